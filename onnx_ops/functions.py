@@ -1,0 +1,48 @@
+"""The operators as functions on NumPy arrays."""
+
+import numpy as np
+
+from .operators import col2im as _col2im
+from .operators import grid_sample as _grid_sample
+from .runtime.execute import named, run
+
+
+def call(operator, *inputs, threads=None, **attributes):
+    """`operator` on anything that NumPy takes for an array. Attributes that are None take their defaults."""
+    with named(operator):
+        parameters = operator.resolved(attributes)
+    arrays = [np.ascontiguousarray(v, np.asarray(v).dtype.newbyteorder("=")).reshape(np.shape(v)) for v in inputs]
+    return run(operator, parameters, arrays, threads)
+
+
+def col2im(x, image_shape, block_shape, *, dilations=None, pads=None, strides=None, threads=None):
+    """Sliding blocks back into an image, overlaps added up: ONNX Col2Im, PyTorch's `fold`, for any number of axes.
+
+    x            [N, C * prod(block_shape), L], L the number of blocks
+    image_shape  pixels per image axis
+    block_shape  pixels per block axis, before dilation
+    dilations    distance between a block's pixels per axis, default 1
+    pads         pixels added to the image, all begins, then all ends, default 0
+    strides      distance between blocks per axis, default 1
+    threads      default: the CPUs that this process may use
+
+    Returns [N, C, *image_shape] in x's dtype. Raises OpError. Integers wrap around.
+    """
+    attributes = {"dilations": dilations, "pads": pads, "strides": strides}
+    return call(_col2im.OPERATORS[0], x, image_shape, block_shape, threads=threads, **attributes)
+
+
+def grid_sample(x, grid, *, mode="bilinear", padding_mode="zeros", align_corners=False, threads=None):
+    """An image read at the places that a grid names: ONNX GridSample, PyTorch's `grid_sample`.
+
+    x              [N, C, H, W]
+    grid           [N, H_out, W_out, 2]: x and y in [-1, 1] from one border of the image to the other
+    mode           "nearest", "bilinear" or "bicubic"
+    padding_mode   what lies outside: "zeros", "border" or "reflection"
+    align_corners  -1 and 1 are the centres (else the outer edges) of the border pixels
+    threads        default: the CPUs that this process may use
+
+    Returns [N, C, H_out, W_out] in x's dtype. Raises OpError.
+    """
+    attributes = {"mode": mode, "padding_mode": padding_mode, "align_corners": align_corners}
+    return call(_grid_sample.OPERATORS[0], x, grid, threads=threads, **attributes)

@@ -1,0 +1,115 @@
+"""The compiled entry points: C callbacks around an operator's plan and kernel, cached on disk by Numba.
+
+Each is cached under a name that holds a digest of this package's sources, since Numba itself would only notice a change
+in the file of the entry point. Importing this module imports Numba.
+"""
+
+import functools
+import hashlib
+import threading
+import warnings
+from pathlib import Path
+
+import numpy as np
+from numba import carray, cfunc, types
+from numba.extending import overload, register_jitable
+
+from ..errors import refuse
+from ..operator import MAX_INPUTS, MAX_RANK
+from .jit import FLAGS, marked
+from .memory import pointer, shapes, tensors
+
+# One call of one operator, as all compiled code sees it. Position MAX_INPUTS is the output.
+# `shape` holds an input's shape or, where the plan wants these, its values; `rank` is how many of them there are.
+_SLOTS = MAX_INPUTS + 1
+_CALL = [
+    ("data", np.int64, (_SLOTS,)),
+    ("size", np.int64, (_SLOTS,)),
+    ("rank", np.int64, (_SLOTS,)),
+    ("shape", np.int64, (_SLOTS, MAX_RANK)),
+    ("scratch", np.int64, (2,)),
+]
+_lock = threading.RLock()
+
+
+def call_dtype(geometry):
+    """The dtype of one call of an operator with this geometry, which comes last."""
+    return np.dtype([*_CALL, ("geometry", geometry)])
+
+
+@overload(refuse)
+def _(argument, value, rule, expected=None):
+    return lambda argument, value, rule, expected=None: 1
+
+
+@functools.cache
+def digest():
+    """Of every source file of the package."""
+    root = Path(__file__).parent.parent
+    found = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        found.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def callback(restype, argtypes, name):
+    """Decorator: the function as a compiled C callback (`.address`, `.ctypes`), cached on disk where possible.
+
+    What it closes over is part of the cache's key: plain functions of modules and dtypes have a stable one, Numba's own
+    function objects do not, and must be globals.
+    """
+
+    def wrap(function):
+        function.__qualname__ = f"{name}-{digest()}"
+        with _lock:
+            while marked:
+                helper, flags = marked.pop()
+                register_jitable(**flags)(helper)
+            try:
+                return cfunc(restype(*argtypes), cache=True, **FLAGS)(function)
+            except RuntimeError as error:
+                if "cannot cache" not in str(error):
+                    raise
+                warnings.warn(f"onnx_ops: compiled code is not kept for the next process: {error}", stacklevel=2)
+                return cfunc(restype(*argtypes), **FLAGS)(function)
+
+    return wrap
+
+
+@functools.cache
+def plan(function, positions, parameters, geometry):
+    """`function(parameters, shapes, geometry)` as a C callback (address of parameters, address of call) -> int64.
+
+    `positions` are those of all the inputs.
+    """
+    call = call_dtype(geometry)
+
+    @callback(types.int64, (types.voidptr, types.voidptr), _name(function))
+    def compiled(parameters_at, call_at):
+        c = carray(call_at, (1,), call)[0]
+        return function(carray(parameters_at, (1,), parameters)[0], shapes(c, positions), c.geometry)
+
+    return compiled
+
+
+@functools.cache
+def tile(function, storage, positions, geometry):
+    """`function(*tensors, geometry, tile, out)` as a C callback (address of call, index of the tile) -> nothing.
+
+    `storage` names the dtypes of the tensors (found at these `positions` of the call) and, last, of the output.
+    """
+    call = call_dtype(geometry)
+    kinds = tuple(np.dtype(name) for name in storage[:-1])
+    out_kind = np.dtype(storage[-1])
+
+    @callback(types.void, (types.voidptr, types.intp), _name(function, *storage))
+    def compiled(call_at, index):
+        c = carray(call_at, (1,), call)[0]
+        out = carray(pointer(c.data[MAX_INPUTS]), (c.size[MAX_INPUTS],), out_kind)
+        function(*tensors(c, positions, kinds), c.geometry, index, out)
+
+    return compiled
+
+
+def _name(function, *parts):
+    return "-".join((function.__module__.rpartition(".")[2], function.__name__, *parts))

@@ -1,0 +1,23 @@
+"""Which functions Numba may compile, and with which flags.
+
+Functions that compiled code calls are marked `@jitable` and stay plain Python functions, importable without Numba;
+`entry.py` compiles what calls them.
+"""
+
+import functools
+
+# An exception in a C callback can't reach anyone: Numba would print it and report success. A division by zero must
+# therefore not raise; NumPy's rules give inf, nan or 0.
+FLAGS = {"error_model": "numpy"}
+# Lets a multiplication and the following addition become one instruction. Never where rounding is specified.
+FUSE = {"fastmath": {"contract"}}
+
+marked = []  # (function, flags) of those that Numba has not been told of yet
+
+
+def jitable(function=None, *, fuse=False):
+    """Mark a plain function as one that compiled code may call."""
+    if function is None:
+        return functools.partial(jitable, fuse=fuse)
+    marked.append((function, {**FLAGS, **(FUSE if fuse else {})}))
+    return function

@@ -1,0 +1,190 @@
+"""GridSample: an image read at the places that a grid names (PyTorch's `grid_sample`), for 2 image axes.
+
+    y[n, c, o] = sum over taps t of  prod_i weight_i[t_i] * x[n, c, tap_1[t_1], ..., tap_d[t_d]]
+
+n: batch, c: channel, o: output pixel, i: image axis. For each i, the grid's value g (the last axis of the grid lists
+the image axes backwards: x, y) becomes the pixel coordinate
+
+    p = (g + 1) / 2 * (size - 1)  if align_corners,  else  ((g + 1) * size - 1) / 2
+
+computed in float32 (float64 for a float64 grid), step by step. Then, by mode,
+
+    nearest   the tap round(p), ties to even
+    linear    the taps floor(p) + (0, 1), weights 1 - f and f with f = p - floor(p)
+    cubic     the taps floor(p) + (-1, 0, 1, 2), weights of the cubic convolution with A = -0.75
+
+and, by padding_mode, what lies outside of the image: `zeros` leaves such taps out; `border` and `reflection` move p
+(under cubic: each tap) to the border, or mirror it there: at the centres of the border pixels if align_corners, else
+at their outer edges. A coordinate without meaning (NaN; under reflection also an infinity) has no taps: y is 0.
+
+Sources: the operator documentation of com.microsoft GridSample-1; PyTorch's grid_sample.
+"""
+
+import itertools
+
+import numpy as np
+
+from ..errors import OpError, refuse
+from ..kernels import grid_sample as kernels
+from ..kernels.jit import jitable
+from ..operator import Attribute, Input, Operator, geometry, words
+
+MODES = {"nearest": kernels.nearest, "bilinear": kernels.linear, "bicubic": kernels.cubic}
+PADDING_MODES = ("zeros", "border", "reflection")  # in the order of kernels.ZEROS, BORDER, REFLECTION
+ELEMENTS = 2**60  # of any tensor
+WORK = 2**13  # outputs computed by one tile, some 10 us
+
+PARAMETERS = words(mode=None, padding_mode=None, align_corners=None)
+GEOMETRY = geometry(
+    batch=None, channels=None, axes=None, points=None, blocks=None, image=3, padding_mode=None, align_corners=None
+)
+
+
+def resolve(mode, padding_mode, align_corners):
+    """The names as numbers: their positions in MODES and PADDING_MODES."""
+    for name, value, known in (("mode", mode, MODES), ("padding_mode", padding_mode, PADDING_MODES)):
+        if value not in known:
+            raise OpError(name, repr(value), f"must be one of {', '.join(known)}")
+    if align_corners not in (0, 1):
+        raise OpError("align_corners", align_corners, "must be 0 or 1")
+    return {
+        "mode": list(MODES).index(mode),
+        "padding_mode": PADDING_MODES.index(padding_mode),
+        "align_corners": align_corners,
+    }
+
+
+@jitable
+def plan(parameters, shapes, g):
+    x, grid = shapes
+    axes = len(x) - 2
+    if axes != 2:
+        return refuse("shape of X", x, "must have rank 4: [N, C, H, W]")
+    if len(grid) != len(x):
+        return refuse("shape of grid", grid, "must have rank 4: [N, H_out, W_out, 2]")
+    if grid[0] != x[0]:
+        return refuse("shape of grid", grid, "axis 0 must be the batch size N of X,", x[0])
+    if grid[axes + 1] != axes:
+        return refuse("shape of grid", grid, "the last axis must be the number of image axes,", axes)
+    g.rank, g.shape[0], g.shape[1] = len(x), x[0], x[1]
+    points = 1
+    for i in range(axes):
+        if x[2 + i] < 1:
+            return refuse("shape of X", x, "image axes must not be empty; is axis", 2 + i)
+        g.image[i] = x[2 + i]
+        g.shape[2 + i] = grid[1 + i]
+        points *= grid[1 + i]
+    if max(x[0], 1) * max(x[1], 1) > ELEMENTS // max(points, 1):
+        return refuse("shape of grid", grid, "output must have at most 2**60 elements")
+    g.batch, g.channels, g.axes, g.points = x[0], x[1], axes, points
+    g.padding_mode, g.align_corners = parameters.padding_mode, parameters.align_corners
+    g.blocks = (points + kernels.BLOCK - 1) // kernels.BLOCK if x[1] > 0 else 0
+    work = x[0] * points * (x[1] + 2)
+    g.tiles = min(64, x[0] * g.blocks, work // WORK + 1)
+    return 0
+
+
+def reference(parameters, x, grid):
+    """The formula, tap by tap: coordinates step by step in their own dtype, weights and sums in float64."""
+    mode, padding_mode = list(MODES)[parameters.mode], PADDING_MODES[parameters.padding_mode]
+    align_corners = bool(parameters.align_corners)
+    coordinate = np.float64 if grid.dtype == np.float64 else np.float32
+    image = x.shape[2:]
+    taps = []  # for each image axis, its [(index, whether there is such a tap, weight), ...]
+    with np.errstate(invalid="ignore", over="ignore"):
+        for size, g in zip(image, np.moveaxis(grid, -1, 0)[::-1], strict=True):
+            p = unnormalize(g.astype(coordinate), coordinate(size), align_corners)
+            if mode != "bicubic":
+                p = pad(p, size, padding_mode, align_corners)
+            elif padding_mode == "reflection":
+                p = np.fmod(p, coordinate(max(1, 2 * (size - align_corners))))  # exact; the mirror image repeats
+            p = np.where(np.isnan(p), p, np.clip(p, -2 * size - 4, 2 * size + 4))
+            first = np.rint(p) if mode == "nearest" else np.floor(p)
+            f = (p - first).astype(np.float64)
+            exists = ~np.isnan(p)
+            first = np.where(exists, first, 0).astype(np.int64)
+            taps.append([])
+            for offset, weight in WEIGHTS[mode](f):
+                index = first + offset
+                if mode == "bicubic":
+                    index = pad_index(index, size, padding_mode, align_corners)
+                inside = exists & (index >= 0) & (index < size)
+                taps[-1].append((np.where(inside, index, 0), inside, weight))
+        total = 0
+        x = x.astype(np.float64) if x.dtype.kind == "f" else x
+        batch = np.arange(len(x)).reshape(-1, *[1] * len(image))
+        for combination in itertools.product(*taps):
+            indices, inside, weights = zip(*combination, strict=True)
+            values = np.moveaxis(x[(batch, slice(None), *indices)], -1, 1)  # [N, C, *output image]
+            inside, weight = (np.expand_dims(v, 1) for v in (np.logical_and.reduce(inside), np.prod(weights, axis=0)))
+            total = total + np.where(inside, values if mode == "nearest" else values * weight, x.dtype.type(0))
+    return total
+
+
+def unnormalize(g, size, align_corners):
+    """Grid value in [-1, 1] -> pixel coordinate."""
+    return (g + 1) / 2 * (size - 1) if align_corners else ((g + 1) * size - 1) / 2
+
+
+def pad(p, size, padding_mode, align_corners):
+    """The coordinate moved into the image, or left where it is."""
+    if padding_mode == "zeros":
+        return p
+    if padding_mode == "reflection":
+        low, span = (0, size - 1) if align_corners else (-0.5, size)
+        low, span = p.dtype.type(low), p.dtype.type(span)
+        p = np.fmod(abs(p - low), 2 * span) if span else p * 0
+        p = np.where(p > span, 2 * span - p, p) + low
+    return np.clip(p, 0, size - 1)
+
+
+def pad_index(i, size, padding_mode, align_corners):
+    """`pad` for the whole pixels that are cubic's taps."""
+    if padding_mode == "border":
+        return np.clip(i, 0, size - 1)
+    if padding_mode == "reflection":
+        i = i % max(1, 2 * (size - align_corners))
+        return np.where(i < size, i, 2 * size - 1 - align_corners - i)
+    return i
+
+
+def cubic_weights(f):
+    a = -0.75
+
+    def near(d):
+        return ((a + 2) * d - (a + 3)) * d * d + 1
+
+    def far(d):
+        return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+
+    return (-1, far(f + 1)), (0, near(f)), (1, near(1 - f)), (2, far(2 - f))
+
+
+# mode -> (fraction -> (offset of the tap, its weight), ...)
+WEIGHTS = {
+    "nearest": lambda f: ((0, np.ones_like(f)),),
+    "bilinear": lambda f: ((0, 1 - f), (1, f)),
+    "bicubic": cubic_weights,
+}
+
+OPERATORS = (
+    Operator(
+        domain="com.microsoft",
+        name="GridSample",
+        since_version=1,
+        inputs=(Input("X", "T"), Input("grid", "T")),
+        output="T",
+        types={"T": ("float32", "float64")},
+        attributes=(
+            Attribute("mode", "string", "bilinear"),
+            Attribute("padding_mode", "string", "zeros"),
+            Attribute("align_corners", "int", 0),
+        ),
+        parameters=PARAMETERS,
+        geometry=GEOMETRY,
+        resolve=resolve,
+        plan=plan,
+        kernel=lambda parameters: list(MODES.values())[parameters.mode],
+        reference=reference,
+    ),
+)

@@ -1,0 +1,140 @@
+"""One call of one operator on memory: plan, allocate the output, run the tiles.
+
+This is the function adapter's engine, and whatever else has arrays rather than ONNX Runtime's own kernel context.
+It runs the very machine code that sessions run, which is what makes their results equal bit for bit.
+"""
+
+import functools
+import itertools
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from .. import dtypes
+from ..errors import OpError
+from ..operator import MAX_INPUTS, MAX_RANK, Record
+
+
+def seen(input, array):
+    """What a plan sees of one input, as an int64 array; raises OpError."""
+    if input.values and array.ndim != 1:
+        raise OpError(f"shape of {input.name}", list(array.shape), "must have rank 1")
+    values = array.tolist() if input.values else array.shape
+    if len(values) > MAX_RANK:
+        what = "length" if input.values else "rank"
+        raise OpError(f"{what} of {input.name}", len(values), f"must be at most {MAX_RANK}")
+    return np.array(values, np.int64)
+
+
+def shapes(operator, arrays):
+    """What the operator's plan sees of its inputs; raises OpError."""
+    return [seen(i, array) for i, array in zip(operator.inputs, arrays, strict=True)]
+
+
+def explain(operator, parameters, arrays):
+    """Raise the OpError that tells why the plan refuses these inputs."""
+    with named(operator):
+        geometry = np.zeros(1, operator.geometry)
+        operator.plan(Record(parameters[0]), shapes(operator, arrays), Record(geometry[0]))
+    raise AssertionError(f"{operator.title}: the compiled plan refuses what the plan in Python accepts")
+
+
+class named:
+    """A context in which an OpError gets the operator's name."""
+
+    def __init__(self, operator, node=""):
+        self.title = operator.title + (f" (node {node!r})" if node else "")
+
+    def __enter__(self):
+        pass
+
+    def __exit__(self, kind, error, traceback):
+        if isinstance(error, OpError) and error.operator is None:
+            error.operator = self.title
+
+
+def compiled(operator, parameters, signature):
+    """The compiled plan and tile for these parameters and element types."""
+    from ..kernels import entry
+
+    plan = entry.plan(operator.plan, tuple(range(len(operator.inputs))), operator.parameters, operator.geometry)
+    kernel = operator.kernel(Record(parameters[0]))
+    return plan, entry.tile(kernel, operator.storage(signature), operator.tensors, operator.geometry)
+
+
+def run(operator, parameters, arrays, threads=None):
+    """The operator's output for C-contiguous arrays of declared element types."""
+    from ..kernels.entry import call_dtype
+
+    signature = signature_of(operator, arrays)
+    plan, tile = compiled(operator, parameters, signature)
+    call = np.zeros(1, call_dtype(operator.geometry))
+    with named(operator):
+        for k, values in enumerate(shapes(operator, arrays)):
+            call["rank"][0, k], call["shape"][0, k, : len(values)] = len(values), values
+    at = call.ctypes.data
+    if plan.ctypes(parameters.ctypes.data, at):
+        explain(operator, parameters, arrays)
+    geometry = call["geometry"][0]
+    shape = geometry["shape"][: geometry["rank"]].tolist()
+    out = np.empty(shape, dtypes.TABLE[signature[operator.output]].numpy)
+    for k, array in (*((k, arrays[k]) for k in operator.tensors), (MAX_INPUTS, out)):
+        call["data"][0, k], call["size"][0, k] = array.ctypes.data, array.size
+    spread(functools.partial(tile.ctypes, at), int(geometry["tiles"]), threads or len(cpus()))
+    return out
+
+
+def signature_of(operator, arrays):
+    """{type variable: element type} of these inputs; raises OpError."""
+    found = {}
+    for i, array in zip(operator.inputs, arrays, strict=True):
+        name = array.dtype.name
+        if name not in operator.types[i.type]:
+            rule = f"must be one of {', '.join(operator.types[i.type])}"
+            raise OpError(f"dtype of {i.name}", name, rule, operator.title)
+        if found.setdefault(i.type, name) != name:
+            raise OpError(f"dtype of {i.name}", name, f"must be {found[i.type]} as before", operator.title)
+    return found
+
+
+def cpus():
+    """The CPUs that this process may use."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+
+
+def spread(tile, tiles, threads):
+    """tile(0), ..., tile(tiles - 1), on up to `threads` threads, this one among them."""
+    left = itertools.count()
+
+    def work():
+        while (index := next(left)) < tiles:
+            tile(index)
+
+    helpers = [pool().submit(work) for _ in range(min(threads, tiles) - 1)]
+    work()
+    for helper in helpers:
+        if not helper.cancel():
+            helper.result()
+
+
+_pool, _pool_lock = None, threading.Lock()
+
+
+def pool():
+    """The threads that help callers, as many as there are CPUs."""
+    global _pool
+    with _pool_lock:
+        if _pool is None:
+            _pool = ThreadPoolExecutor(len(cpus()), "onnx_ops")
+        return _pool
+
+
+def _forget_pool():
+    global _pool, _pool_lock
+    _pool, _pool_lock = None, threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_pool)  # a child has none of its parent's threads

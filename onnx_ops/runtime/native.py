@@ -1,0 +1,282 @@
+"""The operators as ONNX Runtime custom ops, bound to its C interface: no copies, and no GIL while they compute.
+
+ONNX Runtime calls `create_kernel` once for every node, and from then on the compiled `compute` (compute.py). Whatever
+the operator's plan refuses comes back to `slow`, in Python, which finds the words.
+
+ONNX Runtime keeps pointers to all of this until its last session is gone, which at exit can be after Python has begun
+to free modules: everything it may call or read is immortal, and kernel state is malloc'ed and freed by libc.
+"""
+
+import ctypes as C
+import functools
+import importlib.util
+import sys
+import threading
+
+import numpy as np
+
+from .. import dtypes
+from ..errors import OpError
+from ..operator import Record
+from ..operators import OPERATORS
+from . import abi
+from .compute import API, STATE, compute
+from .execute import compiled, explain, named, seen
+
+POINTER = C.c_void_p
+_api = None  # set when ONNX Runtime calls `hook` for the first time; the same for every session of the process
+_domains = {}  # domain -> OrtCustomOpDomain*, one per process, never released
+_custom_ops = []  # (operator, signature) by number
+_lock = threading.RLock()
+_wanted = threading.local()  # the domains that the next registration on this thread is for
+
+
+def immortal(thing):
+    """`thing`, never to be freed."""
+    C.pythonapi.Py_IncRef(C.py_object(thing))
+    return thing
+
+
+def callback(restype, *argtypes):
+    """Decorator: the function as the address of a C callback that lives for ever."""
+
+    def wrap(function):
+        return C.cast(immortal(C.CFUNCTYPE(restype, *argtypes)(function)), POINTER).value
+
+    return wrap
+
+
+def library_path():
+    """The trampoline, ready to be registered on a session's options."""
+    spec = importlib.util.find_spec("onnx_ops.runtime.trampoline")
+    if spec is None:
+        raise OpError(
+            "backend",
+            "native",
+            "the C trampoline was not built when onnx_ops was installed (no C compiler?); "
+            'install a compiler and onnx_ops again, or use backend="extensions"',
+            "onnx_ops",
+        )
+    _set_hook(spec.origin)
+    return spec.origin
+
+
+@functools.cache
+def _set_hook(path):
+    library = immortal(C.CDLL(path))
+    library.set_hook.argtypes = [POINTER]
+    library.set_hook(hook)
+
+
+def register(options, domains):
+    """Put these domains' operators on the options; those that they have already stay as they are."""
+    path = library_path()
+    _wanted.domains = domains
+    try:
+        options.register_custom_ops_library(path)
+    finally:
+        del _wanted.domains
+
+
+def default_domains():
+    """All but com.microsoft, which as a custom domain breaks models that ONNX Runtime fuses nodes of into it."""
+    return {operator.domain for operator in OPERATORS} - {"com.microsoft"}
+
+
+@callback(POINTER, POINTER, POINTER)
+def hook(options, api_base):
+    """RegisterCustomOps: adds the wanted domains that these options don't have yet."""
+    global _api
+    try:
+        with _lock:
+            if _api is None:
+                _api = abi.Api(api_base)
+            for name in sorted(getattr(_wanted, "domains", None) or default_domains()):
+                key = f"onnx_ops.registered.{name}".encode()
+                if not _api.get("HasSessionConfigEntry", options, key, kind=C.c_int):
+                    _api.AddCustomOpDomain(options, _domain(name))
+                    _api.AddSessionConfigEntry(options, key, b"1")
+    except BaseException as error:
+        return failed(error) if _api else None
+    return None
+
+
+def failed(error, title="onnx_ops"):
+    """The OrtStatus* for an exception."""
+    if isinstance(error, OpError):
+        return _api.status(abi.INVALID_ARGUMENT, str(error))
+    return _api.status(abi.FAIL, f"{title}: {type(error).__name__}: {error}")
+
+
+def _domain(name):
+    if name not in _domains:
+        domain = POINTER()
+        _api.CreateCustomOpDomain(name.encode(), C.byref(domain))
+        for operator in OPERATORS:
+            if operator.domain == name:
+                for signature in operator.signatures():
+                    _api.CustomOpDomain_Add(domain, C.addressof(custom_op(operator, signature)))
+        _domains[name] = domain.value
+    return _domains[name]
+
+
+def custom_op(operator, signature):
+    """The OrtCustomOp for one combination of element types."""
+
+    def text(value):
+        return C.cast(immortal(C.c_char_p(value)), POINTER).value
+
+    number = len(_custom_ops)
+    _custom_ops.append((operator, signature))
+    name, provider = text(operator.name.encode()), text(b"CPUExecutionProvider")
+    inputs = [dtypes.TABLE[signature[i.type]].onnx for i in operator.inputs]
+    output = dtypes.TABLE[signature[operator.output]].onnx
+    required = callback(C.c_int, POINTER, C.c_size_t)(lambda op, index: 0)
+    one = callback(C.c_int, POINTER)(lambda op: 1)
+    return immortal(
+        abi.OrtCustomOp(
+            version=abi.OP_VERSION,
+            GetName=callback(POINTER, POINTER)(lambda op: name),
+            GetExecutionProviderType=callback(POINTER, POINTER)(lambda op: provider),
+            GetInputTypeCount=callback(C.c_size_t, POINTER)(lambda op: len(inputs)),
+            GetInputType=callback(C.c_int, POINTER, C.c_size_t)(lambda op, index: inputs[index]),
+            GetOutputTypeCount=callback(C.c_size_t, POINTER)(lambda op: 1),
+            GetOutputType=callback(C.c_int, POINTER, C.c_size_t)(lambda op, index: output),
+            GetInputCharacteristic=required,
+            GetOutputCharacteristic=required,
+            GetInputMemoryType=required,
+            GetVariadicInputMinArity=one,
+            GetVariadicInputHomogeneity=one,
+            GetVariadicOutputMinArity=one,
+            GetVariadicOutputHomogeneity=one,
+            GetStartVersion=callback(C.c_int, POINTER)(lambda op: operator.since_version),
+            GetEndVersion=callback(C.c_int, POINTER)(lambda op: 2**31 - 1),
+            CreateKernelV2=callback(POINTER, POINTER, POINTER, POINTER, C.POINTER(POINTER))(
+                functools.partial(create_kernel, number)
+            ),
+            KernelComputeV2=immortal(compute()).address,
+            KernelDestroy=libc_free(),
+        )
+    )
+
+
+@functools.cache
+def libc():
+    library = C.cdll.msvcrt if sys.platform == "win32" else C.CDLL(None)
+    library.malloc.restype, library.malloc.argtypes = POINTER, [C.c_size_t]
+    return library
+
+
+def libc_free():
+    return C.cast(libc().free, POINTER).value
+
+
+def create_kernel(number, op, api, info, out):
+    """CreateKernelV2: everything that can be checked, resolved and compiled before the first run."""
+    operator, signature = _custom_ops[number]
+    try:
+        size = C.c_size_t()
+        _api.KernelInfo_GetNodeName(info, None, C.byref(size))
+        node = C.create_string_buffer(size.value)
+        _api.KernelInfo_GetNodeName(info, node, C.byref(size))
+        with named(operator, node.value.decode(errors="replace")):
+            parameters = operator.resolved({a.name: attribute(info, a) for a in operator.attributes})
+            check_early(operator, Record(parameters[0]), info)
+            plan, tile = map(immortal, compiled(operator, parameters, signature))
+        state = np.zeros(1, STATE)
+        for name in API:
+            state[name] = _api.address(name)
+        memory = libc().malloc(STATE.itemsize + parameters.nbytes)
+        state["slow"], state["plan"], state["tile"] = slow, plan.address, tile.address
+        state["parameters"], state["custom_op"], state["inputs"] = memory + STATE.itemsize, number, len(operator.inputs)
+        for k, i in enumerate(operator.inputs):
+            state["values"][0, k] = dtypes.TABLE[signature[i.type]].numpy.itemsize if i.values else 0
+        C.memmove(memory, state.tobytes() + parameters.tobytes(), STATE.itemsize + parameters.nbytes)
+        out[0] = memory
+        return None
+    except BaseException as error:
+        return failed(error, operator.title)
+
+
+def attribute(info, declared):
+    """The attribute's value in the node, or None if it has none.
+
+    ONNX Runtime checks no attributes of custom ops, and reads a list of another kind as an empty one.
+    """
+    name, size = declared.name.encode(), C.c_size_t()
+    try:
+        _api.KernelInfoGetAttributeArray_int64(info, name, None, C.byref(size))
+    except abi.Error:
+        return None
+    try:
+        if declared.kind == "int":
+            return _api.get("KernelInfoGetAttribute_int64", info, name, kind=C.c_int64)
+        if declared.kind == "string":
+            _api.KernelInfoGetAttribute_string(info, name, None, C.byref(size))
+            text = C.create_string_buffer(size.value)
+            _api.KernelInfoGetAttribute_string(info, name, text, C.byref(size))
+            return text.value
+        if size.value:
+            values = (C.c_int64 * size.value)()
+            _api.KernelInfoGetAttributeArray_int64(info, name, values, C.byref(size))
+            return list(values)
+    except abi.Error:
+        pass
+    return declared.check(WrongKind())
+
+
+class WrongKind:
+    """Stands for an attribute whose value can't be read, because it is of another kind than declared."""
+
+    def __repr__(self):
+        return "(of another kind)"
+
+
+def check_early(operator, parameters, info):
+    """Refuse what the model's own shapes and constants already show to be wrong; raises OpError."""
+    known, known_lengths = [], []
+    for k, i in enumerate(operator.inputs):
+        type_info = _api.get("KernelInfo_GetInputTypeInfo", info, C.c_size_t(k))
+        dims = _api.dimensions(_api.get("CastTypeInfoToTensorInfo", type_info))
+        _api.raw("ReleaseTypeInfo", type_info)
+        if not i.values:
+            # ONNX Runtime reports an unknown rank as rank 0.
+            known.append(np.array(dims, np.int64) if dims and -1 not in dims else None)
+            continue
+        constant, value = C.c_int(), POINTER()
+        _api.KernelInfoGetConstantInput_tensor(info, C.c_size_t(k), C.byref(constant), C.byref(value))
+        known.append(seen(i, tensor(value.value)) if constant.value else None)
+        known_lengths.append(len(known[-1]) if constant.value else dims[0] if len(dims) == 1 and dims[0] >= 0 else None)
+    operator.lengths(parameters, known_lengths)
+    if all(s is not None for s in known):
+        operator.plan(parameters, known, Record(np.zeros(1, operator.geometry)[0]))
+
+
+def tensor(value):
+    """An OrtValue* as a NumPy array over its memory, for as long as ONNX Runtime keeps it."""
+    info = _api.get("GetTensorTypeAndShape", value)
+    dims, number = _api.dimensions(info), _api.get("GetTensorElementType", info, kind=C.c_int)
+    _api.raw("ReleaseTensorTypeAndShapeInfo", info)
+    dtype = next(t.numpy for t in dtypes.TABLE.values() if t.onnx == number)
+    if 0 in dims:
+        return np.empty(dims, dtype)
+    nbytes = int(np.prod(dims, dtype=object)) * dtype.itemsize
+    memory = (C.c_char * nbytes).from_address(_api.get("GetTensorMutableData", value))
+    return np.frombuffer(memory, dtype).reshape(dims)
+
+
+@callback(POINTER, POINTER, POINTER)
+def slow(state_at, context):
+    """For a call that `compute` has refused: say why."""
+    title = "onnx_ops"
+    try:
+        state = np.frombuffer((C.c_char * STATE.itemsize).from_address(state_at), STATE)[0]
+        operator, _ = _custom_ops[state["custom_op"]]
+        title = operator.title
+        parameters = (C.c_char * operator.parameters.itemsize).from_address(int(state["parameters"]))
+        arrays = [
+            tensor(_api.get("KernelContext_GetInput", context, C.c_size_t(k))) for k in range(len(operator.inputs))
+        ]
+        explain(operator, np.frombuffer(parameters, operator.parameters), arrays)
+    except BaseException as error:
+        return failed(error, title)
