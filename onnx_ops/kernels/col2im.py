@@ -1,73 +1,157 @@
-"""Col2Im from the image's side: every output row (along the last axis) is written once, by whoever owns its tile.
+"""Col2Im from the image's side: every part of the output is written by whoever owns its tile, and stays in the cache
+until it is complete.
 
-For an output row with pixels p_0 .. p_{d-2}, the block positions k_0 .. k_{d-2} that can land on it are those with
-l_i = (p_i + pads_i - k_i * dilations_i) / strides_i a whole number inside [0, counts_i). Each of them adds, for every
-k_{d-1}, one contiguous run of blocks to every strides_{d-1}-th pixel of the row. A row longer than SEGMENT is cut.
+A unit of work is a band: some rows (along the last two image axes, y and x) of one image plane, at most BAND pixels. For
+every position k of the leading axes that lands on that plane, and every position (i, j) along y and x, the blocks whose
+pixels lie inside the band are whole rows of blocks: runs that are contiguous in the input, one after the other. A run's
+block b is added to the pixel b * stride + shift of its row. With a stride the runs are first added up in lanes, one per
+pixel modulo stride, where they are contiguous; the lanes are interleaved when the band is complete.
 """
 
 import numpy as np
 
 from .jit import jitable
 
-SEGMENT = 8192  # pixels; a part of a row that stays in the first-level cache while it is added to
+BAND = 16384  # pixels: 64 KiB of float32 stay in the second-level cache while they are added to
+LANES = 64  # strides beyond this one leave too few blocks in a row for lanes to pay
 
 
 @jitable
 def col2im(x, g, tile, out):
-    last = g.axes - 1
-    width, k_last, counts_last = g.image[last], g.block[last], g.counts[last]
-    stride, dilation, pad = g.strides[last], g.dilations[last], g.pads[last]
-    k_lead = blocks_lead = 1
-    for i in range(last):
-        k_lead *= g.block[i]
-        blocks_lead *= g.counts[i]
-    blocks = blocks_lead * counts_last
-    units = g.rows * g.segments
-    p = np.empty(16, np.int64)
+    last, leading = g.axes - 1, g.axes - 2
+    height, width, stride = g.image[leading], g.image[last], g.strides[last]
+    k_y, k_x, counts_y, counts_x = g.block[leading], g.block[last], g.counts[leading], g.counts[last]
+    k_leading, blocks = 1, counts_y * counts_x
+    for a in range(leading):
+        k_leading *= g.block[a]
+        blocks *= g.counts[a]
+    in_lanes = 1 < stride <= LANES and not g.tiled
+    lanes = np.empty((g.band_y, stride, g.band_x // stride + 2) if in_lanes else (0, 0, 0), out.dtype)
+    low, high, start = np.empty(k_x, np.int64), np.empty(k_x, np.int64), np.empty(k_x, np.int64)
+    p, k = np.empty(leading, np.int64), np.empty(leading, np.int64)
 
-    # Units are divided without forming units * tile, which could overflow.
+    # Units are shared out without forming units * tile, which could overflow.
+    units = g.planes * g.bands_y * g.bands_x
     share, more = units // g.tiles, units % g.tiles
     first_unit = share * tile + min(tile, more)
+    x_known = -1
     for unit in range(first_unit, first_unit + share + (1 if tile < more else 0)):
-        row, begin = unit // g.segments, unit % g.segments * g.segment
-        end = min(begin + g.segment, width)
-        target = out[row * width + begin : row * width + end]
-        target[:] = 0
-
-        plane = row
-        for i in range(last - 1, -1, -1):
-            p[i] = plane % g.image[i]
-            plane //= g.image[i]
-        for k in range(k_lead):
-            l, scale, rest = 0, 1, k
-            inside = True
-            for i in range(last - 1, -1, -1):
-                t = p[i] + g.pads[i] - rest % g.block[i] * g.dilations[i]
-                rest //= g.block[i]
-                if t < 0 or t % g.strides[i] != 0 or t // g.strides[i] >= g.counts[i]:
-                    inside = False
+        x_begin = unit % g.bands_x * g.band_x
+        x_end = min(x_begin + g.band_x, width)
+        y_begin = unit // g.bands_x % g.bands_y * g.band_y
+        y_end = min(y_begin + g.band_y, height)
+        plane = unit // (g.bands_x * g.bands_y)
+        if x_begin != x_known:
+            for j in range(k_x):
+                low[j], high[j], start[j] = run(g, last, j, x_begin, x_end)
+            x_known = x_begin
+        corner = (plane * height + y_begin) * width + x_begin
+        if in_lanes:
+            lanes[:] = 0
+        else:
+            for y in range(y_end - y_begin):
+                out[corner + y * width :][: x_end - x_begin] = 0
+        for a in range(leading - 1, -1, -1):
+            p[a], k[a] = plane % g.image[a], 0
+            plane //= g.image[a]
+        for lead in range(k_leading):
+            block = hit(g, p, k)
+            for i in range(k_y if block >= 0 else 0):
+                y_low, y_high, y_start = run(g, leading, i, y_begin, y_end)
+                source = ((plane * k_leading + lead) * k_y + i) * k_x * blocks + block * counts_y * counts_x
+                if g.tiled:
+                    for l in range(y_low, y_high):
+                        y = y_start + (l - y_low) * g.strides[leading]
+                        weave(x[source + l * counts_x :], blocks, stride, out[corner + y * width :][:width])
+                    continue
+                for j in range(k_x if y_low < y_high else 0):
+                    count = high[j] - low[j]
+                    if count <= 0:
+                        continue
+                    for l in range(y_low, y_high):
+                        y = y_start + (l - y_low) * g.strides[leading]
+                        values = x[source + j * blocks + l * counts_x + low[j] :][:count]
+                        if in_lanes:
+                            add(values, lanes[y, start[j] % stride, start[j] // stride :][:count])
+                        elif stride == 1:
+                            add(values, out[corner + y * width + start[j] :][:count])
+                        else:
+                            add_apart(values, out[corner + y * width + start[j] :], stride)
+            for a in range(leading - 1, -1, -1):
+                k[a] += 1
+                if k[a] < g.block[a]:
                     break
-                l += t // g.strides[i] * scale
-                scale *= g.counts[i]
-            if not inside:
-                continue
-            source = ((plane * k_lead + k) * k_last) * blocks + l * counts_last
-            for j in range(k_last):
-                # Block b of this run lands on pixel b * stride + shift of the segment.
-                shift = j * dilation - pad - begin
-                low = max(0, -(shift // stride))
-                high = min(counts_last, (end - begin - 1 - shift) // stride + 1)
-                if low < high:
-                    add(x[source + low : source + high], stride, target[low * stride + shift :])
-                source += blocks
+                k[a] = 0
+        if in_lanes:
+            for y in range(y_end - y_begin):
+                interleave(lanes[y], out[corner + y * width :][: x_end - x_begin])
 
 
 @jitable
-def add(source, stride, target):
-    """target[b * stride] += source[b]"""
-    if stride == 1:
-        for b in range(source.size):
-            target[b] += source[b]
+def run(g, a, k, begin, end):
+    """The blocks [low, high) along axis a whose position k lies on the pixels [begin, end), and the first one's pixel."""
+    stride = g.strides[a]
+    shift = k * g.dilations[a] - g.pads[a] - begin
+    low = max(0, -(shift // stride))
+    return low, min(g.counts[a], (end - begin - 1 - shift) // stride + 1), low * stride + shift
+
+
+@jitable
+def hit(g, p, k):
+    """Which block, over the leading axes, has its position k on the pixel p; -1 if none."""
+    block = 0
+    for a in range(p.size):
+        t = p[a] + g.pads[a] - k[a] * g.dilations[a]
+        l = t // g.strides[a]
+        if t < 0 or l >= g.counts[a] or l * g.strides[a] != t:
+            return -1
+        block = block * g.counts[a] + l
+    return block
+
+
+@jitable
+def add(values, target):
+    for b in range(target.size):
+        target[b] += values[b]
+
+
+@jitable
+def add_apart(values, target, stride):
+    for b in range(values.size):
+        target[b * stride] += values[b]
+
+
+@jitable
+def weave(values, blocks, stride, target):
+    """target[q * stride + r] = values[r * blocks + q], for blocks that tile the image"""
+    whole = target.size // stride
+    for q in range(whole):
+        pixels, column = target[q * stride :][:stride], values[q:][: (stride - 1) * blocks + 1 : blocks]
+        for r in range(stride):
+            pixels[r] = column[r]
+
+
+@jitable
+def interleave(lanes, target):
+    """target[q * stride + r] = lanes[r, q]"""
+    stride = lanes.shape[0]
+    whole = target.size // stride
+    if stride == 2:
+        a, b, pairs = lanes[0], lanes[1], target[: 2 * whole]
+        for q in range(whole):
+            pairs[2 * q] = a[q]
+            pairs[2 * q + 1] = b[q]
+    elif stride == 4:
+        a, b, c, d, fours = lanes[0], lanes[1], lanes[2], lanes[3], target[: 4 * whole]
+        for q in range(whole):
+            fours[4 * q] = a[q]
+            fours[4 * q + 1] = b[q]
+            fours[4 * q + 2] = c[q]
+            fours[4 * q + 3] = d[q]
     else:
-        for b in range(source.size):
-            target[b * stride] += source[b]
+        for r in range(stride):
+            lane = lanes[r]
+            for q in range(whole):
+                target[q * stride + r] = lane[q]
+    for i in range(whole * stride, target.size):
+        target[i] = lanes[i % stride, i // stride]

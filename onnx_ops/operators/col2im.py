@@ -15,7 +15,7 @@ import numpy as np
 
 from ..dtypes import INTEGERS
 from ..errors import OpError, refuse
-from ..kernels.col2im import SEGMENT, col2im
+from ..kernels.col2im import BAND, col2im
 from ..kernels.jit import jitable
 from ..operator import MAX_RANK, Attribute, Input, Operator, geometry, words
 
@@ -23,10 +23,10 @@ LIMIT = 2**40  # of any size, stride, dilation or pad: far past memory, and sums
 ELEMENTS = 2**60  # of any tensor
 WORK = 2**15  # elements read and written by one tile, about 15 us
 
-AXES = MAX_RANK - 2
+AXES = MAX_RANK - 2  # at most
 PARAMETERS = words(axes=None, strides=AXES, dilations=AXES, pads_begin=AXES, pads_end=AXES)
 GEOMETRY = geometry(
-    channels=None, axes=None, segment=None, segments=None, rows=None,
+    axes=None, planes=None, band_y=None, bands_y=None, band_x=None, bands_x=None, tiled=None,
     image=AXES, block=AXES, counts=AXES, strides=AXES, dilations=AXES, pads=AXES,
 )  # fmt: skip
 
@@ -76,7 +76,11 @@ def plan(parameters, shapes, g):
         return refuse("block_shape", block_shape, "must be as long as image_shape, which is of length", axes)
     if parameters.axes != 0 and parameters.axes != axes:
         return refuse("image_shape", image_shape, "strides, dilations and pads are for image axes:", parameters.axes)
-    pixels = block = blocks = 1
+    # The kernel always has two axes, y and x: a lone axis gets one of size 1 before it.
+    g.axes = max(axes, 2)
+    g.image[0] = g.block[0] = g.counts[0] = g.strides[0] = g.dilations[0] = 1
+    g.pads[0] = 0
+    pixels = block = blocks = tiled = 1
     for i in range(axes):
         if not 1 <= image_shape[i] <= LIMIT:
             return refuse("image_shape", image_shape, "must lie in [1, 2**40]")
@@ -93,8 +97,12 @@ def plan(parameters, shapes, g):
             return refuse("block_shape", block_shape, "product must be at most 2**60")
         pixels, block = pixels * image_shape[i], block * block_shape[i]
         blocks = blocks * count if count <= ELEMENTS // blocks else ELEMENTS
-        g.image[i], g.block[i], g.counts[i] = image_shape[i], block_shape[i], count
-        g.strides[i], g.dilations[i], g.pads[i] = stride, dilation, parameters.pads_begin[i]
+        a = i + g.axes - axes
+        g.image[a], g.block[a], g.counts[a] = image_shape[i], block_shape[i], count
+        g.strides[a], g.dilations[a], g.pads[a] = stride, dilation, parameters.pads_begin[i]
+        g.shape[2 + i] = image_shape[i]
+        if block_shape[i] != stride or dilation != 1 or g.pads[a] != 0:
+            tiled = 0
     if x[1] % block != 0:
         return refuse("shape of input", x, "axis 1 must be divisible by the product of block_shape,", block)
     if x[2] != blocks:
@@ -104,15 +112,18 @@ def plan(parameters, shapes, g):
         return refuse("image_shape", image_shape, "output must have at most 2**60 elements")
 
     g.rank, g.shape[0], g.shape[1] = 2 + axes, x[0], channels
-    for i in range(axes):
-        g.shape[2 + i] = image_shape[i]
-    width = image_shape[axes - 1]
-    g.axes, g.channels = axes, channels
-    g.segment = min(width, SEGMENT)
-    g.segments = (width + g.segment - 1) // g.segment
-    g.rows = x[0] * channels * (pixels // width)
+    height, width = g.image[g.axes - 2], g.image[g.axes - 1]
+    g.planes = x[0] * channels * (pixels // (height * width))
+    g.band_x = min(width, BAND)
+    g.bands_x = (width + g.band_x - 1) // g.band_x
+    g.tiled = tiled if g.bands_x == 1 else 0
     work = x[0] * (channels * pixels + x[1] * x[2])
-    g.tiles = min(64, g.rows * g.segments, work // WORK + 1)
+    g.tiles = min(64, work // WORK + 1)
+    # As high as the cache allows, but not so high that there are fewer bands than tiles.
+    rows = max(1, g.planes * g.bands_x * height // max(g.tiles, 1))
+    g.band_y = min(height, max(1, BAND // g.band_x), rows)
+    g.bands_y = (height + g.band_y - 1) // g.band_y
+    g.tiles = min(g.tiles, g.planes * g.bands_y * g.bands_x)
     return 0
 
 
