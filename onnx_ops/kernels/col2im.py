@@ -1,11 +1,11 @@
 """Col2Im from the image's side: every part of the output is written by whoever owns its tile, and stays in the cache
 until it is complete.
 
-A unit of work is a band: some rows (along the last two image axes, y and x) of one image plane, at most BAND pixels. For
-every position k of the leading axes that lands on that plane, and every position (i, j) along y and x, the blocks whose
-pixels lie inside the band are whole rows of blocks: runs that are contiguous in the input, one after the other. A run's
-block b is added to the pixel b * stride + shift of its row. With a stride the runs are first added up in lanes, one per
-pixel modulo stride, where they are contiguous; the lanes are interleaved when the band is complete.
+A unit of work is a band: some rows (along the last two image axes, y and x) of one image plane, at most BAND pixels.
+For every position k of the leading axes that lands on that plane, and every position (i, j) along y and x, the blocks
+whose pixels lie inside the band are whole rows of blocks: runs that are contiguous in the input, one after the other. A
+run's block b is added to the pixel b * stride + shift of its row. With a stride the runs are first added up in lanes,
+one per pixel modulo stride, where they are contiguous; the lanes are interleaved when the band is complete.
 """
 
 import numpy as np
@@ -26,7 +26,8 @@ def col2im(x, g, tile, out):
         k_leading *= g.block[a]
         blocks *= g.counts[a]
     in_lanes = 1 < stride <= LANES and not g.tiled
-    lanes = np.empty((g.band_y, stride, g.band_x // stride + 2) if in_lanes else (0, 0, 0), out.dtype)
+    lane = g.band_x // stride + 2
+    lanes = np.empty(g.band_y * stride * lane if in_lanes else 0, out.dtype)
     low, high, start = np.empty(k_x, np.int64), np.empty(k_x, np.int64), np.empty(k_x, np.int64)
     p, k = np.empty(leading, np.int64), np.empty(leading, np.int64)
 
@@ -59,24 +60,23 @@ def col2im(x, g, tile, out):
             for i in range(k_y if block >= 0 else 0):
                 y_low, y_high, y_start = run(g, leading, i, y_begin, y_end)
                 source = ((plane * k_leading + lead) * k_y + i) * k_x * blocks + block * counts_y * counts_x
-                if g.tiled:
-                    for l in range(y_low, y_high):
-                        y = y_start + (l - y_low) * g.strides[leading]
-                        weave(x[source + l * counts_x :], blocks, stride, out[corner + y * width :][:width])
-                    continue
-                for j in range(k_x if y_low < y_high else 0):
-                    count = high[j] - low[j]
-                    if count <= 0:
-                        continue
-                    for l in range(y_low, y_high):
-                        y = y_start + (l - y_low) * g.strides[leading]
-                        values = x[source + j * blocks + l * counts_x + low[j] :][:count]
-                        if in_lanes:
-                            add(values, lanes[y, start[j] % stride, start[j] // stride :][:count])
-                        elif stride == 1:
-                            add(values, out[corner + y * width + start[j] :][:count])
-                        else:
-                            add_apart(values, out[corner + y * width + start[j] :], stride)
+                rows, row_step = y_high - y_low, g.strides[leading]
+                source += y_low * counts_x
+                for j in range(k_x if rows > 0 and not g.tiled else 0):
+                    count, first = high[j] - low[j], source + j * blocks + low[j]
+                    pixel = corner + y_start * width + start[j]
+                    if in_lanes:
+                        pixel = (y_start * stride + start[j] % stride) * lane + start[j] // stride
+                        add_runs(x, first, counts_x, rows, count, lanes, pixel, row_step * stride * lane)
+                    elif stride == 1:
+                        add_runs(x, first, counts_x, rows, count, out, pixel, row_step * width)
+                    else:
+                        for l in range(rows):
+                            for b in range(count):
+                                out[pixel + l * row_step * width + b * stride] += x[first + l * counts_x + b]
+                for l in range(rows if g.tiled else 0):
+                    pixel = corner + (y_start + l * row_step) * width
+                    interleave(x[source + l * counts_x :], blocks, stride, out[pixel:][:width])
             for a in range(leading - 1, -1, -1):
                 k[a] += 1
                 if k[a] < g.block[a]:
@@ -84,12 +84,16 @@ def col2im(x, g, tile, out):
                 k[a] = 0
         if in_lanes:
             for y in range(y_end - y_begin):
-                interleave(lanes[y], out[corner + y * width :][: x_end - x_begin])
+                target = out[corner + y * width :][: x_end - x_begin]
+                first = y * stride * lane
+                interleave(lanes[first:], lane, stride, target)
+                for b in range(target.size // stride * stride, target.size):
+                    target[b] = lanes[first + b % stride * lane + b // stride]
 
 
 @jitable
 def run(g, a, k, begin, end):
-    """The blocks [low, high) along axis a whose position k lies on the pixels [begin, end), and the first one's pixel."""
+    """The blocks [low, high) of axis a whose position k lies on the pixels [begin, end), and the first one's pixel."""
     stride = g.strides[a]
     shift = k * g.dilations[a] - g.pads[a] - begin
     low = max(0, -(shift // stride))
@@ -110,48 +114,27 @@ def hit(g, p, k):
 
 
 @jitable
-def add(values, target):
-    for b in range(target.size):
-        target[b] += values[b]
+def add_runs(x, first, pitch, rows, count, out, pixel, out_pitch):
+    """out[pixel + l * out_pitch + b] += x[first + l * pitch + b] for l < rows, b < count"""
+    for _ in range(rows if count > 0 else 0):
+        values, pixels = x[first : first + count], out[pixel : pixel + count]
+        for b in range(count):
+            pixels[b] += values[b]
+        first += pitch
+        pixel += out_pitch
 
 
 @jitable
-def add_apart(values, target, stride):
-    for b in range(values.size):
-        target[b * stride] += values[b]
-
-
-@jitable
-def weave(values, blocks, stride, target):
-    """target[q * stride + r] = values[r * blocks + q], for blocks that tile the image"""
+def interleave(lanes, pitch, stride, target):
+    """target[q * stride + r] = lanes[r * pitch + q]"""
     whole = target.size // stride
-    for q in range(whole):
-        pixels, column = target[q * stride :][:stride], values[q:][: (stride - 1) * blocks + 1 : blocks]
-        for r in range(stride):
-            pixels[r] = column[r]
-
-
-@jitable
-def interleave(lanes, target):
-    """target[q * stride + r] = lanes[r, q]"""
-    stride = lanes.shape[0]
-    whole = target.size // stride
-    if stride == 2:
-        a, b, pairs = lanes[0], lanes[1], target[: 2 * whole]
+    for r in range(0, stride - 3, 4):
+        a, b = lanes[r * pitch :][:whole], lanes[(r + 1) * pitch :][:whole]
+        c, d = lanes[(r + 2) * pitch :][:whole], lanes[(r + 3) * pitch :][:whole]
         for q in range(whole):
-            pairs[2 * q] = a[q]
-            pairs[2 * q + 1] = b[q]
-    elif stride == 4:
-        a, b, c, d, fours = lanes[0], lanes[1], lanes[2], lanes[3], target[: 4 * whole]
+            pixels = target[q * stride + r :][:4]
+            pixels[0], pixels[1], pixels[2], pixels[3] = a[q], b[q], c[q], d[q]
+    for r in range(stride // 4 * 4, stride):
+        a = lanes[r * pitch :][:whole]
         for q in range(whole):
-            fours[4 * q] = a[q]
-            fours[4 * q + 1] = b[q]
-            fours[4 * q + 2] = c[q]
-            fours[4 * q + 3] = d[q]
-    else:
-        for r in range(stride):
-            lane = lanes[r]
-            for q in range(whole):
-                target[q * stride + r] = lane[q]
-    for i in range(whole * stride, target.size):
-        target[i] = lanes[i % stride, i // stride]
+            target[q * stride + r] = a[q]
