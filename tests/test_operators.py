@@ -1,0 +1,83 @@
+"""Every case, on every backend, against the plain NumPy reference."""
+
+import numpy as np
+import pytest
+from cases import CASES, COL2IM, GRID_SAMPLE, assert_close, grid_sample, reference
+
+import onnx_ops
+from onnx_ops.dtypes import INTEGERS
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_equals_reference(backend, case, dtype):
+    inputs = case.inputs(dtype)
+    assert_close(backend(case, inputs), reference(case, inputs), dtype)
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("case", [COL2IM[1], COL2IM[7]], ids=str)
+def test_integers_wrap(backend, case, dtype):
+    inputs = case.inputs(dtype)
+    exact = reference(case, [inputs[0].astype(object), *inputs[1:]])
+    assert np.any(exact > np.iinfo(dtype).max)
+    bits = np.iinfo(dtype).bits
+    wrapped = np.vectorize(lambda v: v % 2**bits, otypes=[object])(exact).astype(f"uint{bits}").view(dtype)
+    np.testing.assert_array_equal(backend(case, inputs), wrapped)
+
+
+NAN, INF = np.nan, np.inf
+# What each pair of grid values (x, y) must read from the 2 x 3 image [[1, 2, 3], [4, 5, 6]], by padding mode.
+FAR = [
+    ((1e10, -1e10), 0, 3), ((3e38, 3e38), 0, 6), ((-3e38, 0.9), 0, 4), ((INF, -0.9), 0, 3), ((-INF, INF), 0, 4),
+    ((NAN, 0), 0, 0), ((0, NAN), 0, 0), ((NAN, NAN), 0, 0), ((INF, NAN), 0, 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
+@pytest.mark.parametrize("align_corners", [0, 1])
+def test_far_and_meaningless_coordinates(backend, mode, align_corners, dtype):
+    """zeros and border hold however far out; NaN reads nothing; and the reference agrees, reflection included."""
+    x = np.arange(1, 7, dtype=dtype).reshape(1, 1, 2, 3)
+    grid = np.array([place for place, *_ in FAR], dtype).reshape(1, 1, -1, 2)
+    for padding_mode in ("zeros", "border", "reflection"):
+        attributes = {"mode": mode, "padding_mode": padding_mode, "align_corners": align_corners}
+        case = grid_sample("far", (1, 1, 2, 3), (1, len(FAR)), **attributes)
+        y = backend(case, [x, grid])
+        if padding_mode != "reflection":
+            expected = [zeros if padding_mode == "zeros" else border for _, zeros, border in FAR]
+            if mode != "nearest" and padding_mode == "border":
+                # The other coordinate is an ordinary one here and blends.
+                blended = [i for i, (place, *_) in enumerate(FAR) if 0.5 < abs(place[1]) < 1]
+                expected = [y[0, 0, 0, i] if i in blended else v for i, v in enumerate(expected)]
+            np.testing.assert_allclose(y[0, 0, 0], expected, rtol=1e-6)
+        assert_close(y, reference(case, [x, grid]), dtype)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
+def test_infinite_pixels_stay_where_they_are(backend, mode):
+    """A pixel that a sample does not touch must not leak into it, not even times zero."""
+    x = np.zeros((1, 1, 8, 8), np.float32)
+    x[..., 0, 0] = np.inf
+    case = grid_sample("inf", x.shape, (5, 5), spread=3.0, mode=mode)
+    grid = case.inputs("float32")[1]
+    outside = grid[(np.abs(grid) > 1.6).any(-1)]
+    y = backend(grid_sample("inf", x.shape, (1, len(outside)), mode=mode), [x, outside.reshape(1, 1, -1, 2)])
+    np.testing.assert_array_equal(y, 0)
+
+
+@pytest.mark.parametrize("case", [COL2IM[7], GRID_SAMPLE[2]], ids=str)
+def test_any_memory_order_and_number_of_threads(case):
+    """Functions take whatever NumPy calls an array, never write to it, and give the same bits on any threads."""
+    inputs = case.inputs("float32")
+    first = inputs[0]
+    function = {"Col2Im": onnx_ops.col2im, "GridSample": onnx_ops.grid_sample}[case.op_type]
+    expected = function(*inputs, threads=1, **case.attributes)
+    shuffled = np.moveaxis(np.ascontiguousarray(np.moveaxis(first, 0, -1)), -1, 0)
+    read_only = first.copy()
+    read_only.flags.writeable = False
+    swapped = first.astype(first.dtype.newbyteorder())
+    for x in (shuffled, read_only, swapped, first.tolist() if first.dtype == float else first):
+        for threads in (1, 2, 7):
+            np.testing.assert_array_equal(function(x, *inputs[1:], threads=threads, **case.attributes), expected)

@@ -1,0 +1,130 @@
+"""What must hold between results, whatever the numbers: independent of the reference."""
+
+import itertools
+
+import numpy as np
+import pytest
+from cases import COL2IM, block_counts, col2im, grid_sample
+
+
+def unfold(image, block, dilations, pads, strides):
+    """[N, C, *image] -> [N, C * K, L], each value looked up by the definition of a block."""
+    d = len(block)
+    counts = block_counts(image.shape[2:], block, dilations, pads, strides)
+    padded = np.pad(image, [(0, 0), (0, 0), *zip(pads[:d], pads[d:], strict=True)])
+    columns = []
+    for k in itertools.product(*map(range, block)):
+        pixels = [k_i * dil + np.arange(c) * s for k_i, dil, c, s in zip(k, dilations, counts, strides, strict=True)]
+        columns.append(padded[(slice(None), slice(None), *np.ix_(*pixels))].reshape(*image.shape[:2], -1))
+    return np.stack(columns, axis=2).reshape(image.shape[0], -1, columns[0].shape[-1])
+
+
+def spelled_out(case):
+    image = case.shapes[1]
+    defaults = {"dilations": [1] * len(image), "pads": [0] * 2 * len(image), "strides": [1] * len(image)}
+    return {**defaults, **case.attributes}
+
+
+NOT_EMPTY = [case for case in COL2IM if 0 not in case.shapes[0]]
+
+
+@pytest.mark.parametrize("case", NOT_EMPTY, ids=str)
+def test_fold_of_unfold_is_divisor_times_image(backend, case):
+    x, image, block = case.inputs("float64")
+    shape = (x.shape[0], x.shape[1] // int(np.prod(block)), *image)
+    y = np.random.default_rng(1).integers(-9, 9, shape).astype(np.float64)
+    settings = spelled_out(case)
+    divisor = backend(case, [unfold(np.ones_like(y), block, **settings), image, block])
+    np.testing.assert_array_equal(backend(case, [unfold(y, block, **settings), image, block]), divisor * y)
+
+
+@pytest.mark.parametrize("image", [(6,), (4, 6), (2, 4, 6)], ids=["1d", "2d", "3d"])
+def test_tiles_come_back(backend, image):
+    block = tuple(range(1, 1 + len(image))) if image[0] % 2 else (2,) * len(image)
+    case = col2im("tiles", image, block, strides=list(block))
+    y = np.random.default_rng(2).standard_normal((2, 3, *image)).astype(np.float32)
+    x = unfold(y, block, **spelled_out(case))
+    np.testing.assert_array_equal(backend(case, [x, *case.inputs("float32")[1:]]), y)
+
+
+def test_one_hot_probing(backend):
+    """Each input element lands on the pixel that the formula names, or nowhere."""
+    case = col2im("one_hot", (4, 5), (2, 3), N=1, C=1, dilations=[2, 1], pads=[1, 0, 0, 1], strides=[1, 2])
+    x, image, block = case.inputs("float32")
+    settings, (_, counts_x) = spelled_out(case), block_counts(image, block, **case.attributes)
+    for k, l in np.ndindex(*x.shape[1:]):
+        x[:] = 0
+        x[0, k, l] = 1
+        expected = np.zeros((1, 1, *image), np.float32)
+        position, place = divmod(k, block[1]), divmod(l, counts_x)
+        p = [
+            l_i * s + k_i * dil - pad
+            for l_i, s, k_i, dil, pad in zip(
+                place, settings["strides"], position, settings["dilations"], settings["pads"][:2], strict=True
+            )
+        ]
+        if all(0 <= p_i < size for p_i, size in zip(p, image, strict=True)):
+            expected[0, 0, p[0], p[1]] = 1
+        np.testing.assert_array_equal(backend(case, [x, image, block]), expected)
+
+
+@pytest.mark.parametrize("position", [0, 1, 2])
+def test_unit_axis_lifting(backend, position):
+    """An axis of one pixel, wherever it is put, changes nothing but the shape."""
+    flat = col2im("flat", (7, 9), (2, 3), dilations=[2, 1], pads=[1, 2, 0, 1], strides=[1, 2])
+    x, image, block = flat.inputs("float32")
+
+    def insert(values, value):
+        return [*values[:position], value, *values[position:]]
+
+    pads = flat.attributes["pads"]
+    lifted = col2im(
+        "lifted", insert((7, 9), 1), insert((2, 3), 1),
+        dilations=insert(flat.attributes["dilations"], 3), strides=insert(flat.attributes["strides"], 4),
+        pads=insert(pads[:2], 0) + insert(pads[2:], 0),
+    )  # fmt: skip
+    y = backend(lifted, [x, np.insert(image, position, 1), np.insert(block, position, 1)])
+    np.testing.assert_array_equal(y.squeeze(2 + position), backend(flat, [x, image, block]))
+
+
+def identity_grid(height, width, align_corners):
+    def axis(size):
+        return np.linspace(-1, 1, size) if align_corners else (np.arange(size) * 2 + 1) / size - 1
+
+    y, x = np.meshgrid(axis(height), axis(width), indexing="ij")
+    return np.stack([x, y], -1)[None]
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
+@pytest.mark.parametrize("align_corners", [0, 1])
+def test_identity_and_mirrored_grids(backend, mode, align_corners):
+    x = np.random.default_rng(3).standard_normal((1, 2, 6, 9))
+    case = grid_sample("identity", x.shape, (6, 9), mode=mode, padding_mode="border", align_corners=align_corners)
+    grid = identity_grid(6, 9, align_corners)
+    np.testing.assert_allclose(backend(case, [x, grid]), x, atol=1e-13)
+    np.testing.assert_allclose(backend(case, [x, -grid]), x[..., ::-1, ::-1], atol=1e-13)
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("padding_mode", ["border", "reflection"])
+def test_constant_images_stay_constant(backend, mode, padding_mode):
+    case = grid_sample("constant", (1, 1, 5, 7), (20, 20), spread=4.0, mode=mode, padding_mode=padding_mode)
+    _, grid = case.inputs("float64")
+    np.testing.assert_allclose(backend(case, [np.full((1, 1, 5, 7), 3.5), grid]), 3.5, rtol=1e-14)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
+@pytest.mark.parametrize("align_corners", [0, 1])
+def test_reflection_is_sampling_the_mirrored_image(backend, mode, align_corners):
+    """Inside a larger image made of mirror images, reflection is ordinary sampling."""
+    h, w = 5, 6
+    x = np.random.default_rng(4).standard_normal((1, 1, h, w))
+    mirrored = np.pad(x, [(0, 0), (0, 0), (2 * h, 2 * h), (2 * w, 2 * w)], "reflect" if align_corners else "symmetric")
+    case = grid_sample("small", x.shape, (9, 9), 2.0, mode=mode, padding_mode="reflection", align_corners=align_corners)
+    _, grid = case.inputs("float64")
+    size, large = np.array([w, h]), np.array([5 * w, 5 * h])
+    pixel = (grid + 1) / 2 * (size - 1) if align_corners else ((grid + 1) * size - 1) / 2
+    pixel = pixel + 2 * size
+    lifted = 2 * pixel / (large - 1) - 1 if align_corners else (2 * pixel + 1) / large - 1
+    outer = grid_sample("large", mirrored.shape, (9, 9), mode=mode, align_corners=align_corners)
+    np.testing.assert_allclose(backend(case, [x, grid]), backend(outer, [mirrored, lifted]), atol=1e-12)

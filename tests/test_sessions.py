@@ -1,0 +1,252 @@
+"""ONNX Runtime sessions: registration, graphs, threads, and whose kernel runs."""
+
+import threading
+import time
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from backends import quiet, run
+from cases import COL2IM, GRID_SAMPLE, assert_close, finished, model, reference, type_of
+from onnx import TensorProto, helper
+
+import onnx_ops
+
+OVERLAPPING, BILINEAR = COL2IM[1], GRID_SAMPLE[6]
+TITLES = {"Col2Im": "Col2Im", "GridSample": "com.microsoft.GridSample"}
+
+
+def registered(proto, options):
+    return ort.InferenceSession(proto.SerializeToString(), onnx_ops.register(options, proto))
+
+
+def registered_for_all(proto, options):
+    options.register_custom_ops_library(onnx_ops.get_library_path())
+    return ort.InferenceSession(proto.SerializeToString(), options)
+
+
+def ours(proto, options):
+    return onnx_ops.InferenceSession(proto.SerializeToString(), options)
+
+
+@pytest.mark.parametrize("dims", ["fixed", "symbolic"])
+@pytest.mark.parametrize("session", [ours, registered])
+@pytest.mark.parametrize("case", [OVERLAPPING, BILINEAR], ids=str)
+def test_unmodified_model(case, session, dims, kernels_made):
+    inputs = case.inputs("float32")
+    proto = model(case.domain, case.op_type, inputs, case.attributes, dims=dims)
+    assert_close(run(session(proto, quiet()), inputs), reference(case, inputs), "float32")
+    assert kernels_made == [TITLES[case.op_type]]
+
+
+@pytest.mark.parametrize("opset", [18, 21, 23])
+@pytest.mark.parametrize("constants", [["image_shape"], ["block_shape"], ["image_shape", "block_shape"]], ids="+".join)
+def test_shapes_as_initializers(constants, opset, kernels_made):
+    inputs = OVERLAPPING.inputs("float32")
+    proto = model("", "Col2Im", inputs, OVERLAPPING.attributes, constants=constants, opset=opset, dims="symbolic")
+    given = inputs[: 1 + (constants == ["block_shape"])] + inputs[2 : 3 if constants == ["image_shape"] else 2]
+    assert_close(run(ours(proto, quiet()), given), reference(OVERLAPPING, inputs), "float32")
+    assert kernels_made == ["Col2Im"]
+
+
+def larger_graph(dims, constants):
+    """Conv, Relu, Col2Im, Sigmoid: ONNX Runtime fuses the first two into a node of com.microsoft."""
+    rng = np.random.default_rng(0)
+    image, block, batch, height, width = (8, 9), (3, 2), "N" if dims else 2, "H" if dims else 4, "W" if dims else 12
+    weight = rng.standard_normal((12, 3, 1, 1)).astype(np.float32)
+    initializers = [onnx.numpy_helper.from_array(weight, "weight")]
+    initializers.append(onnx.numpy_helper.from_array(np.array([0, 12, -1]), "columns"))
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [batch, 3, height, width])]
+    for name, value in (("image_shape", image), ("block_shape", block)):
+        if constants:
+            initializers.append(onnx.numpy_helper.from_array(np.array(value), name))
+        else:
+            inputs.append(helper.make_tensor_value_info(name, TensorProto.INT64, [2]))
+    nodes = [
+        helper.make_node("Conv", ["x", "weight"], ["a"]),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("Reshape", ["b", "columns"], ["c"]),
+        helper.make_node("Col2Im", ["c", "image_shape", "block_shape"], ["d"]),
+        helper.make_node("Sigmoid", ["d"], ["y"]),
+    ]
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    proto = finished(helper.make_graph(nodes, "larger", inputs, [y], initializers))
+    x = rng.standard_normal((2, 3, 4, 12)).astype(np.float32)
+    return proto, [x] if constants else [x, np.array(image), np.array(block)]
+
+
+@pytest.mark.parametrize("dims", [False, True], ids=["fixed", "symbolic"])
+@pytest.mark.parametrize("constants", [False, True], ids=["inputs", "initializers"])
+@pytest.mark.parametrize("session", [ours, registered, registered_for_all])
+def test_larger_graph_that_does_not_import_com_microsoft(session, dims, constants, kernels_made):
+    proto, inputs = larger_graph(dims, constants)
+    inputs[0] = inputs[0][:, :, :4, :12]
+    builtin = run(ort.InferenceSession(proto.SerializeToString(), quiet()), inputs)
+    np.testing.assert_allclose(run(session(proto, quiet()), inputs), builtin, rtol=1e-5, atol=1e-6)
+    assert kernels_made == ["Col2Im"]
+
+
+def test_larger_graph_that_imports_com_microsoft(kernels_made):
+    proto, inputs = larger_graph(False, True)
+    proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    y, grid = proto.graph.output.pop(), GRID_SAMPLE[0].inputs("float32")[1]
+    proto.graph.node.append(helper.make_node("GridSample", ["y", "grid"], ["z"], domain="com.microsoft"))
+    proto.graph.input.append(helper.make_tensor_value_info("grid", TensorProto.FLOAT, grid.shape))
+    y.name = "z"
+    proto.graph.output.append(y)
+    builtin = run(ort.InferenceSession(proto.SerializeToString(), quiet()), [*inputs, grid])
+    np.testing.assert_allclose(run(ours(proto, quiet()), [*inputs, grid]), builtin, rtol=1e-5, atol=1e-6)
+    assert sorted(kernels_made) == ["Col2Im", "com.microsoft.GridSample"]
+
+
+def test_float64_which_the_builtin_kernel_refuses():
+    inputs = OVERLAPPING.inputs("float64")
+    proto = model("", "Col2Im", inputs, OVERLAPPING.attributes)
+    with pytest.raises(Exception, match="NOT_IMPLEMENTED"):
+        ort.InferenceSession(proto.SerializeToString(), quiet())
+    assert_close(run(ours(proto, quiet()), inputs), reference(OVERLAPPING, inputs), "float64")
+
+
+def test_1d_dilations_which_the_builtin_kernel_gets_wrong():
+    case = next(c for c in COL2IM if c.name == "1d_dilated")
+    inputs = case.inputs("float32")
+    proto = model("", "Col2Im", inputs, case.attributes)
+    builtin = run(ort.InferenceSession(proto.SerializeToString(), quiet()), inputs)
+    assert np.abs(builtin - reference(case, inputs)).max() > 0.1, "fixed upstream: say so in the docs"
+    assert_close(run(ours(proto, quiet()), inputs), reference(case, inputs), "float32")
+
+
+@pytest.mark.parametrize("case", [*COL2IM[1:3], *GRID_SAMPLE[6:9], GRID_SAMPLE[-7]], ids=str)
+def test_thread_count_does_not_change_a_bit(case):
+    # Large enough for many tiles.
+    large = case.operator.inputs[0].name == "X"
+    inputs = case.inputs("float32")
+    inputs[0] = (
+        np.random.default_rng(5)
+        .standard_normal((8, *inputs[0].shape[1:]) if large else (512, *inputs[0].shape[1:]))
+        .astype(np.float32)
+    )
+    if large:
+        inputs[1] = np.random.default_rng(6).uniform(-1.2, 1.2, (8, 150, 151, 2)).astype(np.float32)
+    proto = model(case.domain, case.op_type, inputs, case.attributes)
+    one, two = (run(ours(proto, quiet(intra_op_num_threads=n)), inputs) for n in (1, 2))
+    np.testing.assert_array_equal(one, two)
+
+
+def test_same_bits_as_the_function():
+    for case in (*COL2IM[:8], *GRID_SAMPLE[:18]):
+        inputs = case.inputs("float32")
+        proto = model(case.domain, case.op_type, inputs, case.attributes)
+        function = {"Col2Im": onnx_ops.col2im, "GridSample": onnx_ops.grid_sample}[case.op_type]
+        np.testing.assert_array_equal(run(ours(proto, quiet()), inputs), function(*inputs, **case.attributes))
+
+
+def test_registering_again_changes_nothing(kernels_made):
+    inputs = BILINEAR.inputs("float32")
+    proto = model("com.microsoft", "GridSample", inputs, BILINEAR.attributes)
+    options = quiet()
+    assert onnx_ops.register(options) is options
+    onnx_ops.register(options)
+    onnx_ops.register(options, proto)
+    options.register_custom_ops_library(onnx_ops.get_library_path())
+    onnx_ops.register(options, domains=["", "com.microsoft"])
+    assert_close(
+        run(ort.InferenceSession(proto.SerializeToString(), options), inputs), reference(BILINEAR, inputs), "float32"
+    )
+    assert kernels_made == ["com.microsoft.GridSample"]
+
+
+def test_domains_decide_what_is_replaced(kernels_made, tmp_path):
+    inputs = BILINEAR.inputs("float32")
+    proto = model("com.microsoft", "GridSample", inputs, BILINEAR.attributes)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(proto.SerializeToString())
+    for options in (onnx_ops.register(quiet(), domains=["ai.onnx"]), onnx_ops.register(quiet())):
+        run(ort.InferenceSession(path, options), inputs)
+    assert kernels_made == []
+    for given in (path, str(path), path.read_bytes(), proto):
+        run(ort.InferenceSession(path, onnx_ops.register(quiet(), given)), inputs)
+    run(onnx_ops.InferenceSession(path, quiet()), inputs)
+    assert kernels_made == ["com.microsoft.GridSample"] * 5
+
+
+def test_wrong_arguments_of_register():
+    with pytest.raises(onnx_ops.OpError, match=r"domains = .'nowhere'.*must be among"):
+        onnx_ops.register(quiet(), domains=["nowhere"])
+    with pytest.raises(onnx_ops.OpError, match=r"backend = 'gpu'.*must be one of"):
+        onnx_ops.register(quiet(), backend="gpu")
+
+
+def test_without_the_trampoline(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(onnx_ops.OpError, match=r"trampoline was not built .* backend=\"extensions\""):
+        onnx_ops.register(quiet())
+
+
+def test_a_model_that_is_none_is_left_to_onnx_runtime():
+    with pytest.raises(Exception, match=r"(?i)protobuf|model"):
+        onnx_ops.InferenceSession(b"no model at all", quiet())
+    with pytest.raises(FileNotFoundError):
+        onnx_ops.InferenceSession("no_such_file.onnx", quiet())
+
+
+def test_many_threads_on_one_session():
+    inputs = BILINEAR.inputs("float32")
+    session = ours(model("com.microsoft", "GridSample", inputs, BILINEAR.attributes), quiet())
+    expected, wrong = run(session, inputs), []
+
+    def work():
+        wrong.extend(1 for _ in range(50) if not np.array_equal(run(session, inputs), expected))
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_python_goes_on_while_a_kernel_computes():
+    """The kernel holds no GIL: another thread's Python keeps running during one long run."""
+    x = np.ones((1, 64 * 9, 512 * 512), np.float32)
+    inputs = [x, np.array([512, 512]), np.array([3, 3])]
+    session = ours(model("", "Col2Im", inputs, {"pads": [1] * 4}), quiet(intra_op_num_threads=1))
+    run(session, inputs)
+    running, ticks = threading.Event(), []
+
+    def work():
+        running.set()
+        began = time.perf_counter()
+        run(session, inputs)
+        ticks.append(time.perf_counter() - began)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    running.wait()
+    longest = 0
+    while thread.is_alive():
+        before = time.perf_counter()
+        sum(range(100))
+        longest = max(longest, time.perf_counter() - before)
+    assert longest < ticks[0] / 2
+
+
+def test_output_in_the_callers_buffer():
+    """The output lands in the caller's own buffer."""
+    inputs = OVERLAPPING.inputs("float32")
+    session = ours(model("", "Col2Im", inputs, OVERLAPPING.attributes), quiet())
+    expected = reference(OVERLAPPING, inputs)
+    x, y = ort.OrtValue.ortvalue_from_numpy(inputs[0]), np.empty(expected.shape, np.float32)
+    target = ort.OrtValue.ortvalue_from_numpy(y)
+    binding = session.io_binding()
+    binding.bind_ortvalue_input("input", x)
+    for name, value in (("image_shape", inputs[1]), ("block_shape", inputs[2])):
+        binding.bind_cpu_input(name, value)
+    binding.bind_ortvalue_output("y", target)
+    session.run_with_iobinding(binding)
+    assert_close(target.numpy(), expected, "float32")
+
+
+def test_type_of_is_what_onnx_says():
+    assert type_of(np.float32) == TensorProto.FLOAT
