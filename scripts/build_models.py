@@ -1,0 +1,67 @@
+"""Write the models under models/, one folder each in the layout of ONNX's node tests:
+
+<domain>/<name>/model.onnx
+<domain>/<name>/test_data_set_0/input_0.pb, input_1.pb, ..., output_0.pb
+"""
+
+import argparse
+from pathlib import Path
+
+import onnx
+from onnx import helper, numpy_helper
+from spec_examples import EXAMPLES
+
+IR_VERSION = 9  # onnx writes its newest otherwise, which older runtimes refuse
+ONNX_OPSET = 18  # imported by every model that asks for no other
+
+
+def build(example):
+    """The model of one node whose inputs are all the graph's, with fixed shapes."""
+    outputs = {example.output_name: example.output}
+    node = helper.make_node(
+        example.op_type, list(example.inputs), list(outputs), domain=example.domain, **example.attributes
+    )
+    graph = helper.make_graph([node], example.name, values_info(example.inputs), values_info(outputs))
+    opsets = {"": ONNX_OPSET, example.domain: example.opset}
+    return helper.make_model(
+        graph,
+        opset_imports=[helper.make_opsetid(*o) for o in opsets.items()],
+        ir_version=IR_VERSION,
+        producer_name="onnx_ops",
+    )
+
+
+def values_info(arrays):
+    return [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        for name, array in arrays.items()
+    ]
+
+
+def write(example, root):
+    """Write the example's folder under `root` and return it."""
+    folder = Path(root, example.domain or "ai.onnx", example.name)
+    save(folder, build(example), example.inputs, {example.output_name: example.output})
+    return folder
+
+
+def save(folder, model, inputs, outputs):
+    """Write a model and its test data, dicts of arrays by name, in the graph's order."""
+    data = folder / "test_data_set_0"
+    data.mkdir(parents=True, exist_ok=True)
+    onnx.save(model, folder / "model.onnx")
+    for kind, arrays in (("input", inputs), ("output", outputs)):
+        for i, (name, array) in enumerate(arrays.items()):
+            onnx.save_tensor(numpy_helper.from_array(array, name), data / f"{kind}_{i}.pb")
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Write the models and their test data.")
+    parser.add_argument("--output", type=Path, default=Path("models"), help="folder to write to, default: %(default)s")
+    root = parser.parse_args().output
+    for example in EXAMPLES:
+        print(write(example, root))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,214 @@
+"""The operator specifications' own examples, as data.
+
+Sources: ONNX operator documentation, Col2Im-18; onnxruntime ContribOperators, com.microsoft GridSample-1;
+OpenVINO operation specification, Col2Im-15. Numbers stand here as printed there, unless a comment says otherwise.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from onnx_ops.operator import Record
+from onnx_ops.operators import col2im as onnx_col2im
+
+
+@dataclass(frozen=True, eq=False)
+class Example:
+    """One node with its inputs and the output that its specification states. `opset` is the version of `domain`."""
+
+    name: str
+    domain: str
+    op_type: str
+    opset: int
+    attributes: dict
+    inputs: dict[str, np.ndarray]
+    output: np.ndarray
+    output_name: str
+
+
+def f32(values):
+    return np.array(values, np.float32)
+
+
+def col2im(name, x, image_shape, block_shape, y, **attributes):
+    shapes = {"image_shape": np.array(image_shape, np.int64), "block_shape": np.array(block_shape, np.int64)}
+    return Example(name, "", "Col2Im", 18, attributes, {"input": x, **shapes}, y, "output")
+
+
+def grid_sample(name, x, grid, y, **attributes):
+    return Example(name, "com.microsoft", "GridSample", 1, attributes, {"X": x, "Grid": grid}, y, "Y")
+
+
+def openvino_col2im(number, x_shape, image_shape, block_shape, **attributes):
+    """OpenVINO states shapes and attributes only: the data are random, the output is the reference's."""
+    x = np.random.default_rng(number).integers(0, 10, x_shape, np.int32)
+    parameters = Record(onnx_col2im.OPERATORS[0].resolved(attributes)[0])
+    y = onnx_col2im.reference(parameters, x, image_shape, block_shape).astype(x.dtype)
+    return col2im(f"col2im_openvino_{number}", x, image_shape, block_shape, y, **attributes)
+
+
+# fmt: off
+COL2IM = (
+    col2im(
+        "col2im",
+        f32([[[1, 6, 11, 16, 21],
+              [2, 7, 12, 17, 22],
+              [3, 8, 13, 18, 23],
+              [4, 9, 14, 19, 24],
+              [5, 0, 15, 20, 25]]]),
+        [5, 5], [1, 5],
+        f32([[[[1, 2, 3, 4, 5],
+               [6, 7, 8, 9, 0],
+               [11, 12, 13, 14, 15],
+               [16, 17, 18, 19, 20],
+               [21, 22, 23, 24, 25]]]]),
+    ),
+    col2im(
+        "col2im_strides",
+        f32([[[0, 0, 0, 0],
+              [1, 1, 1, 1],
+              [1, 1, 1, 1],
+              [1, 1, 1, 1],
+              [0, 0, 0, 0],
+              [0, 0, 0, 0],
+              [0, 0, 0, 0],
+              [1, 1, 1, 1],
+              [0, 0, 0, 0]]]),
+        [5, 5], [3, 3],
+        f32([[[[0, 1, 1, 1, 1],
+               [1, 0, 1, 0, 0],
+               [0, 2, 1, 2, 1],
+               [1, 0, 1, 0, 0],
+               [0, 1, 0, 1, 0]]]]),
+        strides=[2, 2],
+    ),
+    col2im(
+        "col2im_pads",
+        f32([[[1, 6, 11, 16, 21, 26, 31, 36, 41, 46, 51, 56, 61, 66, 71],
+              [2, 7, 12, 17, 22, 27, 32, 37, 42, 47, 52, 57, 62, 67, 72],
+              [3, 8, 13, 18, 23, 28, 33, 38, 43, 48, 53, 58, 63, 68, 73],
+              [4, 9, 14, 19, 24, 29, 34, 39, 44, 49, 54, 59, 64, 69, 74],
+              [5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 55, 60, 65, 70, 75]]]),
+        [5, 5], [1, 5],
+        f32([[[[8, 21, 24, 27, 24],  # printed: 14 at the end; ONNX's own node test has 24, as the formula gives
+               [38, 66, 69, 72, 54],
+               [68, 111, 114, 117, 84],
+               [98, 156, 159, 162, 114],
+               [128, 201, 204, 207, 144]]]]),
+        pads=[0, 1, 0, 1],
+    ),
+    col2im(
+        "col2im_dilations",
+        f32([[[1, 5, 9, 13, 17],
+              [2, 6, 10, 14, 18],
+              [3, 7, 11, 15, 19],
+              [4, 8, 12, 16, 20]]]),
+        [6, 6], [2, 2],
+        f32([[[[1, 0, 0, 0, 0, 2],
+               [8, 0, 0, 0, 0, 10],
+               [16, 0, 0, 0, 0, 18],
+               [24, 0, 0, 0, 0, 26],
+               [32, 0, 0, 0, 0, 34],
+               [19, 0, 0, 0, 0, 20]]]]),
+        dilations=[1, 5],
+    ),
+    col2im(
+        "col2im_5d",
+        f32([[[1, 6, 11, 16, 21, 26, 31, 36, 41, 46, 51, 56],
+              [2, 7, 12, 17, 22, 27, 32, 37, 42, 47, 52, 57],
+              [3, 8, 13, 18, 23, 28, 33, 38, 43, 48, 53, 58],
+              [4, 9, 14, 19, 24, 29, 34, 39, 44, 49, 54, 59],
+              [5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 55, 60],
+              [61, 66, 71, 76, 81, 86, 91, 96, 101, 106, 111, 116],
+              [62, 67, 72, 77, 82, 87, 92, 97, 102, 107, 112, 117],
+              [63, 68, 73, 78, 83, 88, 93, 98, 103, 108, 113, 118],
+              [64, 69, 74, 79, 84, 89, 94, 99, 104, 109, 114, 119],
+              [65, 70, 75, 80, 85, 90, 95, 100, 105, 110, 115, 120]]]),
+        [3, 4, 5], [1, 1, 5],
+        f32([[[[[1, 2, 3, 4, 5], [6, 7, 8, 9, 10], [11, 12, 13, 14, 15], [16, 17, 18, 19, 20]],
+               [[21, 22, 23, 24, 25], [26, 27, 28, 29, 30], [31, 32, 33, 34, 35], [36, 37, 38, 39, 40]],
+               [[41, 42, 43, 44, 45], [46, 47, 48, 49, 50], [51, 52, 53, 54, 55], [56, 57, 58, 59, 60]]],
+              [[[61, 62, 63, 64, 65], [66, 67, 68, 69, 70], [71, 72, 73, 74, 75], [76, 77, 78, 79, 80]],
+               [[81, 82, 83, 84, 85], [86, 87, 88, 89, 90], [91, 92, 93, 94, 95], [96, 97, 98, 99, 100]],
+               [[101, 102, 103, 104, 105], [106, 107, 108, 109, 110], [111, 112, 113, 114, 115],
+                [116, 117, 118, 119, 120]]]]]),
+    ),
+)
+
+SMALL = f32([[[[0, 1], [2, 3], [4, 5]]]])  # the image of all GridSample examples but the first
+FAR = f32([[[[-10, -10], [-5, -5], [-0.2, -0.2], [10, 10]],
+            [[10, 10], [-0.2, -0.2], [5, 5], [10, 10]]]])
+NEAR = f32([[[[-1, -1], [-0.5, -0.5], [-0.2, -0.2], [0, 0]],
+             [[0, 0], [-0.2, -0.2], [0.5, 0.5], [1, 1]]]])
+
+GRID_SAMPLE = (  # outputs are printed with four decimals: exact to 5e-5 only
+    grid_sample(
+        "gridsample",
+        f32([[[[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15]]]]),
+        f32([[[[-1, -1], [-0.6, -1], [-0.2, -1], [0.2, -1], [0.6, -1], [1, -1]],
+              [[-1, -0.6], [-0.6, -0.6], [-0.2, -0.6], [0.2, -0.6], [0.6, -0.6], [1, -0.6]],
+              [[-1, -0.2], [-0.6, -0.2], [-0.2, -0.2], [0.2, -0.2], [0.6, -0.2], [1, -0.2]],
+              [[-1, 0.2], [-0.6, 0.2], [-0.2, 0.2], [0.2, 0.2], [0.6, 0.2], [1, 0.2]],
+              [[-1, 0.6], [-0.6, 0.6], [-0.2, 0.6], [0.2, 0.6], [0.6, 0.6], [1, 0.6]],
+              [[-1, 1], [-0.6, 1], [-0.2, 1], [0.2, 1], [0.6, 1], [1, 1]]]]),
+        f32([[[[0, 0.15, 0.55, 0.95, 1.35, 0.75],
+               [0.6, 1.5, 2.3, 3.1, 3.9, 2.1],
+               [2.2, 4.7, 5.5, 6.3, 7.1, 3.7],
+               [3.8, 7.9, 8.7, 9.5, 10.3, 5.3],
+               [5.4, 11.1, 11.9, 12.7, 13.5, 6.9],
+               [3, 6.15, 6.55, 6.95, 7.35, 3.75]]]]),
+        mode="bilinear", padding_mode="zeros", align_corners=0,
+    ),
+    grid_sample(
+        "gridsample_zeros_padding", SMALL, FAR,
+        f32([[[[0, 0, 1.7, 0], [0, 1.7, 0, 0]]]]),
+        padding_mode="zeros",
+    ),
+    grid_sample(
+        "gridsample_border_padding", SMALL, FAR,
+        f32([[[[0, 0, 1.7, 5], [5, 1.7, 5, 5]]]]),
+        padding_mode="border",
+    ),
+    grid_sample(
+        "gridsample_reflection_padding", SMALL, FAR,
+        f32([[[[2.5, 0, 1.7, 2.5], [2.5, 1.7, 5, 2.5]]]]),
+        padding_mode="reflection",
+    ),
+    grid_sample(
+        "gridsample_bilinear", SMALL, NEAR,
+        f32([[[[0, 0.5, 1.7, 2.5], [2.5, 1.7, 4.5, 1.25]]]]),
+        mode="bilinear",
+    ),
+    grid_sample(
+        "gridsample_aligncorners_true", SMALL, NEAR,
+        f32([[[[0, 1.25, 2, 2.5], [2.5, 2, 3.75, 5]]]]),
+        mode="bilinear", align_corners=1,
+    ),
+    grid_sample(
+        "gridsample_nearest", SMALL, NEAR,
+        f32([[[[0, 0, 2, 2], [2, 2, 5, 0]]]]),
+        mode="nearest",
+    ),
+    grid_sample(
+        "gridsample_bicubic", SMALL, NEAR,
+        f32([[[[-0.1406, 0.3828, 1.7556, 2.9688], [2.9688, 1.7556, 5.1445, 1.3906]]]]),
+        mode="bicubic",
+    ),
+)
+# fmt: on
+
+# Their attributes give L = 49 to example 2 (printed: 25) and L = 1296 to example 3 (printed: 324).
+# Example 4 is missing: it is unbatched, and ai.onnx requires rank 3.
+OPENVINO = (
+    openvino_col2im(1, [3, 12, 225], [16, 16], [2, 2]),
+    openvino_col2im(2, [1, 27, 49], [16, 16], [3, 3], dilations=[2, 2], pads=[1, 1, 1, 1], strides=[2, 2]),
+    openvino_col2im(3, [12, 12, 1296], [32, 32], [2, 2], dilations=[2, 2], pads=[3, 3, 3, 3]),
+)
+
+EXAMPLES = (*COL2IM, *GRID_SAMPLE, *OPENVINO)
+
+# Examples 2 and 3 with L as printed, by name: to be refused.
+OPENVINO_MISPRINTED = {
+    example.name: replace(example, inputs=example.inputs | {"input": np.zeros(x_shape, np.int32)})
+    for example, x_shape in zip(OPENVINO[1:], ([1, 27, 25], [12, 12, 324]), strict=True)
+}
