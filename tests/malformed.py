@@ -43,7 +43,12 @@ AT_RUN = [
     col2im("image_scalar", r"shape of image_shape = \[\]: must have rank 1", image=5),
     col2im("image_empty", r"image_shape = \[\]: number of image axes must be at least 1", image=(), block=()),
     col2im("image_long", r"length of image_shape = 17: must be at most 16", image=(1,) * 17, block=(1,) * 17),
-    col2im("image_15", r"image_shape = .*: number of image axes must be at least 1 and at most 14", image=(1,) * 15, block=(1,) * 15),
+    col2im(
+        "image_15",
+        r"image_shape = .*: number of image axes must be at least 1 and at most 14",
+        image=(1,) * 15,
+        block=(1,) * 15,
+    ),
     col2im("block_zero", r"block_shape = \[3, 0\]: must lie in", block=(3, 0)),
     col2im("block_length", r"block_shape = \[3\]: must be as long as image_shape, .* 2", block=(3,)),
     col2im("block_too_large", r"block_shape = \[3, 6\]: must, dilated, fit into .* axis 1", block=(3, 6)),

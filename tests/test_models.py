@@ -1,0 +1,124 @@
+"""Every model under models/, as it is, in sessions; and the models are what their scripts make."""
+
+from pathlib import Path
+
+import build_models
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from backends import quiet, run
+from spec_examples import EXAMPLES, OPENVINO_MISPRINTED
+
+import onnx_ops
+
+ROOT = Path(__file__).parent.parent / "models"
+MODELS = sorted(path.parent for path in ROOT.glob("*/*/model.onnx"))
+# The specification prints this one to four decimals.
+PRINTED = {"gridsample_bicubic": {"rtol": 0, "atol": 5.1e-5}}
+
+
+def name_of(directory):
+    return "/".join(directory.parts[-2:])
+
+
+def tensors(directory, kind):
+    """The test data in their order."""
+    files = sorted(directory.glob(f"test_data_set_0/{kind}_*.pb"), key=lambda f: int(f.stem.partition("_")[2]))
+    return [onnx.numpy_helper.to_array(onnx.load_tensor(file)) for file in files]
+
+
+def through_options(path):
+    return ort.InferenceSession(path, onnx_ops.register(quiet(), path))
+
+
+def through_our_session(path):
+    return onnx_ops.InferenceSession(path, quiet())
+
+
+@pytest.mark.parametrize("session", [through_our_session, through_options])
+@pytest.mark.parametrize("directory", MODELS, ids=name_of)
+def test_model(directory, session, kernels_made):
+    inputs, (expected,) = tensors(directory, "input"), tensors(directory, "output")
+    got = run(session(directory / "model.onnx"), inputs)
+    assert got.dtype == expected.dtype
+    exact = directory.parent.name == "ai.onnx"
+    tolerance = PRINTED.get(directory.name, {"rtol": 0, "atol": 0} if exact else {"rtol": 1e-4, "atol": 1e-5})
+    np.testing.assert_allclose(got, expected, **tolerance)
+    assert len(kernels_made) == 1
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.name)
+def test_committed_model_is_what_the_script_builds(example, tmp_path):
+    built = build_models.write(example, tmp_path)
+    committed = ROOT / built.relative_to(tmp_path)
+    assert onnx.load(committed / "model.onnx") == onnx.load(built / "model.onnx")
+    onnx.checker.check_model(str(built / "model.onnx"))
+    for kind in ("input", "output"):
+        for a, b in zip(tensors(committed, kind), tensors(built, kind), strict=True):
+            assert a.dtype == b.dtype
+            np.testing.assert_array_equal(a, b)
+
+
+def test_every_model_is_tested():
+    examples = {("ai.onnx" if e.domain == "" else e.domain) + "/" + e.name for e in EXAMPLES}
+    assert examples <= set(map(name_of, MODELS))
+    assert {"exported/patch_fold", "exported/spatial_transformer"} <= set(map(name_of, MODELS))
+    assert sum(f.stat().st_size for f in ROOT.rglob("*") if f.is_file()) < 5_000_000
+
+
+@pytest.mark.parametrize("name", OPENVINO_MISPRINTED)
+def test_block_counts_that_a_specification_misprints_are_refused(name):
+    example = OPENVINO_MISPRINTED[name]
+    session = onnx_ops.InferenceSession(build_models.build(example).SerializeToString(), quiet())
+    with pytest.raises(Exception, match=r"Col2Im: shape of input = .*: axis 2 must be the number of blocks"):
+        run(session, list(example.inputs.values()))
+
+
+def in_a_larger_graph(example, symbolic, constants):
+    """The example's node between Conv with Relu (which ONNX Runtime fuses) and Sigmoid, all of them on float32."""
+    built = build_models.build(example)
+    (node,) = built.graph.node
+    first, *others = example.inputs
+    channels = example.inputs[first].shape[1]
+    rank = example.inputs[first].ndim
+    weight = np.eye(channels, dtype=np.float32).reshape(channels, channels, *[1] * (rank - 2))
+    built.graph.initializer.append(onnx.numpy_helper.from_array(weight, "weight"))
+    dtype = built.graph.output[0].type.tensor_type.elem_type
+    node.input[0], node.output[0] = "before", "after"
+    nodes = [
+        onnx.helper.make_node("Cast", [first], ["x"], to=onnx.TensorProto.FLOAT),
+        onnx.helper.make_node("Conv", ["x", "weight"], ["convolved"]),
+        onnx.helper.make_node("Relu", ["convolved"], ["positive"]),
+        onnx.helper.make_node("Cast", ["positive"], ["before"], to=dtype),
+        node,
+        onnx.helper.make_node("Cast", ["after"], ["numbers"], to=onnx.TensorProto.FLOAT),
+        onnx.helper.make_node("Sigmoid", ["numbers"], ["sigmoid"]),
+    ]
+    inputs = list(built.graph.input)
+    for described in inputs if symbolic else ():
+        for axis, dim in enumerate(described.type.tensor_type.shape.dim):
+            # Conv wants to know its channels.
+            if described.name != first or axis != 1:
+                dim.dim_param = f"{described.name}_{axis}"
+    if constants:
+        inputs = inputs[:1]
+        built.graph.initializer.extend(onnx.numpy_helper.from_array(example.inputs[name], name) for name in others)
+    outputs = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, None) for n in ("numbers", "sigmoid")]
+    graph = onnx.helper.make_graph(nodes, "larger", inputs, outputs, built.graph.initializer)
+    return onnx.helper.make_model(graph, opset_imports=built.opset_import, ir_version=9)
+
+
+@pytest.mark.parametrize("constants", [False, True], ids=["inputs", "initializers"])
+@pytest.mark.parametrize("symbolic", [False, True], ids=["fixed", "symbolic"])
+@pytest.mark.parametrize("session", [through_our_session, through_options])
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.name)
+def test_example_in_a_larger_graph(example, session, symbolic, constants, kernels_made):
+    assert all(np.min(v) >= 0 for v in list(example.inputs.values())[:1]), "Relu must not change the example"
+    model = in_a_larger_graph(example, symbolic, constants)
+    feeds = {i.name: example.inputs[i.name] for i in model.graph.input}
+    numbers, sigmoid = session(model.SerializeToString()).run(None, feeds)
+    tolerance = PRINTED.get(example.name, {"rtol": 1e-4, "atol": 1e-5})
+    np.testing.assert_allclose(numbers, example.output, **tolerance)
+    np.testing.assert_allclose(sigmoid, 1 / (1 + np.exp(-example.output.astype(np.float64))), **tolerance)
+    assert len(kernels_made) == 1
