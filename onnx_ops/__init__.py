@@ -1,32 +1,35 @@
 """Col2Im and GridSample for ONNX Runtime: complete, fast, on unmodified models."""
 
+from importlib import import_module
+
 from .errors import OpError
+from .runtime.on_import import OnImport
 
 __version__ = "0.1.0"
-__all__ = ["InferenceSession", "OpError", "col2im", "get_library_path", "grid_sample", "register"]
 
+# Imported when they are first asked for: `import onnx_ops` stays light.
 _HOME = {
-    "col2im": "functions",
-    "grid_sample": "functions",
     "InferenceSession": "runtime.session",
+    "col2im": "functions",
+    "get_library_path": "runtime.native",
+    "grid_sample": "functions",
+    "lower": "runtime.lowering",
+    "reference_ops": "reference",
     "register": "runtime.session",
+    "register_schemas": "schemas",
 }
-
-
-def get_library_path():
-    """For `options.register_custom_ops_library(...)`: a library with the operators of all domains but com.microsoft."""
-    from .runtime import native
-
-    return native.library_path()
+__all__ = ["OpError", *_HOME]
 
 
 def __getattr__(name):
     if name in _HOME:
-        from importlib import import_module
-
         return getattr(import_module(f".{_HOME[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__():
     return __all__
+
+
+# Lowered models run in plain sessions that know onnxruntime_extensions, which must then know our ops.
+OnImport("onnxruntime_extensions", lambda: import_module(".runtime.extensions", __name__))

@@ -4,8 +4,9 @@
 class OpError(ValueError):
     """A value that an operator cannot work with.
 
-    Its text names the operator, the argument, the argument's value and the rule that the value breaks.
-    In a session it arrives as ONNX Runtime's own exception type with the same text.
+    Its text names the operator, the argument, the argument's value and the rule that the value breaks. In an ordinary
+    session it arrives as ONNX Runtime's own exception type, with the same text. (A failure of another kind has no
+    argument, and its description for a rule.)
     """
 
     def __init__(self, argument, value, rule, operator=None):
@@ -14,7 +15,23 @@ class OpError(ValueError):
 
     def __str__(self):
         where = f"{self.operator}: " if self.operator else ""
-        return f"{where}{self.argument} = {self.value}: {self.rule}"
+        what = f"{self.argument} = {self.value}: " if self.argument else ""
+        return where + what + self.rule
+
+
+class named:
+    """A context in which an OpError gets the operator's name."""
+
+    def __init__(self, operator, node=""):
+        self.title = operator.title + (f" (node {node!r})" if node else "")
+
+    def __enter__(self):
+        pass
+
+    def __exit__(self, kind, error, traceback):
+        if isinstance(error, OpError) and error.operator is None:
+            error.operator = self.title
+            error.args = (*error.args[:3], self.title)
 
 
 def refuse(argument, value, rule, expected=None):

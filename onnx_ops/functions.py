@@ -2,9 +2,10 @@
 
 import numpy as np
 
+from .errors import named
 from .operators import col2im as _col2im
 from .operators import grid_sample as _grid_sample
-from .runtime.execute import named, run
+from .runtime.execute import run
 
 
 def call(operator, *inputs, threads=None, **attributes):

@@ -45,6 +45,8 @@ class Attribute:
         try:
             if self.kind == "string":
                 return value.decode() if isinstance(value, bytes) else str.__str__(value)
+            if isinstance(value, bytes):
+                raise TypeError  # whose elements would be integers
             numbers = tuple(map(index, value)) if self.kind == "ints" else (index(value),)
         except (TypeError, ValueError):
             raise OpError(self.name, value, f"must be {KINDS[self.kind]}") from None
@@ -84,7 +86,7 @@ def geometry(**counts):
     return words(tiles=None, rank=None, shape=MAX_RANK, **counts)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Operator:
     """One operator of one domain.
 
@@ -96,6 +98,8 @@ class Operator:
     plan:            (parameters, shapes, geometry) -> 0, or what `refuse` returns
     kernel:          parameters -> the function (*tensors, geometry, tile, out) that computes one tile; all flat arrays
     reference:       (parameters, *inputs) -> output, plain NumPy in float64, written to be read
+    infer:           (shapes, values) -> the output's dimensions, or None if not even their number is known. A dimension
+                     is an int, a name, or None if unknown; so is an input's shape, whose values are a list or None.
     lengths:         optional (parameters, [length of each input with values=True, or None]) -> None; raises OpError.
                      What can be refused before the first call.
     """
@@ -113,6 +117,7 @@ class Operator:
     plan: Callable
     kernel: Callable
     reference: Callable
+    infer: Callable
     lengths: Callable = lambda parameters, lengths: None
 
     def __post_init__(self):
@@ -136,7 +141,7 @@ class Operator:
         """The parameters, as a structured array of one element, from the attributes that are given."""
         known = {a.name: a for a in self.attributes}
         for name in given.keys() - known.keys():
-            raise OpError(name, given[name], f"no such attribute; there are {', '.join(known)}", self.title)
+            raise OpError(name, given[name], f"no such attribute; there are {', '.join(known)}")
         values = {n: a.default if given.get(n) is None else a.check(given[n]) for n, a in known.items()}
         parameters = np.zeros(1, self.parameters)
         for field, value in self.resolve(**values).items():

@@ -1,6 +1,7 @@
 """Write the models under models/, one folder each in the layout of ONNX's node tests:
 
 <domain>/<name>/model.onnx
+<domain>/<name>/lowered.onnx  the same for backend="extensions"; also for models that other scripts have put there
 <domain>/<name>/test_data_set_0/input_0.pb, input_1.pb, ..., output_0.pb
 """
 
@@ -10,6 +11,8 @@ from pathlib import Path
 import onnx
 from onnx import helper, numpy_helper
 from spec_examples import EXAMPLES
+
+import onnx_ops
 
 IR_VERSION = 9  # onnx writes its newest otherwise, which older runtimes refuse
 ONNX_OPSET = 18  # imported by every model that asks for no other
@@ -55,12 +58,21 @@ def save(folder, model, inputs, outputs):
             onnx.save_tensor(numpy_helper.from_array(array, name), data / f"{kind}_{i}.pb")
 
 
+def write_lowered(path):
+    """Write the lowered twin of a model beside it and return its path."""
+    twin = path.with_name("lowered.onnx")
+    onnx.save(onnx_ops.lower(onnx.load(path)), twin)
+    return twin
+
+
 def main():
     parser = argparse.ArgumentParser(description="Write the models and their test data.")
     parser.add_argument("--output", type=Path, default=Path("models"), help="folder to write to, default: %(default)s")
     root = parser.parse_args().output
     for example in EXAMPLES:
         print(write(example, root))
+    for path in sorted(root.glob("*/*/model.onnx")):
+        print(write_lowered(path))
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ class Case:
         for i, shape in zip(self.operator.inputs, self.shapes, strict=True):
             if i.values:
                 made.append(np.array(shape, np.int64))
-            elif i.name == "grid":
+            elif i.name == "Grid":
                 made.append(((rng.random(shape) * 2 - 1) * self.spread).astype(dtype))
             elif np.dtype(dtype).kind == "f":
                 made.append(rng.standard_normal(shape).astype(dtype))
@@ -142,7 +142,7 @@ def type_of(dtype):
 
 
 def model(domain, op_type, inputs, attributes, *, opset=18, dims="fixed", constants=(), out_dtype=None):
-    """A model of one node. dims: "fixed" or "symbolic"; constants: inputs that become initializers."""
+    """A model of one node. dims: "fixed", "symbolic" or "none"; constants: inputs that become initializers."""
     names = [i.name for i in operator(domain, op_type).inputs]
     node = helper.make_node(op_type, names, ["y"], name="the_node", domain=domain, **attributes)
     described, initializers = [], []
@@ -150,7 +150,8 @@ def model(domain, op_type, inputs, attributes, *, opset=18, dims="fixed", consta
         if name in constants:
             initializers.append(onnx.numpy_helper.from_array(value, name))
         else:
-            shape = value.shape if dims == "fixed" else [f"{name}_{a}" for a in range(value.ndim)]
+            symbols = [f"{name}_{a}" for a in range(value.ndim)]
+            shape = {"fixed": value.shape, "symbolic": symbols, "none": None}[dims]
             described.append(helper.make_tensor_value_info(name, type_of(value.dtype), shape))
     y = helper.make_tensor_value_info("y", type_of(out_dtype or inputs[0].dtype), None)
     graph = helper.make_graph([node], "one_node", described, [y], initializers)

@@ -60,9 +60,9 @@ AT_RUN = [
     grid_sample("x_rank_3", r"shape of X = \[1, 4, 4\]: must have rank 4", x=(1, 4, 4)),
     grid_sample("x_rank_5", r"shape of X = \[1, 1, 4, 4, 4\]: must have rank 4", x=(1, 1, 4, 4, 4)),
     grid_sample("x_empty", r"shape of X = \[1, 1, 0, 4\]: image axes must not be empty; is axis 2", x=(1, 1, 0, 4)),
-    grid_sample("grid_rank_3", r"shape of grid = \[3, 3, 2\]: must have rank 4", grid=(3, 3, 2)),
-    grid_sample("grid_last_axis", r"shape of grid = .*the last axis must be the number of .* 2", grid=(1, 3, 3, 3)),
-    grid_sample("batch_differs", r"shape of grid = .*axis 0 must be the batch size N of X, 1", grid=(2, 3, 3, 2)),
+    grid_sample("grid_rank_3", r"shape of Grid = \[3, 3, 2\]: must have rank 4", grid=(3, 3, 2)),
+    grid_sample("grid_last_axis", r"shape of Grid = .*the last axis must be the number of .* 2", grid=(1, 3, 3, 3)),
+    grid_sample("batch_differs", r"shape of Grid = .*axis 0 must be the batch size N of X, 1", grid=(2, 3, 3, 2)),
 ]
 
 # What the attributes alone show: refused when the session is made.

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from backends import quiet, run
+from backends import quiet, run, with_extensions
 from spec_examples import EXAMPLES, OPENVINO_MISPRINTED
 
 import onnx_ops
@@ -16,6 +16,11 @@ ROOT = Path(__file__).parent.parent / "models"
 MODELS = sorted(path.parent for path in ROOT.glob("*/*/model.onnx"))
 # The specification prints this one to four decimals.
 PRINTED = {"gridsample_bicubic": {"rtol": 0, "atol": 5.1e-5}}
+
+
+def tolerance_of(directory):
+    exact = directory.parent.name == "ai.onnx"
+    return PRINTED.get(directory.name, {"rtol": 0, "atol": 0} if exact else {"rtol": 1e-4, "atol": 1e-5})
 
 
 def name_of(directory):
@@ -42,10 +47,25 @@ def test_model(directory, session, kernels_made):
     inputs, (expected,) = tensors(directory, "input"), tensors(directory, "output")
     got = run(session(directory / "model.onnx"), inputs)
     assert got.dtype == expected.dtype
-    exact = directory.parent.name == "ai.onnx"
-    tolerance = PRINTED.get(directory.name, {"rtol": 0, "atol": 0} if exact else {"rtol": 1e-4, "atol": 1e-5})
-    np.testing.assert_allclose(got, expected, **tolerance)
+    np.testing.assert_allclose(got, expected, **tolerance_of(directory))
     assert len(kernels_made) == 1
+
+
+@pytest.mark.parametrize("directory", MODELS, ids=name_of)
+def test_lowered_twin(directory, caplog):
+    """What `import onnx_ops` and the documented registration of onnxruntime-extensions suffice for."""
+    proto = onnx.load(directory / "lowered.onnx")
+    assert proto == onnx_ops.lower(onnx.load(directory / "model.onnx"))
+    # A node of this domain has no other implementation than our Python op, and none of the original's is left.
+    (ours,) = (n.op_type for n in proto.graph.node if n.domain == "ai.onnx.contrib")
+    assert ours in ("ai_onnx_Col2Im", "com_microsoft_GridSample")
+    assert not {"Col2Im", "GridSample"} & {n.op_type for n in proto.graph.node}
+    session = ort.InferenceSession(directory / "lowered.onnx", with_extensions(quiet()))
+    (expected,) = tensors(directory, "output")
+    got = run(session, tensors(directory, "input"))
+    assert got.dtype == expected.dtype
+    np.testing.assert_allclose(got, expected, **tolerance_of(directory))
+    assert not caplog.text
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.name)

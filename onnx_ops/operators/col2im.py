@@ -144,6 +144,18 @@ def reference(parameters, x, image_shape, block_shape):
     return y[(..., *map(slice, begin, begin + image))]
 
 
+def infer(shapes, values):
+    x, *lengths = shapes
+    _, image, block = values
+    axes = [s[0] for s in lengths if s and isinstance(s[0], int)]
+    if image is None and not axes:
+        return None
+    image = [None] * axes[0] if image is None else image
+    batch, columns = x[:2] if x and len(x) == 3 else (None, None)
+    known = isinstance(columns, int) and block and min(block) > 0
+    return [batch, columns // math.prod(block) if known else None, *image]
+
+
 OPERATORS = (
     Operator(
         domain="",
@@ -160,5 +172,6 @@ OPERATORS = (
         plan=plan,
         kernel=lambda parameters: col2im,
         reference=reference,
+        infer=infer,
     ),
 )

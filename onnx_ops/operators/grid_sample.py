@@ -61,11 +61,11 @@ def plan(parameters, shapes, g):
     if axes != 2:
         return refuse("shape of X", x, "must have rank 4: [N, C, H, W]")
     if len(grid) != len(x):
-        return refuse("shape of grid", grid, "must have rank 4: [N, H_out, W_out, 2]")
+        return refuse("shape of Grid", grid, "must have rank 4: [N, H_out, W_out, 2]")
     if grid[0] != x[0]:
-        return refuse("shape of grid", grid, "axis 0 must be the batch size N of X,", x[0])
+        return refuse("shape of Grid", grid, "axis 0 must be the batch size N of X,", x[0])
     if grid[axes + 1] != axes:
-        return refuse("shape of grid", grid, "the last axis must be the number of image axes,", axes)
+        return refuse("shape of Grid", grid, "the last axis must be the number of image axes,", axes)
     g.rank, g.shape[0], g.shape[1] = len(x), x[0], x[1]
     points = 1
     for i in range(axes):
@@ -75,7 +75,7 @@ def plan(parameters, shapes, g):
         g.shape[2 + i] = grid[1 + i]
         points *= grid[1 + i]
     if max(x[0], 1) * max(x[1], 1) > ELEMENTS // max(points, 1):
-        return refuse("shape of grid", grid, "output must have at most 2**60 elements")
+        return refuse("shape of Grid", grid, "output must have at most 2**60 elements")
     g.batch, g.channels, g.axes, g.points = x[0], x[1], axes, points
     g.padding_mode, g.align_corners = parameters.padding_mode, parameters.align_corners
     g.blocks = (points + kernels.BLOCK - 1) // kernels.BLOCK if x[1] > 0 else 0
@@ -167,12 +167,21 @@ WEIGHTS = {
     "bicubic": cubic_weights,
 }
 
+
+def infer(shapes, values):
+    x, grid = shapes
+    if not x and not grid:
+        return None
+    x, grid = x or [grid[0]] + [None] * (len(grid) - 1), grid or [x[0]] + [None] * (len(x) - 1)
+    return [grid[0] if x[0] is None else x[0], x[1], *grid[1:-1]]
+
+
 OPERATORS = (
     Operator(
         domain="com.microsoft",
         name="GridSample",
         since_version=1,
-        inputs=(Input("X", "T"), Input("grid", "T")),
+        inputs=(Input("X", "T"), Input("Grid", "T")),
         output="T",
         types={"T": ("float32", "float64")},
         attributes=(
@@ -186,5 +195,6 @@ OPERATORS = (
         plan=plan,
         kernel=lambda parameters: list(MODES.values())[parameters.mode],
         reference=reference,
+        infer=infer,
     ),
 )

@@ -13,17 +13,7 @@ from ..kernels.entry import call_dtype, callback
 from ..kernels.memory import address, ccall, pointer, stack
 from ..operator import MAX_INPUTS, MAX_RANK
 from ..operators import OPERATORS
-
-API = (
-    "KernelContext_GetInput KernelContext_GetOutput GetTensorTypeAndShape GetDimensionsCount GetDimensions "
-    "ReleaseTensorTypeAndShapeInfo GetTensorMutableData KernelContext_ParallelFor"
-).split()
-# What a kernel keeps: addresses, then the operator's parameters. `values` is, for each input, 0 where the plan wants
-# its shape, else the bytes of one of its values.
-STATE = np.dtype(
-    [(name, np.int64) for name in (*API, "slow", "plan", "tile", "parameters", "custom_op", "inputs")]
-    + [("values", np.int64, (MAX_INPUTS,))]
-)
+from .native import STATE
 
 
 @functools.cache

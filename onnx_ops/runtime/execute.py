@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from .. import dtypes
-from ..errors import OpError
+from ..errors import OpError, named
 from ..operator import MAX_INPUTS, MAX_RANK, Record
 
 
@@ -33,26 +33,17 @@ def shapes(operator, arrays):
     return [seen(i, array) for i, array in zip(operator.inputs, arrays, strict=True)]
 
 
-def explain(operator, parameters, arrays):
-    """Raise the OpError that tells why the plan refuses these inputs."""
+def check(operator, parameters, arrays):
+    """Raise OpError if the plan refuses these inputs."""
     with named(operator):
         geometry = np.zeros(1, operator.geometry)
         operator.plan(Record(parameters[0]), shapes(operator, arrays), Record(geometry[0]))
+
+
+def explain(operator, parameters, arrays):
+    """Raise the OpError that tells why the compiled plan refuses these inputs."""
+    check(operator, parameters, arrays)
     raise AssertionError(f"{operator.title}: the compiled plan refuses what the plan in Python accepts")
-
-
-class named:
-    """A context in which an OpError gets the operator's name."""
-
-    def __init__(self, operator, node=""):
-        self.title = operator.title + (f" (node {node!r})" if node else "")
-
-    def __enter__(self):
-        pass
-
-    def __exit__(self, kind, error, traceback):
-        if isinstance(error, OpError) and error.operator is None:
-            error.operator = self.title
 
 
 def compiled(operator, parameters, signature):
@@ -64,8 +55,33 @@ def compiled(operator, parameters, signature):
     return plan, entry.tile(kernel, operator.storage(signature), operator.tensors, operator.geometry)
 
 
-def run(operator, parameters, arrays, threads=None):
-    """The operator's output for C-contiguous arrays of declared element types."""
+def output_rank(operator, arrays):
+    """The rank that the output has, or would have; None if that can't be told."""
+    values = [a.tolist() if i.values and a.ndim == 1 else None for i, a in zip(operator.inputs, arrays, strict=True)]
+    shape = operator.infer([list(a.shape) for a in arrays], values)
+    return None if shape is None else len(shape)
+
+
+@functools.cache
+def have_numba():
+    try:
+        import numba  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def run_reference(operator, parameters, arrays):
+    """`run` in plain NumPy: slow."""
+    signature = signature_of(operator, arrays)
+    check(operator, parameters, arrays)
+    return operator.reference(Record(parameters[0]), *arrays).astype(signature[operator.output], order="C")
+
+
+def run(operator, parameters, arrays, threads=None, empty=np.empty):
+    """The operator's output, made by `empty`, for C-contiguous arrays of declared element types."""
+    if not have_numba():
+        return run_reference(operator, parameters, arrays)
     from ..kernels.entry import call_dtype
 
     signature = signature_of(operator, arrays)
@@ -79,7 +95,7 @@ def run(operator, parameters, arrays, threads=None):
         explain(operator, parameters, arrays)
     geometry = call["geometry"][0]
     shape = geometry["shape"][: geometry["rank"]].tolist()
-    out = np.empty(shape, dtypes.TABLE[signature[operator.output]].numpy)
+    out = empty(shape, dtypes.TABLE[signature[operator.output]].numpy)
     for k, array in (*((k, arrays[k]) for k in operator.tensors), (MAX_INPUTS, out)):
         call["data"][0, k], call["size"][0, k] = array.ctypes.data, array.size
     spread(functools.partial(tile.ctypes, at), int(geometry["tiles"]), threads or len(cpus()))

@@ -16,14 +16,24 @@ import threading
 import numpy as np
 
 from .. import dtypes
-from ..errors import OpError
-from ..operator import Record
+from ..errors import OpError, named
+from ..operator import MAX_INPUTS, Record
 from ..operators import OPERATORS
 from . import abi
-from .compute import API, STATE, compute
-from .execute import compiled, explain, named, seen
+from .execute import compiled, explain, have_numba, seen
 
 POINTER = C.c_void_p
+API = (
+    "KernelContext_GetInput KernelContext_GetOutput GetTensorTypeAndShape GetDimensionsCount GetDimensions "
+    "ReleaseTensorTypeAndShapeInfo GetTensorMutableData KernelContext_ParallelFor"
+).split()
+# What a kernel keeps: addresses, then the operator's parameters. `values` is, for each input, 0 where the plan wants
+# its shape, else the bytes of one of its values.
+STATE = np.dtype(
+    [(name, np.int64) for name in (*API, "slow", "plan", "tile", "parameters", "custom_op", "inputs")]
+    + [("values", np.int64, (MAX_INPUTS,))]
+)
+
 _api = None  # set when ONNX Runtime calls `hook` for the first time; the same for every session of the process
 _domains = {}  # domain -> OrtCustomOpDomain*, one per process, never released
 _custom_ops = []  # (operator, signature) by number
@@ -46,17 +56,19 @@ def callback(restype, *argtypes):
     return wrap
 
 
-def library_path():
-    """The trampoline, ready to be registered on a session's options."""
+def get_library_path():
+    """For `options.register_custom_ops_library(...)`: a library with the operators of all domains but com.microsoft.
+
+    Raises OpError if there is none in this installation.
+    """
     spec = importlib.util.find_spec("onnx_ops.runtime.trampoline")
+    missing = None
     if spec is None:
-        raise OpError(
-            "backend",
-            "native",
-            "the C trampoline was not built when onnx_ops was installed (no C compiler?); "
-            'install a compiler and onnx_ops again, or use backend="extensions"',
-            "onnx_ops",
-        )
+        missing = "the C trampoline was not built when onnx_ops was installed; install a C compiler and onnx_ops again"
+    elif not have_numba():
+        missing = "Numba can't be imported, which compiles the kernels"
+    if missing:
+        raise OpError("backend", "'native'", f'{missing}, or use backend="extensions"', "onnx_ops")
     _set_hook(spec.origin)
     return spec.origin
 
@@ -70,7 +82,7 @@ def _set_hook(path):
 
 def register(options, domains):
     """Put these domains' operators on the options; those that they have already stay as they are."""
-    path = library_path()
+    path = get_library_path()
     _wanted.domains = domains
     try:
         options.register_custom_ops_library(path)
@@ -122,6 +134,7 @@ def _domain(name):
 
 def custom_op(operator, signature):
     """The OrtCustomOp for one combination of element types."""
+    from .compute import compute
 
     def text(value):
         return C.cast(immortal(C.c_char_p(value)), POINTER).value

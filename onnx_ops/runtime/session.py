@@ -1,15 +1,20 @@
 """Sessions with this package's operators, and `register`, which prepares the options of an ordinary one."""
 
 import os
+import re
 import warnings
 
 import onnxruntime as ort
 
 from ..errors import OpError
+from ..operators import OPERATORS
 from . import native
-from .model import imported_domains
+from .model import RUN, imported_domains
 
-BACKENDS = ("native",)
+BACKENDS = ("native", "extensions")
+EXTERNAL_DATA = "session.model_external_initializers_file_folder_path"
+_TITLES = "|".join(sorted((re.escape(o.title) for o in OPERATORS), key=len, reverse=True))
+_OP_ERROR = re.compile(rf"((?:{_TITLES})(?: \(node '.*?'\))?): ([^=\n]*?) = (.*?): (.*)")
 
 
 def register(options, model=None, *, domains=None, backend="native"):
@@ -18,38 +23,144 @@ def register(options, model=None, *, domains=None, backend="native"):
     options  an onnxruntime.SessionOptions
     model    path, bytes or onnx.ModelProto: the domains that it imports are registered
     domains  instead of a model: exactly these, "" being ai.onnx
-    Neither: all but com.microsoft, since as a custom domain that one breaks models that don't import it.
+    backend  "native", or "extensions" for models that `onnx_ops.lower` has made
 
-    Registering the same options again adds what is missing. Raises OpError.
+    With neither model nor domains: all but com.microsoft, since as a custom domain that one breaks models that don't
+    import it. Registering the same options again adds what is missing. Raises OpError.
     """
     if backend not in BACKENDS:
         raise OpError("backend", repr(backend), f"must be one of {', '.join(BACKENDS)}", "onnx_ops")
-    known = {operator.domain for operator in native.OPERATORS}
+    known = {operator.domain for operator in OPERATORS}
     if domains is not None:
         domains = {"" if d == "ai.onnx" else d for d in domains}
         if domains - known:
             raise OpError("domains", sorted(domains - known), f"must be among {sorted(known)}", "onnx_ops")
-    elif model is not None:
+    if backend == "extensions":
+        extensions().register(options)
+        return options
+    if domains is None and model is not None:
         imported = imported_domains(model)
-        domains = native.default_domains() if imported is None else known & imported
+        domains = None if imported is None else known & imported
     if domains is None or domains:
-        native.register(options, domains)
+        native.register(options, domains or native.default_domains())
     return options
+
+
+def extensions():
+    """The module, which imports onnxruntime_extensions."""
+    from . import extensions
+
+    return extensions
+
+
+def op_error(error):
+    """The OpError whose text an exception of ONNX Runtime carries, or None."""
+    found = _OP_ERROR.search(str(error))
+    return found and OpError(found[2], found[3], found[4], found[1])
 
 
 class InferenceSession(ort.InferenceSession):
     """An onnxruntime.InferenceSession in which this package's operators run; the same arguments.
 
-    `sess_options`, if given, get the operators registered. Models are not changed and not parsed.
+    backend="native" runs the model as it is; backend="extensions" lowers it first (see `onnx_ops.lower`). Operators get
+    registered on `sess_options`, if given. What an operator refuses is raised as OpError.
     """
 
-    def __init__(self, path_or_bytes, sess_options=None, providers=None, *args, backend="native", **kwargs):
-        if isinstance(path_or_bytes, os.PathLike):
-            path_or_bytes = os.fspath(path_or_bytes)
-        options = register(sess_options or ort.SessionOptions(), path_or_bytes, backend=backend)
-        super().__init__(path_or_bytes, options, providers, *args, **kwargs)
+    def __init__(
+        self, path_or_bytes, sess_options=None, providers=None, provider_options=None, *, backend="native", **kwargs
+    ):
+        options = sess_options or ort.SessionOptions()
+        path_or_bytes = os.fspath(path_or_bytes) if isinstance(path_or_bytes, os.PathLike) else path_or_bytes
+        self._lowered, self._threads = False, options.intra_op_num_threads
+        register(options, path_or_bytes if backend == "native" else None, backend=backend)
+        if backend == "extensions":
+            path_or_bytes = self._lower(path_or_bytes, options)
+        try:
+            super().__init__(path_or_bytes, options, providers, provider_options, **kwargs)
+        except Exception as error:
+            raise op_error(error) or error from error
         others = [name for name in self.get_providers() if name != "CPUExecutionProvider"]
         if others:
             warnings.warn(
                 f"onnx_ops: the operators run on the CPU, the other nodes may run on {', '.join(others)}", stacklevel=2
             )
+
+    def _lower(self, path_or_bytes, options):
+        """The lowered model's bytes. Its external data stay where they are."""
+        import onnx
+
+        from .lowering import lower_for_session
+
+        if isinstance(path_or_bytes, bytes):
+            model = onnx.ModelProto.FromString(path_or_bytes)
+        else:
+            model = onnx.load(path_or_bytes, load_external_data=False)
+            options.add_session_config_entry(EXTERNAL_DATA, os.path.dirname(os.path.abspath(path_or_bytes)))
+        lowered = lower_for_session(model)
+        self._lowered = any(i.name == RUN for i in lowered.graph.input)
+        return lowered.SerializeToString()
+
+    def get_inputs(self):
+        return [i for i in super().get_inputs() if i.name != RUN]
+
+    def run(self, output_names, input_feed, run_options=None):
+        with self._watched() as more:
+            return super().run(output_names, {**input_feed, **more} if more else input_feed, run_options)
+
+    def run_with_ort_values(self, output_names, input_dict_ort_values, run_options=None):
+        with self._watched() as more:
+            more = {name: ort.OrtValue.ortvalue_from_numpy(value) for name, value in more.items()}
+            return super().run_with_ort_values(output_names, {**input_dict_ort_values, **more}, run_options)
+
+    def run_with_iobinding(self, iobinding, run_options=None):
+        with self._watched() as more:
+            for name, value in more.items():
+                iobinding.bind_cpu_input(name, value)
+            super().run_with_iobinding(iobinding, run_options)
+
+    def run_async(self, output_names, input_feed, callback, user_data, run_options=None):
+        watched = self._watched()
+
+        def done(results, data, message):
+            error = watched.end()
+            callback(results, data, str(error) if error else message)
+
+        super().run_async(output_names, {**input_feed, **watched.begin()}, done, user_data, run_options)
+
+    def _watched(self):
+        return _Run(self._threads) if self._lowered else _NATIVE_RUN
+
+
+class _NativeRun:
+    """The context of a run: raises the OpError that ONNX Runtime's exception stands for."""
+
+    def begin(self):
+        return {}
+
+    def end(self):
+        return None
+
+    def __enter__(self):
+        return self.begin()
+
+    def __exit__(self, kind, error, traceback):
+        found = self.end() or (error and op_error(error))
+        if found:
+            raise found from error
+
+
+class _Run(_NativeRun):
+    """The context of a run of a lowered model: gives the inputs to add, and raises what an op has met."""
+
+    def __init__(self, threads):
+        self.threads = threads
+
+    def begin(self):
+        self.run = extensions().begin(self.threads)
+        return {RUN: self.run}
+
+    def end(self):
+        return extensions().end(self.run)
+
+
+_NATIVE_RUN = _NativeRun()

@@ -1,0 +1,183 @@
+"""A model for backend="extensions": its nodes as Python ops of onnxruntime-extensions.
+
+These know no lists among their attributes, no absent attributes and no 16-bit floats. So a list becomes an input (an
+empty one stands for "absent"), other attributes are spelled out, and 16-bit floats are cast to float32 and back: which
+rounds the float32 result once, as the kernels themselves do.
+
+    y = Col2Im(x, image_shape, block_shape, strides=[2, 2])
+    y = ai.onnx.contrib.ai_onnx_Col2Im(x, image_shape, block_shape, dilations, pads, strides, run)
+
+`run` is how a session tells its errors from those of others, see extensions.py: [0, 0] in a model for plain sessions,
+in one for `onnx_ops.InferenceSession` an input of the graph.
+"""
+
+import itertools
+from contextlib import suppress
+
+import onnx
+from onnx import AttributeProto, TensorProto, helper
+
+from ..errors import named
+from ..operators import OPERATORS
+from .model import RUN
+
+DOMAIN, VERSION = "ai.onnx.contrib", 1
+RUN_SHAPE = [2]
+SIXTEEN_BITS = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+DECLARED = {(operator.domain, operator.name): operator for operator in OPERATORS}
+
+
+def op_type(operator):
+    """The name in ai.onnx.contrib."""
+    return f"{(operator.domain or 'ai.onnx').replace('.', '_')}_{operator.name}"
+
+
+def lower(model):
+    """A copy of an onnx.ModelProto whose declared operators are Python ops of onnxruntime-extensions.
+
+    Everything else stays as it is; a model without such operators comes back equal. Subgraphs and local functions are
+    lowered too. Plain sessions run the result once `onnx_ops` has been imported and
+    `onnxruntime_extensions.get_library_path()` is registered on their options. Raises OpError.
+    """
+    return _lower(model, None)
+
+
+def lower_for_session(model):
+    """`lower`, with an additional graph input RUN if there is anything to lower."""
+    import onnx.inliner
+
+    # A function sees nothing of the graph around it, so those that contain our operators are put into the graph.
+    functions = {(f.domain, f.name): f for f in model.functions}
+    ours = {key for key, f in functions.items() if any(map(_declared, _all_nodes(f)))}
+    while more := {k for k, f in functions.items() if any((n.domain, n.op_type) in ours for n in _all_nodes(f))} - ours:
+        ours |= more
+    if ours:
+        model = onnx.inliner.inline_selected_functions(model, sorted(ours))
+    lowered = _lower(model, RUN)
+    if lowered != model:
+        lowered.graph.input.append(helper.make_tensor_value_info(RUN, TensorProto.INT64, RUN_SHAPE))
+    return lowered
+
+
+def _declared(node):
+    return DECLARED.get(("" if node.domain == "ai.onnx" else node.domain, node.op_type))
+
+
+def _all_nodes(owner):
+    """The nodes of a graph or function and of its subgraphs."""
+    for node in owner.node:
+        yield node
+        for graph in _subgraphs(node):
+            yield from _all_nodes(graph)
+
+
+def _subgraphs(node):
+    for attribute in node.attribute:
+        yield from [attribute.g] if attribute.type == AttributeProto.GRAPH else attribute.graphs
+
+
+def _lower(model, run):
+    lowered = onnx.ModelProto()
+    lowered.CopyFrom(model)
+    owners = [lowered.graph, *lowered.functions]
+    if not any(_declared(node) for owner in owners for node in _all_nodes(owner)):
+        return lowered
+    names = map("onnx_ops_{}".format, itertools.count())
+    _Lowering(run, _element_types(model), names).graph(lowered.graph)
+    _import_contrib(lowered)
+    for function in lowered.functions:
+        if any(map(_declared, _all_nodes(function))):
+            _Lowering(None, {}, names).graph(function)
+            _import_contrib(function)
+    return lowered
+
+
+def _import_contrib(owner):
+    if all(i.domain != DOMAIN for i in owner.opset_import):
+        owner.opset_import.append(helper.make_opsetid(DOMAIN, VERSION))
+
+
+def _element_types(model):
+    """{value: element type} as far as onnx can tell; subgraphs are included, since names are unique in a model."""
+    from ..schemas import register_schemas
+
+    register_schemas()
+    with suppress(Exception):  # too large to serialize, or wrong in a way that the session will tell
+        model = onnx.shape_inference.infer_shapes(model)
+    found = {}
+
+    def visit(graph):
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            found[value.name] = value.type.tensor_type.elem_type
+        for tensor in graph.initializer:
+            found[tensor.name] = tensor.data_type
+        for node in graph.node:
+            for inner in _subgraphs(node):
+                visit(inner)
+
+    visit(model.graph)
+    return found
+
+
+class _Lowering:
+    """Of one graph with its subgraphs, or of one function."""
+
+    def __init__(self, run, types, names):
+        self.run, self.types, self.names = run, types, names
+
+    def graph(self, owner):
+        nodes = []
+        for node in owner.node:
+            for inner in _subgraphs(node):
+                self.graph(inner)
+            operator = _declared(node)
+            nodes.extend(self.node(operator, node) if operator else [node])
+        del owner.node[:]
+        owner.node.extend(nodes)
+
+    def node(self, operator, node):
+        """The nodes that stand for one of a declared operator."""
+        attributes = {a.name: a for a in node.attribute}
+        with named(operator, node.name):
+            # Whatever a function's caller will pass can't be checked here.
+            operator.resolved({n: helper.get_attribute_value(a) for n, a in attributes.items() if not a.ref_attr_name})
+        before, after, inputs, outputs = [], [], list(node.input), list(node.output)
+        for k, i in enumerate(operator.inputs):
+            if k < len(inputs) and self.types.get(inputs[k]) in SIXTEEN_BITS and not i.values:
+                cast = helper.make_node("Cast", [inputs[k]], [next(self.names)], to=TensorProto.FLOAT)
+                if i.type == operator.output and not after:
+                    after.append(helper.make_node("Cast", [next(self.names)], outputs, to=self.types[inputs[k]]))
+                    outputs = list(after[0].input)
+                before.append(cast)
+                inputs[k] = cast.output[0]
+        kept = []
+        for declared in operator.attributes:
+            attribute = attributes.get(declared.name)
+            if declared.kind == "ints":
+                before.append(_list_constant(next(self.names), attribute))
+                inputs.append(before[-1].output[0])
+            else:
+                kept.append(attribute or helper.make_attribute(declared.name, declared.default))
+        if self.run is None:
+            before.append(_constant(next(self.names), [0, 0]))
+        inputs.append(self.run or before[-1].output[0])
+        lowered = helper.make_node(op_type(operator), inputs, outputs, node.name, node.doc_string, DOMAIN)
+        lowered.attribute.extend(kept)
+        return [*before, lowered, *after]
+
+
+def _constant(name, values):
+    value = helper.make_tensor(name, TensorProto.INT64, [len(values)], values)
+    return helper.make_node("Constant", [], [name], value=value)
+
+
+def _list_constant(name, attribute):
+    """A constant for a list attribute; one that refers to a function's attribute goes on doing so."""
+    if attribute is None:
+        return _constant(name, [])
+    if not attribute.ref_attr_name:
+        return _constant(name, list(attribute.ints))
+    node = helper.make_node("Constant", [], [name])
+    node.attribute.append(attribute)
+    node.attribute[0].name = "value_ints"
+    return node

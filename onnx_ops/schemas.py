@@ -1,0 +1,73 @@
+"""The declared operators as onnx schemas, for the checker and for shape inference, where onnx has none."""
+
+import functools
+
+import onnx
+from onnx import TensorProto, TypeProto, helper, numpy_helper
+from onnx.defs import OpSchema
+
+from . import dtypes
+from .operators import OPERATORS
+
+_NAMES = {name: helper.tensor_dtype_to_string(t.onnx).split(".")[1].lower() for name, t in dtypes.TABLE.items()}
+
+
+@functools.cache
+def register_schemas():
+    """Teach onnx the declared operators that it lacks; once is enough, more is harmless.
+
+    From then on `onnx.checker.check_model(..., full_check=True)` and `onnx.shape_inference` know them.
+    """
+    for operator in OPERATORS:
+        if not onnx.defs.has(operator.name, domain=operator.domain):
+            onnx.defs.register_schema(schema(operator))
+
+
+@functools.cache
+def schema(operator):
+    """The onnx.defs.OpSchema of one declared operator."""
+    kinds = {"int": OpSchema.AttrType.INT, "ints": OpSchema.AttrType.INTS, "string": OpSchema.AttrType.STRING}
+    attributes = [
+        OpSchema.Attribute(a.name, kinds[a.kind], "", required=False)
+        if a.default is None
+        else OpSchema.Attribute(a.name, helper.make_attribute(a.name, a.default), "")
+        for a in operator.attributes
+    ]
+    made = OpSchema(
+        operator.name,
+        operator.domain,
+        operator.since_version,
+        inputs=[OpSchema.FormalParameter(i.name, i.type) for i in operator.inputs],
+        outputs=[OpSchema.FormalParameter("output", operator.output)],
+        type_constraints=[(v, [f"tensor({_NAMES[n]})" for n in names], "") for v, names in operator.types.items()],
+        attributes=attributes,
+    )
+    made.set_type_and_shape_inference_function(functools.partial(infer, operator))
+    return made
+
+
+def infer(operator, context):
+    """Set the output's element type and, as far as it is known, its shape."""
+    types = [context.get_input_type(k) for k in range(len(operator.inputs))]
+    output = TypeProto()
+    variable = [i.type for i in operator.inputs].index(operator.output)
+    output.tensor_type.elem_type = types[variable].tensor_type.elem_type
+    values = [context.get_input_data(k) if i.values else None for k, i in enumerate(operator.inputs)]
+    shape = operator.infer(
+        [dimensions(t) for t in types],
+        [numpy_helper.to_array(v).tolist() if isinstance(v, TensorProto) else None for v in values],
+    )
+    for dimension in shape or ():
+        dim = output.tensor_type.shape.dim.add()
+        if isinstance(dimension, str):
+            dim.dim_param = dimension
+        elif dimension is not None:
+            dim.dim_value = dimension
+    context.set_output_type(0, output)
+
+
+def dimensions(described):
+    """A TypeProto's shape: a list of int, name or None; None if the rank is unknown."""
+    if not described.tensor_type.HasField("shape"):
+        return None
+    return [d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in described.tensor_type.shape.dim]

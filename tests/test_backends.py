@@ -1,0 +1,268 @@
+"""What the backends have in common: results to the bit, errors to the letter, and a process that lives."""
+
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from backends import BACKENDS, SAME_BITS, quiet, run, with_extensions
+from cases import CASES, COL2IM, GRID_SAMPLE, assert_close, finished, model, reference
+from malformed import AT_CREATION, AT_RUN
+from onnx import TensorProto, helper
+from test_errors import TITLES, unshaped
+
+import onnx_ops
+
+OVERLAPPING, BILINEAR = COL2IM[1], GRID_SAMPLE[6]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_same_bits(case, dtype):
+    inputs = case.inputs(dtype)
+    first, *others = (BACKENDS[name](case, inputs) for name in SAME_BITS)
+    for other in others:
+        np.testing.assert_array_equal(first, other)
+
+
+def in_session(backend, bad):
+    return onnx_ops.InferenceSession(unshaped(bad), quiet(), backend=backend)
+
+
+@pytest.mark.parametrize("bad", AT_RUN, ids=str)
+def test_same_error_at_run(bad):
+    texts = []
+    for backend in ("native", "extensions"):
+        session = in_session(backend, bad)
+        with pytest.raises(onnx_ops.OpError) as caught:
+            run(session, bad.inputs)
+        assert caught.match(f"^{TITLES[bad.op_type]}: {bad.message}")
+        texts.append(str(caught.value))
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("bad", AT_CREATION, ids=str)
+def test_same_error_at_creation(bad):
+    rules = []
+    for backend in ("native", "extensions"):
+        with pytest.raises(onnx_ops.OpError) as caught:
+            in_session(backend, bad)
+        assert caught.match(rf"^{TITLES[bad.op_type]} \(node 'the_node'\): {bad.message}")
+        rules.append(caught.value.rule)
+    assert rules[0] == rules[1]
+
+
+def test_nothing_malformed_ends_the_process(tmp_path):
+    """All of them in one process, in plain and in our sessions, on both backends; it must reach its end."""
+    script = """
+import onnxruntime as ort, onnx, onnx_ops, onnxruntime_extensions
+from backends import quiet, run, with_extensions
+from malformed import AT_CREATION, AT_RUN
+from test_errors import unshaped
+refused = 0
+for bad in AT_RUN + AT_CREATION:
+    makers = [
+        lambda m: onnx_ops.InferenceSession(m, quiet()),
+        lambda m: onnx_ops.InferenceSession(m, quiet(), backend="extensions"),
+        lambda m: ort.InferenceSession(m, onnx_ops.register(quiet(), m)),
+    ]
+    for make in makers:
+        try:
+            run(make(unshaped(bad)), bad.inputs)
+        except Exception:
+            refused += 1
+    try:
+        lowered = onnx_ops.lower(onnx.ModelProto.FromString(unshaped(bad))).SerializeToString()
+    except onnx_ops.OpError:
+        refused += 1
+    else:
+        # Plain sessions have no way to tell: nothing comes out, and the log says why.
+        refused += run(ort.InferenceSession(lowered, with_extensions(quiet())), bad.inputs).size == 0
+print("refused", refused, "of", 4 * len(AT_RUN + AT_CREATION))
+"""
+    here = os.path.dirname(__file__)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=here)
+    total = 4 * len(AT_RUN + AT_CREATION)
+    assert done.stdout.splitlines()[-1:] == [f"refused {total} of {total}"], done.stderr[-2000:]
+    assert done.returncode == 0
+
+
+def test_whatever_a_body_does_the_process_lives(monkeypatch, caplog):
+    from onnx_ops.runtime import execute
+
+    inputs = OVERLAPPING.inputs("float32")
+    session = onnx_ops.InferenceSession(
+        model("", "Col2Im", inputs, OVERLAPPING.attributes).SerializeToString(), quiet(), backend="extensions"
+    )
+    for error in (MemoryError("no room"), KeyboardInterrupt(), SystemExit(3), ZeroDivisionError("by zero")):
+
+        def fail(*args, error=error):
+            raise error
+
+        with monkeypatch.context() as patched:
+            patched.setattr(execute, "run", fail)
+            with pytest.raises(onnx_ops.OpError, match=f"^Col2Im: {type(error).__name__}"):
+                run(session, inputs)
+    assert "Col2Im" in caplog.text
+    assert_close(run(session, inputs), reference(OVERLAPPING, inputs), "float32")
+
+
+def many_branches(count):
+    """`count` Col2Im nodes side by side, each with a block_shape of its own, concatenated."""
+    names = [f"block_{k}" for k in range(count)]
+    nodes = [helper.make_node("Col2Im", ["x", "image", b], [f"y_{k}"], name=f"n{k}") for k, b in enumerate(names)]
+    nodes.append(helper.make_node("Concat", [f"y_{k}" for k in range(count)], ["y"], axis=1))
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, None)]
+    inputs += [helper.make_tensor_value_info(n, TensorProto.INT64, None) for n in ("image", *names)]
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    return finished(helper.make_graph(nodes, "branches", inputs, [y])).SerializeToString()
+
+
+@pytest.mark.parametrize("mode", ["ORT_SEQUENTIAL", "ORT_PARALLEL"])
+@pytest.mark.parametrize("backend", ["native", "extensions"])
+def test_concurrent_runs_keep_their_errors_apart(backend, mode):
+    options = quiet(execution_mode=getattr(ort.ExecutionMode, mode), inter_op_num_threads=2)
+    session = onnx_ops.InferenceSession(many_branches(4), options, backend=backend)
+    x = np.ones((1, 9, 9), np.float32)
+    good = [np.array([5, 5]), *[np.array([3, 3])] * 4]
+    expected = run(session, [x, *good])
+    assert expected.shape == (1, 4, 5, 5)
+    wrong = []
+
+    def work(number):
+        for turn in range(30):
+            if (number + turn) % 2:
+                image = np.array([5, 100 * number + turn + 7])
+                try:
+                    run(session, [x, image, *good[1:]])
+                    wrong.append("no error")
+                except onnx_ops.OpError as error:
+                    blocks = 3 * (int(image[1]) - 2)
+                    if (
+                        str(error)
+                        != f"Col2Im: shape of input = [1, 9, 9]: axis 2 must be the number of blocks, {blocks}"
+                    ):
+                        wrong.append(str(error))
+            elif not np.array_equal(run(session, [x, *good]), expected):
+                wrong.append("another result")
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    if backend == "extensions":
+        from onnx_ops.runtime import extensions
+
+        assert not extensions._errors, "a run's error was kept for nobody"
+
+
+def test_registering_the_library_twice(kernels_made):
+    """By us twice, by the user before us: it is there once. By the user after us: ONNX Runtime's own refusal."""
+    inputs = OVERLAPPING.inputs("float32")
+    proto = onnx_ops.lower(model("", "Col2Im", inputs, OVERLAPPING.attributes)).SerializeToString()
+    expected = reference(OVERLAPPING, inputs)
+    twice = onnx_ops.register(onnx_ops.register(quiet(), backend="extensions"), backend="extensions")
+    after_user = onnx_ops.register(with_extensions(quiet()), backend="extensions")
+    beside_native = onnx_ops.register(onnx_ops.register(quiet()), backend="extensions")
+    for options in (twice, after_user, beside_native):
+        assert_close(run(ort.InferenceSession(proto, options), inputs), expected, "float32")
+    with pytest.raises(Exception, match=r"(?i)conflict|already"):
+        ort.InferenceSession(proto, with_extensions(twice))
+    assert kernels_made == []
+
+
+def test_async_runs_and_bindings():
+    inputs = OVERLAPPING.inputs("float32")
+    names = ["input", "image_shape", "block_shape"]
+    proto = model("", "Col2Im", inputs, OVERLAPPING.attributes, dims="none").SerializeToString()
+    expected = reference(OVERLAPPING, inputs)
+    for backend in ("native", "extensions"):
+        session = onnx_ops.InferenceSession(proto, quiet(intra_op_num_threads=2), backend=backend)
+        assert [i.name for i in session.get_inputs()] == names
+        binding = session.io_binding()
+        for name, value in zip(names, inputs, strict=True):
+            binding.bind_cpu_input(name, value)
+        binding.bind_output("y")
+        for _ in range(2):
+            session.run_with_iobinding(binding)
+        assert_close(binding.copy_outputs_to_cpu()[0], expected, "float32")
+        values = {n: ort.OrtValue.ortvalue_from_numpy(v) for n, v in zip(names, inputs, strict=True)}
+        assert_close(session.run_with_ort_values(["y"], values)[0].numpy(), expected, "float32")
+        for feeds, message in ((inputs, ""), ([inputs[0][:, :5], *inputs[1:]], "axis 1 must be divisible")):
+            ended, seen = threading.Event(), []
+
+            def done(results, data, error, seen=seen, ended=ended):
+                seen.append((results, data, error))
+                ended.set()
+
+            session.run_async(["y"], dict(zip(names, feeds, strict=True)), done, "data")
+            assert ended.wait(30)
+            assert message in seen[0][2]
+            assert seen[0][1] == "data"
+            if not message:
+                assert_close(seen[0][0][0], expected, "float32")
+
+
+def test_external_data(tmp_path):
+    """The image comes from a file beside the model, which lowering leaves there."""
+    inputs = OVERLAPPING.inputs("float32")
+    proto = model("", "Col2Im", inputs, OVERLAPPING.attributes, constants=["input"])
+    path = tmp_path / "model.onnx"
+    onnx.save(proto, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    assert (tmp_path / "weights.bin").stat().st_size >= inputs[0].nbytes
+    for backend in ("native", "extensions"):
+        session = onnx_ops.InferenceSession(path, quiet(), backend=backend)
+        assert_close(run(session, inputs[1:]), reference(OVERLAPPING, inputs), "float32")
+
+
+def test_16_mb_of_output_do_not_become_a_list(monkeypatch):
+    """The result's buffer is handed over as it is."""
+    from onnx_ops.runtime import extensions
+
+    made = []
+    monkeypatch.setattr(extensions.Output, "tolist", lambda self: made.append(type(self.array)) or self.array)
+    BACKENDS["extensions"](OVERLAPPING, OVERLAPPING.inputs("float32"))
+    assert made == [np.ndarray]
+
+
+def test_without_numba(monkeypatch):
+    """The functions and backend="extensions" then run the reference; the native backend says what is missing."""
+    from onnx_ops.runtime import execute, native
+
+    for module in (execute, native):
+        monkeypatch.setattr(module, "have_numba", lambda: False)
+    for case in (OVERLAPPING, BILINEAR):
+        inputs = case.inputs("float32")
+        for name in ("function", "extensions"):
+            result = BACKENDS[name](case, inputs)
+            assert_close(result, reference(case, inputs).astype(np.float32), "float32")
+    with pytest.raises(onnx_ops.OpError, match=r"Numba can't be imported.*backend=\"extensions\""):
+        onnx_ops.register(quiet())
+
+
+def test_imports_without_numba():
+    """In a process where `import numba` fails, not only where we are told so."""
+    script = """
+import sys
+sys.modules["numba"] = None
+import numpy as np, onnx_ops
+x = np.arange(45, dtype=np.float32).reshape(1, 9, 5)
+y = onnx_ops.col2im(x, [3, 7], [3, 3])
+assert y.shape == (1, 1, 3, 7), y.shape
+session = onnx_ops.InferenceSession(sys.argv[1], backend="extensions")
+feeds = {"input": x, "image_shape": np.array([3, 7]), "block_shape": np.array([3, 3])}
+assert (session.run(None, feeds)[0] == y).all()
+"""
+    directory = os.path.join(os.path.dirname(__file__), "..", "models", "ai.onnx", "col2im")
+    proto = onnx.load(os.path.join(directory, "model.onnx"))
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.ClearField("shape")
+    code = f"import onnx; proto = onnx.ModelProto.FromString({proto.SerializeToString()!r})\n"
+    script = code + script.replace("sys.argv[1]", "proto.SerializeToString()")
+    subprocess.run([sys.executable, "-W", "error::UserWarning", "-c", script], check=True)

@@ -1,0 +1,60 @@
+"""onnx's checker and shape inference know the operators that onnx lacks."""
+
+import onnx
+import pytest
+from cases import COL2IM, GRID_SAMPLE, model
+
+import onnx_ops
+
+BILINEAR = GRID_SAMPLE[6]
+
+
+@pytest.fixture(autouse=True)
+def schemas():
+    onnx_ops.register_schemas()
+    onnx_ops.register_schemas()
+
+
+def inferred(proto):
+    proto = onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True)
+    described = proto.graph.output[0].type.tensor_type
+    return described.elem_type, [d.dim_value or d.dim_param or None for d in described.shape.dim]
+
+
+def with_output_rank(proto, rank):
+    """The checker wants to see one."""
+    for _ in range(rank):
+        proto.graph.output[0].type.tensor_type.shape.dim.add()
+    return proto
+
+
+@pytest.mark.parametrize("case", GRID_SAMPLE[:18], ids=str)
+def test_checker_takes_every_mode(case):
+    proto = model(case.domain, case.op_type, case.inputs("float64"), case.attributes)
+    onnx.checker.check_model(with_output_rank(proto, 4), full_check=True)
+    assert inferred(proto) == (onnx.TensorProto.DOUBLE, [2, 3, 12, 13])
+
+
+def test_symbolic_dimensions():
+    proto = model("com.microsoft", "GridSample", BILINEAR.inputs("float32"), BILINEAR.attributes, dims="symbolic")
+    assert inferred(proto) == (onnx.TensorProto.FLOAT, ["X_0", "X_1", "Grid_1", "Grid_2"])
+    x, grid = proto.graph.input
+    x.type.tensor_type.ClearField("shape")
+    assert inferred(proto)[1] == ["Grid_0", "unk__0", "Grid_1", "Grid_2"]
+    grid.type.tensor_type.ClearField("shape")
+    assert inferred(proto)[1] == []
+
+
+def test_checker_refuses_what_the_schema_does_not_know():
+    proto = model("com.microsoft", "GridSample", BILINEAR.inputs("float32"), {"modus": "bilinear"})
+    with pytest.raises(onnx.checker.ValidationError, match="modus"):
+        onnx.checker.check_model(with_output_rank(proto, 4), full_check=True)
+
+
+def test_our_col2im_shape_agrees_with_onnx():
+    """onnx has a schema for Col2Im; the rule that others derive from must say the same."""
+    case = COL2IM[1]
+    inputs = case.inputs("float32")
+    proto = model("", "Col2Im", inputs, case.attributes, constants=["image_shape", "block_shape"])
+    values = [None, *(v.tolist() for v in inputs[1:])]
+    assert case.operator.infer([list(v.shape) for v in inputs], values) == inferred(proto)[1]
