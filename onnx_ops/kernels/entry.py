@@ -8,10 +8,12 @@ import functools
 import hashlib
 import threading
 import warnings
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-from numba import carray, cfunc, types
+import platformdirs
+from numba import carray, cfunc, config, types
 from numba.extending import overload, register_jitable
 
 from ..errors import refuse
@@ -52,6 +54,20 @@ def digest():
     return found.hexdigest()[:16]
 
 
+@contextmanager
+def cache_directory():
+    """Numba keeps what is compiled meanwhile in the user's cache, unless NUMBA_CACHE_DIR says where.
+
+    Its own choice, beside the sources, would outlive an uninstalled package and be in the next one's way.
+    """
+    chosen = config.CACHE_DIR
+    config.CACHE_DIR = chosen or platformdirs.user_cache_dir("onnx_ops", appauthor=False)
+    try:
+        yield
+    finally:
+        config.CACHE_DIR = chosen
+
+
 def callback(restype, argtypes, name):
     """Decorator: the function as a compiled C callback (`.address`, `.ctypes`), cached on disk where possible.
 
@@ -66,7 +82,8 @@ def callback(restype, argtypes, name):
                 helper, flags = marked.pop()
                 register_jitable(**flags)(helper)
             try:
-                return cfunc(restype(*argtypes), cache=True, **FLAGS)(function)
+                with cache_directory():
+                    return cfunc(restype(*argtypes), cache=True, **FLAGS)(function)
             except RuntimeError as error:
                 if "cannot cache" not in str(error):
                     raise
