@@ -14,6 +14,7 @@ _HOME = {
     "get_library_path": "runtime.native",
     "grid_sample": "functions",
     "lower": "runtime.lowering",
+    "operators": "operators",
     "reference_ops": "reference",
     "register": "runtime.session",
     "register_schemas": "schemas",
@@ -23,7 +24,8 @@ __all__ = ["OpError", *_HOME]
 
 def __getattr__(name):
     if name in _HOME:
-        return getattr(import_module(f".{_HOME[name]}", __name__), name)
+        module = import_module(f".{_HOME[name]}", __name__)
+        return module if name == _HOME[name] else getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

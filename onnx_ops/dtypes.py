@@ -1,7 +1,8 @@
 """The one table of element types: name, number in ONNX, NumPy type, and the type that kernels see.
 
-Kernels see `storage`: the operators either copy elements or add them up, and integers add modulo 2**bits
-whatever their sign, so one kernel per integer width serves both.
+Kernels see `storage`. The operators copy elements or add them up, and integers add modulo 2**bits whatever their sign,
+so one kernel per integer width serves both. 16-bit floats are records of their bits, named by what these mean: see
+kernels/elements.py. Strings have no storage, complex numbers no place in ONNX Runtime.
 """
 
 from dataclasses import dataclass
@@ -13,26 +14,58 @@ import numpy as np
 class DType:
     name: str
     onnx: int
-    storage: str
+    storage: np.dtype | None
+    in_sessions: bool = True
 
     @property
     def numpy(self):
-        return np.dtype(self.name)
+        if self.name == "bfloat16":
+            import ml_dtypes  # noqa: F401  NumPy knows the name from then on
+        return np.dtype(object if self.name == "string" else self.name)
+
+
+def _bits(name):
+    return np.dtype([(name, np.uint16)])
 
 
 TABLE = {
     t.name: t
     for t in (
-        DType("float32", 1, "float32"),
-        DType("uint8", 2, "uint8"),
-        DType("int8", 3, "uint8"),
-        DType("uint16", 4, "uint16"),
-        DType("int16", 5, "uint16"),
-        DType("int32", 6, "uint32"),
-        DType("int64", 7, "uint64"),
-        DType("float64", 11, "float64"),
-        DType("uint32", 12, "uint32"),
-        DType("uint64", 13, "uint64"),
+        DType("float32", 1, np.dtype("float32")),
+        DType("uint8", 2, np.dtype("uint8")),
+        DType("int8", 3, np.dtype("uint8")),
+        DType("uint16", 4, np.dtype("uint16")),
+        DType("int16", 5, np.dtype("uint16")),
+        DType("int32", 6, np.dtype("uint32")),
+        DType("int64", 7, np.dtype("uint64")),
+        DType("string", 8, None),
+        DType("bool", 9, np.dtype("bool")),
+        DType("float16", 10, _bits("float16")),
+        DType("float64", 11, np.dtype("float64")),
+        DType("uint32", 12, np.dtype("uint32")),
+        DType("uint64", 13, np.dtype("uint64")),
+        DType("complex64", 14, np.dtype("complex64"), in_sessions=False),
+        DType("complex128", 15, np.dtype("complex128"), in_sessions=False),
+        DType("bfloat16", 16, _bits("bfloat16")),
     )
 }
+FLOATS = ("float16", "bfloat16", "float32", "float64")
 INTEGERS = tuple(name for name in TABLE if "int" in name)
+ALL = tuple(TABLE)
+
+
+def widest(array):
+    """The array in the type in which references compute: floats in float64, strings as objects, others as they are."""
+    if name_of(array) in FLOATS:
+        return array.astype(np.float64)
+    return array.astype(object) if name_of(array) == "string" else array
+
+
+def zero(array):
+    """What stands where nothing is."""
+    return "" if name_of(array) == "string" else array.dtype.type(0)
+
+
+def name_of(array):
+    """The table's name for an array's element type, or NumPy's if the table has none."""
+    return "string" if array.dtype.kind in "OUT" else array.dtype.name

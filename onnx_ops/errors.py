@@ -24,6 +24,7 @@ class named:
 
     def __init__(self, operator, node=""):
         self.title = operator.title + (f" (node {node!r})" if node else "")
+        self.terms = operator.terms
 
     def __enter__(self):
         pass
@@ -31,7 +32,9 @@ class named:
     def __exit__(self, kind, error, traceback):
         if isinstance(error, OpError) and error.operator is None:
             error.operator = self.title
-            error.args = (*error.args[:3], self.title)
+            for term, own in self.terms.items():
+                error.argument, error.rule = (text and text.replace(term, own) for text in (error.argument, error.rule))
+            error.args = (error.argument, error.value, error.rule, error.operator)
 
 
 def refuse(argument, value, rule, expected=None):

@@ -3,8 +3,8 @@
 import numpy as np
 
 from .errors import named
-from .operators import col2im as _col2im
-from .operators import grid_sample as _grid_sample
+from .operators.col2im import COL2IM
+from .operators.grid_sample import ONNX as GRID_SAMPLE
 from .runtime.execute import run
 
 
@@ -27,23 +27,26 @@ def col2im(x, image_shape, block_shape, *, dilations=None, pads=None, strides=No
     strides      distance between blocks per axis, default 1
     threads      default: the CPUs that this process may use
 
-    Returns [N, C, *image_shape] in x's dtype. Raises OpError. Integers wrap around.
+    Returns [N, C, *image_shape] in x's dtype. Raises OpError. Integers wrap around, booleans are or'ed, strings
+    concatenated.
     """
     attributes = {"dilations": dilations, "pads": pads, "strides": strides}
-    return call(_col2im.OPERATORS[0], x, image_shape, block_shape, threads=threads, **attributes)
+    return call(COL2IM, x, image_shape, block_shape, threads=threads, **attributes)
 
 
 def grid_sample(x, grid, *, mode="bilinear", padding_mode="zeros", align_corners=False, threads=None):
     """An image read at the places that a grid names: ONNX GridSample, PyTorch's `grid_sample`.
 
-    x              [N, C, H, W]
-    grid           [N, H_out, W_out, 2]: x and y in [-1, 1] from one border of the image to the other
-    mode           "nearest", "bilinear" or "bicubic"
+    x              [N, C, H, W] or [N, C, D, H, W]
+    grid           [N, H_out, W_out, 2] or [N, D_out, H_out, W_out, 3]: x, y (and z) in [-1, 1] from one border of the
+                   image to the other
+    mode           "nearest", "bilinear" or "bicubic", also called "linear" and "cubic"
     padding_mode   what lies outside: "zeros", "border" or "reflection"
     align_corners  -1 and 1 are the centres (else the outer edges) of the border pixels
     threads        default: the CPUs that this process may use
 
-    Returns [N, C, H_out, W_out] in x's dtype. Raises OpError.
+    Returns [N, C, H_out, W_out] or [N, C, D_out, H_out, W_out] in x's dtype. Raises OpError. Other dtypes than floats
+    are for mode nearest.
     """
     attributes = {"mode": mode, "padding_mode": padding_mode, "align_corners": align_corners}
-    return call(_grid_sample.OPERATORS[0], x, grid, threads=threads, **attributes)
+    return call(GRID_SAMPLE, x, grid, threads=threads, **attributes)

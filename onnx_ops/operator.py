@@ -9,8 +9,8 @@ uncompiled, which is how `plan` words its errors. Everything that touches a runt
 """
 
 import itertools
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from operator import index
 
 import numpy as np
@@ -90,23 +90,28 @@ def geometry(**counts):
 class Operator:
     """One operator of one domain.
 
-    domain, name, since_version: as in a model's node and opset import; domain "" is ai.onnx
+    domain, name:    as in a model's node; domain "" is ai.onnx
+    versions, ranks: the versions of the domain that changed the operator, and the ranks of its first input
     inputs, output:  the inputs in order, and the type variable of the output
     types:           type variable -> names of element types
     attributes:      in any order
     resolve:         (**attributes) -> dict of the fields of `parameters`; raises OpError
     plan:            (parameters, shapes, geometry) -> 0, or what `refuse` returns
     kernel:          parameters -> the function (*tensors, geometry, tile, out) that computes one tile; all flat arrays
+    copies:          parameters -> whether the kernel only copies elements, so that nothing but their size matters
     reference:       (parameters, *inputs) -> output, plain NumPy in float64, written to be read
     infer:           (shapes, values) -> the output's dimensions, or None if not even their number is known. A dimension
                      is an int, a name, or None if unknown; so is an input's shape, whose values are a list or None.
+    allows:          optional (parameters, {type variable: element type}) -> None; raises OpError
     lengths:         optional (parameters, [length of each input with values=True, or None]) -> None; raises OpError.
                      What can be refused before the first call.
+    terms:           names in errors that this operator's specification has other words for
     """
 
     domain: str
     name: str
-    since_version: int
+    versions: tuple[int, ...]
+    ranks: tuple[int, ...]
     inputs: tuple[Input, ...]
     output: str
     types: dict[str, tuple[str, ...]]
@@ -118,7 +123,10 @@ class Operator:
     kernel: Callable
     reference: Callable
     infer: Callable
+    copies: Callable = lambda parameters: False
+    allows: Callable = lambda parameters, signature: None
     lengths: Callable = lambda parameters, lengths: None
+    terms: Mapping = field(default_factory=dict)
 
     def __post_init__(self):
         assert len(self.inputs) <= MAX_INPUTS
@@ -133,8 +141,9 @@ class Operator:
         return tuple(k for k, i in enumerate(self.inputs) if not i.values)
 
     def signatures(self):
-        """All combinations of element types, as {type variable: name}."""
-        for names in itertools.product(*self.types.values()):
+        """All combinations of element types that ONNX Runtime has, as {type variable: name}."""
+        known = [[n for n in names if dtypes.TABLE[n].in_sessions] for names in self.types.values()]
+        for names in itertools.product(*known):
             yield dict(zip(self.types, names, strict=True))
 
     def resolved(self, given):
@@ -144,11 +153,16 @@ class Operator:
             raise OpError(name, given[name], f"no such attribute; there are {', '.join(known)}")
         values = {n: a.default if given.get(n) is None else a.check(given[n]) for n, a in known.items()}
         parameters = np.zeros(1, self.parameters)
-        for field, value in self.resolve(**values).items():
-            parameters[field][0] = value
+        for name, value in self.resolve(**values).items():
+            parameters[name][0] = value
         return parameters
 
-    def storage(self, signature):
-        """The dtypes that the kernel sees: those of its tensors, then the output's."""
+    def storage(self, parameters, signature):
+        """The dtypes that the kernel sees, of its tensors, then of the output; None for types that it can't see."""
         variables = [self.inputs[k].type for k in self.tensors] + [self.output]
-        return tuple(dtypes.TABLE[signature[v]].storage for v in variables)
+        found = {v: dtypes.TABLE[signature[v]].storage for v in variables}
+        if any(dtype is None for dtype in found.values()):  # `in` would find None equal to float64
+            return None
+        if self.copies(parameters) and found[self.output].itemsize <= 8:
+            found[self.output] = np.dtype(f"uint{8 * found[self.output].itemsize}")
+        return tuple(found[v] for v in variables)

@@ -36,7 +36,7 @@ def schema(operator):
     made = OpSchema(
         operator.name,
         operator.domain,
-        operator.since_version,
+        operator.versions[0],
         inputs=[OpSchema.FormalParameter(i.name, i.type) for i in operator.inputs],
         outputs=[OpSchema.FormalParameter("output", operator.output)],
         type_constraints=[(v, [f"tensor({_NAMES[n]})" for n in names], "") for v, names in operator.types.items()],

@@ -42,7 +42,7 @@ def grid_sample(name, x, grid, y, **attributes):
 def openvino_col2im(number, x_shape, image_shape, block_shape, **attributes):
     """OpenVINO states shapes and attributes only: the data are random, the output is the reference's."""
     x = np.random.default_rng(number).integers(0, 10, x_shape, np.int32)
-    parameters = Record(onnx_col2im.OPERATORS[0].resolved(attributes)[0])
+    parameters = Record(onnx_col2im.COL2IM.resolved(attributes)[0])
     y = onnx_col2im.reference(parameters, x, image_shape, block_shape).astype(x.dtype)
     return col2im(f"col2im_openvino_{number}", x, image_shape, block_shape, y, **attributes)
 

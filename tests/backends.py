@@ -7,10 +7,11 @@ import numpy as np
 import onnxruntime as ort
 import onnxruntime_extensions
 from cases import model
+from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
 
 import onnx_ops
-from onnx_ops import functions
+from onnx_ops import dtypes, functions
 
 
 def function(case, inputs):
@@ -19,18 +20,24 @@ def function(case, inputs):
 
 def native(case, inputs):
     proto = model(case.domain, case.op_type, inputs, case.attributes)
-    return run(onnx_ops.InferenceSession(proto.SerializeToString(), quiet()), inputs)
+    return run(onnx_ops.InferenceSession(proto.SerializeToString(), quiet()), inputs, output_shape(case, inputs))
 
 
 def extensions(case, inputs):
     proto = model(case.domain, case.op_type, inputs, case.attributes)
-    return run(onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend="extensions"), inputs)
+    return run(
+        onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend="extensions"),
+        inputs,
+        output_shape(case, inputs),
+    )
 
 
 def lowered(case, inputs):
     """A plain session on the lowered model."""
     proto = onnx_ops.lower(model(case.domain, case.op_type, inputs, case.attributes))
-    return run(ort.InferenceSession(proto.SerializeToString(), with_extensions(quiet())), inputs)
+    return run(
+        ort.InferenceSession(proto.SerializeToString(), with_extensions(quiet())), inputs, output_shape(case, inputs)
+    )
 
 
 def reference(case, inputs):
@@ -65,7 +72,32 @@ def quiet(**settings):
     return options
 
 
-def run(session, inputs):
-    feeds = {i.name: v for i, v in zip(session.get_inputs(), inputs, strict=True)}
-    (y,) = session.run(None, feeds)
-    return np.asarray(y)
+def run(session, inputs, shape=None):
+    """The one output. `shape` is needed where it is bfloat16, which ONNX Runtime's Python can't allocate or show."""
+    names = [i.name for i in session.get_inputs()]
+    if all(v.dtype.name != "bfloat16" for v in inputs):
+        (y,) = session.run(None, dict(zip(names, inputs, strict=True)))
+        return y
+    binding = session.io_binding()
+    kept = []
+    for name, value in zip(names, inputs, strict=True):
+        kept.append(ort_value(value))
+        binding.bind_ortvalue_input(name, kept[-1])
+    (output,) = session.get_outputs()
+    element_type = {"tensor(bfloat16)": "bfloat16", "tensor(float)": "float32"}.get(output.type, inputs[0].dtype.name)
+    y = np.empty(shape, dtypes.TABLE[element_type].numpy)
+    target = ort_value(y)
+    binding.bind_ortvalue_output(output.name, target)
+    session.run_with_iobinding(binding)
+    return y
+
+
+def ort_value(array):
+    if array.dtype.name == "bfloat16":
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), TensorProto.BFLOAT16)
+    return ort.OrtValue.ortvalue_from_numpy(array)
+
+
+def output_shape(case, inputs):
+    values = [v.tolist() if i.values else None for i, v in zip(case.operator.inputs, inputs, strict=True)]
+    return case.operator.infer([list(v.shape) for v in inputs], values)

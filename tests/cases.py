@@ -6,12 +6,15 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from onnx_ops import dtypes
 from onnx_ops.operator import Record
 from onnx_ops.operators import OPERATORS
 
 IR_VERSION = 9
 # How far a result may be from the float64 reference, in units of the largest |reference|.
-TOLERANCE = {"float32": 2e-6, "float64": 2e-15}
+TOLERANCE = {
+    "float16": 2**-10, "bfloat16": 2**-7, "float32": 2e-6, "float64": 1e-14, "complex64": 2e-6, "complex128": 1e-14,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -29,22 +32,37 @@ class Case:
     def operator(self):
         return operator(self.domain, self.op_type)
 
-    def inputs(self, dtype, seed=0):
+    def inputs(self, dtype, grid_dtype=None, values_dtype="int64", seed=0):
+        """`dtype`: a name of onnx_ops.dtypes; that of the grid, if there is one, is the same unless given."""
         rng, made = np.random.default_rng(seed), []
         for i, shape in zip(self.operator.inputs, self.shapes, strict=True):
             if i.values:
-                made.append(np.array(shape, np.int64))
+                made.append(np.array(shape, values_dtype))
             elif i.name == "Grid":
-                made.append(((rng.random(shape) * 2 - 1) * self.spread).astype(dtype))
-            elif np.dtype(dtype).kind == "f":
-                made.append(rng.standard_normal(shape).astype(dtype))
+                grid = (rng.random(shape) * 2 - 1) * self.spread
+                made.append(grid.astype(dtypes.TABLE[grid_dtype or dtype].numpy))
             else:
-                info = np.iinfo(dtype)
-                made.append(rng.integers(info.min, info.max, shape, dtype, endpoint=True))
+                made.append(drawn(rng, shape, dtype))
         return made
 
     def __str__(self):
         return self.name
+
+
+def drawn(rng, shape, dtype):
+    """Random elements of any type, all over its range where that is bounded."""
+    kind = dtypes.TABLE[dtype].numpy
+    if dtype == "bool":
+        return rng.random(shape) < 0.2
+    if dtype == "string":
+        words = np.array(["", "a", "B", "cd", "\u00e9\u4e2d", "a longer one than fits a short string's buffer"], object)
+        return words[rng.integers(0, len(words), shape)]
+    if dtype.startswith("complex"):
+        return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(kind)
+    if dtype in dtypes.FLOATS:
+        return rng.standard_normal(shape).astype(kind)
+    info = np.iinfo(kind)
+    return rng.integers(info.min, info.max, shape, kind, endpoint=True)
 
 
 def operator(domain, name):
@@ -58,11 +76,14 @@ def reference(case, inputs):
 
 def assert_close(got, expected, dtype):
     """`got` is of this dtype and, for floats within TOLERANCE, equals the float64 `expected`."""
-    assert got.dtype == np.dtype(dtype)
+    assert got.dtype == dtypes.TABLE[dtype].numpy
     assert got.shape == expected.shape
-    tolerance = TOLERANCE.get(np.dtype(dtype).name, 0)
-    scale = np.abs(expected[np.isfinite(expected)]).max(initial=1) if tolerance else 0
-    np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance * scale)
+    if dtype not in TOLERANCE:
+        np.testing.assert_array_equal(got, expected)
+        return
+    wide = np.complex128 if dtype.startswith("complex") else np.float64
+    scale = np.abs(expected[np.isfinite(expected)]).max(initial=1)
+    np.testing.assert_allclose(got.astype(wide), expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype] * scale)
 
 
 def block_counts(image, block, dilations=None, pads=None, strides=None):
@@ -108,8 +129,8 @@ COL2IM = [
 ]
 
 
-def grid_sample(name, x, out, spread=1.3, **attributes):
-    return Case(name, "com.microsoft", "GridSample", (x, (x[0], *out, len(out))), attributes, spread)
+def grid_sample(name, x, out, spread=1.3, domain="com.microsoft", **attributes):
+    return Case(name, domain, "GridSample", (x, (x[0], *out, len(out))), attributes, spread)
 
 
 GRID_SAMPLE = [
@@ -134,14 +155,48 @@ GRID_SAMPLE = [
         ("no_output", (1, 2, 5, 5), (0, 3), 1.0, "zeros", 0),
     )
 ]  # fmt: skip
-CASES = COL2IM + GRID_SAMPLE
+VOLUMES = [
+    grid_sample(f"volume_{mode}_{padding_mode}_{corners}", (2, 3, 5, 6, 7), (4, 5, 6), domain="", mode=mode,
+                padding_mode=padding_mode, align_corners=align_corners)
+    for mode in ("nearest", "linear", "cubic")
+    for padding_mode in ("zeros", "border", "reflection")
+    for align_corners, corners in ((0, "edges"), (1, "corners"))
+] + [
+    grid_sample(f"{name}_{mode}", x, out, spread, "", mode=mode, padding_mode="reflection")
+    for mode in ("nearest", "linear", "cubic")
+    for name, x, out, spread in (
+        ("volume_of_one_plane", (1, 2, 1, 8, 9), (3, 4, 5), 1.5),
+        ("volume_all_inside", (1, 2, 12, 13, 14), (6, 7, 8), 0.4),
+        ("empty_volume", (0, 2, 4, 4, 4), (2, 2, 2), 1.0),
+    )
+]  # fmt: skip
+
+
+def openvino(name, image, block, N=2, C=3, batched=True, **attributes):  # noqa: N803
+    begin, end = attributes.get("pads_begin", [0, 0]), attributes.get("pads_end", [0, 0])
+    counts = block_counts(image, block, attributes.get("dilations"), [*begin, *end], attributes.get("strides"))
+    shape = (*([N] if batched else []), C * int(np.prod(block)), int(np.prod(counts)))
+    return Case(name, "org.openvinotoolkit", "Col2Im", (shape, tuple(image), tuple(block)), attributes)
+
+
+OPENVINO = [
+    openvino("openvino_defaults", (8, 9), (2, 3)),
+    openvino("openvino_unbatched", (8, 9), (2, 3), batched=False),
+    openvino("openvino_everything", (15, 13), (3, 2), strides=[2, 1], dilations=[2, 3], pads_begin=[1, 0],
+             pads_end=[0, 2]),
+    openvino("openvino_unbatched_everything", (15, 13), (3, 2), batched=False, strides=[2, 1], dilations=[2, 3],
+             pads_begin=[1, 0], pads_end=[0, 2]),
+    openvino("openvino_unbatched_tiling", (6, 9), (2, 3), batched=False, strides=[2, 3]),
+]  # fmt: skip
+CASES = COL2IM + GRID_SAMPLE + VOLUMES + OPENVINO
 
 
 def type_of(dtype):
-    return helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    """ONNX's number for the element type of an array."""
+    return dtypes.TABLE[dtypes.name_of(np.empty(0, dtype))].onnx
 
 
-def model(domain, op_type, inputs, attributes, *, opset=18, dims="fixed", constants=(), out_dtype=None):
+def model(domain, op_type, inputs, attributes, *, opset=21, dims="fixed", constants=()):
     """A model of one node. dims: "fixed", "symbolic" or "none"; constants: inputs that become initializers."""
     names = [i.name for i in operator(domain, op_type).inputs]
     node = helper.make_node(op_type, names, ["y"], name="the_node", domain=domain, **attributes)
@@ -153,11 +208,11 @@ def model(domain, op_type, inputs, attributes, *, opset=18, dims="fixed", consta
             symbols = [f"{name}_{a}" for a in range(value.ndim)]
             shape = {"fixed": value.shape, "symbolic": symbols, "none": None}[dims]
             described.append(helper.make_tensor_value_info(name, type_of(value.dtype), shape))
-    y = helper.make_tensor_value_info("y", type_of(out_dtype or inputs[0].dtype), None)
+    y = helper.make_tensor_value_info("y", type_of(inputs[0].dtype), None)
     graph = helper.make_graph([node], "one_node", described, [y], initializers)
     return finished(graph, opset, domain)
 
 
-def finished(graph, opset=18, *domains):
+def finished(graph, opset=21, *domains):
     imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(d, 1) for d in domains if d)]
     return helper.make_model(graph, opset_imports=imports, ir_version=IR_VERSION)

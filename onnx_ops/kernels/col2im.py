@@ -10,6 +10,7 @@ one per pixel modulo stride, where they are contiguous; the lanes are interleave
 
 import numpy as np
 
+from .elements import empty_sums, is_wide, load, plus, store, sums, zero
 from .jit import jitable
 
 BAND = 16384  # pixels: 64 KiB of float32 stay in the second-level cache while they are added to
@@ -27,7 +28,10 @@ def col2im(x, g, tile, out):
         blocks *= g.counts[a]
     in_lanes = 1 < stride <= LANES and not g.tiled
     lane = g.band_x // stride + 2
-    lanes = np.empty(g.band_y * stride * lane if in_lanes else 0, out.dtype)
+    # Sums that the output can't hold are made elsewhere, like lanes, and written when the band is complete.
+    aside = is_wide(out) and not in_lanes and not g.tiled
+    scratch = empty_sums(out, g.band_y * (stride * lane if in_lanes else g.band_x if aside else 0))
+    target, pitch = sums(out, scratch), g.band_x if aside else width
     low, high, start = np.empty(k_x, np.int64), np.empty(k_x, np.int64), np.empty(k_x, np.int64)
     p, k = np.empty(leading, np.int64), np.empty(leading, np.int64)
 
@@ -47,11 +51,13 @@ def col2im(x, g, tile, out):
                 low[j], high[j], start[j] = run(g, last, j, x_begin, x_end)
             x_known = x_begin
         corner = (plane * height + y_begin) * width + x_begin
-        if in_lanes:
-            lanes[:] = 0
-        else:
+        corner_of_sums = 0 if aside else corner
+        scratch[:] = 0
+        if not aside and not in_lanes:
             for y in range(y_end - y_begin):
-                out[corner + y * width :][: x_end - x_begin] = 0
+                row = out[corner + y * width :][: x_end - x_begin]
+                for b in range(row.size):
+                    store(row, b, zero(out))
         for a in range(leading - 1, -1, -1):
             p[a], k[a] = plane % g.image[a], 0
             plane //= g.image[a]
@@ -64,16 +70,17 @@ def col2im(x, g, tile, out):
                 source += y_low * counts_x
                 for j in range(k_x if rows > 0 and not g.tiled else 0):
                     count, first = high[j] - low[j], source + j * blocks + low[j]
-                    pixel = corner + y_start * width + start[j]
+                    pixel = corner_of_sums + y_start * pitch + start[j]
                     if in_lanes:
                         pixel = (y_start * stride + start[j] % stride) * lane + start[j] // stride
-                        add_runs(x, first, counts_x, rows, count, lanes, pixel, row_step * stride * lane)
+                        add_runs(x, first, counts_x, rows, count, scratch, pixel, row_step * stride * lane)
                     elif stride == 1:
-                        add_runs(x, first, counts_x, rows, count, out, pixel, row_step * width)
+                        add_runs(x, first, counts_x, rows, count, target, pixel, row_step * pitch)
                     else:
                         for l in range(rows):
                             for b in range(count):
-                                out[pixel + l * row_step * width + b * stride] += x[first + l * counts_x + b]
+                                i = pixel + l * row_step * pitch + b * stride
+                                target[i] = plus(target[i], load(x, first + l * counts_x + b))
                 for l in range(rows if g.tiled else 0):
                     pixel = corner + (y_start + l * row_step) * width
                     interleave(x[source + l * counts_x :], blocks, stride, out[pixel:][:width])
@@ -82,13 +89,16 @@ def col2im(x, g, tile, out):
                 if k[a] < g.block[a]:
                     break
                 k[a] = 0
-        if in_lanes:
-            for y in range(y_end - y_begin):
-                target = out[corner + y * width :][: x_end - x_begin]
-                first = y * stride * lane
-                interleave(lanes[first:], lane, stride, target)
-                for b in range(target.size // stride * stride, target.size):
-                    target[b] = lanes[first + b % stride * lane + b // stride]
+        for y in range(y_end - y_begin if in_lanes or aside else 0):
+            row = out[corner + y * width :][: x_end - x_begin]
+            if aside:
+                for b in range(row.size):
+                    store(row, b, scratch[y * pitch + b])
+            else:
+                lanes = scratch[y * stride * lane :]
+                interleave(lanes, lane, stride, row)
+                for b in range(row.size // stride * stride, row.size):
+                    store(row, b, lanes[b % stride * lane + b // stride])
 
 
 @jitable
@@ -119,7 +129,7 @@ def add_runs(x, first, pitch, rows, count, out, pixel, out_pitch):
     for _ in range(rows if count > 0 else 0):
         values, pixels = x[first : first + count], out[pixel : pixel + count]
         for b in range(count):
-            pixels[b] += values[b]
+            pixels[b] = plus(pixels[b], load(values, b))
         first += pitch
         pixel += out_pitch
 
@@ -133,8 +143,11 @@ def interleave(lanes, pitch, stride, target):
         c, d = lanes[(r + 2) * pitch :][:whole], lanes[(r + 3) * pitch :][:whole]
         for q in range(whole):
             pixels = target[q * stride + r :][:4]
-            pixels[0], pixels[1], pixels[2], pixels[3] = a[q], b[q], c[q], d[q]
+            store(pixels, 0, load(a, q))
+            store(pixels, 1, load(b, q))
+            store(pixels, 2, load(c, q))
+            store(pixels, 3, load(d, q))
     for r in range(stride // 4 * 4, stride):
         a = lanes[r * pitch :][:whole]
         for q in range(whole):
-            target[q * stride + r] = a[q]
+            store(target, q * stride + r, load(a, q))

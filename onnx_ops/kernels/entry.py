@@ -18,6 +18,7 @@ from numba.extending import overload, register_jitable
 
 from ..errors import refuse
 from ..operator import MAX_INPUTS, MAX_RANK
+from . import elements_numba  # noqa: F401  for its overloads
 from .jit import FLAGS, marked
 from .memory import pointer, shapes, tensors
 
@@ -113,13 +114,15 @@ def plan(function, positions, parameters, geometry):
 def tile(function, storage, positions, geometry):
     """`function(*tensors, geometry, tile, out)` as a C callback (address of call, index of the tile) -> nothing.
 
-    `storage` names the dtypes of the tensors (found at these `positions` of the call) and, last, of the output.
+    `storage`: the dtypes of the tensors, found at these `positions` of the call, and last that of the output.
     """
     call = call_dtype(geometry)
-    kinds = tuple(np.dtype(name) for name in storage[:-1])
-    out_kind = np.dtype(storage[-1])
+    *kinds, out_kind = storage
+    kinds = tuple(kinds)
 
-    @callback(types.void, (types.voidptr, types.intp), _name(function, *storage))
+    @callback(
+        types.void, (types.voidptr, types.intp), _name(function, *(d.names[0] if d.names else d.name for d in storage))
+    )
     def compiled(call_at, index):
         c = carray(call_at, (1,), call)[0]
         out = carray(pointer(c.data[MAX_INPUTS]), (c.size[MAX_INPUTS],), out_kind)

@@ -6,6 +6,7 @@ without any checks. The others, few in practice, are read again tap by tap: see 
 
 import numpy as np
 
+from .elements import empty_sums, load, store, zero
 from .jit import jitable
 
 BLOCK = 512
@@ -14,80 +15,82 @@ ZEROS, BORDER, REFLECTION = 0, 1, 2
 
 @jitable
 def nearest(x, grid, g, tile, out):
-    width, height = g.image[1], g.image[0]
-    plane = height * width
-    p = np.empty((2, BLOCK), grid.dtype)
+    pixels = image_size(g)
+    p = empty_sums(grid, (g.axes, BLOCK))
     base = np.empty(BLOCK, np.int64)
-    zero = out.dtype.type(0)
     units = g.batch * g.blocks
     for unit in range(units * tile // g.tiles, units * (tile + 1) // g.tiles):
         n, first = unit // g.blocks, unit % g.blocks * BLOCK
         count = min(BLOCK, g.points - first)
-        coordinates(grid, n * g.points + first, count, g, p)
+        coordinates(grid, n * g.points + first, count, g, p, False)
         for b in range(count):
-            i, j = np.int64(np.rint(p[0, b])), np.int64(np.rint(p[1, b]))
-            base[b] = i * width + j if 0 <= i < height and 0 <= j < width else -1
+            base[b] = 0
+            for i in range(g.axes):
+                k = np.int64(np.rint(p[i, b]))
+                base[b] = base[b] * g.image[i] + k if base[b] >= 0 and 0 <= k < g.image[i] else -1
         for c in range(g.channels):
-            source = x[(n * g.channels + c) * plane :][:plane]
+            source = x[(n * g.channels + c) * pixels :][:pixels]
             target = out[(n * g.channels + c) * g.points + first :][:count]
             for b in range(count):
-                target[b] = source[base[b]] if base[b] >= 0 else zero
+                store(target, b, load(source, base[b]) if base[b] >= 0 else zero(out))
 
 
 @jitable
 def linear(x, grid, g, tile, out):
-    width, height = g.image[1], g.image[0]
-    plane = height * width
-    p = np.empty((2, BLOCK), grid.dtype)
-    weight = np.empty((2, BLOCK), out.dtype)
+    pixels, row = image_size(g), g.image[g.axes - 1]
+    p = empty_sums(grid, (g.axes, BLOCK))
+    fraction, weight = empty_sums(out, (g.axes, BLOCK)), empty_sums(out, (g.axes, BLOCK, 2))
     base, outside = np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
-    index, pair = np.empty((2, 2), np.int64), np.empty((2, 2), out.dtype)
-    offsets, weights = np.empty(4, np.int64), np.empty(4, out.dtype)
+    index, offsets, weights = np.empty((g.axes, 2), np.int64), np.empty(8, np.int64), empty_sums(out, 8)
     units = g.batch * g.blocks
     for unit in range(units * tile // g.tiles, units * (tile + 1) // g.tiles):
         n, first = unit // g.blocks, unit % g.blocks * BLOCK
         count = min(BLOCK, g.points - first)
-        coordinates(grid, n * g.points + first, count, g, p)
-        others = place(p, count, 0, 1, g, base, weight, outside)
-        if others < count:
-            for c in range(g.channels):
-                source = x[(n * g.channels + c) * plane :][:plane]
-                target = out[(n * g.channels + c) * g.points + first :][:count]
-                blend_linear(source, width, base, weight, target)
+        coordinates(grid, n * g.points + first, count, g, p, False)
+        others = place(p, count, 0, 1, g, base, fraction, outside)
+        for i in range(g.axes if others or g.axes > 2 else 0):
+            for b in range(count):
+                weight[i, b, 0], weight[i, b, 1] = weight.dtype.type(1) - fraction[i, b], fraction[i, b]
+        for c in range(g.channels if others < count else 0):
+            source = x[(n * g.channels + c) * pixels :][:pixels]
+            target = out[(n * g.channels + c) * g.points + first :][:count]
+            if g.axes == 2:
+                blend_linear(source, row, base, fraction, target)
+            else:
+                blend_volume(source, g, base, weight, target)
         for e in range(others):
             b = outside[e]
             for i in range(g.axes):
                 k = np.int64(np.floor(p[i, b]))
-                index[i, 0] = k if 0 <= k < g.image[i] else -1
-                index[i, 1] = k + 1 if 0 <= k + 1 < g.image[i] else -1
-                pair[i, 0], pair[i, 1] = weights.dtype.type(1) - weight[i, b], weight[i, b]
-            taps = combine(index, pair, g, offsets, weights)
+                for t in range(2):
+                    index[i, t] = k + t if 0 <= k + t < g.image[i] else -1
+            taps = combine(index, weight[:, b], g, offsets, weights)
             edge(x, n, first + b, g, offsets, weights, taps, out)
 
 
 @jitable
 def cubic(x, grid, g, tile, out):
-    width, height = g.image[1], g.image[0]
-    plane = height * width
-    p = np.empty((2, BLOCK), grid.dtype)
-    fraction, weight = np.empty((2, BLOCK), out.dtype), np.empty((2, BLOCK, 4), out.dtype)
+    pixels, row = image_size(g), g.image[g.axes - 1]
+    p = empty_sums(grid, (g.axes, BLOCK))
+    fraction, weight = empty_sums(out, (g.axes, BLOCK)), empty_sums(out, (g.axes, BLOCK, 4))
     base, outside = np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
-    index = np.empty((2, 4), np.int64)
-    offsets, weights = np.empty(16, np.int64), np.empty(16, out.dtype)
+    index, offsets, weights = np.empty((g.axes, 4), np.int64), np.empty(64, np.int64), empty_sums(out, 64)
     units = g.batch * g.blocks
     for unit in range(units * tile // g.tiles, units * (tile + 1) // g.tiles):
         n, first = unit // g.blocks, unit % g.blocks * BLOCK
         count = min(BLOCK, g.points - first)
         coordinates(grid, n * g.points + first, count, g, p, True)
         others = place(p, count, -1, 2, g, base, fraction, outside)
-        for a in range(2):
+        for i in range(g.axes):
             for b in range(count):
-                cubic_weights(fraction[a, b], weight[a, b])
-        if others < count:
-            for c in range(g.channels):
-                source = x[(n * g.channels + c) * plane :][:plane]
-                target = out[(n * g.channels + c) * g.points + first :][:count]
-                blend_cubic(source, width, base, weight, target)
+                cubic_weights(fraction[i, b], weight[i, b])
+        for c in range(g.channels if others < count else 0):
+            source = x[(n * g.channels + c) * pixels :][:pixels]
+            target = out[(n * g.channels + c) * g.points + first :][:count]
+            if g.axes == 2:
+                blend_cubic(source, row, base, weight, target)
+            else:
+                blend_volume(source, g, base, weight, target)
         for e in range(others):
             b = outside[e]
             for i in range(g.axes):
@@ -99,7 +102,16 @@ def cubic(x, grid, g, tile, out):
 
 
 @jitable
-def coordinates(grid, start, count, g, p, cubic=False):
+def image_size(g):
+    """Pixels in one channel's image."""
+    pixels = 1
+    for i in range(g.axes):
+        pixels *= g.image[i]
+    return pixels
+
+
+@jitable
+def coordinates(grid, start, count, g, p, cubic):
     """p[axis, b]: pixel coordinates of `count` points, padded (except for cubic) and within reach of an integer.
 
     Whatever has no taps at all becomes -2 (for cubic: -3 * size - 8).
@@ -111,11 +123,11 @@ def coordinates(grid, start, count, g, p, cubic=False):
         if g.align_corners:
             span = number(size - 1)
             for b in range(count):
-                p[i, b] = (grid[(start + b) * g.axes + column] + one) * half * span
+                p[i, b] = (load(grid, (start + b) * g.axes + column) + one) * half * span
         else:
             span = number(size)
             for b in range(count):
-                p[i, b] = ((grid[(start + b) * g.axes + column] + one) * span - one) * half
+                p[i, b] = ((load(grid, (start + b) * g.axes + column) + one) * span - one) * half
         low, high = number(-2), number(size + 1)
         if cubic:
             low, high = number(-3 * size - 8), number(3 * size + 8)
@@ -182,25 +194,43 @@ def place(p, count, before, after, g, base, fraction, outside):
 
 @jitable(fuse=True)
 def blend_linear(source, width, base, fraction, target):
-    one = target.dtype.type(1)
+    one = fraction.dtype.type(1)
     for b in range(target.size):
         s, fy, fx = base[b], fraction[0, b], fraction[1, b]
-        top = (one - fx) * source[s] + fx * source[s + 1]
-        bottom = (one - fx) * source[s + width] + fx * source[s + width + 1]
-        target[b] = (one - fy) * top + fy * bottom
+        top = (one - fx) * load(source, s) + fx * load(source, s + 1)
+        bottom = (one - fx) * load(source, s + width) + fx * load(source, s + width + 1)
+        store(target, b, (one - fy) * top + fy * bottom)
 
 
 @jitable(fuse=True)
 def blend_cubic(source, width, base, weight, target):
     for b in range(target.size):
-        total = target.dtype.type(0)
+        total = weight.dtype.type(0)
         for r in range(4):
             s = base[b] + r * width
-            row = weight[1, b, 0] * source[s]
+            row = weight[1, b, 0] * load(source, s)
             for k in range(1, 4):
-                row += weight[1, b, k] * source[s + k]
+                row += weight[1, b, k] * load(source, s + k)
             total += weight[0, b, r] * row
-        target[b] = total
+        store(target, b, total)
+
+
+@jitable(fuse=True)
+def blend_volume(source, g, base, weight, target):
+    """Three axes, any number of taps."""
+    taps = weight.shape[2]
+    for b in range(target.size):
+        total = weight.dtype.type(0)
+        for q in range(taps):
+            plane = weight.dtype.type(0)
+            for r in range(taps):
+                s = base[b] + (q * g.image[1] + r) * g.image[2]
+                row = weight[2, b, 0] * load(source, s)
+                for k in range(1, taps):
+                    row += weight[2, b, k] * load(source, s + k)
+                plane += weight[1, b, r] * row
+            total += weight[0, b, q] * plane
+        store(target, b, total)
 
 
 @jitable
@@ -252,10 +282,10 @@ def pad_index(k, size, g):
 @jitable
 def edge(x, n, point, g, offsets, weights, taps, out):
     """One point in all channels from `taps` taps."""
-    plane = g.image[0] * g.image[1]
+    pixels = image_size(g)
     for c in range(g.channels):
-        source = (n * g.channels + c) * plane
-        total = out.dtype.type(0)
+        source = (n * g.channels + c) * pixels
+        total = weights.dtype.type(0)
         for t in range(taps):
-            total += weights[t] * x[source + offsets[t]]
-        out[(n * g.channels + c) * g.points + point] = total
+            total += weights[t] * load(x, source + offsets[t])
+        store(out, (n * g.channels + c) * g.points + point, total)

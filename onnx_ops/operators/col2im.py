@@ -6,14 +6,18 @@
 n: batch, c: channel, i: image axis, p: pixel in image_shape, k: position within block_shape (K of them in all),
 l: block, one of block_counts (L of them in all); k and l are flattened in row-major order. Nothing lands: 0.
 
-Source: ONNX operator specification, Col2Im-18.
+Booleans add up to "or", strings one after the other in ascending (k, l).
+
+Sources: ONNX operator specification, Col2Im-18; OpenVINO operation specification, Col2Im-15, which is the same for two
+image axes and has other names (and takes a dilation of 0, which is refused here).
 """
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
-from ..dtypes import INTEGERS
+from .. import dtypes
 from ..errors import OpError, refuse
 from ..kernels.col2im import BAND, col2im
 from ..kernels.jit import jitable
@@ -133,14 +137,13 @@ def reference(parameters, x, image_shape, block_shape):
     fields = (parameters.strides, parameters.dilations, parameters.pads_begin, parameters.pads_end)
     stride, dilation, begin, end = (np.asarray(f[:d]) for f in fields)
     counts = (image + begin + end - dilation * (block - 1) - 1) // stride + 1
-    if x.dtype.kind == "f":
-        x = x.astype(np.float64)
+    x = dtypes.widest(x)
     x = x.reshape(x.shape[0], -1 if x.size else x.shape[1] // math.prod(block), *block, *counts)
-    y = np.zeros((*x.shape[:2], *(image + begin + end)), x.dtype)
+    y = np.full((*x.shape[:2], *(image + begin + end)), dtypes.zero(x), x.dtype)
     for k in np.ndindex(*block):
         first = k * dilation
         pixels = tuple(map(slice, first, first + (counts - 1) * stride + 1, stride))
-        y[(..., *pixels)] += x[(slice(None), slice(None), *k)]
+        y[(..., *pixels)] = y[(..., *pixels)] + x[(slice(None), slice(None), *k)]
     return y[(..., *map(slice, begin, begin + image))]
 
 
@@ -156,22 +159,77 @@ def infer(shapes, values):
     return [batch, columns // math.prod(block) if known else None, *image]
 
 
-OPERATORS = (
-    Operator(
-        domain="",
-        name="Col2Im",
-        since_version=18,
-        inputs=(Input("input", "T"), Input("image_shape", "I", values=True), Input("block_shape", "I", values=True)),
-        output="T",
-        types={"T": ("float32", "float64", *INTEGERS), "I": ("int64",)},
-        attributes=(Attribute("dilations", "ints"), Attribute("pads", "ints"), Attribute("strides", "ints")),
-        parameters=PARAMETERS,
-        geometry=GEOMETRY,
-        resolve=resolve,
-        lengths=lengths,
-        plan=plan,
-        kernel=lambda parameters: col2im,
-        reference=reference,
-        infer=infer,
-    ),
+COL2IM = Operator(
+    domain="",
+    name="Col2Im",
+    versions=(18,),
+    ranks=(3,),
+    inputs=(Input("input", "T"), Input("image_shape", "I", values=True), Input("block_shape", "I", values=True)),
+    output="T",
+    types={"T": dtypes.ALL, "I": ("int64",)},
+    attributes=(Attribute("dilations", "ints"), Attribute("pads", "ints"), Attribute("strides", "ints")),
+    parameters=PARAMETERS,
+    geometry=GEOMETRY,
+    resolve=resolve,
+    lengths=lengths,
+    plan=plan,
+    kernel=lambda parameters: col2im,
+    reference=reference,
+    infer=infer,
 )
+
+
+def resolve_openvino(strides, dilations, pads_begin, pads_end):
+    for name, values in (("pads_begin", pads_begin), ("pads_end", pads_end)):
+        if values is not None and (len(values) != 2 or not all(0 <= v <= LIMIT for v in values)):
+            raise OpError(name, list(values), "must be two numbers in [0, 2**40]")
+    for name, values in (("strides", strides), ("dilations", dilations)):
+        if values is not None and len(values) != 2:
+            raise OpError(name, list(values), "must be two numbers in [1, 2**40]")
+    return resolve(dilations or (1, 1), (*(pads_begin or (0, 0)), *(pads_end or (0, 0))), strides or (1, 1))
+
+
+@jitable
+def plan_openvino(parameters, shapes, g):
+    x, image_shape, block_shape = shapes
+    if len(x) != 2:
+        return plan(parameters, shapes, g)
+    batched = np.empty(3, np.int64)
+    batched[0], batched[1:] = 1, x
+    if plan(parameters, (batched, image_shape, block_shape), g) != 0:
+        return 1
+    g.rank -= 1
+    for i in range(g.rank):
+        g.shape[i] = g.shape[i + 1]
+    return 0
+
+
+def reference_openvino(parameters, x, image_shape, block_shape):
+    if x.ndim == 2:
+        return reference(parameters, x[None], image_shape, block_shape)[0]
+    return reference(parameters, x, image_shape, block_shape)
+
+
+def infer_openvino(shapes, values):
+    x, *_ = shapes
+    if not x:
+        return None
+    shape = infer([x if len(x) == 3 else [1, *x], [2], [2]], values)
+    return shape if len(x) == 3 else shape[1:]
+
+
+OPENVINO = replace(
+    COL2IM,
+    domain="org.openvinotoolkit",
+    versions=(1,),
+    ranks=(2, 3),
+    inputs=(Input("data", "T"), Input("output_size", "I", values=True), Input("kernel_size", "I", values=True)),
+    types={"T": dtypes.ALL, "I": ("int32", "int64")},
+    attributes=tuple(Attribute(name, "ints") for name in ("strides", "dilations", "pads_begin", "pads_end")),
+    resolve=resolve_openvino,
+    plan=plan_openvino,
+    reference=reference_openvino,
+    infer=infer_openvino,
+    terms={"input": "data", "image_shape": "output_size", "block_shape": "kernel_size"},
+)
+OPERATORS = (COL2IM, OPENVINO)

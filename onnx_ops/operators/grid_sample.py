@@ -1,4 +1,4 @@
-"""GridSample: an image read at the places that a grid names (PyTorch's `grid_sample`), for 2 image axes.
+"""GridSample: an image read at the places that a grid names (PyTorch's `grid_sample`), for 2 or 3 image axes.
 
     y[n, c, o] = sum over taps t of  prod_i weight_i[t_i] * x[n, c, tap_1[t_1], ..., tap_d[t_d]]
 
@@ -17,51 +17,73 @@ and, by padding_mode, what lies outside of the image: `zeros` leaves such taps o
 (under cubic: each tap) to the border, or mirror it there: at the centres of the border pixels if align_corners, else
 at their outer edges. A coordinate without meaning (NaN; under reflection also an infinity) has no taps: y is 0.
 
-Sources: the operator documentation of com.microsoft GridSample-1; PyTorch's grid_sample.
+In ai.onnx a kernel can't learn the version of its node, so each knows the names of modes of all versions, and 3 image
+axes. Images of integers, booleans, strings and complex numbers can be read with mode nearest only.
+
+Sources: ONNX operator specification, GridSample-16, -20 and -22; onnxruntime's operator documentation, com.microsoft
+GridSample-1; PyTorch's grid_sample.
 """
 
 import itertools
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
+from .. import dtypes
 from ..errors import OpError, refuse
 from ..kernels import grid_sample as kernels
 from ..kernels.jit import jitable
 from ..operator import Attribute, Input, Operator, geometry, words
 
-MODES = {"nearest": kernels.nearest, "bilinear": kernels.linear, "bicubic": kernels.cubic}
+NEAREST, LINEAR, CUBIC = range(3)
+KERNELS = (kernels.nearest, kernels.linear, kernels.cubic)
+MODES = {"nearest": NEAREST, "bilinear": LINEAR, "bicubic": CUBIC}
+NEWER_MODES = {**MODES, "linear": LINEAR, "cubic": CUBIC}
 PADDING_MODES = ("zeros", "border", "reflection")  # in the order of kernels.ZEROS, BORDER, REFLECTION
 ELEMENTS = 2**60  # of any tensor
 WORK = 2**13  # outputs computed by one tile, some 10 us
 
-PARAMETERS = words(mode=None, padding_mode=None, align_corners=None)
+PARAMETERS = words(mode=None, padding_mode=None, align_corners=None, axes=None)
 GEOMETRY = geometry(
     batch=None, channels=None, axes=None, points=None, blocks=None, image=3, padding_mode=None, align_corners=None
 )
 
 
-def resolve(mode, padding_mode, align_corners):
-    """The names as numbers: their positions in MODES and PADDING_MODES."""
-    for name, value, known in (("mode", mode, MODES), ("padding_mode", padding_mode, PADDING_MODES)):
+def resolve(modes, axes, mode, padding_mode, align_corners):
+    """The names as numbers. `modes` are those that the domain knows, `axes` the most that it allows."""
+    for name, value, known in (("mode", mode, modes), ("padding_mode", padding_mode, PADDING_MODES)):
         if value not in known:
             raise OpError(name, repr(value), f"must be one of {', '.join(known)}")
     if align_corners not in (0, 1):
         raise OpError("align_corners", align_corners, "must be 0 or 1")
     return {
-        "mode": list(MODES).index(mode),
+        "mode": modes[mode],
         "padding_mode": PADDING_MODES.index(padding_mode),
         "align_corners": align_corners,
+        "axes": axes,
     }
+
+
+def allows(parameters, signature):
+    if parameters.mode != NEAREST and signature["T1"] not in dtypes.FLOATS:
+        raise OpError(
+            "dtype of X", signature["T1"], f"must be one of {', '.join(dtypes.FLOATS)} unless mode is nearest"
+        )
 
 
 @jitable
 def plan(parameters, shapes, g):
     x, grid = shapes
     axes = len(x) - 2
-    if axes != 2:
-        return refuse("shape of X", x, "must have rank 4: [N, C, H, W]")
+    if axes != 2 and axes != parameters.axes:
+        if parameters.axes == 2:
+            return refuse("shape of X", x, "must have rank 4: [N, C, H, W]")
+        return refuse("shape of X", x, "must have rank 4 or 5: [N, C, H, W] or [N, C, D, H, W]")
     if len(grid) != len(x):
-        return refuse("shape of Grid", grid, "must have rank 4: [N, H_out, W_out, 2]")
+        if axes == 2:
+            return refuse("shape of Grid", grid, "must have rank 4: [N, H_out, W_out, 2]")
+        return refuse("shape of Grid", grid, "must have rank 5: [N, D_out, H_out, W_out, 3]")
     if grid[0] != x[0]:
         return refuse("shape of Grid", grid, "axis 0 must be the batch size N of X,", x[0])
     if grid[axes + 1] != axes:
@@ -86,7 +108,7 @@ def plan(parameters, shapes, g):
 
 def reference(parameters, x, grid):
     """The formula, tap by tap: coordinates step by step in their own dtype, weights and sums in float64."""
-    mode, padding_mode = list(MODES)[parameters.mode], PADDING_MODES[parameters.padding_mode]
+    mode, padding_mode = parameters.mode, PADDING_MODES[parameters.padding_mode]
     align_corners = bool(parameters.align_corners)
     coordinate = np.float64 if grid.dtype == np.float64 else np.float32
     image = x.shape[2:]
@@ -94,30 +116,31 @@ def reference(parameters, x, grid):
     with np.errstate(invalid="ignore", over="ignore"):
         for size, g in zip(image, np.moveaxis(grid, -1, 0)[::-1], strict=True):
             p = unnormalize(g.astype(coordinate), coordinate(size), align_corners)
-            if mode != "bicubic":
+            if mode != CUBIC:
                 p = pad(p, size, padding_mode, align_corners)
             elif padding_mode == "reflection":
                 p = np.fmod(p, coordinate(max(1, 2 * (size - align_corners))))  # exact; the mirror image repeats
             p = np.where(np.isnan(p), p, np.clip(p, -2 * size - 4, 2 * size + 4))
-            first = np.rint(p) if mode == "nearest" else np.floor(p)
+            first = np.rint(p) if mode == NEAREST else np.floor(p)
             f = (p - first).astype(np.float64)
             exists = ~np.isnan(p)
             first = np.where(exists, first, 0).astype(np.int64)
             taps.append([])
             for offset, weight in WEIGHTS[mode](f):
                 index = first + offset
-                if mode == "bicubic":
+                if mode == CUBIC:
                     index = pad_index(index, size, padding_mode, align_corners)
                 inside = exists & (index >= 0) & (index < size)
                 taps[-1].append((np.where(inside, index, 0), inside, weight))
-        total = 0
-        x = x.astype(np.float64) if x.dtype.kind == "f" else x
+        x = dtypes.widest(x)
+        total = np.full((*x.shape[:2], *grid.shape[1:-1]), dtypes.zero(x), x.dtype)
         batch = np.arange(len(x)).reshape(-1, *[1] * len(image))
         for combination in itertools.product(*taps):
             indices, inside, weights = zip(*combination, strict=True)
             values = np.moveaxis(x[(batch, slice(None), *indices)], -1, 1)  # [N, C, *output image]
             inside, weight = (np.expand_dims(v, 1) for v in (np.logical_and.reduce(inside), np.prod(weights, axis=0)))
-            total = total + np.where(inside, values if mode == "nearest" else values * weight, x.dtype.type(0))
+            values = values if mode == NEAREST else values * weight
+            total = total + np.where(inside, values, dtypes.zero(x)).astype(x.dtype)
     return total
 
 
@@ -162,9 +185,9 @@ def cubic_weights(f):
 
 # mode -> (fraction -> (offset of the tap, its weight), ...)
 WEIGHTS = {
-    "nearest": lambda f: ((0, np.ones_like(f)),),
-    "bilinear": lambda f: ((0, 1 - f), (1, f)),
-    "bicubic": cubic_weights,
+    NEAREST: lambda f: ((0, np.ones_like(f)),),
+    LINEAR: lambda f: ((0, 1 - f), (1, f)),
+    CUBIC: cubic_weights,
 }
 
 
@@ -176,25 +199,35 @@ def infer(shapes, values):
     return [grid[0] if x[0] is None else x[0], x[1], *grid[1:-1]]
 
 
-OPERATORS = (
-    Operator(
-        domain="com.microsoft",
-        name="GridSample",
-        since_version=1,
-        inputs=(Input("X", "T"), Input("Grid", "T")),
-        output="T",
-        types={"T": ("float32", "float64")},
-        attributes=(
-            Attribute("mode", "string", "bilinear"),
-            Attribute("padding_mode", "string", "zeros"),
-            Attribute("align_corners", "int", 0),
-        ),
-        parameters=PARAMETERS,
-        geometry=GEOMETRY,
-        resolve=resolve,
-        plan=plan,
-        kernel=lambda parameters: list(MODES.values())[parameters.mode],
-        reference=reference,
-        infer=infer,
+ONNX = Operator(
+    domain="",
+    name="GridSample",
+    versions=(16, 20, 22),
+    ranks=(4, 5),
+    inputs=(Input("X", "T1"), Input("Grid", "T2")),
+    output="T1",
+    types={"T1": dtypes.ALL, "T2": dtypes.FLOATS},
+    attributes=(
+        Attribute("mode", "string", "bilinear"),
+        Attribute("padding_mode", "string", "zeros"),
+        Attribute("align_corners", "int", 0),
     ),
+    parameters=PARAMETERS,
+    geometry=GEOMETRY,
+    resolve=partial(resolve, NEWER_MODES, 3),
+    allows=allows,
+    plan=plan,
+    kernel=lambda parameters: KERNELS[parameters.mode],
+    copies=lambda parameters: parameters.mode == NEAREST,
+    reference=reference,
+    infer=infer,
 )
+MICROSOFT = replace(
+    ONNX,
+    domain="com.microsoft",
+    versions=(1,),
+    ranks=(4,),
+    types={"T1": dtypes.FLOATS, "T2": dtypes.FLOATS},
+    resolve=partial(resolve, MODES, 2),
+)
+OPERATORS = (ONNX, MICROSOFT)

@@ -16,10 +16,17 @@ OFFSETS = {
     "CustomOpDomain_Add": 216,  # (OrtCustomOpDomain*, OrtCustomOp*)
     "AddCustomOpDomain": 224,  # (OrtSessionOptions*, OrtCustomOpDomain*)
     "GetTensorMutableData": 408,  # (OrtValue*, void** out)
+    "FillStringTensor": 416,  # (OrtValue*, char** strings, size_t count)
+    "GetStringTensorDataLength": 424,  # (OrtValue*, size_t* out): bytes of all strings
+    "GetStringTensorContent": 432,  # (OrtValue*, void* out, size_t bytes, size_t* offsets, size_t count)
     "CastTypeInfoToTensorInfo": 440,  # (OrtTypeInfo*, OrtTensorTypeAndShapeInfo** out), borrowed
+    "CreateTensorTypeAndShapeInfo": 456,  # (OrtTensorTypeAndShapeInfo** out)
+    "SetTensorElementType": 464,  # (OrtTensorTypeAndShapeInfo*, enum)
+    "SetDimensions": 472,  # (OrtTensorTypeAndShapeInfo*, int64_t* dims, size_t count)
     "GetTensorElementType": 480,  # (OrtTensorTypeAndShapeInfo*, enum* out)
     "GetDimensionsCount": 488,  # (OrtTensorTypeAndShapeInfo*, size_t* out)
     "GetDimensions": 496,  # (OrtTensorTypeAndShapeInfo*, int64_t* out, size_t count)
+    "GetSymbolicDimensions": 504,  # (OrtTensorTypeAndShapeInfo*, char** out, size_t count), borrowed; "" if none
     "GetTensorTypeAndShape": 520,  # (OrtValue*, OrtTensorTypeAndShapeInfo** out)
     "KernelInfoGetAttribute_int64": 688,  # (OrtKernelInfo*, char* name, int64_t* out)
     "KernelInfoGetAttribute_string": 696,  # (OrtKernelInfo*, char* name, char* out, size_t* size)
@@ -34,6 +41,9 @@ OFFSETS = {
     "HasSessionConfigEntry": 1896,  # (OrtSessionOptions*, char* key, int* out)
     "KernelInfo_GetNodeName": 1952,  # (OrtKernelInfo*, char* out, size_t* size)
     "KernelInfoGetConstantInput_tensor": 1992,  # (OrtKernelInfo*, size_t index, int* constant, OrtValue** out)
+    "ShapeInferContext_GetInputTypeShape": 2144,  # (ctx*, size_t index, OrtTensorTypeAndShapeInfo** out), borrowed
+    "ShapeInferContext_SetOutputTypeShape": 2160,  # (ctx*, size_t index, OrtTensorTypeAndShapeInfo*)
+    "SetSymbolicDimensions": 2168,  # (OrtTensorTypeAndShapeInfo*, char** names, size_t count)
     # (OrtKernelContext*, void (*fn)(void*, size_t), size_t total, size_t num_batch, void*); num_batch 0: ORT decides
     "KernelContext_ParallelFor": 2192,
 }
@@ -98,8 +108,10 @@ class Api:
         return out.value
 
     def dimensions(self, info):
-        """Of an OrtTensorTypeAndShapeInfo*; -1 where unknown."""
+        """Of an OrtTensorTypeAndShapeInfo*: integers, or names, or None where unknown."""
         rank = self.get("GetDimensionsCount", info, kind=C.c_size_t)
-        found = (C.c_int64 * max(rank, 1))()
-        self.GetDimensions(info, found, C.c_size_t(rank))
-        return list(found)[:rank]
+        sizes, names = (C.c_int64 * max(rank, 1))(), (C.c_char_p * max(rank, 1))()
+        self.GetDimensions(info, sizes, C.c_size_t(rank))
+        self.GetSymbolicDimensions(info, names, C.c_size_t(rank))
+        known = zip(list(sizes)[:rank], list(names)[:rank], strict=True)
+        return [size if size >= 0 else (name or b"").decode() or None for size, name in known]

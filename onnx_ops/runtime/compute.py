@@ -33,6 +33,8 @@ def compute():
         s = carray(state, (1,), STATE)[0]
         memory = stack(words)
         c = carray(memory, (1,), call)[0]
+        if s.tile == 0:
+            return ccall(s.slow, (state, context))
         at, value, info = address(memory), 0, 0
         for k in range(s.inputs):
             status = ccall(s.KernelContext_GetInput, (context, k, at + scratch_at))

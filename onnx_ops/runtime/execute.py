@@ -47,12 +47,13 @@ def explain(operator, parameters, arrays):
 
 
 def compiled(operator, parameters, signature):
-    """The compiled plan and tile for these parameters and element types."""
+    """The compiled plan and tile for these parameters and element types; no tile for types that kernels can't see."""
     from ..kernels import entry
 
+    storage = operator.storage(Record(parameters[0]), signature)
     plan = entry.plan(operator.plan, tuple(range(len(operator.inputs))), operator.parameters, operator.geometry)
     kernel = operator.kernel(Record(parameters[0]))
-    return plan, entry.tile(kernel, operator.storage(signature), operator.tensors, operator.geometry)
+    return plan, storage and entry.tile(kernel, storage, operator.tensors, operator.geometry)
 
 
 def output_rank(operator, arrays):
@@ -73,9 +74,10 @@ def have_numba():
 
 def run_reference(operator, parameters, arrays):
     """`run` in plain NumPy: slow."""
-    signature = signature_of(operator, arrays)
+    dtype = dtypes.TABLE[signature_of(operator, parameters, arrays)[operator.output]].numpy
     check(operator, parameters, arrays)
-    return operator.reference(Record(parameters[0]), *arrays).astype(signature[operator.output], order="C")
+    with np.errstate(over="ignore", invalid="ignore"):
+        return operator.reference(Record(parameters[0]), *arrays).astype(dtype, order="C")
 
 
 def run(operator, parameters, arrays, threads=None, empty=np.empty):
@@ -84,8 +86,10 @@ def run(operator, parameters, arrays, threads=None, empty=np.empty):
         return run_reference(operator, parameters, arrays)
     from ..kernels.entry import call_dtype
 
-    signature = signature_of(operator, arrays)
+    signature = signature_of(operator, parameters, arrays)
     plan, tile = compiled(operator, parameters, signature)
+    if tile is None:
+        return run_reference(operator, parameters, arrays)
     call = np.zeros(1, call_dtype(operator.geometry))
     with named(operator):
         for k, values in enumerate(shapes(operator, arrays)):
@@ -102,16 +106,18 @@ def run(operator, parameters, arrays, threads=None, empty=np.empty):
     return out
 
 
-def signature_of(operator, arrays):
+def signature_of(operator, parameters, arrays):
     """{type variable: element type} of these inputs; raises OpError."""
     found = {}
     for i, array in zip(operator.inputs, arrays, strict=True):
-        name = array.dtype.name
+        name = dtypes.name_of(array)
         if name not in operator.types[i.type]:
             rule = f"must be one of {', '.join(operator.types[i.type])}"
             raise OpError(f"dtype of {i.name}", name, rule, operator.title)
         if found.setdefault(i.type, name) != name:
             raise OpError(f"dtype of {i.name}", name, f"must be {found[i.type]} as before", operator.title)
+    with named(operator):
+        operator.allows(Record(parameters[0]), found)
     return found
 
 

@@ -32,7 +32,8 @@ _errors = {}  # number of a run that is under way -> the first error in one of i
 class Output:
     """An array in the form in which onnxruntime-extensions takes results, which must not become a list on the way.
 
-    It calls `.shape` and `.flatten().tolist()`, and copies from the buffer of whatever that is.
+    It calls `.shape` and `.flatten().tolist()`, and copies from the buffer of whatever that is; strings, which have no
+    buffer, it takes from a list.
     """
 
     def __init__(self, array):
@@ -42,7 +43,7 @@ class Output:
         return self
 
     def tolist(self):
-        return self.array
+        return self.array.ravel().tolist() if self.array.dtype.hasobject else self.array
 
 
 def register(options):

@@ -10,6 +10,9 @@ to free modules: everything it may call or read is immortal, and kernel state is
 import ctypes as C
 import functools
 import importlib.util
+import itertools
+import logging
+import math
 import sys
 import threading
 
@@ -20,7 +23,7 @@ from ..errors import OpError, named
 from ..operator import MAX_INPUTS, Record
 from ..operators import OPERATORS
 from . import abi
-from .execute import compiled, explain, have_numba, seen
+from .execute import compiled, explain, have_numba, run_reference, seen
 
 POINTER = C.c_void_p
 API = (
@@ -38,6 +41,8 @@ _api = None  # set when ONNX Runtime calls `hook` for the first time; the same f
 _domains = {}  # domain -> OrtCustomOpDomain*, one per process, never released
 _custom_ops = []  # (operator, signature) by number
 _lock = threading.RLock()
+_unknown_dimensions = itertools.count()
+log = logging.getLogger("onnx_ops")
 _wanted = threading.local()  # the domains that the next registration on this thread is for
 
 
@@ -132,43 +137,93 @@ def _domain(name):
     return _domains[name]
 
 
+@callback(C.c_int, POINTER, C.c_size_t)
+def required(op, index):
+    """Of inputs and outputs: neither optional nor variadic, and in ordinary memory."""
+    return 0
+
+
+@functools.cache
+def constant(value, restype=C.c_int):
+    """A callback that takes the OrtCustomOp and returns this."""
+    return callback(restype, POINTER)(lambda op: value)
+
+
+@functools.cache
+def text(value):
+    """A callback that takes the OrtCustomOp and returns this string."""
+    return constant(C.cast(immortal(C.c_char_p(value)), POINTER).value, POINTER)
+
+
+@functools.cache
+def choice(values):
+    """A callback that takes the OrtCustomOp and an index and returns the value there."""
+    return callback(C.c_int, POINTER, C.c_size_t)(lambda op, index: values[index])
+
+
+@functools.cache
+def inference(operator):
+    """InferOutputShapeFn: what is known of the output before any input is there."""
+
+    def infer(op, context):
+        try:
+            count = len(operator.inputs)
+            infos = [_api.get("ShapeInferContext_GetInputTypeShape", context, C.c_size_t(k)) for k in range(count)]
+            # An unknown rank looks like rank 0.
+            shape = operator.infer([_api.dimensions(info) or None for info in infos], [None] * count)
+            if shape is not None:
+                source = infos[[i.type for i in operator.inputs].index(operator.output)]
+                set_output_shape(context, _api.get("GetTensorElementType", source, kind=C.c_int), shape)
+        except BaseException as error:  # ONNX Runtime ignores the status: without a shape the model still runs
+            log.warning("%s: shape inference: %s: %s", operator.title, type(error).__name__, error)
+
+    return callback(POINTER, POINTER, POINTER)(infer)
+
+
+def set_output_shape(context, element_type, shape):
+    # Without a name an unknown dimension would become a literal -1.
+    names = ["" if isinstance(d, int) else d or f"onnx_ops_{next(_unknown_dimensions)}" for d in shape]
+    sizes = [d if isinstance(d, int) else -1 for d in shape]
+    count = C.c_size_t(len(shape))
+    info = _api.get("CreateTensorTypeAndShapeInfo")
+    try:
+        _api.SetTensorElementType(info, C.c_int(element_type))
+        _api.SetDimensions(info, (C.c_int64 * len(shape))(*sizes), count)
+        _api.SetSymbolicDimensions(info, (C.c_char_p * len(shape))(*(n.encode() for n in names)), count)
+        _api.ShapeInferContext_SetOutputTypeShape(context, C.c_size_t(0), info)
+    finally:
+        _api.raw("ReleaseTensorTypeAndShapeInfo", info)
+
+
 def custom_op(operator, signature):
     """The OrtCustomOp for one combination of element types."""
     from .compute import compute
 
-    def text(value):
-        return C.cast(immortal(C.c_char_p(value)), POINTER).value
-
     number = len(_custom_ops)
     _custom_ops.append((operator, signature))
-    name, provider = text(operator.name.encode()), text(b"CPUExecutionProvider")
-    inputs = [dtypes.TABLE[signature[i.type]].onnx for i in operator.inputs]
-    output = dtypes.TABLE[signature[operator.output]].onnx
-    required = callback(C.c_int, POINTER, C.c_size_t)(lambda op, index: 0)
-    one = callback(C.c_int, POINTER)(lambda op: 1)
+    create = callback(POINTER, POINTER, POINTER, POINTER, C.POINTER(POINTER))
     return immortal(
         abi.OrtCustomOp(
             version=abi.OP_VERSION,
-            GetName=callback(POINTER, POINTER)(lambda op: name),
-            GetExecutionProviderType=callback(POINTER, POINTER)(lambda op: provider),
-            GetInputTypeCount=callback(C.c_size_t, POINTER)(lambda op: len(inputs)),
-            GetInputType=callback(C.c_int, POINTER, C.c_size_t)(lambda op, index: inputs[index]),
-            GetOutputTypeCount=callback(C.c_size_t, POINTER)(lambda op: 1),
-            GetOutputType=callback(C.c_int, POINTER, C.c_size_t)(lambda op, index: output),
+            GetName=text(operator.name.encode()),
+            GetExecutionProviderType=text(b"CPUExecutionProvider"),
+            GetInputTypeCount=constant(len(operator.inputs), C.c_size_t),
+            GetInputType=choice(tuple(dtypes.TABLE[signature[i.type]].onnx for i in operator.inputs)),
+            GetOutputTypeCount=constant(1, C.c_size_t),
+            GetOutputType=choice((dtypes.TABLE[signature[operator.output]].onnx,)),
             GetInputCharacteristic=required,
             GetOutputCharacteristic=required,
             GetInputMemoryType=required,
-            GetVariadicInputMinArity=one,
-            GetVariadicInputHomogeneity=one,
-            GetVariadicOutputMinArity=one,
-            GetVariadicOutputHomogeneity=one,
-            GetStartVersion=callback(C.c_int, POINTER)(lambda op: operator.since_version),
-            GetEndVersion=callback(C.c_int, POINTER)(lambda op: 2**31 - 1),
-            CreateKernelV2=callback(POINTER, POINTER, POINTER, POINTER, C.POINTER(POINTER))(
-                functools.partial(create_kernel, number)
-            ),
+            GetVariadicInputMinArity=constant(1),
+            GetVariadicInputHomogeneity=constant(1),
+            GetVariadicOutputMinArity=constant(1),
+            GetVariadicOutputHomogeneity=constant(1),
+            GetStartVersion=constant(operator.versions[0]),
+            GetEndVersion=constant(2**31 - 1),
+            CreateKernelV2=create(functools.partial(create_kernel, number)),
             KernelComputeV2=immortal(compute()).address,
             KernelDestroy=libc_free(),
+            InferOutputShapeFn=inference(operator),
         )
     )
 
@@ -195,12 +250,13 @@ def create_kernel(number, op, api, info, out):
         with named(operator, node.value.decode(errors="replace")):
             parameters = operator.resolved({a.name: attribute(info, a) for a in operator.attributes})
             check_early(operator, Record(parameters[0]), info)
+            operator.allows(Record(parameters[0]), signature)
             plan, tile = map(immortal, compiled(operator, parameters, signature))
         state = np.zeros(1, STATE)
         for name in API:
             state[name] = _api.address(name)
         memory = libc().malloc(STATE.itemsize + parameters.nbytes)
-        state["slow"], state["plan"], state["tile"] = slow, plan.address, tile.address
+        state["slow"], state["plan"], state["tile"] = slow, plan.address, tile.address if tile else 0
         state["parameters"], state["custom_op"], state["inputs"] = memory + STATE.itemsize, number, len(operator.inputs)
         for k, i in enumerate(operator.inputs):
             state["values"][0, k] = dtypes.TABLE[signature[i.type]].numpy.itemsize if i.values else 0
@@ -254,33 +310,54 @@ def check_early(operator, parameters, info):
         _api.raw("ReleaseTypeInfo", type_info)
         if not i.values:
             # ONNX Runtime reports an unknown rank as rank 0.
-            known.append(np.array(dims, np.int64) if dims and -1 not in dims else None)
+            known.append(np.array(dims, np.int64) if dims and all(isinstance(d, int) for d in dims) else None)
             continue
         constant, value = C.c_int(), POINTER()
         _api.KernelInfoGetConstantInput_tensor(info, C.c_size_t(k), C.byref(constant), C.byref(value))
         known.append(seen(i, tensor(value.value)) if constant.value else None)
-        known_lengths.append(len(known[-1]) if constant.value else dims[0] if len(dims) == 1 and dims[0] >= 0 else None)
+        known_lengths.append(
+            len(known[-1]) if constant.value else dims[0] if len(dims) == 1 and isinstance(dims[0], int) else None
+        )
     operator.lengths(parameters, known_lengths)
     if all(s is not None for s in known):
         operator.plan(parameters, known, Record(np.zeros(1, operator.geometry)[0]))
 
 
 def tensor(value):
-    """An OrtValue* as a NumPy array over its memory, for as long as ONNX Runtime keeps it."""
+    """An OrtValue* as a NumPy array over its memory, for as long as ONNX Runtime keeps it; of strings, a copy."""
     info = _api.get("GetTensorTypeAndShape", value)
     dims, number = _api.dimensions(info), _api.get("GetTensorElementType", info, kind=C.c_int)
     _api.raw("ReleaseTensorTypeAndShapeInfo", info)
     dtype = next(t.numpy for t in dtypes.TABLE.values() if t.onnx == number)
     if 0 in dims:
         return np.empty(dims, dtype)
+    if dtype.hasobject:
+        return strings(value, math.prod(dims)).reshape(dims)
     nbytes = int(np.prod(dims, dtype=object)) * dtype.itemsize
     memory = (C.c_char * nbytes).from_address(_api.get("GetTensorMutableData", value))
     return np.frombuffer(memory, dtype).reshape(dims)
 
 
+def strings(value, count):
+    size = _api.get("GetStringTensorDataLength", value, kind=C.c_size_t)
+    text, offsets = C.create_string_buffer(size + 1), (C.c_size_t * (count + 1))()
+    _api.GetStringTensorContent(value, text, C.c_size_t(size), offsets, C.c_size_t(count))
+    offsets[count] = size
+    found = np.empty(count, object)
+    found[:] = [text.raw[a:b].decode(errors="surrogateescape") for a, b in itertools.pairwise(offsets)]
+    return found
+
+
+def write_strings(context, array):
+    dims = (C.c_int64 * max(array.ndim, 1))(*array.shape)
+    value = _api.get("KernelContext_GetOutput", context, C.c_size_t(0), dims, C.c_size_t(array.ndim))
+    text = [s.encode(errors="surrogateescape") for s in array.ravel()]
+    _api.FillStringTensor(value, (C.c_char_p * max(len(text), 1))(*text), C.c_size_t(len(text)))
+
+
 @callback(POINTER, POINTER, POINTER)
 def slow(state_at, context):
-    """For a call that `compute` has refused: say why."""
+    """For a call that `compute` leaves to Python: strings, and whatever the plan refuses, to say why."""
     title = "onnx_ops"
     try:
         state = np.frombuffer((C.c_char * STATE.itemsize).from_address(state_at), STATE)[0]
@@ -290,6 +367,10 @@ def slow(state_at, context):
         arrays = [
             tensor(_api.get("KernelContext_GetInput", context, C.c_size_t(k))) for k in range(len(operator.inputs))
         ]
-        explain(operator, np.frombuffer(parameters, operator.parameters), arrays)
+        parameters = np.frombuffer(parameters, operator.parameters)
+        if state["tile"]:
+            explain(operator, parameters, arrays)
+        write_strings(context, run_reference(operator, parameters, arrays))
+        return None
     except BaseException as error:
         return failed(error, title)

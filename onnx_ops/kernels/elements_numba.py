@@ -1,0 +1,147 @@
+"""elements.py for compiled code: by the type of the array, at no cost."""
+
+import platform
+
+import llvmlite.binding
+import numpy as np
+from llvmlite import ir
+from numba import config, types
+from numba.extending import intrinsic, overload, register_jitable
+
+from . import elements
+from .jit import FLAGS
+
+
+def _reinterpret(source, target, through):
+    """A scalar's bits as another type's."""
+
+    @intrinsic
+    def reinterpret(typing, value):
+        def codegen(context, builder, signature, values):
+            return through(builder, values[0])
+
+        return target(source), codegen
+
+    return reinterpret
+
+
+FLOAT, HALF, I16, I32 = ir.FloatType(), ir.HalfType(), ir.IntType(16), ir.IntType(32)
+bits_of_float = _reinterpret(types.float32, types.uint32, lambda b, v: b.bitcast(v, I32))
+float_of_bits = _reinterpret(types.uint32, types.float32, lambda b, v: b.bitcast(v, FLOAT))
+widen_half_by_hardware = _reinterpret(types.uint16, types.float32, lambda b, v: b.fpext(b.bitcast(v, HALF), FLOAT))
+narrow_half_by_hardware = _reinterpret(types.float32, types.uint16, lambda b, v: b.bitcast(b.fptrunc(v, HALF), I16))
+
+
+@register_jitable(**FLAGS)
+def widen_half_by_bits(half):
+    """float16 to float32 without an instruction for it: the exponent's bias is 15 there, 127 here."""
+    magnitude = np.uint32(half & np.uint16(0x7FFF)) << np.uint32(13)
+    sign = np.uint32(half & np.uint16(0x8000)) << np.uint32(16)
+    if magnitude >= np.uint32(0x0F800000):  # infinity or NaN
+        return float_of_bits(np.uint32(sign | magnitude | np.uint32(0x7F800000)))
+    return float_of_bits(np.uint32(sign | bits_of_float(float_of_bits(np.uint32(magnitude)) * np.float32(2.0**112))))
+
+
+@register_jitable(**FLAGS)
+def narrow_half_by_bits(value):
+    """float32 to float16, to nearest, ties to even, without an instruction for it."""
+    bits = bits_of_float(value)
+    sign = np.uint16((bits >> np.uint32(16)) & np.uint32(0x8000))
+    magnitude = np.uint32(bits & np.uint32(0x7FFFFFFF))
+    if magnitude > np.uint32(0x7F800000):  # NaN, made quiet
+        return np.uint16(sign | np.uint16(0x7E00) | np.uint16((magnitude >> np.uint32(13)) & np.uint32(0x1FF)))
+    if magnitude >= np.uint32(0x47800000):  # 65536 and more
+        return np.uint16(sign | np.uint16(0x7C00))
+    if magnitude < np.uint32(0x38800000):  # subnormal: adding 0.5 moves the last bit that counts to the end
+        shifted = bits_of_float(float_of_bits(magnitude) + np.float32(0.5))
+        return np.uint16(sign | np.uint16(shifted - np.uint32(0x3F000000)))
+    odd = (magnitude >> np.uint32(13)) & np.uint32(1)
+    rounded = np.uint32(magnitude - np.uint32(0x38000000) + np.uint32(0xFFF) + odd)
+    return np.uint16(sign | np.uint16(rounded >> np.uint32(13)))
+
+
+@register_jitable(**FLAGS)
+def widen_bfloat(bits):
+    return float_of_bits(np.uint32(np.uint32(bits) << np.uint32(16)))
+
+
+@register_jitable(**FLAGS)
+def narrow_bfloat(value):
+    """float32 to bfloat16, to nearest, ties to even."""
+    bits = bits_of_float(value)
+    odd = (bits >> np.uint32(16)) & np.uint32(1)
+    if np.uint32(bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000):  # NaN, made quiet
+        return np.uint16((bits >> np.uint32(16)) | np.uint32(0x40))
+    return np.uint16(np.uint32(bits + np.uint32(0x7FFF) + odd) >> np.uint32(16))
+
+
+def has_half_instructions():
+    """Whether the CPU that Numba compiles for converts float16 itself; LLVM would call a library that isn't there."""
+    if config.CPU_NAME or config.CPU_FEATURES is not None:
+        return "f16c" in (config.CPU_FEATURES or "")
+    if platform.machine().lower() in ("aarch64", "arm64"):
+        return True
+    return llvmlite.binding.get_host_cpu_features().get("f16c", False)
+
+
+if has_half_instructions():
+    widen_half, narrow_half = widen_half_by_hardware, narrow_half_by_hardware
+else:
+    widen_half, narrow_half = widen_half_by_bits, narrow_half_by_bits
+
+
+def _kind(array):
+    """The name of a 16-bit float, or None."""
+    return next(iter(array.dtype.fields)) if isinstance(array.dtype, types.Record) else None
+
+
+@overload(elements.load)
+def _(array, i):
+    return {
+        "float16": lambda array, i: widen_half(array[i].float16),
+        "bfloat16": lambda array, i: widen_bfloat(array[i].bfloat16),
+        None: lambda array, i: array[i],
+    }[_kind(array)]
+
+
+@overload(elements.store)
+def _(array, i, value):
+    def half(array, i, value):
+        array[i].float16 = narrow_half(value)
+
+    def bfloat(array, i, value):
+        array[i].bfloat16 = narrow_bfloat(value)
+
+    def same(array, i, value):
+        array[i] = value
+
+    return {"float16": half, "bfloat16": bfloat, None: same}[_kind(array)]
+
+
+@overload(elements.plus)
+def _(a, b):
+    return (lambda a, b: a | b) if isinstance(a, types.Boolean) else (lambda a, b: a + b)
+
+
+@overload(elements.zero)
+def _(array):
+    if isinstance(array.dtype, types.Boolean):
+        return lambda array: False
+    return (lambda array: np.float32(0)) if _kind(array) else (lambda array: array.dtype.type(0))
+
+
+@overload(elements.is_wide)
+def _(array):
+    return (lambda array: True) if _kind(array) else (lambda array: False)
+
+
+@overload(elements.empty_sums)
+def _(array, shape):
+    if _kind(array):
+        return lambda array, shape: np.empty(shape, np.float32)
+    return lambda array, shape: np.empty(shape, array.dtype)
+
+
+@overload(elements.sums)
+def _(array, scratch):
+    return (lambda array, scratch: scratch) if _kind(array) else (lambda array, scratch: array)

@@ -1,0 +1,192 @@
+"""What `onnx_ops.operators()` says there is, cell by cell."""
+
+import itertools
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from backends import BACKENDS, output_shape, quiet, run
+from cases import COL2IM, GRID_SAMPLE, OPENVINO, VOLUMES, Case, assert_close, drawn, model, reference
+from onnx import TensorProto, helper
+
+import onnx_ops
+from onnx_ops import dtypes
+
+MODES = {"": ("nearest", "linear", "cubic"), "com.microsoft": ("nearest", "bilinear", "bicubic")}
+
+
+def cells():
+    """(domain, name, version, rank, {type variable: element type}) of everything that the table lists."""
+    for o in onnx_ops.operators():
+        for version, rank, names in itertools.product(
+            o["versions"], o["ranks"], itertools.product(*o["dtypes"].values())
+        ):
+            if (o["name"], version, rank) != ("GridSample", 16, 5):  # ai.onnx had no volumes then
+                yield o["domain"], o["name"], version, rank, dict(zip(o["dtypes"], names, strict=True))
+
+
+def cases_of(domain, name, rank, types):
+    """What to run in a cell."""
+    if name == "Col2Im":
+        yield next(
+            c for c in COL2IM + OPENVINO if c.domain == domain and len(c.shapes[0]) == rank and len(c.attributes) > 2
+        )
+        return
+    out = (4, 5, 6)[: rank - 2]
+    shapes = ((2, 3, 5, 6, 4)[:rank], (2, *out, len(out)))
+    for mode in MODES[domain]:
+        if mode == "nearest" or types["T1"] in dtypes.FLOATS:
+            yield Case(mode, domain, name, shapes, {"mode": mode, "padding_mode": "border", "align_corners": 1}, 1.2)
+
+
+def identity(cell):
+    domain, name, version, rank, types = cell
+    return f"{domain or 'ai.onnx'}-{name}-{version}-rank{rank}-{'-'.join(types.values())}"
+
+
+@pytest.mark.parametrize("cell", list(cells()), ids=identity)
+def test_cell(cell, kernels_made):
+    domain, name, version, rank, types = cell
+    for case in cases_of(domain, name, rank, types):
+        first, *others = types.values()
+        grid_dtype, values_dtype = (others[0], "int64") if name == "GridSample" else (None, others[0])
+        inputs = case.inputs(first, grid_dtype, values_dtype)
+        opset = version if domain == "" else 21
+        proto = model(domain, name, inputs, case.attributes, opset=opset)
+        expected = reference(case, inputs)
+        if (first, grid_dtype) == ("string", "bfloat16"):
+            # ONNX Runtime's Python takes the one only as arrays, the other only as memory.
+            inputs[1] = cast_in_the_model(proto, inputs[1])
+        session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet())
+        assert_close(run(session, inputs, output_shape(case, inputs)), expected, first)
+        assert kernels_made.pop() == case.operator.title
+
+
+def cast_in_the_model(proto, grid):
+    """Let the model take the grid as float32."""
+    grid_input = proto.graph.input[1]
+    grid_input.type.tensor_type.elem_type = TensorProto.FLOAT
+    proto.graph.node[0].input[1] = "narrow"
+    proto.graph.node.insert(0, helper.make_node("Cast", [grid_input.name], ["narrow"], to=TensorProto.BFLOAT16))
+    return grid.astype(np.float32)
+
+
+BUILTIN_LACKS = [
+    *((COL2IM[1], t) for t in dtypes.ALL if t != "float32" and "16" not in t and "complex" not in t),
+    *((GRID_SAMPLE[6], t) for t in ("float64",)),
+    *((VOLUMES[12], t) for t in ("float32", "float64")),
+]
+
+
+@pytest.mark.parametrize(("case", "dtype"), BUILTIN_LACKS, ids=str)
+def test_the_builtin_kernels_lack_it(case, dtype):
+    """If one of these starts to pass, ONNX Runtime has learned something: say so in the docs."""
+    inputs = case.inputs(dtype)
+    proto = model(case.domain, case.op_type, inputs, case.attributes).SerializeToString()
+    with pytest.raises(Exception, match=r"(?i)not.implemented|invalid|type error|only support|not supported"):
+        run(ort.InferenceSession(proto, quiet()), inputs)
+    got = run(onnx_ops.InferenceSession(proto, quiet()), inputs)
+    assert_close(got, reference(case, inputs), dtype)
+
+
+@pytest.mark.parametrize("dtype", [t for t in dtypes.ALL if t not in ("float32", "float64")])
+@pytest.mark.parametrize(
+    "case",
+    [COL2IM[k] for k in (1, 2, 3, 5, 7, 10, 11, 12, 14)] + OPENVINO[:2] + VOLUMES[:4] + VOLUMES[18:20],
+    ids=str,
+)
+def test_other_types_on_every_backend(backend, case, dtype):
+    """Col2Im, and GridSample with mode nearest."""
+    if backend in (BACKENDS["native"], BACKENDS["extensions"], BACKENDS["lowered"]) and "complex" in dtype:
+        pytest.skip("ONNX Runtime has no complex tensors")
+    if backend is BACKENDS["reference"] and dtype == "bfloat16":
+        pytest.skip("onnx's evaluator has its own idea of bfloat16 arrays")
+    inputs = case.inputs(dtype, "float32")
+    assert_close(backend(case, inputs), reference(case, inputs), dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("case", COL2IM + GRID_SAMPLE[:18] + VOLUMES[:18] + OPENVINO, ids=str)
+def test_16_bits_are_the_rounded_float32_result(case, dtype):
+    """Summed in float32 and rounded once, to nearest, ties to even; on both session backends."""
+    narrow = dtypes.TABLE[dtype].numpy
+    inputs = case.inputs(dtype, "float32")
+    widened = [v.astype(np.float32) if v.dtype == narrow else v for v in inputs]
+    with np.errstate(over="ignore"):
+        expected = BACKENDS["function"](case, widened).astype(narrow)
+    for name in ("function", "native", "extensions"):
+        np.testing.assert_array_equal(BACKENDS[name](case, inputs).view(np.uint16), expected.view(np.uint16))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("case", GRID_SAMPLE[:18] + VOLUMES[:3], ids=str)
+def test_a_16_bit_grid_is_the_float32_grid_of_its_values(case, dtype):
+    x, grid = case.inputs("float32", dtype)
+    onnx_case = Case(case.name, "", case.op_type, case.shapes, case.attributes)
+    expected = BACKENDS["function"](onnx_case, [x, grid.astype(np.float32)])
+    for name in ("function", "native"):
+        np.testing.assert_array_equal(BACKENDS[name](onnx_case, [x, grid]), expected)
+
+
+def test_strings_come_in_ascending_order():
+    x = np.array([["a", "b"], ["c", "d"]], object).reshape(1, 2, 2)
+    y = onnx_ops.col2im(x, [3], [2])
+    assert y.tolist() == [[["a", "bc", "d"]]]
+    assert onnx_ops.col2im(x.astype(str), [5], [2], strides=[3]).tolist() == [[["a", "c", "", "b", "d"]]]
+
+
+def test_booleans_add_up_to_or_however_many():
+    x = np.ones((1, 32 * 32, 33 * 33), bool)
+    assert onnx_ops.col2im(x, [64, 64], [32, 32]).all()
+    x[:] = False
+    x[0, 5, 7] = True
+    assert onnx_ops.col2im(x, [64, 64], [32, 32]).sum() == 1
+
+
+def test_5d_cubic_is_4d_cubic_on_a_unit_axis():
+    rng = np.random.default_rng(0)
+    x, grid = rng.standard_normal((2, 3, 6, 7)), rng.uniform(-1.3, 1.3, (2, 5, 4, 2))
+    for position in range(3):
+        volume = np.expand_dims(x, 2 + position)
+        points = np.expand_dims(np.insert(grid, 2 - position, 0, axis=-1), 1)
+        for padding_mode, align_corners in itertools.product(("border", "reflection"), (0, 1)):
+            settings = {"mode": "cubic", "padding_mode": padding_mode, "align_corners": align_corners}
+            flat = onnx_ops.grid_sample(x, grid, **settings)
+            lifted = onnx_ops.grid_sample(volume, points, **settings)
+            np.testing.assert_allclose(lifted[:, :, 0], flat, atol=1e-14)
+
+
+def test_5d_cubic_is_separable():
+    """On a rectangular grid it is one cubic interpolation after the other, each a 4-D one along a single axis."""
+    rng = np.random.default_rng(1)
+    volume = rng.standard_normal((1, 1, 6, 7, 8))
+    axes = [rng.uniform(-1.2, 1.2, n) for n in (3, 4, 5)]
+    grid = np.stack(np.meshgrid(*axes, indexing="ij"), -1)[None, ..., ::-1]
+    settings = {"mode": "cubic", "padding_mode": "reflection", "align_corners": True}
+    got = onnx_ops.grid_sample(volume, np.ascontiguousarray(grid), **settings)
+    for axis, places in enumerate(axes):
+        lines = np.moveaxis(volume, 2 + axis, -1)
+        rows = lines.reshape(1, -1, 1, lines.shape[-1])
+        points = np.stack([places, np.zeros_like(places)], -1)[None, None]
+        sampled = onnx_ops.grid_sample(rows, points, **settings)
+        volume = np.moveaxis(sampled.reshape(*lines.shape[:-1], -1), -1, 2 + axis)
+    np.testing.assert_allclose(got, volume, atol=1e-13)
+
+
+def test_nearest_copies_bits():
+    """Not even the payload of a NaN changes."""
+    bits = np.arange(1, 65536, 97, dtype=np.uint16)
+    for dtype in ("float16", "bfloat16"):
+        x = bits.view(dtypes.TABLE[dtype].numpy).reshape(1, 1, 1, -1)
+        at = ((np.arange(bits.size) * 2 + 1) / bits.size - 1)[None, None, :, None]
+        grid = np.concatenate([at, np.zeros_like(at)], -1)
+        y = onnx_ops.grid_sample(x, grid, mode="nearest")
+        np.testing.assert_array_equal(y.view(np.uint16).ravel(), bits)
+
+
+def test_drawn_covers_the_range():
+    rng = np.random.default_rng(0)
+    for dtype in dtypes.INTEGERS:
+        values, info = drawn(rng, 4000, dtype).astype(object), np.iinfo(dtype)
+        assert min(values) < info.min + (info.max - info.min) * 0.05
+        assert max(values) > info.max - (info.max - info.min) * 0.05
