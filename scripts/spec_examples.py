@@ -47,6 +47,11 @@ def openvino_col2im(number, x_shape, image_shape, block_shape, **attributes):
     return col2im(f"col2im_openvino_{number}", x, image_shape, block_shape, y, **attributes)
 
 
+def unbatched(example):
+    (name, x), *others = example.inputs.items()
+    return replace(example, inputs={name: x[0], **dict(others)}, output=example.output[0])
+
+
 # fmt: off
 COL2IM = (
     col2im(
@@ -205,7 +210,26 @@ OPENVINO = (
     openvino_col2im(3, [12, 12, 1296], [32, 32], [2, 2], dilations=[2, 2], pads=[3, 3, 3, 3]),
 )
 
-EXAMPLES = (*COL2IM, *GRID_SAMPLE, *OPENVINO)
+
+def openvino_domain(example, **attributes):
+    """The example as OpenVINO has it: its own names, and everything int32."""
+    x, *sizes = example.inputs.values()
+    sizes = {n: v.astype(np.int32) for n, v in zip(("output_size", "kernel_size"), sizes, strict=True)}
+    name = example.name.removeprefix("col2im_openvino_")
+    return Example(
+        f"col2im_{name}", "org.openvinotoolkit", "Col2Im", 1, attributes, {"data": x, **sizes}, example.output, "y"
+    )
+
+
+# The same as operators of their own domain; example 4 is the unbatched one.
+OPENVINO_DOMAIN = (
+    openvino_domain(OPENVINO[0]),
+    openvino_domain(OPENVINO[1], dilations=[2, 2], pads_begin=[1, 1], pads_end=[1, 1], strides=[2, 2]),
+    openvino_domain(OPENVINO[2], dilations=[2, 2], pads_begin=[3, 3], pads_end=[3, 3]),
+    openvino_domain(unbatched(openvino_col2im(4, [1, 12, 225], [16, 16], [2, 2]))),
+)
+
+EXAMPLES = (*COL2IM, *GRID_SAMPLE, *OPENVINO, *OPENVINO_DOMAIN)
 
 # Examples 2 and 3 with L as printed, by name: to be refused.
 OPENVINO_MISPRINTED = {

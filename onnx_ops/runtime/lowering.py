@@ -35,9 +35,10 @@ def op_type(operator):
 def lower(model):
     """A copy of an onnx.ModelProto whose declared operators are Python ops of onnxruntime-extensions.
 
-    Everything else stays as it is; a model without such operators comes back equal. Subgraphs and local functions are
-    lowered too. Plain sessions run the result once `onnx_ops` has been imported and
-    `onnxruntime_extensions.get_library_path()` is registered on their options. Raises OpError.
+    Everything else stays as it is, except that shapes which only the original operators tell are stated; a model
+    without such operators comes back equal. Subgraphs and local functions are lowered too. Plain sessions run the
+    result once `onnx_ops` has been imported and `onnxruntime_extensions.get_library_path()` is registered on their
+    options. Raises OpError.
     """
     return _lower(model, None)
 
@@ -83,11 +84,11 @@ def _lower(model, run):
     if not any(_declared(node) for owner in owners for node in _all_nodes(owner)):
         return lowered
     names = map("onnx_ops_{}".format, itertools.count())
-    _Lowering(run, _element_types(model), names).graph(lowered.graph)
+    _Lowering(run, *_known(model), names).graph(lowered.graph)
     _import_contrib(lowered)
     for function in lowered.functions:
         if any(map(_declared, _all_nodes(function))):
-            _Lowering(None, {}, names).graph(function)
+            _Lowering(None, {}, {}, names).graph(function)
             _import_contrib(function)
     return lowered
 
@@ -97,33 +98,37 @@ def _import_contrib(owner):
         owner.opset_import.append(helper.make_opsetid(DOMAIN, VERSION))
 
 
-def _element_types(model):
-    """{value: element type} as far as onnx can tell; subgraphs are included, since names are unique in a model."""
+def _known(model):
+    """{value: element type} and, of those that are no inputs or outputs, {value: description}, as far as onnx can tell.
+
+    Of all graphs: names are unique in a model.
+    """
     from ..schemas import register_schemas
 
     register_schemas()
     with suppress(Exception):  # too large to serialize, or wrong in a way that the session will tell
         model = onnx.shape_inference.infer_shapes(model)
-    found = {}
+    types, described = {}, {}
 
     def visit(graph):
+        described.update((value.name, value) for value in graph.value_info)
         for value in (*graph.input, *graph.output, *graph.value_info):
-            found[value.name] = value.type.tensor_type.elem_type
+            types[value.name] = value.type.tensor_type.elem_type
         for tensor in graph.initializer:
-            found[tensor.name] = tensor.data_type
+            types[tensor.name] = tensor.data_type
         for node in graph.node:
             for inner in _subgraphs(node):
                 visit(inner)
 
     visit(model.graph)
-    return found
+    return types, described
 
 
 class _Lowering:
     """Of one graph with its subgraphs, or of one function."""
 
-    def __init__(self, run, types, names):
-        self.run, self.types, self.names = run, types, names
+    def __init__(self, run, types, described, names):
+        self.run, self.types, self.described, self.names = run, types, described, names
 
     def graph(self, owner):
         nodes = []
@@ -132,6 +137,9 @@ class _Lowering:
                 self.graph(inner)
             operator = _declared(node)
             nodes.extend(self.node(operator, node) if operator else [node])
+            output = self.described.get(node.output[0]) if operator else None
+            if output and all(v.name != output.name for v in owner.value_info):
+                owner.value_info.append(output)
         del owner.node[:]
         owner.node.extend(nodes)
 

@@ -1,0 +1,88 @@
+"""16-bit floats: the conversions with and without the CPU's instructions for them, against NumPy and ml_dtypes."""
+
+import os
+import subprocess
+import sys
+
+import ml_dtypes
+import numpy as np
+import pytest
+from cases import COL2IM
+from numba import njit
+
+from onnx_ops import functions
+from onnx_ops.kernels import elements_numba as elements
+
+ALL_BITS = np.arange(65536, dtype=np.uint16)
+
+
+def mapped(function, values, dtype):
+    """A compiled conversion, element by element."""
+
+    @njit
+    def loop(values, out):
+        for i in range(values.size):
+            out[i] = function(values[i])
+        return out
+
+    return loop(values, np.empty(values.size, dtype))
+
+
+def floats():
+    """float32 bit patterns all over, and everything around the values that a 16-bit float has, ties among them."""
+    rng = np.random.default_rng(0)
+    with np.errstate(invalid="ignore"):
+        exact = [ALL_BITS.view(np.float16).astype(np.float32), ALL_BITS.view(ml_dtypes.bfloat16).astype(np.float32)]
+    bits = np.concatenate([v.view(np.uint32) for v in exact])
+    around = [bits + np.uint32(d % 2**32) for d in (0, 1, -1, 0x1000, 0xFFF, 0x1001, 0x8000, 0x7FFF, 0x8001)]
+    everywhere = rng.integers(0, 2**32, 500_000, np.uint32)
+    return np.concatenate([*around, everywhere]).astype(np.uint32).view(np.float32)
+
+
+def assert_same(got, expected, dtype):
+    """The same bits; of NaN, that it is one."""
+    got, expected = got.view(dtype), expected.view(dtype)
+    nan = np.isnan(expected.astype(np.float32))
+    np.testing.assert_array_equal(np.isnan(got.astype(np.float32)), nan)
+    unsigned = np.uint16 if got.itemsize == 2 else np.uint32
+    np.testing.assert_array_equal(got[~nan].view(unsigned), expected[~nan].view(unsigned))
+
+
+HALVES = [(elements.widen_half_by_bits, elements.narrow_half_by_bits)]
+if elements.has_half_instructions():
+    HALVES.append((elements.widen_half_by_hardware, elements.narrow_half_by_hardware))
+
+
+@pytest.mark.parametrize(("widen", "narrow"), HALVES, ids=["bits", "hardware"][: len(HALVES)])
+@pytest.mark.filterwarnings("ignore:.*encountered in cast")
+def test_float16(widen, narrow):
+    assert_same(mapped(widen, ALL_BITS, np.float32), ALL_BITS.view(np.float16).astype(np.float32), np.float32)
+    assert_same(mapped(narrow, floats(), np.uint16), floats().astype(np.float16), np.float16)
+
+
+@pytest.mark.filterwarnings("ignore:.*encountered in cast")
+def test_bfloat16():
+    wide = mapped(elements.widen_bfloat, ALL_BITS, np.float32)
+    assert_same(wide, ALL_BITS.view(ml_dtypes.bfloat16).astype(np.float32), np.float32)
+    narrow = mapped(elements.narrow_bfloat, floats(), np.uint16)
+    assert_same(narrow, floats().astype(ml_dtypes.bfloat16), ml_dtypes.bfloat16)
+
+
+def test_a_cpu_without_the_instructions(tmp_path):
+    """Numba made to compile for one gives the same result."""
+    case = COL2IM[1]
+    inputs = case.inputs("float16")
+    expected = functions.call(case.operator, *inputs, **case.attributes)
+    script = """
+import numpy as np
+from cases import COL2IM
+from onnx_ops import functions
+from onnx_ops.kernels import elements_numba
+assert not elements_numba.has_half_instructions()
+case = COL2IM[1]
+np.save("y.npy", functions.call(case.operator, *case.inputs("float16"), **case.attributes))
+"""
+    environment = {**os.environ, "NUMBA_CPU_NAME": "generic", "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    environment["PYTHONPATH"] = os.path.dirname(__file__)
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=tmp_path, env=environment)
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), expected)

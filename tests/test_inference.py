@@ -1,0 +1,84 @@
+"""What ONNX Runtime, and onnx, know of an output's shape before there is any input."""
+
+import onnx
+import onnxruntime as ort
+import pytest
+from backends import quiet
+from cases import COL2IM, GRID_SAMPLE, OPENVINO, VOLUMES, finished, model
+from onnx import TensorProto, helper
+
+import onnx_ops
+
+
+def output_shape(proto, options=None):
+    options = onnx_ops.register(options or quiet(), proto)
+    return ort.InferenceSession(proto.SerializeToString(), options).get_outputs()[0].shape
+
+
+@pytest.mark.parametrize("case", [GRID_SAMPLE[6], VOLUMES[0]], ids=str)
+def test_grid_sample_whole_shape(case):
+    x, grid = case.inputs("float32")
+    fixed = model(case.domain, case.op_type, [x, grid], case.attributes)
+    assert output_shape(fixed) == [*x.shape[:2], *grid.shape[1:-1]]
+    symbolic = model(case.domain, case.op_type, [x, grid], case.attributes, dims="symbolic")
+    assert output_shape(symbolic) == ["X_0", "X_1", *(f"Grid_{a}" for a in range(1, grid.ndim - 1))]
+    unknown = model(case.domain, case.op_type, [x, grid], case.attributes, dims="none")
+    assert output_shape(unknown) == []
+
+
+@pytest.mark.parametrize("case", [COL2IM[1], next(c for c in COL2IM if c.name == "3d"), OPENVINO[0]], ids=str)
+def test_col2im_rank_and_batch(case):
+    inputs = case.inputs("float32")
+    shape = output_shape(model(case.domain, case.op_type, inputs, case.attributes))
+    assert len(shape) == 2 + len(inputs[1])
+    assert shape[0] == 2
+    # Each unknown dimension has a name of its own, else it would be a literal -1.
+    assert all(isinstance(d, str) and d for d in shape[1:])
+    assert len(set(shape)) == len(shape)
+
+
+def test_later_nodes_see_it():
+    case = GRID_SAMPLE[6]
+    proto = model(case.domain, case.op_type, case.inputs("float32"), case.attributes, dims="symbolic")
+    proto.graph.node.append(helper.make_node("Transpose", ["y"], ["z"], perm=[0, 2, 3, 1]))
+    proto.graph.output[0].name = "z"
+    assert output_shape(proto) == ["X_0", "Grid_1", "Grid_2", "X_1"]
+
+
+def test_stated_shapes_survive():
+    case = COL2IM[1]
+    proto = model(case.domain, case.op_type, case.inputs("float32"), case.attributes)
+    for d in ("batch", 3, 9, 11):
+        dim = proto.graph.output[0].type.tensor_type.shape.dim.add()
+        if isinstance(d, str):
+            dim.dim_param = d
+        else:
+            dim.dim_value = d
+    assert output_shape(proto)[1:] == [3, 9, 11]
+
+
+def test_shape_of_an_output_is_true_when_it_runs():
+    """A Shape node on an output with unknown dimensions must not have been folded into something else."""
+    case = COL2IM[1]
+    inputs = case.inputs("float32")
+    proto = model(case.domain, case.op_type, inputs, case.attributes, dims="symbolic")
+    proto.graph.node.append(helper.make_node("Shape", ["y"], ["shape"]))
+    proto.graph.output[0].CopyFrom(helper.make_tensor_value_info("shape", TensorProto.INT64, None))
+    session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet())
+    feeds = dict(zip((i.name for i in session.get_inputs()), inputs, strict=True))
+    assert session.run(None, feeds)[0].tolist() == [2, 3, 9, 11]
+
+
+def test_onnx_knows_constant_sizes_in_the_domain_that_it_lacks():
+    """The schema adapter, and with it lower(), read them."""
+    onnx_ops.register_schemas()
+    case = OPENVINO[0]
+    inputs = case.inputs("float32")
+    proto = model(case.domain, case.op_type, inputs, case.attributes, constants=["output_size", "kernel_size"])
+    known = onnx.shape_inference.infer_shapes(proto, strict_mode=True).graph.output[0].type.tensor_type.shape
+    assert [d.dim_value for d in known.dim] == [2, 3, 8, 9]
+    follower = helper.make_node("Relu", ["y"], ["z"])
+    z = helper.make_tensor_value_info("z", TensorProto.FLOAT, None)
+    graph = helper.make_graph([*proto.graph.node, follower], "g", proto.graph.input, [z], proto.graph.initializer)
+    lowered = onnx_ops.lower(finished(graph, 21, case.domain))
+    assert [d.dim_value for d in lowered.graph.value_info[0].type.tensor_type.shape.dim] == [2, 3, 8, 9]
