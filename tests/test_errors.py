@@ -68,6 +68,8 @@ def test_functions_name_what_they_do_not_know():
         onnx_ops.grid_sample(x, grid.astype(np.int64))
     with pytest.raises(onnx_ops.OpError, match="dtype of image_shape = float64: must be one of int64"):
         onnx_ops.col2im(np.zeros((1, 9, 9), np.float32), [5.0, 5.0], [3, 3])
+    with pytest.raises(onnx_ops.OpError, match="dtype of input = object: must be of strings only"):
+        onnx_ops.col2im(np.array([[["a", 1]]], object), [2], [1])
     with pytest.raises(onnx_ops.OpError, match="stride = 2: no such attribute"):
         functions.call(operator("", "Col2Im"), x, [5, 5], [3, 3], stride=2)
     with pytest.raises(onnx_ops.OpError, match="must fit 64-bit integers"):

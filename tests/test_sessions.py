@@ -159,6 +159,25 @@ def test_domains_decide_what_is_replaced(kernels_made, tmp_path):
     assert kernels_made == ["com.microsoft.GridSample"] * 5
 
 
+def test_options_shared_by_models_that_do_not_agree():
+    """com.microsoft can't be taken off the options again; where that breaks a model, the error says so."""
+    options = quiet()
+    ours(model("com.microsoft", "GridSample", BILINEAR.inputs("float32"), BILINEAR.attributes), options)
+    proto, _ = conv_relu_col2im_sigmoid()
+    with pytest.raises(onnx_ops.OpError, match=r"sess_options = used before: com.microsoft was registered on them"):
+        ours(proto, options)
+
+
+def test_an_onnx_runtime_that_is_too_old(monkeypatch):
+    """What it lacks is said when the library is registered; nothing is registered in silence."""
+    from onnx_ops.runtime import abi, native
+
+    monkeypatch.setattr(native, "_api", None)
+    monkeypatch.setattr(abi.Api.__init__, "__defaults__", (10_000,))
+    with pytest.raises(Exception, match=r"needs ONNX Runtime 1\.17 or newer"):
+        onnx_ops.register(quiet())
+
+
 def test_wrong_arguments_of_register():
     with pytest.raises(onnx_ops.OpError, match=r"domains = .'nowhere'.*must be among"):
         onnx_ops.register(quiet(), domains=["nowhere"])

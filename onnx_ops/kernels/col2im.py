@@ -26,7 +26,7 @@ def col2im(x, g, tile, out):
     for a in range(leading):
         k_leading *= g.block[a]
         blocks *= g.counts[a]
-    in_lanes = 1 < stride <= LANES and not g.tiled
+    in_lanes = 1 < stride <= min(LANES, g.band_x) and not g.tiled
     lane = g.band_x // stride + 2
     # Sums that the output can't hold are made elsewhere, like lanes, and written when the band is complete.
     aside = is_wide(out) and not in_lanes and not g.tiled

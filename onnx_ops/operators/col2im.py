@@ -23,7 +23,7 @@ from ..kernels.col2im import BAND, col2im
 from ..kernels.jit import jitable
 from ..operator import MAX_RANK, Attribute, Input, Operator, geometry, words
 
-LIMIT = 2**40  # of any size, stride, dilation or pad: far past memory, and sums of four and their products by 2**20 fit
+LIMIT = 2**40  # of any size, stride, dilation or pad: far past memory, and their sums fit 64 bits
 ELEMENTS = 2**60  # of any tensor
 WORK = 2**15  # elements read and written by one tile, about 15 us
 
@@ -153,7 +153,7 @@ def infer(shapes, values):
     axes = [s[0] for s in lengths if s and isinstance(s[0], int)]
     if image is None and not axes:
         return None
-    image = [None] * axes[0] if image is None else image
+    image = [None] * axes[0] if image is None else [size if size > 0 else None for size in image]
     batch, columns = x[:2] if x and len(x) == 3 else (None, None)
     known = isinstance(columns, int) and block and min(block) > 0
     return [batch, columns // math.prod(block) if known else None, *image]

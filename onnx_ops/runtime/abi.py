@@ -73,10 +73,10 @@ class Error(Exception):
 class Api:
     """OrtApi's functions from Python: `api.Name(ctypes values...)`; a failing status becomes an `Error`."""
 
-    def __init__(self, base):
+    def __init__(self, base, version=API_VERSION):
         """`base`: address of the OrtApiBase that ONNX Runtime hands to RegisterCustomOps."""
         get_api = C.CFUNCTYPE(C.c_void_p, C.c_uint32)(C.cast(base, C.POINTER(C.c_void_p))[0])
-        self.table = get_api(API_VERSION)
+        self.table = get_api(version)
         if not self.table:
             raise Error("onnx_ops needs ONNX Runtime 1.17 or newer")
 

@@ -114,6 +114,8 @@ def signature_of(operator, parameters, arrays):
         if name not in operator.types[i.type]:
             rule = f"must be one of {', '.join(operator.types[i.type])}"
             raise OpError(f"dtype of {i.name}", name, rule, operator.title)
+        if name == "string" and array.dtype.hasobject and not all(isinstance(v, str) for v in array.flat):
+            raise OpError(f"dtype of {i.name}", "object", "must be of strings only", operator.title)
         if found.setdefault(i.type, name) != name:
             raise OpError(f"dtype of {i.name}", name, f"must be {found[i.type]} as before", operator.title)
     with named(operator):

@@ -51,7 +51,7 @@ def register(options):
     key = "onnx_ops.registered.extensions"
     try:
         options.get_session_config_entry(key)
-    except RuntimeError:
+    except RuntimeError:  # there is none
         options.add_session_config_entry(key, "1")
         if not _registered(options):
             options.register_custom_ops_library(extensions.get_library_path())

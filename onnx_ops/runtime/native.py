@@ -114,15 +114,16 @@ def hook(options, api_base):
                     _api.AddCustomOpDomain(options, _domain(name))
                     _api.AddSessionConfigEntry(options, key, b"1")
     except BaseException as error:
-        return failed(error) if _api else None
+        return failed(error, api=_api or abi.Api(api_base, version=1))  # the oldest can say what is wrong, too
     return None
 
 
-def failed(error, title="onnx_ops"):
+def failed(error, title="onnx_ops", api=None):
     """The OrtStatus* for an exception."""
+    api = api or _api
     if isinstance(error, OpError):
-        return _api.status(abi.INVALID_ARGUMENT, str(error))
-    return _api.status(abi.FAIL, f"{title}: {type(error).__name__}: {error}")
+        return api.status(abi.INVALID_ARGUMENT, str(error))
+    return api.status(abi.FAIL, f"{title}: {type(error).__name__}: {error}")
 
 
 def _domain(name):

@@ -53,6 +53,13 @@ def extensions():
     return extensions
 
 
+def _config_entry(options, key):
+    try:
+        return options.get_session_config_entry(key)
+    except RuntimeError:
+        return None
+
+
 def op_error(error):
     """The OpError whose text an exception of ONNX Runtime carries, or None."""
     found = _OP_ERROR.search(str(error))
@@ -78,7 +85,12 @@ class InferenceSession(ort.InferenceSession):
         try:
             super().__init__(path_or_bytes, options, providers, provider_options, **kwargs)
         except Exception as error:
-            raise op_error(error) or error from error
+            if found := op_error(error):
+                raise found from error
+            if sess_options and re.search(r"com\.microsoft:\w+\(-1\) is not a registered", str(error)):
+                rule = "com.microsoft was registered on them for another model, which breaks this one; use new ones"
+                raise OpError("sess_options", "used before", rule, "onnx_ops") from error
+            raise
         others = [name for name in self.get_providers() if name != "CPUExecutionProvider"]
         if others:
             warnings.warn(
@@ -95,7 +107,9 @@ class InferenceSession(ort.InferenceSession):
             model = onnx.ModelProto.FromString(path_or_bytes)
         else:
             model = onnx.load(path_or_bytes, load_external_data=False)
-            options.add_session_config_entry(EXTERNAL_DATA, os.path.dirname(os.path.abspath(path_or_bytes)))
+            directory = os.path.dirname(os.path.abspath(path_or_bytes))
+            if _config_entry(options, EXTERNAL_DATA) != directory:
+                options.add_session_config_entry(EXTERNAL_DATA, directory)
         lowered = lower_for_session(model)
         self._lowered = any(i.name == RUN for i in lowered.graph.input)
         return lowered.SerializeToString()
