@@ -25,9 +25,11 @@ def nearest(x, grid, g, tile, out):
         coordinates(grid, n * g.points + first, count, g, p, False)
         for b in range(count):
             base[b] = 0
-            for i in range(g.axes):
-                k = np.int64(np.rint(p[i, b]))
-                base[b] = base[b] * g.image[i] + k if base[b] >= 0 and 0 <= k < g.image[i] else -1
+        for i in range(g.axes):
+            size, places = g.image[i], p[i][:count]
+            for b in range(count):
+                k = np.int64(np.rint(places[b]))
+                base[b] = base[b] * size + k if (base[b] >= 0) & (k >= 0) & (k < size) else -1
         for c in range(g.channels):
             source = x[(n * g.channels + c) * pixels :][:pixels]
             target = out[(n * g.channels + c) * g.points + first :][:count]
@@ -118,36 +120,50 @@ def coordinates(grid, start, count, g, p, cubic):
     """
     number = p.dtype.type
     one, half = number(1), number(0.5)
+    split(grid[start * g.axes :][: count * g.axes], p)
     for i in range(g.axes):
-        size, column = g.image[i], g.axes - 1 - i
+        size, places = g.image[i], p[i][:count]
         if g.align_corners:
             span = number(size - 1)
             for b in range(count):
-                p[i, b] = (load(grid, (start + b) * g.axes + column) + one) * half * span
+                places[b] = (places[b] + one) * half * span
         else:
             span = number(size)
             for b in range(count):
-                p[i, b] = ((load(grid, (start + b) * g.axes + column) + one) * span - one) * half
+                places[b] = ((places[b] + one) * span - one) * half
         low, high = number(-2), number(size + 1)
         if cubic:
             low, high = number(-3 * size - 8), number(3 * size + 8)
             if g.padding_mode == REFLECTION:
                 period = number(max(1, 2 * (size - g.align_corners)))
                 for b in range(count):
-                    if not abs(p[i, b]) < period:
-                        p[i, b] = np.fmod(p[i, b], period)
+                    if not abs(places[b]) < period:
+                        places[b] = np.fmod(places[b], period)
             else:
                 for b in range(count):
-                    p[i, b] = clip(p[i, b], number(-4), number(size + 3))
-        elif g.padding_mode == BORDER:
-            for b in range(count):
-                p[i, b] = clip(p[i, b], number(0), number(size - 1))
-        elif g.padding_mode == REFLECTION:
-            for b in range(count):
-                p[i, b] = clip(reflect(p[i, b], size, g.align_corners), number(0), number(size - 1))
+                    places[b] = clip(places[b], number(-4), number(size + 3))
+        else:
+            if g.padding_mode == REFLECTION:
+                reflect(places, size, g.align_corners)
+            if g.padding_mode != ZEROS:
+                for b in range(count):
+                    places[b] = clip(places[b], number(0), number(size - 1))
         for b in range(count):
-            v = p[i, b] if p[i, b] >= low else low
-            p[i, b] = v if v <= high else high
+            v = places[b] if places[b] >= low else low
+            places[b] = v if v <= high else high
+
+
+@jitable
+def split(grid, p):
+    """The grid's columns, which list the axes backwards, as rows; written out so that the strides are known."""
+    if p.shape[0] == 2:
+        x, y = p[1], p[0]
+        for b in range(grid.size // 2):
+            x[b], y[b] = load(grid, 2 * b), load(grid, 2 * b + 1)
+    else:
+        x, y, z = p[2], p[1], p[0]
+        for b in range(grid.size // 3):
+            x[b], y[b], z[b] = load(grid, 3 * b), load(grid, 3 * b + 1), load(grid, 3 * b + 2)
 
 
 @jitable
@@ -158,47 +174,60 @@ def clip(v, low, high):
 
 
 @jitable
-def reflect(v, size, align_corners):
-    """`v` mirrored at 0 and size - 1, or at -1/2 and size - 1/2. Exact up to the final addition, for every finite v."""
-    number = type(v)
+def reflect(places, size, align_corners):
+    """Mirrored at 0 and size - 1, or at -1/2 and size - 1/2. Exact up to the final addition, for every finite place."""
+    number = places.dtype.type
     low, span = (number(0), number(size - 1)) if align_corners else (number(-0.5), number(size))
-    d = abs(v - low)
-    if d > span:
-        if span == 0:
-            return v * number(0)
-        if not d < span + span:
-            d = np.fmod(d, span + span)
-        if d > span:
-            d = span + span - d
-    return d + low
+    twice, far = span + span, 0
+    for b in range(places.size):
+        d = abs(places[b] - low)
+        places[b] = d
+        far += 0 if d < twice else 1
+    if far > 0:
+        for b in range(places.size):
+            if not places[b] < twice:
+                places[b] = np.fmod(places[b], twice) if span > 0 else places[b] * number(0)
+    for b in range(places.size):
+        d = places[b]
+        places[b] = (twice - d if d > span else d) + low
 
 
 @jitable
 def place(p, count, before, after, g, base, fraction, outside):
     """Offset of the first tap and fraction of the coordinates; lists, and counts, the points with taps outside."""
+    for b in range(count):
+        base[b], outside[b] = 0, 0
+    for i in range(g.axes):
+        size, low, high = g.image[i], -before, g.image[i] - 1 - after
+        places, fractions = p[i][:count], fraction[i][:count]
+        for b in range(count):
+            whole = np.floor(places[b])
+            fractions[b] = places[b] - whole
+            k = np.int64(whole)
+            base[b] = base[b] * size + k + before
+            outside[b] |= np.int64(k < low) | np.int64(k > high)
     others = 0
     for b in range(count):
-        offset, inside = 0, True
-        for i in range(g.axes):
-            whole = np.floor(p[i, b])
-            fraction[i, b] = p[i, b] - whole
-            k = np.int64(whole)
-            inside = inside and k + before >= 0 and k + after < g.image[i]
-            offset = offset * g.image[i] + k + before
-        base[b] = offset if inside else 0
-        if not inside:
-            outside[others] = b
-            others += 1
+        others += outside[b]
+    if others > 0:
+        others = 0
+        for b in range(count):
+            if outside[b] != 0:
+                base[b] = 0
+                outside[others] = b
+                others += 1
     return others
 
 
 @jitable(fuse=True)
 def blend_linear(source, width, base, fraction, target):
-    one = fraction.dtype.type(1)
+    # Unsigned offsets need no test for a negative index.
+    one, next_one, next_row = fraction.dtype.type(1), np.uint64(1), np.uint64(width)
+    fys, fxs = fraction[0], fraction[1]
     for b in range(target.size):
-        s, fy, fx = base[b], fraction[0, b], fraction[1, b]
-        top = (one - fx) * load(source, s) + fx * load(source, s + 1)
-        bottom = (one - fx) * load(source, s + width) + fx * load(source, s + width + 1)
+        s, fy, fx = np.uint64(base[b]), fys[b], fxs[b]
+        top = (one - fx) * load(source, s) + fx * load(source, s + next_one)
+        bottom = (one - fx) * load(source, s + next_row) + fx * load(source, s + next_row + next_one)
         store(target, b, (one - fy) * top + fy * bottom)
 
 

@@ -142,11 +142,11 @@ class InferenceSession(ort.InferenceSession):
         super().run_async(output_names, {**input_feed, **watched.begin()}, done, user_data, run_options)
 
     def _watched(self):
-        return _Run(self._threads) if self._lowered else _NATIVE_RUN
+        return _LoweredRun(self._threads) if self._lowered else _NATIVE_RUN
 
 
 class _NativeRun:
-    """The context of a run: raises the OpError that ONNX Runtime's exception stands for."""
+    """The context of a run: adds no inputs, raises the OpError that an exception stands for."""
 
     def begin(self):
         return {}
@@ -154,17 +154,15 @@ class _NativeRun:
     def end(self):
         return None
 
-    def __enter__(self):
-        return self.begin()
+    __enter__ = begin
 
     def __exit__(self, kind, error, traceback):
-        found = self.end() or (error and op_error(error))
-        if found:
+        if error is not None and (found := op_error(error)):
             raise found from error
 
 
-class _Run(_NativeRun):
-    """The context of a run of a lowered model: gives the inputs to add, and raises what an op has met."""
+class _LoweredRun:
+    """The same of a lowered model: raises what an op has met, whatever else that led to."""
 
     def __init__(self, threads):
         self.threads = threads
@@ -175,6 +173,12 @@ class _Run(_NativeRun):
 
     def end(self):
         return extensions().end(self.run)
+
+    __enter__ = begin
+
+    def __exit__(self, kind, error, traceback):
+        if found := self.end():
+            raise found from error
 
 
 _NATIVE_RUN = _NativeRun()
