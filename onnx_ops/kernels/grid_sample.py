@@ -38,69 +38,42 @@ def nearest(x, grid, g, tile, out):
 
 
 @jitable
-def linear(x, grid, g, tile, out):
-    pixels, row = image_size(g), g.image[g.axes - 1]
+def interpolated(x, grid, g, tile, out):
+    """Linear and cubic: g.taps (2 or 4) taps per axis."""
+    pixels, row, taps = image_size(g), g.image[g.axes - 1], g.taps
     p = empty_sums(grid, (g.axes, BLOCK))
-    fraction, weight = empty_sums(out, (g.axes, BLOCK)), empty_sums(out, (g.axes, BLOCK, 2))
+    fraction, weight = empty_sums(out, (g.axes, BLOCK)), empty_sums(out, (g.axes, BLOCK, taps))
     base, outside = np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
-    index, offsets, weights = np.empty((g.axes, 2), np.int64), np.empty(8, np.int64), empty_sums(out, 8)
+    index, offsets, weights = np.empty((g.axes, taps), np.int64), np.empty(64, np.int64), empty_sums(out, 64)
+    # Linear's coordinates are padded, so that its taps outside are none; cubic's taps are padded one by one.
+    first_tap, padding_mode = (0, ZEROS) if taps == 2 else (-1, g.padding_mode)
     units = g.batch * g.blocks
     for unit in range(units * tile // g.tiles, units * (tile + 1) // g.tiles):
         n, first = unit // g.blocks, unit % g.blocks * BLOCK
         count = min(BLOCK, g.points - first)
-        coordinates(grid, n * g.points + first, count, g, p, False)
-        others = place(p, count, 0, 1, g, base, fraction, outside)
-        for i in range(g.axes if others or g.axes > 2 else 0):
-            for b in range(count):
-                weight[i, b, 0], weight[i, b, 1] = weight.dtype.type(1) - fraction[i, b], fraction[i, b]
+        coordinates(grid, n * g.points + first, count, g, p, taps == 4)
+        others = place(p, count, first_tap, first_tap + taps - 1, g, base, fraction, outside)
+        if taps == 4 or g.axes > 2 or others > 0:
+            for i in range(g.axes):
+                for b in range(count):
+                    tap_weights(fraction[i, b], weight[i, b])
         for c in range(g.channels if others < count else 0):
             source = x[(n * g.channels + c) * pixels :][:pixels]
             target = out[(n * g.channels + c) * g.points + first :][:count]
-            if g.axes == 2:
+            if g.axes > 2:
+                blend_volume(source, g, base, weight, target)
+            elif taps == 2:
                 blend_linear(source, row, base, fraction, target)
             else:
-                blend_volume(source, g, base, weight, target)
-        for e in range(others):
-            b = outside[e]
-            for i in range(g.axes):
-                k = np.int64(np.floor(p[i, b]))
-                for t in range(2):
-                    index[i, t] = k + t if 0 <= k + t < g.image[i] else -1
-            taps = combine(index, weight[:, b], g, offsets, weights)
-            edge(x, n, first + b, g, offsets, weights, taps, out)
-
-
-@jitable
-def cubic(x, grid, g, tile, out):
-    pixels, row = image_size(g), g.image[g.axes - 1]
-    p = empty_sums(grid, (g.axes, BLOCK))
-    fraction, weight = empty_sums(out, (g.axes, BLOCK)), empty_sums(out, (g.axes, BLOCK, 4))
-    base, outside = np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
-    index, offsets, weights = np.empty((g.axes, 4), np.int64), np.empty(64, np.int64), empty_sums(out, 64)
-    units = g.batch * g.blocks
-    for unit in range(units * tile // g.tiles, units * (tile + 1) // g.tiles):
-        n, first = unit // g.blocks, unit % g.blocks * BLOCK
-        count = min(BLOCK, g.points - first)
-        coordinates(grid, n * g.points + first, count, g, p, True)
-        others = place(p, count, -1, 2, g, base, fraction, outside)
-        for i in range(g.axes):
-            for b in range(count):
-                cubic_weights(fraction[i, b], weight[i, b])
-        for c in range(g.channels if others < count else 0):
-            source = x[(n * g.channels + c) * pixels :][:pixels]
-            target = out[(n * g.channels + c) * g.points + first :][:count]
-            if g.axes == 2:
                 blend_cubic(source, row, base, weight, target)
-            else:
-                blend_volume(source, g, base, weight, target)
         for e in range(others):
             b = outside[e]
             for i in range(g.axes):
-                k = np.int64(np.floor(p[i, b]))
-                for t in range(4):
-                    index[i, t] = pad_index(k - 1 + t, g.image[i], g)
-            taps = combine(index, weight[:, b], g, offsets, weights)
-            edge(x, n, first + b, g, offsets, weights, taps, out)
+                k = np.int64(np.floor(p[i, b])) + first_tap
+                for t in range(taps):
+                    index[i, t] = pad_index(k + t, g.image[i], padding_mode, g.align_corners)
+            found = combine(index, weight[:, b], g, offsets, weights)
+            edge(x, n, first + b, g, offsets, weights, found, out)
 
 
 @jitable
@@ -263,15 +236,20 @@ def blend_volume(source, g, base, weight, target):
 
 
 @jitable
-def cubic_weights(f, weight):
-    """Weights of the taps at -1, 0, 1 and 2 for the fraction f: cubic convolution, A = -0.75, in factors that
-    lose no digits."""
+def tap_weights(f, weight):
+    """Weights of the taps at 0 and 1, or of those at -1, 0, 1 and 2, for the fraction f.
+
+    The latter are cubic convolution with A = -0.75, in factors that lose no digits.
+    """
     number = weight.dtype.type
     a, rest = number(-0.75), number(1) - f
-    weight[0] = a * f * rest * rest
-    weight[1] = ((a + number(2)) * f - (a + number(3))) * f * f + number(1)
-    weight[2] = ((a + number(2)) * rest - (a + number(3))) * rest * rest + number(1)
-    weight[3] = a * rest * f * f
+    if weight.size == 2:
+        weight[0], weight[1] = rest, f
+    else:
+        weight[0] = a * f * rest * rest
+        weight[1] = ((a + number(2)) * f - (a + number(3))) * f * f + number(1)
+        weight[2] = ((a + number(2)) * rest - (a + number(3))) * rest * rest + number(1)
+        weight[3] = a * rest * f * f
 
 
 @jitable
@@ -296,15 +274,15 @@ def combine(index, weight, g, offsets, weights):
 
 
 @jitable
-def pad_index(k, size, g):
+def pad_index(k, size, padding_mode, align_corners):
     """The pixel that stands for pixel `k` of an axis, -1 if none does."""
     if k < -2 * size - 4:
         return -1
-    if g.padding_mode == BORDER:
+    if padding_mode == BORDER:
         return min(max(k, 0), size - 1)
-    if g.padding_mode == REFLECTION:
-        k %= max(1, 2 * (size - g.align_corners))
-        return k if k < size else 2 * size - 1 - g.align_corners - k
+    if padding_mode == REFLECTION:
+        k %= max(1, 2 * (size - align_corners))
+        return k if k < size else 2 * size - 1 - align_corners - k
     return k if 0 <= k < size else -1
 
 

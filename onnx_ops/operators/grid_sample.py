@@ -37,7 +37,7 @@ from ..kernels.jit import jitable
 from ..operator import Attribute, Input, Operator, geometry, words
 
 NEAREST, LINEAR, CUBIC = range(3)
-KERNELS = (kernels.nearest, kernels.linear, kernels.cubic)
+TAPS = (1, 2, 4)  # per axis, by mode
 MODES = {"nearest": NEAREST, "bilinear": LINEAR, "bicubic": CUBIC}
 NEWER_MODES = {**MODES, "linear": LINEAR, "cubic": CUBIC}
 PADDING_MODES = ("zeros", "border", "reflection")  # in the order of kernels.ZEROS, BORDER, REFLECTION
@@ -46,7 +46,15 @@ WORK = 2**13  # outputs computed by one tile, some 10 us
 
 PARAMETERS = words(mode=None, padding_mode=None, align_corners=None, axes=None)
 GEOMETRY = geometry(
-    batch=None, channels=None, axes=None, points=None, blocks=None, image=3, padding_mode=None, align_corners=None
+    batch=None,
+    channels=None,
+    axes=None,
+    points=None,
+    blocks=None,
+    taps=None,
+    image=3,
+    padding_mode=None,
+    align_corners=None,
 )
 
 
@@ -99,7 +107,7 @@ def plan(parameters, shapes, g):
     if max(x[0], 1) * max(x[1], 1) > ELEMENTS // max(points, 1):
         return refuse("shape of Grid", grid, "output must have at most 2**60 elements")
     g.batch, g.channels, g.axes, g.points = x[0], x[1], axes, points
-    g.padding_mode, g.align_corners = parameters.padding_mode, parameters.align_corners
+    g.padding_mode, g.align_corners, g.taps = parameters.padding_mode, parameters.align_corners, TAPS[parameters.mode]
     g.blocks = (points + kernels.BLOCK - 1) // kernels.BLOCK if x[1] > 0 else 0
     work = x[0] * points * (x[1] + 2)
     g.tiles = min(64, x[0] * g.blocks, work // WORK + 1)
@@ -217,7 +225,7 @@ ONNX = Operator(
     resolve=partial(resolve, NEWER_MODES, 3),
     allows=allows,
     plan=plan,
-    kernel=lambda parameters: KERNELS[parameters.mode],
+    kernel=lambda parameters: kernels.nearest if parameters.mode == NEAREST else kernels.interpolated,
     copies=lambda parameters: parameters.mode == NEAREST,
     reference=reference,
     infer=infer,

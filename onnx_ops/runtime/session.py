@@ -106,7 +106,8 @@ class InferenceSession(ort.InferenceSession):
         if isinstance(path_or_bytes, bytes):
             model = onnx.ModelProto.FromString(path_or_bytes)
         else:
-            model = onnx.load(path_or_bytes, load_external_data=False)
+            # ONNX Runtime 1.20 doesn't find the external data of a model that it gets as bytes.
+            model = onnx.load(path_or_bytes, load_external_data=ort.__version__.startswith("1.20."))
             directory = os.path.dirname(os.path.abspath(path_or_bytes))
             if _config_entry(options, EXTERNAL_DATA) != directory:
                 options.add_session_config_entry(EXTERNAL_DATA, directory)
