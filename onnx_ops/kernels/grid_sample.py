@@ -53,16 +53,16 @@ def interpolated(x, grid, g, tile, out):
         count = min(BLOCK, g.points - first)
         coordinates(grid, n * g.points + first, count, g, p, taps == 4)
         others = place(p, count, first_tap, first_tap + taps - 1, g, base, fraction, outside)
-        if taps == 4 or g.axes > 2 or others > 0:
-            for i in range(g.axes):
-                for b in range(count):
-                    tap_weights(fraction[i, b], weight[i, b])
+        lean = taps == 2 and g.axes == 2  # needs no weights but the fractions, except for the others
+        for i in range(0 if lean else g.axes):
+            for b in range(count):
+                tap_weights(fraction[i, b], weight[i, b])
         for c in range(g.channels if others < count else 0):
             source = x[(n * g.channels + c) * pixels :][:pixels]
             target = out[(n * g.channels + c) * g.points + first :][:count]
             if g.axes > 2:
                 blend_volume(source, g, base, weight, target)
-            elif taps == 2:
+            elif lean:
                 blend_linear(source, row, base, fraction, target)
             else:
                 blend_cubic(source, row, base, weight, target)
@@ -72,7 +72,9 @@ def interpolated(x, grid, g, tile, out):
                 k = np.int64(np.floor(p[i, b])) + first_tap
                 for t in range(taps):
                     index[i, t] = pad_index(k + t, g.image[i], padding_mode, g.align_corners)
-            found = combine(index, weight[:, b], g, offsets, weights)
+                if lean:
+                    tap_weights(fraction[i, b], weight[i, b])
+            found = combine(index, weight, b, g, offsets, weights)
             edge(x, n, first + b, g, offsets, weights, found, out)
 
 
@@ -253,23 +255,22 @@ def tap_weights(f, weight):
 
 
 @jitable
-def combine(index, weight, g, offsets, weights):
-    """Offsets and weights of the taps that exist, from those of each axis (index -1: no such tap); returns how many."""
-    size, taps = index.shape[1], 1
-    offsets[0], weights[0] = 0, 1
-    for i in range(g.axes):
-        for t in range(taps - 1, -1, -1):
-            offset, w = offsets[t], weights[t]
-            for k in range(size - 1, -1, -1):
-                exists = offset >= 0 and index[i, k] >= 0
-                offsets[t * size + k] = offset * g.image[i] + index[i, k] if exists else -1
-                weights[t * size + k] = w * weight[i, k]
-        taps *= size
-    found = 0
-    for t in range(taps):
-        if offsets[t] >= 0:
-            offsets[found], weights[found] = offsets[t], weights[t]
-            found += 1
+def combine(index, weight, b, g, offsets, weights):
+    """Offsets and weights of those taps of point b that exist, from each axis' own; returns how many.
+
+    index[axis, tap] is -1 where there is no such tap.
+    """
+    taps, last, found = index.shape[1], g.axes - 1, 0
+    for q in range(taps if g.axes == 3 else 1):
+        plane, plane_weight = 0, weight.dtype.type(1)
+        if g.axes == 3:
+            plane, plane_weight = index[0, q] * g.image[1], weight[0, b, q]
+        for r in range(taps if plane >= 0 else 0):
+            row, row_weight = (plane + index[last - 1, r]) * g.image[last], plane_weight * weight[last - 1, b, r]
+            for k in range(taps if index[last - 1, r] >= 0 else 0):
+                if index[last, k] >= 0:
+                    offsets[found], weights[found] = row + index[last, k], row_weight * weight[last, b, k]
+                    found += 1
     return found
 
 
