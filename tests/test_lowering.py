@@ -66,6 +66,40 @@ def in_a_branch(op):
     return finished(graph, 18, op.domain), inputs
 
 
+def in_a_loop(op):
+    """The case's node in the body of a Loop that runs it once and collects its result."""
+    inputs = op.inputs("float32")
+    proto = model(op.domain, op.op_type, inputs, op.attributes, dims="none")
+    (node,) = proto.graph.node
+    go_on = helper.make_node("Identity", ["condition"], ["condition_out"])
+    scalars = [
+        helper.make_tensor_value_info(n, t, []) for n, t in (("i", TensorProto.INT64), ("condition", TensorProto.BOOL))
+    ]
+    outputs = [
+        helper.make_tensor_value_info("condition_out", TensorProto.BOOL, []),
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, None),
+    ]
+    body = helper.make_graph([go_on, node], "body", scalars, outputs)
+    nodes = [
+        helper.make_node("Constant", [], ["once"], value=helper.make_tensor("", TensorProto.INT64, [], [1])),
+        helper.make_node("Constant", [], ["yes"], value=helper.make_tensor("", TensorProto.BOOL, [], [True])),
+        helper.make_node("Loop", ["once", "yes"], ["all"], body=body),
+        helper.make_node("Constant", [], ["first"], value=helper.make_tensor("", TensorProto.INT64, [1], [0])),
+        helper.make_node("Squeeze", ["all", "first"], ["z"]),
+    ]
+    z = helper.make_tensor_value_info("z", TensorProto.FLOAT, None)
+    return finished(helper.make_graph(nodes, "loop", proto.graph.input, [z]), 18, op.domain), inputs
+
+
+@pytest.mark.parametrize("case", [EVERYTHING, BILINEAR], ids=str)
+def test_loops(case):
+    proto, inputs = in_a_loop(case)
+    plain = ort.InferenceSession(onnx_ops.lower(proto).SerializeToString(), with_extensions(quiet()))
+    ours = [onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend=b) for b in ("native", "extensions")]
+    for session in (plain, *ours):
+        assert_close(run(session, inputs), reference(case, inputs), "float32")
+
+
 def in_a_function(op):
     """The case's node in a local function that is called by another one; its attributes come from the call."""
     inputs = op.inputs("float32")
