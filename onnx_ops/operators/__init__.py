@@ -1,15 +1,18 @@
-"""The operators that there are. A new one is a file here with `Operator`s in its `OPERATORS`.
+"""The operators that there are. A new one is a file in this folder, with its `Operator`s in `OPERATORS`.
 
 `onnx_ops.operators()` lists them: this package can be called, since that is also its name.
 """
 
 import sys
 import types
+from importlib import import_module
+from pkgutil import iter_modules
 
 from ..dtypes import TABLE
-from . import col2im, grid_sample
 
-OPERATORS = (*col2im.OPERATORS, *grid_sample.OPERATORS)
+OPERATORS = tuple(
+    operator for file in iter_modules(__path__) for operator in import_module(f".{file.name}", __name__).OPERATORS
+)
 
 
 class _Package(types.ModuleType):

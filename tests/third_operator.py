@@ -1,0 +1,46 @@
+"""y = x + amount: what a third operator takes, all of it. The tests put this file into a copy of onnx_ops/operators."""
+
+from ..errors import refuse
+from ..kernels.jit import jitable
+from ..operator import Attribute, Input, Operator, geometry, words
+
+
+def resolve(amount):
+    return {"amount": amount}
+
+
+@jitable
+def plan(parameters, shapes, g):
+    (x,) = shapes
+    if len(x) != 1:
+        return refuse("shape of x", x, "must have rank 1")
+    g.rank, g.shape[0], g.size, g.amount = 1, x[0], x[0], parameters.amount
+    g.tiles = min(x[0], 4)
+    return 0
+
+
+@jitable
+def shift(x, g, tile, out):
+    for i in range(g.size * tile // g.tiles, g.size * (tile + 1) // g.tiles):
+        out[i] = x[i] + g.amount
+
+
+OPERATORS = (
+    Operator(
+        domain="test",
+        name="Shift",
+        versions=(1,),
+        ranks=(1,),
+        inputs=(Input("x", "T"),),
+        output="T",
+        types={"T": ("float32", "int64")},
+        attributes=(Attribute("amount", "int", 1),),
+        parameters=words(amount=None),
+        geometry=geometry(size=None, amount=None),
+        resolve=resolve,
+        plan=plan,
+        kernel=lambda parameters: shift,
+        reference=lambda parameters, x: x + parameters.amount,
+        infer=lambda shapes, values: shapes[0],
+    ),
+)
