@@ -41,6 +41,19 @@ def test_lowering_twice_is_lowering_once():
     assert_close(run(session, inputs), reference(EVERYTHING, inputs), "float32")
 
 
+def test_a_model_that_is_lowered_in_part():
+    """What was lowered before and what was added since do not get in each other's way."""
+    case = COL2IM[2]
+    inputs = case.inputs("float32")
+    lowered = onnx_ops.lower(model("", "Col2Im", inputs, case.attributes))
+    (node,) = model("", "Col2Im", inputs, case.attributes).graph.node
+    node.name, node.output[0] = "another_node", "again"
+    lowered.graph.node.extend([node, helper.make_node("Add", ["y", "again"], ["sum"])])
+    lowered.graph.output[0].name = "sum"
+    session = ort.InferenceSession(onnx_ops.lower(lowered).SerializeToString(), with_extensions(quiet()))
+    assert_close(run(session, inputs), 2 * reference(case, inputs), "float32")
+
+
 def test_unknown_attributes_are_named():
     proto = model("", "Col2Im", EVERYTHING.inputs("float32"), {"stride": [2, 2]})
     with pytest.raises(

@@ -83,7 +83,8 @@ def _lower(model, run):
     owners = [lowered.graph, *lowered.functions]
     if not any(_declared(node) for owner in owners for node in _all_nodes(owner)):
         return lowered
-    names = map("onnx_ops_{}".format, itertools.count())
+    taken = {name for owner in owners for node in _all_nodes(owner) for name in (*node.input, *node.output)}
+    names = (name for name in map("onnx_ops_{}".format, itertools.count()) if name not in taken)
     _Lowering(run, *_known(model), names).graph(lowered.graph)
     _import_contrib(lowered)
     for function in lowered.functions:
