@@ -12,7 +12,7 @@ def call(operator, *inputs, threads=None, **attributes):
     """`operator` on anything that NumPy takes for an array. Attributes that are None take their defaults."""
     with named(operator):
         parameters = operator.resolved(attributes)
-    arrays = [np.ascontiguousarray(v, np.asarray(v).dtype.newbyteorder("=")).reshape(np.shape(v)) for v in inputs]
+    arrays = [np.asarray(a, a.dtype.newbyteorder("="), order="C") for a in map(np.asarray, inputs)]
     return run(operator, parameters, arrays, threads)
 
 

@@ -79,8 +79,8 @@ def col2im(x, g, tile, out):
                     else:
                         for l in range(rows):
                             for b in range(count):
-                                i = pixel + l * row_step * pitch + b * stride
-                                target[i] = plus(target[i], load(x, first + l * counts_x + b))
+                                at = pixel + l * row_step * pitch + b * stride
+                                target[at] = plus(target[at], load(x, first + l * counts_x + b))
                 for l in range(rows if g.tiled else 0):
                     pixel = corner + (y_start + l * row_step) * width
                     interleave(x[source + l * counts_x :], blocks, stride, out[pixel:][:width])

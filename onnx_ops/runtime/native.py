@@ -283,9 +283,9 @@ def attribute(info, declared):
             return _api.get("KernelInfoGetAttribute_int64", info, name, kind=C.c_int64)
         if declared.kind == "string":
             _api.KernelInfoGetAttribute_string(info, name, None, C.byref(size))
-            text = C.create_string_buffer(size.value)
-            _api.KernelInfoGetAttribute_string(info, name, text, C.byref(size))
-            return text.value
+            content = C.create_string_buffer(size.value)
+            _api.KernelInfoGetAttribute_string(info, name, content, C.byref(size))
+            return content.value
         if size.value:
             values = (C.c_int64 * size.value)()
             _api.KernelInfoGetAttributeArray_int64(info, name, values, C.byref(size))
@@ -313,12 +313,14 @@ def check_early(operator, parameters, info):
             # ONNX Runtime reports an unknown rank as rank 0.
             known.append(np.array(dims, np.int64) if dims and all(isinstance(d, int) for d in dims) else None)
             continue
-        constant, value = C.c_int(), POINTER()
-        _api.KernelInfoGetConstantInput_tensor(info, C.c_size_t(k), C.byref(constant), C.byref(value))
-        known.append(seen(i, tensor(value.value)) if constant.value else None)
-        known_lengths.append(
-            len(known[-1]) if constant.value else dims[0] if len(dims) == 1 and isinstance(dims[0], int) else None
-        )
+        is_constant, value = C.c_int(), POINTER()
+        _api.KernelInfoGetConstantInput_tensor(info, C.c_size_t(k), C.byref(is_constant), C.byref(value))
+        if is_constant.value:
+            known.append(seen(i, tensor(value.value)))
+            known_lengths.append(len(known[-1]))
+        else:
+            known.append(None)
+            known_lengths.append(dims[0] if len(dims) == 1 and isinstance(dims[0], int) else None)
     operator.lengths(parameters, known_lengths)
     if all(s is not None for s in known):
         operator.plan(parameters, known, Record(np.zeros(1, operator.geometry)[0]))
@@ -334,26 +336,26 @@ def tensor(value):
         return np.empty(dims, dtype)
     if dtype.hasobject:
         return strings(value, math.prod(dims)).reshape(dims)
-    nbytes = int(np.prod(dims, dtype=object)) * dtype.itemsize
+    nbytes = math.prod(dims) * dtype.itemsize
     memory = (C.c_char * nbytes).from_address(_api.get("GetTensorMutableData", value))
     return np.frombuffer(memory, dtype).reshape(dims)
 
 
 def strings(value, count):
     size = _api.get("GetStringTensorDataLength", value, kind=C.c_size_t)
-    text, offsets = C.create_string_buffer(size + 1), (C.c_size_t * (count + 1))()
-    _api.GetStringTensorContent(value, text, C.c_size_t(size), offsets, C.c_size_t(count))
+    content, offsets = C.create_string_buffer(size + 1), (C.c_size_t * (count + 1))()
+    _api.GetStringTensorContent(value, content, C.c_size_t(size), offsets, C.c_size_t(count))
     offsets[count] = size
-    found = np.empty(count, object)
-    found[:] = [text.raw[a:b].decode(errors="surrogateescape") for a, b in itertools.pairwise(offsets)]
+    content, found = content.raw, np.empty(count, object)
+    found[:] = [content[a:b].decode(errors="surrogateescape") for a, b in itertools.pairwise(offsets)]
     return found
 
 
 def write_strings(context, array):
     dims = (C.c_int64 * max(array.ndim, 1))(*array.shape)
     value = _api.get("KernelContext_GetOutput", context, C.c_size_t(0), dims, C.c_size_t(array.ndim))
-    text = [s.encode(errors="surrogateescape") for s in array.ravel()]
-    _api.FillStringTensor(value, (C.c_char_p * max(len(text), 1))(*text), C.c_size_t(len(text)))
+    content = [s.encode(errors="surrogateescape") for s in array.ravel()]
+    _api.FillStringTensor(value, (C.c_char_p * max(len(content), 1))(*content), C.c_size_t(len(content)))
 
 
 @callback(POINTER, POINTER, POINTER)
