@@ -7,10 +7,9 @@ PyTorch's own exporters write ai.onnx GridSample, and refuse below opset 16. tor
 from contextlib import contextmanager
 
 from .errors import OpError
+from .operators.grid_sample import MICROSOFT, PADDING_MODES
 
-DOMAIN, NAME = "com.microsoft", "GridSample"
-MODES = ("bilinear", "nearest", "bicubic")  # the exporters hand over positions in these two
-PADDING_MODES = ("zeros", "border", "reflection")
+MODES = ("bilinear", "nearest", "bicubic")  # the exporters hand over positions in these and in PADDING_MODES
 OPSETS = range(7, 31)  # from ONNX Runtime's first to beyond PyTorch's last
 
 
@@ -39,7 +38,7 @@ def export(model, args=(), f=None, *, dynamo=True, custom_translation_table=None
 def _attributes(shape, mode, padding_mode, align_corners):
     """The node's attributes; `shape` is the image's, None where it isn't known."""
     if shape is not None and len(shape) != 4:
-        raise OpError("shape of X", shape, "must have rank 4: [N, C, H, W]", f"{DOMAIN}.{NAME}")
+        raise OpError("shape of X", shape, "must have rank 4: [N, C, H, W]", MICROSOFT.title)
     return {"mode": MODES[mode], "padding_mode": PADDING_MODES[padding_mode], "align_corners": int(align_corners)}
 
 
@@ -47,23 +46,11 @@ def _translations():
     """dynamo=True: {PyTorch's operator: function that adds the node}."""
     import onnxscript
     import torch
-    from onnx.defs import OpSchema
+
+    from .schemas import schema
 
     # The exporter asks for a schema, and onnx has none for this domain.
-    schema = OpSchema(
-        NAME,
-        DOMAIN,
-        1,
-        inputs=[OpSchema.FormalParameter("X", "T"), OpSchema.FormalParameter("Grid", "T")],
-        outputs=[OpSchema.FormalParameter("Y", "T")],
-        type_constraints=[("T", [f"tensor({t})" for t in ("float16", "bfloat16", "float", "double")], "")],
-        attributes=[
-            OpSchema.Attribute("mode", OpSchema.AttrType.STRING),
-            OpSchema.Attribute("padding_mode", OpSchema.AttrType.STRING),
-            OpSchema.Attribute("align_corners", OpSchema.AttrType.INT),
-        ],
-    )
-    node = onnxscript.values.Op(onnxscript.values.Opset(DOMAIN, 1), NAME, schema)
+    node = onnxscript.values.Op(onnxscript.values.Opset(MICROSOFT.domain, 1), MICROSOFT.name, schema(MICROSOFT))
 
     # The exporter tells attributes from tensors by the annotations.
     def grid_sample(x, grid, mode: int, padding_mode: int, align_corners: bool):
@@ -84,7 +71,12 @@ def _symbolics():
         shape, points = x.type().varyingSizes(), grid.type().varyingSizes()
         attributes = _attributes(shape, mode, padding_mode, align_corners)
         kinds = {"mode": "mode_s", "padding_mode": "padding_mode_s", "align_corners": "align_corners_i"}
-        y = g.op(f"{DOMAIN}::{NAME}", x, grid, **{kinds[name]: value for name, value in attributes.items()})
+        y = g.op(
+            f"{MICROSOFT.domain}::{MICROSOFT.name}",
+            x,
+            grid,
+            **{kinds[name]: value for name, value in attributes.items()},
+        )
         if shape and points:
             y.setType(x.type().with_sizes([*shape[:2], *points[1:3]]))
         return y

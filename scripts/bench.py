@@ -9,18 +9,23 @@ python scripts/bench.py [--only TEXT] [--threads N] [--repeats N]
 
 import argparse
 import importlib.util
+import sys
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import geometric_mean, median
 
 import numpy as np
 import onnxruntime as ort
-from onnx import helper
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
 import onnx_ops
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+
+from cases import model as node_model
 
 PAUSE = 0.03  # seconds until a runtime's threads have stopped spinning
 SHORT = 1e-3  # seconds: runs shorter than this are timed many at once
@@ -75,16 +80,7 @@ def cases():
 
 
 def model(case):
-    node = helper.make_node(case.op_type, list(case.feeds), ["y"], domain=case.domain, **case.attributes)
-    inputs = [
-        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape)
-        for n, v in case.feeds.items()
-    ]
-    first = next(iter(case.feeds.values()))
-    y = helper.make_tensor_value_info("y", helper.np_dtype_to_tensor_dtype(first.dtype), None)
-    opsets = [helper.make_opsetid("", 18)] + [helper.make_opsetid(case.domain, 1)] * bool(case.domain)
-    graph = helper.make_graph([node], "bench", inputs, [y])
-    return helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
+    return node_model(case.domain, case.op_type, list(case.feeds.values()), case.attributes).SerializeToString()
 
 
 def bound(session, case):

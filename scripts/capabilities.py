@@ -48,9 +48,11 @@ BORDER = named(GRID_SAMPLE, "bilinear_border_edges")
 NEAREST = named(GRID_SAMPLE, "nearest_zeros_edges")
 OVERLAPPING, DILATED = named(COL2IM, "overlapping"), named(COL2IM, "dilated")
 # (operator, what, case, inputs)
-FLOATS = ("float32", "float16", "bfloat16", "float64")
 ROWS = [
-    *(("Col2Im", t, OVERLAPPING, OVERLAPPING.inputs(t)) for t in (*FLOATS, "int32", "bool", "string", "complex64")),
+    *(
+        ("Col2Im", t, OVERLAPPING, OVERLAPPING.inputs(t))
+        for t in (*dtypes.FLOATS, "int32", "bool", "string", "complex64")
+    ),
     ("Col2Im", "asymmetric pads", named(COL2IM, "asymmetric_pads"), None),
     ("Col2Im", "2-D, dilated", DILATED, None),
     ("Col2Im", "1-D", named(COL2IM, "1d"), None),
@@ -58,8 +60,8 @@ ROWS = [
     ("Col2Im", "3-D", named(COL2IM, "3d"), None),
     ("Col2Im", "3-D, dilated", named(COL2IM, "3d_dilated"), None),
     ("Col2Im", "4-D", named(COL2IM, "4d"), None),
-    *(("GridSample, com.microsoft", t, BORDER, BORDER.inputs(t)) for t in FLOATS),
-    *(("GridSample, ai.onnx", t, on_ai_onnx(BORDER), BORDER.inputs(t)) for t in FLOATS),
+    *(("GridSample, com.microsoft", t, BORDER, BORDER.inputs(t)) for t in dtypes.FLOATS),
+    *(("GridSample, ai.onnx", t, on_ai_onnx(BORDER), BORDER.inputs(t)) for t in dtypes.FLOATS),
     ("GridSample, ai.onnx", "float16, grid float32", on_ai_onnx(BORDER), BORDER.inputs("float16", "float32")),
     *(
         ("GridSample, ai.onnx", f"nearest, {t}", on_ai_onnx(NEAREST), NEAREST.inputs(t, "float32"))

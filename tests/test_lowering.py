@@ -62,6 +62,14 @@ def test_unknown_attributes_are_named():
         onnx_ops.lower(proto)
 
 
+def all_sessions(proto):
+    """A plain one on the lowered model, and ours on the model itself with both backends."""
+    return [
+        ort.InferenceSession(onnx_ops.lower(proto).SerializeToString(), with_extensions(quiet())),
+        *(onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend=b) for b in ("native", "extensions")),
+    ]
+
+
 def in_a_branch(op):
     """The case's node in one branch of an If, a Relu of its first input's sum in the other."""
     inputs = op.inputs("float32")
@@ -107,9 +115,7 @@ def in_a_loop(op):
 @pytest.mark.parametrize("case", [EVERYTHING, BILINEAR], ids=str)
 def test_loops(case):
     proto, inputs = in_a_loop(case)
-    plain = ort.InferenceSession(onnx_ops.lower(proto).SerializeToString(), with_extensions(quiet()))
-    ours = [onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend=b) for b in ("native", "extensions")]
-    for session in (plain, *ours):
+    for session in all_sessions(proto):
         assert_close(run(session, inputs), reference(case, inputs), "float32")
 
 
@@ -143,11 +149,7 @@ def in_a_function(op):
 @pytest.mark.parametrize("case", [EVERYTHING, BILINEAR], ids=str)
 def test_subgraphs(case):
     proto, inputs = in_a_branch(case)
-    lowered = onnx_ops.lower(proto)
-    sessions = [
-        ort.InferenceSession(lowered.SerializeToString(), with_extensions(quiet())),
-        *(onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend=b) for b in ("native", "extensions")),
-    ]
+    sessions = all_sessions(proto)
     for session in sessions:
         assert_close(run(session, [*inputs, np.array(True)]), reference(case, inputs), "float32")
     with pytest.raises(onnx_ops.OpError, match="shape of"):
@@ -157,11 +159,7 @@ def test_subgraphs(case):
 @pytest.mark.parametrize("case", [EVERYTHING, BILINEAR], ids=str)
 def test_local_functions(case):
     proto, inputs = in_a_function(case)
-    lowered = onnx_ops.lower(proto)
-    sessions = [
-        ort.InferenceSession(lowered.SerializeToString(), with_extensions(quiet())),
-        *(onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend=b) for b in ("native", "extensions")),
-    ]
+    sessions = all_sessions(proto)
     for session in sessions:
         assert_close(run(session, inputs), reference(case, inputs), "float32")
     with pytest.raises(onnx_ops.OpError, match="shape of"):
