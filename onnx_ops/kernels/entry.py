@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import platformdirs
 from numba import carray, cfunc, config, types
-from numba.extending import overload, register_jitable
+from numba.extending import lower_builtin, register_jitable, type_callable
 
 from ..errors import refuse
 from ..operator import MAX_INPUTS, MAX_RANK
-from . import elements_numba  # noqa: F401  for its overloads
+from . import elements_numba, neighbours_numba  # noqa: F401  for their overloads
 from .jit import FLAGS, marked
 from .memory import pointer, shapes, tensors
 
@@ -40,9 +40,14 @@ def call_dtype(geometry):
     return np.dtype([*_CALL, ("geometry", geometry)])
 
 
-@overload(refuse)
-def _(argument, value, rule, expected=None):
-    return lambda argument, value, rule, expected=None: 1
+@type_callable(refuse)
+def _(context):
+    return lambda argument, value, rule, expected=None: types.int64
+
+
+@lower_builtin(refuse, types.VarArg(types.Any))
+def _(context, builder, signature, values):
+    return context.get_constant(types.int64, 1)
 
 
 @functools.cache
@@ -69,6 +74,14 @@ def cache_directory():
         config.CACHE_DIR = chosen
 
 
+def tell_numba():
+    """Let compiled code call all functions that have been marked so far."""
+    with _lock:
+        while marked:
+            helper, flags = marked.pop()
+            register_jitable(**flags)(helper)
+
+
 def callback(restype, argtypes, name):
     """Decorator: the function as a compiled C callback (`.address`, `.ctypes`), cached on disk where possible.
 
@@ -79,9 +92,7 @@ def callback(restype, argtypes, name):
     def wrap(function):
         function.__qualname__ = f"{name}-{digest()}"
         with _lock:
-            while marked:
-                helper, flags = marked.pop()
-                register_jitable(**flags)(helper)
+            tell_numba()
             try:
                 with cache_directory():
                     return cfunc(restype(*argtypes), cache=True, **FLAGS)(function)

@@ -1,13 +1,16 @@
 """GridSample over blocks of BLOCK output pixels: places and weights once per block, then every channel reads by them.
 
-A point whose taps all lie inside the image is read at `base` (the offset of its first tap within a channel's image)
-without any checks. The others, few in practice, are read again tap by tap: see `edge`.
+A block is part of one image's points, or all points of several small images. Interpolation reads, for each point, a
+square of neighbours from the pixel `base` on, all of which exist: what a tap outside of the image stands for is a
+matter of weights alone, which are zero, or added to those of the pixels inside. Only where that fails, beside
+infinities and in images smaller than the square, points are read again tap by tap.
 """
 
 import numpy as np
 
-from .elements import empty_sums, load, store, zero
-from .jit import jitable
+from .elements import empty_sums, is_wide, load, store, sums, zero
+from .jit import REORDER, jitable
+from .neighbours import GROUP, blend
 
 BLOCK = 512
 ZEROS, BORDER, REFLECTION = 0, 1, 2
@@ -18,64 +21,104 @@ def nearest(x, grid, g, tile, out):
     pixels = image_size(g)
     p = empty_sums(grid, (g.axes, BLOCK))
     base = np.empty(BLOCK, np.int64)
-    units = g.batch * g.blocks
-    for unit in range(units * tile // g.tiles, units * (tile + 1) // g.tiles):
-        n, first = unit // g.blocks, unit % g.blocks * BLOCK
-        count = min(BLOCK, g.points - first)
-        coordinates(grid, n * g.points + first, count, g, p, False)
-        for b in range(count):
-            base[b] = 0
-        for i in range(g.axes):
-            size, places = g.image[i], p[i][:count]
-            for b in range(count):
-                k = np.int64(np.rint(places[b]))
-                base[b] = base[b] * size + k if (base[b] >= 0) & (k >= 0) & (k < size) else -1
+    for unit in range(g.units * tile // g.tiles, g.units * (tile + 1) // g.tiles):
+        n, first, images, count = part(g, unit)
+        total = images * count
+        coordinates(grid, n * g.points + first, total, total, g, p, False)
+        place_nearest(p, total, g, base)
+        shift_images(base, images, count, g.channels * pixels)
         for c in range(g.channels):
-            source = x[(n * g.channels + c) * pixels :][:pixels]
-            target = out[(n * g.channels + c) * g.points + first :][:count]
-            for b in range(count):
-                store(target, b, load(source, base[b]) if base[b] >= 0 else zero(out))
+            source = x[(n * g.channels + c) * pixels :]
+            for m in range(images):
+                target, at = out[((n + m) * g.channels + c) * g.points + first :][:count], base[m * count :][:count]
+                for b in range(at.size):
+                    k = at[b]
+                    v = load(source, np.uint64(max(k, 0)))
+                    store(target, b, v if k >= 0 else zero(out))
 
 
 @jitable
-def interpolated(x, grid, g, tile, out):
-    """Linear and cubic: g.taps (2 or 4) taps per axis."""
-    pixels, row, taps = image_size(g), g.image[g.axes - 1], g.taps
-    p = empty_sums(grid, (g.axes, BLOCK))
-    fraction, weight = empty_sums(out, (g.axes, BLOCK)), empty_sums(out, (g.axes, BLOCK, taps))
-    base, outside = np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
-    index, offsets, weights = np.empty((g.axes, taps), np.int64), np.empty(64, np.int64), empty_sums(out, 64)
-    # Linear's coordinates are padded, so that its taps outside are none; cubic's taps are padded one by one.
-    first_tap, padding_mode = (0, ZEROS) if taps == 2 else (-1, g.padding_mode)
-    units = g.batch * g.blocks
-    for unit in range(units * tile // g.tiles, units * (tile + 1) // g.tiles):
-        n, first = unit // g.blocks, unit % g.blocks * BLOCK
-        count = min(BLOCK, g.points - first)
-        coordinates(grid, n * g.points + first, count, g, p, taps == 4)
-        others = place(p, count, first_tap, first_tap + taps - 1, g, base, fraction, outside)
-        lean = taps == 2 and g.axes == 2  # needs no weights but the fractions, except for the others
-        for i in range(0 if lean else g.axes):
-            for b in range(count):
-                tap_weights(fraction[i, b], weight[i, b])
-        for c in range(g.channels if others < count else 0):
-            source = x[(n * g.channels + c) * pixels :][:pixels]
-            target = out[(n * g.channels + c) * g.points + first :][:count]
-            if g.axes > 2:
-                blend_volume(source, g, base, weight, target)
-            elif lean:
-                blend_linear(source, row, base, fraction, target)
-            else:
-                blend_cubic(source, row, base, weight, target)
-        for e in range(others):
-            b = outside[e]
-            for i in range(g.axes):
-                k = np.int64(np.floor(p[i, b])) + first_tap
-                for t in range(taps):
-                    index[i, t] = pad_index(k + t, g.image[i], padding_mode, g.align_corners)
-                if lean:
-                    tap_weights(fraction[i, b], weight[i, b])
-            found = combine(index, weight, b, g, offsets, weights)
-            edge(x, n, first + b, g, offsets, weights, found, out)
+def place_nearest(p, count, g, base):
+    """base[b]: the pixel of the image that point b reads, or -1."""
+    for i in range(g.axes):
+        size, places, at = g.image[i], p[i][:count], base[:count]
+        for b in range(at.size):
+            k = np.int64(np.rint(places[b]))
+            before = at[b] if i > 0 else 0
+            at[b] = before * size + k if (before >= 0) & (k >= 0) & (k < size) else -1
+
+
+@jitable
+def shift_images(base, images, count, pitch):
+    """Offsets of `count` points in each of several images, `pitch` elements apart: from the first image; -1 stays."""
+    for m in range(1, images):
+        of_image = base[m * count : (m + 1) * count]
+        for b in range(of_image.size):
+            of_image[b] += m * pitch if of_image[b] >= 0 else 0
+
+
+@jitable
+def linear(x, grid, g, tile, out):
+    interpolate(x, grid, g, (0, 1), tile, out)
+
+
+@jitable
+def cubic(x, grid, g, tile, out):
+    interpolate(x, grid, g, (-1, 0, 1, 2), tile, out)
+
+
+@jitable
+def interpolate(x, grid, g, offsets, tile, out):
+    """`offsets`: of an axis' taps from the coordinate's floor. How many there are is known when this is compiled."""
+    pixels, taps, width = image_size(g), len(offsets), g.image[g.axes - 1]
+    planes, plane, fits = 1, 0, True
+    if g.axes == 3:
+        planes, plane = taps, g.image[1] * width
+    for i in range(g.axes):
+        fits &= g.image[i] >= taps
+    p, base = empty_sums(grid, (g.axes, BLOCK)), np.empty(BLOCK, np.int64)
+    weight, row_weight = empty_sums(out, (g.axes, taps, BLOCK)), empty_sums(out, (planes, taps, BLOCK))
+    values, across = empty_sums(out, BLOCK), weight[g.axes - 1]
+    for unit in range(g.units * tile // g.tiles, g.units * (tile + 1) // g.tiles):
+        n, first, images, count = part(g, unit)
+        total = images * count
+        padded = (total + GROUP - 1) // GROUP * GROUP
+        coordinates(grid, n * g.points + first, total, padded, g, p, taps == 4)
+        if fits:
+            place(p, padded, g, offsets, base, weight)
+            shift_images(base, images, count, g.channels * pixels)
+            for q in range(planes if planes > 1 else 0):
+                for r in range(taps):
+                    product, w, w_plane = row_weight[q, r][:padded], weight[1, r][:padded], weight[0, q]
+                    for b in range(product.size):
+                        product[b] = w[b] * w_plane[b]
+        # The sums can be made where they belong if there is room for them, and they belong one after another.
+        in_place = total == padded and (images == 1 or g.channels == 1) and not is_wide(out)
+        for c in range(g.channels):
+            source = x[(n * g.channels + c) * pixels :][: ((images - 1) * g.channels + 1) * pixels]
+            into = (sums(out[(n * g.channels + c) * g.points + first :], values) if in_place else values)[:padded]
+            for q in range(planes if fits else 0):
+                rows = row_weight[q] if planes > 1 else weight[0]
+                blend(source[q * plane :], base, width, rows, across, offsets, q > 0, into)
+            # A tap that does not exist has weight 0 at one that does, where there may be an infinity.
+            done = fits and all_finite(into)
+            for m in range(0 if in_place and done else images):
+                target = out[((n + m) * g.channels + c) * g.points + first :][:count]
+                for b in range(0 if in_place else count):
+                    store(target, b, values[m * count + b])
+                if not done:
+                    tap_by_tap(source[m * g.channels * pixels :], p, m * count, g, offsets, fits, target)
+
+
+@jitable
+def part(g, unit):
+    """A unit of work: the first image and point, how many images, how many points of each."""
+    if g.images > 1:
+        n = unit * g.images
+        return n, 0, min(g.images, g.batch - n), g.points
+    blocks = g.units // g.batch
+    first = unit % blocks * BLOCK
+    return unit // blocks, first, 1, min(BLOCK, g.points - first)
 
 
 @jitable
@@ -88,16 +131,18 @@ def image_size(g):
 
 
 @jitable
-def coordinates(grid, start, count, g, p, cubic):
+def coordinates(grid, start, points, count, g, p, cubic):
     """p[axis, b]: pixel coordinates of `count` points, padded (except for cubic) and within reach of an integer.
 
-    Whatever has no taps at all becomes -2 (for cubic: -3 * size - 8).
+    Whatever has no taps at all becomes -2 (for cubic: -3 * size - 8). What is more than there are `points` is a centre.
     """
     number = p.dtype.type
     one, half = number(1), number(0.5)
-    split(grid[start * g.axes :][: count * g.axes], p)
+    split(grid[start * g.axes :][: points * g.axes], p)
     for i in range(g.axes):
         size, places = g.image[i], p[i][:count]
+        for b in range(points, count):
+            places[b] = number(0)
         if g.align_corners:
             span = number(size - 1)
             for b in range(count):
@@ -168,95 +213,125 @@ def reflect(places, size, align_corners):
 
 
 @jitable
-def place(p, count, before, after, g, base, fraction, outside):
-    """Offset of the first tap and fraction of the coordinates; lists, and counts, the points with taps outside."""
-    for b in range(count):
-        base[b], outside[b] = 0, 0
+def place(p, count, g, offsets, base, weight):
+    """weight[axis, tap, b] of neighbours that exist, the first of which is the pixel at `base[b]`."""
+    number, taps = weight.dtype.type, len(offsets)
+    zero, one, two = number(0), number(1), number(2)
     for i in range(g.axes):
-        size, low, high = g.image[i], -before, g.image[i] - 1 - after
-        places, fractions = p[i][:count], fraction[i][:count]
-        for b in range(count):
-            whole = np.floor(places[b])
-            fractions[b] = places[b] - whole
-            k = np.int64(whole)
-            base[b] = base[b] * size + k + before
-            outside[b] |= np.int64(k < low) | np.int64(k > high)
-    others = 0
-    for b in range(count):
-        others += outside[b]
-    if others > 0:
-        others = 0
-        for b in range(count):
-            if outside[b] != 0:
-                base[b] = 0
-                outside[others] = b
-                others += 1
-    return others
-
-
-@jitable(fuse=True)
-def blend_linear(source, width, base, fraction, target):
-    # Unsigned offsets need no test for a negative index.
-    one, next_one, next_row = fraction.dtype.type(1), np.uint64(1), np.uint64(width)
-    fys, fxs = fraction[0], fraction[1]
-    for b in range(target.size):
-        s, fy, fx = np.uint64(base[b]), fys[b], fxs[b]
-        top = (one - fx) * load(source, s) + fx * load(source, s + next_one)
-        bottom = (one - fx) * load(source, s + next_row) + fx * load(source, s + next_row + next_one)
-        store(target, b, (one - fy) * top + fy * bottom)
-
-
-@jitable(fuse=True)
-def blend_cubic(source, width, base, weight, target):
-    for b in range(target.size):
-        total = weight.dtype.type(0)
-        for r in range(4):
-            s = base[b] + r * width
-            row = weight[1, b, 0] * load(source, s)
-            for k in range(1, 4):
-                row += weight[1, b, k] * load(source, s + k)
-            total += weight[0, b, r] * row
-        store(target, b, total)
-
-
-@jitable(fuse=True)
-def blend_volume(source, g, base, weight, target):
-    """Three axes, any number of taps."""
-    taps = weight.shape[2]
-    for b in range(target.size):
-        total = weight.dtype.type(0)
-        for q in range(taps):
-            plane = weight.dtype.type(0)
-            for r in range(taps):
-                s = base[b] + (q * g.image[1] + r) * g.image[2]
-                row = weight[2, b, 0] * load(source, s)
-                for k in range(1, taps):
-                    row += weight[2, b, k] * load(source, s + k)
-                plane += weight[1, b, r] * row
-            total += weight[0, b, q] * plane
-        store(target, b, total)
+        places, size, at, d = p[i][:count], g.image[i], base[:count], weight[i, taps - 1][:count]
+        last = size - taps
+        for b in range(places.size):
+            k = np.int64(np.floor(places[b])) + offsets[0]
+            k = 0 if k < 0 else k
+            k = last if k > last else k
+            at[b] = at[b] * size + k if i > 0 else k
+            d[b] = number(places[b] - p.dtype.type(k))
+        if len(offsets) == 2:
+            left = weight[i, 0][:count]
+            for b in range(left.size):
+                rest, f = one - abs(d[b]), d[b] if d[b] < one else two - d[b]
+                left[b] = rest if rest > zero else zero
+                d[b] = f if f > zero else zero
+        else:
+            w0, w1, w2 = weight[i, 0][:count], weight[i, 1][:count], weight[i, 2][:count]
+            outside = 0
+            for b in range(w1.size):
+                f = d[b] - one
+                outside += not ((f >= zero) & (f < one))
+                w1[b], w2[b] = cubic_middle(f), cubic_middle(one - f)
+            for b in range(w0.size):
+                f = d[b] - one
+                w0[b], d[b] = cubic_end(f), cubic_end(one - f)
+            if outside > 0:
+                bring_inside(places, i, g, base, weight[i])
 
 
 @jitable
-def tap_weights(f, weight):
-    """Weights of the taps at 0 and 1, or of those at -1, 0, 1 and 2, for the fraction f.
+def bring_inside(places, i, g, base, weight):
+    """Of cubic's taps outside of the image along axis i: add their weights to those of the pixels they stand for."""
+    number, size = weight.dtype.type, g.image[i]
+    moved = empty_sums(weight, 4)
+    for b in range(places.size):
+        whole = np.floor(places[b])
+        k = np.int64(whole) - 1
+        if k < 0 or k + 4 > size:
+            base[b] -= min(max(k, 0), size - 4)
+            first = size - 4
+            for t in range(4):
+                j = pad_index(k + t, size, g.padding_mode, g.align_corners)
+                if 0 <= j < first:
+                    first = j
+                weight[t, b] = number(0)
+            base[b] += first
+            axis_weights(number(places[b] - whole), moved)
+            for t in range(4):
+                j = pad_index(k + t, size, g.padding_mode, g.align_corners)
+                if j >= 0:
+                    weight[j - first, b] += moved[t]
 
-    The latter are cubic convolution with A = -0.75, in factors that lose no digits.
-    """
-    number = weight.dtype.type
-    a, rest = number(-0.75), number(1) - f
+
+@jitable
+def cubic_middle(f):
+    """Cubic convolution with A = -0.75 at the distance f from a tap, if f < 1; in factors that lose no digits."""
+    return (type(f)(1.25) * f - type(f)(2.25)) * f * f + type(f)(1)
+
+
+@jitable
+def cubic_end(f):
+    """The same at the distance 1 + f."""
+    return type(f)(-0.75) * f * (type(f)(1) - f) * (type(f)(1) - f)
+
+
+@jitable
+def axis_weights(f, weight):
+    """The taps' weights along one axis for the fraction f of a coordinate."""
+    one = type(f)(1)
     if weight.size == 2:
-        weight[0], weight[1] = rest, f
+        weight[0], weight[1] = one - f, f
     else:
-        weight[0] = a * f * rest * rest
-        weight[1] = ((a + number(2)) * f - (a + number(3))) * f * f + number(1)
-        weight[2] = ((a + number(2)) * rest - (a + number(3))) * rest * rest + number(1)
-        weight[3] = a * rest * f * f
+        weight[0], weight[1] = cubic_end(f), cubic_middle(f)
+        weight[2], weight[3] = cubic_middle(one - f), cubic_end(one - f)
+
+
+@jitable(**REORDER)
+def all_finite(values):
+    zero = values.dtype.type(0)
+    total = zero
+    for b in range(values.size):
+        total += values[b] * zero
+    return total == zero
 
 
 @jitable
-def combine(index, weight, b, g, offsets, weights):
-    """Offsets and weights of those taps of point b that exist, from each axis' own; returns how many.
+def tap_by_tap(source, p, begin, g, offsets, fits, target):
+    """All points, whose coordinates begin at p[:, begin], or if the image `fits` the rest only those that have taps
+    outside: from just the taps that exist."""
+    taps, number = len(offsets), empty_sums(target, 0).dtype.type
+    index, weight = np.empty((3, taps), np.int64), empty_sums(target, (3, taps))
+    found_at, found_weights = np.empty(taps**3, np.int64), empty_sums(target, taps**3)
+    # Linear's coordinates are padded, so that its taps outside are none; cubic's taps are padded one by one.
+    padding_mode = ZEROS if taps == 2 else g.padding_mode
+    for b in range(target.size):
+        outside = not fits
+        for i in range(g.axes):
+            place = p[i, begin + b]
+            whole = np.floor(place)
+            k = np.int64(whole) + offsets[0]
+            outside |= (k < 0) | (k + taps > g.image[i])
+            for t in range(taps):
+                index[i, t] = pad_index(k + t, g.image[i], padding_mode, g.align_corners)
+            axis_weights(number(place - whole), weight[i])
+        if outside:
+            found = combine(index, weight, g, found_at, found_weights)
+            total = number(0)
+            for t in range(found):
+                total += found_weights[t] * load(source, found_at[t])
+            store(target, b, total)
+
+
+@jitable
+def combine(index, weight, g, offsets, weights):
+    """Offsets and weights of those taps that exist, from each axis' own; returns how many.
 
     index[axis, tap] is -1 where there is no such tap.
     """
@@ -264,12 +339,12 @@ def combine(index, weight, b, g, offsets, weights):
     for q in range(taps if g.axes == 3 else 1):
         plane, plane_weight = 0, weight.dtype.type(1)
         if g.axes == 3:
-            plane, plane_weight = index[0, q] * g.image[1], weight[0, b, q]
+            plane, plane_weight = index[0, q] * g.image[1], weight[0, q]
         for r in range(taps if plane >= 0 else 0):
-            row, row_weight = (plane + index[last - 1, r]) * g.image[last], plane_weight * weight[last - 1, b, r]
+            row, row_weight = (plane + index[last - 1, r]) * g.image[last], plane_weight * weight[last - 1, r]
             for k in range(taps if index[last - 1, r] >= 0 else 0):
                 if index[last, k] >= 0:
-                    offsets[found], weights[found] = row + index[last, k], row_weight * weight[last, b, k]
+                    offsets[found], weights[found] = row + index[last, k], row_weight * weight[last, k]
                     found += 1
     return found
 
@@ -285,15 +360,3 @@ def pad_index(k, size, padding_mode, align_corners):
         k %= max(1, 2 * (size - align_corners))
         return k if k < size else 2 * size - 1 - align_corners - k
     return k if 0 <= k < size else -1
-
-
-@jitable
-def edge(x, n, point, g, offsets, weights, taps, out):
-    """One point in all channels from `taps` taps."""
-    pixels = image_size(g)
-    for c in range(g.channels):
-        source = (n * g.channels + c) * pixels
-        total = weights.dtype.type(0)
-        for t in range(taps):
-            total += weights[t] * load(x, source + offsets[t])
-        store(out, (n * g.channels + c) * g.points + point, total)

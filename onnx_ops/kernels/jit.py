@@ -11,13 +11,15 @@ import functools
 FLAGS = {"error_model": "numpy"}
 # Lets a multiplication and the following addition become one instruction. Never where rounding is specified.
 FUSE = {"fastmath": {"contract"}}
+# Lets a sum be added up in any order, many lanes at a time. Only where the order can't be seen in the result.
+REORDER = {"fastmath": {"reassoc"}}
 
 marked = []  # (function, flags) of those that Numba has not been told of yet
 
 
-def jitable(function=None, *, fuse=False):
+def jitable(function=None, **flags):
     """Mark a plain function as one that compiled code may call."""
     if function is None:
-        return functools.partial(jitable, fuse=fuse)
-    marked.append((function, {**FLAGS, **(FUSE if fuse else {})}))
+        return functools.partial(jitable, **flags)
+    marked.append((function, FLAGS | flags))
     return function

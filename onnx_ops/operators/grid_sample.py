@@ -37,7 +37,7 @@ from ..kernels.jit import jitable
 from ..operator import Attribute, Input, Operator, geometry, words
 
 NEAREST, LINEAR, CUBIC = range(3)
-TAPS = (1, 2, 4)  # per axis, by mode
+KERNELS = (kernels.nearest, kernels.linear, kernels.cubic)
 MODES = {"nearest": NEAREST, "bilinear": LINEAR, "bicubic": CUBIC}
 NEWER_MODES = {**MODES, "linear": LINEAR, "cubic": CUBIC}
 PADDING_MODES = ("zeros", "border", "reflection")  # in the order of kernels.ZEROS, BORDER, REFLECTION
@@ -50,8 +50,8 @@ GEOMETRY = geometry(
     channels=None,
     axes=None,
     points=None,
-    blocks=None,
-    taps=None,
+    images=None,
+    units=None,
     image=3,
     padding_mode=None,
     align_corners=None,
@@ -107,10 +107,14 @@ def plan(parameters, shapes, g):
     if max(x[0], 1) * max(x[1], 1) > ELEMENTS // max(points, 1):
         return refuse("shape of Grid", grid, "output must have at most 2**60 elements")
     g.batch, g.channels, g.axes, g.points = x[0], x[1], axes, points
-    g.padding_mode, g.align_corners, g.taps = parameters.padding_mode, parameters.align_corners, TAPS[parameters.mode]
-    g.blocks = (points + kernels.BLOCK - 1) // kernels.BLOCK if x[1] > 0 else 0
+    g.padding_mode, g.align_corners = parameters.padding_mode, parameters.align_corners
+    g.images = max(1, kernels.BLOCK // max(points, 1))
+    g.units = 0
+    if x[1] > 0 and points > 0:
+        blocks = (points + kernels.BLOCK - 1) // kernels.BLOCK
+        g.units = (x[0] + g.images - 1) // g.images * blocks
     work = x[0] * points * (x[1] + 2)
-    g.tiles = min(64, x[0] * g.blocks, work // WORK + 1)
+    g.tiles = min(64, g.units, work // WORK + 1)
     return 0
 
 
@@ -225,7 +229,7 @@ ONNX = Operator(
     resolve=partial(resolve, NEWER_MODES, 3),
     allows=allows,
     plan=plan,
-    kernel=lambda parameters: kernels.nearest if parameters.mode == NEAREST else kernels.interpolated,
+    kernel=lambda parameters: KERNELS[parameters.mode],
     copies=lambda parameters: parameters.mode == NEAREST,
     reference=reference,
     infer=infer,

@@ -1,0 +1,246 @@
+"""neighbours.py for compiled code: neighbours are loaded together, since LLVM does not find that by itself.
+
+The vectors here are LLVM's own, which it lowers to whatever the CPU has. In Numba's code they are values like any
+other: made by loads, combined by `times` and `times_plus`, and stored.
+"""
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic, models, overload, register_jitable, register_model
+
+from . import neighbours
+from .elements_numba import HALF, I16, I32, has_half_instructions
+from .jit import FLAGS, FUSE
+
+WORD = ir.IntType(64)
+BYTES = 32  # of a vector of sums
+FUSED = ["contract"]
+
+
+class Vector(types.Type):
+    """`lanes` numbers of one type."""
+
+    def __init__(self, number, lanes):
+        self.number, self.lanes = number, lanes
+        super().__init__(f"Vector({number}, {lanes})")
+
+
+@register_model(Vector)
+class VectorModel(models.PrimitiveModel):
+    def __init__(self, manager, kind):
+        super().__init__(manager, kind, ir.VectorType(manager.lookup(kind.number).get_value_type(), kind.lanes))
+
+
+def sums_of(array):
+    """The type in which the array's elements are summed."""
+    return types.float32 if isinstance(array.dtype, types.Record) else array.dtype
+
+
+def lanes_of(number):
+    return BYTES * 8 // number.bitwidth
+
+
+def address(context, builder, signature, values, k):
+    """Of argument k's first element, as a pointer to its storage."""
+    array = signature.args[k]
+    data = context.make_array(array)(context, builder, values[k]).data
+    return builder.bitcast(data, storage(array).as_pointer())
+
+
+def storage(array):
+    if isinstance(array.dtype, types.Record):
+        return I16
+    return {types.float32: ir.FloatType(), types.float64: ir.DoubleType()}[array.dtype]
+
+
+def load_vector(builder, data, index, lanes):
+    kind = data.type.pointee
+    loaded = builder.load(builder.bitcast(builder.gep(data, [index]), ir.VectorType(kind, lanes).as_pointer()))
+    loaded.align = kind.width // 8 if isinstance(kind, ir.IntType) else {"float": 4, "double": 8}[str(kind)]
+    return loaded
+
+
+def widen(builder, vector, array):
+    """Elements as the numbers in which they are summed."""
+    if not isinstance(array.dtype, types.Record):
+        return vector
+    lanes = vector.type.count
+    floats = ir.VectorType(ir.FloatType(), lanes)
+    if "float16" in array.dtype.fields:
+        return builder.fpext(builder.bitcast(vector, ir.VectorType(HALF, lanes)), floats)
+    words = ir.VectorType(I32, lanes)
+    return builder.bitcast(builder.shl(builder.zext(vector, words), ir.Constant(words, [16] * lanes)), floats)
+
+
+def shuffle(builder, a, b, order):
+    return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(order)), list(order)))
+
+
+def concatenate(builder, vectors):
+    while len(vectors) > 1:
+        count = vectors[0].type.count
+        vectors = [shuffle(builder, a, b, range(2 * count)) for a, b in zip(vectors[::2], vectors[1::2], strict=True)]
+    return vectors[0]
+
+
+@intrinsic
+def pairs(typing, source, base, b, offset):
+    """source[base[b:] + offset + k] for k = 0 and 1, as two vectors over b."""
+    vector = Vector(sums_of(source), lanes_of(sums_of(source)))
+
+    def codegen(context, builder, signature, values):
+        data = address(context, builder, signature, values, 0)
+        bases = context.make_array(base)(context, builder, values[1]).data
+        found = []
+        for lane in range(vector.lanes):
+            start = builder.load(builder.gep(bases, [builder.add(values[2], WORD(lane))]))
+            found.append(load_vector(builder, data, builder.add(start, values[3]), 2))
+        joined = concatenate(builder, found)
+        halves = [
+            widen(builder, shuffle(builder, joined, joined, range(k, 2 * vector.lanes, 2)), source) for k in (0, 1)
+        ]
+        return context.make_tuple(builder, signature.return_type, halves)
+
+    return types.UniTuple(vector, 2)(source, base, b, offset), codegen
+
+
+@intrinsic
+def four(typing, source, i):
+    """source[i : i + 4] as a vector."""
+
+    def codegen(context, builder, signature, values):
+        data = address(context, builder, signature, values, 0)
+        return widen(builder, load_vector(builder, data, values[1], 4), source)
+
+    return Vector(sums_of(source), 4)(source, i), codegen
+
+
+@intrinsic
+def transposed(typing, a, b, c, d):
+    """Four vectors of four, as rows of a matrix: its columns."""
+
+    def codegen(context, builder, signature, values):
+        low = [shuffle(builder, x, y, (0, 4, 1, 5)) for x, y in (values[:2], values[2:])]
+        high = [shuffle(builder, x, y, (2, 6, 3, 7)) for x, y in (values[:2], values[2:])]
+        columns = [shuffle(builder, *part, order) for part in (low, high) for order in ((0, 1, 4, 5), (2, 3, 6, 7))]
+        return context.make_tuple(builder, signature.return_type, columns)
+
+    return types.UniTuple(a, 4)(a, b, c, d), codegen
+
+
+@intrinsic
+def vector_at(typing, row, b, like):
+    """row[b:] as a vector like `like`."""
+
+    def codegen(context, builder, signature, values):
+        return load_vector(builder, address(context, builder, signature, values, 0), values[1], like.lanes)
+
+    return like(row, b, like), codegen
+
+
+@intrinsic
+def put(typing, row, b, vector):
+    """row[b:] = vector"""
+
+    def codegen(context, builder, signature, values):
+        at = builder.gep(address(context, builder, signature, values, 0), [values[1]])
+        stored = builder.store(values[2], builder.bitcast(at, values[2].type.as_pointer()))
+        stored.align = row.dtype.bitwidth // 8
+        return context.get_dummy_value()
+
+    return types.void(row, b, vector), codegen
+
+
+@intrinsic
+def spread(typing, value, like):
+    """`value` in every lane of a vector like `like`."""
+
+    def codegen(context, builder, signature, values):
+        one = builder.insert_element(ir.Constant(values[1].type, ir.Undefined), values[0], I32(0))
+        return shuffle(builder, one, one, [0] * like.lanes)
+
+    return like(value, like), codegen
+
+
+@intrinsic
+def times(typing, a, b):
+    def codegen(context, builder, signature, values):
+        return builder.fmul(*values, flags=FUSED)
+
+    return a(a, b), codegen
+
+
+@intrinsic
+def times_plus(typing, a, b, c):
+    """a * b + c"""
+
+    def codegen(context, builder, signature, values):
+        return builder.fadd(builder.fmul(*values[:2], flags=FUSED), values[2], flags=FUSED)
+
+    return a(a, b, c), codegen
+
+
+@intrinsic
+def plus(typing, a, b):
+    def codegen(context, builder, signature, values):
+        return builder.fadd(*values, flags=FUSED)
+
+    return a(a, b), codegen
+
+
+@register_jitable(**FLAGS)
+def column(source, start, pitch, row_weight, b):
+    """The weighted sum over four rows, for each of four neighbours, of point b."""
+    row = four(source, start)
+    low = times(spread(row_weight[0, b], row), row)
+    row = four(source, start + pitch)
+    low = times_plus(spread(row_weight[1, b], row), row, low)
+    row = four(source, start + 2 * pitch)
+    low = times_plus(spread(row_weight[2, b], row), row, low)
+    row = four(source, start + 3 * pitch)
+    return times_plus(spread(row_weight[3, b], row), row, low)
+
+
+@intrinsic
+def lanes(typing, array):
+    """How many of the array's sums are one vector."""
+    count = lanes_of(sums_of(array))
+    return types.int64(array), lambda context, builder, signature, values: WORD(count)
+
+
+def pairwise(source, base, pitch, row_weight, weight, offsets, add, target):
+    above, below, left, right = row_weight[0], row_weight[1], weight[0], weight[1]
+    for b in range(0, target.size, lanes(source)):
+        x, next_x = pairs(source, base, b, 0)
+        y, next_y = pairs(source, base, b, pitch)
+        w, next_w = vector_at(left, b, x), vector_at(right, b, x)
+        row, next_row = times_plus(w, x, times(next_w, next_x)), times_plus(w, y, times(next_w, next_y))
+        total = times_plus(vector_at(above, b, x), row, times(vector_at(below, b, x), next_row))
+        if add:
+            total = plus(total, vector_at(target, b, x))
+        put(target, b, total)
+
+
+def fourfold(source, base, pitch, row_weight, weight, offsets, add, target):
+    w0, w1, w2, w3 = weight[0], weight[1], weight[2], weight[3]
+    for b in range(0, target.size, 4):
+        c0, c1, c2, c3 = transposed(
+            column(source, base[b], pitch, row_weight, b),
+            column(source, base[b + 1], pitch, row_weight, b + 1),
+            column(source, base[b + 2], pitch, row_weight, b + 2),
+            column(source, base[b + 3], pitch, row_weight, b + 3),
+        )
+        low = times_plus(vector_at(w0, b, c0), c0, times(vector_at(w1, b, c1), c1))
+        high = times_plus(vector_at(w2, b, c2), c2, times(vector_at(w3, b, c3), c3))
+        total = plus(low, high)
+        if add:
+            total = plus(total, vector_at(target, b, total))
+        put(target, b, total)
+
+
+@overload(neighbours.blend, jit_options=FLAGS | FUSE)
+def _(source, base, pitch, row_weight, weight, offsets, add, target):
+    half = isinstance(source.dtype, types.Record) and "float16" in source.dtype.fields
+    if half and not has_half_instructions():
+        return neighbours.blend_plainly
+    return {2: pairwise, 4: fourfold}[len(offsets)]
