@@ -2,6 +2,7 @@
 
 from importlib import import_module
 
+from . import requirements
 from .errors import OpError
 from .runtime.on_import import OnImport
 
@@ -24,6 +25,7 @@ __all__ = ["OpError", *_HOME]
 
 def __getattr__(name):
     if name in _HOME:
+        requirements.check()
         module = import_module(f".{_HOME[name]}", __name__)
         return module if name == _HOME[name] else getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

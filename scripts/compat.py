@@ -1,0 +1,148 @@
+"""Run the tests against the oldest supported and the newest versions of what onnx_ops works with, and some in between.
+
+Each row gets a fresh environment, into which a wheel of this checkout is installed beside exactly these versions. Ends:
+the whole suite. Between: SHORT, which has every operator, element type, backend and error. Too old: onnx_ops must say
+so. Interpreters are looked for as python3.X; uv, if installed, makes the environments in place of pip.
+
+python scripts/compat.py [--only ROW ...] [--tests PATH ...] [--write]
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+MARK = "<!-- support -->"
+PACKAGES = ("onnxruntime", "onnxruntime-extensions", "onnx", "numpy", "numba", "ml-dtypes", "platformdirs")
+SHORT = ["tests/test_node_cases.py", "tests/test_coverage.py", "tests/test_sessions.py", "tests/test_errors.py",
+         "tests/test_inference.py", "tests/test_models.py"]  # fmt: skip
+WHOLE = ["tests"]
+PROBE = "import onnxruntime, onnx_ops; onnx_ops.register(onnxruntime.SessionOptions())"
+
+
+@dataclass(frozen=True)
+class Row:
+    """versions: of PACKAGES, in that order; "" is the newest. tests: to run; none where onnx_ops must refuse."""
+
+    name: str
+    python: str
+    versions: tuple[str, ...]
+    tests: tuple[str, ...] | None
+
+    @property
+    def pins(self):
+        return [f"{p}=={v}" if v else p for p, v in zip(PACKAGES, self.versions, strict=True)]
+
+
+def row(name, python, versions, tests):
+    return Row(name, python, tuple(v.strip("-") for v in versions.split()), tests)
+
+
+OLDEST = "1.20.0 0.13.0 1.16.0 1.26.0 0.60.0 0.4.0 3.0.0"
+ROWS = [
+    row("oldest", "3.10", OLDEST, WHOLE),
+    row("2024", "3.11", "1.20.1 0.13.0 1.17.0 2.0.2 0.61.2 0.5.1 4.3.6", SHORT),
+    row("2025, spring", "3.12", "1.22.1 0.14.0 1.18.0 2.2.6 0.61.2 0.5.1 4.3.8", SHORT),
+    row("2025, autumn", "3.13", "1.23.2 0.14.0 1.19.1 2.3.5 0.62.1 0.5.4 4.5.0", SHORT),
+    row("2026", "3.12", "1.27.0 0.15.2 1.21.0 2.4.0 0.65.1 0.5.4 4.5.0", SHORT),
+    row("newest", "3.13", "- - - - - - -", WHOLE),
+    row("onnxruntime too old", "3.10", OLDEST.replace("1.20.0", "1.19.2"), None),
+    row("extensions too old", "3.10", OLDEST.replace("0.13.0", "0.12.0"), None),
+    row("onnx too old", "3.10", OLDEST.replace("1.16.0", "1.15.0"), None),
+    row("numpy too old", "3.10", OLDEST.replace("1.26.0", "1.25.2"), None),
+    row("numba too old", "3.10", OLDEST.replace("0.60.0", "0.59.1"), None),
+]
+
+
+class Environment:
+    def __init__(self, path, python):
+        self.bin, self.uv = path / "bin", shutil.which("uv")
+        interpreter = shutil.which(f"python{python}")
+        if not interpreter:
+            raise SystemExit(f"compat: needs python{python} on the PATH")
+        shutil.rmtree(path, ignore_errors=True)
+        made = [self.uv, "venv", "--quiet", "--python", interpreter] if self.uv else [interpreter, "-m", "venv"]
+        subprocess.run([*made, path], check=True)
+
+    def install(self, *packages):
+        tool = [self.uv, "pip"] if self.uv else [self.bin / "python", "-m", "pip"]
+        where = ["--python", self.bin / "python"] if self.uv else []
+        subprocess.run([*tool, "install", "--quiet", *where, *packages], check=True)
+
+    def run(self, *command, environment=None):
+        """Exit status and output."""
+        done = subprocess.run(
+            [self.bin / command[0], *command[1:]], cwd=ROOT, text=True, env={**os.environ, **(environment or {})},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        return done.returncode, done.stdout
+
+    def versions(self):
+        script = f"from importlib.metadata import version; print(*map(version, {PACKAGES}))"
+        return self.run("python", "-c", script)[1].split()
+
+
+def outcome(row, wheel, directory, tests):
+    """The installed versions, and what happened in words."""
+    environment = Environment(directory / row.name.replace(" ", "-").replace(",", ""), row.python)
+    cache = {"XDG_CACHE_HOME": str(environment.bin.parent / "cache")}
+    # Before the wheel, whose lower bounds the rows that are too old break.
+    environment.install(*row.pins)
+    environment.install("--no-deps", wheel)
+    if row.tests is None:
+        status, output = environment.run("python", "-c", PROBE, environment=cache)
+        said = re.search(r"OpError: (onnx_ops: .*)", output)
+        return environment.versions(), f"refused: {said[1]}" if status == 1 and said else f"**not refused**: {output}"
+    environment.install(*row.pins, "pytest>=8", "hypothesis", "ruff")
+    status, output = environment.run("pytest", "-q", "--color=no", *(tests or row.tests), environment=cache)
+    print(output if status else "\n".join(output.splitlines()[-30:]), flush=True)
+    summary = re.sub(r" in [\d.]+s.*|=", "", output.splitlines()[-1]).strip()
+    return environment.versions(), summary if status == 0 else f"**{summary}**"
+
+
+def line(row, versions, said):
+    tests = {None: "import", tuple(WHOLE): "whole suite"}.get(row.tests and tuple(row.tests), "short")
+    return f"| {row.name} | {row.python} | {' | '.join(versions[:5])} | {tests} | {said} |"
+
+
+def written(lines):
+    """README.md's table with these lines in place of the rows' last ones, in the order of ROWS."""
+    readme = ROOT / "README.md"
+    before, table, after = readme.read_text().split(MARK)
+    name_of = lambda text: text.split("|")[1].strip()
+    found = {name_of(text): text for text in [*table.strip().splitlines()[2:], *lines]}
+    head = f"| versions | Python | {' | '.join(PACKAGES[:5])} | tests | result |\n|{'---|' * 9}"
+    rows = "\n".join(found[r.name] for r in ROWS if r.name in found)
+    readme.write_text(f"{before}{MARK}\n{head}\n{rows}\n{MARK}{after}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", default=[r.name for r in ROWS], help="names of rows")
+    parser.add_argument("--tests", nargs="+", help="run these instead of what the row says")
+    parser.add_argument("--environments", type=Path, default=ROOT / "build" / "compat", help="where to make them")
+    parser.add_argument("--write", action="store_true", help="put the rows into README.md's table")
+    given = parser.parse_args()
+    wheels = given.environments / "wheel"
+    shutil.rmtree(wheels, ignore_errors=True)
+    subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", wheels, ROOT], check=True
+    )
+    (wheel,) = wheels.glob("*.whl")
+    lines = []
+    for row in ROWS:
+        if row.name in given.only:
+            lines.append(line(row, *outcome(row, wheel.resolve(), given.environments, given.tests)))
+            print(lines[-1], flush=True)
+    if given.write and not given.tests:
+        written(lines)
+    return any("**" in text for text in lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

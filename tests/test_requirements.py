@@ -1,0 +1,52 @@
+"""Versions that are too old are refused in words, before anything of theirs is used."""
+
+import subprocess
+import sys
+from importlib import metadata
+
+import pytest
+
+import onnx_ops
+from onnx_ops import requirements
+
+
+@pytest.fixture
+def fresh():
+    requirements.check.cache_clear()
+    yield
+    requirements.check.cache_clear()
+
+
+@pytest.mark.parametrize("name", ["onnxruntime", "onnxruntime-extensions", "onnx", "numpy", "numba"])
+def test_too_old(name, monkeypatch, fresh):
+    version = metadata.version
+    monkeypatch.setattr(metadata, "version", lambda n: "0.9.1rc1" if n == name else version(n))
+    with pytest.raises(onnx_ops.OpError, match=rf"^onnx_ops: {name} = 0\.9\.1rc1: must be at least \d"):
+        onnx_ops.register  # noqa: B018
+
+
+def test_of_what_is_not_installed_nothing_is_said(monkeypatch, fresh):
+    def missing(name):
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", missing)
+    requirements.check()
+    monkeypatch.setattr(metadata, "requires", missing)
+    requirements.check()
+
+
+def test_versions_are_numbers():
+    assert requirements._numbers("1.9.0") < requirements._numbers("1.20")
+    assert requirements._numbers("2.0.0.dev3+cpu") == (2, 0, 0)
+
+
+def test_the_minimum_itself_is_new_enough(monkeypatch, fresh):
+    least = dict(found.groups() for found in map(requirements._AT_LEAST.match, metadata.requires("onnx-ops")) if found)
+    assert least.keys() >= {"onnxruntime", "onnxruntime-extensions", "onnx", "numpy", "numba"}
+    monkeypatch.setattr(metadata, "version", least.__getitem__)
+    requirements.check()
+
+
+def test_the_check_costs_no_import():
+    script = "import onnx_ops, sys; onnx_ops.requirements.check(); sys.exit('numba' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script]).returncode == 0
