@@ -20,6 +20,7 @@ from .errors import OpError
 
 MAX_RANK = 16  # axes of a tensor, and length of an input whose values a plan reads
 MAX_INPUTS = 4
+ELEMENTS = 2**58  # of any tensor: its bytes fit 64 bits whatever the type
 INT64 = np.iinfo(np.int64)
 
 

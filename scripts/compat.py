@@ -43,17 +43,17 @@ def row(name, python, versions, tests):
     return Row(name, python, tuple(v.strip("-") for v in versions.split()), tests)
 
 
-OLDEST = "1.20.0 0.13.0 1.16.0 1.26.0 0.60.0 0.4.0 3.0.0"
+OLDEST = "1.20.0 0.13.0 1.19.0 1.26.0 0.60.0 0.4.0 3.0.0"
 ROWS = [
     row("oldest", "3.10", OLDEST, WHOLE),
-    row("2024", "3.11", "1.20.1 0.13.0 1.17.0 2.0.2 0.61.2 0.5.1 4.3.6", SHORT),
-    row("2025, spring", "3.12", "1.22.1 0.14.0 1.18.0 2.2.6 0.61.2 0.5.1 4.3.8", SHORT),
-    row("2025, autumn", "3.13", "1.23.2 0.14.0 1.19.1 2.3.5 0.62.1 0.5.4 4.5.0", SHORT),
-    row("2026", "3.12", "1.27.0 0.15.2 1.21.0 2.4.0 0.65.1 0.5.4 4.5.0", SHORT),
+    row("2024", "3.11", "1.20.1 0.13.0 1.19.0 2.0.2 0.61.2 0.5.1 4.3.6", SHORT),
+    row("2025, spring", "3.12", "1.22.1 0.14.0 1.19.1 2.2.6 0.61.2 0.5.1 4.3.8", SHORT),
+    row("2025, autumn", "3.13", "1.23.2 0.14.0 1.20.1 2.3.5 0.62.1 0.5.4 4.5.0", SHORT),
+    row("2026", "3.12", "1.27.0 0.15.2 1.22.0 2.4.0 0.65.1 0.5.4 4.5.0", SHORT),
     row("newest", "3.13", "- - - - - - -", WHOLE),
     row("onnxruntime too old", "3.10", OLDEST.replace("1.20.0", "1.19.2"), None),
     row("extensions too old", "3.10", OLDEST.replace("0.13.0", "0.12.0"), None),
-    row("onnx too old", "3.10", OLDEST.replace("1.16.0", "1.15.0"), None),
+    row("onnx too old", "3.10", OLDEST.replace("1.19.0", "1.18.0"), None),
     row("numpy too old", "3.10", OLDEST.replace("1.26.0", "1.25.2"), None),
     row("numba too old", "3.10", OLDEST.replace("0.60.0", "0.59.1"), None),
 ]
@@ -98,7 +98,7 @@ def outcome(row, wheel, directory, tests):
         status, output = environment.run("python", "-c", PROBE, environment=cache)
         said = re.search(r"OpError: (onnx_ops: .*)", output)
         return environment.versions(), f"refused: {said[1]}" if status == 1 and said else f"**not refused**: {output}"
-    environment.install(*row.pins, "pytest>=8", "hypothesis", "ruff")
+    environment.install(*row.pins, "pytest>=8", "hypothesis", "psutil", "ruff")
     status, output = environment.run("pytest", "-q", "--color=no", *(tests or row.tests), environment=cache)
     print(output if status else "\n".join(output.splitlines()[-30:]), flush=True)
     summary = re.sub(r" in [\d.]+s.*|=", "", output.splitlines()[-1]).strip()

@@ -38,7 +38,7 @@ AT_RUN = [
     col2im("image_zero", r"image_shape = \[5, 0\]: must lie in \[1, 2\*\*40\]", image=(5, 0)),
     col2im("image_negative", r"image_shape = \[-5, 5\]: must lie in", image=(-5, 5)),
     col2im("image_huge", r"image_shape = \[\d+, 5\]: must lie in", image=(2**62, 5)),
-    col2im("image_product", r"image_shape = .*: product must be at most 2\*\*60", image=(2**39,) * 3, block=(1,) * 3),
+    col2im("image_product", r"image_shape = .*: product must be at most 2\*\*58", image=(2**39,) * 3, block=(1,) * 3),
     col2im("image_rank_2", r"shape of image_shape = \[1, 2\]: must have rank 1", image=((5, 5),)),
     col2im("image_scalar", r"shape of image_shape = \[\]: must have rank 1", image=5),
     col2im("image_empty", r"image_shape = \[\]: number of image axes must be at least 1", image=(), block=()),

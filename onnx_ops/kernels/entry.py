@@ -19,7 +19,7 @@ from numba.extending import lower_builtin, register_jitable, type_callable
 from ..errors import refuse
 from ..operator import MAX_INPUTS, MAX_RANK
 from . import elements_numba, neighbours_numba  # noqa: F401  for their overloads
-from .jit import FLAGS, marked
+from .jit import BOUNDSCHECK, FLAGS, marked
 from .memory import pointer, shapes, tensors
 
 # One call of one operator, as all compiled code sees it. Position MAX_INPUTS is the output.
@@ -33,6 +33,8 @@ _CALL = [
     ("scratch", np.int64, (2,)),
 ]
 _lock = threading.RLock()
+if BOUNDSCHECK:
+    from . import bounds  # noqa: F401  all code that is compiled from here on is checked
 
 
 def call_dtype(geometry):
@@ -90,7 +92,7 @@ def callback(restype, argtypes, name):
     """
 
     def wrap(function):
-        function.__qualname__ = f"{name}-{digest()}"
+        function.__qualname__ = f"{name}-{digest()}" + ("-checked" if config.BOUNDSCHECK else "")
         with _lock:
             tell_numba()
             try:

@@ -5,7 +5,10 @@ Functions that compiled code calls are marked `@jitable` and stay plain Python f
 """
 
 import functools
+import os
 
+# A slow mode to look for kernels that leave their arrays: see bounds.py.
+BOUNDSCHECK = os.environ.get("ONNX_OPS_BOUNDSCHECK", "0") not in ("", "0")
 # An exception in a C callback can't reach anyone: Numba would print it and report success. A division by zero must
 # therefore not raise; NumPy's rules give inf, nan or 0.
 FLAGS = {"error_model": "numpy"}

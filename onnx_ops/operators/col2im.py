@@ -21,10 +21,9 @@ from .. import dtypes
 from ..errors import OpError, refuse
 from ..kernels.col2im import BAND, col2im
 from ..kernels.jit import jitable
-from ..operator import MAX_RANK, Attribute, Input, Operator, geometry, words
+from ..operator import ELEMENTS, MAX_RANK, Attribute, Input, Operator, geometry, words
 
 LIMIT = 2**40  # of any size, stride, dilation or pad: far past memory, and their sums fit 64 bits
-ELEMENTS = 2**60  # of any tensor
 WORK = 2**15  # elements read and written by one tile, about 15 us
 
 AXES = MAX_RANK - 2  # at most
@@ -96,9 +95,9 @@ def plan(parameters, shapes, g):
             return refuse("block_shape", block_shape, "must, dilated, fit into the padded image; too large on axis", i)
         count = (padded - dilation * (block_shape[i] - 1) - 1) // stride + 1
         if image_shape[i] > ELEMENTS // pixels:
-            return refuse("image_shape", image_shape, "product must be at most 2**60")
+            return refuse("image_shape", image_shape, "product must be at most 2**58")
         if block_shape[i] > ELEMENTS // block:
-            return refuse("block_shape", block_shape, "product must be at most 2**60")
+            return refuse("block_shape", block_shape, "product must be at most 2**58")
         pixels, block = pixels * image_shape[i], block * block_shape[i]
         blocks = blocks * count if count <= ELEMENTS // blocks else ELEMENTS
         a = i + g.axes - axes
@@ -113,7 +112,7 @@ def plan(parameters, shapes, g):
         return refuse("shape of input", x, "axis 2 must be the number of blocks,", blocks)
     channels = x[1] // block
     if x[0] * max(channels, 1) > ELEMENTS // pixels:
-        return refuse("image_shape", image_shape, "output must have at most 2**60 elements")
+        return refuse("image_shape", image_shape, "output must have at most 2**58 elements")
 
     g.rank, g.shape[0], g.shape[1] = 2 + axes, x[0], channels
     height, width = g.image[g.axes - 2], g.image[g.axes - 1]
@@ -132,19 +131,23 @@ def plan(parameters, shapes, g):
 
 
 def reference(parameters, x, image_shape, block_shape):
-    """The formula from the blocks' side: each position k within a block is a strided slice of the padded image."""
+    """The formula from the blocks' side: each position k within a block is a strided slice of the image."""
     d, image, block = len(image_shape), np.asarray(image_shape), np.asarray(block_shape)
     fields = (parameters.strides, parameters.dilations, parameters.pads_begin, parameters.pads_end)
     stride, dilation, begin, end = (np.asarray(f[:d]) for f in fields)
     counts = (image + begin + end - dilation * (block - 1) - 1) // stride + 1
     x = dtypes.widest(x)
-    x = x.reshape(x.shape[0], -1 if x.size else x.shape[1] // math.prod(block), *block, *counts)
-    y = np.full((*x.shape[:2], *(image + begin + end)), dtypes.zero(x), x.dtype)
+    y = np.full((x.shape[0], x.shape[1] // math.prod(block.tolist()), *image), dtypes.zero(x), x.dtype)
+    if not x.size:
+        return y
+    x = x.reshape(*y.shape[:2], *block, *counts)
     for k in np.ndindex(*block):
-        first = k * dilation
-        pixels = tuple(map(slice, first, first + (counts - 1) * stride + 1, stride))
-        y[(..., *pixels)] = y[(..., *pixels)] + x[(slice(None), slice(None), *k)]
-    return y[(..., *map(slice, begin, begin + image))]
+        shift = k * dilation - begin  # the pixel of the first block, which may lie outside the image, as others may
+        low, high = np.maximum(0, -(shift // stride)), np.minimum(counts, (image - 1 - shift) // stride + 1)
+        if (low < high).all():
+            pixels = tuple(map(slice, low * stride + shift, (high - 1) * stride + shift + 1, stride))
+            y[(..., *pixels)] = y[(..., *pixels)] + x[(slice(None), slice(None), *k, *map(slice, low, high))]
+    return y
 
 
 def infer(shapes, values):

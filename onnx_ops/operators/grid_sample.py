@@ -34,14 +34,13 @@ from .. import dtypes
 from ..errors import OpError, refuse
 from ..kernels import grid_sample as kernels
 from ..kernels.jit import jitable
-from ..operator import Attribute, Input, Operator, geometry, words
+from ..operator import ELEMENTS, Attribute, Input, Operator, geometry, words
 
 NEAREST, LINEAR, CUBIC = range(3)
 KERNELS = (kernels.nearest, kernels.linear, kernels.cubic)
 MODES = {"nearest": NEAREST, "bilinear": LINEAR, "bicubic": CUBIC}
 NEWER_MODES = {**MODES, "linear": LINEAR, "cubic": CUBIC}
 PADDING_MODES = ("zeros", "border", "reflection")  # in the order of kernels.ZEROS, BORDER, REFLECTION
-ELEMENTS = 2**60  # of any tensor
 WORK = 2**13  # outputs computed by one tile, some 10 us
 
 PARAMETERS = words(mode=None, padding_mode=None, align_corners=None, axes=None)
@@ -103,9 +102,11 @@ def plan(parameters, shapes, g):
             return refuse("shape of X", x, "image axes must not be empty; is axis", 2 + i)
         g.image[i] = x[2 + i]
         g.shape[2 + i] = grid[1 + i]
+        if grid[1 + i] > ELEMENTS // max(points, 1):
+            return refuse("shape of Grid", grid, "output must have at most 2**58 elements")
         points *= grid[1 + i]
     if max(x[0], 1) * max(x[1], 1) > ELEMENTS // max(points, 1):
-        return refuse("shape of Grid", grid, "output must have at most 2**60 elements")
+        return refuse("shape of Grid", grid, "output must have at most 2**58 elements")
     g.batch, g.channels, g.axes, g.points = x[0], x[1], axes, points
     g.padding_mode, g.align_corners = parameters.padding_mode, parameters.align_corners
     g.images = max(1, kernels.BLOCK // max(points, 1))

@@ -1,0 +1,355 @@
+"""Calls of operators drawn at random, whether they are allowed, and what their results must be.
+
+Whether a call is allowed is told here in Python's integers, independently of the operators' plans; results come from
+the references. A call is remade from what its text shows.
+"""
+
+import math
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from backends import quiet
+from backends import run as run_session
+from cases import TOLERANCE, block_counts, drawn, model, operator
+from hypothesis import assume
+from hypothesis import strategies as st
+
+import onnx_ops
+from onnx_ops import dtypes, functions
+from onnx_ops.operator import Record
+
+LIMIT, ELEMENTS = 2**40, 2**58
+TOO_LARGE = 2**16  # elements of a tensor that takes too long
+MODES = {"com.microsoft": ["nearest", "bilinear", "bicubic"], "": ["nearest", "linear", "cubic", "bilinear", "bicubic"]}
+PADDING_MODES = ["zeros", "border", "reflection"]
+# Element types of image and grid in a slice for which few kernels get compiled.
+FEW_TYPES = ["float32", "float64", "float16", "uint8", "bool", "string"]
+FEW_GRIDS = ["float32", "float64"]
+SPECIAL = [
+    np.nan,
+    np.inf,
+    -np.inf,
+    0.0,
+    -0.0,
+    5e-324,
+    1e-45,
+    6e-8,
+    3.4e38,
+    -3.4e38,
+    1e38,
+    65504.0,
+    1e19,
+    2.0**31,
+    -1e10,
+]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call. shapes: of each input, or what its values are; values: how its elements are drawn (see `inputs`)."""
+
+    domain: str
+    op_type: str
+    shapes: tuple
+    dtypes: tuple
+    attributes: dict = field(default_factory=dict)
+    values: str = "normal"
+    seed: int = 0
+
+    @property
+    def operator(self):
+        return operator(self.domain, self.op_type)
+
+    def inputs(self):
+        rng, made = np.random.default_rng(self.seed), []
+        for i, shape, dtype in zip(self.operator.inputs, self.shapes, self.dtypes, strict=True):
+            if i.values:
+                made.append(np.array(shape, dtype))
+            elif i.name == "Grid":
+                made.append(grid(rng, self, shape).astype(dtypes.TABLE[dtype].numpy))
+            else:
+                made.append(image(rng, shape, dtype, self.values))
+        return made
+
+
+def image(rng, shape, dtype, values):
+    x = drawn(rng, shape, dtype)
+    if dtype not in dtypes.FLOATS or values == "normal":
+        return x
+    if values == "denormal":
+        return (x.astype(np.float64) * float(np.finfo(dtypes.TABLE[dtype].numpy).tiny)).astype(x.dtype)
+    with np.errstate(over="ignore"):
+        special = np.array(SPECIAL).astype(x.dtype)[rng.integers(0, len(SPECIAL), shape)]
+    return np.where(rng.random(shape) < 0.15, special, x)
+
+
+def grid(rng, call, shape):
+    """Places around the image, some of them on ties between pixels, far outside, or none at all."""
+    g = rng.uniform(-1.4, 1.4, shape)
+    if call.values == "normal" or not g.size or len(call.shapes[0]) != len(shape):
+        return g
+    sizes = np.resize(np.maximum(call.shapes[0][2:], 1), g.shape[-1:])[::-1]
+    halves = rng.integers(-3, 2 * sizes + 3, shape) / 2
+    corners = call.attributes.get("align_corners") == 1
+    ties = halves * 2 / np.maximum(sizes - 1, 1) - 1 if corners else (2 * halves + 1) / sizes - 1
+    special = np.array(SPECIAL)[rng.integers(0, len(SPECIAL), shape)]
+    far = g * 10.0 ** rng.integers(0, 38, shape)
+    return np.choose(rng.choice(4, shape, p=[0.3, 0.4, 0.15, 0.15]), [g, ties, special, far])
+
+
+def sizes(least, most, seldom):
+    return st.one_of(*[st.integers(least, most)] * 7, st.integers(least, seldom))
+
+
+def optional(name, values):
+    """A strategy of {name: value} or {}."""
+    return st.one_of(st.just({}), values.map(lambda v: {name: v}), values.map(lambda v: {name: v}))
+
+
+def merged(*parts):
+    return st.tuples(*parts).map(lambda given: {k: v for part in given for k, v in part.items()})
+
+
+@st.composite
+def col2im_calls(draw, types=dtypes.ALL):
+    openvino = draw(st.integers(0, 3)) == 0
+    axes = 2 if openvino else draw(st.sampled_from([1, 2, 2, 2, 3, 3, 4, 6, 14]))
+    most = 9 if axes < 4 else 3
+    per_axis = lambda values, count=axes: st.lists(values, min_size=count, max_size=count)
+    size = sizes(1, most, 300 if axes < 3 else most) if axes < 6 else st.sampled_from([1, 1, 1, 2])
+    image_shape = draw(per_axis(size))
+    block_shape = draw(per_axis(st.integers(1, 4 if axes < 4 else 2) if axes < 6 else st.sampled_from([1, 1, 1, 2])))
+    few = [optional("strides", per_axis(st.integers(1, 5))), optional("dilations", per_axis(st.integers(1, 3)))]
+    if openvino:
+        pads = merged(*(optional(f"pads_{end}", per_axis(st.integers(0, 4))) for end in ("begin", "end")))
+    else:
+        pads = optional("pads", per_axis(st.integers(0, 4 if axes < 4 else 1) if axes < 6 else st.just(0), 2 * axes))
+    attributes = draw(merged(*few, pads))
+    counts = block_counts(image_shape, block_shape, attributes.get("dilations"), pads_of(attributes, axes),
+                          attributes.get("strides"))  # fmt: skip
+    n, c = draw(st.integers(0, 3)), draw(st.sampled_from([1, 1, 2, 3, 0]))
+    x = (n, c * math.prod(block_shape), math.prod(max(count, 0) for count in counts))
+    assume(math.prod(x) <= TOO_LARGE and math.prod(image_shape) <= TOO_LARGE)
+    batched = not openvino or draw(st.booleans())
+    return Call(
+        "org.openvinotoolkit" if openvino else "", "Col2Im",
+        (x if batched else x[1:], tuple(image_shape), tuple(block_shape)),
+        (draw(st.sampled_from(types)), *[draw(st.sampled_from(["int64", "int32"])) if openvino else "int64"] * 2),
+        attributes, draw(st.sampled_from(["normal", "normal", "special", "denormal"])), draw(st.integers(0, 2**32 - 1)),
+    )  # fmt: skip
+
+
+def pads_of(attributes, axes):
+    if "pads" in attributes:
+        return attributes["pads"]
+    return [*attributes.get("pads_begin", [0] * axes), *attributes.get("pads_end", [0] * axes)]
+
+
+@st.composite
+def grid_sample_calls(draw, types=dtypes.ALL, grids=dtypes.FLOATS):
+    domain = draw(st.sampled_from(["", "", "com.microsoft"]))
+    axes = 2 if domain else draw(st.sampled_from([2, 3]))
+    attributes = draw(merged(
+        optional("mode", st.sampled_from(MODES[domain])), optional("padding_mode", st.sampled_from(PADDING_MODES)),
+        optional("align_corners", st.integers(0, 1)),
+    ))  # fmt: skip
+    n, c = draw(st.integers(0, 3)), draw(st.sampled_from([1, 1, 2, 3, 0]))
+    image_sizes = draw(st.lists(sizes(1, 6, 60 if axes < 3 else 9), min_size=axes, max_size=axes))
+    out = draw(st.lists(sizes(0, 6, 60 if axes < 3 else 9), min_size=axes, max_size=axes))
+    copies = attributes.get("mode") == "nearest" and not domain
+    x_type = draw(st.sampled_from([t for t in types if copies or t in dtypes.FLOATS]))
+    grid_types = [g for g in grids if (x_type, g) != ("string", "bfloat16")]  # no way to feed ONNX Runtime both
+    return Call(
+        domain, "GridSample", ((n, c, *image_sizes), (n, *out, axes)), (x_type, draw(st.sampled_from(grid_types))),
+        attributes, draw(st.sampled_from(["normal", "special", "special", "denormal"])),
+        draw(st.integers(0, 2**32 - 1)),
+    )  # fmt: skip
+
+
+ODD = [0, -1, 1, 2, 3, 5, 17, 2**31, 2**40, 2**40 + 1, 2**62, 2**63 - 1, -(2**63)]
+
+
+@st.composite
+def broken(draw, call):
+    """The call with one thing changed: as a rule, more than is allowed."""
+    what = draw(st.sampled_from(["shape", "shape", "rank", "attribute", "attribute"]))
+    if what == "attribute":
+        declared = draw(st.sampled_from(call.operator.attributes))
+        length = draw(st.integers(1, 7))
+        wrong = {
+            "ints": st.one_of(st.lists(st.sampled_from(ODD), min_size=length, max_size=length), st.just(2)),
+            "int": st.one_of(st.sampled_from(ODD), st.just("no")),
+            "string": st.one_of(st.sampled_from(["", "wrap", "bilinear ", "CUBIC", "linear", "cubic"]), st.just(1)),
+        }
+        return replace(call, attributes={**call.attributes, declared.name: draw(wrong[declared.kind])})
+    k = draw(st.integers(0, len(call.shapes) - 1))
+    shape, values = list(call.shapes[k]), call.operator.inputs[k].values
+    if what == "rank" or not shape:
+        at = draw(st.integers(0, len(shape)))
+        shape = shape[:at] + shape[at + 1 :] if draw(st.booleans()) else [*shape[:at], 1, *shape[at:]]
+    else:
+        at = draw(st.integers(0, len(shape) - 1))
+        narrow = call.dtypes[k] == "int32" or not values
+        new = draw(st.one_of(st.sampled_from([o for o in ODD if abs(o) < (18 if narrow else 2**64)])))
+        shape[at] = new if values else max(new, 0)
+    return replace(call, shapes=(*call.shapes[:k], tuple(shape), *call.shapes[k + 1 :]))
+
+
+def calls(types=dtypes.ALL, grids=dtypes.FLOATS):
+    """(a call, None or a broken variant of it)"""
+    good = st.one_of(col2im_calls(types), grid_sample_calls(types, grids))
+    return good.flatmap(lambda call: st.tuples(st.just(call), st.one_of(st.none(), broken(call))))
+
+
+def output_shape(call):
+    """The shape of the call's output; None if the call is not allowed."""
+    given = dict(call.attributes)
+    if any(len(shape) > 16 for shape in call.shapes):
+        return None
+    return (col2im_shape if call.op_type == "Col2Im" else grid_sample_shape)(call, given)
+
+
+def col2im_shape(call, given):
+    x, image_shape, block_shape = call.shapes
+    axes = len(image_shape)
+    unbatched = call.domain and len(x) == 2
+    x = (1, *x) if unbatched else x
+    if not all(isinstance(v, list) for v in given.values()) or len(x) != 3 or not 1 <= axes <= 14:
+        return None
+    if (call.domain and axes != 2) or len(block_shape) != axes:
+        return None
+    lengths = {"strides": axes, "dilations": axes, "pads": 2 * axes, "pads_begin": axes, "pads_end": axes}
+    for name, v in given.items():
+        least = 0 if name.startswith("pads") else 1
+        if len(v) != lengths[name] or not all(least <= e <= LIMIT for e in v):
+            return None
+    if not all(1 <= v <= LIMIT for v in (*image_shape, *block_shape)):
+        return None
+    counts = block_counts(image_shape, block_shape, given.get("dilations"), pads_of(given, axes), given.get("strides"))
+    block, pixels = math.prod(block_shape), math.prod(image_shape)
+    if min(counts) < 1 or max(block, pixels) > ELEMENTS or x[1] % block or x[2] != math.prod(counts):
+        return None
+    if x[0] * max(x[1] // block, 1) * pixels > ELEMENTS:
+        return None
+    return (x[1] // block, *image_shape) if unbatched else (x[0], x[1] // block, *image_shape)
+
+
+def grid_sample_shape(call, given):
+    x, grid_shape = call.shapes
+    mode, padding_mode = given.get("mode", "bilinear"), given.get("padding_mode", "zeros")
+    if (
+        mode not in MODES[call.domain]
+        or padding_mode not in PADDING_MODES
+        or given.get("align_corners", 0) not in (0, 1)
+    ):
+        return None
+    if mode != "nearest" and call.dtypes[0] not in dtypes.FLOATS:
+        return None
+    axes = len(x) - 2
+    if axes not in ((2,) if call.domain else (2, 3)) or len(grid_shape) != len(x) or grid_shape[-1] != axes:
+        return None
+    if min(x[2:]) < 1 or grid_shape[0] != x[0]:
+        return None
+    if max(x[0], 1) * max(x[1], 1) * math.prod(grid_shape[1:-1]) > ELEMENTS:
+        return None
+    return (*x[:2], *grid_shape[1:-1])
+
+
+def reference(call, inputs):
+    """(result in float64 or as it is, how far off 1 is): both of the output's shape."""
+    parameters = Record(call.operator.resolved(call.attributes)[0])
+    with np.errstate(all="ignore"):
+        expected = call.operator.reference(parameters, *inputs)
+        if call.dtypes[0] not in TOLERANCE:
+            return expected, None
+        if call.op_type == "Col2Im":  # a sum is off by its terms' rounding
+            return expected, call.operator.reference(parameters, abs(inputs[0]), *inputs[1:])
+        x = inputs[0].astype(np.float64)
+        largest = abs(np.where(np.isfinite(x), x, 0)).max(axis=tuple(range(2, x.ndim)), keepdims=True, initial=0)
+    # The absolute values of cubic's weights add up to at most 1.375 on each axis.
+    return expected, np.broadcast_to(largest * 1.375 ** (x.ndim - 2), expected.shape)
+
+
+def assert_result(call, got, expected, scale):
+    dtype = call.dtypes[0]
+    kind = dtypes.TABLE[dtype].numpy
+    assert got.dtype == kind, got.dtype
+    assert got.shape == expected.shape
+    if scale is None or call.attributes.get("mode") == "nearest":
+        np.testing.assert_array_equal(got.astype(expected.dtype), expected)
+        return
+    wide = got.astype(expected.dtype)
+    info = np.finfo(kind if dtype != "complex64" else np.float32)
+    # Where a sum may pass the largest number on its way, anything may come out.
+    may_overflow = np.isfinite(scale) & (scale > float(info.max) / 4)
+    same_kind = np.isfinite(wide) == np.isfinite(expected)
+    assert (same_kind | may_overflow).all(), f"finite or not: {wide[~same_kind]} for {expected[~same_kind]}"
+    checked = np.isfinite(expected) & ~may_overflow
+    error = abs(wide[checked] - expected[checked])
+    allowed = TOLERANCE[dtype] * scale[checked] + 8 * float(info.smallest_subnormal)
+    assert (error <= allowed).all(), f"off by {(error / allowed).max()} tolerances"
+
+
+def runners(call):
+    """{name: call.inputs() -> output}; a session is made at the first run, and is the same for all."""
+    made = {}
+
+    def in_session(backend):
+        def run(inputs, shape):
+            if backend not in made:
+                proto = model(call.domain, call.op_type, call.inputs(), call.attributes, dims="none")
+                made[backend] = onnx_ops.InferenceSession(
+                    proto.SerializeToString(), quiet(intra_op_num_threads=2), backend=backend
+                )
+            return run_session(made[backend], inputs, shape or (0,))
+
+        return run
+
+    found = {"function": lambda inputs, shape: functions.call(call.operator, *inputs, **call.attributes)}
+    return found if any("complex" in t for t in call.dtypes) else {
+        **found, "native": in_session("native"), "extensions": in_session("extensions")
+    }  # fmt: skip
+
+
+def verify(call, by):
+    """Run the call with each of the runners `by`; returns how many did."""
+    shape = output_shape(call)
+    if shape is not None and math.prod(shape) > TOO_LARGE:
+        return 0
+    inputs = call.inputs()
+    expected = None if shape is None else reference(call, inputs)
+    before, results = [v.tobytes() for v in inputs if not v.dtype.hasobject], []
+    for name, run in by.items():
+        try:
+            got = run(inputs, shape)
+        except onnx_ops.OpError as error:
+            assert shape is None, f"{name} refuses what is allowed: {error}"
+            assert error.argument, f"{name}: a failure that no rule foresaw: {error}"
+            results.append((error.argument, error.rule))
+        else:
+            assert shape is not None, f"{name} takes what is not allowed"
+            assert got.shape == shape
+            assert_result(call, got, *expected)
+            results.append(bits(got))
+    assert [v.tobytes() for v in inputs if not v.dtype.hasobject] == before, "an input was written to"
+    assert all(r == results[0] for r in results), "backends differ"
+    return len(results)
+
+
+def bits(array):
+    """What must be the same on all backends; the payload of a 16-bit NaN is not."""
+    if array.dtype.hasobject:
+        return array.tolist()
+    nan = array != array
+    return np.where(nan, array.dtype.type(np.nan), array).tobytes() if nan.any() else array.tobytes()
+
+
+def check(call, variant=None):
+    """Verify the call; then, if there is one, its broken variant, and that the same sessions go on working."""
+    by = runners(call)
+    done = verify(call, by)
+    if variant is not None:
+        shared = variant.attributes == call.attributes
+        done += verify(variant, by if shared else runners(variant))
+        done += verify(call, by) if shared else 0
+    return done

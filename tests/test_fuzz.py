@@ -1,0 +1,48 @@
+"""A fixed slice of what `python scripts/fuzz.py` draws without end."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import fuzz
+import fuzzing
+import numpy as np
+import pytest
+
+SCRIPT = Path(fuzz.__file__)
+
+
+def test_a_fixed_slice():
+    done = fuzz.examples(0, 700, fuzzing.calls(fuzzing.FEW_TYPES, fuzzing.FEW_GRIDS))
+    assert done >= 2000, "cases: each is one call on one backend"
+
+
+def test_with_checked_indices():
+    """The second run: hardly any of it, since it compiles everything again."""
+    environment = {**os.environ, "ONNX_OPS_BOUNDSCHECK": "1"}
+    script = "import fuzz, fuzzing; fuzz.examples(1, 40, fuzzing.calls(['float32'], ['float32']));"
+    script += "from onnx_ops.kernels.bounds import checks; print('checks', checks())"
+    here = os.pathsep.join([str(SCRIPT.parent), str(Path(__file__).parent), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", script], env={**environment, "PYTHONPATH": here}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert int(done.stdout.split("checks")[1]) > 10_000
+
+
+@pytest.mark.parametrize("what", ["value", "shape", "bits"])
+def test_a_wrong_result_is_found(what, monkeypatch):
+    """The fuzzer itself: it must see a backend that is off by a little, in one place, for one kind of call."""
+    run = fuzzing.functions.call
+
+    def wrong(operator, *inputs, **attributes):
+        y = run(operator, *inputs, **attributes)
+        if operator.name == "Col2Im" and y.dtype == np.float32 and y.size > 3 and "strides" in attributes:
+            y = y[..., None] if what == "shape" else y
+            y.flat[0] += {"value": 1e-2 * abs(y).max() + 1e-2, "shape": 0, "bits": 2**-22 * y.flat[0]}[what]
+        return y
+
+    monkeypatch.setattr(fuzzing.functions, "call", wrong)
+    with pytest.raises(AssertionError):
+        fuzz.examples(0, 300, fuzzing.col2im_calls(["float32"]).map(lambda call: (call, None)))
