@@ -126,6 +126,7 @@ COL2IM = [
     col2im("3d_tiling", (4, 6, 8), (2, 3, 4), strides=[2, 3, 4]),
     col2im("4d", (3, 4, 5, 4), (2, 1, 2, 3), strides=[1, 2, 1, 1], pads=[1, 0, 0, 1, 0, 1, 1, 0]),
     col2im("5d", (3, 2, 4, 3, 5), (2, 2, 1, 2, 3), dilations=[1, 1, 2, 1, 2]),
+    col2im("tiling_into_the_end_padding", (5, 7), (2, 3), strides=[2, 3], pads=[0, 0, 1, 2]),
 ]
 
 

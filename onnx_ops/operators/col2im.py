@@ -104,7 +104,8 @@ def plan(parameters, shapes, g):
         g.image[a], g.block[a], g.counts[a] = image_shape[i], block_shape[i], count
         g.strides[a], g.dilations[a], g.pads[a] = stride, dilation, parameters.pads_begin[i]
         g.shape[2 + i] = image_shape[i]
-        if block_shape[i] != stride or dilation != 1 or g.pads[a] != 0:
+        # Blocks that end outside the image are no whole tiles.
+        if block_shape[i] != stride or dilation != 1 or g.pads[a] != 0 or parameters.pads_end[i] != 0:
             tiled = 0
     if x[1] % block != 0:
         return refuse("shape of input", x, "axis 1 must be divisible by the product of block_shape,", block)
