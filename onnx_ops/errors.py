@@ -1,5 +1,7 @@
 """The one exception of this package, and the one way in which a rule refuses a value."""
 
+SHOWN = 400  # characters of a value: ONNX Runtime cuts messages at about 2,000, and the rule comes last
+
 
 class OpError(ValueError):
     """A value that an operator cannot work with.
@@ -15,7 +17,10 @@ class OpError(ValueError):
 
     def __str__(self):
         where = f"{self.operator}: " if self.operator else ""
-        what = f"{self.argument} = {self.value}: " if self.argument else ""
+        value = str(self.value)
+        if len(value) > SHOWN:
+            value = f"{value[: SHOWN // 2]} ... {value[-SHOWN // 4 :]}"
+        what = f"{self.argument} = {value}: " if self.argument else ""
         return where + what + self.rule
 
 

@@ -43,7 +43,7 @@ def row(name, python, versions, tests):
     return Row(name, python, tuple(v.strip("-") for v in versions.split()), tests)
 
 
-OLDEST = "1.20.0 0.13.0 1.19.0 1.26.0 0.60.0 0.4.0 3.0.0"
+OLDEST = "1.20.0 0.13.0 1.19.0 1.26.0 0.60.0 0.5.0 3.0.0"
 ROWS = [
     row("oldest", "3.10", OLDEST, WHOLE),
     row("2024", "3.11", "1.20.1 0.13.0 1.19.0 2.0.2 0.61.2 0.5.1 4.3.6", SHORT),

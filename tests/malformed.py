@@ -14,8 +14,13 @@ class Malformed:
     inputs: tuple
     attributes: dict = field(default_factory=dict)
 
+    @property
+    def title(self):
+        """What messages begin with, as a regular expression."""
+        return rf"{self.domain}.{self.op_type}".lstrip(".").replace(".", r"\.")
+
     def __str__(self):
-        return f"{self.op_type}-{self.name}"
+        return f"{self.domain or 'ai.onnx'}.{self.op_type}-{self.name}"
 
 
 def col2im(name, message, x=(1, 9, 9), image=(5, 5), block=(3, 3), **attributes):
@@ -26,6 +31,15 @@ def col2im(name, message, x=(1, 9, 9), image=(5, 5), block=(3, 3), **attributes)
 def grid_sample(name, message, x=(1, 1, 4, 4), grid=(1, 3, 3, 2), **attributes):
     inputs = (np.zeros(x, np.float32), np.zeros(grid, np.float32))
     return Malformed(name, "com.microsoft", "GridSample", message, inputs, attributes)
+
+
+def volumes(name, message, x=(1, 1, 4, 4, 4), grid=(1, 3, 3, 3, 3), dtype=np.float32, **attributes):
+    return Malformed(name, "", "GridSample", message, (np.zeros(x, dtype), np.zeros(grid, np.float32)), attributes)
+
+
+def openvino(name, message, data=(1, 9, 9), size=(5, 5), kernel=(3, 3), **attributes):
+    inputs = (np.zeros(data, np.float32), np.array(size, np.int64), np.array(kernel, np.int64))
+    return Malformed(name, "org.openvinotoolkit", "Col2Im", message, inputs, attributes)
 
 
 # What only the inputs of a run show.
@@ -57,6 +71,101 @@ AT_RUN = [
     col2im("dilated_past_2**63", r"block_shape = .*: must, dilated, fit", block=(3, 2**39), dilations=[1, 2**39]),
     col2im("attributes_for_1d", r"image_shape = .* are for image axes: 1", strides=[2], image=(5, 5)),
     col2im("attributes_for_3d", r"image_shape = .* are for image axes: 3", pads=[0] * 6),
+    col2im("x_scalar", r"shape of input = \[\]: must have rank 3", x=()),
+    col2im("x_rank_1", r"shape of input = \[81\]: must have rank 3", x=(81,)),
+    col2im("x_rank_17", r"rank of input = 17: must be at most 16", x=(1,) * 17),
+    col2im("image_int64_max", r"image_shape = \[5, 9223372036854775807\]: must lie in", image=(5, 2**63 - 1)),
+    col2im("image_int64_min", r"image_shape = \[5, -9223372036854775808\]: must lie in", image=(5, -(2**63))),
+    col2im("image_past_2**40", r"image_shape = \[1099511627777, 5\]: must lie in", image=(2**40 + 1, 5)),
+    col2im("image_of_another_rank", r"block_shape = \[3, 3\]: must be as long as .* length 3", image=(5, 5, 5)),
+    col2im("image_without_axes", r"image_shape = \[\]: number of image axes must be at least 1", image=()),
+    col2im("image_smaller_than_block", r"block_shape = \[3, 3\]: must, dilated, fit .* axis 0", image=(2, 5)),
+    col2im("image_larger_than_blocks", r"shape of input = .*: axis 2 must be the number of blocks, 16", image=(6, 6)),
+    col2im("block_negative", r"block_shape = \[-3, 3\]: must lie in", block=(-3, 3)),
+    col2im("block_int64_min", r"block_shape = \[3, -9223372036854775808\]: must lie in", block=(3, -(2**63))),
+    col2im("block_empty", r"block_shape = \[\]: must be as long as image_shape, .* 2", block=()),
+    col2im("block_scalar", r"shape of block_shape = \[\]: must have rank 1", block=3),
+    col2im("block_rank_2", r"shape of block_shape = \[1, 2\]: must have rank 1", block=((3, 3),)),
+    col2im("block_long", r"length of block_shape = 17: must be at most 16", block=(1,) * 17),
+    col2im(
+        "block_product",
+        r"block_shape = .*: product must be at most 2\*\*58",
+        image=(1,) * 3,
+        block=(2**30,) * 3,
+        pads=[2**30] * 6,
+    ),
+    col2im(
+        "counts_past_2**63",
+        r"shape of input = .*: axis 2 must be the number of blocks, 288230376151711744",
+        block=(1, 1),
+        pads=[2**40] * 4,
+    ),
+    col2im(
+        "output_past_2**58",
+        r"image_shape = .*: output must have at most 2\*\*58 elements",
+        x=(2**30, 0, 1),
+        image=(2**20, 2**20),
+        block=(2**20, 2**20),
+    ),
+    col2im(
+        "attributes_for_2d", r"image_shape = \[5\]: .* are for image axes: 2", image=(5,), block=(3,), dilations=[1, 1]
+    ),
+    grid_sample("x_scalar", r"shape of X = \[\]: must have rank 4", x=()),
+    grid_sample("x_rank_1", r"shape of X = \[16\]: must have rank 4", x=(16,)),
+    grid_sample("x_rank_2", r"shape of X = \[4, 4\]: must have rank 4", x=(4, 4)),
+    grid_sample("x_rank_17", r"rank of X = 17: must be at most 16", x=(1,) * 17),
+    grid_sample(
+        "x_empty_width", r"shape of X = \[1, 1, 4, 0\]: image axes must not be empty; is axis 3", x=(1, 1, 4, 0)
+    ),
+    grid_sample("x_without_batch", r"shape of Grid = .*axis 0 must be the batch size N of X, 0", x=(0, 1, 4, 4)),
+    grid_sample("grid_scalar", r"shape of Grid = \[\]: must have rank 4", grid=()),
+    grid_sample("grid_rank_5", r"shape of Grid = \[1, 1, 3, 3, 2\]: must have rank 4", grid=(1, 1, 3, 3, 2)),
+    grid_sample("grid_rank_17", r"rank of Grid = 17: must be at most 16", grid=(1,) * 17),
+    grid_sample("grid_last_axis_1", r"shape of Grid = .*the last axis must be the number of .* 2", grid=(1, 3, 3, 1)),
+    grid_sample("grid_last_axis_0", r"shape of Grid = .*the last axis must be the number of .* 2", grid=(1, 3, 3, 0)),
+    grid_sample("grid_without_batch", r"shape of Grid = .*axis 0 must be the batch size N of X, 1", grid=(0, 3, 3, 2)),
+    grid_sample(
+        "output_past_2**58",
+        r"shape of Grid = .*: output must have at most 2\*\*58 elements",
+        x=(0, 2**10, 4, 4),
+        grid=(0, 2**29, 2**28, 2),
+    ),
+    volumes("x_rank_3", r"shape of X = \[1, 4, 4\]: must have rank 4 or 5", x=(1, 4, 4)),
+    volumes("x_rank_6", r"shape of X = \[1, 1, 4, 4, 4, 4\]: must have rank 4 or 5", x=(1, 1, 4, 4, 4, 4)),
+    volumes("grid_rank_4", r"shape of Grid = \[1, 3, 3, 3\]: must have rank 5", grid=(1, 3, 3, 3)),
+    volumes("grid_rank_5_for_an_image", r"shape of Grid = .*: must have rank 4", x=(1, 1, 4, 4)),
+    volumes(
+        "grid_of_pairs", r"shape of Grid = .*the last axis must be the number of image axes, 3", grid=(1, 3, 3, 3, 2)
+    ),
+    volumes("batch_differs", r"shape of Grid = .*axis 0 must be the batch size N of X, 1", grid=(2, 3, 3, 3, 3)),
+    volumes("empty_depth", r"shape of X = .*: image axes must not be empty; is axis 2", x=(1, 1, 0, 4, 4)),
+    openvino("data_scalar", r"shape of data = \[\]: must have rank 3", data=()),
+    openvino("data_rank_1", r"shape of data = \[81\]: must have rank 3", data=(81,)),
+    openvino("data_rank_4", r"shape of data = .*: must have rank 3", data=(1, 1, 9, 9)),
+    openvino(
+        "data_not_divisible",
+        r"shape of data = .*: axis 1 must be divisible by the product of kernel_size, 9",
+        data=(1, 8, 9),
+    ),
+    openvino("data_unbatched_block_count", r"shape of data = .*: axis 2 must be the number of blocks, 9", data=(9, 8)),
+    openvino("size_of_3_axes", r"output_size = \[5, 5, 5\]: .* are for image axes: 2", size=(5,) * 3, kernel=(3,) * 3),
+    openvino("size_of_1_axis", r"output_size = \[5\]: .* are for image axes: 2", size=(5,), kernel=(3,)),
+    openvino("size_zero", r"output_size = \[0, 5\]: must lie in", size=(0, 5)),
+    openvino("size_huge", r"output_size = .*: must lie in", size=(5, 2**63 - 1)),
+    openvino("size_scalar", r"shape of output_size = \[\]: must have rank 1", size=5),
+    openvino("kernel_length", r"kernel_size = \[3\]: must be as long as output_size", kernel=(3,)),
+    openvino("kernel_zero", r"kernel_size = \[3, 0\]: must lie in", kernel=(3, 0)),
+    openvino("kernel_too_large", r"kernel_size = \[3, 6\]: must, dilated, fit into .* axis 1", kernel=(3, 6)),
+    openvino(
+        "example_2_of_the_specification",
+        r"shape of data = .*: axis 2 must be the number of blocks, 49",
+        data=(12, 81, 25),
+        size=(16, 16),
+        strides=[2, 2],
+        dilations=[1, 1],
+        pads_begin=[0, 0],
+        pads_end=[0, 0],
+    ),
     grid_sample("x_rank_3", r"shape of X = \[1, 4, 4\]: must have rank 4", x=(1, 4, 4)),
     grid_sample("x_rank_5", r"shape of X = \[1, 1, 4, 4, 4\]: must have rank 4", x=(1, 1, 4, 4, 4)),
     grid_sample("x_empty", r"shape of X = \[1, 1, 0, 4\]: image axes must not be empty; is axis 2", x=(1, 1, 0, 4)),
@@ -77,6 +186,41 @@ AT_CREATION = [
     col2im("strides_float", r"strides = .*: must be a list of integers", strides=[2.0, 2.0]),
     col2im("strides_int", r"strides = .*: must be a list of integers", strides=2),
     col2im("pads_string", r"pads = .*: must be a list of integers", pads="same"),
+    col2im("strides_negative", r"strides = \[-1, 1\]: must lie in", strides=[-1, 1]),
+    col2im("strides_int64_min", r"strides = .*: must lie in", strides=[1, -(2**63)]),
+    col2im("strides_past_2**40", r"strides = \[1, 1099511627777\]: must lie in", strides=[1, 2**40 + 1]),
+    col2im("strides_string", r"strides = .*: must be a list of integers", strides="22"),
+    col2im("dilations_negative", r"dilations = \[1, -2\]: must lie in", dilations=[1, -2]),
+    col2im("dilations_huge", r"dilations = .*: must lie in", dilations=[2**63 - 1, 1]),
+    col2im("dilations_float", r"dilations = .*: must be a list of integers", dilations=[1.5, 1.0]),
+    col2im("dilations_int", r"dilations = .*: must be a list of integers", dilations=1),
+    col2im("pads_huge", r"pads = .*: must lie in \[0, 2\*\*40\]", pads=[2**63 - 1] * 4),
+    col2im("pads_int64_min", r"pads = .*: must lie in", pads=[-(2**63), 0, 0, 0]),
+    col2im("pads_one_number", r"pads = \[1\]: must have two elements per image axis", pads=[1]),
+    col2im("pads_too_long", r"pads = .*: must be for 1 to 14 image axes", pads=[0] * 30),
+    col2im("dilations_too_long", r"dilations = .*: must be for 1 to 14 image axes", dilations=[1] * 1000),
+    col2im("dilations_and_strides_differ", r"attributes = .*: must agree", strides=[1, 1], dilations=[1]),
+    volumes("mode_unknown", r"mode = 'area': must be one of nearest, bilinear, bicubic, linear, cubic", mode="area"),
+    volumes("mode_not_text", r"mode = .*: must be a string", mode=b"\xff\xfe"),
+    volumes("mode_strings", r"mode = .*: must be a string", mode=["linear", "cubic"]),
+    volumes("padding_mode_in_capitals", r"padding_mode = 'ZEROS': must be one of", padding_mode="ZEROS"),
+    volumes("align_corners_list", r"align_corners = .*: must be an integer", align_corners=[0, 1]),
+    grid_sample("mode_linear", r"mode = 'linear': must be one of nearest, bilinear, bicubic", mode="linear"),
+    grid_sample("mode_with_a_space", r"mode = 'nearest ': must be one of", mode="nearest "),
+    grid_sample("mode_of_a_megabyte", r"mode = 'aaa.*", mode="a" * 2**20),
+    grid_sample("padding_mode_empty", r"padding_mode = '': must be one of", padding_mode=""),
+    grid_sample("padding_mode_int", r"padding_mode = .*: must be a string", padding_mode=0),
+    grid_sample("align_corners_negative", r"align_corners = -1: must be 0 or 1", align_corners=-1),
+    grid_sample("align_corners_huge", r"align_corners = .*: must be 0 or 1", align_corners=2**63 - 1),
+    grid_sample("align_corners_string", r"align_corners = .*: must be an integer", align_corners="1"),
+    openvino("strides_length", r"strides = \[1\]: must be two numbers in \[1, 2\*\*40\]", strides=[1]),
+    openvino("strides_zero", r"strides = \[0, 1\]: must lie in", strides=[0, 1]),
+    openvino("dilations_length", r"dilations = \[1, 1, 1\]: must be two numbers", dilations=[1, 1, 1]),
+    openvino("dilations_zero", r"dilations = \[0, 0\]: must lie in", dilations=[0, 0]),
+    openvino("pads_begin_length", r"pads_begin = \[1\]: must be two numbers in \[0", pads_begin=[1]),
+    openvino("pads_begin_negative", r"pads_begin = \[-1, 0\]: must be two numbers in", pads_begin=[-1, 0]),
+    openvino("pads_end_huge", r"pads_end = .*: must be two numbers in", pads_end=[0, 2**63 - 1]),
+    openvino("pads_end_float", r"pads_end = .*: must be a list of integers", pads_end=[0.5, 0.5]),
     grid_sample("mode_unknown", r"mode = 'lanczos': must be one of nearest, bilinear, bicubic", mode="lanczos"),
     grid_sample("mode_empty", r"mode = '': must be one of", mode=""),
     grid_sample("mode_int", r"mode = .*: must be a string", mode=1),
@@ -84,3 +228,10 @@ AT_CREATION = [
     grid_sample("align_corners_2", r"align_corners = 2: must be 0 or 1", align_corners=2),
     grid_sample("align_corners_float", r"align_corners = .*: must be an integer", align_corners=0.5),
 ]
+
+# What the attributes show together with the element types, which only the native backend knows when a session is made.
+BY_TYPE = [
+    volumes("integers_with_linear", r"dtype of X = int32: must be one of .* unless mode is nearest", dtype=np.int32),
+    volumes("booleans_with_cubic", r"dtype of X = bool: must be one of .* unless mode", dtype=bool, mode="cubic"),
+]
+EVERYTHING = AT_RUN + AT_CREATION + BY_TYPE

@@ -11,9 +11,9 @@ import onnxruntime as ort
 import pytest
 from backends import BACKENDS, SAME_BITS, quiet, run, with_extensions
 from cases import CASES, COL2IM, GRID_SAMPLE, assert_close, finished, model, reference
-from malformed import AT_CREATION, AT_RUN
+from malformed import AT_CREATION, AT_RUN, BY_TYPE, EVERYTHING
 from onnx import TensorProto, helper
-from test_errors import TITLES, unshaped
+from test_errors import unshaped
 
 import onnx_ops
 
@@ -40,7 +40,7 @@ def test_same_error_at_run(bad):
         session = in_session(backend, bad)
         with pytest.raises(onnx_ops.OpError) as caught:
             run(session, bad.inputs)
-        assert caught.match(f"^{TITLES[bad.op_type]}: {bad.message}")
+        assert caught.match(f"^{bad.title}: {bad.message}")
         texts.append(str(caught.value))
     assert texts[0] == texts[1]
 
@@ -51,9 +51,16 @@ def test_same_error_at_creation(bad):
     for backend in ("native", "extensions"):
         with pytest.raises(onnx_ops.OpError) as caught:
             in_session(backend, bad)
-        assert caught.match(rf"^{TITLES[bad.op_type]} \(node 'the_node'\): {bad.message}")
+        assert caught.match(rf"^{bad.title} \(node 'the_node'\): {bad.message}")
         rules.append(caught.value.rule)
     assert rules[0] == rules[1]
+
+
+@pytest.mark.parametrize("bad", BY_TYPE, ids=str)
+def test_types_are_refused_at_run_where_lowering_does_not_know_them(bad):
+    session = in_session("extensions", bad)
+    with pytest.raises(onnx_ops.OpError, match=f"^{bad.title}: {bad.message}"):
+        run(session, bad.inputs)
 
 
 def test_nothing_malformed_ends_the_process(tmp_path):
@@ -61,10 +68,10 @@ def test_nothing_malformed_ends_the_process(tmp_path):
     script = """
 import onnxruntime as ort, onnx, onnx_ops, onnxruntime_extensions
 from backends import quiet, run, with_extensions
-from malformed import AT_CREATION, AT_RUN
+from malformed import EVERYTHING
 from test_errors import unshaped
 refused = 0
-for bad in AT_RUN + AT_CREATION:
+for bad in EVERYTHING:
     makers = [
         lambda m: onnx_ops.InferenceSession(m, quiet()),
         lambda m: onnx_ops.InferenceSession(m, quiet(), backend="extensions"),
@@ -82,11 +89,11 @@ for bad in AT_RUN + AT_CREATION:
     else:
         # Plain sessions have no way to tell: nothing comes out, and the log says why.
         refused += run(ort.InferenceSession(lowered, with_extensions(quiet())), bad.inputs).size == 0
-print("refused", refused, "of", 4 * len(AT_RUN + AT_CREATION))
+print("refused", refused, "of", 4 * len(EVERYTHING))
 """
     here = os.path.dirname(__file__)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=here)
-    total = 4 * len(AT_RUN + AT_CREATION)
+    total = 4 * len(EVERYTHING)
     assert done.stdout.splitlines()[-1:] == [f"refused {total} of {total}"], done.stderr[-2000:]
     assert done.returncode == 0
 

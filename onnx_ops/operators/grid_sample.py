@@ -206,7 +206,7 @@ WEIGHTS = {
 
 def infer(shapes, values):
     x, grid = shapes
-    if not x and not grid:
+    if (not x and not grid) or any(s and len(s) < 3 for s in shapes):
         return None
     x, grid = x or [grid[0]] + [None] * (len(grid) - 1), grid or [x[0]] + [None] * (len(x) - 1)
     return [grid[0] if x[0] is None else x[0], x[1], *grid[1:-1]]
