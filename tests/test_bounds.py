@@ -1,0 +1,137 @@
+"""No kernel leaves its tensors: two oracles, each shown to see one that does."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import onnx_ops
+
+HERE = Path(__file__).parent
+PACKAGE = Path(onnx_ops.__file__).parent
+BREAKS = {
+    "reads past the end": ("x[i]", "x[i + g.size]"),
+    "reads before the start": ("x[i]", "x[i - 2 * g.size]"),
+    "writes past the end": ("out[i] =", "out[i + g.size] ="),
+}
+
+
+def run_python(script, *arguments, cwd=HERE, **environment):
+    environment = {**os.environ, **environment}
+    command = [sys.executable, "-X", "faulthandler", "-c", script, *arguments]
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
+
+
+SHIFT = """
+import sys
+sys.path[:0] = ['.', sys.argv[1]]
+import numpy as np, onnx, onnx_ops, guarded
+from onnx import helper
+from onnx_ops import functions
+from onnx_ops.runtime import execute
+assert onnx_ops.__file__.startswith(sys.path[0]) or onnx_ops.__file__.startswith(__import__('os').getcwd())
+caught = []
+sys.unraisablehook = lambda raised: caught.append(type(raised.exc_value).__name__)
+operator = onnx_ops.operators.OPERATORS[-1]
+parameters = operator.resolved({})
+x = guarded.readonly(np.arange(1024, dtype=np.int64))
+execute.run(operator, parameters, [x], 2, guarded.empty)
+print("function", *sorted(set(caught)), flush=True)
+node = helper.make_node("Shift", ["x"], ["y"], domain="test")
+infos = (helper.make_tensor_value_info(n, onnx.TensorProto.INT64, ["N"]) for n in "xy")
+opsets = [helper.make_opsetid("", 18), helper.make_opsetid("test", 1)]
+graph = helper.make_graph([node], "g", *([i] for i in infos))
+proto = helper.make_model(graph, opset_imports=opsets, ir_version=9)
+caught.clear()
+onnx_ops.InferenceSession(proto.SerializeToString()).run(None, {"x": np.arange(1024)})
+print("native", *sorted(set(caught)), flush=True)
+"""
+
+
+@pytest.fixture
+def broken(tmp_path):
+    """(wrong, right) -> where there is a package with an operator whose kernel has that mistake."""
+
+    def make(right="", wrong=""):
+        shutil.copytree(PACKAGE, tmp_path / "onnx_ops", ignore=shutil.ignore_patterns("__pycache__"))
+        source = (HERE / "third_operator.py").read_text()
+        assert right in source
+        (tmp_path / "onnx_ops" / "operators" / "shift.py").write_text(source.replace(right, wrong))
+        return tmp_path
+
+    return make
+
+
+@pytest.mark.parametrize("mistake", BREAKS)
+def test_checked_indices_see_it(mistake, broken):
+    home = broken(*BREAKS[mistake])
+    done = run_python(SHIFT, str(HERE), cwd=home, ONNX_OPS_BOUNDSCHECK="1", NUMBA_CACHE_DIR=str(home / "cache"))
+    assert done.stdout.split("\n")[:2] == ["function IndexError", "native IndexError"], done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("mistake", ["reads past the end", "writes past the end"])
+def test_guard_pages_see_it(mistake, broken):
+    home = broken(*BREAKS[mistake])
+    done = run_python(SHIFT, str(HERE), cwd=home, NUMBA_CACHE_DIR=str(home / "cache"))
+    assert done.returncode == -signal.SIGSEGV, done.stderr[-3000:]
+    assert "function" not in done.stdout
+
+
+def test_without_a_mistake_neither_sees_one(broken):
+    home = broken()
+    for checked in "01":
+        done = run_python(SHIFT, str(HERE), cwd=home, ONNX_OPS_BOUNDSCHECK=checked, NUMBA_CACHE_DIR=str(home / "cache"))
+        assert done.stdout.split("\n")[:2] == ["function", "native"], done.stderr[-3000:]
+    # The two kinds of code are kept apart in the cache.
+    assert len(list((home / "cache").rglob("*-checked*.nbi"))) >= 3
+
+
+GUARDED = """
+import itertools, sys
+import numpy as np, onnx_ops, guarded, onnxruntime as ort
+from backends import ort_value, quiet
+from cases import CASES, assert_close, model, reference
+from onnx_ops.runtime import execute
+from onnx_ops import dtypes
+done = 0
+for case in CASES:
+    types = ["float32", "float64"] + ["uint8"] * (case.domain != "com.microsoft" and (
+        case.op_type == "Col2Im" or case.attributes["mode"] == "nearest"))
+    for dtype, at_end in itertools.product(types, (True, False)):
+        print(case, dtype, at_end, file=sys.stderr, flush=True)
+        inputs = case.inputs(dtype, "float32" if dtype == "uint8" else None)
+        expected = reference(case, inputs)
+        placed = [guarded.readonly(v, at_end=at_end) for v in inputs]
+        parameters = case.operator.resolved(case.attributes)
+        empty = lambda shape, kind: guarded.empty(shape, kind, at_end=at_end)
+        assert_close(execute.run(case.operator, parameters, placed, 2, empty), expected, dtype)
+        if expected.size and all(v.size for v in inputs):
+            proto = model(case.domain, case.op_type, inputs, case.attributes).SerializeToString()
+            session = onnx_ops.InferenceSession(proto, quiet(intra_op_num_threads=2))
+            y = empty(expected.shape, inputs[0].dtype)
+            values, target = [ort_value(v) for v in placed], ort_value(y)
+            assert target.data_ptr() == y.ctypes.data
+            binding = session.io_binding()
+            for described, value in zip(session.get_inputs(), values, strict=True):
+                binding.bind_ortvalue_input(described.name, value)
+            binding.bind_ortvalue_output("y", target)
+            session.run_with_iobinding(binding)
+            assert_close(y, expected, dtype)
+            del session, binding, values, target, y
+        del placed
+        guarded.free()
+        done += 1
+print("cases", done)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="mprotect and its flags are Linux's here")
+def test_every_case_beside_unreadable_pages():
+    """Both ways to run machine code, tensors at the end and at the start of their pages, inputs not writeable."""
+    done = run_python(GUARDED)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert int(done.stdout.split()[-1]) > 400
