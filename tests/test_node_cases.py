@@ -10,7 +10,7 @@ from backends import quiet, run
 
 import onnx_ops
 
-if not hasattr(np, "bool"):
+if np.__version__.startswith("1."):
     pytest.skip("onnx's own cases need NumPy 2", allow_module_level=True)
 
 

@@ -98,9 +98,7 @@ def callback(restype, argtypes, name):
             try:
                 with cache_directory():
                     return cfunc(restype(*argtypes), cache=True, **FLAGS)(function)
-            except RuntimeError as error:
-                if "cannot cache" not in str(error):
-                    raise
+            except Exception as error:  # of the cache, as a rule; if it is the compiler's, it comes again
                 warnings.warn(f"onnx_ops: compiled code is not kept for the next process: {error}", stacklevel=2)
                 return cfunc(restype(*argtypes), **FLAGS)(function)
 

@@ -1,0 +1,215 @@
+"""Threads, workers, exits and caches: no deadlock, no crash, the same results. Each script is a process of its own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+PATIENCE = 900  # seconds: a deadlock takes for ever, a busy machine not quite
+SETUP = """
+import os, sys, threading, multiprocessing
+sys.path.insert(0, os.environ["TESTS"])
+import numpy as np, onnx_ops
+from backends import quiet, run
+from cases import COL2IM, GRID_SAMPLE, assert_close, model, reference
+
+CASES = COL2IM[7], GRID_SAMPLE[6], GRID_SAMPLE[0]
+
+def make(case, backend="native", dtype="float32", **settings):
+    inputs = case.inputs(dtype)
+    proto = model(case.domain, case.op_type, inputs, case.attributes).SerializeToString()
+    session = onnx_ops.InferenceSession(proto, quiet(**settings), backend=backend)
+    return lambda: run(session, inputs)
+
+def functions(threads=2):
+    for case in CASES:
+        call = {"Col2Im": onnx_ops.col2im, "GridSample": onnx_ops.grid_sample}[case.op_type]
+        large = [np.concatenate([v] * 400) if v.ndim > 1 else v for v in case.inputs("float32")]
+        y = call(*large, **case.attributes, threads=threads)
+        assert_close(y[:2], reference(case, case.inputs("float32")), "float32")
+
+def check(backends=("native", "extensions"), **settings):
+    for case in CASES:
+        for backend in backends:
+            assert_close(make(case, backend, **settings)(), reference(case, case.inputs("float32")), "float32")
+
+def one_kernel():
+    case, inputs = CASES[0], CASES[0].inputs("float32")
+    assert_close(onnx_ops.col2im(*inputs, **case.attributes), reference(case, inputs), "float32")
+
+def together(works):
+    wrong = []
+    def caught(work):
+        try:
+            work()
+        except BaseException as error:
+            wrong.append(repr(error))
+    threads = [threading.Thread(target=caught, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong, wrong
+"""
+
+
+def started(script, **environment):
+    environment = {**os.environ, "TESTS": str(HERE), **environment}
+    return subprocess.Popen(
+        [sys.executable, "-X", "faulthandler", "-c", SETUP + script], cwd=HERE, env=environment, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def finished(process):
+    """What the process printed; it must end well, and complain about nothing."""
+    out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, f"exit status {process.returncode}: {err[-3000:]}"
+    assert not err.strip(), err[-3000:]
+    return out
+
+
+def test_threads_that_make_sessions_at_once(tmp_path):
+    """Of both backends, from an empty cache, so that all of them compile, and then run them."""
+    script = """
+together([lambda b=b, c=c: [np.testing.assert_array_equal(make(c, b)(), make(c, b)()) for _ in range(3)]
+          for b in ("native", "extensions") for c in CASES])
+together([check] * 4)
+print("done")
+"""
+    assert finished(started(script, NUMBA_CACHE_DIR=str(tmp_path))) == "done\n"
+
+
+def test_threads_on_sessions_of_both_backends():
+    """8 threads x 250 runs on six sessions and the functions, side by side: one result each."""
+    script = """
+sessions = [(make(c, b), reference(c, c.inputs("float32"))) for c in CASES for b in ("native", "extensions")]
+expected = [run() for run, _ in sessions]
+for y, (_, e) in zip(expected, sessions):
+    assert_close(y, e, "float32")
+def work():
+    for turn in range(250):
+        k = turn % len(sessions)
+        np.testing.assert_array_equal(sessions[k][0](), expected[k])
+together([work] * 8 + [functions] * 2)
+print("done")
+"""
+    assert finished(started(script)) == "done\n"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.parametrize("before", ["check(); functions()", "pass"])
+def test_fork(before):
+    """A child makes and runs sessions, and has threads of its own for the functions; while the parent goes on.
+
+    It leaves by os._exit: its normal exit may wait for threads of ONNX Runtime's that only the parent has.
+    """
+    script = f"""
+import warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads around
+{before}
+children = []
+for _ in range(3):
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            functions()
+            check(("native",), intra_op_num_threads=2)
+            status = 0
+        finally:
+            os._exit(status)
+    children.append(child)
+check()
+functions()
+print([os.waitpid(child, 0)[1] for child in children])
+"""
+    assert finished(started(script)) == "[0, 0, 0]\n"
+
+
+def test_spawn():
+    script = """
+from concurrent.futures import ProcessPoolExecutor
+import worker
+check()
+with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as workers:
+    print(sum(workers.map(worker.work, range(6))))
+"""
+    assert finished(started(script)) == "6\n"
+
+
+@pytest.mark.parametrize("backend", ["native", "extensions"])
+@pytest.mark.parametrize(
+    "ending", ["", "sys.exit(0)", "import atexit; atexit.register(kept[0])", "del onnx_ops, sys.modules['onnx_ops']"]
+)
+def test_exit_with_live_sessions(backend, ending):
+    """Sessions that only the interpreter's end destroys, referenced from modules, cycles and threads' stacks."""
+    script = f"""
+kept = [make(case, {backend!r}) for case in CASES]
+[run() for run in kept]
+functions()
+cycle = [kept]
+cycle.append(cycle)
+sys.modules["os"].kept_for_ever = make(CASES[0], {backend!r})
+print("done", flush=True)
+{ending}
+"""
+    assert finished(started(script)) == "done\n"
+
+
+def test_two_processes_compile_into_one_cache(tmp_path):
+    cache = {"NUMBA_CACHE_DIR": str(tmp_path)}
+    script = "one_kernel(); print('done')"
+    for process in [started(script, **cache) for _ in range(3)]:
+        assert finished(process) == "done\n"
+    files = {f: f.stat().st_mtime_ns for f in tmp_path.rglob("*") if f.is_file()}
+    assert any(f.suffix == ".nbi" for f in files)
+    assert finished(started(script, **cache)) == "done\n"
+    assert {f: f.stat().st_mtime_ns for f in tmp_path.rglob("*") if f.is_file()} == files, "compiled again"
+
+
+NOT_KEPT = """
+import warnings
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    one_kernel()
+assert all("is not kept for the next process" in str(w.message) for w in caught), [str(w.message) for w in caught]
+print(len(caught) > 0)
+"""
+
+
+@pytest.mark.parametrize("place", ["a file", "read-only"])
+def test_a_cache_that_cannot_be_written(place, tmp_path):
+    """Compiled code then lives as long as its process; a warning says so."""
+    (tmp_path / "file").touch()
+    where = {"a file": tmp_path / "file" / "cache", "read-only": Path("/proc/onnx_ops")}[place]
+    assert finished(started(NOT_KEPT, NUMBA_CACHE_DIR=str(where))) == "True\n"
+
+
+@pytest.mark.parametrize("what", [".nbi", ".nbc"])
+@pytest.mark.parametrize("keep", [0, -1])
+def test_a_damaged_cache(what, keep, tmp_path):
+    """Files that a full disk or a crash has cut short are passed over."""
+    finished(started("one_kernel()", NUMBA_CACHE_DIR=str(tmp_path)))
+    for file in tmp_path.rglob(f"*{what}"):
+        file.write_bytes(file.read_bytes()[:keep])
+    finished(started(NOT_KEPT, NUMBA_CACHE_DIR=str(tmp_path)))
+    finished(started("one_kernel()", NUMBA_CACHE_DIR=str(tmp_path)))
+
+
+def test_a_full_disk(tmp_path):
+    """Writing to the cache fails halfway."""
+    script = (
+        """
+import errno
+from numba.core import caching
+def full(self, name, data):
+    raise OSError(errno.ENOSPC, "No space left on device")
+caching.IndexDataCacheFile._dump = caching.IndexDataCacheFile._save_data = full
+"""
+        + NOT_KEPT
+    )
+    assert finished(started(script, NUMBA_CACHE_DIR=str(tmp_path))) == "True\n"
