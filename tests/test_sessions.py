@@ -258,3 +258,41 @@ def test_output_in_the_callers_buffer():
     binding.bind_ortvalue_output("y", target)
     session.run_with_iobinding(binding)
     assert_close(target.numpy(), expected, "float32")
+
+
+def vector_run(backend, inputs):
+    from onnxruntime.capi._pybind_state import OrtDevice, OrtValueVector, RunOptions
+
+    proto = model("", "Col2Im", OVERLAPPING.inputs("float32"), OVERLAPPING.attributes, dims="none")
+    session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend=backend)
+    feeds, fetches = OrtValueVector(), OrtValueVector()
+    kept = [ort.OrtValue.ortvalue_from_numpy(v) for v in inputs]
+    for value in kept:
+        feeds.push_back(value._ortvalue)
+    device = OrtDevice(OrtDevice.cpu(), OrtDevice.default_memory(), 0)
+    names = [i.name for i in session.get_inputs()]
+    session.run_with_ortvaluevector(RunOptions(), names, feeds, ["y"], fetches, [device])
+    return ort.OrtValue(fetches[0]).numpy()
+
+
+def test_ort_value_vectors():
+    inputs = OVERLAPPING.inputs("float32")
+    assert_close(vector_run("native", inputs), reference(OVERLAPPING, inputs), "float32")
+    with pytest.raises(onnx_ops.OpError, match=r"^Col2Im: shape of input = .* axis 1 must be divisible"):
+        vector_run("native", [inputs[0][:, 1:], *inputs[1:]])
+    with pytest.raises(onnx_ops.OpError, match=r"run_with_ortvaluevector = called: is for backend=.native"):
+        vector_run("extensions", inputs)
+
+
+def test_no_memory_for_a_kernel(monkeypatch):
+    """malloc's NULL is an error, not an address."""
+    from types import SimpleNamespace
+
+    from onnx_ops.runtime import native
+
+    proto = model("", "Col2Im", OVERLAPPING.inputs("float32"), OVERLAPPING.attributes)
+    with monkeypatch.context() as patched:
+        patched.setattr(native, "libc", lambda: SimpleNamespace(malloc=lambda size: None))
+        with pytest.raises(Exception, match="Col2Im: MemoryError: no room for a kernel's state"):
+            ours(proto, quiet())
+    ours(proto, quiet())

@@ -257,6 +257,8 @@ def create_kernel(number, op, api, info, out):
         for name in API:
             state[name] = _api.address(name)
         memory = libc().malloc(STATE.itemsize + parameters.nbytes)
+        if not memory:
+            raise MemoryError("no room for a kernel's state")
         state["slow"], state["plan"], state["tile"] = slow, plan.address, tile.address if tile else 0
         state["parameters"], state["custom_op"], state["inputs"] = memory + STATE.itemsize, number, len(operator.inputs)
         for k, i in enumerate(operator.inputs):

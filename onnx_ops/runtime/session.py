@@ -133,6 +133,14 @@ class InferenceSession(ort.InferenceSession):
                 iobinding.bind_cpu_input(name, value)
             super().run_with_iobinding(iobinding, run_options)
 
+    def run_with_ortvaluevector(self, *args):
+        """As in an onnxruntime.InferenceSession; OpError for a lowered model, one of whose inputs it can't be given."""
+        if self._lowered:
+            rule = 'is for backend="native"; use run, run_with_ort_values or run_with_iobinding'
+            raise OpError("run_with_ortvaluevector", "called", rule, "onnx_ops")
+        with _NATIVE_RUN:
+            super().run_with_ortvaluevector(*args)
+
     def run_async(self, output_names, input_feed, callback, user_data, run_options=None):
         watched = self._watched()
 

@@ -1,0 +1,100 @@
+"""Measure how much memory sessions, runs and failing runs leave behind, in bytes per call.
+
+The resident size is read at ten moments after a warm-up; the slope is that of the line through them. What a plain
+session of ONNX Runtime's own leaves, measured the same way, stands beside it.
+
+python scripts/leaks.py [--scale FRACTION]
+"""
+
+import argparse
+import gc
+import logging
+import sys
+
+import numpy as np
+import onnxruntime as ort
+import psutil
+from onnx import TensorProto, helper
+
+import onnx_ops
+
+COUNTS = {"sessions": 10_000, "runs": 100_000, "failing runs": 10_000}
+MOMENTS = 10
+
+
+def options():
+    made = ort.SessionOptions()
+    made.log_severity_level, made.intra_op_num_threads = 4, 1
+    return made
+
+
+def model():
+    names = ("input", "image_shape", "block_shape")
+    types = (TensorProto.FLOAT, TensorProto.INT64, TensorProto.INT64)
+    inputs = [helper.make_tensor_value_info(n, t, None) for n, t in zip(names, types, strict=True)]
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    node = helper.make_node("Col2Im", names, ["y"], strides=[1, 1])
+    graph = helper.make_graph([node], "graph", inputs, [y])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9).SerializeToString()
+
+
+def feeds(image):
+    return {"input": np.ones((1, 36, 9), np.float32), "image_shape": np.array(image), "block_shape": np.array([3, 3])}
+
+
+GOOD, BAD = feeds([5, 5]), feeds([5, 6])
+
+
+def fails(run):
+    """Call; it must raise."""
+    try:
+        run()
+    except Exception:
+        return
+    raise AssertionError("not refused")
+
+
+def works():
+    """(what, which backend) -> what to call again and again"""
+    proto = model()
+    makers = {
+        "ONNX Runtime": lambda: ort.InferenceSession(proto, options()),
+        "native": lambda: onnx_ops.InferenceSession(proto, options()),
+        "extensions": lambda: onnx_ops.InferenceSession(proto, options(), backend="extensions"),
+    }
+    for name, make in makers.items():
+        yield "sessions", name, make
+        session = make()
+        yield "runs", name, lambda session=session: session.run(None, GOOD)
+        yield "failing runs", name, lambda session=session: fails(lambda: session.run(None, BAD))
+    call = onnx_ops.col2im
+    yield "runs", "function", lambda: call(*GOOD.values())
+    yield "failing runs", "function", lambda: fails(lambda: call(*BAD.values()))
+
+
+def slope(work, count):
+    """Bytes per call: least squares over the resident size at MOMENTS, after as many calls for warming up."""
+    process, sizes = psutil.Process(), []
+    step = max(1, count // MOMENTS)
+    for moment in range(-2, MOMENTS):
+        for _ in range(step):
+            work()
+        gc.collect()
+        if moment >= 0:
+            sizes.append(process.memory_info().rss)
+    return np.polyfit(np.arange(MOMENTS) * step, sizes, 1)[0]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scale", type=float, default=1, help="of the number of calls")
+    scale = parser.parse_args().scale
+    logging.disable()  # of what the extensions backend refuses
+    print("| calls | of | bytes per call |\n|---|---|---|")
+    for what, name, work in works():
+        count = int(COUNTS[what] * scale)
+        print(f"| {count:,} {what} | {name} | {slope(work, count):.1f} |", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

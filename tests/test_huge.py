@@ -1,0 +1,68 @@
+"""More than 2**31 elements in every tensor. Needs 12 GB: `pytest -m huge`."""
+
+import resource
+
+import numpy as np
+import pytest
+from backends import ort_value, quiet
+from cases import model, operator
+
+import onnx_ops
+from onnx_ops.runtime import execute
+
+pytestmark = pytest.mark.huge
+LARGEST = 12 * 2**30  # bytes that may be resident
+
+
+def function(o, inputs, attributes, y):
+    execute.run(o, o.resolved(attributes), inputs, None, lambda shape, dtype: y)
+
+
+def native(o, inputs, attributes, y):
+    proto = model(o.domain, o.name, inputs, attributes, dims="none")
+    session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet())
+    binding, values = session.io_binding(), [ort_value(v) for v in (*inputs, y)]
+    for described, value in zip(session.get_inputs(), values, strict=False):
+        binding.bind_ortvalue_input(described.name, value)
+    binding.bind_ortvalue_output("y", values[-1])
+    session.run_with_iobinding(binding)
+
+
+@pytest.fixture(autouse=True)
+def peak():
+    yield
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 < LARGEST
+
+
+@pytest.mark.parametrize("route", [function, native])
+def test_grid_sample(route):
+    """Every point reads the image's centre, but for some whose places in grid, image and output are far apart."""
+    image, out = (26757, 26757), (32769, 32769)
+    x, grid = np.zeros((1, 3, *image), np.uint8), np.zeros((1, *out, 2), np.float16)
+    y = np.empty((1, 3, *out), np.uint8)
+    assert min(x.size, grid.size, y.size) > 2**31
+    x[0, :, 13378, 13378] = 11, 12, 13
+    corners = [(-1, -1), (-1, 1), (1, -1), (1, 1)]  # y, x
+    x[0, :, [0, 0, -1, -1], [0, -1, 0, -1]] = np.arange(20, 32).reshape(4, 3)
+    points = np.array([0, 1, 2**20, 2**29, 2**30, out[0] * out[1] - 2, out[0] * out[1] - 1])
+    which = np.array([3, 0, 1, 2, 3, 1, 3])
+    grid.reshape(-1, 2)[points] = np.array(corners)[which][:, ::-1]
+    route(operator("", "GridSample"), [x, grid], {"mode": "nearest", "align_corners": 1}, y)
+    for c in range(3):
+        plane = y[0, c].reshape(-1)
+        np.testing.assert_array_equal(plane[points], 20 + 3 * which + c)
+        assert np.count_nonzero(plane == 11 + c) == plane.size - points.size
+
+
+@pytest.mark.parametrize("route", [function, native])
+def test_col2im(route):
+    """Blocks of one pixel put everything where it was."""
+    image = (32769, 32771)
+    x = np.zeros((1, 2, image[0] * image[1]), np.uint8)
+    y = np.empty((1, 2, *image), np.uint8)
+    assert min(x.size, y.size) > 2**31
+    places = np.array([0, 1, 2**20, 2**31 - 1, 2**31, x.size - 2, x.size - 1])
+    x.reshape(-1)[places] = 1 + np.arange(places.size)
+    route(operator("", "Col2Im"), [x, np.array(image), np.array([1, 1])], {}, y)
+    np.testing.assert_array_equal(y.reshape(-1)[places], 1 + np.arange(places.size))
+    assert np.count_nonzero(y) == places.size
