@@ -115,10 +115,11 @@ def written(lines):
     readme = ROOT / "README.md"
     before, table, after = readme.read_text().split(MARK)
     name_of = lambda text: text.split("|")[1].strip()
-    found = {name_of(text): text for text in [*table.strip().splitlines()[2:], *lines]}
+    found = {name_of(text): text for text in [*table.splitlines(), *lines] if text.startswith("| ")}
     head = f"| versions | Python | {' | '.join(PACKAGES[:5])} | tests | result |\n|{'---|' * 9}"
     rows = "\n".join(found[r.name] for r in ROWS if r.name in found)
-    readme.write_text(f"{before}{MARK}\n{head}\n{rows}\n{MARK}{after}")
+    intro = "Versions that this was tested with (`python scripts/compat.py --write`, where \"short\" is explained):"
+    readme.write_text(f"{before}{MARK}\n{intro}\n\n{head}\n{rows}\n{MARK}{after}")
 
 
 def main():
@@ -139,8 +140,8 @@ def main():
         if row.name in given.only:
             lines.append(line(row, *outcome(row, wheel.resolve(), given.environments, given.tests)))
             print(lines[-1], flush=True)
-    if given.write and not given.tests:
-        written(lines)
+            if given.write and not given.tests:
+                written(lines)
     return any("**" in text for text in lines)
 
 
