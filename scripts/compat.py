@@ -118,7 +118,7 @@ def written(lines):
     found = {name_of(text): text for text in [*table.splitlines(), *lines] if text.startswith("| ")}
     head = f"| versions | Python | {' | '.join(PACKAGES[:5])} | tests | result |\n|{'---|' * 9}"
     rows = "\n".join(found[r.name] for r in ROWS if r.name in found)
-    intro = "Versions that this was tested with (`python scripts/compat.py --write`, where \"short\" is explained):"
+    intro = 'Versions that this was tested with (`python scripts/compat.py --write`, where "short" is explained):'
     readme.write_text(f"{before}{MARK}\n{intro}\n\n{head}\n{rows}\n{MARK}{after}")
 
 

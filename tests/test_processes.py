@@ -192,12 +192,11 @@ def test_a_cache_that_cannot_be_written(place, tmp_path):
 @pytest.mark.parametrize("what", [".nbi", ".nbc"])
 @pytest.mark.parametrize("keep", [0, -1])
 def test_a_damaged_cache(what, keep, tmp_path):
-    """Files that a full disk or a crash has cut short are passed over."""
+    """Files that a full disk or a crash has cut short are passed over, with a warning."""
     finished(started("one_kernel()", NUMBA_CACHE_DIR=str(tmp_path)))
     for file in tmp_path.rglob(f"*{what}"):
         file.write_bytes(file.read_bytes()[:keep])
-    finished(started(NOT_KEPT, NUMBA_CACHE_DIR=str(tmp_path)))
-    finished(started("one_kernel()", NUMBA_CACHE_DIR=str(tmp_path)))
+    assert finished(started(NOT_KEPT, NUMBA_CACHE_DIR=str(tmp_path))) == "True\n"
 
 
 def test_a_full_disk(tmp_path):
