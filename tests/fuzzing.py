@@ -7,6 +7,7 @@ the references. A call is remade from what its text shows.
 import math
 from dataclasses import dataclass, field, replace
 
+import ml_dtypes
 import numpy as np
 from backends import quiet
 from backends import run as run_session
@@ -77,10 +78,15 @@ def image(rng, shape, dtype, values):
     if dtype not in dtypes.FLOATS or values == "normal":
         return x
     if values == "denormal":
-        return (x.astype(np.float64) * float(np.finfo(dtypes.TABLE[dtype].numpy).tiny)).astype(x.dtype)
+        return (x.astype(np.float64) * float(finfo(dtype).tiny)).astype(x.dtype)
     with np.errstate(over="ignore"):
         special = np.array(SPECIAL).astype(x.dtype)[rng.integers(0, len(SPECIAL), shape)]
     return np.where(rng.random(shape) < 0.15, special, x)
+
+
+def finfo(dtype):
+    """np.finfo by the table's name, also of bfloat16 and of complex numbers' parts."""
+    return ml_dtypes.finfo(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.finfo(dtype)
 
 
 def grid(rng, call, shape):
@@ -279,7 +285,7 @@ def assert_result(call, got, expected, scale):
         np.testing.assert_array_equal(got.astype(expected.dtype), expected)
         return
     wide = got.astype(expected.dtype)
-    info = np.finfo(kind if dtype != "complex64" else np.float32)
+    info = finfo(dtype)
     # Where a sum may pass the largest number on its way, anything may come out.
     may_overflow = np.isfinite(scale) & (scale > float(info.max) / 4)
     same_kind = np.isfinite(wide) == np.isfinite(expected)

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -236,6 +237,14 @@ def test_16_mb_of_output_do_not_become_a_list(monkeypatch):
     monkeypatch.setattr(extensions.Output, "tolist", lambda self: made.append(type(self.array)) or self.array)
     BACKENDS["extensions"](OVERLAPPING, OVERLAPPING.inputs("float32"))
     assert made == [np.ndarray]
+
+
+def test_a_thread_whose_first_output_is_empty():
+    case, results = replace(COL2IM[1], shapes=((0, 27, 99), *COL2IM[1].shapes[1:])), []
+    thread = threading.Thread(target=lambda: results.append(BACKENDS["extensions"](case, case.inputs("float32"))))
+    thread.start()
+    thread.join()
+    assert [y.shape for y in results] == [(0, 3, 9, 11)]
 
 
 def test_without_numba(monkeypatch):

@@ -122,7 +122,7 @@ def recycled(shape, dtype):
     The library copies a result before the thread's next one is made, and fresh pages cost more than that copy.
     """
     size = math.prod(shape) * dtype.itemsize
-    if getattr(_memory, "bytes", np.empty(0)).size < size:
+    if not hasattr(_memory, "bytes") or _memory.bytes.size < size:
         _memory.bytes = np.empty(size, np.uint8)
     return _memory.bytes[:size].view(dtype).reshape(shape)
 
