@@ -326,6 +326,8 @@ def verify(call, by):
     expected = None if shape is None else reference(call, inputs)
     before, results = [v.tobytes() for v in inputs if not v.dtype.hasobject], []
     for name, run in by.items():
+        if shape is None and name == "extensions" and "bfloat16" in call.dtypes:
+            continue  # needs an output to bind, of a shape that there is none of: see docs/robustness.md
         try:
             got = run(inputs, shape)
         except onnx_ops.OpError as error:
