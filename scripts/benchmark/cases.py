@@ -1,0 +1,156 @@
+"""What is timed: cases of the tests' kind in named groups, with inputs like those of real models."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from cases import Case, block_counts, drawn
+
+from onnx_ops import dtypes
+
+DRAWN = 1_000_003  # elements, drawn once and repeated; a prime, so that no two rows or planes are the same
+
+
+@dataclass(frozen=True)
+class Timed(Case):
+    """One line of a table. `spread` is only for uniform grids."""
+
+    dtype: str = "float32"
+    uniform: bool = False  # the grid's points: uniform in the image, else the image itself, 2% smaller and jittered
+    threads: int | None = None  # None: as many as asked for
+    peers: bool = True
+    series: str = ""  # cases of one series take turns
+
+    def inputs(self, dtype=None, grid_dtype=None, **_):
+        dtype, rng, made = dtype or self.dtype, np.random.default_rng(0), []
+        for i, shape in zip(self.operator.inputs, self.shapes, strict=True):
+            if i.values:
+                made.append(np.array(shape))
+            elif i.name == "Grid":
+                kind = grid_dtype or (dtype if dtype in dtypes.FLOATS else "float32")
+                made.append(grid(rng, shape, self.uniform).astype(dtypes.TABLE[kind].numpy))
+            else:
+                made.append(np.resize(drawn(rng, min(DRAWN, int(np.prod(shape))), dtype), shape))
+        return made
+
+
+def grid(rng, shape, uniform):
+    if uniform:
+        return rng.random(shape, np.float32) * 2 - 1
+    axes = [np.linspace(-1, 1, size, dtype=np.float32) for size in shape[1:-1]]
+    identity = np.stack(np.meshgrid(*axes, indexing="ij")[::-1], -1)
+    jitter = np.resize(rng.normal(0, 0.02, DRAWN).astype(np.float32), shape)
+    return identity * np.float32(1.02) + jitter
+
+
+def times(sizes):
+    return "x".join(map(str, sizes))
+
+
+def col2im(n, c, image, block, stride=1, pad=0, dtype="float32", **timed):
+    strides, pads = [stride] * len(image), [pad] * 2 * len(image)
+    blocks = block_counts(image, block, None, pads, strides)
+    name = f"N{n} C{c} {times(image)}, block {times(block)}"
+    name += f", stride {stride}" * (stride > 1) + f", pad {pad}" * (pad > 0)
+    shapes = ((n, c * int(np.prod(block)), int(np.prod(blocks))), image, block)
+    return Timed(name, "", "Col2Im", shapes, {"strides": strides, "pads": pads}, dtype=dtype, **timed)
+
+
+def grid_sample(
+    n, c, image, out=None, *, mode="bilinear", padding_mode="zeros", align_corners=0, dtype="float32", **timed
+):
+    attributes = {"mode": mode, "padding_mode": padding_mode, "align_corners": align_corners}
+    shown = times(image) + (f" -> {times(out)}" if out else "") + (", uniform" if timed.get("uniform") else "")
+    domain = "com.microsoft" if len(image) == 2 and dtype in dtypes.FLOATS else ""
+    out = out or image
+    name = f"N{n} C{c} {shown}, {mode} {padding_mode}{' align' * align_corners}"
+    shapes = ((n, c, *image), (n, *out, len(image)))
+    return Timed(name, domain, "GridSample", shapes, attributes, dtype=dtype, **timed)
+
+
+def baseline(**timed):
+    align = {"align_corners": 1, **timed}
+    return [
+        col2im(1, 64, (56, 56), (3, 3), pad=1, **timed),
+        col2im(1, 64, (256, 256), (3, 3), pad=1, **timed),
+        col2im(8, 3, (224, 224), (16, 16), stride=16, **timed),
+        col2im(1, 128, (64, 64), (4, 4), stride=2, pad=1, **timed),
+        col2im(4, 64, (128, 128), (7, 7), stride=4, pad=2, **timed),
+        col2im(1, 1, (5, 5), (1, 5), **timed),
+        grid_sample(8, 3, (224, 224), **timed),
+        grid_sample(1, 64, (128, 128), padding_mode="border", **align),
+        grid_sample(1, 64, (128, 128), mode="bicubic", padding_mode="border", **align),
+        grid_sample(1, 64, (128, 128), mode="nearest", **timed),
+        grid_sample(4096, 1, (46, 62), (9, 9), uniform=True, **align),
+        grid_sample(8, 32, (100, 100), (900, 4), uniform=True, **timed),
+        grid_sample(1, 3, (1080, 1920), **timed),
+        grid_sample(1, 3, (1080, 1920), mode="nearest", **timed),
+        grid_sample(1, 3, (1080, 1920), mode="bicubic", padding_mode="reflection", **timed),
+        grid_sample(1, 1, (4, 4), (6, 6), **timed),
+    ]
+
+
+def element_types():
+    sixteen = ("float32", "float16", "bfloat16")
+    for name, kinds, make in (
+        ("Col2Im", (*sixteen, "float64", "int8"), lambda **t: col2im(1, 64, (128, 128), (3, 3), pad=1, **t)),
+        ("Col2Im, stride", sixteen, lambda **t: col2im(1, 128, (64, 64), (4, 4), stride=2, pad=1, **t)),
+        ("bilinear", (*sixteen, "float64"), lambda **t: grid_sample(1, 64, (128, 128), **t)),
+        ("bicubic", sixteen, lambda **t: grid_sample(1, 64, (128, 128), mode="bicubic", **t)),
+        ("nearest", (*sixteen, "float64", "uint8"), lambda **t: grid_sample(1, 64, (128, 128), mode="nearest", **t)),
+        ("1080p", ("float32", "uint8"), lambda **t: grid_sample(1, 3, (1080, 1920), mode="nearest", **t)),
+    ):
+        yield from (make(dtype=kind, series=name) for kind in kinds)
+
+
+def axes():
+    yield col2im(4, 64, (16384,), (3,), pad=1)
+    yield col2im(4, 64, (16384,), (8,), stride=4)
+    yield col2im(1, 16, (32, 64, 64), (3, 3, 3), pad=1)
+    yield col2im(1, 16, (32, 64, 64), (2, 2, 2), stride=2)
+    for mode in ("nearest", "linear", "cubic"):
+        yield grid_sample(1, 8, (32, 64, 64), mode=mode)
+
+
+def sizes():
+    for image in ((8, 8), (32, 32), (128, 128), (512, 512), (2160, 3840)):
+        yield col2im(1, 3, image, (3, 3), pad=1)
+        yield grid_sample(1, 3, image)
+
+
+def channels():
+    for c in (1, 4, 16, 64, 256):
+        yield col2im(1, c, (64, 64), (3, 3), pad=1)
+        yield grid_sample(1, c, (64, 64))
+
+
+def batch():
+    for n in (1, 64):
+        yield col2im(n, 16, (32, 32), (3, 3), pad=1)
+        yield grid_sample(n, 16, (32, 32))
+
+
+def one_thread():
+    yield from (case for case in baseline(threads=1) if np.prod(case.shapes[0]) < 4e6)
+
+
+def scaling():
+    """About 2**18 to 2**26 elements in the largest tensor."""
+    for power in range(18, 27, 2):
+        side = round((2**power / 9) ** 0.5)
+        yield col2im(1, 1, (side, side), (3, 3), pad=1, peers=False)
+    for mode in ("nearest", "bilinear", "bicubic"):
+        for power in range(18, 27, 2):
+            side = round((2**power / 3) ** 0.5)
+            yield grid_sample(1, 3, (side, side), mode=mode, peers=False)
+
+
+GROUPS = {
+    "baseline": baseline,
+    "dtypes": element_types,
+    "axes": axes,
+    "sizes": sizes,
+    "channels": channels,
+    "batch": batch,
+    "one-thread": one_thread,
+    "scaling": scaling,
+}

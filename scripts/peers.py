@@ -1,0 +1,82 @@
+"""The other implementations of the operators, called in one way: (case, inputs, threads) -> a function of no arguments.
+
+That function computes the output, with the given number of threads, or as many as the peer likes if that is 0. What a
+peer can't do raises, here or at the first call, whatever exception that peer has for it.
+"""
+
+import importlib.util
+
+import numpy as np
+import onnxruntime as ort
+from backends import output_shape, quiet, run
+from cases import model
+
+OLDER_NAMES = {"linear": "bilinear", "cubic": "bicubic"}
+NEWER_NAMES = {older: newer for newer, older in OLDER_NAMES.items()}
+
+
+def builtin_session(case, inputs, threads=0):
+    """A session on ONNX Runtime's own kernel, of the newest version of the operator."""
+    attributes = dict(case.attributes)
+    if case.op_type == "GridSample" and not case.domain:
+        attributes["mode"] = NEWER_NAMES.get(attributes["mode"], attributes["mode"])
+    proto = model(case.domain, case.op_type, inputs, attributes, opset=22)
+    return ort.InferenceSession(proto.SerializeToString(), quiet(intra_op_num_threads=threads))
+
+
+def builtin(case, inputs, threads=0):
+    session, shape = builtin_session(case, inputs, threads), output_shape(case, inputs)
+    return lambda: run(session, inputs, shape)
+
+
+def pytorch(case, inputs, threads=0):
+    import torch
+
+    first, *others = (torch.from_numpy(v.view(np.uint16)).view(torch.bfloat16) if v.dtype.name == "bfloat16"
+                      else torch.from_numpy(v) for v in inputs)  # fmt: skip
+    settings, functions = dict(case.attributes), torch.nn.functional
+    threads = threads or torch.get_num_threads()
+    if case.op_type == "Col2Im":
+        image, block = (v.tolist() for v in others)
+        pads = np.array(settings.get("pads", [0] * 2 * len(image))).reshape(2, -1)
+        if (pads[0] != pads[1]).any():
+            raise NotImplementedError("pads differ")
+        strides, dilations, pads = settings.get("strides", 1), settings.get("dilations", 1), pads[0].tolist()
+        compute = lambda: functions.fold(first, image, block, dilations, pads, strides)
+    else:
+        settings["mode"] = OLDER_NAMES.get(settings["mode"], settings["mode"])
+        settings["align_corners"] = bool(settings.get("align_corners", 0))
+        compute = lambda: functions.grid_sample(first, others[0], **settings)
+
+    def call():
+        if torch.get_num_threads() != threads:  # it is the process's
+            torch.set_num_threads(threads)
+        y = compute()
+        return y.view(torch.uint16).numpy().view(inputs[0].dtype) if y.dtype == torch.bfloat16 else y.numpy()
+
+    return call
+
+
+def openvino(case, inputs, threads=0):
+    import openvino as ov
+    import openvino.opset15 as opset
+
+    attributes, first = dict(case.attributes), opset.parameter(inputs[0].shape, ov.Type(inputs[0].dtype))
+    if case.op_type == "Col2Im":
+        pads = attributes.pop("pads", [0] * 2 * len(inputs[1]))
+        half = len(pads) // 2
+        parameters, sizes = [first], (opset.constant(v) for v in inputs[1:])
+        node = opset.col2im(first, *sizes, pads_begin=pads[:half], pads_end=pads[half:], **attributes)
+    else:
+        parameters = [first, opset.parameter(inputs[1].shape, ov.Type(inputs[1].dtype))]
+        attributes["align_corners"] = bool(attributes.get("align_corners", 0))
+        attributes["mode"] = OLDER_NAMES.get(attributes["mode"], attributes["mode"])
+        node = opset.grid_sample(*parameters, attributes)
+    settings = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"}
+    request = ov.compile_model(ov.Model([node], parameters), "CPU", settings).create_infer_request()
+    feeds = dict(enumerate(inputs[: len(parameters)]))
+    return lambda: next(iter(request.infer(feeds, share_inputs=True, share_outputs=True).values()))
+
+
+_PEERS = {"ONNX Runtime": (builtin, "onnxruntime"), "PyTorch": (pytorch, "torch"), "OpenVINO": (openvino, "openvino")}
+PEERS = {name: peer for name, (peer, module) in _PEERS.items() if importlib.util.find_spec(module)}  # those installed
