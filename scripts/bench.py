@@ -13,10 +13,10 @@ from rich.progress import Progress
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-import peers  # noqa: E402
-from benchmark import report  # noqa: E402
-from benchmark.cases import GROUPS  # noqa: E402
-from benchmark.measure import LIMIT, measure, series  # noqa: E402
+import peers
+from benchmark import report
+from benchmark.cases import GROUPS
+from benchmark.measure import LIMIT, measure, series
 
 RUNTIMES = ("extensions", *peers.PEERS, LIMIT)
 TURNS, BUDGET = 5, 3.0  # at least, and seconds per case in which there may be more

@@ -17,12 +17,11 @@ from backends import ort_value, output_shape, quiet
 from cases import model
 
 import onnx_ops
-from onnx_ops import dtypes
 
 from .limit import limit
 
 PAUSE = 0.03  # seconds until a runtime's threads have stopped spinning
-SHORT, LONG = 1e-3, 0.05  # seconds: shorter runs are timed many at once, longer ones are not woken for
+SHORT, LONG = 2e-3, 0.05  # seconds: shorter runs are timed many at once, longer ones are not woken for
 SPEED_UP = 5e-4  # seconds from which one thread is measured, too
 OWN, LIMIT, ALONE = "onnx_ops", "limit", ", 1 thread"
 # What a peer's result may be off, in most elements: by coordinates in float32, and by sums in 16 bits.
@@ -117,44 +116,43 @@ def prepare(case, group, threads, runtimes):
     def ours(threads, backend="native"):
         return onnx_ops.InferenceSession(proto, quiet(intra_op_num_threads=threads), backend=backend)
 
+    def plain_pass(threads):
+        return bound(*limit(tensors, y, quiet(intra_op_num_threads=threads)))
+
     own = row.calls[OWN] = both_ways(OWN, ours(threads), inputs, y)
     expected = own[OWN]().copy()
 
-    def add(name, make):
-        if name not in runtimes:
-            return
+    if threads > 1 and alone_is_long(alone := bound(ours(1), inputs, y)):
+        row.calls[OWN + ALONE] = {OWN + ALONE: alone}
+        if LIMIT in runtimes:
+            row.calls[LIMIT + ALONE] = {LIMIT + ALONE: plain_pass(1)}
+    others = {
+        "extensions": lambda name: both_ways(name, ours(threads, name), inputs, np.empty_like(y)),
+        **{p: lambda name: {name: peers.PEERS[name](case, inputs, threads)} for p in peers.PEERS},
+        "ONNX Runtime": lambda name: both_ways(
+            name, peers.builtin_session(case, inputs, threads), inputs, np.empty_like(y)
+        ),
+    }
+    for name in (n for n in others if n in runtimes and case.peers):
         try:
-            calls = make()
-            got = next(iter(calls.values()))()
+            calls = others[name](name)
+            agrees = same(next(iter(calls.values()))(), expected, case.dtype)
         except Exception:  # each peer has its own for what it can't do
-            return
-        if same(got, expected, case.dtype):
+            continue
+        if agrees:
             row.calls[name] = calls
         else:
             row.differ.append(name)
-
-    if threads > 1:
-        alone = bound(ours(1), inputs, y)
-        alone()
-        began = time.perf_counter()
-        alone()
-        if time.perf_counter() - began > SPEED_UP:
-            row.calls[OWN + ALONE] = {OWN + ALONE: alone}
-            if LIMIT in runtimes:
-                row.calls[LIMIT + ALONE] = {LIMIT + ALONE: limit(tensors, y, 1)}
-    if case.peers:
-        add("extensions", lambda: both_ways("extensions", ours(threads, "extensions"), inputs, np.empty_like(y)))
-        for name, peer in peers.PEERS.items():
-            if peer is peers.builtin:
-                add(
-                    name,
-                    lambda: both_ways(name, peers.builtin_session(case, inputs, threads), inputs, np.empty_like(y)),
-                )
-            else:
-                add(name, lambda: {name: peer(case, inputs, threads)})
     if LIMIT in runtimes:
-        row.calls[LIMIT] = {LIMIT: limit(tensors, y, threads)}
+        row.calls[LIMIT] = {LIMIT: plain_pass(threads)}
     return row
+
+
+def alone_is_long(call):
+    call()
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began > SPEED_UP
 
 
 def same(got, expected, dtype):
@@ -167,13 +165,13 @@ def same(got, expected, dtype):
 
 
 def seconds(call):
-    """Of one call, right after one that wakes the runtime's threads."""
-    began = time.perf_counter()
-    call()
-    taken = time.perf_counter() - began
+    """Of one call, right after some that wake the runtime's threads."""
+    count, began = 0, time.perf_counter()
+    while (taken := time.perf_counter() - began) < SHORT:
+        call()
+        count += 1
     if taken > LONG:
         return taken
-    count = max(1, int(SHORT / max(taken, 1e-7)))
     began = time.perf_counter()
     for _ in range(count):
         call()

@@ -50,7 +50,8 @@ def sentences(group, rows):
         own = [row for row in rows if row.case.op_type == op_type]
         ratios = [row.to_fastest for row in own if row.to_fastest]
         if ratios:
-            yield f"{op_type}: {geometric_mean(ratios):.2f} x the fastest peer, geometric mean; least {min(ratios):.2f} x"
+            mean, least = map(factor, (geometric_mean(ratios), min(ratios)))
+            yield f"{op_type}: {mean} the fastest peer, geometric mean; least {least}"
     tiny = [row for row in rows if row.time() < 1e-4 and row.time("ONNX Runtime")]
     for row in tiny:
         over = (row.time() - row.time("ONNX Runtime")) * 1e6
