@@ -19,6 +19,7 @@ _HOME = {
     "reference_ops": "reference",
     "register": "runtime.session",
     "register_schemas": "schemas",
+    "warmup": "runtime.warmup",
 }
 __all__ = ["OpError", *_HOME]
 

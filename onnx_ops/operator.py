@@ -99,6 +99,7 @@ class Operator:
     resolve:         (**attributes) -> dict of the fields of `parameters`; raises OpError
     plan:            (parameters, shapes, geometry) -> 0, or what `refuse` returns
     kernel:          parameters -> the function (*tensors, geometry, tile, out) that computes one tile; all flat arrays
+    variants:        attributes that between them lead to every kernel there is
     copies:          parameters -> whether the kernel only copies elements, so that nothing but their size matters
     reference:       (parameters, *inputs) -> output, plain NumPy in float64, written to be read
     infer:           (shapes, values) -> the output's dimensions, or None if not even their number is known. A dimension
@@ -124,6 +125,7 @@ class Operator:
     kernel: Callable
     reference: Callable
     infer: Callable
+    variants: tuple[Mapping, ...] = ({},)
     copies: Callable = lambda parameters: False
     allows: Callable = lambda parameters, signature: None
     lengths: Callable = lambda parameters, lengths: None

@@ -6,14 +6,20 @@ in the file of the entry point. Importing this module imports Numba.
 
 import functools
 import hashlib
+import logging
 import threading
 import warnings
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
+import numba
 import numpy as np
 import platformdirs
-from numba import carray, cfunc, config, types
+from numba import carray, config, types
+from numba.core.caching import FunctionCache
+from numba.core.ccallback import CFunc
+from numba.core.runtime import rtsys
 from numba.extending import lower_builtin, register_jitable, type_callable
 
 from ..errors import refuse
@@ -32,7 +38,10 @@ _CALL = [
     ("shape", np.int64, (_SLOTS, MAX_RANK)),
     ("scratch", np.int64, (2,)),
 ]
+PATIENCE = 1.0  # seconds of compiling after which users are told
+expected = ContextVar("expected", default=False)  # whether they know
 _lock = threading.RLock()
+log = logging.getLogger("onnx_ops")
 if BOUNDSCHECK:
     from . import bounds  # noqa: F401  all code that is compiled from here on is checked
 
@@ -84,23 +93,63 @@ def tell_numba():
             register_jitable(**flags)(helper)
 
 
+class _Cache(FunctionCache):
+    """Loads what is cached without first importing all that Numba needs to compile, which takes longer than the rest.
+
+    Compiled code refers to functions of Numba's runtime by name; LLVM ends the process if it doesn't know one. Hence
+    only with versions of Numba that were found to need no more than this.
+    """
+
+    TRIED = ((0, 60), (0, 68))
+
+    def load_overload(self, sig, target_context):
+        if not self.TRIED[0] <= numba.version_info.short <= self.TRIED[1]:
+            return super().load_overload(sig, target_context)
+        rtsys.initialize(target_context)
+        with self._guard_against_spurious_io_errors():
+            return self._load_overload(sig, target_context)
+
+
+class Callback(CFunc):
+    """A C callback (`.address`, `.ctypes`), cached on disk where possible."""
+
+    def enable_caching(self):
+        self._cache = _Cache(self._pyfunc)
+
+    def _compile_uncached(self):
+        what, where = self.__name__.replace("-", " "), self._cache.cache_path
+        kept = f"kept in {Path(where).parent}" if where else "not kept"
+        told = threading.Timer(PATIENCE, log.warning, ["onnx_ops: compiling %s (once; %s)", what, kept])
+        told.daemon = True
+        if not expected.get():
+            told.start()
+        try:
+            return super()._compile_uncached()
+        finally:
+            told.cancel()
+
+
 def callback(restype, argtypes, name):
-    """Decorator: the function as a compiled C callback (`.address`, `.ctypes`), cached on disk where possible.
+    """Decorator: the function as a compiled `Callback`.
 
     What it closes over is part of the cache's key: plain functions of modules and dtypes have a stable one, Numba's own
     function objects do not, and must be globals.
     """
 
     def wrap(function):
-        function.__qualname__ = f"{name}-{digest()}" + ("-checked" if config.BOUNDSCHECK else "")
+        function.__name__, function.__qualname__ = name, f"{name}-{digest()}" + ("-checked" if config.BOUNDSCHECK else "")
         with _lock:
             tell_numba()
+            made = Callback(function, (argtypes, restype), {}, dict(FLAGS))
             try:
                 with cache_directory():
-                    return cfunc(restype(*argtypes), cache=True, **FLAGS)(function)
+                    made.enable_caching()
+                    made.compile()
             except Exception as error:  # of the cache, as a rule; if it is the compiler's, it comes again
                 warnings.warn(f"onnx_ops: compiled code is not kept for the next process: {error}", stacklevel=2)
-                return cfunc(restype(*argtypes), **FLAGS)(function)
+                made = Callback(function, (argtypes, restype), {}, dict(FLAGS))
+                made.compile()
+        return made
 
     return wrap
 

@@ -231,6 +231,7 @@ ONNX = Operator(
     allows=allows,
     plan=plan,
     kernel=lambda parameters: KERNELS[parameters.mode],
+    variants=({"mode": "nearest"}, {"mode": "bilinear"}, {"mode": "bicubic"}),
     copies=lambda parameters: parameters.mode == NEAREST,
     reference=reference,
     infer=infer,

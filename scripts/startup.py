@@ -1,0 +1,115 @@
+"""What onnx_ops adds to the start of a process: imports, first and later sessions, compilation. Each in new processes.
+
+python scripts/startup.py [--repeats N]
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+MODELS = Path(__file__).parent.parent / "models"
+GRID_SAMPLE, COL2IM = MODELS / "com.microsoft/gridsample/model.onnx", MODELS / "ai.onnx/col2im/model.onnx"
+
+TIMED = """
+import json, sys, time
+found, last = {}, time.perf_counter()
+def lap(name):
+    global last
+    found[name] = time.perf_counter() - last
+    last = time.perf_counter()
+"""
+IMPORTS = """
+import onnxruntime
+lap("import onnxruntime")
+import onnx_ops
+lap("import onnx_ops after it")
+"""
+SESSIONS = """
+import onnxruntime, onnx_ops
+grid_sample, col2im = sys.argv[1:]
+onnxruntime.InferenceSession(col2im)
+lap("rest")
+onnxruntime.InferenceSession(grid_sample)
+lap("built-in")
+import numba
+lap("import numba")
+onnx_ops.InferenceSession(grid_sample)
+lap("first")
+onnx_ops.InferenceSession(grid_sample)
+lap("same operator again")
+onnx_ops.InferenceSession(col2im)
+lap("other operator")
+"""
+COMPILATION = """
+import onnx_ops, numba
+from onnx_ops.runtime import warmup
+(variant,) = [v for n, v in warmup.variants(sys.argv[1:2], sys.argv[2:3]).items() if n.startswith(sys.argv[3])]
+lap("rest")
+from onnx_ops.runtime.compute import compute
+from onnx_ops.runtime.execute import compiled
+compute()
+compiled(*variant)
+lap("compilation")
+"""
+
+
+def laps(script, *arguments, **environment):
+    """{lap: seconds} of a script in a new process."""
+    command = [sys.executable, "-c", f"{TIMED}\n{script}\nprint(json.dumps(found))", *map(str, arguments)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, **environment})
+    return json.loads(done.stdout)
+
+
+def medians(script, repeats, *arguments):
+    runs = [laps(script, *arguments) for _ in track(range(repeats), "starting", transient=True)]
+    return {name: median(run[name] for run in runs) for name in runs[0]}
+
+
+def rows(repeats):
+    """(what, seconds, what it may be)"""
+    laps(SESSIONS, GRID_SAMPLE, COL2IM)  # fills the caches
+    t = medians(IMPORTS, repeats)
+    both = sum(t.values())
+    yield "import onnxruntime", t["import onnxruntime"], ""
+    yield "import onnxruntime and onnx_ops", both, f"{both / t['import onnxruntime']:.2f} x"
+    t = medians(SESSIONS, repeats, GRID_SAMPLE, COL2IM)
+    yield "a session on the built-in kernel", t["built-in"], ""
+    more = t["import numba"] + t["first"] - t["built-in"]
+    yield "first session over cached kernels, more than that", more, f"{t['import numba']:.3f} s of it for import numba"
+    yield "the same operator again, more than that", t["same operator again"] - t["built-in"], ""
+    yield "another operator, more than that", t["other operator"] - t["built-in"], ""
+
+
+def compilations():
+    for operator, title in (
+        ("Col2Im", "Col2Im"),
+        ("GridSample", "GridSample nearest"),
+        ("GridSample", "GridSample bil"),
+    ):
+        for dtype in ("float32", "float16", "bfloat16", "float64"):
+            with tempfile.TemporaryDirectory() as empty:
+                t = laps(COMPILATION, operator, dtype, title, NUMBA_CACHE_DIR=empty)
+            yield f"first compilation, {title} {dtype}", t["compilation"], ""
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=9, help="processes of which the median is taken")
+    repeats = parser.parse_args().repeats
+    table = Table("", "seconds", "")
+    for what, seconds, remark in (*rows(repeats), *track(compilations(), "compiling", total=12, transient=True)):
+        table.add_row(what, f"{seconds:.3f}", remark)
+    Console(width=100).print(table)
+
+
+if __name__ == "__main__":
+    main()
