@@ -199,7 +199,7 @@ def plan_openvino(parameters, shapes, g):
     if len(x) != 2:
         return plan(parameters, shapes, g)
     batched = np.empty(3, np.int64)
-    batched[0], batched[1:] = 1, x
+    batched[0], batched[1], batched[2] = 1, x[0], x[1]  # written out: compiling a slice takes seconds
     if plan(parameters, (batched, image_shape, block_shape), g) != 0:
         return 1
     g.rank -= 1

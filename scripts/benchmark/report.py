@@ -19,6 +19,10 @@ def milliseconds(row, column):
     return "differs" if column in row.differ else "" if time is None else f"{time * 1e3:.{3 if time < 0.01 else 1}f}"
 
 
+def described(row):
+    return row.case.name + ("" if row.case.dtype == "float32" else f", {row.case.dtype}")
+
+
 def factor(value):
     return "" if value is None else f"{value:.2f} x"
 
@@ -35,9 +39,8 @@ def table(group, rows, threads):
     for header in (*map(COLUMNS.get, shown), "to fastest peer", "of limit", "to one thread"):
         made.add_column(header, justify="right")
     for row in rows:
-        described = row.case.name + ("" if row.case.dtype == "float32" else f", {row.case.dtype}")
         made.add_row(
-            row.case.op_type, described, f"{row.bytes / 1e6:.2f} MB, {row.within}",
+            row.case.op_type, described(row), f"{row.bytes / 1e6:.2f} MB, {row.within}",
             *(milliseconds(row, c) for c in shown),
             factor(row.to_fastest), percent(row.of_limit), factor(row.speed_up),
         )  # fmt: skip
@@ -93,3 +96,52 @@ def data(row):
         "milliseconds": {c: row.time(c) * 1e3 for c in row.seconds}, "differ": row.differ,
         "to_fastest_peer": row.to_fastest, "of_limit": row.of_limit, "to_one_thread": row.speed_up,
     }  # fmt: skip
+
+
+def markdown(rows):
+    """The table of the README."""
+    runtimes = (OWN, *peers.PEERS, LIMIT)
+    yield f"| operator, case | {' | '.join(runtimes)} | to the fastest peer | of the limit |"
+    yield f"|---|{'---:|' * (len(runtimes) + 2)}"
+    for row in rows:
+        times = " | ".join(milliseconds(row, c) for c in runtimes)
+        yield f"| {row.case.op_type} {described(row)} | {times} | {factor(row.to_fastest)} | {percent(row.of_limit)} |"
+
+
+COLORS = {OWN: "#1f5fbf", "ONNX Runtime": "#c0504d", "PyTorch": "#e0913a", "OpenVINO": "#7a5fa8"}
+
+
+def plot(rows, threads, file):
+    """Two panels over the same cases: how many times faster than each peer, and how close to the limit."""
+    from matplotlib import pyplot
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    places = range(len(rows))[::-1]
+    figure, (left, right) = pyplot.subplots(
+        1, 2, sharey=True, figsize=(13, 1.8 + 0.34 * len(rows)), width_ratios=(3, 2), layout="constrained"
+    )
+    for name in peers.PEERS:
+        found = [(row.ratio(name), y) for row, y in zip(rows, places, strict=True) if row.ratio(name)]
+        left.scatter(*zip(*found, strict=True), s=42, color=COLORS[name], label=name, zorder=3)
+    fastest = [row.to_fastest or 1 for row in rows]
+    left.hlines(places, 1, fastest, color=COLORS[OWN], linewidth=6, alpha=0.35, label="up to the fastest peer")
+    left.axvline(1, color="black", linewidth=1)
+    left.set_xscale("log")
+    left.set_xticks([t for t in (0.2, 0.5, 1, 2, 5, 10, 20, 50, 100) if min(fastest) / 2 < t])
+    left.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
+    left.xaxis.set_minor_formatter(NullFormatter())
+    left.set_yticks(places, [f"{row.case.op_type} {described(row)}" for row in rows], fontsize=8)
+    left.set_title("their time / ours (right of 1: onnx_ops is faster)", fontsize=10)
+    left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.05), ncols=4, frameon=False, fontsize=9)
+    shares = [100 * (row.of_limit or 0) for row in rows]
+    bars = right.barh(places, shares, color=COLORS[OWN], height=0.6, zorder=3)
+    right.bar_label(bars, [f"{s:.0f} %" for s in shares], padding=3, fontsize=8)
+    right.axvline(100, color="black", linewidth=1)
+    right.set_xlim(0, max(110, *shares) * 1.08)
+    right.set_title("of the limit: a plain pass over the same bytes, in %", fontsize=10)
+    for axis in (left, right):
+        axis.grid(axis="x", color="#dddddd", zorder=0)
+        axis.spines[["top", "right", "left"]].set_visible(False)
+        axis.tick_params(left=False)
+    figure.suptitle(f"Medians of ratios within one run, {threads} threads each", fontsize=11)
+    figure.savefig(file, dpi=110)
