@@ -7,26 +7,23 @@ PyTorch and OpenVINO have a column if they are installed.
 """
 
 import argparse
-import importlib.util
 import os
 import sys
 import warnings
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-import onnxruntime as ort
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from backends import function, native, output_shape, quiet, run  # noqa: E402
-from cases import COL2IM, GRID_SAMPLE, VOLUMES, assert_close, model, reference  # noqa: E402
+import peers
+import readme
+from backends import function, native
+from cases import COL2IM, GRID_SAMPLE, VOLUMES, assert_close, reference
 
-from onnx_ops import dtypes  # noqa: E402
-
-MARK = "<!-- capabilities -->"
-OLDER_NAMES = {"linear": "bilinear", "cubic": "bicubic"}
+from onnx_ops import dtypes
 
 
 def named(cases, name):
@@ -75,56 +72,6 @@ ROWS = [
 ]
 
 
-def builtin(case, inputs):
-    attributes = dict(case.attributes)
-    if case.op_type == "GridSample" and not case.domain:
-        attributes["mode"] = {older: newer for newer, older in OLDER_NAMES.items()}.get(
-            attributes["mode"], attributes["mode"]
-        )
-    proto = model(case.domain, case.op_type, inputs, attributes, opset=22)
-    return run(ort.InferenceSession(proto.SerializeToString(), quiet()), inputs, output_shape(case, inputs))
-
-
-def pytorch(case, inputs):
-    import torch
-
-    first, *others = (torch.from_numpy(v.view(np.uint16)).view(torch.bfloat16) if v.dtype.name == "bfloat16"
-                      else torch.from_numpy(v) for v in inputs)  # fmt: skip
-    settings = dict(case.attributes)
-    if case.op_type == "Col2Im":
-        image, block = (v.tolist() for v in others)
-        pads = np.array(settings.get("pads", [0] * 2 * len(image))).reshape(2, -1)
-        if (pads[0] != pads[1]).any():
-            raise NotImplementedError("pads differ")
-        y = torch.nn.functional.fold(
-            first, image, block, settings.get("dilations", 1), pads[0].tolist(), settings.get("strides", 1)
-        )
-    else:
-        settings["mode"] = OLDER_NAMES.get(settings["mode"], settings["mode"])
-        settings["align_corners"] = bool(settings["align_corners"])
-        y = torch.nn.functional.grid_sample(first, others[0], **settings)
-    return y.view(torch.uint16).numpy().view(inputs[0].dtype) if y.dtype == torch.bfloat16 else y.numpy()
-
-
-def openvino(case, inputs):
-    import openvino as ov
-    import openvino.opset15 as opset
-
-    settings, first = dict(case.attributes), opset.parameter(inputs[0].shape, ov.Type(inputs[0].dtype))
-    if case.op_type == "Col2Im":
-        pads = settings.pop("pads", [0] * 2 * len(inputs[1]))
-        half = len(pads) // 2
-        parameters, sizes = [first], (opset.constant(v) for v in inputs[1:])
-        node = opset.col2im(first, *sizes, pads_begin=pads[:half], pads_end=pads[half:], **settings)
-    else:
-        parameters = [first, opset.parameter(inputs[1].shape, ov.Type(inputs[1].dtype))]
-        settings["align_corners"] = bool(settings["align_corners"])
-        settings["mode"] = OLDER_NAMES.get(settings["mode"], settings["mode"])
-        node = opset.grid_sample(*parameters, settings)
-    call = ov.compile_model(ov.Model([node], parameters), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-    return next(iter(call(inputs[: len(parameters)]).values()))
-
-
 def cell(runner, case, inputs):
     """yes; or inexact: up to a hundredth off, as by a coordinate in too few bits; or wrong; or no, it is refused."""
     try:
@@ -146,10 +93,12 @@ def cell(runner, case, inputs):
     return where
 
 
+def once(peer, case, inputs):
+    return peer(case, inputs)()
+
+
 def table():
-    runners = {"ONNX Runtime": builtin, "PyTorch": pytorch, "OpenVINO": openvino, "onnx_ops": native}
-    installed = {"PyTorch": "torch", "OpenVINO": "openvino"}
-    runners = {n: r for n, r in runners.items() if n not in installed or importlib.util.find_spec(installed[n])}
+    runners = {name: partial(once, peer) for name, peer in peers.PEERS.items()} | {"onnx_ops": native}
     yield f"| operator | case | {' | '.join(runners)} |"
     yield f"|---|---|{'---|' * len(runners)}"
     for operator, what, case, inputs in ROWS:
@@ -167,9 +116,7 @@ def main():
     lines = "\n".join(table())
     print(lines)
     if write:
-        readme = ROOT / "README.md"
-        before, _, after = readme.read_text().split(MARK)
-        readme.write_text(f"{before}{MARK}\n{lines}\n{MARK}{after}")
+        readme.put("capabilities", lines)
 
 
 if __name__ == "__main__":
