@@ -69,7 +69,9 @@ def main():
     if given.accuracy:
         cases = [c for group in chosen.values() for c in group if c.dtype == "float32" and c.peers]
         with Progress(console=console, transient=True) as progress:
-            console.print(accuracy.table({c: accuracy.errors(c) for c in progress.track(cases, description="running")}))
+            console.print(
+                accuracy.table([(c, accuracy.errors(c)) for c in progress.track(cases, description="running")])
+            )
         return
     found = timed(chosen, given, console)
     if given.json:

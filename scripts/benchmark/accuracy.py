@@ -35,12 +35,12 @@ def ours(case, inputs):
 
 
 def table(found):
-    """found: {case: its errors}; the last column is ours over PyTorch's, of both kinds."""
+    """found: [(case, its errors), ...]; the last column is ours over PyTorch's, of both kinds."""
     runtimes = (OWN, *peers.PEERS)
-    made = Table("", "case", title="largest error, in units of the largest value")
-    for header in (*runtimes, *(f"{name}, coordinates in float64" for name in runtimes), "onnx_ops / PyTorch"):
+    made = Table("", "case", title="largest error, in units of the largest value (exact: of coordinates, too)")
+    for header in (*runtimes, *(f"{name}, exact" for name in runtimes), "onnx_ops / PyTorch"):
         made.add_column(header, justify="right")
-    for case, both in found.items():
+    for case, both in found:
         cells = [f"{e[name]:.1e}" if name in e else "" for e in both for name in runtimes]
         ratios = [f"{e[OWN] / e['PyTorch']:.2f}" for e in both if e.get("PyTorch")]
         made.add_row(case.op_type, case.name, *cells, " ".join(ratios))

@@ -21,6 +21,7 @@ import onnx_ops
 from .limit import limit
 
 PAUSE = 0.03  # seconds until a runtime's threads have stopped spinning
+WAKE = 5e-3  # seconds until they run, each on its own core: the system moves them at its next tick, 4 ms or sooner
 SHORT, LONG = 2e-3, 0.05  # seconds: shorter runs are timed many at once, longer ones are not woken for
 SPEED_UP = 5e-4  # seconds from which one thread is measured, too
 OWN, LIMIT, ALONE = "onnx_ops", "limit", ", 1 thread"
@@ -167,11 +168,12 @@ def same(got, expected, dtype):
 def seconds(call):
     """Of one call, right after some that wake the runtime's threads."""
     count, began = 0, time.perf_counter()
-    while (taken := time.perf_counter() - began) < SHORT:
+    while (taken := time.perf_counter() - began) < WAKE:
         call()
         count += 1
     if taken > LONG:
         return taken
+    count = max(1, round(count * SHORT / taken))
     began = time.perf_counter()
     for _ in range(count):
         call()
