@@ -66,6 +66,11 @@ class Row:
         above, below = (of or self).seconds.get(column), self.seconds.get(to)
         return median(a / b for a, b in zip(above, below, strict=True)) if above and below else None
 
+    def over(self, column):
+        """The median of our time minus that of `column`, in seconds; None if it is missing."""
+        other = self.seconds.get(column)
+        return median(a - b for a, b in zip(self.seconds[OWN], other, strict=True)) if other else None
+
     @property
     def to_fastest(self):
         """How many times faster than the fastest peer."""

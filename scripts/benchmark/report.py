@@ -59,10 +59,10 @@ def sentences(group, rows):
         if ratios:
             mean, least = map(factor, (geometric_mean(ratios), min(ratios)))
             yield f"{op_type}: {mean} the fastest peer, geometric mean; least {least}"
-    tiny = [row for row in rows if row.time() < 1e-4 and row.time("ONNX Runtime")]
-    for row in tiny:
-        over = (row.time() - row.time("ONNX Runtime")) * 1e6
-        yield f"{row.case.op_type} {row.case.name}: {over:+.1f} us to ONNX Runtime's kernel"
+    for row in rows:
+        over = row.over("ONNX Runtime")
+        if over is not None and row.time() < 1e-4:
+            yield f"{row.case.op_type} {row.case.name}: {over * 1e6:+.1f} us to ONNX Runtime's kernel"
     scaled = [row for row in rows if row.time(OWN + ALONE) and row.time(OWN + ALONE) > 2e-3]
     if scaled:
         least = min(scaled, key=lambda row: row.speed_up)

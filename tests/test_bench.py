@@ -1,0 +1,63 @@
+"""The benchmark runs, and what it says follows from what it measures. In processes of its own: it adds an operator."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+DIFFERING = """
+import numpy as np
+import peers
+from benchmark import measure
+from benchmark.cases import grid_sample
+
+peers.PEERS = {"right": peers.builtin, "wrong": lambda *arguments: lambda: peers.builtin(*arguments)() + np.float32(0.1)}
+(row,) = measure.measure([grid_sample(1, 1, (4, 4))], "", 1, ("right", "wrong"), (1, 1), 0)
+assert row.differ == ["wrong"], row.differ
+assert "right" in row.seconds and "wrong" not in row.seconds, row.seconds
+"""
+
+
+def run(*arguments):
+    paths = os.pathsep.join(str(ROOT / name) for name in ("scripts", "tests"))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([paths, os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def bench(*arguments):
+    return run(ROOT / "scripts" / "bench.py", "--group", "baseline", *arguments)
+
+
+def test_times_and_ratios(tmp_path):
+    file = tmp_path / "times.json"
+    assert "N1 C1 4x4 -> 6x6, bilinear zeros" in bench("--quick", "--only", "4x4 -> 6x6", "--json", str(file))
+    (row,) = json.loads(file.read_text())
+    times, runtimes = row["milliseconds"], {"onnx_ops", "extensions", "ONNX Runtime"}
+    assert runtimes | {f"{name} run" for name in runtimes} | {"limit"} <= times.keys()
+    assert min(times.values()) > 0
+    assert row["bytes"] == 4 * (4 * 4 + 6 * 6 * 2 + 6 * 6)
+    # Of one turn, a median of ratios is a ratio.
+    assert row["of_limit"] == pytest.approx(times["limit"] / times["onnx_ops"])
+    peers = times.keys() & {"ONNX Runtime", "PyTorch", "OpenVINO"}
+    assert row["to_fastest_peer"] == pytest.approx(min(times[p] for p in peers) / times["onnx_ops"])
+
+
+def test_a_result_that_differs_is_not_timed():
+    run("-c", DIFFERING)
+
+
+def test_picture(tmp_path):
+    pytest.importorskip("matplotlib")
+    file = tmp_path / "times.png"
+    bench("--quick", "--only", "5x5", "--runtimes", "ONNX Runtime", "--plot", str(file))
+    assert file.read_bytes().startswith(b"\x89PNG")
+
+
+def test_accuracy():
+    assert "N1 C1 4x4 -> 6x6" in bench("--accuracy", "--only", "4x4")
