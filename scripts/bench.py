@@ -41,7 +41,10 @@ def arguments():
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the groups but scaling (needs matplotlib)")
     parser.add_argument("--write", action="store_true", help="put table and picture of the baseline into README.md")
     parser.add_argument("--accuracy", action="store_true", help="errors instead of times")
-    return parser.parse_args()
+    given = parser.parse_args()
+    if given.write and "baseline" not in given.group:
+        parser.error("--write is for the baseline")
+    return given
 
 
 def timed(chosen, given, console):

@@ -2,6 +2,7 @@
 
 from statistics import geometric_mean
 
+import numpy as np
 import peers
 from rich.table import Table
 
@@ -126,8 +127,8 @@ def plot(rows, threads, file):
         1, 2, sharey=True, figsize=(13, 1.8 + 0.34 * len(rows)), width_ratios=(3, 2), layout="constrained"
     )
     for name in peers.PEERS:
-        found = [(row.ratio(name), y) for row, y in zip(rows, places, strict=True) if row.ratio(name)]
-        left.scatter(*zip(*found, strict=True), s=42, color=COLORS[name], label=name, zorder=3)
+        ratios = [row.ratio(name) for row in rows]  # None becomes NaN, which is left out
+        left.scatter(np.array(ratios, float), places, s=42, color=COLORS[name], label=name, zorder=3)
     fastest = [row.to_fastest or 1 for row in rows]
     left.hlines(places, 1, fastest, color=COLORS[OWN], linewidth=6, alpha=0.35, label="up to the fastest peer")
     left.axvline(1, color="black", linewidth=1)
