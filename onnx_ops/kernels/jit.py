@@ -16,6 +16,8 @@ FLAGS = {"error_model": "numpy"}
 FUSE = {"fastmath": {"contract"}}
 # Lets a sum be added up in any order, many lanes at a time. Only where the order can't be seen in the result.
 REORDER = {"fastmath": {"reassoc"}}
+# What only calls from Python and C need: marked functions are called by compiled code.
+INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 marked = []  # (function, flags) of those that Numba has not been told of yet
 
@@ -24,5 +26,5 @@ def jitable(function=None, **flags):
     """Mark a plain function as one that compiled code may call."""
     if function is None:
         return functools.partial(jitable, **flags)
-    marked.append((function, FLAGS | flags))
+    marked.append((function, FLAGS | INNER | flags))
     return function

@@ -126,14 +126,15 @@ def plot(rows, threads, file):
     figure, (left, right) = pyplot.subplots(
         1, 2, sharey=True, figsize=(13, 1.8 + 0.34 * len(rows)), width_ratios=(3, 2), layout="constrained"
     )
-    for name in peers.PEERS:
-        ratios = [row.ratio(name) for row in rows]  # None becomes NaN, which is left out
-        left.scatter(np.array(ratios, float), places, s=42, color=COLORS[name], label=name, zorder=3)
+    ratios = np.array([[row.ratio(name) for row in rows] for name in peers.PEERS], float)  # None becomes NaN, left out
+    for name, found in zip(peers.PEERS, ratios, strict=True):
+        left.scatter(found, places, s=42, color=COLORS[name], label=name, zorder=3)
     fastest = [row.to_fastest or 1 for row in rows]
     left.hlines(places, 1, fastest, color=COLORS[OWN], linewidth=6, alpha=0.35, label="up to the fastest peer")
     left.axvline(1, color="black", linewidth=1)
     left.set_xscale("log")
-    left.set_xticks([t for t in (0.2, 0.5, 1, 2, 5, 10, 20, 50, 100) if min(fastest) / 2 < t])
+    left.set_xticks([0.2, 0.5, 1, 2, 5, 10, 20, 50, 100])
+    left.set_xlim(min(0.7, *fastest) * 0.8, np.nanmax(ratios, initial=2) * 1.25)
     left.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
     left.xaxis.set_minor_formatter(NullFormatter())
     left.set_yticks(places, [f"{row.case.op_type} {described(row)}" for row in rows], fontsize=8)
