@@ -97,7 +97,7 @@ def bound(session, inputs, y):
         session.run_with_iobinding(binding)
         return y
 
-    call.kept = values
+    call.values = values  # the binding only points to them
     return call
 
 
@@ -110,48 +110,53 @@ def both_ways(name, session, inputs, y):
     return calls
 
 
+def ours(case, inputs, threads, backend="native"):
+    proto = model(case.domain, case.op_type, inputs, case.attributes).SerializeToString()
+    return onnx_ops.InferenceSession(proto, quiet(intra_op_num_threads=threads), backend=backend)
+
+
 def prepare(case, group, threads, runtimes):
     """The row of a case, with everything that is to be timed."""
     threads = case.threads or threads
     inputs = case.inputs()
     y = np.empty(output_shape(case, inputs), inputs[0].dtype)
     tensors = [v for i, v in zip(case.operator.inputs, inputs, strict=True) if not i.values]
-    proto = model(case.domain, case.op_type, inputs, case.attributes).SerializeToString()
     row = Row(case, group, threads, sum(t.nbytes for t in (*tensors, y)), max(t.size for t in (*tensors, y)))
-
-    def ours(threads, backend="native"):
-        return onnx_ops.InferenceSession(proto, quiet(intra_op_num_threads=threads), backend=backend)
+    row.calls[OWN] = both_ways(OWN, ours(case, inputs, threads), inputs, y)
+    add_others(row, inputs, y, runtimes if case.peers else ())
 
     def plain_pass(threads):
         return bound(*limit(tensors, y, quiet(intra_op_num_threads=threads)))
 
-    own = row.calls[OWN] = both_ways(OWN, ours(threads), inputs, y)
-    expected = own[OWN]().copy()
-
-    if threads > 1 and alone_is_long(alone := bound(ours(1), inputs, y)):
+    if threads > 1 and alone_is_long(alone := bound(ours(case, inputs, 1), inputs, y)):
         row.calls[OWN + ALONE] = {OWN + ALONE: alone}
         if LIMIT in runtimes:
             row.calls[LIMIT + ALONE] = {LIMIT + ALONE: plain_pass(1)}
-    others = {
-        "extensions": lambda name: both_ways(name, ours(threads, name), inputs, np.empty_like(y)),
-        **{p: lambda name: {name: peers.PEERS[name](case, inputs, threads)} for p in peers.PEERS},
-        "ONNX Runtime": lambda name: both_ways(
-            name, peers.builtin_session(case, inputs, threads), inputs, np.empty_like(y)
-        ),
-    }
-    for name in (n for n in others if n in runtimes and case.peers):
-        try:
-            calls = others[name](name)
-            agrees = same(next(iter(calls.values()))(), expected, case.dtype)
-        except Exception:  # each peer has its own for what it can't do
-            continue
-        if agrees:
-            row.calls[name] = calls
-        else:
-            row.differ.append(name)
     if LIMIT in runtimes:
         row.calls[LIMIT] = {LIMIT: plain_pass(threads)}
     return row
+
+
+def add_others(row, inputs, y, runtimes):
+    """Those of our other backend and the peers that can do the case, unless their result differs."""
+    case, threads, expected = row.case, row.threads, row.calls[OWN][OWN]().copy()
+    if "extensions" in runtimes:
+        session = ours(case, inputs, threads, "extensions")
+        row.calls["extensions"] = both_ways("extensions", session, inputs, np.empty_like(y))
+        assert same(row.calls["extensions"]["extensions"](), expected, case.dtype)
+    for name in (n for n in peers.PEERS if n in runtimes):
+        try:
+            if name == "ONNX Runtime":
+                session = peers.builtin_session(case, inputs, threads)
+                calls = both_ways(name, session, inputs, np.empty_like(y))
+            else:
+                calls = {name: peers.PEERS[name](case, inputs, threads)}
+            if same(calls[name](), expected, case.dtype):
+                row.calls[name] = calls
+            else:
+                row.differ.append(name)
+        except Exception:  # each peer has its own for what it can't do
+            continue
 
 
 def alone_is_long(call):
