@@ -8,6 +8,7 @@ from rich.table import Table
 
 from .measure import ALONE, LIMIT, OWN
 
+TINY = 2**12  # bytes: what such a case takes is the call, not the kernel
 COLUMNS = {
     OWN: OWN, f"{OWN} run": "run", "extensions": "extensions", "extensions run": "run",
     **{c: h for p in peers.PEERS for c, h in ((p, p), *([(f"{p} run", "run")] if p == "ONNX Runtime" else []))},
@@ -33,7 +34,8 @@ def percent(value):
 
 
 def data_size(row):
-    return f"{row.bytes / 1e6:.{0 if row.bytes > 1e7 else 1}f} MB, {row.within}"
+    megabytes = row.bytes / 1e6
+    return f"{megabytes:.{0 if megabytes >= 9.95 else 1 if megabytes >= 0.05 else 4}f} MB, {row.within}"
 
 
 def table(group, rows, threads):
@@ -62,7 +64,7 @@ def sentences(group, rows):
             yield f"{op_type}: {mean} the fastest peer, geometric mean; least {least}"
     for row in rows:
         over = row.over("ONNX Runtime")
-        if over is not None and row.time() < 1e-4:
+        if over is not None and row.bytes < TINY:
             yield f"{row.case.op_type} {row.case.name}: {over * 1e6:+.1f} us to ONNX Runtime's kernel"
     scaled = [row for row in rows if row.time(OWN + ALONE) and row.time(OWN + ALONE) > 2e-3]
     if scaled:
