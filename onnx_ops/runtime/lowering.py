@@ -15,16 +15,15 @@ import itertools
 from contextlib import suppress
 
 import onnx
-from onnx import AttributeProto, TensorProto, helper
+from onnx import TensorProto, helper
 
 from ..errors import named
-from ..operators import OPERATORS
 from .model import RUN
+from .nodes import all_nodes, declared, subgraphs
 
 DOMAIN, VERSION = "ai.onnx.contrib", 1
 RUN_SHAPE = [2]
 SIXTEEN_BITS = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
-DECLARED = {(operator.domain, operator.name): operator for operator in OPERATORS}
 
 
 def op_type(operator):
@@ -49,8 +48,8 @@ def lower_for_session(model):
 
     # A function sees nothing of the graph around it, so those that contain our operators are put into the graph.
     functions = {(f.domain, f.name): f for f in model.functions}
-    ours = {key for key, f in functions.items() if any(map(_declared, _all_nodes(f)))}
-    while more := {k for k, f in functions.items() if any((n.domain, n.op_type) in ours for n in _all_nodes(f))} - ours:
+    ours = {key for key, f in functions.items() if any(map(declared, all_nodes(f)))}
+    while more := {k for k, f in functions.items() if any((n.domain, n.op_type) in ours for n in all_nodes(f))} - ours:
         ours |= more
     if ours:
         model = onnx.inliner.inline_selected_functions(model, sorted(ours))
@@ -60,35 +59,18 @@ def lower_for_session(model):
     return lowered
 
 
-def _declared(node):
-    return DECLARED.get(("" if node.domain == "ai.onnx" else node.domain, node.op_type))
-
-
-def _all_nodes(owner):
-    """The nodes of a graph or function and of its subgraphs."""
-    for node in owner.node:
-        yield node
-        for graph in _subgraphs(node):
-            yield from _all_nodes(graph)
-
-
-def _subgraphs(node):
-    for attribute in node.attribute:
-        yield from [attribute.g] if attribute.type == AttributeProto.GRAPH else attribute.graphs
-
-
 def _lower(model, run):
     lowered = onnx.ModelProto()
     lowered.CopyFrom(model)
     owners = [lowered.graph, *lowered.functions]
-    if not any(_declared(node) for owner in owners for node in _all_nodes(owner)):
+    if not any(declared(node) for owner in owners for node in all_nodes(owner)):
         return lowered
-    taken = {name for owner in owners for node in _all_nodes(owner) for name in (*node.input, *node.output)}
+    taken = {name for owner in owners for node in all_nodes(owner) for name in (*node.input, *node.output)}
     names = (name for name in map("onnx_ops_{}".format, itertools.count()) if name not in taken)
     _Lowering(run, *_known(model), names).graph(lowered.graph)
     _import_contrib(lowered)
     for function in lowered.functions:
-        if any(map(_declared, _all_nodes(function))):
+        if any(map(declared, all_nodes(function))):
             _Lowering(None, {}, {}, names).graph(function)
             _import_contrib(function)
     return lowered
@@ -118,7 +100,7 @@ def _known(model):
         for tensor in graph.initializer:
             types[tensor.name] = tensor.data_type
         for node in graph.node:
-            for inner in _subgraphs(node):
+            for inner in subgraphs(node):
                 visit(inner)
 
     visit(model.graph)
@@ -134,9 +116,9 @@ class _Lowering:
     def graph(self, owner):
         nodes = []
         for node in owner.node:
-            for inner in _subgraphs(node):
+            for inner in subgraphs(node):
                 self.graph(inner)
-            operator = _declared(node)
+            operator = declared(node)
             nodes.extend(self.node(operator, node) if operator else [node])
             output = self.described.get(node.output[0]) if operator else None
             if output and all(v.name != output.name for v in owner.value_info):
@@ -160,13 +142,13 @@ class _Lowering:
                 before.append(cast)
                 inputs[k] = cast.output[0]
         kept = []
-        for declared in operator.attributes:
-            attribute = attributes.get(declared.name)
-            if declared.kind == "ints":
+        for known in operator.attributes:
+            attribute = attributes.get(known.name)
+            if known.kind == "ints":
                 before.append(_list_constant(next(self.names), attribute))
                 inputs.append(before[-1].output[0])
             else:
-                kept.append(attribute or helper.make_attribute(declared.name, declared.default))
+                kept.append(attribute or helper.make_attribute(known.name, known.default))
         if self.run is None:
             before.append(_constant(next(self.names), [0, 0]))
         inputs.append(self.run or before[-1].output[0])

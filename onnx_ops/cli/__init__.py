@@ -1,0 +1,14 @@
+"""The command line: `onnx-ops`, or `python -m onnx_ops`. Each command is one file in this folder."""
+
+import sys
+
+
+def main():
+    """Runs the command that sys.argv states."""
+    try:
+        from .app import app
+    except ModuleNotFoundError as error:
+        if error.name not in ("click", "rich", "PIL"):
+            raise
+        sys.exit(f'Error: the command line needs {error.name}: pip install "onnx-ops[cli]"')
+    app(prog_name="onnx-ops")

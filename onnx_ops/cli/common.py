@@ -1,0 +1,76 @@
+"""What several commands share: options, tables, progress, JSON."""
+
+import json
+import re
+from pathlib import Path
+
+import click
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+WIDTH = 120  # of tables that are not for a terminal
+
+model_argument = click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+threads_option = click.option("--threads", type=click.IntRange(1), help="Threads per session.  [default: all cores]")
+
+
+def console(stderr=False):
+    made = Console(stderr=stderr, highlight=False)
+    return made if made.is_terminal else Console(stderr=stderr, highlight=False, width=WIDTH)
+
+
+def progress():
+    """A bar on stderr, gone when it is done; nothing where that is no terminal."""
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    shown = console(stderr=True)
+    return Progress(*columns, console=shown, transient=True, disable=not shown.is_terminal)
+
+
+def steps(items, name):
+    """`items` one after the other, with a progress bar that shows `name(item)`."""
+    with progress() as bar:
+        task = bar.add_task("", total=len(items))
+        for item in items:
+            bar.update(task, description=name(item))
+            yield item
+            bar.advance(task)
+
+
+def table(title, columns, rows):
+    """Print a table. The headers of columns of numbers end in "|", which is not shown."""
+    say(f"\n{title}", "bold")
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        made.add_column(column.rstrip("|"), justify="right" if column.endswith("|") else "left", overflow="fold")
+    for row in rows:
+        made.add_row(*map(str, row))
+    console().print(made)
+
+
+def say(text, style=None):
+    console().print(text, style=style, markup=False, soft_wrap=True)
+
+
+def print_json(data):
+    click.echo(json.dumps(data, indent=2, default=str))
+
+
+def milliseconds(seconds):
+    return f"{seconds * 1e3:.3g}" if seconds < 1 else f"{seconds * 1e3:.0f}"
+
+
+def number(value):
+    """Of an error: short, and 0 as such."""
+    return "0" if value == 0 else f"{value:.1e}"
+
+
+def reason(error):
+    """An exception's text on one line, without the frame that ONNX Runtime puts around it."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
+    text = re.sub(r"^Load model from \S+ failed: ?", "", text)
+    text = re.sub(r"^Non-zero status code returned while running .*? Status Message: ", "", text)
+    return re.sub(r"^/\S+:\d+ .*?\) (const )?", "", text)

@@ -1,0 +1,161 @@
+"""Inputs from files and outputs into files."""
+
+import json
+import re
+from pathlib import Path
+
+import click
+import numpy as np
+import onnx
+
+from .. import dtypes
+
+IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff")
+MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # channels -> Pillow's name
+
+input_option = click.option(
+    "--input",
+    "-i",
+    "given",
+    multiple=True,
+    metavar="[NAME=]FILE",
+    help="A .npy, .npz (all its arrays by name), .pb or image file, or numbers: size=[5,5]. Repeat for each input; "
+    "NAME= may be left out if the model has one.",
+)
+shape_option = click.option(
+    "--shape",
+    "shapes",
+    multiple=True,
+    metavar="NAME=N,C,...",
+    help="Of a random input, where the model leaves it open.",
+)
+seed_option = click.option("--seed", default=0, show_default=True, help="Of random inputs.")
+
+
+def test_sets(directory):
+    """[(inputs, outputs) as lists of arrays], from a folder in the layout of onnx's node tests."""
+    return [(_tensors(d, "input"), _tensors(d, "output")) for d in sorted(directory.glob("test_data_set_*"))]
+
+
+def _tensors(directory, kind):
+    files = sorted(directory.glob(f"{kind}_*.pb"), key=lambda f: int(f.stem.partition("_")[2]))
+    return [read_pb(file) for file in files]
+
+
+def read_pb(path):
+    return onnx.numpy_helper.to_array(onnx.load_tensor(path))
+
+
+def feeds(inputs, given, shapes=(), seed=0, random=False):
+    """{input: array} for a model's `inputs` (see Route) from the command line's words."""
+    found = {}
+    for text in given:
+        name, is_named, value = text.partition("=")
+        if not is_named:
+            name, value = None, text
+        if value.endswith(".npz"):
+            found.update(np.load(value))
+            continue
+        if name is None:
+            if len(inputs) != 1:
+                raise click.UsageError(f"--input {text}: which one? The model has the inputs {', '.join(inputs)}.")
+            (name,) = inputs
+        if name in inputs:
+            found[name] = read(value, *inputs[name])
+        else:
+            found[name] = None
+    if unknown := found.keys() - inputs.keys():
+        raise click.UsageError(f"the model has no input {', '.join(sorted(unknown))}, but {', '.join(inputs)}.")
+    missing = inputs.keys() - found.keys()
+    if missing and not random:
+        shown = ", ".join(f"{n} ({inputs[n][0]} {dimensions(inputs[n][1])})" for n in inputs if n in missing)
+        raise click.UsageError(f"no --input for {shown}. --random makes them up.")
+    sizes = dict(_shape(text, inputs) for text in shapes)
+    rng = np.random.default_rng(seed)
+    found |= {n: random_array(rng, n, *inputs[n], sizes.get(n)) for n in inputs if n in missing}
+    return {n: found[n] for n in inputs}
+
+
+def _shape(text, inputs):
+    name, _, sizes = text.partition("=")
+    if name not in inputs or not re.fullmatch(r"\d+(,\d+)*", sizes):
+        raise click.UsageError(f"--shape {text}: must be like {next(iter(inputs), 'x')}=1,3,224,224.")
+    return name, [int(n) for n in sizes.split(",")]
+
+
+def read(value, element_type, dims):
+    """One input from a file, or from numbers in JSON, as an array."""
+    path = Path(value)
+    if not path.is_file():
+        try:
+            return np.array(json.loads(value), dtypes.TABLE[element_type].numpy)
+        except (ValueError, KeyError):
+            raise click.UsageError(f"no such file: {value}") from None
+    if path.suffix == ".pb":
+        return read_pb(path)
+    if path.suffix == ".npy":
+        return np.load(path)
+    if path.suffix.lower() in IMAGES:
+        return read_image(path, element_type, dims)
+    raise click.UsageError(f"{path}: must be .npy, .npz, .pb or one of {', '.join(IMAGES)}.")
+
+
+def read_image(path, element_type, dims):
+    """As [1, C, H, W], or as [1, H, W, C] if the model has that; floats in [0, 1], uint8 as it is."""
+    from PIL import Image
+
+    if len(dims) != 4 or not (element_type in dtypes.FLOATS or element_type == "uint8"):
+        raise click.UsageError(f"{path}: images are for inputs of rank 4 of floats or uint8.")
+    last = dims[3] in MODES and dims[1] not in MODES
+    channels = dims[3] if last else dims[1]
+    pixels = np.array(Image.open(path).convert(MODES.get(channels, "RGB")))
+    pixels = np.atleast_3d(pixels)[None]
+    if element_type != "uint8":
+        pixels = (pixels / np.float32(255)).astype(dtypes.TABLE[element_type].numpy)
+    return pixels if last else np.ascontiguousarray(np.moveaxis(pixels, -1, 1))
+
+
+def random_array(rng, name, element_type, dims, shape=None):
+    """Floats in [-1, 1], other numbers in [0, 9]; open dimensions are 1."""
+    if element_type not in dtypes.TABLE:
+        raise click.UsageError(f"input {name} can't be made up: it is no tensor of a known type.")
+    shape = shape or [d if isinstance(d, int) else 1 for d in dims]
+    if element_type in dtypes.FLOATS:
+        return rng.uniform(-1, 1, shape).astype(dtypes.TABLE[element_type].numpy)
+    integers = rng.integers(0, 10 if element_type != "bool" else 2, shape)
+    return integers.astype(str).astype(object) if element_type == "string" else integers.astype(element_type)
+
+
+def dimensions(dims):
+    """[N, 3, ?, ?]"""
+    return f"[{', '.join('?' if d is None else str(d) for d in dims)}]"
+
+
+def write(directory, outputs):
+    """Each output as NAME.npy and, if it looks like an image, as NAME.png; returns the paths."""
+    directory.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, array in outputs.items():
+        path = directory / f"{re.sub(r'[^-.0-9A-Za-z_]', '_', name)}.npy"
+        np.save(path, array)  # of bfloat16: the bits, as NumPy has no name for them in files
+        written.append(path)
+        if is_image(array):
+            written.append(path.with_suffix(".png"))
+            write_image(written[-1], array)
+    return written
+
+
+def is_image(array):
+    """[N, C, H, W] with 1, 3 or 4 channels of pixels."""
+    floats = dtypes.name_of(array) in dtypes.FLOATS
+    return array.ndim == 4 and array.size and array.shape[1] in MODES and (floats or array.dtype == np.uint8)
+
+
+def write_image(path, array):
+    """The first of a batch; floats are clipped to [0, 1]."""
+    from PIL import Image
+
+    pixels = np.moveaxis(array[0], 0, -1)
+    if pixels.dtype != np.uint8:
+        pixels = (np.nan_to_num(pixels.astype(np.float32)).clip(0, 1) * 255).round().astype(np.uint8)
+    Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(path)

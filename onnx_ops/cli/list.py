@@ -1,0 +1,68 @@
+"""`onnx-ops list`: what there is, and what of it works here."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+import click
+
+from .. import OpError, operators
+from .common import json_option, print_json, table
+
+
+def backends():
+    """{backend: None if it works here, or why it doesn't}."""
+    from ..runtime.execute import have_numba
+    from ..runtime.native import get_library_path
+
+    found = {"native": None, "extensions": None, "functions": None}
+    try:
+        get_library_path()
+    except OpError as error:
+        found["native"] = error.rule
+    try:
+        import onnxruntime_extensions  # noqa: F401
+    except ImportError as error:
+        found["extensions"] = f"onnxruntime-extensions can't be imported: {error}"
+    if not have_numba():
+        found["functions"] = "works, but slowly: Numba can't be imported"
+    return found
+
+
+def versions():
+    found = {}
+    for name in ("onnx-ops", "onnxruntime", "onnxruntime-extensions", "onnx", "numba", "numpy"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+@click.command("list")
+@json_option
+def list_operators(as_json):
+    """The operators with their versions and element types, and which backends work here.
+
+    \b
+    Examples:
+      onnx-ops list
+      onnx-ops list --json
+    """
+    if as_json:
+        print_json({"operators": operators(), "backends": backends(), "versions": versions()})
+        return
+    table(
+        "operators",
+        ("operator", "domain", "versions", "ranks", "element types, in sessions"),
+        [
+            (
+                o["name"],
+                o["domain"] or "ai.onnx",
+                ", ".join(map(str, o["versions"])),
+                ", ".join(map(str, o["ranks"])),
+                "\n".join(f"{v}: {' '.join(names)}" for v, names in o["dtypes"].items()),
+            )
+            for o in operators()
+        ],
+    )
+    table("backends here", ("backend", "works"), [(n, "yes" if why is None else why) for n, why in backends().items()])
+    table("versions", ("package", "version"), [(n, v or "not installed") for n, v in versions().items()])

@@ -1,0 +1,34 @@
+"""`onnx-ops lower`: a model for backend="extensions"."""
+
+from pathlib import Path
+
+import click
+import onnx
+
+from .. import lower as lowered
+from ..runtime.nodes import all_nodes, declared
+from .common import say
+
+
+@click.command()
+@click.argument("source", metavar="IN.ONNX", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("target", metavar="OUT.ONNX", type=click.Path(dir_okay=False, path_type=Path))
+def lower(source, target):
+    """Rewrite a model for plain sessions with onnxruntime-extensions.
+
+    The result runs where that library and onnx_ops are, without the native one; see docs/backends.md.
+
+    \b
+    Example:
+      onnx-ops lower model.onnx lowered.onnx
+    """
+    model = onnx.load(source)
+    owners = (model.graph, *model.functions)
+    count = sum(declared(node) is not None for owner in owners for node in all_nodes(owner))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    external = any(
+        t.data_location == onnx.TensorProto.EXTERNAL
+        for t in onnx.load(source, load_external_data=False).graph.initializer
+    )
+    onnx.save(lowered(model), target, save_as_external_data=external, location=f"{target.name}.data")
+    say(f"{target}: {count} {'node' if count == 1 else 'nodes'} rewritten")

@@ -1,0 +1,108 @@
+"""`onnx-ops run`: one run of a model."""
+
+import time
+from pathlib import Path
+
+import click
+import numpy as np
+
+from .. import dtypes
+from . import data
+from .common import json_option, milliseconds, model_argument, number, print_json, say, table, threads_option
+from .compare import difference
+from .routes import Route
+
+
+@click.command()
+@model_argument
+@data.input_option
+@click.option("--output", type=click.Path(file_okay=False, path_type=Path), help="Write the outputs into this folder.")
+@click.option("--random", is_flag=True, help="Make up the inputs that are not given.")
+@data.shape_option
+@data.seed_option
+@click.option("--backend", type=click.Choice(["native", "extensions"]), default="native", show_default=True)
+@click.option(
+    "--compare",
+    type=click.Choice(["builtin", "reference"]),
+    help="Also run it by ONNX Runtime's own kernels, or by onnx's evaluator, and compare.",
+)
+@click.option("--tolerance", type=float, help="Of --compare, relative to the largest value.  [default: by type]")
+@threads_option
+@json_option
+def run(model, given, output, random, shapes, seed, backend, compare, tolerance, threads, as_json):
+    """Run a model once and show what comes out.
+
+    Images become floats in [0, 1] (or stay uint8, if the model wants that). Outputs are written as .npy, those that
+    look like an image also as .png.
+
+    \b
+    Examples:
+      onnx-ops run model.onnx --input x=frame.npy --output out/
+      onnx-ops run model.onnx --input photo.png --output out/ --compare builtin
+      onnx-ops run model.onnx --random --shape x=1,3,224,224 --json
+    """
+    opened, opening = timed(Route, model, backend, threads)
+    feeds = data.feeds(opened.inputs, given, shapes, seed, random)
+    outputs, running = timed(opened.run, feeds)
+    report = {
+        "model": str(model),
+        "backend": backend,
+        "seconds": {"open": opening, "run": running},
+        "inputs": [described(n, a) for n, a in feeds.items()],
+        "outputs": [described(n, a) | statistics(a) for n, a in outputs.items()],
+        "files": list(map(str, data.write(output, outputs))) if output else [],
+    }
+    if compare:
+        others, seconds = timed(Route(model, compare, threads).run, feeds)
+        differences = {n: difference(outputs[n], others[n], tolerance) for n in outputs}
+        report["compare"] = {
+            "with": compare,
+            "seconds": seconds,
+            "outputs": [
+                {"name": n, "largest": d.largest, "allowed": d.allowed, "problem": d.problem, "ok": d.ok}
+                for n, d in differences.items()
+            ],
+        }
+    print_json(report) if as_json else show(report)
+    if compare and not all(d["ok"] for d in report["compare"]["outputs"]):
+        raise click.exceptions.Exit(1)
+
+
+def timed(function, *args):
+    began = time.perf_counter()
+    result = function(*args)
+    return result, time.perf_counter() - began
+
+
+def described(name, array):
+    return {"name": name, "type": dtypes.name_of(array), "shape": list(array.shape)}
+
+
+def statistics(array):
+    """Of the finite elements."""
+    if array.dtype.kind in "OUS" or not array.size:
+        return {}
+    wide = array.astype(np.float64)
+    finite = wide[np.isfinite(wide)]
+    found = {"min": finite.min(), "mean": finite.mean(), "max": finite.max()} if finite.size else {}
+    return {n: float(v) for n, v in found.items()} | {"not_finite": wide.size - finite.size}
+
+
+def show(report):
+    rows = [("input", *row(v)) for v in report["inputs"]] + [("output", *row(v)) for v in report["outputs"]]
+    table(report["model"], ("", "name", "type", "shape", "min|", "mean|", "max|", "not finite|"), rows)
+    seconds = report["seconds"]
+    say(f"session made in {milliseconds(seconds['open'])} ms, run in {milliseconds(seconds['run'])} ms (the first one)")
+    for path in report["files"]:
+        say(f"written: {path}")
+    if "compare" in report:
+        compared = report["compare"]
+        for d in compared["outputs"]:
+            far = d["problem"] or f"largest difference {number(d['largest'])}, allowed {number(d['allowed'])}"
+            say(f"{d['name']} against {compared['with']}: {far}", None if d["ok"] else "bold red")
+
+
+def row(described):
+    numbers = (f"{described[k]:.4g}" if k in described else "" for k in ("min", "mean", "max"))
+    bad = described.get("not_finite", "")
+    return described["name"], described["type"], data.dimensions(described["shape"]), *numbers, bad

@@ -1,0 +1,111 @@
+"""`onnx-ops validate`: node tests."""
+
+import warnings
+from pathlib import Path
+
+import click
+import onnx
+
+from ..runtime.nodes import all_nodes, declared
+from .common import json_option, number, print_json, reason, say, steps, table
+from .compare import difference
+from .data import test_sets
+from .routes import ROUTES, Route
+
+
+@click.command()
+@click.argument("paths", nargs=-1, type=click.Path(exists=True, path_type=Path))
+@click.option(
+    "--onnx", "with_onnx", is_flag=True, help="Also the node tests of the installed onnx for these operators."
+)
+@click.option("--backend", type=click.Choice(ROUTES), default="native", show_default=True, help="Who runs them.")
+@click.option("--tolerance", type=float, help="Relative to the largest expected value.  [default: by type]")
+@json_option
+def validate(paths, with_onnx, backend, tolerance, as_json):
+    """Run models on their test data and compare the outputs.
+
+    PATHS are searched for folders in the layout of onnx's node tests: model.onnx next to test_data_set_0/input_0.pb,
+    output_0.pb and so on. A test passes if types and shapes are equal and no value is further off than the tolerance,
+    which is relative to the largest expected value: 2e-3 for float16, 2e-2 for bfloat16, 1e-4 for float32, 1e-7 for
+    float64, and 0 for all else.
+
+    \b
+    Examples:
+      onnx-ops validate models/
+      onnx-ops validate --onnx
+      onnx-ops validate models/ --backend builtin
+    """
+    if not paths and not with_onnx:
+        raise click.UsageError("say where the tests are, or --onnx for those of the onnx package.")
+    tests = [test for path in paths for test in found(path)] + (of_onnx() if with_onnx else [])
+    if not tests:
+        raise click.ClickException(f"no model.onnx next to a test_data_set_0 below {', '.join(map(str, paths))}")
+    results = [result(*test, backend, tolerance) for test in steps(tests, lambda test: test[0])]
+    passed = sum(r["passed"] for r in results)
+    if as_json:
+        print_json({"backend": backend, "passed": passed, "failed": len(results) - passed, "tests": results})
+    else:
+        show(results, backend)
+        say(f"{passed} of {len(results)} passed", None if passed == len(results) else "bold red")
+    if passed < len(results):
+        raise click.exceptions.Exit(1)
+
+
+def found(path):
+    """(name, model, function that returns its data) of each test below a folder."""
+    directories = sorted(p.parent for p in path.rglob("model.onnx") if any(p.parent.glob("test_data_set_*")))
+    for directory in directories:
+        yield str(directory), directory / "model.onnx", lambda directory=directory: test_sets(directory)
+
+
+def of_onnx():
+    """The same of the tests that the installed onnx makes for the declared operators."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of other operators' tests
+        from onnx.backend.test.case.node import collect_testcases
+
+        cases = [c for c in collect_testcases(None) if c.model and operators_in(c.model)]
+    return [(f"onnx: {c.name}", c.model.SerializeToString(), lambda c=c: c.data_sets) for c in cases]
+
+
+def result(name, model, data, backend, tolerance):
+    """What becomes of one test, as a dict."""
+    report = {"test": name, "operators": [], "passed": False, "largest_error": None, "problem": ""}
+    try:
+        report["operators"] = operators_in(load(model))
+        route, largest = Route(model, backend), 0
+        for inputs, outputs in data():
+            got = route.run(dict(zip(route.inputs, inputs, strict=True)))
+            for (output, array), expected in zip(got.items(), outputs, strict=True):
+                apart = difference(array, expected, tolerance)
+                largest = max(largest, apart.largest)
+                if not apart.ok and not report["problem"]:
+                    allowed = f"off by {number(apart.largest)}, allowed {number(apart.allowed)}"
+                    report["problem"] = f"{output}: {apart.problem or allowed}"
+        report |= {"largest_error": largest, "passed": not report["problem"]}
+    except Exception as error:
+        report["problem"] = reason(error)
+    return report
+
+
+def load(model):
+    return onnx.ModelProto.FromString(model) if isinstance(model, bytes) else onnx.load(model, load_external_data=False)
+
+
+def operators_in(proto):
+    """The titles of the declared operators in a model."""
+    nodes = (node for owner in (proto.graph, *proto.functions) for node in all_nodes(owner))
+    return sorted({operator.title for operator in map(declared, nodes) if operator})
+
+
+def show(results, backend):
+    rows = [
+        (
+            r["test"],
+            ", ".join(r["operators"]) or "none of these",
+            "" if r["largest_error"] is None else number(r["largest_error"]),
+            "passed" if r["passed"] else f"[bold red]failed[/]: {r['problem']}",
+        )
+        for r in results
+    ]
+    table(f"backend {backend}", ("test", "operators", "largest error|", "result"), rows)

@@ -1,0 +1,382 @@
+"""The commands, as a shell calls them."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from cases import COL2IM, GRID_SAMPLE, VOLUMES, drawn, finished, model
+from click.testing import CliRunner
+from malformed import AT_CREATION
+from onnx import TensorProto, helper
+from PIL import Image
+
+import onnx_ops
+from onnx_ops.cli import compare, data
+from onnx_ops.cli.app import app
+
+MODELS = Path(__file__).parent.parent / "models"
+PATCH_FOLD = MODELS / "exported" / "patch_fold"
+
+
+def call(*words, exit_code=0):
+    """What a command prints."""
+    done = CliRunner().invoke(app, list(map(str, words)))
+    assert done.exit_code == exit_code, done.output
+    return done.output
+
+
+def call_json(*words, exit_code=0):
+    done = CliRunner().invoke(app, [*map(str, words), "--json"])
+    assert done.exit_code == exit_code, done.output
+    return json.loads(done.stdout)
+
+
+def saved(proto, directory):
+    onnx.save(proto, directory / "model.onnx")
+    return directory / "model.onnx"
+
+
+def of_case(case, directory, dtype="float32", **settings):
+    inputs = case.inputs(dtype)
+    return saved(model(case.domain, case.op_type, inputs, case.attributes, **settings), directory), inputs
+
+
+@pytest.mark.parametrize("command", [[], *[[name] for name in app.commands]], ids=str)
+def test_help_has_examples(command):
+    text = call(*command, "--help")
+    assert "onnx-ops" in text.partition("Example" if command else "Start")[2]
+
+
+def test_python_m():
+    done = subprocess.run([sys.executable, "-m", "onnx_ops", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"onnx-ops, version {onnx_ops.__version__}\n"
+
+
+@pytest.mark.parametrize("package", ["click", "rich", "PIL"])
+def test_without_the_extra_one_line_says_what_to_do(package):
+    code = f"import sys; sys.modules[{package!r}] = None; from onnx_ops.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == f'Error: the command line needs {package}: pip install "onnx-ops[cli]"\n'
+
+
+def test_list():
+    listed = call_json("list")
+    assert [o["name"] for o in listed["operators"]] == [o["name"] for o in onnx_ops.operators()]
+    assert listed["backends"] == {"native": None, "extensions": None, "functions": None}
+    assert "com.microsoft" in call("list")
+
+
+def test_list_says_why_a_backend_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime_extensions", None)
+    monkeypatch.setattr("onnx_ops.runtime.native.have_numba", lambda: False)
+    backends = call_json("list")["backends"]
+    assert "Numba can't be imported" in backends["native"]
+    assert "onnxruntime-extensions can't be imported" in backends["extensions"]
+
+
+# inspect
+
+
+def node(path, exit_code=0):
+    (found,) = call_json("inspect", path, exit_code=exit_code)["nodes"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("case", "dtype", "dims", "builtin"),
+    [
+        (COL2IM[1], "float32", "fixed", "runs it"),
+        (COL2IM[1], "float64", "fixed", "refuses it: Could not find an implementation"),
+        (COL2IM[1], "float64", "none", "refuses it: Could not find an implementation"),
+        (GRID_SAMPLE[0], "float32", "symbolic", "runs it"),
+        (GRID_SAMPLE[0], "float32", "none", "makes a session of it; not run: shapes are unknown"),
+        (GRID_SAMPLE[0], "float32", "fixed", "runs it"),
+        (VOLUMES[12], "float32", "fixed", "refuses it: "),
+    ],
+    ids=str,
+)
+def test_inspect_asks_the_builtin_kernel(case, dtype, dims, builtin, tmp_path):
+    inputs = case.inputs(dtype)
+    constants = [i.name for i in case.operator.inputs if i.values]
+    proto = model(case.domain, case.op_type, inputs, case.attributes, dims=dims, constants=constants)
+    found = node(saved(proto, tmp_path))
+    assert found["operator"] == case.operator.title
+    assert found["builtin"].startswith(builtin)
+    assert found["problems"] == []
+    assert "onnx_ops runs 1 of 1" in call("inspect", tmp_path / "model.onnx")
+
+
+def test_inspect_finds_wrong_results(tmp_path):
+    (case,) = (c for c in COL2IM if c.name == "1d_dilated")
+    proto = model("", "Col2Im", case.inputs("float32"), case.attributes, constants=("image_shape", "block_shape"))
+    assert node(saved(proto, tmp_path))["builtin"].startswith("runs it, wrong: off by ")
+
+
+@pytest.mark.parametrize("case", AT_CREATION, ids=str)
+def test_inspect_says_what_will_be_refused(case, tmp_path):
+    proto = model(case.domain, case.op_type, case.inputs, case.attributes)
+    (problem,) = node(saved(proto, tmp_path), exit_code=1)["problems"]
+    assert re.search(case.message, problem)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "hint"), [({"stride": [2, 2]}, "did you mean strides?"), ({"zoom": 1}, "there are dilations, pads")]
+)
+def test_inspect_warns_of_misspelt_attributes(attributes, hint, tmp_path):
+    proto = model("", "Col2Im", COL2IM[1].inputs("float32"), attributes)
+    assert hint in node(saved(proto, tmp_path), exit_code=1)["problems"][0]
+
+
+def test_inspect_shapes_that_cannot_fit(tmp_path):
+    x, image, block = COL2IM[1].inputs("float32")
+    proto = model(
+        "", "Col2Im", [x[:, :, 1:], image, block], {"pads": [1] * 4}, constants=("image_shape", "block_shape")
+    )
+    (problem,) = node(saved(proto, tmp_path), exit_code=1)["problems"]
+    assert "axis 2 must be the number of blocks" in problem
+
+
+def test_inspect_domains_and_versions(tmp_path):
+    inputs = GRID_SAMPLE[0].inputs("float32")
+    proto = model("com.microsoft", "GridSample", inputs, {})
+    del proto.opset_import[1]
+    assert "doesn't import the domain com.microsoft" in node(saved(proto, tmp_path), 1)["problems"][0]
+    proto.graph.node[0].domain = "elsewhere"
+    assert "not run by onnx_ops" in node(saved(proto, tmp_path), 1)["problems"][0]
+    proto = model("", "GridSample", inputs, {}, opset=15)
+    assert "from version 16 on, the model imports 15" in node(saved(proto, tmp_path), 1)["problems"][0]
+
+
+def test_inspect_looks_into_subgraphs_and_functions(tmp_path):
+    x, image, block = COL2IM[0].inputs("float32")
+    constants = [onnx.numpy_helper.from_array(v, n) for n, v in (("image_shape", image), ("block_shape", block))]
+    fold = helper.make_node("Col2Im", ["x", "image_shape", "block_shape"], ["z"], name="inner")
+    described = helper.make_tensor_value_info
+    branches = [
+        helper.make_graph([fold], "then_branch", [], [described("z", TensorProto.FLOAT, None)]),
+        helper.make_graph([helper.make_node("Other", ["x"], ["z"], domain="own")], "else_branch", [],
+                          [described("z", TensorProto.FLOAT, None)]),
+    ]  # fmt: skip
+    choose = helper.make_node("If", ["c"], ["y"], name="choose", then_branch=branches[0], else_branch=branches[1])
+    inputs = [described("c", TensorProto.BOOL, []), described("x", TensorProto.FLOAT, x.shape)]
+    graph = helper.make_graph([choose], "g", inputs, [described("y", TensorProto.FLOAT, None)], constants)
+    proto = finished(graph, 21, "own")
+    sizes = [helper.make_node("Constant", [], [n], value_ints=v.tolist()) for n, v in (("i", image), ("b", block))]
+    body = [*sizes, helper.make_node("Col2Im", ["a", "i", "b"], ["d"], name="in_function")]
+    imports = [helper.make_opsetid("", 21)]
+    proto.functions.append(helper.make_function("own", "Other", ["a"], ["d"], body, imports))
+    found = call_json("inspect", saved(proto, tmp_path))["nodes"]
+    assert {n["graph"] for n in found} == {"main / choose / then_branch", "main / choose / else_branch"}
+    assert [n["builtin"] for n in found] == ["runs it"] * 2
+
+
+def test_inspect_a_model_without_these_operators(tmp_path):
+    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"])], "g", [value], [helper.make_empty_tensor_value_info("y")]
+    )
+    assert "none of its nodes" in call("inspect", saved(finished(graph), tmp_path))
+
+
+# run
+
+
+def test_run_writes_what_the_session_gives(tmp_path):
+    image = PATCH_FOLD / "test_data_set_0" / "input_0.pb"
+    report = call_json("run", PATCH_FOLD / "model.onnx", "-i", image, "--output", tmp_path, "--compare", "reference")
+    expected = data.read_pb(PATCH_FOLD / "test_data_set_0" / "output_0.pb")
+    np.testing.assert_allclose(np.load(tmp_path / "output.npy"), expected, rtol=1e-4, atol=1e-5)
+    assert np.asarray(Image.open(tmp_path / "output.png")).shape == (144, 192, 3)
+    assert report["compare"]["outputs"][0]["ok"]
+    assert report["outputs"][0]["max"] == pytest.approx(expected.max())
+
+
+@pytest.mark.parametrize("backend", ["native", "extensions"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8", "bool", "string"])
+def test_run_npz_of_every_type(dtype, backend, tmp_path):
+    path, inputs = of_case(COL2IM[1], tmp_path, dtype)
+    if dtype in ("bfloat16", "string"):
+        files = []
+        for k, value in enumerate(inputs):
+            names = ("input", "image_shape", "block_shape")
+            files += ["-i", f"{names[k]}={tmp_path / f'{k}.pb'}"]
+            onnx.save_tensor(onnx.numpy_helper.from_array(value, names[k]), tmp_path / f"{k}.pb")
+    else:
+        np.savez(tmp_path / "all.npz", input=inputs[0], image_shape=inputs[1], block_shape=inputs[2])
+        files = ["-i", tmp_path / "all.npz"]
+    (output,) = call_json("run", path, *files, "--backend", backend)["outputs"]
+    assert output["type"] == dtype
+    assert output["shape"] == [2, 3, 9, 11]
+
+
+@pytest.mark.parametrize(
+    ("kind", "dims", "mode", "shape"),
+    [
+        ("float32", [1, 3, "h", "w"], "RGB", [1, 3, 4, 5]),
+        ("float16", [1, 1, "h", "w"], "RGB", [1, 1, 4, 5]),
+        ("uint8", [1, 3, "h", "w"], "L", [1, 3, 4, 5]),
+        ("uint8", [1, "h", "w", 4], "RGBA", [1, 4, 5, 4]),
+    ],
+)
+def test_images_become_what_the_model_wants(kind, dims, mode, shape, tmp_path):
+    Image.new(mode, (5, 4), "white").save(tmp_path / "white.png")
+    array = data.read(str(tmp_path / "white.png"), kind, dims)
+    assert list(array.shape) == shape
+    assert array.dtype == kind
+    assert (array == (255 if kind == "uint8" else 1)).all()
+
+
+def test_run_compare_tells_differences(tmp_path):
+    (case,) = (c for c in COL2IM if c.name == "1d_dilated")
+    path, inputs = of_case(case, tmp_path)
+    np.savez(tmp_path / "all.npz", input=inputs[0], image_shape=inputs[1], block_shape=inputs[2])
+    text = call("run", path, "-i", tmp_path / "all.npz", "--compare", "builtin", exit_code=1)
+    assert "y against builtin: largest difference" in text
+    call("run", path, "-i", tmp_path / "all.npz", "--compare", "builtin", "--tolerance", "100")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "no --input for input (float32 [2, 27, 99]), image_shape (int64 [2]), block_shape (int64 [2])"),
+        (["-i", "a.npy"], "which one? The model has the inputs input, image_shape, block_shape."),
+        (["-i", "a=b.npy"], "the model has no input a, but input"),
+        (["-i", "input=b.npy"], "no such file: b.npy"),
+        (["-i", f"input={__file__}"], "must be .npy, .npz, .pb or one of .png"),
+        (["--random", "--shape", "input=3,a"], "--shape input=3,a: must be like input=1,3,224,224."),
+    ],
+)
+def test_run_says_what_is_wrong_with_the_command_line(words, message, tmp_path):
+    path, _ = of_case(COL2IM[1], tmp_path)
+    text = call("run", path, *words, exit_code=2)
+    assert message in " ".join(text.split())
+
+
+def test_errors_are_one_line_and_a_traceback_only_on_request(tmp_path):
+    path, _ = of_case(COL2IM[1], tmp_path)
+    words = ["run", path, "--random", "-i", "image_shape=[9,11]", "-i", "block_shape=[3,4]"]
+    text = call(*words, exit_code=3)
+    assert (
+        text
+        == "Error: Col2Im: shape of input = [2, 27, 99]: axis 1 must be divisible by the product of block_shape, 12\n"
+    )
+    done = CliRunner().invoke(app, ["--traceback", *map(str, words)])
+    assert isinstance(done.exception, onnx_ops.OpError)
+    nonsense = tmp_path / "nonsense.onnx"
+    nonsense.write_text("nonsense")
+    assert call("run", nonsense, exit_code=3) == "Error: Protobuf parsing failed.\n"
+
+
+def test_random_inputs_fit_the_model(tmp_path):
+    proto = model("", "GridSample", VOLUMES[0].inputs("float64"), {"mode": "linear"}, dims="symbolic")
+    for value in proto.graph.input[1].type.tensor_type.shape.dim[-1:]:
+        value.dim_value = 3
+    words = ["--random", "--shape", "X=1,1,4,4,4", "--compare", "reference"]
+    (output,) = call_json("run", saved(proto, tmp_path), *words)["outputs"]
+    assert output["shape"] == [1, 1, 1, 1, 1]
+
+
+# validate
+
+
+def test_validate_the_committed_models():
+    report = call_json("validate", MODELS)
+    assert report["passed"] == len(list(MODELS.glob("*/*/model.onnx")))
+    assert report["failed"] == 0
+
+
+def test_validate_the_node_tests_of_onnx():
+    report = call_json("validate", "--onnx")
+    assert report["failed"] == 0
+    assert {"Col2Im", "GridSample"} <= {name for t in report["tests"] for name in t["operators"]}
+
+
+def test_validate_fails(tmp_path):
+    for name in ("wrong_value", "wrong_type", "refused"):
+        folder = tmp_path / name
+        (folder / "test_data_set_0").mkdir(parents=True)
+        _, inputs = of_case(COL2IM[1], folder)
+        if name == "refused":
+            inputs[2] = inputs[2] * 0
+        arrays = {f"input_{k}": v for k, v in enumerate(inputs)}
+        zeros = np.zeros((2, 3, 9, 11), np.float64 if name == "wrong_type" else np.float32)
+        for file, array in (arrays | {"output_0": zeros}).items():
+            onnx.save_tensor(onnx.numpy_helper.from_array(array), folder / "test_data_set_0" / f"{file}.pb")
+    report = call_json("validate", tmp_path, exit_code=1)
+    problems = [t["problem"] for t in report["tests"]]
+    for problem, said in zip(problems, ("Col2Im", "float32 instead of float64", "y: off by "), strict=True):
+        assert said in problem
+    assert "0 of 3 passed" in call("validate", tmp_path, exit_code=1)
+    call("validate", exit_code=2)
+    assert "no model.onnx" in call("validate", tmp_path / "refused" / "test_data_set_0", exit_code=1)
+
+
+# the others
+
+
+def test_bench(tmp_path):
+    path, _ = of_case(GRID_SAMPLE[6], tmp_path)
+    report = call_json("bench", path, "--repeats", 3, "--threads", 1)
+    assert set(report["seconds"]) == set(report["nodes_seconds"]) == {"onnx_ops", "builtin"}
+    assert report["largest_difference"] < 1e-5
+    assert min(report["nodes_seconds"].values()) > 0
+    path, _ = of_case(GRID_SAMPLE[6], tmp_path, "float64")
+    assert "ONNX Runtime alone refuses the model" in call("bench", path, "--repeats", 1)
+
+
+def test_lower(tmp_path):
+    call("lower", PATCH_FOLD / "model.onnx", tmp_path / "lowered.onnx")
+    assert onnx.load(tmp_path / "lowered.onnx") == onnx.load(PATCH_FOLD / "lowered.onnx")
+
+
+def test_warmup(monkeypatch):
+    asked = []
+
+    def warmup(operators=None, dtypes=None, *, progress=None):
+        asked.append((operators, dtypes))
+        progress("a kernel", 1, 2)
+        return 2
+
+    monkeypatch.setattr(onnx_ops, "warmup", warmup, raising=False)
+    assert "2 kernels" in call("warmup")
+    call("warmup", "--operator", "Col2Im", "--dtype", "float32", "--dtype", "float16")
+    assert asked == [(None, None), (("Col2Im",), ("float32", "float16"))]
+
+
+def test_demo(tmp_path):
+    report = call_json("demo", "--output", tmp_path)
+    assert all(row["error"]["native"] < 1e-4 for row in report["models"])
+    assert {"Col2Im, float64", "GridSample, nearest, uint8"} <= {r["model"] for r in report["models"] if r["refused"]}
+    for picture in report["pictures"]:
+        shown = np.asarray(Image.open(picture), np.float32)
+        assert shown.std() > 30
+    # The pictures' models and grids run again.
+    words = ["-i", f"X={tmp_path / 'photograph.png'}", "-i", f"Grid={tmp_path / 'lens.npy'}", "--compare", "builtin"]
+    for path in tmp_path.glob("grid_sample_*.onnx"):
+        call("run", path, *words)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int64", "uint64", "bool", "string", "complex64"])
+def test_difference(dtype):
+    value = drawn(np.random.default_rng(0), (3, 4), dtype)
+    assert compare.difference(value, value) == compare.Difference(0, compare.difference(value, value).allowed)
+    other = np.roll(value, 1)
+    assert not compare.difference(other, value).ok
+    assert compare.difference(value[:2], value).problem == "shape [2, 4] instead of [3, 4]"
+
+
+def test_difference_of_what_is_not_finite():
+    value = np.array([1, np.nan, np.inf, -np.inf], np.float32)
+    assert compare.difference(value, value).ok
+    assert "NaNs" in compare.difference(value[::-1], value).problem
+
+
+def test_light_import():
+    code = "import sys, onnx_ops; assert not {'click', 'rich', 'PIL', 'onnx', 'numba'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
