@@ -1,7 +1,7 @@
 """The table of who can run what, from runs: each cell is a call that was made and compared with the float64 reference.
 
 python scripts/capabilities.py           print it
-python scripts/capabilities.py --write   put it into README.md
+python scripts/capabilities.py --write   put it into docs/comparison.md
 
 PyTorch and OpenVINO have a column if they are installed.
 """
@@ -108,7 +108,7 @@ def table():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="put the table into README.md")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/comparison.md")
     warnings.simplefilter("ignore")
     write = parser.parse_args().write
     with open(os.devnull, "w") as nothing:
@@ -116,7 +116,7 @@ def main():
     lines = "\n".join(table())
     print(lines)
     if write:
-        readme.put("capabilities", lines)
+        readme.put("capabilities", lines, "docs/comparison.md")
 
 
 if __name__ == "__main__":

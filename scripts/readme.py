@@ -1,12 +1,12 @@
-"""Tables of the README that scripts write, between two marks of the same name."""
+"""Tables of the README and the docs that scripts write, between two marks of the same name."""
 
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 
 
-def put(name, text):
-    """Replace what is between the two `<!-- name -->`."""
-    readme, mark = ROOT / "README.md", f"<!-- {name} -->"
-    before, _, after = readme.read_text().split(mark)
-    readme.write_text(f"{before}{mark}\n{text}\n{mark}{after}")
+def put(name, text, page="README.md"):
+    """Replace what is between the two `<!-- name -->` of a page."""
+    path, mark = ROOT / page, f"<!-- {name} -->"
+    before, _, after = path.read_text().split(mark)
+    path.write_text(f"{before}{mark}\n{text}\n{mark}{after}")

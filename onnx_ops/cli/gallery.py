@@ -180,7 +180,7 @@ class Sheet:
         self.page.paste(Image.fromarray(pixels(image)), (x, y))
 
     def save(self, path):
-        self.page.save(path, quality=88, subsampling=0)
+        self.page.save(path, quality=80)
         return path
 
 

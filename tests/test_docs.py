@@ -1,0 +1,62 @@
+"""The examples in README.md and docs/ work, and their links lead somewhere."""
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from onnx_ops.cli.app import app
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+EXAMPLE = re.compile(r"^```(python|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def examples(page, language):
+    return [code for found, code in EXAMPLE.findall(page.read_text()) if found == language]
+
+
+@pytest.fixture
+def directory(tmp_path, monkeypatch):
+    """What the examples take for granted: a model with an input `image`, a frame for it, and models/."""
+    shutil.copy(ROOT / "models" / "exported" / "spatial_transformer" / "model.onnx", tmp_path)
+    np.save(tmp_path / "frame.npy", np.random.default_rng(0).random((1, 3, 144, 192), np.float32))
+    (tmp_path / "models").symlink_to(ROOT / "models")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.filterwarnings("ignore:.*:DeprecationWarning", "ignore:.*:FutureWarning")  # PyTorch's, at export
+@pytest.mark.parametrize("page", [p for p in PAGES if examples(p, "python")], ids=lambda p: p.stem)
+def test_python_examples(page, directory):
+    """Those of a page one after the other, as a reader would try them."""
+    code = "\n".join(examples(page, "python"))
+    if "import torch" in code:
+        pytest.importorskip("torch")
+        pytest.importorskip("onnxscript")
+    (directory / "example.py").write_text(code)  # torch and numba want to see sources
+    exec(compile(code, directory / "example.py", "exec"), {"__name__": "example"})
+
+
+def commands():
+    """The words of each `onnx-ops` line; those of one page depend on one another."""
+    text = "\n".join(examples(ROOT / "docs" / "command-line.md", "sh"))
+    return [shlex.split(line, comments=True)[1:] for line in text.splitlines() if line.startswith("onnx-ops")]
+
+
+def test_command_line_examples(directory):
+    assert {words[0] for words in commands()} == set(app.commands)
+    for words in commands():
+        if words[0] != "warmup":  # minutes
+            done = CliRunner().invoke(app, words)
+            assert done.exit_code == 0, done.output
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
+def test_links(page):
+    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+        assert (page.parent / target).exists(), target
