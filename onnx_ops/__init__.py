@@ -1,6 +1,7 @@
 """Col2Im and GridSample for ONNX Runtime: complete, fast, on unmodified models."""
 
 from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from . import requirements
 from .errors import OpError
@@ -23,8 +24,20 @@ _HOME = {
 }
 __all__ = ["OpError", *_HOME]
 
+if TYPE_CHECKING:
+    from .functions import col2im as col2im
+    from .functions import grid_sample as grid_sample
+    from .reference import reference_ops as reference_ops
+    from .runtime.lowering import lower as lower
+    from .runtime.native import get_library_path as get_library_path
+    from .runtime.session import InferenceSession as InferenceSession
+    from .runtime.session import register as register
+    from .schemas import register_schemas as register_schemas
 
-def __getattr__(name):
+    def operators() -> list[dict[str, Any]]: ...
+
+
+def __getattr__(name: str) -> Any:
     if name in _HOME:
         requirements.check()
         module = import_module(f".{_HOME[name]}", __name__)

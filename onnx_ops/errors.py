@@ -11,11 +11,11 @@ class OpError(ValueError):
     argument, and its description for a rule.)
     """
 
-    def __init__(self, argument, value, rule, operator=None):
+    def __init__(self, argument: str, value: object, rule: str, operator: str | None = None) -> None:
         super().__init__(argument, value, rule, operator)
         self.argument, self.value, self.rule, self.operator = argument, value, rule, operator
 
-    def __str__(self):
+    def __str__(self) -> str:
         where = f"{self.operator}: " if self.operator else ""
         value = str(self.value)
         if len(value) > SHOWN:

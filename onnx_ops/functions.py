@@ -1,6 +1,10 @@
 """The operators as functions on NumPy arrays."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from .errors import named
 from .operators.col2im import COL2IM
@@ -16,7 +20,16 @@ def call(operator, *inputs, threads=None, **attributes):
     return run(operator, parameters, arrays, threads)
 
 
-def col2im(x, image_shape, block_shape, *, dilations=None, pads=None, strides=None, threads=None):
+def col2im(
+    x: ArrayLike,
+    image_shape: Sequence[int] | NDArray[np.int64],
+    block_shape: Sequence[int] | NDArray[np.int64],
+    *,
+    dilations: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+    threads: int | None = None,
+) -> NDArray[Any]:
     """Sliding blocks back into an image, overlaps added up: ONNX Col2Im, PyTorch's `fold`, for any number of axes.
 
     x            [N, C * prod(block_shape), L], L the number of blocks
@@ -34,7 +47,15 @@ def col2im(x, image_shape, block_shape, *, dilations=None, pads=None, strides=No
     return call(COL2IM, x, image_shape, block_shape, threads=threads, **attributes)
 
 
-def grid_sample(x, grid, *, mode="bilinear", padding_mode="zeros", align_corners=False, threads=None):
+def grid_sample(
+    x: ArrayLike,
+    grid: ArrayLike,
+    *,
+    mode: str = "bilinear",
+    padding_mode: str = "zeros",
+    align_corners: bool = False,
+    threads: int | None = None,
+) -> NDArray[Any]:
     """An image read at the places that a grid names: ONNX GridSample, PyTorch's `grid_sample`.
 
     x              [N, C, H, W] or [N, C, D, H, W]

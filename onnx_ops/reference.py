@@ -11,7 +11,7 @@ from .runtime.execute import run_reference
 from .schemas import schema
 
 
-def reference_ops():
+def reference_ops() -> list[type[OpRun]]:
     """A class for each declared operator. Sums are float64, the result is of the input's type; raises OpError."""
     return [reference_op(operator) for operator in OPERATORS]
 

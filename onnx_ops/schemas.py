@@ -13,7 +13,7 @@ _NAMES = {name: helper.tensor_dtype_to_string(t.onnx).split(".")[1].lower() for 
 
 
 @functools.cache
-def register_schemas():
+def register_schemas() -> None:
     """Teach onnx the declared operators that it lacks; once is enough, more is harmless.
 
     From then on `onnx.checker.check_model(..., full_check=True)` and `onnx.shape_inference` know them.

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from onnx_ops.cli import gallery
 from onnx_ops.cli.app import app
 
 ROOT = Path(__file__).parent.parent
@@ -50,8 +51,9 @@ def commands():
 
 def test_command_line_examples(directory):
     assert {words[0] for words in commands()} == set(app.commands)
+    gallery.write(directory / "out")  # as `onnx-ops demo` does
     for words in commands():
-        if words[0] != "warmup":  # minutes
+        if words[0] not in ("demo", "warmup"):  # test_cli.py has them
             done = CliRunner().invoke(app, words)
             assert done.exit_code == 0, done.output
 

@@ -7,7 +7,7 @@ import click
 import onnx
 
 from ..runtime.nodes import all_nodes, declared
-from .common import json_option, number, print_json, reason, say, steps, table
+from .common import json_option, number, print_json, progress, reason, say, steps, table
 from .compare import difference
 from .data import test_sets
 from .routes import ROUTES, Route
@@ -60,7 +60,8 @@ def found(path):
 
 def of_onnx():
     """The same of the tests that the installed onnx makes for the declared operators."""
-    with warnings.catch_warnings():
+    with progress() as bar, warnings.catch_warnings():
+        bar.add_task("collecting the tests of onnx", total=None)
         warnings.simplefilter("ignore")  # of other operators' tests
         from onnx.backend.test.case.node import collect_testcases
 

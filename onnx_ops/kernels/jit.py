@@ -19,7 +19,7 @@ REORDER = {"fastmath": {"reassoc"}}
 # What only calls from Python and C need: marked functions are called by compiled code.
 INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
-marked = []  # (function, flags) of those that Numba has not been told of yet
+marked: list = []  # (function, flags) of those that Numba has not been told of yet
 
 
 def jitable(function=None, **flags):

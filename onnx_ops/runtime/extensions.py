@@ -26,7 +26,7 @@ PROBE = "onnx_ops_probe"
 log = logging.getLogger("onnx_ops")
 _lock, _memory = threading.Lock(), threading.local()
 _numbers = itertools.count(1)
-_errors = {}  # number of a run that is under way -> the first error in one of its ops, or None
+_errors: dict = {}  # number of a run that is under way -> the first error in one of its ops, or None
 
 
 class Output:

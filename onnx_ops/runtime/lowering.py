@@ -31,7 +31,7 @@ def op_type(operator):
     return f"{(operator.domain or 'ai.onnx').replace('.', '_')}_{operator.name}"
 
 
-def lower(model):
+def lower(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy of an onnx.ModelProto whose declared operators are Python ops of onnxruntime-extensions.
 
     Everything else stays as it is, except that shapes which only the original operators tell are stated; a model

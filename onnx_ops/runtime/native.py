@@ -38,8 +38,8 @@ STATE = np.dtype(
 )
 
 _api = None  # set when ONNX Runtime calls `hook` for the first time; the same for every session of the process
-_domains = {}  # domain -> OrtCustomOpDomain*, one per process, never released
-_custom_ops = []  # (operator, signature) by number
+_domains: dict[str, int] = {}  # domain -> OrtCustomOpDomain*, one per process, never released
+_custom_ops: list = []  # (operator, signature) by number
 _lock = threading.RLock()
 _unknown_dimensions = itertools.count()
 log = logging.getLogger("onnx_ops")
@@ -61,7 +61,7 @@ def callback(restype, *argtypes):
     return wrap
 
 
-def get_library_path():
+def get_library_path() -> str:
     """For `options.register_custom_ops_library(...)`: a library with the operators of all domains but com.microsoft.
 
     Raises OpError if there is none in this installation.
@@ -74,8 +74,9 @@ def get_library_path():
         missing = "Numba can't be imported, which compiles the kernels"
     if missing:
         raise OpError("backend", "'native'", f'{missing}, or use backend="extensions"', "onnx_ops")
-    _set_hook(spec.origin)
-    return spec.origin
+    path = str(spec and spec.origin)
+    _set_hook(path)
+    return path
 
 
 @functools.cache

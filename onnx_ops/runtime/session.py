@@ -3,6 +3,8 @@
 import os
 import re
 import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import onnxruntime as ort
 
@@ -11,13 +13,24 @@ from ..operators import OPERATORS
 from . import native
 from .model import RUN, imported_domains
 
-BACKENDS = ("native", "extensions")
+if TYPE_CHECKING:
+    import onnx
+
+Model: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto"
+Backend: TypeAlias = Literal["native", "extensions"]
+BACKENDS = get_args(Backend)
 EXTERNAL_DATA = "session.model_external_initializers_file_folder_path"
 _TITLES = "|".join(sorted((re.escape(o.title) for o in OPERATORS), key=len, reverse=True))
 _OP_ERROR = re.compile(rf"((?:{_TITLES})(?: \(node '.*?'\))?): ([^=\n]*?) = (.*?): (.*)")
 
 
-def register(options, model=None, *, domains=None, backend="native"):
+def register(
+    options: ort.SessionOptions,
+    model: Model | None = None,
+    *,
+    domains: Iterable[str] | None = None,
+    backend: Backend = "native",
+) -> ort.SessionOptions:
     """Make the sessions that are created with `options` run this package's operators; returns `options`.
 
     options  an onnxruntime.SessionOptions
@@ -74,8 +87,15 @@ class InferenceSession(ort.InferenceSession):
     """
 
     def __init__(
-        self, path_or_bytes, sess_options=None, providers=None, provider_options=None, *, backend="native", **kwargs
-    ):
+        self,
+        path_or_bytes: str | os.PathLike[str] | bytes,
+        sess_options: ort.SessionOptions | None = None,
+        providers: Sequence[Any] | None = None,
+        provider_options: Sequence[dict[Any, Any]] | None = None,
+        *,
+        backend: Backend = "native",
+        **kwargs: Any,
+    ) -> None:
         options = sess_options or ort.SessionOptions()
         path_or_bytes = os.fspath(path_or_bytes) if isinstance(path_or_bytes, os.PathLike) else path_or_bytes
         self._lowered, self._threads = False, options.intra_op_num_threads
@@ -118,7 +138,12 @@ class InferenceSession(ort.InferenceSession):
     def get_inputs(self):
         return [i for i in super().get_inputs() if i.name != RUN]
 
-    def run(self, output_names, input_feed, run_options=None):
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: ort.RunOptions | None = None,
+    ) -> list[Any]:
         with self._watched() as more:
             return super().run(output_names, {**input_feed, **more} if more else input_feed, run_options)
 

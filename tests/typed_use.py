@@ -1,0 +1,29 @@
+"""What a type checker must accept, and, where it says so, refuse; `mypy` runs over this file."""
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+import onnx_ops
+
+
+def use(x: NDArray[np.float32], model: onnx.ModelProto, options: ort.SessionOptions) -> None:
+    folded: NDArray[Any] = onnx_ops.col2im(x, [5, 5], (2, 2), strides=[1, 1], threads=2)
+    onnx_ops.grid_sample(folded, x, mode="cubic", align_corners=True)
+    session = onnx_ops.InferenceSession("model.onnx", options, backend="extensions")
+    session.run(None, {"x": x})
+    options = onnx_ops.register(options, model, backend="native")
+    onnx_ops.register(options, domains=["com.microsoft"])
+    path: str = onnx_ops.get_library_path()
+    lowered: onnx.ModelProto = onnx_ops.lower(model)
+    versions: list[dict[str, Any]] = onnx_ops.operators()
+    onnx_ops.register_schemas()
+    print(path, lowered, versions, onnx_ops.reference_ops()[0].__name__)
+    try:
+        onnx_ops.col2im(x, 5, [2, 2])  # type: ignore[arg-type]
+        onnx_ops.InferenceSession("model.onnx", backend="cuda")  # type: ignore[arg-type]
+    except onnx_ops.OpError as error:
+        print(error.argument.upper(), error.rule.upper())
