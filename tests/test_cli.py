@@ -333,6 +333,16 @@ def test_bench(tmp_path):
 def test_lower(tmp_path):
     call("lower", PATCH_FOLD / "model.onnx", tmp_path / "lowered.onnx")
     assert onnx.load(tmp_path / "lowered.onnx") == onnx.load(PATCH_FOLD / "lowered.onnx")
+    call("run", tmp_path / "lowered.onnx", "--random", "--backend", "extensions")
+
+
+def test_lower_keeps_external_data(tmp_path):
+    proto = onnx.load(PATCH_FOLD / "model.onnx")
+    onnx.save(proto, tmp_path / "model.onnx", save_as_external_data=True, location="weights")
+    for _ in range(2):
+        call("lower", tmp_path / "model.onnx", tmp_path / "out" / "lowered.onnx")
+        assert onnx.load(tmp_path / "out" / "lowered.onnx").graph.node[-1] == proto.graph.node[-1]
+        assert (tmp_path / "out" / "lowered.onnx.data").stat().st_size > 100_000
 
 
 def test_warmup(monkeypatch):

@@ -73,4 +73,5 @@ def reason(error):
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
     text = re.sub(r"^Load model from \S+ failed: ?", "", text)
     text = re.sub(r"^Non-zero status code returned while running .*? Status Message: ", "", text)
+    text = re.sub(r"^This is an invalid model\. .*?, Error ", "", text)
     return re.sub(r"^/\S+:\d+ .*?\) (const )?", "", text)

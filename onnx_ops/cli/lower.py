@@ -16,11 +16,13 @@ from .common import say
 def lower(source, target):
     """Rewrite a model for plain sessions with onnxruntime-extensions.
 
-    The result runs where that library and onnx_ops are, without the native one; see docs/backends.md.
+    Such a session needs that library on its options, and onnx_ops imported: docs/backends.md shows how. Here it runs
+    with --backend extensions.
 
     \b
-    Example:
+    Examples:
       onnx-ops lower model.onnx lowered.onnx
+      onnx-ops run lowered.onnx --random --backend extensions
     """
     model = onnx.load(source)
     owners = (model.graph, *model.functions)
@@ -30,5 +32,7 @@ def lower(source, target):
         t.data_location == onnx.TensorProto.EXTERNAL
         for t in onnx.load(source, load_external_data=False).graph.initializer
     )
-    onnx.save(lowered(model), target, save_as_external_data=external, location=f"{target.name}.data")
+    beside = target.with_name(f"{target.name}.data")
+    beside.unlink(missing_ok=True)  # onnx.save refuses to replace it
+    onnx.save(lowered(model), target, save_as_external_data=external, location=beside.name)
     say(f"{target}: {count} {'node' if count == 1 else 'nodes'} rewritten")

@@ -55,7 +55,8 @@ def found(path):
     """(name, model, function that returns its data) of each test below a folder."""
     directories = sorted(p.parent for p in path.rglob("model.onnx") if any(p.parent.glob("test_data_set_*")))
     for directory in directories:
-        yield str(directory), directory / "model.onnx", lambda directory=directory: test_sets(directory)
+        name = str(directory.relative_to(path)) if directory != path else path.name
+        yield name, directory / "model.onnx", lambda directory=directory: test_sets(directory)
 
 
 def of_onnx():
@@ -71,7 +72,8 @@ def of_onnx():
 
 def result(name, model, data, backend, tolerance):
     """What becomes of one test, as a dict."""
-    report = {"test": name, "operators": [], "passed": False, "largest_error": None, "problem": ""}
+    path = None if isinstance(model, bytes) else str(model)
+    report = {"test": name, "model": path, "operators": [], "passed": False, "largest_error": None, "problem": ""}
     try:
         report["operators"] = operators_in(load(model))
         route, largest = Route(model, backend), 0

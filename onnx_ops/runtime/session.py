@@ -26,7 +26,7 @@ _OP_ERROR = re.compile(rf"((?:{_TITLES})(?: \(node '.*?'\))?): ([^=\n]*?) = (.*?
 
 def register(
     options: ort.SessionOptions,
-    model: Model | None = None,
+    model: "Model | None" = None,
     *,
     domains: Iterable[str] | None = None,
     backend: Backend = "native",
