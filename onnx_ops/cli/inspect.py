@@ -1,6 +1,7 @@
 """`onnx-ops inspect`: what this package makes of a model, and what is wrong with it."""
 
 import difflib
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 
 import click
@@ -10,6 +11,7 @@ import onnx.inliner
 from onnx import helper
 
 from .. import OpError, dtypes
+from ..errors import named
 from ..operator import Record
 from ..operators import OPERATORS
 from ..runtime.nodes import declared, subgraphs
@@ -162,37 +164,44 @@ def check(operator, attributes, inputs):
     """([what the declaration refuses], the inputs made up as arrays, or None where too little is known)."""
     if len(inputs) != len(operator.inputs) or not all(v.name for v in inputs):
         return [f"must have {len(operator.inputs)} inputs"], None
+    pairs = list(zip(operator.inputs, inputs, strict=True))
     try:
-        parameters = operator.resolved(attributes)[0]
-        signature = {}
-        for declared_input, v in zip(operator.inputs, inputs, strict=True):
-            if v.type and signature.setdefault(declared_input.type, v.type) != v.type:
-                raise OpError(f"type of {v.name}", v.type, f"must be {signature[declared_input.type]} as before")
-            if v.type and v.type not in operator.types[declared_input.type]:
-                allowed = ", ".join(operator.types[declared_input.type])
-                raise OpError(f"type of {v.name}", v.type, f"must be one of {allowed}")
-        if len(signature) == len(operator.types):
-            operator.allows(Record(parameters), signature)
-        sizes = [length(i, v) for i, v in zip(operator.inputs, inputs, strict=True) if i.values]
-        operator.lengths(Record(parameters), sizes)
-        seen = [planned(i, v) for i, v in zip(operator.inputs, inputs, strict=True)]
-        if any(s is None for s in seen):
-            return [], None
-        certain = all(
-            i.values or all(isinstance(d, int) for d in v.shape) for i, v in zip(operator.inputs, inputs, strict=True)
-        )
-        try:
-            operator.plan(Record(parameters), seen, Record(np.zeros(1, operator.geometry)[0]))
-        except OpError:
-            if certain:
-                raise
-            return [], None  # it may be the stand-ins that don't fit
-        return [], sample(operator, inputs, seen)
+        with named(operator):
+            parameters = Record(operator.resolved(attributes)[0])
+            signature = types(operator, pairs)
+            if len(signature) == len(operator.types):
+                operator.allows(parameters, signature)
+            operator.lengths(parameters, [length(v) for i, v in pairs if i.values])
+            seen = [planned(i, v) for i, v in pairs]
+            if any(s is None for s in seen):
+                return [], None
+            with suppress(OpError if is_open(pairs) else ()):  # it may be the stand-ins that don't fit
+                operator.plan(parameters, seen, Record(np.zeros(1, operator.geometry)[0]))
+                return [], sample(pairs, seen)
     except OpError as error:
-        return [str(error)], None
+        return [str(error).removeprefix(f"{operator.title}: ")], None
+    return [], None
 
 
-def length(declared_input, v):
+def types(operator, pairs):
+    """{type variable: element type} as far as it is known."""
+    signature = {}
+    for i, v in pairs:
+        if v.type is None:
+            continue
+        if v.type not in operator.types[i.type]:
+            raise OpError(f"dtype of {i.name}", v.type, f"must be one of {', '.join(operator.types[i.type])}")
+        if signature.setdefault(i.type, v.type) != v.type:
+            raise OpError(f"dtype of {i.name}", v.type, f"must be {signature[i.type]} as before")
+    return signature
+
+
+def is_open(pairs):
+    """Whether the model leaves any dimension open."""
+    return any(not i.values and not all(isinstance(d, int) for d in v.shape) for i, v in pairs)
+
+
+def length(v):
     """Of an input whose values a plan wants, or None."""
     if v.value is not None:
         return v.value.size
@@ -208,13 +217,13 @@ def planned(declared_input, v):
     return np.array([d if isinstance(d, int) else STAND_IN for d in v.shape], np.int64)
 
 
-def sample(operator, inputs, seen):
-    if any(v.type is None or np.prod(s, dtype=float) > LARGEST for v, s in zip(inputs, seen, strict=True)):
+def sample(pairs, seen):
+    if any(v.type is None or np.prod(s, dtype=float) > LARGEST for (_, v), s in zip(pairs, seen, strict=True)):
         return None
     rng = np.random.default_rng(0)
     return [
         v.value if i.values else data.random_array(rng, v.name, v.type, s.tolist())
-        for i, v, s in zip(operator.inputs, inputs, seen, strict=True)
+        for (i, v), s in zip(pairs, seen, strict=True)
     ]
 
 
