@@ -1,6 +1,5 @@
 """The ways to run a model, behind one interface: arrays in by name, arrays out by name."""
 
-import contextlib
 import ctypes
 import math
 
@@ -48,14 +47,10 @@ class Route:
         self.run = self._run_session
 
     def _run_session(self, feeds):
-        if all(a.dtype.name != "bfloat16" for a in feeds.values()):
-            with contextlib.suppress(NotImplementedError, RuntimeError if self._gives_bfloat16() else ()):
-                return dict(zip(self.outputs, self.session.run(None, feeds), strict=True))
-        values = self.session.run_with_ort_values(self.outputs, {n: _ort_value(a) for n, a in feeds.items()})
-        return {name: _array(value) for name, value in zip(self.outputs, values, strict=True)}
-
-    def _gives_bfloat16(self):
-        return any(o.type == "tensor(bfloat16)" for o in self.session.get_outputs())
+        if any(v.type == "tensor(bfloat16)" for v in (*self.session.get_inputs(), *self.session.get_outputs())):
+            values = self.session.run_with_ort_values(self.outputs, {n: _ort_value(a) for n, a in feeds.items()})
+            return {name: _array(value) for name, value in zip(self.outputs, values, strict=True)}
+        return dict(zip(self.outputs, self.session.run(None, feeds), strict=True))
 
     def _open_reference(self, model):
         from onnx.reference import ReferenceEvaluator
