@@ -10,7 +10,18 @@ import click
 from ..operators import OPERATORS
 from ..timing import interleave, ratio
 from . import data
-from .common import json_option, milliseconds, model_argument, number, print_json, reason, say, table, threads_option
+from .common import (
+    json_option,
+    milliseconds,
+    model_argument,
+    number,
+    print_json,
+    reason,
+    say,
+    steps,
+    table,
+    threads_option,
+)
 from .compare import difference
 from .routes import Route
 
@@ -48,7 +59,9 @@ def bench(model, given, shapes, seed, repeats, threads, as_json):
     except Exception as error:
         routes.pop("builtin", None)
         report["refused"] = reason(error)
-    taken = interleave({n: lambda r=r: r.run(feeds) for n, r in routes.items()}, repeats)
+    calls = {n: lambda r=r: r.run(feeds) for n, r in routes.items()}
+    turns = [interleave(calls, 1) for _ in steps(range(repeats), lambda turn: "timing")]
+    taken = {n: [turn[n][0] for turn in turns] for n in calls}
     report["seconds"] = {n: median(v) for n, v in taken.items()}
     report["nodes_seconds"] = {n: nodes_seconds(model, n, threads, feeds, repeats) for n in routes}
     report["speedup"] = ratio(taken["builtin"], taken["onnx_ops"]) if "builtin" in taken else None
