@@ -362,6 +362,9 @@ def test_warmup(monkeypatch):
 def test_demo(tmp_path):
     report = call_json("demo", "--output", tmp_path)
     assert all(row["error"]["native"] < 1e-4 for row in report["models"])
+    assert {row["model"]: row["wrong"] for row in report["models"] if row["wrong"]} == {
+        "Col2Im, 1-D, dilated": ["builtin"]
+    }
     assert {"Col2Im, float64", "GridSample, nearest, uint8"} <= {r["model"] for r in report["models"] if r["refused"]}
     for picture in report["pictures"]:
         shown = np.asarray(Image.open(picture), np.float32)

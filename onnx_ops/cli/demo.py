@@ -120,7 +120,7 @@ def measured(example):
     """One row of the table, as a dict."""
     name, model, feeds = example
     (expected,) = ReferenceEvaluator(model, new_ops=onnx_ops.reference_ops()).run(None, feeds)
-    row, calls = {"model": name, "refused": None, "error": {}}, {}
+    row, calls = {"model": name, "refused": None, "error": {}, "wrong": []}, {}
     for route in ("builtin", "native"):
         try:
             opened = Route(model.SerializeToString(), route)
@@ -130,7 +130,9 @@ def measured(example):
                 raise
             row["refused"] = reason(error)
             continue
-        row["error"][route] = difference(got, expected).largest
+        apart = difference(got, expected)
+        row["error"][route] = apart.largest
+        row["wrong"] += [] if apart.ok else [route]
         calls[route] = lambda opened=opened: opened.run(feeds)
     taken = interleave(calls, REPEATS)
     row["seconds"] = {n: median(v) for n, v in taken.items()}
@@ -167,7 +169,9 @@ def demo(output, as_json):
 
 def shown(row):
     alone, own = (
-        (milliseconds(row["seconds"][r]), number(row["error"][r])) if r in row["seconds"] else ("refused", "")
+        (milliseconds(row["seconds"][r]), number(row["error"][r]) + ", wrong" * (r in row["wrong"]))
+        if r in row["seconds"]
+        else ("refused", "")
         for r in ("builtin", "native")
     )
     return row["model"], *alone, *own, f"{row['speedup']:.1f} x" if row["speedup"] else ""
