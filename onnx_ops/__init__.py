@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .runtime.native import get_library_path as get_library_path
     from .runtime.session import InferenceSession as InferenceSession
     from .runtime.session import register as register
+    from .runtime.warmup import warmup as warmup
     from .schemas import register_schemas as register_schemas
 
     def operators() -> list[dict[str, Any]]: ...

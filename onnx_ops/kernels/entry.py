@@ -137,7 +137,10 @@ def callback(restype, argtypes, name):
     """
 
     def wrap(function):
-        function.__name__, function.__qualname__ = name, f"{name}-{digest()}" + ("-checked" if config.BOUNDSCHECK else "")
+        function.__name__, function.__qualname__ = (
+            name,
+            f"{name}-{digest()}" + ("-checked" if config.BOUNDSCHECK else ""),
+        )
         with _lock:
             tell_numba()
             made = Callback(function, (argtypes, restype), {}, dict(FLAGS))

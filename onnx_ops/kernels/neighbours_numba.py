@@ -10,7 +10,7 @@ from numba.extending import intrinsic, models, overload, register_jitable, regis
 
 from . import neighbours
 from .elements_numba import HALF, I16, I32, has_half_instructions
-from .jit import FLAGS, FUSE
+from .jit import BOUNDSCHECK, FLAGS, FUSE, INNER
 
 WORD = ir.IntType(64)
 BYTES = 32  # of a vector of sums
@@ -188,7 +188,7 @@ def plus(typing, a, b):
     return a(a, b), codegen
 
 
-@register_jitable(**FLAGS)
+@register_jitable(**FLAGS, **INNER)
 def column(source, start, pitch, row_weight, b):
     """The weighted sum over four rows, for each of four neighbours, of point b."""
     row = four(source, start)
@@ -238,9 +238,9 @@ def fourfold(source, base, pitch, row_weight, weight, offsets, add, target):
         put(target, b, total)
 
 
-@overload(neighbours.blend, jit_options=FLAGS | FUSE)
+@overload(neighbours.blend, jit_options=FLAGS | INNER | FUSE)
 def _(source, base, pitch, row_weight, weight, offsets, add, target):
     half = isinstance(source.dtype, types.Record) and "float16" in source.dtype.fields
-    if half and not has_half_instructions():
+    if BOUNDSCHECK or (half and not has_half_instructions()):
         return neighbours.blend_plainly
     return {2: pairwise, 4: fourfold}[len(offsets)]
