@@ -12,6 +12,7 @@ import numpy as np
 
 from .elements import empty_sums, is_wide, load, plus, store, sums, zero
 from .jit import jitable
+from .vectors import interleave
 
 BAND = 16384  # pixels: 64 KiB of float32 stay in the second-level cache while they are added to
 LANES = 64  # strides beyond this one leave too few blocks in a row for lanes to pay
@@ -132,22 +133,3 @@ def add_runs(x, first, pitch, rows, count, out, pixel, out_pitch):
             pixels[b] = plus(pixels[b], load(values, b))
         first += pitch
         pixel += out_pitch
-
-
-@jitable
-def interleave(lanes, pitch, stride, target):
-    """target[q * stride + r] = lanes[r * pitch + q]"""
-    whole = target.size // stride
-    for r in range(0, stride - 3, 4):
-        a, b = lanes[r * pitch :][:whole], lanes[(r + 1) * pitch :][:whole]
-        c, d = lanes[(r + 2) * pitch :][:whole], lanes[(r + 3) * pitch :][:whole]
-        for q in range(whole):
-            pixels = target[q * stride + r :][:4]
-            store(pixels, 0, load(a, q))
-            store(pixels, 1, load(b, q))
-            store(pixels, 2, load(c, q))
-            store(pixels, 3, load(d, q))
-    for r in range(stride // 4 * 4, stride):
-        a = lanes[r * pitch :][:whole]
-        for q in range(whole):
-            store(target, q * stride + r, load(a, q))

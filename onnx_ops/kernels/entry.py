@@ -24,7 +24,7 @@ from numba.extending import lower_builtin, register_jitable, type_callable
 
 from ..errors import refuse
 from ..operator import MAX_INPUTS, MAX_RANK
-from . import elements_numba, neighbours_numba  # noqa: F401  for their overloads
+from . import elements_numba, vectors_numba  # noqa: F401  for their overloads
 from .jit import BOUNDSCHECK, FLAGS, marked
 from .memory import pointer, shapes, tensors
 

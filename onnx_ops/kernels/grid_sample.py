@@ -10,7 +10,7 @@ import numpy as np
 
 from .elements import empty_sums, is_wide, load, store, sums, zero
 from .jit import REORDER, jitable
-from .neighbours import GROUP, blend
+from .vectors import GROUP, blend
 
 BLOCK = 512
 ZEROS, BORDER, REFLECTION = 0, 1, 2

@@ -1,12 +1,15 @@
-"""Weighted sums over the neighbours of many points: the inner loop of interpolation.
+"""The two inner loops that LLVM makes little of by itself, one element at a time; at full width: vectors_numba.py.
+
+Blend, for interpolation: weighted sums over the neighbours of many points,
 
     target[b] = sum over r, k of  row_weight[r, b] * weight[k, b] * source[base[b] + r * pitch + k]
 
-for r, k < taps: 2 or 4. The k are neighbours in memory. What stands here says it one element at a time;
-neighbours_numba.py loads them together, for many points at a time.
+for r, k < taps: 2 or 4. The k are neighbours in memory, and loaded together.
+
+Interleave, for strides: target[q * stride + r] = lanes[r * pitch + q], a transposition.
 """
 
-from .elements import load
+from .elements import load, store
 from .jit import FUSE, jitable
 
 GROUP = 16  # points: there must be room for a multiple of it along b, and a valid base
@@ -28,3 +31,16 @@ def blend_plainly(source, base, pitch, row_weight, weight, offsets, add, target)
 
 def blend(source, base, pitch, row_weight, weight, offsets, add, target):
     blend_plainly(source, base, pitch, row_weight, weight, offsets, add, target)
+
+
+@jitable
+def interleave_plainly(lanes, pitch, stride, target):
+    whole = target.size // stride
+    for r in range(stride):
+        a = lanes[r * pitch :][:whole]
+        for q in range(whole):
+            store(target, q * stride + r, load(a, q))
+
+
+def interleave(lanes, pitch, stride, target):
+    interleave_plainly(lanes, pitch, stride, target)

@@ -1,14 +1,14 @@
-"""neighbours.py for compiled code: neighbours are loaded together, since LLVM does not find that by itself.
+"""vectors.py for compiled code.
 
 The vectors here are LLVM's own, which it lowers to whatever the CPU has. In Numba's code they are values like any
-other: made by loads, combined by `times` and `times_plus`, and stored.
+other: made by loads, combined by `times` and `times_plus`, shuffled, and stored.
 """
 
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, models, overload, register_jitable, register_model
 
-from . import neighbours
+from . import vectors
 from .elements_numba import HALF, I16, I32, has_half_instructions
 from .jit import BOUNDSCHECK, FLAGS, FUSE, INNER
 
@@ -50,14 +50,26 @@ def address(context, builder, signature, values, k):
 def storage(array):
     if isinstance(array.dtype, types.Record):
         return I16
-    return {types.float32: ir.FloatType(), types.float64: ir.DoubleType()}[array.dtype]
+    if isinstance(array.dtype, types.Float):
+        return {types.float32: ir.FloatType(), types.float64: ir.DoubleType()}[array.dtype]
+    return ir.IntType(8 if isinstance(array.dtype, types.Boolean) else array.dtype.bitwidth)
+
+
+def alignment(kind):
+    """Of one element, in bytes."""
+    return kind.width // 8 if isinstance(kind, ir.IntType) else {"float": 4, "double": 8}[str(kind)]
 
 
 def load_vector(builder, data, index, lanes):
     kind = data.type.pointee
     loaded = builder.load(builder.bitcast(builder.gep(data, [index]), ir.VectorType(kind, lanes).as_pointer()))
-    loaded.align = kind.width // 8 if isinstance(kind, ir.IntType) else {"float": 4, "double": 8}[str(kind)]
+    loaded.align = alignment(kind)
     return loaded
+
+
+def store_vector(builder, data, index, vector):
+    at = builder.bitcast(builder.gep(data, [index]), vector.type.as_pointer())
+    builder.store(vector, at).align = alignment(data.type.pointee)
 
 
 def widen(builder, vector, array):
@@ -70,6 +82,31 @@ def widen(builder, vector, array):
         return builder.fpext(builder.bitcast(vector, ir.VectorType(HALF, lanes)), floats)
     words = ir.VectorType(I32, lanes)
     return builder.bitcast(builder.shl(builder.zext(vector, words), ir.Constant(words, [16] * lanes)), floats)
+
+
+def narrow(builder, vector, array):
+    """Sums as elements of the array; the inverse of `widen`, rounded as in elements_numba.py."""
+    if vector.type.element == storage(array):
+        return vector
+    words, shorts = (ir.VectorType(kind, vector.type.count) for kind in (I32, I16))
+    if "float16" in array.dtype.fields:
+        return builder.bitcast(builder.fptrunc(vector, ir.VectorType(HALF, vector.type.count)), shorts)
+
+    def constant(value):
+        return ir.Constant(words, [value] * words.count)
+
+    bits = builder.bitcast(vector, words)
+    high = builder.lshr(bits, constant(16))
+    rounded = builder.add(builder.add(bits, constant(0x7FFF)), builder.and_(high, constant(1)))
+    quiet = builder.or_(high, constant(0x40))
+    nan = builder.fcmp_unordered("uno", vector, vector)
+    return builder.trunc(builder.select(nan, quiet, builder.lshr(rounded, constant(16))), shorts)
+
+
+def needs_library(array):
+    """Whether LLVM would call a function for a conversion of the array's elements."""
+    half = isinstance(array.dtype, types.Record) and "float16" in array.dtype.fields
+    return half and not has_half_instructions()
 
 
 def shuffle(builder, a, b, order):
@@ -115,17 +152,51 @@ def four(typing, source, i):
     return Vector(sums_of(source), 4)(source, i), codegen
 
 
+def transpose(builder, rows):
+    """The columns of a matrix of four by four."""
+    low = [shuffle(builder, x, y, (0, 4, 1, 5)) for x, y in (rows[:2], rows[2:])]
+    high = [shuffle(builder, x, y, (2, 6, 3, 7)) for x, y in (rows[:2], rows[2:])]
+    return [shuffle(builder, *part, order) for part in (low, high) for order in ((0, 1, 4, 5), (2, 3, 6, 7))]
+
+
 @intrinsic
 def transposed(typing, a, b, c, d):
     """Four vectors of four, as rows of a matrix: its columns."""
 
     def codegen(context, builder, signature, values):
-        low = [shuffle(builder, x, y, (0, 4, 1, 5)) for x, y in (values[:2], values[2:])]
-        high = [shuffle(builder, x, y, (2, 6, 3, 7)) for x, y in (values[:2], values[2:])]
-        columns = [shuffle(builder, *part, order) for part in (low, high) for order in ((0, 1, 4, 5), (2, 3, 6, 7))]
-        return context.make_tuple(builder, signature.return_type, columns)
+        return context.make_tuple(builder, signature.return_type, transpose(builder, values))
 
     return types.UniTuple(a, 4)(a, b, c, d), codegen
+
+
+@intrinsic
+def transpose_elements(typing, source, i, pitch, target, j, stride):
+    """target[j + q * stride + r] = source[i + r * pitch + q] for q, r < 4"""
+
+    def codegen(context, builder, signature, values):
+        data, into = (address(context, builder, signature, values, k) for k in (0, 3))
+        steps = [WORD(r) for r in range(4)]
+        rows = [load_vector(builder, data, builder.add(values[1], builder.mul(r, values[2])), 4) for r in steps]
+        for q, column in zip(steps, transpose(builder, rows), strict=True):
+            at = builder.add(values[4], builder.mul(q, values[5]))
+            store_vector(builder, into, at, narrow(builder, column, target))
+        return context.get_dummy_value()
+
+    return types.void(source, i, pitch, target, j, stride), codegen
+
+
+@intrinsic
+def zip_elements(typing, source, i, pitch, target, j):
+    """target[j + 2 * q + r] = source[i + r * pitch + q] for q < 8, r < 2"""
+
+    def codegen(context, builder, signature, values):
+        data, into = (address(context, builder, signature, values, k) for k in (0, 3))
+        rows = [load_vector(builder, data, at, 8) for at in (values[1], builder.add(values[1], values[2]))]
+        zipped = shuffle(builder, *rows, [k // 2 + k % 2 * 8 for k in range(16)])
+        store_vector(builder, into, values[4], narrow(builder, zipped, target))
+        return context.get_dummy_value()
+
+    return types.void(source, i, pitch, target, j), codegen
 
 
 @intrinsic
@@ -143,9 +214,7 @@ def put(typing, row, b, vector):
     """row[b:] = vector"""
 
     def codegen(context, builder, signature, values):
-        at = builder.gep(address(context, builder, signature, values, 0), [values[1]])
-        stored = builder.store(values[2], builder.bitcast(at, values[2].type.as_pointer()))
-        stored.align = row.dtype.bitwidth // 8
+        store_vector(builder, address(context, builder, signature, values, 0), values[1], values[2])
         return context.get_dummy_value()
 
     return types.void(row, b, vector), codegen
@@ -238,9 +307,34 @@ def fourfold(source, base, pitch, row_weight, weight, offsets, add, target):
         put(target, b, total)
 
 
-@overload(neighbours.blend, jit_options=FLAGS | INNER | FUSE)
+@overload(vectors.blend, jit_options=FLAGS | INNER | FUSE)
 def _(source, base, pitch, row_weight, weight, offsets, add, target):
-    half = isinstance(source.dtype, types.Record) and "float16" in source.dtype.fields
-    if BOUNDSCHECK or (half and not has_half_instructions()):
-        return neighbours.blend_plainly
+    if BOUNDSCHECK or needs_library(source):
+        return vectors.blend_plainly
     return {2: pairwise, 4: fourfold}[len(offsets)]
+
+
+@overload(vectors.interleave, jit_options=FLAGS | INNER)
+def _(lanes, pitch, stride, target):
+    if (
+        BOUNDSCHECK
+        or isinstance(target.dtype, types.Complex)
+        or (lanes.dtype != target.dtype and needs_library(target))
+    ):
+        return vectors.interleave_plainly
+
+    def interleave(lanes, pitch, stride, target):
+        whole = target.size // stride
+        at_once = 8 if stride == 2 else 4
+        if whole < at_once or (stride != 2 and stride % 4 != 0):
+            vectors.interleave_plainly(lanes, pitch, stride, target)
+            return
+        for begin in range(0, whole, at_once):
+            q = min(begin, whole - at_once)  # the last ones overlap those before
+            if stride == 2:
+                zip_elements(lanes, q, pitch, target, q * stride)
+            else:
+                for r in range(0, stride, 4):
+                    transpose_elements(lanes, r * pitch + q, pitch, target, q * stride + r, stride)
+
+    return interleave

@@ -1,0 +1,75 @@
+"""Loops at full vector width, against the same ones that go one element at a time."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from numba import njit
+
+from onnx_ops import dtypes
+from onnx_ops.kernels import entry, vectors
+from onnx_ops.kernels.jit import FLAGS
+
+entry.tell_numba()
+TAPS = {"pairs": (0, 1), "fours": (-1, 0, 1, 2)}
+PITCH, ROWS = 37, 9
+
+
+def storage(values, dtype):
+    """`values` as kernels see an array of this dtype."""
+    kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    return values.astype(kind).view(dtypes.TABLE[dtype].storage)
+
+
+@njit(**FLAGS)
+def together(*arguments):
+    vectors.blend(*arguments)
+
+
+@njit(**FLAGS)
+def plainly(*arguments):
+    vectors.blend_plainly(*arguments)
+
+
+@njit(**FLAGS)
+def interleaved(*arguments):
+    vectors.interleave(*arguments)
+
+
+@njit(**FLAGS)
+def interleaved_plainly(*arguments):
+    vectors.interleave_plainly(*arguments)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "uint8", "int64", "bool"])
+def test_interleave(dtype, wide):
+    rng, values = np.random.default_rng(0), np.array([np.nan, np.inf, -0.0, 65519, 65520, 6e-8, 3.4e38, 1.00390625])
+    size, pitch = 100, 53
+    for stride in (2, 3, 4, 6, 8, 16):
+        source = rng.standard_normal(stride * pitch).astype(np.float32)
+        if not (wide and dtype in ("float16", "bfloat16")):
+            source = storage(source.clip(0, 1), dtype)
+        else:
+            source[: values.size] = values
+        got, expected = storage(np.zeros((2, size)), dtype)
+        interleaved(source, pitch, stride, got)
+        interleaved_plainly(source, pitch, stride, expected)
+        assert got.tobytes() == expected.tobytes()
+        assert got.tobytes() != storage(np.zeros(size), dtype).tobytes()
+
+
+@pytest.mark.parametrize("add", [False, True])
+@pytest.mark.parametrize("taps", TAPS)
+@pytest.mark.parametrize("dtype", dtypes.FLOATS)
+def test_blend(dtype, taps, add):
+    rng, offsets = np.random.default_rng(0), TAPS[taps]
+    sums = np.float64 if dtype == "float64" else np.float32
+    source = storage(rng.standard_normal(PITCH * ROWS), dtype)
+    rows, across = rng.standard_normal((2, len(offsets), 3 * vectors.GROUP)).astype(sums)
+    base = rng.integers(0, source.size - (len(offsets) - 1) * (PITCH + 1), rows.shape[1])
+    base[:2] = 0, source.size - (len(offsets) - 1) * (PITCH + 1) - 1
+    got, expected = np.ones((2, base.size), sums)
+    for blend, target in ((together, got), (plainly, expected)):
+        blend(source, base, PITCH, rows, across, offsets, add, target)
+    np.testing.assert_allclose(got, expected, atol=1e-13 if sums == np.float64 else 1e-5)
+    assert got.std() > 0.5
