@@ -16,8 +16,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import readme
+
 ROOT = Path(__file__).parent.parent
-MARK = "<!-- support -->"
 PACKAGES = ("onnxruntime", "onnxruntime-extensions", "onnx", "numpy", "numba", "ml-dtypes", "platformdirs")
 SHORT = ["tests/test_node_cases.py", "tests/test_coverage.py", "tests/test_sessions.py", "tests/test_errors.py",
          "tests/test_inference.py", "tests/test_models.py"]  # fmt: skip
@@ -98,7 +99,7 @@ def outcome(row, wheel, directory, tests):
         status, output = environment.run("python", "-c", PROBE, environment=cache)
         said = re.search(r"OpError: (onnx_ops: .*)", output)
         return environment.versions(), f"refused: {said[1]}" if status == 1 and said else f"**not refused**: {output}"
-    environment.install(*row.pins, "pytest>=8", "hypothesis", "psutil", "ruff")
+    environment.install(*row.pins, f"onnx-ops[test] @ {wheel.as_uri()}")
     status, output = environment.run("pytest", "-q", "--color=no", *(tests or row.tests), environment=cache)
     print(output if status else "\n".join(output.splitlines()[-30:]), flush=True)
     summary = re.sub(r" in [\d.]+s.*|=", "", output.splitlines()[-1]).strip()
@@ -112,14 +113,13 @@ def line(row, versions, said):
 
 def written(lines):
     """README.md's table with these lines in place of the rows' last ones, in the order of ROWS."""
-    readme = ROOT / "README.md"
-    before, table, after = readme.read_text().split(MARK)
+    table = readme.get("support")
     name_of = lambda text: text.split("|")[1].strip()
     found = {name_of(text): text for text in [*table.splitlines(), *lines] if text.startswith("| ")}
     head = f"| versions | Python | {' | '.join(PACKAGES[:5])} | tests | result |\n|{'---|' * 9}"
     rows = "\n".join(found[r.name] for r in ROWS if r.name in found)
     intro = 'Versions that this was tested with (`python scripts/compat.py --write`, where "short" is explained):'
-    readme.write_text(f"{before}{MARK}\n{intro}\n\n{head}\n{rows}\n{MARK}{after}")
+    readme.put("support", f"{intro}\n\n{head}\n{rows}")
 
 
 def main():

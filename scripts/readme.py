@@ -5,8 +5,13 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 
 
+def get(name, page="README.md"):
+    """What is between the two `<!-- name -->` of a page."""
+    return (ROOT / page).read_text().split(f"<!-- {name} -->")[1]
+
+
 def put(name, text, page="README.md"):
-    """Replace what is between the two `<!-- name -->` of a page."""
+    """Replace it."""
     path, mark = ROOT / page, f"<!-- {name} -->"
     before, _, after = path.read_text().split(mark)
     path.write_text(f"{before}{mark}\n{text}\n{mark}{after}")
