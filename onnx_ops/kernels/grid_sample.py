@@ -8,12 +8,12 @@ infinities and in images smaller than the square, points are read again tap by t
 
 import numpy as np
 
+from .coordinates import ZEROS, coordinates, pad_index
 from .elements import empty_sums, is_wide, load, store, sums, zero
 from .jit import REORDER, jitable
 from .vectors import GROUP, blend
 
 BLOCK = 512
-ZEROS, BORDER, REFLECTION = 0, 1, 2
 
 
 @jitable
@@ -128,88 +128,6 @@ def image_size(g):
     for i in range(g.axes):
         pixels *= g.image[i]
     return pixels
-
-
-@jitable
-def coordinates(grid, start, points, count, g, p, cubic):
-    """p[axis, b]: pixel coordinates of `count` points, padded (except for cubic) and within reach of an integer.
-
-    Whatever has no taps at all becomes -2 (for cubic: -3 * size - 8). What is more than there are `points` is a centre.
-    """
-    number = p.dtype.type
-    one, half = number(1), number(0.5)
-    split(grid[start * g.axes :][: points * g.axes], p)
-    for i in range(g.axes):
-        size, places = g.image[i], p[i][:count]
-        for b in range(points, count):
-            places[b] = number(0)
-        if g.align_corners:
-            span = number(size - 1)
-            for b in range(count):
-                places[b] = (places[b] + one) * half * span
-        else:
-            span = number(size)
-            for b in range(count):
-                places[b] = ((places[b] + one) * span - one) * half
-        low, high = number(-2), number(size + 1)
-        if cubic:
-            low, high = number(-3 * size - 8), number(3 * size + 8)
-            if g.padding_mode == REFLECTION:
-                period = number(max(1, 2 * (size - g.align_corners)))
-                for b in range(count):
-                    if not abs(places[b]) < period:
-                        places[b] = np.fmod(places[b], period)
-            else:
-                for b in range(count):
-                    places[b] = clip(places[b], number(-4), number(size + 3))
-        else:
-            if g.padding_mode == REFLECTION:
-                reflect(places, size, g.align_corners)
-            if g.padding_mode != ZEROS:
-                for b in range(count):
-                    places[b] = clip(places[b], number(0), number(size - 1))
-        for b in range(count):
-            v = places[b] if places[b] >= low else low
-            places[b] = v if v <= high else high
-
-
-@jitable
-def split(grid, p):
-    """The grid's columns, which list the axes backwards, as rows; written out so that the strides are known."""
-    if p.shape[0] == 2:
-        x, y = p[1], p[0]
-        for b in range(grid.size // 2):
-            x[b], y[b] = load(grid, 2 * b), load(grid, 2 * b + 1)
-    else:
-        x, y, z = p[2], p[1], p[0]
-        for b in range(grid.size // 3):
-            x[b], y[b], z[b] = load(grid, 3 * b), load(grid, 3 * b + 1), load(grid, 3 * b + 2)
-
-
-@jitable
-def clip(v, low, high):
-    """`v` within [low, high]; NaN stays NaN."""
-    v = low if v < low else v
-    return high if v > high else v
-
-
-@jitable
-def reflect(places, size, align_corners):
-    """Mirrored at 0 and size - 1, or at -1/2 and size - 1/2. Exact up to the final addition, for every finite place."""
-    number = places.dtype.type
-    low, span = (number(0), number(size - 1)) if align_corners else (number(-0.5), number(size))
-    twice, far = span + span, 0
-    for b in range(places.size):
-        d = abs(places[b] - low)
-        places[b] = d
-        far += 0 if d < twice else 1
-    if far > 0:
-        for b in range(places.size):
-            if not places[b] < twice:
-                places[b] = np.fmod(places[b], twice) if span > 0 else places[b] * number(0)
-    for b in range(places.size):
-        d = places[b]
-        places[b] = (twice - d if d > span else d) + low
 
 
 @jitable
@@ -347,16 +265,3 @@ def combine(index, weight, g, offsets, weights):
                     offsets[found], weights[found] = row + index[last, k], row_weight * weight[last, k]
                     found += 1
     return found
-
-
-@jitable
-def pad_index(k, size, padding_mode, align_corners):
-    """The pixel that stands for pixel `k` of an axis, -1 if none does."""
-    if k < -2 * size - 4:
-        return -1
-    if padding_mode == BORDER:
-        return min(max(k, 0), size - 1)
-    if padding_mode == REFLECTION:
-        k %= max(1, 2 * (size - align_corners))
-        return k if k < size else 2 * size - 1 - align_corners - k
-    return k if 0 <= k < size else -1

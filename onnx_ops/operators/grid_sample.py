@@ -40,7 +40,7 @@ NEAREST, LINEAR, CUBIC = range(3)
 KERNELS = (kernels.nearest, kernels.linear, kernels.cubic)
 MODES = {"nearest": NEAREST, "bilinear": LINEAR, "bicubic": CUBIC}
 NEWER_MODES = {**MODES, "linear": LINEAR, "cubic": CUBIC}
-PADDING_MODES = ("zeros", "border", "reflection")  # in the order of kernels.ZEROS, BORDER, REFLECTION
+PADDING_MODES = ("zeros", "border", "reflection")  # in the order of kernels/coordinates.py
 WORK = 2**13  # outputs computed by one tile, some 10 us
 
 PARAMETERS = words(mode=None, padding_mode=None, align_corners=None, axes=None)
