@@ -139,11 +139,13 @@ def place(p, count, g, offsets, base, weight):
         places, size, at, d = p[i][:count], g.image[i], base[:count], weight[i, taps - 1][:count]
         last = size - taps
         for b in range(places.size):
-            k = np.int64(np.floor(places[b])) + offsets[0]
-            k = 0 if k < 0 else k
+            whole = np.floor(places[b])
+            first = np.int64(whole) + offsets[0]
+            k = 0 if first < 0 else first
             k = last if k > last else k
             at[b] = at[b] * size + k if i > 0 else k
-            d[b] = number(places[b] - p.dtype.type(k))
+            # The fraction, and by how much the neighbours had to move.
+            d[b] = number(places[b] - whole) + number(first - k)
         if len(offsets) == 2:
             left = weight[i, 0][:count]
             for b in range(left.size):
@@ -154,12 +156,11 @@ def place(p, count, g, offsets, base, weight):
             w0, w1, w2 = weight[i, 0][:count], weight[i, 1][:count], weight[i, 2][:count]
             outside = 0
             for b in range(w1.size):
-                f = d[b] - one
+                f = d[b]
                 outside += not ((f >= zero) & (f < one))
                 w1[b], w2[b] = cubic_middle(f), cubic_middle(one - f)
             for b in range(w0.size):
-                f = d[b] - one
-                w0[b], d[b] = cubic_end(f), cubic_end(one - f)
+                w0[b], d[b] = cubic_end(d[b]), cubic_end(one - d[b])
             if outside > 0:
                 bring_inside(places, i, g, base, weight[i])
 
