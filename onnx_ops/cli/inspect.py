@@ -124,7 +124,8 @@ def constant_of(node):
 
 def finding(model, imports, node, inputs, path):
     operator = declared(node)
-    attributes = {a.name: plain(helper.get_attribute_value(a)) for a in node.attribute}
+    given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    attributes = {name: plain(value) for name, value in given.items()}
     shown = [{"name": v.name, "type": v.type, "shape": v.shape} for v in inputs]
     title = operator.title if operator else f"{node.domain}.{node.op_type}".removeprefix(".")
     made = Finding(node.name or node.output[0], title, path, attributes, shown)
@@ -139,7 +140,7 @@ def finding(model, imports, node, inputs, path):
         domain = operator.domain or "ai.onnx"
         made.problems.append(f"{domain} has it from version {operator.versions[0]} on, the model imports {version}")
     made.problems += misspelt(operator, attributes)
-    refused, sample = check(operator, {a.name: attributes.get(a.name) for a in operator.attributes}, inputs)
+    refused, sample = check(operator, {a.name: given.get(a.name) for a in operator.attributes}, inputs)
     made.problems += refused
     made.builtin = builtin(model, node, inputs, None if made.problems else sample)
     return made

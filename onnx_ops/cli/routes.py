@@ -37,11 +37,12 @@ class Route:
         if profile:
             options.enable_profiling, options.profile_file_prefix = True, str(profile)
         model = model if isinstance(model, bytes) else str(model)
-        cpu = ["CPUExecutionProvider"]
+        # There is nothing to fall back to, and ONNX Runtime would print that it does.
+        settings = {"providers": ["CPUExecutionProvider"], "enable_fallback": False}
         if route == "builtin":
-            self.session = ort.InferenceSession(model, options, cpu)
+            self.session = ort.InferenceSession(model, options, **settings)
         else:
-            self.session = onnx_ops.InferenceSession(model, options, cpu, backend=route)
+            self.session = onnx_ops.InferenceSession(model, options, backend=route, **settings)
         self.inputs = {i.name: (_element_type(i.type), i.shape) for i in self.session.get_inputs()}
         self.outputs = [o.name for o in self.session.get_outputs()]
         self.run = self._run_session
