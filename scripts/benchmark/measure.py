@@ -1,7 +1,7 @@
 """Timing: all runtimes take turns on the same inputs, after their results have been compared.
 
 A ratio is the median of the ratios within a turn. Between two runtimes there is a pause, since the threads of the last
-one go on spinning for a while; a call that is not timed wakes those of the next one.
+one go on spinning for a while; calls that are not timed wake those of the next one.
 """
 
 import functools
@@ -20,7 +20,7 @@ import onnx_ops
 
 from .limit import limit
 
-PAUSE = 0.03  # seconds until a runtime's threads have stopped spinning
+PAUSE, PATIENCE = 0.01, 1.0  # seconds in which no thread must have spun; and for which that is waited for at most
 WAKE = 5e-3  # seconds until they run, each on its own core: the system moves them at its next tick, 4 ms or sooner
 SHORT, LONG = 2e-3, 0.05  # seconds: shorter runs are timed many at once, longer ones are not woken for
 SPEED_UP = 5e-4  # seconds from which one thread is measured, too
@@ -175,6 +175,16 @@ def same(got, expected, dtype):
     return np.mean(abs(got.astype(wide) - expected.astype(wide)) > TOLERANCE[dtype]) < FEW
 
 
+def rest():
+    """Sleep until the threads of the last runtime have stopped spinning."""
+    until = time.perf_counter() + PATIENCE
+    spun = PAUSE
+    while spun > PAUSE / 10 and time.perf_counter() < until:
+        before = time.process_time()
+        time.sleep(PAUSE)
+        spun = time.process_time() - before
+
+
 def seconds(call):
     """Of one call, right after some that wake the runtime's threads."""
     count, began = 0, time.perf_counter()
@@ -199,7 +209,7 @@ def measure(cases, group, threads, runtimes, turns, budget):
             break
         for row in rows:
             for calls in row.calls.values():
-                time.sleep(PAUSE)
+                rest()
                 for column, call in calls.items():
                     row.seconds.setdefault(column, []).append(seconds(call))
     for row in rows:
