@@ -36,7 +36,7 @@ _CALL = [
     ("size", np.int64, (_SLOTS,)),
     ("rank", np.int64, (_SLOTS,)),
     ("shape", np.int64, (_SLOTS, MAX_RANK)),
-    ("scratch", np.int64, (2,)),
+    ("scratch", np.int64, (3,)),
 ]
 PATIENCE = 1.0  # seconds of compiling after which users are told
 expected = ContextVar("expected", default=False)  # whether they know

@@ -46,7 +46,10 @@ OFFSETS = {
     "SetSymbolicDimensions": 2168,  # (OrtTensorTypeAndShapeInfo*, char** names, size_t count)
     # (OrtKernelContext*, void (*fn)(void*, size_t), size_t total, size_t num_batch, void*); num_batch 0: ORT decides
     "KernelContext_ParallelFor": 2192,
+    # (OrtValue*, enum* out, int64_t** shape out, size_t* rank out), borrowed
+    "GetTensorElementTypeAndShapeDataReference": 3312,
 }
+NEWER = {"GetTensorElementTypeAndShapeDataReference": 24}  # since API_VERSION: the table's version that has them
 
 FAIL, INVALID_ARGUMENT = 1, 2  # OrtErrorCode
 
@@ -75,12 +78,16 @@ class Api:
 
     def __init__(self, base, version=API_VERSION):
         """`base`: address of the OrtApiBase that ONNX Runtime hands to RegisterCustomOps."""
-        get_api = C.CFUNCTYPE(C.c_void_p, C.c_uint32)(C.cast(base, C.POINTER(C.c_void_p))[0])
-        self.table = get_api(version)
+        get_api, get_version = C.cast(base, C.POINTER(C.c_void_p))[:2]
+        self.table = C.CFUNCTYPE(C.c_void_p, C.c_uint32)(get_api)(version)
         if not self.table:
             raise Error("onnx_ops needs ONNX Runtime 1.17 or newer")
+        self.version = int(C.CFUNCTYPE(C.c_char_p)(get_version)().split(b".")[1])  # of 1.x.y
 
     def address(self, name):
+        """Of the function; 0 where this ONNX Runtime doesn't have it."""
+        if self.version < NEWER.get(name, 0):
+            return 0
         return C.cast(self.table + OFFSETS[name], C.POINTER(C.c_void_p))[0]
 
     def raw(self, name, *args):

@@ -41,15 +41,24 @@ def compute():
             if status != 0:
                 return status
             value = c.scratch[0]
-            status = ccall(s.GetTensorTypeAndShape, (value, at + scratch_at))
-            if status != 0:
-                return status
-            info = c.scratch[0]
-            ccall(s.GetDimensionsCount, (info, at + scratch_at))
-            rank = c.scratch[0]
-            if rank <= MAX_RANK:
-                ccall(s.GetDimensions, (info, at + shape_at + row * k, rank))
-            ccall(s.ReleaseTensorTypeAndShapeInfo, (info,))
+            if s.GetTensorElementTypeAndShapeDataReference != 0:
+                out = at + scratch_at
+                status = ccall(s.GetTensorElementTypeAndShapeDataReference, (value, out, out + 8, out + 16))
+                if status != 0:
+                    return status
+                rank = c.scratch[2]
+                for a in range(min(rank, MAX_RANK)):
+                    c.shape[k][a] = carray(pointer(c.scratch[1]), (rank,), np.int64)[a]
+            else:
+                status = ccall(s.GetTensorTypeAndShape, (value, at + scratch_at))
+                if status != 0:
+                    return status
+                info = c.scratch[0]
+                ccall(s.GetDimensionsCount, (info, at + scratch_at))
+                rank = c.scratch[0]
+                if rank <= MAX_RANK:
+                    ccall(s.GetDimensions, (info, at + shape_at + row * k, rank))
+                ccall(s.ReleaseTensorTypeAndShapeInfo, (info,))
             status = ccall(s.GetTensorMutableData, (value, at + data_at + 8 * k))
             if status != 0:
                 return status

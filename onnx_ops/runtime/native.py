@@ -28,7 +28,8 @@ from .execute import compiled, explain, have_numba, run_reference, seen
 POINTER = C.c_void_p
 API = (
     "KernelContext_GetInput KernelContext_GetOutput GetTensorTypeAndShape GetDimensionsCount GetDimensions "
-    "ReleaseTensorTypeAndShapeInfo GetTensorMutableData KernelContext_ParallelFor"
+    "ReleaseTensorTypeAndShapeInfo GetTensorElementTypeAndShapeDataReference GetTensorMutableData "
+    "KernelContext_ParallelFor"
 ).split()
 # What a kernel keeps: addresses, then the operator's parameters. `values` is, for each input, 0 where the plan wants
 # its shape, else the bytes of one of its values.

@@ -153,6 +153,12 @@ class InferenceSession(ort.InferenceSession):
             return super().run_with_ort_values(output_names, {**input_dict_ort_values, **more}, run_options)
 
     def run_with_iobinding(self, iobinding, run_options=None):
+        if not self._lowered:  # without the context, which small calls would feel
+            try:
+                return super().run_with_iobinding(iobinding, run_options)
+            except Exception as error:
+                _NATIVE_RUN.__exit__(type(error), error, None)
+                raise
         with self._watched() as more:
             for name, value in more.items():
                 iobinding.bind_cpu_input(name, value)
