@@ -20,24 +20,13 @@ def storage(values, dtype):
     return values.astype(kind).view(dtypes.TABLE[dtype].storage)
 
 
-@njit(**FLAGS)
-def together(*arguments):
-    vectors.blend(*arguments)
+def compiled(function):
+    return njit(**FLAGS)(lambda *arguments: function(*arguments))
 
 
-@njit(**FLAGS)
-def plainly(*arguments):
-    vectors.blend_plainly(*arguments)
-
-
-@njit(**FLAGS)
-def interleaved(*arguments):
-    vectors.interleave(*arguments)
-
-
-@njit(**FLAGS)
-def interleaved_plainly(*arguments):
-    vectors.interleave_plainly(*arguments)
+together, plainly = map(compiled, (vectors.blend, vectors.blend_plainly))
+interleaved, interleaved_plainly = map(compiled, (vectors.interleave, vectors.interleave_plainly))
+added, added_plainly = map(compiled, (vectors.add_runs, vectors.add_runs_plainly))
 
 
 @pytest.mark.parametrize("wide", [False, True])
@@ -52,10 +41,23 @@ def test_interleave(dtype, wide):
         else:
             source[: values.size] = values
         got, expected = storage(np.zeros((2, size)), dtype)
-        interleaved(source, pitch, stride, got)
-        interleaved_plainly(source, pitch, stride, expected)
+        interleaved(source, pitch, stride, size // stride, got)
+        interleaved_plainly(source, pitch, stride, size // stride, expected)
         assert got.tobytes() == expected.tobytes()
         assert got.tobytes() != storage(np.zeros(size), dtype).tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int8", "bool"])
+def test_add_runs(dtype):
+    rng, pitch, out_pitch = np.random.default_rng(0), 41, 43
+    x = storage(rng.integers(0, 2, 4 * pitch) if dtype == "bool" else rng.standard_normal(4 * pitch) * 9, dtype)
+    kind = np.float32 if dtype in ("float16", "bfloat16") else x.dtype
+    for count in (-1, 0, 1, 2, 3, 4, 7, 8, 15, 31, 40):
+        got, expected = np.zeros((2, 4 * out_pitch), kind)
+        added(x, 1, pitch, 3, count, got, 2, out_pitch)
+        added_plainly(x, 1, pitch, 3, count, expected, 2, out_pitch)
+        assert got.tobytes() == expected.tobytes()
+        assert (got != 0).any() == (count > 0)
 
 
 @pytest.mark.parametrize("add", [False, True])

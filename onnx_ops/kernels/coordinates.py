@@ -3,12 +3,12 @@
 import numpy as np
 
 from .elements import load
-from .jit import jitable
+from .jit import BORROW, jitable
 
 ZEROS, BORDER, REFLECTION = 0, 1, 2
 
 
-@jitable
+@jitable(**BORROW)
 def coordinates(grid, start, points, count, g, p, cubic):
     """p[axis, b]: pixel coordinates of `count` points, padded (except for cubic) and within reach of an integer.
 
@@ -51,7 +51,7 @@ def coordinates(grid, start, points, count, g, p, cubic):
             places[b] = v if v <= high else high
 
 
-@jitable
+@jitable(**BORROW)
 def split(grid, p):
     """The grid's columns, which list the axes backwards, as rows; written out so that the strides are known."""
     if p.shape[0] == 2:
@@ -71,7 +71,7 @@ def clip(v, low, high):
     return high if v > high else v
 
 
-@jitable
+@jitable(**BORROW)
 def reflect(places, size, align_corners):
     """Mirrored at 0 and size - 1, or at -1/2 and size - 1/2. Exact up to the final addition, for every finite place."""
     number = places.dtype.type

@@ -37,5 +37,7 @@ def empty_sums(array, shape):
 
 
 def sums(array, scratch):
-    """Where to add up what the array is to hold: in the array itself if it can hold sums, else in `scratch`."""
+    """Where to add up what the array is to hold: in the array itself if it can hold sums, else in `scratch`.
+
+    For functions that borrow their arrays (jit.py)."""
     return array

@@ -9,7 +9,7 @@ from numba import config, types
 from numba.extending import intrinsic, overload, register_jitable
 
 from . import elements
-from .jit import FLAGS
+from .jit import BORROW, FLAGS
 
 
 def _reinterpret(source, target, through):
@@ -142,6 +142,6 @@ def _(array, shape):
     return lambda array, shape: np.empty(shape, array.dtype)
 
 
-@overload(elements.sums)
+@overload(elements.sums, jit_options=BORROW)
 def _(array, scratch):
     return (lambda array, scratch: scratch) if _kind(array) else (lambda array, scratch: array)

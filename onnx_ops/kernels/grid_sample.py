@@ -10,7 +10,7 @@ import numpy as np
 
 from .coordinates import ZEROS, coordinates, pad_index
 from .elements import empty_sums, is_wide, load, store, sums, zero
-from .jit import REORDER, jitable
+from .jit import BORROW, REORDER, jitable
 from .vectors import GROUP, blend
 
 BLOCK = 512
@@ -18,9 +18,12 @@ BLOCK = 512
 
 @jitable
 def nearest(x, grid, g, tile, out):
+    copy_nearest(x, grid, g, empty_sums(grid, (g.axes, BLOCK)), np.empty(BLOCK, np.int64), tile, out)
+
+
+@jitable(**BORROW)
+def copy_nearest(x, grid, g, p, base, tile, out):
     pixels = image_size(g)
-    p = empty_sums(grid, (g.axes, BLOCK))
-    base = np.empty(BLOCK, np.int64)
     for unit in range(g.units * tile // g.tiles, g.units * (tile + 1) // g.tiles):
         n, first, images, count = part(g, unit)
         total = images * count
@@ -37,7 +40,7 @@ def nearest(x, grid, g, tile, out):
                     store(target, b, v if k >= 0 else zero(out))
 
 
-@jitable
+@jitable(**BORROW)
 def place_nearest(p, count, g, base):
     """base[b]: the pixel of the image that point b reads, or -1."""
     for i in range(g.axes):
@@ -48,7 +51,7 @@ def place_nearest(p, count, g, base):
             at[b] = before * size + k if (before >= 0) & (k >= 0) & (k < size) else -1
 
 
-@jitable
+@jitable(**BORROW)
 def shift_images(base, images, count, pitch):
     """Offsets of `count` points in each of several images, `pitch` elements apart: from the first image; -1 stays."""
     for m in range(1, images):
@@ -70,15 +73,21 @@ def cubic(x, grid, g, tile, out):
 @jitable
 def interpolate(x, grid, g, offsets, tile, out):
     """`offsets`: of an axis' taps from the coordinate's floor. How many there are is known when this is compiled."""
+    taps = len(offsets)
+    p, base = empty_sums(grid, (g.axes, BLOCK)), np.empty(BLOCK, np.int64)
+    weight = empty_sums(out, (g.axes, taps, BLOCK))
+    row_weight = empty_sums(out, (taps if g.axes == 3 else 1, taps, BLOCK))
+    add_up(x, grid, g, offsets, p, base, weight, row_weight, empty_sums(out, BLOCK), tile, out)
+
+
+@jitable(**BORROW)
+def add_up(x, grid, g, offsets, p, base, weight, row_weight, values, tile, out):
     pixels, taps, width = image_size(g), len(offsets), g.image[g.axes - 1]
-    planes, plane, fits = 1, 0, True
+    planes, plane, fits, across = 1, 0, True, weight[g.axes - 1]
     if g.axes == 3:
         planes, plane = taps, g.image[1] * width
     for i in range(g.axes):
         fits &= g.image[i] >= taps
-    p, base = empty_sums(grid, (g.axes, BLOCK)), np.empty(BLOCK, np.int64)
-    weight, row_weight = empty_sums(out, (g.axes, taps, BLOCK)), empty_sums(out, (planes, taps, BLOCK))
-    values, across = empty_sums(out, BLOCK), weight[g.axes - 1]
     for unit in range(g.units * tile // g.tiles, g.units * (tile + 1) // g.tiles):
         n, first, images, count = part(g, unit)
         total = images * count
@@ -130,7 +139,7 @@ def image_size(g):
     return pixels
 
 
-@jitable
+@jitable(**BORROW)
 def place(p, count, g, offsets, base, weight):
     """weight[axis, tap, b] of neighbours that exist, the first of which is the pixel at `base[b]`."""
     number, taps = weight.dtype.type, len(offsets)
@@ -165,11 +174,10 @@ def place(p, count, g, offsets, base, weight):
                 bring_inside(places, i, g, base, weight[i])
 
 
-@jitable
+@jitable(**BORROW)
 def bring_inside(places, i, g, base, weight):
     """Of cubic's taps outside of the image along axis i: add their weights to those of the pixels they stand for."""
     number, size = weight.dtype.type, g.image[i]
-    moved = empty_sums(weight, 4)
     for b in range(places.size):
         whole = np.floor(places[b])
         k = np.int64(whole) - 1
@@ -182,7 +190,7 @@ def bring_inside(places, i, g, base, weight):
                     first = j
                 weight[t, b] = number(0)
             base[b] += first
-            axis_weights(number(places[b] - whole), moved)
+            moved = cubic_weights(number(places[b] - whole))
             for t in range(4):
                 j = pad_index(k + t, size, g.padding_mode, g.align_corners)
                 if j >= 0:
@@ -202,17 +210,21 @@ def cubic_end(f):
 
 
 @jitable
+def cubic_weights(f):
+    """Of the four taps, for the fraction f of a coordinate."""
+    return cubic_end(f), cubic_middle(f), cubic_middle(type(f)(1) - f), cubic_end(type(f)(1) - f)
+
+
+@jitable
 def axis_weights(f, weight):
     """The taps' weights along one axis for the fraction f of a coordinate."""
-    one = type(f)(1)
     if weight.size == 2:
-        weight[0], weight[1] = one - f, f
+        weight[0], weight[1] = type(f)(1) - f, f
     else:
-        weight[0], weight[1] = cubic_end(f), cubic_middle(f)
-        weight[2], weight[3] = cubic_middle(one - f), cubic_end(one - f)
+        weight[0], weight[1], weight[2], weight[3] = cubic_weights(f)
 
 
-@jitable(**REORDER)
+@jitable(**REORDER | BORROW)
 def all_finite(values):
     zero = values.dtype.type(0)
     total = zero

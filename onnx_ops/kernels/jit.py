@@ -16,8 +16,13 @@ FLAGS = {"error_model": "numpy"}
 FUSE = {"fastmath": {"contract"}}
 # Lets a sum be added up in any order, many lanes at a time. Only where the order can't be seen in the result.
 REORDER = {"fastmath": {"reassoc"}}
-# What only calls from Python and C need: marked functions are called by compiled code.
-INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+# Arrays are borrowed from the caller, not counted: what a slice costs is then nothing, instead of two atomic additions.
+# Nothing can be allocated. For the loops, with arrays that the functions around them allocate; an array can be returned
+# to functions of the same kind only, since others would release it.
+BORROW = {"_nrt": False}
+# What only calls from Python and C need, marked functions do without: they are called by compiled code. They count
+# references, whoever calls them: Numba would otherwise take that from the caller.
+INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "_nrt": True}
 
 marked: list = []  # (function, flags) of those that Numba has not been told of yet
 

@@ -1,4 +1,4 @@
-"""The two inner loops that LLVM makes little of by itself, one element at a time; at full width: vectors_numba.py.
+"""The inner loops that LLVM makes little of by itself, one element at a time; at full width: vectors_numba.py.
 
 Blend, for interpolation: weighted sums over the neighbours of many points,
 
@@ -6,16 +6,20 @@ Blend, for interpolation: weighted sums over the neighbours of many points,
 
 for r, k < taps: 2 or 4. The k are neighbours in memory, and loaded together.
 
+Add runs, for Col2Im: rows too short for LLVM, which adds their last 31 elements one by one,
+
+    out[pixel + l * out_pitch + b] += x[first + l * pitch + b]    for l < rows and b < count.
+
 Interleave, for strides: target[q * stride + r] = lanes[r * pitch + q], a transposition.
 """
 
-from .elements import load, store
-from .jit import FUSE, jitable
+from .elements import load, plus, store
+from .jit import BORROW, FUSE, jitable
 
 GROUP = 16  # points: there must be room for a multiple of it along b, and a valid base
 
 
-@jitable(**FUSE)
+@jitable(**FUSE | BORROW)
 def blend_plainly(source, base, pitch, row_weight, weight, offsets, add, target):
     """`offsets` has a member for each k; with `add`, the sums are added to the target."""
     number = weight.dtype.type
@@ -33,14 +37,27 @@ def blend(source, base, pitch, row_weight, weight, offsets, add, target):
     blend_plainly(source, base, pitch, row_weight, weight, offsets, add, target)
 
 
-@jitable
-def interleave_plainly(lanes, pitch, stride, target):
-    whole = target.size // stride
+@jitable(**BORROW)
+def add_runs_plainly(x, first, pitch, rows, count, out, pixel, out_pitch):
+    for _ in range(rows if count > 0 else 0):
+        values, pixels = x[first : first + count], out[pixel : pixel + count]
+        for b in range(count):
+            pixels[b] = plus(pixels[b], load(values, b))
+        first += pitch
+        pixel += out_pitch
+
+
+def add_runs(x, first, pitch, rows, count, out, pixel, out_pitch):
+    add_runs_plainly(x, first, pitch, rows, count, out, pixel, out_pitch)
+
+
+@jitable(**BORROW)
+def interleave_plainly(lanes, pitch, stride, count, target):
     for r in range(stride):
-        a = lanes[r * pitch :][:whole]
-        for q in range(whole):
+        a = lanes[r * pitch :][:count]
+        for q in range(count):
             store(target, q * stride + r, load(a, q))
 
 
-def interleave(lanes, pitch, stride, target):
-    interleave_plainly(lanes, pitch, stride, target)
+def interleave(lanes, pitch, stride, count, target):
+    interleave_plainly(lanes, pitch, stride, count, target)

@@ -10,7 +10,7 @@ from numba.extending import intrinsic, models, overload, register_jitable, regis
 
 from . import vectors
 from .elements_numba import HALF, I16, I32, has_half_instructions
-from .jit import BOUNDSCHECK, FLAGS, FUSE, INNER
+from .jit import BORROW, BOUNDSCHECK, FLAGS, FUSE, INNER
 
 WORD = ir.IntType(64)
 BYTES = 32  # of a vector of sums
@@ -257,7 +257,7 @@ def plus(typing, a, b):
     return a(a, b), codegen
 
 
-@register_jitable(**FLAGS, **INNER)
+@register_jitable(**FLAGS | INNER | BORROW)
 def column(source, start, pitch, row_weight, b):
     """The weighted sum over four rows, for each of four neighbours, of point b."""
     row = four(source, start)
@@ -307,15 +307,52 @@ def fourfold(source, base, pitch, row_weight, weight, offsets, add, target):
         put(target, b, total)
 
 
-@overload(vectors.blend, jit_options=FLAGS | INNER | FUSE)
+@overload(vectors.blend, jit_options=FLAGS | INNER | BORROW | FUSE)
 def _(source, base, pitch, row_weight, weight, offsets, add, target):
     if BOUNDSCHECK or needs_library(source):
         return vectors.blend_plainly
     return {2: pairwise, 4: fourfold}[len(offsets)]
 
 
-@overload(vectors.interleave, jit_options=FLAGS | INNER)
-def _(lanes, pitch, stride, target):
+@intrinsic
+def add_vector(typing, source, i, target, j, lanes):
+    """target[j + b] += source[i + b] for b < lanes (a literal)"""
+
+    def codegen(context, builder, signature, values):
+        data, into = (address(context, builder, signature, values, k) for k in (0, 2))
+        new, old = (load_vector(builder, *at, lanes.literal_value) for at in ((data, values[1]), (into, values[3])))
+        store_vector(builder, into, values[3], builder.fadd(old, widen(builder, new, source)))
+        return context.get_dummy_value()
+
+    if isinstance(lanes, types.IntegerLiteral):
+        return types.void(source, i, target, j, lanes), codegen
+    return None
+
+
+@overload(vectors.add_runs, jit_options=FLAGS | INNER | BORROW)
+def _(x, first, pitch, rows, count, out, pixel, out_pitch):
+    if BOUNDSCHECK or not isinstance(out.dtype, types.Float) or needs_library(x):
+        return vectors.add_runs_plainly
+
+    def add_runs(x, first, pitch, rows, count, out, pixel, out_pitch):
+        whole = count // 8 * 8
+        for _ in range(rows if count > 0 else 0):
+            for b in range(0, whole, 8):
+                add_vector(x, first + b, out, pixel + b, 8)
+            if count & 4:
+                add_vector(x, first + whole, out, pixel + whole, 4)
+            if count & 2:
+                add_vector(x, first + whole + (count & 4), out, pixel + whole + (count & 4), 2)
+            if count & 1:
+                add_vector(x, first + count - 1, out, pixel + count - 1, 1)
+            first += pitch
+            pixel += out_pitch
+
+    return add_runs
+
+
+@overload(vectors.interleave, jit_options=FLAGS | INNER | BORROW)
+def _(lanes, pitch, stride, count, target):
     if (
         BOUNDSCHECK
         or isinstance(target.dtype, types.Complex)
@@ -323,18 +360,18 @@ def _(lanes, pitch, stride, target):
     ):
         return vectors.interleave_plainly
 
-    def interleave(lanes, pitch, stride, target):
-        whole = target.size // stride
-        at_once = 8 if stride == 2 else 4
-        if whole < at_once or (stride != 2 and stride % 4 != 0):
-            vectors.interleave_plainly(lanes, pitch, stride, target)
-            return
-        for begin in range(0, whole, at_once):
-            q = min(begin, whole - at_once)  # the last ones overlap those before
-            if stride == 2:
-                zip_elements(lanes, q, pitch, target, q * stride)
-            else:
+    def interleave(lanes, pitch, stride, count, target):
+        # The last vectors overlap those before. Steps are constants: ranges divide by them.
+        if stride == 2 and count >= 8:
+            for begin in range(0, count, 8):
+                q = min(begin, count - 8)
+                zip_elements(lanes, q, pitch, target, q * 2)
+        elif stride % 4 == 0 and count >= 4:
+            for begin in range(0, count, 4):
+                q = min(begin, count - 4)
                 for r in range(0, stride, 4):
                     transpose_elements(lanes, r * pitch + q, pitch, target, q * stride + r, stride)
+        else:
+            vectors.interleave_plainly(lanes, pitch, stride, count, target)
 
     return interleave
