@@ -2,7 +2,6 @@
 
 import functools
 import re
-from importlib import metadata
 
 from .errors import OpError
 
@@ -12,6 +11,8 @@ _AT_LEAST = re.compile(r"([\w.-]+?)>=([\d.]+)$")
 @functools.cache
 def check():
     """Raise OpError if an installed package is older than this distribution's metadata asks for."""
+    from importlib import metadata  # takes as long as the rest of `import onnx_ops`
+
     try:
         required = metadata.requires("onnx-ops") or ()
     except metadata.PackageNotFoundError:  # run from a checkout

@@ -1,12 +1,11 @@
 """Something to do right after another module has been imported, without importing it."""
 
-import importlib.abc
 import importlib.util
 import sys
 
 
-class OnImport(importlib.abc.MetaPathFinder):
-    """Calls `action` once `name` has been imported, now if it has been already."""
+class OnImport:
+    """Calls `action` once `name` has been imported, now if it has been already. A finder of `sys.meta_path`."""
 
     def __init__(self, name, action):
         self.name, self.action = name, action
