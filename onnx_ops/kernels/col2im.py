@@ -33,16 +33,19 @@ def col2im(x, g, tile, out):
 
 @jitable(**BORROW)
 def add_up(x, g, lane, aside, scratch, runs, leads, tile, out):
-    """`lane`: elements of a lane, 0 without lanes."""
-    last, leading, in_lanes = g.axes - 1, g.axes - 2, lane > 0
+    """All bands of a tile. `lane`: the pitch of lanes, 0 without; `aside`: whether sums wait in the scratch."""
+    last, leading = g.axes - 1, g.axes - 2
     height, width, stride = g.image[leading], g.image[last], g.strides[last]
-    k_y, k_x, counts_y, counts_x = g.block[leading], g.block[last], g.counts[leading], g.counts[last]
-    k_leading, blocks = 1, counts_y * counts_x
+    k_leading, counts, blocks = 1, g.counts[leading] * g.counts[last], 1
     for a in range(leading):
         k_leading *= g.block[a]
         blocks *= g.counts[a]
-    target, pitch = sums(out, scratch), g.band_x if aside else width
-    low, high, start, p, k = runs[0], runs[1], runs[2], leads[0], leads[1]
+    blocks *= counts
+    positions, in_place = g.block[leading] * g.block[last], scratch.size == 0
+    clear = in_place and not covered(g)
+    # A row of sums, and from one block's pixel to the next one's.
+    pitch, step = (stride * lane, 1) if lane > 0 else (g.band_x if aside else width, stride)
+    target, p, k = scratch if lane > 0 else sums(out, scratch), leads[0], leads[1]
 
     # Units are shared out without forming units * tile, which could overflow.
     units = g.planes * g.bands_y * g.bands_x
@@ -56,60 +59,89 @@ def add_up(x, g, lane, aside, scratch, runs, leads, tile, out):
         y_end = min(y_begin + g.band_y, height)
         plane = unit // (g.bands_x * g.bands_y)
         if x_begin != x_known:
-            for j in range(k_x):
-                low[j], high[j], start[j] = run(g, last, j, x_begin, x_end)
-                if in_lanes:
-                    start[j] = start[j] % stride * lane + start[j] // stride
+            find_runs(g, x_begin, x_end, lane, runs)
             x_known, whole = x_begin, (x_end - x_begin) // stride
         corner = (plane * height + y_begin) * width + x_begin
-        corner_of_sums = 0 if aside else corner
         scratch[:] = 0
-        if not aside and not in_lanes:
-            for y in range(y_end - y_begin):
-                row = out[corner + y * width :][: x_end - x_begin]
-                for b in range(row.size):
-                    store(row, b, zero(out))
+        for y in range(y_end - y_begin if clear else 0):
+            row = out[corner + y * width :][: x_end - x_begin]
+            for b in range(row.size):
+                store(row, b, zero(out))
         for a in range(leading - 1, -1, -1):
             p[a], k[a] = plane % g.image[a], 0
             plane //= g.image[a]
         for lead in range(k_leading):
             block = hit(g, p, k)
-            for i in range(k_y if block >= 0 else 0):
-                y_low, y_high, y_start = run(g, leading, i, y_begin, y_end)
-                source = ((plane * k_leading + lead) * k_y + i) * k_x * blocks + block * counts_y * counts_x
-                rows, row_step = y_high - y_low, g.strides[leading]
-                source += y_low * counts_x
-                for j in range(k_x if rows > 0 and not g.tiled else 0):
-                    count, first = high[j] - low[j], source + j * blocks + low[j]
-                    pixel = corner_of_sums + y_start * pitch + start[j]
-                    if in_lanes:
-                        pixel = y_start * stride * lane + start[j]
-                        add_runs(x, first, counts_x, rows, count, scratch, pixel, row_step * stride * lane)
-                    elif stride == 1:
-                        add_runs(x, first, counts_x, rows, count, target, pixel, row_step * pitch)
-                    else:
-                        for l in range(rows):
-                            for b in range(count):
-                                at = pixel + l * row_step * pitch + b * stride
-                                target[at] = plus(target[at], load(x, first + l * counts_x + b))
-                for l in range(rows if g.tiled else 0):
-                    pixel = corner + (y_start + l * row_step) * width
-                    interleave(x[source + l * counts_x :], blocks, stride, whole, out[pixel:])
+            first = (plane * k_leading + lead) * positions * blocks + block * counts
+            if block >= 0 and g.tiled:
+                copy_blocks(x, first, blocks, g, y_begin, y_end, whole, out[corner:])
+            elif block >= 0:
+                add_blocks(x, first, blocks, g, y_begin, y_end, runs, step, target, corner if in_place else 0, pitch)
             for a in range(leading - 1, -1, -1):
                 k[a] += 1
                 if k[a] < g.block[a]:
                     break
                 k[a] = 0
-        for y in range(y_end - y_begin if in_lanes or aside else 0):
-            row = out[corner + y * width :][: x_end - x_begin]
+        for y in range(0 if in_place else y_end - y_begin):
+            row, found = out[corner + y * width :][: x_end - x_begin], scratch[y * pitch :]
             if aside:
                 for b in range(row.size):
-                    store(row, b, scratch[y * pitch + b])
+                    store(row, b, found[b])
             else:
-                lanes = scratch[y * stride * lane :]
-                interleave(lanes, lane, stride, whole, row)
+                interleave(found, lane, stride, whole, row)
                 for r in range(row.size - whole * stride):
-                    store(row, whole * stride + r, lanes[r * lane + whole])
+                    store(row, whole * stride + r, found[r * lane + whole])
+
+
+@jitable(**BORROW)
+def add_blocks(x, first, blocks, g, y_begin, y_end, runs, step, target, at, pitch):
+    """Everything of one position of the leading axes: for every (i, j), runs along y of runs along x."""
+    last, leading = g.axes - 1, g.axes - 2
+    k_x, counts_x, row_pitch = g.block[last], g.counts[last], g.strides[leading] * pitch
+    low, high, start = runs[0], runs[1], runs[2]
+    for i in range(g.block[leading]):
+        y_low, y_high, y_start = run(g, leading, i, y_begin, y_end)
+        for j in range(k_x if y_low < y_high else 0):
+            source, pixel = first + (i * k_x + j) * blocks + y_low * counts_x + low[j], at + y_start * pitch + start[j]
+            if step == 1:
+                add_runs(x, source, counts_x, y_high - y_low, high[j] - low[j], target, pixel, row_pitch)
+            else:
+                for l in range(y_high - y_low):
+                    for b in range(high[j] - low[j]):
+                        t = pixel + l * row_pitch + b * step
+                        target[t] = plus(target[t], load(x, source + l * counts_x + b))
+
+
+@jitable(**BORROW)
+def copy_blocks(x, first, blocks, g, y_begin, y_end, count, out):
+    """The same where blocks tile the image: every pixel is written once. `out` begins at the band."""
+    last, leading = g.axes - 1, g.axes - 2
+    for i in range(g.block[leading]):
+        y_low, y_high, y_start = run(g, leading, i, y_begin, y_end)
+        for l in range(y_high - y_low):
+            row = x[first + i * g.block[last] * blocks + (y_low + l) * g.counts[last] :]
+            pixel = (y_start + l * g.strides[leading]) * g.image[last]
+            interleave(row, blocks, g.strides[last], count, out[pixel:])
+
+
+@jitable
+def covered(g):
+    """Whether blocks tile the image and leave no rest."""
+    for a in range(g.axes):
+        if g.counts[a] * g.strides[a] != g.image[a]:
+            return False
+    return g.tiled != 0
+
+
+@jitable(**BORROW)
+def find_runs(g, x_begin, x_end, lane, runs):
+    """The rows of `runs`: for each j, the first and the end of its blocks along x, and where the first one is added."""
+    last = g.axes - 1
+    stride = g.strides[last]
+    for j in range(g.block[last]):
+        low, high, start = run(g, last, j, x_begin, x_end)
+        runs[0, j], runs[1, j] = low, high
+        runs[2, j] = start % stride * lane + start // stride if lane > 0 else start
 
 
 @jitable(**BORROW)
