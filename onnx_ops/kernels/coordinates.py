@@ -33,10 +33,7 @@ def coordinates(grid, start, points, count, g, p, cubic):
         if cubic:
             low, high = number(-3 * size - 8), number(3 * size + 8)
             if g.padding_mode == REFLECTION:
-                period = number(max(1, 2 * (size - g.align_corners)))
-                for b in range(count):
-                    if not abs(places[b]) < period:
-                        places[b] = np.fmod(places[b], period)
+                remainders(places, number(max(1, 2 * (size - g.align_corners))))
             else:
                 for b in range(count):
                     places[b] = clip(places[b], number(-4), number(size + 3))
@@ -76,18 +73,25 @@ def reflect(places, size, align_corners):
     """Mirrored at 0 and size - 1, or at -1/2 and size - 1/2. Exact up to the final addition, for every finite place."""
     number = places.dtype.type
     low, span = (number(0), number(size - 1)) if align_corners else (number(-0.5), number(size))
-    twice, far = span + span, 0
+    twice = span + span
     for b in range(places.size):
-        d = abs(places[b] - low)
-        places[b] = d
-        far += 0 if d < twice else 1
-    if far > 0:
-        for b in range(places.size):
-            if not places[b] < twice:
-                places[b] = np.fmod(places[b], twice) if span > 0 else places[b] * number(0)
+        places[b] = abs(places[b] - low)
+    remainders(places, twice)
     for b in range(places.size):
         d = places[b]
         places[b] = (twice - d if d > span else d) + low
+
+
+@jitable(**BORROW)
+def remainders(places, period):
+    """Of a division by the period, exact; 0 of 0, but for NaN and infinities."""
+    number, far = places.dtype.type, 0
+    for b in range(places.size):
+        far += 0 if abs(places[b]) < period else 1
+    if far > 0:  # LLVM would compute all of them, one by one
+        for b in range(places.size):
+            if not abs(places[b]) < period:
+                places[b] = np.fmod(places[b], period) if period > 0 else places[b] * number(0)
 
 
 @jitable
