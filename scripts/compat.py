@@ -23,6 +23,7 @@ PACKAGES = ("onnxruntime", "onnxruntime-extensions", "onnx", "numpy", "numba", "
 SHORT = ["tests/test_node_cases.py", "tests/test_coverage.py", "tests/test_sessions.py", "tests/test_errors.py",
          "tests/test_inference.py", "tests/test_models.py"]  # fmt: skip
 WHOLE = ["tests"]
+PATIENCE, PATIENCE_PER_TEST = 7200, 600  # seconds; then a run is stopped; then a test's stacks are printed
 PROBE = "import onnxruntime, onnx_ops; onnx_ops.register(onnxruntime.SessionOptions())"
 
 
@@ -76,12 +77,17 @@ class Environment:
         subprocess.run([*tool, "install", "--quiet", *where, *packages], check=True)
 
     def run(self, *command, environment=None):
-        """Exit status and output."""
-        done = subprocess.run(
-            [self.bin / command[0], *command[1:]], cwd=ROOT, text=True, env={**os.environ, **(environment or {})},
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
-        return done.returncode, done.stdout
+        """Exit status (None: it did not end) and output, which grows in the file `log` meanwhile."""
+        log, environment = self.bin.parent / "log", {**os.environ, **(environment or {})}
+        with open(log, "w") as file:
+            try:
+                status = subprocess.run(
+                    [self.bin / command[0], *command[1:]], cwd=ROOT, env=environment, stdout=file,
+                    stderr=subprocess.STDOUT, timeout=PATIENCE,
+                ).returncode  # fmt: skip
+            except subprocess.TimeoutExpired:
+                status = None
+        return status, log.read_text()
 
     def versions(self):
         script = f"from importlib.metadata import version; print(*map(version, {PACKAGES}))"
@@ -100,9 +106,11 @@ def outcome(row, wheel, directory, tests):
         said = re.search(r"OpError: (onnx_ops: .*)", output)
         return environment.versions(), f"refused: {said[1]}" if status == 1 and said else f"**not refused**: {output}"
     environment.install(*row.pins, f"onnx-ops[test] @ {wheel.as_uri()}")
-    status, output = environment.run("pytest", "-q", "--color=no", *(tests or row.tests), environment=cache)
+    options = ("-q", "--color=no", "-o", f"faulthandler_timeout={PATIENCE_PER_TEST}")
+    status, output = environment.run("pytest", *options, *(tests or row.tests), environment=cache)
     print(output if status else "\n".join(output.splitlines()[-30:]), flush=True)
-    summary = re.sub(r" in [\d.]+s.*|=", "", output.splitlines()[-1]).strip()
+    ending = f"no end in {PATIENCE} s" if status is None else output.splitlines()[-1]
+    summary = re.sub(r" in [\d.]+s.*|=", "", ending).strip()
     return environment.versions(), summary if status == 0 else f"**{summary}**"
 
 
