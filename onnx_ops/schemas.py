@@ -1,5 +1,6 @@
 """The declared operators as onnx schemas, for the checker and for shape inference, where onnx has none."""
 
+import atexit
 import functools
 
 import onnx
@@ -21,6 +22,13 @@ def register_schemas() -> None:
     for operator in OPERATORS:
         if not onnx.defs.has(operator.name, domain=operator.domain):
             onnx.defs.register_schema(schema(operator))
+            atexit.register(_deregister, operator)
+
+
+def _deregister(operator):
+    """At exit: onnx before 1.23 would let go of `infer` after the interpreter's end, and hang or crash there."""
+    if onnx.defs.has(operator.name, domain=operator.domain):
+        onnx.defs.deregister_schema(operator.name, operator.versions[0], operator.domain)
 
 
 @functools.cache

@@ -21,7 +21,7 @@ import readme
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("onnxruntime", "onnxruntime-extensions", "onnx", "numpy", "numba", "ml-dtypes", "platformdirs")
 SHORT = ["tests/test_node_cases.py", "tests/test_coverage.py", "tests/test_sessions.py", "tests/test_errors.py",
-         "tests/test_inference.py", "tests/test_models.py"]  # fmt: skip
+         "tests/test_inference.py", "tests/test_schemas.py", "tests/test_models.py"]  # fmt: skip
 WHOLE = ["tests"]
 PATIENCE, PATIENCE_PER_TEST = 7200, 600  # seconds; then a run is stopped; then a test's stacks are printed
 PROBE = "import onnxruntime, onnx_ops; onnx_ops.register(onnxruntime.SessionOptions())"

@@ -1,6 +1,7 @@
 """Threads, workers, exits and caches: no deadlock, no crash, the same results. Each script is a process of its own."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -161,15 +162,26 @@ print("done", flush=True)
     assert finished(started(script)) == "done\n"
 
 
+def contents(cache):
+    return {f: f.stat().st_mtime_ns for f in cache.rglob("*") if f.is_file()}
+
+
+@pytest.fixture(scope="module")
+def one_kernels_cache(tmp_path_factory):
+    cache = tmp_path_factory.mktemp("cache")
+    finished(started("one_kernel()", NUMBA_CACHE_DIR=str(cache)))
+    return cache
+
+
 def test_two_processes_compile_into_one_cache(tmp_path):
     cache = {"NUMBA_CACHE_DIR": str(tmp_path)}
     script = "one_kernel(); print('done')"
     for process in [started(script, **cache) for _ in range(3)]:
         assert finished(process) == "done\n"
-    files = {f: f.stat().st_mtime_ns for f in tmp_path.rglob("*") if f.is_file()}
+    files = contents(tmp_path)
     assert any(f.suffix == ".nbi" for f in files)
     assert finished(started(script, **cache)) == "done\n"
-    assert {f: f.stat().st_mtime_ns for f in tmp_path.rglob("*") if f.is_file()} == files, "compiled again"
+    assert contents(tmp_path) == files, "compiled again"
 
 
 NOT_KEPT = """
@@ -190,14 +202,18 @@ def test_a_cache_that_cannot_be_written(place, tmp_path):
     finished(started(NOT_KEPT, NUMBA_CACHE_DIR=str(where)))
 
 
-@pytest.mark.parametrize("what", [".nbi", ".nbc"])
-@pytest.mark.parametrize("keep", [0, -1])
-def test_a_damaged_cache(what, keep, tmp_path):
-    """Files that a full disk or a crash has cut short are passed over, with a warning."""
-    finished(started("one_kernel()", NUMBA_CACHE_DIR=str(tmp_path)))
-    for file in tmp_path.rglob(f"*{what}"):
+@pytest.mark.parametrize(("what", "keep"), [(".nbi", 0), (".nbi", -1), (".nbc", -1)])
+def test_a_damaged_cache(what, keep, one_kernels_cache, tmp_path):
+    """Files that a full disk or a crash has cut short are written again, once."""
+    cache = shutil.copytree(one_kernels_cache, tmp_path / "cache")
+    for file in cache.rglob(f"*{what}"):
         file.write_bytes(file.read_bytes()[:keep])
-    assert finished(started(NOT_KEPT, NUMBA_CACHE_DIR=str(tmp_path))) == "True\n"
+    damaged = contents(cache)
+    finished(started("one_kernel()", NUMBA_CACHE_DIR=str(cache)))
+    files = contents(cache)
+    assert all(files[f] > damaged[f] for f in files if f.suffix == what), "not written again"
+    finished(started("one_kernel()", NUMBA_CACHE_DIR=str(cache)))
+    assert contents(cache) == files, "compiled again"
 
 
 def test_a_full_disk(tmp_path):

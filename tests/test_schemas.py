@@ -1,5 +1,8 @@
 """onnx's checker and shape inference know the operators that onnx lacks."""
 
+import subprocess
+import sys
+
 import onnx
 import pytest
 from cases import COL2IM, GRID_SAMPLE, model
@@ -58,3 +61,9 @@ def test_our_col2im_shape_agrees_with_onnx():
     proto = model("", "Col2Im", inputs, case.attributes, constants=["image_shape", "block_shape"])
     values = [None, *(v.tolist() for v in inputs[1:])]
     assert case.operator.infer([list(v.shape) for v in inputs], values) == inferred(proto)[1]
+
+
+def test_the_process_ends_well():
+    """onnx keeps what is registered until after the interpreter's end; before 1.23 that hung or crashed."""
+    script = "import onnx_ops; onnx_ops.register_schemas(); onnx_ops.register_schemas()"
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=600)

@@ -103,11 +103,15 @@ class _Cache(FunctionCache):
     TRIED = ((0, 60), (0, 68))
 
     def load_overload(self, sig, target_context):
-        if not self.TRIED[0] <= numba.version_info.short <= self.TRIED[1]:
-            return super().load_overload(sig, target_context)
-        rtsys.initialize(target_context)
-        with self._guard_against_spurious_io_errors():
-            return self._load_overload(sig, target_context)
+        try:
+            if not self.TRIED[0] <= numba.version_info.short <= self.TRIED[1]:
+                return super().load_overload(sig, target_context)
+            rtsys.initialize(target_context)
+            with self._guard_against_spurious_io_errors():
+                return self._load_overload(sig, target_context)
+        except Exception:  # a damaged file: it is forgotten, and written again after compiling
+            self.flush()
+            return None
 
 
 class Callback(CFunc):
