@@ -50,3 +50,23 @@ def test_the_minimum_itself_is_new_enough(monkeypatch, fresh):
 def test_the_check_costs_no_import():
     script = "import onnx_ops, sys; onnx_ops.requirements.check(); sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script]).returncode == 0
+
+
+def test_extensions_that_cannot_be_imported(tmp_path):
+    """Version 0.14.0 imports transformers, which it doesn't ask for."""
+    (tmp_path / "onnxruntime_extensions.py").write_text("import something_that_is_missing")
+    script = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import onnxruntime, onnx_ops
+onnx_ops.register(onnxruntime.SessionOptions())
+try:
+    onnx_ops.register(onnxruntime.SessionOptions(), backend="extensions")
+except onnx_ops.OpError as error:
+    print(error)
+"""
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert said.startswith(
+        "onnx_ops: backend = 'extensions': needs onnxruntime-extensions, which can't be imported: No m"
+    )

@@ -61,8 +61,11 @@ def register(
 
 def extensions():
     """The module, which imports onnxruntime_extensions."""
-    from . import extensions
-
+    try:
+        from . import extensions
+    except ImportError as error:
+        rule = f"needs onnxruntime-extensions, which can't be imported: {error}"
+        raise OpError("backend", "'extensions'", rule, "onnx_ops") from error
     return extensions
 
 
