@@ -1,6 +1,6 @@
 """The one exception of this package, and the one way in which a rule refuses a value."""
 
-SHOWN = 400  # characters of a value: ONNX Runtime cuts messages at about 2,000, and the rule comes last
+SHOWN = 400  # characters of a value or name: ONNX Runtime cuts messages at about 2,000, and the rule comes last
 
 
 class OpError(ValueError):
@@ -17,18 +17,21 @@ class OpError(ValueError):
 
     def __str__(self) -> str:
         where = f"{self.operator}: " if self.operator else ""
-        value = str(self.value)
-        if len(value) > SHOWN:
-            value = f"{value[: SHOWN // 2]} ... {value[-SHOWN // 4 :]}"
-        what = f"{self.argument} = {value}: " if self.argument else ""
+        what = f"{self.argument} = {shown(self.value)}: " if self.argument else ""
         return where + what + self.rule
+
+
+def shown(value):
+    """Its text, or of a long one the beginning and the end."""
+    text = str(value)
+    return text if len(text) <= SHOWN else f"{text[: SHOWN // 2]} ... {text[-SHOWN // 4 :]}"
 
 
 class named:
     """A context in which an OpError gets the operator's name."""
 
     def __init__(self, operator, node=""):
-        self.title = operator.title + (f" (node {node!r})" if node else "")
+        self.title = operator.title + (f" (node {shown(node)!r})" if node else "")
         self.terms = operator.terms
 
     def __enter__(self):
@@ -48,5 +51,5 @@ def refuse(argument, value, rule, expected=None):
     A plan (see `operator.py`) returns what this returns. Run by Python it raises `OpError`; compiled it is just
     the number 1, upon which the caller runs the same plan again in Python for the words.
     """
-    shown = [int(v) for v in value] if hasattr(value, "__len__") and not isinstance(value, str) else value
-    raise OpError(argument, shown, rule if expected is None else f"{rule} {expected}")
+    value = [int(v) for v in value] if hasattr(value, "__len__") and not isinstance(value, str) else value
+    raise OpError(argument, value, rule if expected is None else f"{rule} {expected}")

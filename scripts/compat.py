@@ -19,10 +19,11 @@ from pathlib import Path
 import readme
 
 ROOT = Path(__file__).parent.parent
+TESTS = ROOT / "tests"  # from where nothing but what is installed can be imported as onnx_ops
 PACKAGES = ("onnxruntime", "onnxruntime-extensions", "onnx", "numpy", "numba", "ml-dtypes", "platformdirs")
-SHORT = ["tests/test_node_cases.py", "tests/test_coverage.py", "tests/test_sessions.py", "tests/test_errors.py",
-         "tests/test_inference.py", "tests/test_schemas.py", "tests/test_models.py"]  # fmt: skip
-WHOLE = ["tests"]
+SHORT = ["test_node_cases.py", "test_coverage.py", "test_sessions.py", "test_errors.py", "test_inference.py",
+         "test_schemas.py", "test_models.py"]  # fmt: skip
+WHOLE = ["."]
 PATIENCE, PATIENCE_PER_TEST = 7200, 600  # seconds; then a run is stopped; then a test's stacks are printed
 PROBE = "import onnxruntime, onnx_ops; onnx_ops.register(onnxruntime.SessionOptions())"
 
@@ -82,7 +83,7 @@ class Environment:
         with open(log, "w") as file:
             try:
                 status = subprocess.run(
-                    [self.bin / command[0], *command[1:]], cwd=ROOT, env=environment, stdout=file,
+                    [self.bin / command[0], *command[1:]], cwd=TESTS, env=environment, stdout=file,
                     stderr=subprocess.STDOUT, timeout=PATIENCE,
                 ).returncode  # fmt: skip
             except subprocess.TimeoutExpired:
@@ -106,9 +107,9 @@ def outcome(row, wheel, directory, tests):
         said = re.search(r"OpError: (onnx_ops: .*)", output)
         return environment.versions(), f"refused: {said[1]}" if status == 1 and said else f"**not refused**: {output}"
     environment.install(*row.pins, f"onnx-ops[test] @ {wheel.as_uri()}")
-    options = ("-q", "--color=no", "-o", f"faulthandler_timeout={PATIENCE_PER_TEST}")
+    options = ("-v", "--color=no", "-o", f"faulthandler_timeout={PATIENCE_PER_TEST}")
     status, output = environment.run("pytest", *options, *(tests or row.tests), environment=cache)
-    print(output if status else "\n".join(output.splitlines()[-30:]), flush=True)
+    print(output[max(0, output.find("= FAILURES =")) :] if status else output[-2000:], flush=True)
     ending = f"no end in {PATIENCE} s" if status is None else output.splitlines()[-1]
     summary = re.sub(r" in [\d.]+s.*|=", "", ending).strip()
     return environment.versions(), summary if status == 0 else f"**{summary}**"
@@ -133,7 +134,7 @@ def written(lines):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", default=[r.name for r in ROWS], help="names of rows")
-    parser.add_argument("--tests", nargs="+", help="run these instead of what the row says")
+    parser.add_argument("--tests", nargs="+", help="run these, from tests/, instead of what the row says")
     parser.add_argument("--environments", type=Path, default=ROOT / "build" / "compat", help="where to make them")
     parser.add_argument("--write", action="store_true", help="put the rows into README.md's table")
     given = parser.parse_args()

@@ -1,7 +1,8 @@
 """Named cases that all tests of the operators share, and builders of models from them."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+import ml_dtypes
 import numpy as np
 import onnx
 from onnx import helper
@@ -26,7 +27,7 @@ class Case:
     op_type: str
     shapes: tuple  # of each input; for image_shape and block_shape their values
     attributes: dict = field(default_factory=dict)
-    spread: float = 1.0  # of the grid's values: how far out of [-1, 1] they go
+    spread: float = 1.0  # of the grid's values: how far out of [-1, 1] they go; infinite: `extremes`
 
     @property
     def operator(self):
@@ -39,14 +40,24 @@ class Case:
             if i.values:
                 made.append(np.array(shape, values_dtype))
             elif i.name == "Grid":
-                grid = (rng.random(shape) * 2 - 1) * self.spread
-                made.append(grid.astype(dtypes.TABLE[grid_dtype or dtype].numpy))
+                kind = dtypes.TABLE[grid_dtype or dtype].numpy
+                far_out = np.isinf(self.spread)
+                grid = rng.choice(extremes(kind), shape) if far_out else (rng.random(shape) * 2 - 1) * self.spread
+                made.append(grid.astype(kind))
             else:
                 made.append(drawn(rng, shape, dtype))
         return made
 
     def __str__(self):
         return self.name
+
+
+def extremes(kind):
+    """Coordinates of a float type: the largest, others past all integers, infinite, none, tiny, and ordinary ones."""
+    info = ml_dtypes.finfo(kind)
+    largest = float(info.max)
+    sizes = [largest, largest / 4, min(2.0**63, largest), 40_000.0, np.inf, float(info.smallest_subnormal), 0.9, 0.2]
+    return np.array([np.nan, *sizes, *(-v for v in sizes)])
 
 
 def drawn(rng, shape, dtype):
@@ -189,7 +200,9 @@ OPENVINO = [
              pads_begin=[1, 0], pads_end=[0, 2]),
     openvino("openvino_unbatched_tiling", (6, 9), (2, 3), batched=False, strides=[2, 3]),
 ]  # fmt: skip
-CASES = COL2IM + GRID_SAMPLE + VOLUMES + OPENVINO
+# Every mode, padding_mode and align_corners.
+EXTREME = [replace(c, name=f"extreme_{c.name}", spread=np.inf) for c in GRID_SAMPLE[:18] + VOLUMES[:18]]
+CASES = COL2IM + GRID_SAMPLE + VOLUMES + OPENVINO + EXTREME
 
 
 def type_of(dtype):

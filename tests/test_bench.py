@@ -24,8 +24,8 @@ assert "right" in row.seconds and "wrong" not in row.seconds, row.seconds
 
 
 def run(*arguments):
-    paths = os.pathsep.join(str(ROOT / name) for name in ("scripts", "tests"))
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([paths, os.environ.get("PYTHONPATH", "")])}
+    paths = [str(ROOT / "scripts"), str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout

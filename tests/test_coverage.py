@@ -6,7 +6,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from backends import BACKENDS, output_shape, quiet, run
-from cases import COL2IM, GRID_SAMPLE, OPENVINO, VOLUMES, Case, assert_close, drawn, model, reference
+from cases import COL2IM, EXTREME, GRID_SAMPLE, OPENVINO, VOLUMES, Case, assert_close, drawn, model, reference
 
 import onnx_ops
 from onnx_ops import dtypes
@@ -109,7 +109,7 @@ def test_16_bits_are_the_rounded_float32_result(case, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("case", GRID_SAMPLE[:18] + VOLUMES[:3], ids=str)
+@pytest.mark.parametrize("case", GRID_SAMPLE[:18] + VOLUMES[:3] + EXTREME[:18], ids=str)
 def test_a_16_bit_grid_is_the_float32_grid_of_its_values(case, dtype):
     x, grid = case.inputs("float32", dtype)
     onnx_case = Case(case.name, "", case.op_type, case.shapes, case.attributes)

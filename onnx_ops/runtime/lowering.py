@@ -17,7 +17,7 @@ from contextlib import suppress
 import onnx
 from onnx import TensorProto, helper
 
-from ..errors import named
+from ..errors import OpError, named
 from .model import RUN
 from .nodes import all_nodes, declared, subgraphs
 
@@ -71,7 +71,7 @@ def _lower(model, run):
     _import_contrib(lowered)
     for function in lowered.functions:
         if any(map(declared, all_nodes(function))):
-            _Lowering(None, {}, {}, names).graph(function)
+            _Lowering(None, {}, {}, names, of_function=True).graph(function)
             _import_contrib(function)
     return lowered
 
@@ -110,8 +110,9 @@ def _known(model):
 class _Lowering:
     """Of one graph with its subgraphs, or of one function."""
 
-    def __init__(self, run, types, described, names):
+    def __init__(self, run, types, described, names, of_function=False):
         self.run, self.types, self.described, self.names = run, types, described, names
+        self.of_function = of_function
 
     def graph(self, owner):
         nodes = []
@@ -120,7 +121,7 @@ class _Lowering:
                 self.graph(inner)
             operator = declared(node)
             nodes.extend(self.node(operator, node) if operator else [node])
-            output = self.described.get(node.output[0]) if operator else None
+            output = self.described.get(node.output[0]) if operator and node.output else None
             if output and all(v.name != output.name for v in owner.value_info):
                 owner.value_info.append(output)
         del owner.node[:]
@@ -130,8 +131,11 @@ class _Lowering:
         """The nodes that stand for one of a declared operator."""
         attributes = {a.name: a for a in node.attribute}
         with named(operator, node.name):
+            references = {n: a.ref_attr_name for n, a in attributes.items() if a.ref_attr_name}
+            for name, of_caller in references.items() if not self.of_function else ():
+                raise OpError(name, f"(what a caller passes as {of_caller})", "must be a value, outside of functions")
             # Whatever a function's caller will pass can't be checked here.
-            operator.resolved({n: helper.get_attribute_value(a) for n, a in attributes.items() if not a.ref_attr_name})
+            operator.resolved({n: helper.get_attribute_value(a) for n, a in attributes.items() if n not in references})
         before, after, inputs, outputs = [], [], list(node.input), list(node.output)
         for k, i in enumerate(operator.inputs):
             if k < len(inputs) and self.types.get(inputs[k]) in SIXTEEN_BITS and not i.values:

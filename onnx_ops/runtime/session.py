@@ -110,7 +110,8 @@ class InferenceSession(ort.InferenceSession):
         except Exception as error:
             if found := op_error(error):
                 raise found from error
-            if sess_options and re.search(r"com\.microsoft:\w+\(-1\) is not a registered", str(error)):
+            imported = imported_domains(path_or_bytes) or ()
+            if "com.microsoft" not in imported and re.search(r"com\.microsoft:\w+\(-1\) is not a reg", str(error)):
                 rule = "com.microsoft was registered on them for another model, which breaks this one; use new ones"
                 raise OpError("sess_options", "used before", rule, "onnx_ops") from error
             raise
