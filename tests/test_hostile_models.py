@@ -245,7 +245,7 @@ def test_long_names_are_shown_in_part():
 
 
 def test_cut_and_garbled_files():
-    """A file cut at every third byte, and files with bytes changed: what gets loaded runs or fails, the process ends well."""
+    """A file cut at every third byte, and files with bytes changed: all run or fail, and the process ends well."""
     script = """
 import numpy as np, onnx_ops
 from backends import quiet, run
