@@ -18,6 +18,7 @@ from PIL import Image
 import onnx_ops
 from onnx_ops.cli import compare, data
 from onnx_ops.cli.app import app
+from onnx_ops.cli.common import print_json
 
 MODELS = Path(__file__).parent.parent / "models"
 PATCH_FOLD = MODELS / "exported" / "patch_fold"
@@ -109,7 +110,9 @@ def test_inspect_asks_the_builtin_kernel(case, dtype, dims, builtin, tmp_path):
     assert found["operator"] == case.operator.title
     assert found["builtin"].startswith(builtin)
     assert found["problems"] == []
-    assert "onnx_ops runs 1 of 1" in call("inspect", tmp_path / "model.onnx")
+    text = call("inspect", tmp_path / "model.onnx")
+    assert "onnx_ops runs 1 of 1" in text
+    assert found["inputs"][0]["shape"] is None or data.dimensions(found["inputs"][0]["shape"]) in text
 
 
 def test_inspect_finds_wrong_results(tmp_path):
@@ -249,12 +252,24 @@ def test_run_compare_tells_differences(tmp_path):
         (["-i", "a=b.npy"], "the model has no input a, but input"),
         (["-i", "input=b.npy"], "no such file: b.npy"),
         (["-i", f"input={__file__}"], "must be .npy, .npz, .pb or one of .png"),
+        (["-i", "a.npz"], "no such file: a.npz"),
+        (["-i", "input={folder}/double.npy"], "input input is float64, the model wants float32."),
+        (["-i", "input={folder}/text.npy"], "text.npy can't be read: "),
+        (["-i", "input={folder}/text.pb"], "text.pb can't be read: "),
+        (["-i", "input={folder}/text.png"], "text.png: images are for inputs of rank 4"),
+        (["-i", "{folder}/text.npz"], "text.npz can't be read: "),
+        (["-i", "input={folder}/sequence.pb"], "sequence.pb holds no tensor"),
         (["--random", "--shape", "input=3,a"], "--shape input=3,a: must be like input=1,3,224,224."),
     ],
 )
 def test_run_says_what_is_wrong_with_the_command_line(words, message, tmp_path):
     path, _ = of_case(COL2IM[1], tmp_path)
-    text = call("run", path, *words, exit_code=2)
+    np.save(tmp_path / "double.npy", np.zeros(3))
+    for ending in ("npy", "npz", "pb", "png"):
+        (tmp_path / f"text.{ending}").write_text("no data")
+    sequence = onnx.numpy_helper.from_list([np.zeros(3)])
+    (tmp_path / "sequence.pb").write_bytes(sequence.SerializeToString())
+    text = call("run", path, *[word.format(folder=tmp_path) for word in words], exit_code=2)
     assert message in " ".join(text.split())
 
 
@@ -268,9 +283,14 @@ def test_errors_are_one_line_and_a_traceback_only_on_request(tmp_path):
     )
     done = CliRunner().invoke(app, ["--traceback", *map(str, words)])
     assert isinstance(done.exception, onnx_ops.OpError)
-    nonsense = tmp_path / "nonsense.onnx"
-    nonsense.write_text("nonsense")
-    assert call("run", nonsense, exit_code=3) == "Error: Protobuf parsing failed.\n"
+
+
+@pytest.mark.parametrize("content", ["", "nonsense"])
+@pytest.mark.parametrize("words", [["inspect"], ["run"], ["bench"], ["lower", "lowered.onnx"]], ids=lambda w: w[0])
+def test_what_is_no_model(words, content, tmp_path):
+    (tmp_path / "it.onnx").write_text(content)
+    text = call(words[0], tmp_path / "it.onnx", *words[1:], exit_code=2)
+    assert "it.onnx is no ONNX model" in " ".join(text.split())
 
 
 def test_random_inputs_fit_the_model(tmp_path):
@@ -314,7 +334,7 @@ def test_validate_fails(tmp_path):
         assert said in problem
     assert "0 of 3 passed" in call("validate", tmp_path, exit_code=1)
     call("validate", exit_code=2)
-    assert "no model.onnx" in call("validate", tmp_path / "refused" / "test_data_set_0", exit_code=1)
+    assert "no model.onnx" in call("validate", tmp_path / "refused" / "test_data_set_0", exit_code=2)
 
 
 # the others
@@ -324,6 +344,7 @@ def test_bench(tmp_path):
     path, _ = of_case(GRID_SAMPLE[6], tmp_path)
     report = call_json("bench", path, "--repeats", 3, "--threads", 1)
     assert set(report["seconds"]) == set(report["nodes_seconds"]) == {"onnx_ops", "builtin"}
+    assert report["inputs"][0]["type"] == "float32"
     assert report["largest_difference"] < 1e-5
     assert min(report["nodes_seconds"].values()) > 0
     path, _ = of_case(GRID_SAMPLE[6], tmp_path, "float64")
@@ -334,6 +355,9 @@ def test_lower(tmp_path):
     call("lower", PATCH_FOLD / "model.onnx", tmp_path / "lowered.onnx")
     assert onnx.load(tmp_path / "lowered.onnx") == onnx.load(PATCH_FOLD / "lowered.onnx")
     call("run", tmp_path / "lowered.onnx", "--random", "--backend", "extensions")
+    for command in ("run", "bench"):
+        assert "only backend extensions runs it" in call(command, tmp_path / "lowered.onnx", exit_code=3)
+    assert "run with backend extensions" in call("inspect", tmp_path / "lowered.onnx")
 
 
 def test_lower_keeps_external_data(tmp_path):
@@ -388,6 +412,11 @@ def test_difference_of_what_is_not_finite():
     value = np.array([1, np.nan, np.inf, -np.inf], np.float32)
     assert compare.difference(value, value).ok
     assert "NaNs" in compare.difference(value[::-1], value).problem
+
+
+def test_json_of_numbers_that_it_lacks(capsys):
+    print_json({"problem": "shape", "largest": np.inf, "all": [1.0, float("nan")]})
+    assert json.loads(capsys.readouterr().out) == {"problem": "shape", "largest": None, "all": [1.0, None]}
 
 
 def test_light_import():

@@ -7,10 +7,10 @@ from statistics import median
 
 import click
 
-from ..operators import OPERATORS
 from ..timing import interleave, ratio
 from . import data
 from .common import (
+    NAMES,
     json_option,
     milliseconds,
     model_argument,
@@ -25,8 +25,6 @@ from .common import (
 from .compare import difference
 from .routes import Route
 
-NAMES = {operator.name for operator in OPERATORS}
-
 
 @click.command()
 @model_argument
@@ -39,8 +37,9 @@ NAMES = {operator.name for operator in OPERATORS}
 def bench(model, given, shapes, seed, repeats, threads, as_json):
     """Time a model with onnx_ops and with ONNX Runtime's own kernels.
 
-    Both run the whole model, turn by turn, on the same inputs; those that are not given are made up. The speed-up is
-    the median of the ratios within a turn.
+    Both run the whole model, turn by turn, on the same inputs; those that are not given are made up, with 1 for each
+    dimension that the model leaves open: state these with --shape. The speed-up is the median of the ratios within a
+    turn.
 
     \b
     Examples:
@@ -51,7 +50,8 @@ def bench(model, given, shapes, seed, repeats, threads, as_json):
     routes = {"onnx_ops": Route(model, "native", threads)}
     feeds = data.feeds(routes["onnx_ops"].inputs, given, shapes, seed, random=True)
     expected = routes["onnx_ops"].run(feeds)
-    report = {"model": str(model), "threads": threads, "repeats": repeats, "refused": None, "largest_difference": None}
+    report = {"model": str(model), "inputs": [data.described(n, a) for n, a in feeds.items()], "threads": threads}
+    report |= {"repeats": repeats, "refused": None, "largest_difference": None}
     try:
         routes["builtin"] = Route(model, "builtin", threads)
         got = routes["builtin"].run(feeds)
@@ -86,13 +86,14 @@ def show(report):
     names = {"builtin": "ONNX Runtime's own", "onnx_ops": "with onnx_ops"}
     table(
         f"{report['model']}, medians of {report['repeats']} runs",
-        ("kernels", "a run, ms|", f"its {' and '.join(sorted(NAMES))} nodes, ms|"),
+        ("kernels", "a run, ms|", f"its {' and '.join(NAMES)} nodes, ms|"),
         [
             (names[n], milliseconds(report["seconds"][n]), milliseconds(report["nodes_seconds"][n]))
             for n in names
             if n in report["seconds"]
         ],
     )
+    say("inputs: " + ", ".join(f"{i['name']} {i['type']} {data.dimensions(i['shape'])}" for i in report["inputs"]))
     if report["refused"]:
         say(f"ONNX Runtime alone refuses the model: {report['refused']}")
     else:

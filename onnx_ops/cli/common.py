@@ -1,6 +1,7 @@
 """What several commands share: options, tables, progress, JSON."""
 
 import json
+import math
 import re
 from pathlib import Path
 
@@ -9,10 +10,23 @@ from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
+
+from ..operators import OPERATORS
+from ..runtime.model import imported_domains
 
 WIDTH = 120  # of tables that are not for a terminal
+NAMES = sorted({operator.name for operator in OPERATORS})
 
-model_argument = click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+
+def is_model(ctx, parameter, path):
+    if path.suffix != ".ort" and not imported_domains(path):
+        raise click.BadParameter(f"{path} is no ONNX model, or a damaged one.")
+    return path
+
+
+MODEL = {"type": click.Path(exists=True, dir_okay=False, path_type=Path), "callback": is_model}
+model_argument = click.argument("model", **MODEL)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 threads_option = click.option("--threads", type=click.IntRange(1), help="Threads per session.  [default: all cores]")
 
@@ -24,7 +38,7 @@ def console(stderr=False):
 
 def progress():
     """A bar on stderr, gone when it is done; nothing where that is no terminal."""
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     shown = console(stderr=True)
     return Progress(*columns, console=shown, transient=True, disable=not shown.is_terminal)
 
@@ -40,13 +54,13 @@ def steps(items, name):
 
 
 def table(title, columns, rows):
-    """Print a table. The headers of columns of numbers end in "|", which is not shown."""
+    """Print a table of values or Texts. The headers of columns of numbers end in "|", which is not shown."""
     say(f"\n{title}", "bold")
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
         made.add_column(column.rstrip("|"), justify="right" if column.endswith("|") else "left", overflow="fold")
     for row in rows:
-        made.add_row(*map(str, row))
+        made.add_row(*(v if isinstance(v, Text) else Text(str(v)) for v in row))
     console().print(made)
 
 
@@ -55,7 +69,16 @@ def say(text, style=None):
 
 
 def print_json(data):
-    click.echo(json.dumps(data, indent=2, default=str))
+    click.echo(json.dumps(finite(data), indent=2, default=str, allow_nan=False))
+
+
+def finite(data):
+    """The same with None for numbers that JSON lacks."""
+    if isinstance(data, dict):
+        return {name: finite(value) for name, value in data.items()}
+    if isinstance(data, list | tuple):
+        return list(map(finite, data))
+    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def milliseconds(seconds):

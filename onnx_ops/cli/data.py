@@ -2,6 +2,7 @@
 
 import json
 import re
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -9,6 +10,7 @@ import numpy as np
 import onnx
 
 from .. import dtypes
+from .common import reason
 
 IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff")
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # channels -> Pillow's name
@@ -43,29 +45,20 @@ def _tensors(directory, kind):
 
 
 def read_pb(path):
-    return onnx.numpy_helper.to_array(onnx.load_tensor(path))
+    tensor = onnx.load_tensor(path)
+    if tensor.HasField("segment"):  # as other messages read
+        raise ValueError(f"{path.name} holds no tensor")
+    return onnx.numpy_helper.to_array(tensor)
 
 
 def feeds(inputs, given, shapes=(), seed=0, random=False):
     """{input: array} for a model's `inputs` (see Route) from the command line's words."""
     found = {}
     for text in given:
-        name, is_named, value = text.partition("=")
-        if not is_named:
-            name, value = None, text
-        if value.endswith(".npz"):
-            found.update(np.load(value))
-            continue
-        if name is None:
-            if len(inputs) != 1:
-                raise click.UsageError(f"--input {text}: which one? The model has the inputs {', '.join(inputs)}.")
-            (name,) = inputs
-        if name in inputs:
-            found[name] = read(value, *inputs[name])
-        else:
-            found[name] = None
-    if unknown := found.keys() - inputs.keys():
-        raise click.UsageError(f"the model has no input {', '.join(sorted(unknown))}, but {', '.join(inputs)}.")
+        found |= given_by(text, inputs)
+    for name, array in found.items():
+        if (wanted := inputs[name][0]) and dtypes.name_of(array) != wanted:
+            raise click.UsageError(f"input {name} is {dtypes.name_of(array)}, the model wants {wanted}.")
     missing = inputs.keys() - found.keys()
     if missing and not random:
         shown = ", ".join(f"{n} ({inputs[n][0]} {dimensions(inputs[n][1])})" for n in inputs if n in missing)
@@ -74,6 +67,22 @@ def feeds(inputs, given, shapes=(), seed=0, random=False):
     rng = np.random.default_rng(seed)
     found |= {n: random_array(rng, n, *inputs[n], sizes.get(n)) for n in inputs if n in missing}
     return {n: found[n] for n in inputs}
+
+
+def given_by(text, inputs):
+    """{input: array} from one --input."""
+    name, is_named, value = text.partition("=")
+    if not is_named:
+        name, value = next(iter(inputs), ""), text
+    if value.endswith(".npz"):
+        found = read_npz(value)
+    elif not is_named and len(inputs) != 1:
+        raise click.UsageError(f"--input {text}: which one? The model has the inputs {', '.join(inputs)}.")
+    else:
+        found = {name: read(value, *inputs[name]) if name in inputs else None}
+    if unknown := found.keys() - inputs.keys():
+        raise click.UsageError(f"the model has no input {', '.join(sorted(unknown))}, but {', '.join(inputs)}.")
+    return found
 
 
 def _shape(text, inputs):
@@ -91,13 +100,33 @@ def read(value, element_type, dims):
             return np.array(json.loads(value), dtypes.TABLE[element_type].numpy)
         except (ValueError, KeyError):
             raise click.UsageError(f"no such file: {value}") from None
-    if path.suffix == ".pb":
-        return read_pb(path)
-    if path.suffix == ".npy":
-        return np.load(path)
-    if path.suffix.lower() in IMAGES:
-        return read_image(path, element_type, dims)
+    with reading(path):
+        if path.suffix == ".pb":
+            return read_pb(path)
+        if path.suffix == ".npy":
+            return np.load(path)
+        if path.suffix.lower() in IMAGES:
+            return read_image(path, element_type, dims)
     raise click.UsageError(f"{path}: must be .npy, .npz, .pb or one of {', '.join(IMAGES)}.")
+
+
+def read_npz(value):
+    """{name: array}"""
+    if not Path(value).is_file():
+        raise click.UsageError(f"no such file: {value}")
+    with reading(value):
+        return dict(np.load(value))
+
+
+@contextmanager
+def reading(path):
+    """What goes wrong inside gets the file's name."""
+    try:
+        yield
+    except click.UsageError:
+        raise
+    except Exception as error:
+        raise click.UsageError(f"{path} can't be read: {reason(error)}") from error
 
 
 def read_image(path, element_type, dims):
@@ -124,6 +153,10 @@ def random_array(rng, name, element_type, dims, shape=None):
         return rng.uniform(-1, 1, shape).astype(dtypes.TABLE[element_type].numpy)
     integers = rng.integers(0, 10 if element_type != "bool" else 2, shape)
     return integers.astype(str).astype(object) if element_type == "string" else integers.astype(element_type)
+
+
+def described(name, array):
+    return {"name": name, "type": dtypes.name_of(array), "shape": list(array.shape)}
 
 
 def dimensions(dims):

@@ -154,6 +154,7 @@ def demo(output, as_json):
     Example:
       onnx-ops demo --output out/
     """
+    output.mkdir(parents=True, exist_ok=True)  # if it can't be made, rather now than at the end
     rows = list(map(measured, steps(list(examples()), lambda e: e[0])))
     pictures = [(str(path), what) for path, what in gallery.write(output)]
     if as_json:

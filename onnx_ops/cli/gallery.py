@@ -157,12 +157,12 @@ def sheet_of(title, rows, columns, cells):
     height, width = CELL
     sheet = Sheet(LABEL + len(columns) * (width + MARGIN), 2 * TITLE + len(rows) * (height + MARGIN))
     sheet.text(MARGIN, 8, title)
+    for j, column in enumerate(columns):
+        sheet.text(LABEL + j * (width + MARGIN), TITLE + 8, column)
     for i, row in enumerate(rows):
         sheet.text(MARGIN, 2 * TITLE + i * (height + MARGIN) + height // 2 - 10, row.replace(" a ", " a\n"))
         for j, column in enumerate(columns):
-            x = LABEL + j * (width + MARGIN)
-            sheet.text(x, TITLE + 8, column)
-            sheet.put(x, 2 * TITLE + i * (height + MARGIN), cells[row, column])
+            sheet.put(LABEL + j * (width + MARGIN), 2 * TITLE + i * (height + MARGIN), cells[row, column])
     return sheet
 
 

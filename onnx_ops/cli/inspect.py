@@ -14,18 +14,19 @@ from .. import OpError, dtypes
 from ..errors import named
 from ..operator import Record
 from ..operators import OPERATORS
+from ..runtime.lowering import DOMAIN
+from ..runtime.model import imported_domains
 from ..runtime.nodes import declared, subgraphs
 from ..schemas import dimensions as known_dimensions
 from ..schemas import register_schemas
 from . import data
-from .common import json_option, model_argument, print_json, reason, say, steps, table
+from .common import NAMES, json_option, model_argument, print_json, reason, say, steps, table
 from .compare import difference
 from .routes import Route
 
 STAND_IN = 2  # for a dimension that the model leaves open
 LARGEST = 2**24  # elements of an input that are made up to try a node
 ELEMENT_TYPES = {t.onnx: name for name, t in dtypes.TABLE.items()}
-NAMES = {operator.name for operator in OPERATORS}
 
 
 @dataclass
@@ -264,7 +265,9 @@ def node_alone(model, node, inputs):
 
 def show(model, findings):
     if not findings:
-        say(f"{model}: none of its nodes are for onnx_ops; it runs as without.")
+        lowered = DOMAIN in (imported_domains(model) or ())
+        end = f"those of {DOMAIN} run with backend extensions" if lowered else "it runs as without"
+        say(f"{model}: none of its nodes are for onnx_ops; {end}.")
         return
     rows = [
         (
@@ -282,5 +285,5 @@ def show(model, findings):
             say(f"{f.node}: {problem}", "bold red")
     ran = sum(not f.problems for f in findings)
     helped = sum(f.builtin.startswith(("refuses", "runs it, wrong")) for f in findings)
-    alone = f"refuses {helped} of them or gets them wrong" if helped else "would run them, too"
+    alone = f"refuses {helped} of them or gets them wrong" if helped else "would do so, too"
     say(f"onnx_ops runs {ran} of {len(findings)}; ONNX Runtime alone {alone}")

@@ -9,7 +9,9 @@ import onnxruntime as ort
 
 import onnx_ops
 
-from .. import dtypes
+from .. import OpError, dtypes
+from ..runtime.lowering import DOMAIN
+from ..runtime.model import imported_domains
 
 ROUTES = ("native", "extensions", "builtin", "reference")
 QUIET = 4  # what ONNX Runtime would log of an error is in the exception, too
@@ -37,6 +39,8 @@ class Route:
         if profile:
             options.enable_profiling, options.profile_file_prefix = True, str(profile)
         model = model if isinstance(model, bytes) else str(model)
+        if route != "extensions" and DOMAIN in (imported_domains(model) or ()):
+            raise OpError("", None, f"the model imports {DOMAIN}, as lowered ones do: only backend extensions runs it")
         # There is nothing to fall back to, and ONNX Runtime would print that it does.
         settings = {"providers": ["CPUExecutionProvider"], "enable_fallback": False}
         if route == "builtin":

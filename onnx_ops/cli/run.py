@@ -6,7 +6,6 @@ from pathlib import Path
 import click
 import numpy as np
 
-from .. import dtypes
 from . import data
 from .common import json_option, milliseconds, model_argument, number, print_json, say, table, threads_option
 from .compare import difference
@@ -48,8 +47,8 @@ def run(model, given, output, random, shapes, seed, backend, compare, tolerance,
         "model": str(model),
         "backend": backend,
         "seconds": {"open": opening, "run": running},
-        "inputs": [described(n, a) for n, a in feeds.items()],
-        "outputs": [described(n, a) | statistics(a) for n, a in outputs.items()],
+        "inputs": [data.described(n, a) for n, a in feeds.items()],
+        "outputs": [data.described(n, a) | statistics(a) for n, a in outputs.items()],
         "files": list(map(str, data.write(output, outputs))) if output else [],
     }
     if compare:
@@ -72,10 +71,6 @@ def timed(function, *args):
     began = time.perf_counter()
     result = function(*args)
     return result, time.perf_counter() - began
-
-
-def described(name, array):
-    return {"name": name, "type": dtypes.name_of(array), "shape": list(array.shape)}
 
 
 def statistics(array):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 import onnx
+from rich.text import Text
 
 from ..runtime.nodes import all_nodes, declared
 from .common import json_option, number, print_json, progress, reason, say, steps, table
@@ -39,7 +40,7 @@ def validate(paths, with_onnx, backend, tolerance, as_json):
         raise click.UsageError("say where the tests are, or --onnx for those of the onnx package.")
     tests = [test for path in paths for test in found(path)] + (of_onnx() if with_onnx else [])
     if not tests:
-        raise click.ClickException(f"no model.onnx next to a test_data_set_0 below {', '.join(map(str, paths))}")
+        raise click.UsageError(f"no model.onnx next to a test_data_set_0 below {', '.join(map(str, paths))}")
     results = [result(*test, backend, tolerance) for test in steps(tests, lambda test: test[0])]
     passed = sum(r["passed"] for r in results)
     if as_json:
@@ -107,7 +108,7 @@ def show(results, backend):
             r["test"],
             ", ".join(r["operators"]) or "none of these",
             "" if r["largest_error"] is None else number(r["largest_error"]),
-            "passed" if r["passed"] else f"[bold red]failed[/]: {r['problem']}",
+            "passed" if r["passed"] else Text.assemble(("failed", "bold red"), f": {r['problem']}"),
         )
         for r in results
     ]

@@ -2,12 +2,15 @@
 
 import click
 
-from .common import progress, say
+from .. import dtypes as table
+from .common import NAMES, progress, say
 
 
 @click.command()
-@click.option("--operator", "operators", multiple=True, help="Only this one, such as Col2Im; may be given repeatedly.")
-@click.option("--dtype", "dtypes", multiple=True, help="Only this type, such as float32; may be given repeatedly.")
+@click.option(
+    "--operator", "operators", multiple=True, type=click.Choice(NAMES), help="Only this one; may be repeated."
+)
+@click.option("--dtype", "dtypes", multiple=True, type=click.Choice(table.ALL), help="Only this type; may be repeated.")
 def warmup(operators, dtypes):
     """Compile the kernels ahead, into the cache that sessions load them from.
 
