@@ -25,8 +25,12 @@ def is_model(ctx, parameter, path):
     return path
 
 
-MODEL = {"type": click.Path(exists=True, dir_okay=False, path_type=Path), "callback": is_model}
-model_argument = click.argument("model", **MODEL)
+def model_file(name, metavar=None):
+    kind = click.Path(exists=True, dir_okay=False, path_type=Path)
+    return click.argument(name, metavar=metavar, type=kind, callback=is_model)
+
+
+model_argument = model_file("model")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 threads_option = click.option("--threads", type=click.IntRange(1), help="Threads per session.  [default: all cores]")
 

@@ -7,11 +7,11 @@ import onnx
 
 from .. import lower as lowered
 from ..runtime.nodes import all_nodes, declared
-from .common import MODEL, say
+from .common import model_file, say
 
 
 @click.command()
-@click.argument("source", metavar="IN.ONNX", **MODEL)
+@model_file("source", metavar="IN.ONNX")
 @click.argument("target", metavar="OUT.ONNX", type=click.Path(dir_okay=False, path_type=Path))
 def lower(source, target):
     """Rewrite a model for plain sessions with onnxruntime-extensions.
