@@ -12,6 +12,8 @@ import onnx_ops
 from .. import OpError, dtypes
 from ..runtime.lowering import DOMAIN
 from ..runtime.model import imported_domains
+from ..schemas import dimensions
+from .values import ELEMENT_TYPES
 
 ROUTES = ("native", "extensions", "builtin", "reference")
 QUIET = 4  # what ONNX Runtime would log of an error is in the exception, too
@@ -64,12 +66,8 @@ class Route:
         evaluator = ReferenceEvaluator(proto, new_ops=onnx_ops.reference_ops())
         self.outputs = [o.name for o in proto.graph.output]
         constants = {t.name for t in proto.graph.initializer}
-        names = {t.onnx: name for name, t in dtypes.TABLE.items()}
         self.inputs = {
-            i.name: (
-                names.get(i.type.tensor_type.elem_type),
-                [d.dim_value or d.dim_param or None for d in i.type.tensor_type.shape.dim],
-            )
+            i.name: (ELEMENT_TYPES.get(i.type.tensor_type.elem_type), dimensions(i.type) or [])
             for i in proto.graph.input
             if i.name not in constants
         }

@@ -1,0 +1,128 @@
+"""One node of a model: what is wrong with it, and what ONNX Runtime's own kernel makes of it."""
+
+import difflib
+from contextlib import suppress
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from .. import OpError, dtypes
+from ..errors import named
+from ..operator import Record
+from . import data
+from .common import reason
+from .compare import difference
+from .routes import Route
+
+STAND_IN = 2  # for a dimension that the model leaves open
+LARGEST = 2**24  # elements of an input that are made up to try a node
+
+
+def misspelt(operator, attributes):
+    known = [a.name for a in operator.attributes]
+    for name in attributes.keys() - set(known):
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+        yield f"attribute {name} is unknown and will be ignored; {hint}"
+
+
+def check(operator, attributes, inputs):
+    """([what the declaration refuses], the inputs made up as arrays, or None where too little is known)."""
+    if len(inputs) != len(operator.inputs) or not all(v.name for v in inputs):
+        return [f"must have {len(operator.inputs)} inputs"], None
+    pairs = list(zip(operator.inputs, inputs, strict=True))
+    try:
+        with named(operator):
+            parameters = Record(operator.resolved(attributes)[0])
+            signature = types(operator, pairs)
+            if len(signature) == len(operator.types):
+                operator.allows(parameters, signature)
+            operator.lengths(parameters, [length(v) for i, v in pairs if i.values])
+            seen = [planned(i, v) for i, v in pairs]
+            if any(s is None for s in seen):
+                return [], None
+            with suppress(OpError if is_open(pairs) else ()):  # it may be the stand-ins that don't fit
+                operator.plan(parameters, seen, Record(np.zeros(1, operator.geometry)[0]))
+                return [], sample(pairs, seen)
+    except OpError as error:
+        return [str(error).removeprefix(f"{operator.title}: ")], None
+    return [], None
+
+
+def types(operator, pairs):
+    """{type variable: element type} as far as it is known."""
+    signature = {}
+    for i, v in pairs:
+        if v.type is None:
+            continue
+        if v.type not in operator.types[i.type]:
+            raise OpError(f"dtype of {i.name}", v.type, f"must be one of {', '.join(operator.types[i.type])}")
+        if signature.setdefault(i.type, v.type) != v.type:
+            raise OpError(f"dtype of {i.name}", v.type, f"must be {signature[i.type]} as before")
+    return signature
+
+
+def is_open(pairs):
+    """Whether the model leaves any dimension open."""
+    return any(not i.values and not all(isinstance(d, int) for d in v.shape) for i, v in pairs)
+
+
+def length(v):
+    """Of an input whose values a plan wants, or None."""
+    if v.value is not None:
+        return v.value.size
+    return v.shape[0] if v.shape and isinstance(v.shape[0], int) else None
+
+
+def planned(declared_input, v):
+    """What the plan sees of an input, with stand-ins for open dimensions; None if too little is known."""
+    if declared_input.values:
+        return None if v.value is None or v.value.ndim != 1 else v.value.astype(np.int64)
+    if v.shape is None:
+        return None
+    return np.array([d if isinstance(d, int) else STAND_IN for d in v.shape], np.int64)
+
+
+def sample(pairs, seen):
+    if any(v.type is None or np.prod(s, dtype=float) > LARGEST for (_, v), s in zip(pairs, seen, strict=True)):
+        return None
+    rng = np.random.default_rng(0)
+    return [
+        v.value if i.values else data.random_array(rng, v.name, v.type, s.tolist())
+        for (i, v), s in zip(pairs, seen, strict=True)
+    ]
+
+
+def builtin(model, node, inputs, arrays):
+    """What ONNX Runtime's own kernel makes of the node alone: "runs it", or why not. Run only if there are arrays."""
+    alone = node_alone(model, node, inputs)
+    if alone is None:
+        return "not tried: types are unknown"
+    try:
+        route = Route(alone, "builtin")
+        if arrays is None:
+            return "makes a session of it; not run: shapes are unknown"
+        feeds = dict(zip(route.inputs, arrays, strict=True))
+        got = route.run(feeds)
+    except Exception as error:
+        return f"refuses it: {reason(error)}"
+    apart = difference(*got.values(), *Route(alone).run(feeds).values())
+    return "runs it" if apart.ok else f"runs it, wrong: {apart.problem or f'off by {apart.largest:.2g}'}"
+
+
+def node_alone(model, node, inputs):
+    if not all(v.type for v in inputs):
+        return None
+    described = [
+        helper.make_tensor_value_info(f"input_{k}", dtypes.TABLE[v.type].onnx, v.shape) for k, v in enumerate(inputs)
+    ]
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    del copy.input[:], copy.output[:]
+    copy.input.extend(d.name for d in described)
+    copy.output.append("output")
+    output = helper.make_tensor_value_info("output", described[0].type.tensor_type.elem_type, None)
+    graph = helper.make_graph([copy], "alone", described, [output])
+    proto = helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
+    return proto.SerializeToString()

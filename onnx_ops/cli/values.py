@@ -1,0 +1,56 @@
+"""What a model tells of the inputs of its nodes."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+
+from .. import dtypes
+from ..runtime.nodes import subgraphs
+from ..schemas import dimensions
+from .common import NAMES
+
+ELEMENT_TYPES = {t.onnx: name for name, t in dtypes.TABLE.items()}
+
+
+@dataclass
+class Value:
+    """What a model tells of a node's input. value: the array, if it is a constant."""
+
+    name: str
+    type: str | None = None
+    shape: list | None = None
+    value: np.ndarray | None = None
+
+
+def relevant(graph, outer, path, directory):
+    """(node, its inputs as Values, name of its graph) of a graph and its subgraphs."""
+    values = dict(outer)
+    for v in (*graph.input, *graph.value_info, *graph.output):
+        values[v.name] = Value(v.name, ELEMENT_TYPES.get(v.type.tensor_type.elem_type), dimensions(v.type))
+    for tensor in graph.initializer:
+        values[tensor.name] = constant(tensor.name, tensor, directory)
+    for node in graph.node:
+        if node.op_type == "Constant" and (made := constant_of(node)):
+            values[node.output[0]] = made
+        if node.op_type in NAMES:
+            yield node, [values.get(name, Value(name)) for name in node.input], path
+        for inner in subgraphs(node):
+            yield from relevant(inner, values, f"{path} / {node.name or node.op_type} / {inner.name}", directory)
+
+
+def constant(name, tensor, directory):
+    """A tensor's Value; its elements only if it is small, as sizes are."""
+    described = Value(name, ELEMENT_TYPES.get(tensor.data_type), list(tensor.dims))
+    if len(tensor.dims) <= 1 and np.prod(tensor.dims, dtype=int) <= 64:
+        described.value = onnx.numpy_helper.to_array(tensor, directory)
+    return described
+
+
+def constant_of(node):
+    for attribute in node.attribute:
+        if attribute.name == "value":
+            return constant(node.output[0], attribute.t, "")
+        if attribute.name == "value_ints":
+            return Value(node.output[0], "int64", [len(attribute.ints)], np.array(attribute.ints, np.int64))
+    return None
