@@ -49,7 +49,7 @@ def app(traceback):
     Exit codes:
       0  done, and all is well
       1  done, and the answer is no: a test failed, results differ, a node will fail
-      2  the command line is wrong
+      2  the command line is wrong, or a file that it names
       3  it could not be done; the reason is the last line
     """
 

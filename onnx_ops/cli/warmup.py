@@ -15,7 +15,7 @@ def warmup(operators, dtypes):
     """Compile the kernels ahead, into the cache that sessions load them from.
 
     Otherwise the first session that uses an operator with an element type compiles it, in one to three seconds. Without
-    --dtype: floats.
+    --dtype: floats, all of which take some minutes.
 
     \b
     Examples:
