@@ -2,7 +2,8 @@
 
     attributes --resolve--> parameters          once, when a session is made
     (parameters, shapes) --plan--> geometry     at every call, compiled
-    (tensors, geometry, tile) --kernel--> out   at every call, compiled, one tile after the other or side by side
+    (tensors, geometry, tile, workspace) --kernel--> out
+                                                at every call, compiled, one tile after the other or side by side
 
 `resolve` is ordinary Python. `plan` and `kernel` are written in the part of Python that Numba compiles; both also run
 uncompiled, which is how `plan` words its errors. Everything that touches a runtime is derived from a declaration.
@@ -20,6 +21,8 @@ from .errors import OpError
 
 MAX_RANK = 16  # axes of a tensor, and length of an input whose values a plan reads
 MAX_INPUTS = 4
+MAX_TILES = 64  # of a call: as many as a mask of workspaces in use has bits
+MAX_GEOMETRY = 2048  # bytes of any operator's geometry
 ELEMENTS = 2**58  # of any tensor: its bytes fit 64 bits whatever the type
 INT64 = np.iinfo(np.int64)
 
@@ -83,8 +86,9 @@ def words(**counts):
 
 
 def geometry(**counts):
-    """`words`, plus what every plan states: the output's rank and shape and the number of tiles."""
-    return words(tiles=None, rank=None, shape=MAX_RANK, **counts)
+    """`words`, plus what every plan states: the output's rank and shape, the number of tiles, at most MAX_TILES, and
+    how many bytes of workspace a tile needs."""
+    return words(tiles=None, workspace=None, rank=None, shape=MAX_RANK, **counts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +102,8 @@ class Operator:
     attributes:      in any order
     resolve:         (**attributes) -> dict of the fields of `parameters`; raises OpError
     plan:            (parameters, shapes, geometry) -> 0, or what `refuse` returns
-    kernel:          parameters -> the function (*tensors, geometry, tile, out) that computes one tile; all flat arrays
+    kernel:          parameters -> the function (*tensors, geometry, tile, workspace, out) that computes one tile; all
+                     flat arrays, the workspace of bytes that hold nothing yet
     variants:        attributes that between them lead to every kernel there is
     copies:          parameters -> whether the kernel only copies elements, so that nothing but their size matters
     reference:       (parameters, *inputs) -> output, plain NumPy in float64, written to be read
@@ -132,7 +137,12 @@ class Operator:
     terms: Mapping = field(default_factory=dict)
 
     def __post_init__(self):
-        assert len(self.inputs) <= MAX_INPUTS
+        for what, value, most in (
+            ("inputs", len(self.inputs), MAX_INPUTS),
+            ("bytes of geometry", self.geometry.itemsize, MAX_GEOMETRY),
+        ):
+            if value > most:
+                raise OpError(what, value, f"must be at most {most}", self.title)
 
     @property
     def title(self):

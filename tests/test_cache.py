@@ -1,5 +1,6 @@
-"""Compiled code outlives its process, and no change of any source file goes unnoticed."""
+"""Compiled code outlives its process, no change of any source file that it is made from goes unnoticed, others do."""
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -10,11 +11,12 @@ from pathlib import Path
 import pytest
 from cases import CASES
 from numba import types
+from numba.core import config
 from numba.core.ccallback import CFunc
 
 import onnx_ops
 from onnx_ops import dtypes
-from onnx_ops.kernels import entry
+from onnx_ops.kernels import cache, entry
 from onnx_ops.operator import Record
 from onnx_ops.operators import OPERATORS
 from onnx_ops.runtime import warmup
@@ -55,23 +57,121 @@ def cached(home):
     return {f.name: f.stat().st_mtime_ns for f in (home / "cache").rglob("*") if f.is_file()}
 
 
-def test_a_second_process_compiles_nothing(home):
+def names(files):
+    return sorted(name.rpartition("-")[0] for name in files)
+
+
+def append(path, text):
+    with open(path, "a") as file:
+        file.write(text)
+
+
+def test_what_a_process_compiles_and_the_next_ones_do_not(home):
+    """A second process compiles nothing; after an edit, a third one only what the edited file is part of."""
     first = cached_after_a_run(home)
-    assert sorted(name.split("-")[0] for name in first if name.endswith(".nbi")) == [
-        "compute.compute",
-        "entry.col2im",
-        "entry.col2im",
-    ]
+    assert names(first) == ["col2im-col2im-float32-float32", "col2im-plan", "compute"]
     assert cached_after_a_run(home) == first
-
-
-@pytest.mark.parametrize("path", ["kernels/col2im.py", "kernels/memory.py", "operators/grid_sample.py"])
-def test_a_changed_source_file_misses_the_cache(home, path):
-    first = cached_after_a_run(home)
-    with open(home / "onnx_ops" / path, "a") as file:
-        file.write("\n# changed\n")
+    for path in ("cli/app.py", "runtime/native.py", "operators/grid_sample.py", "kernels/grid_sample.py"):
+        append(home / "onnx_ops" / path, "\n# changed\n")
+    assert cached_after_a_run(home) == first
+    append(home / "onnx_ops" / "kernels" / "col2im.py", "\n# changed\n")
     second = cached_after_a_run(home)
-    assert len(second.keys() - first.keys()) == len(first)
+    assert names(second.keys() - first.keys()) == ["col2im-col2im-float32-float32", "col2im-plan"]
+
+
+COL2IM = {"operators.col2im", "kernels.col2im"}
+GRID_SAMPLE = {"operators.grid_sample", "kernels.grid_sample", "kernels.coordinates"}
+# What the functions around each plan and kernel, and what these are written in, consists of.
+SHARED = {
+    "dtypes", "errors", "locks", "operator", "kernels.cache", "kernels.call", "kernels.elements",
+    "kernels.elements_numba", "kernels.entry", "kernels.jit", "kernels.memory", "kernels.vectors",
+    "kernels.vectors_numba", "kernels.bounds",
+}  # fmt: skip
+MADE_FROM = {
+    "operators.col2im": COL2IM | SHARED,  # of functions that are defined there: plans
+    "kernels.col2im": {"kernels.col2im"} | SHARED,
+    "operators.grid_sample": GRID_SAMPLE | SHARED,
+    "kernels.grid_sample": {"kernels.grid_sample", "kernels.coordinates"} | SHARED,
+    "runtime.compute": {"runtime.compute", "runtime.state"} | SHARED,
+}
+
+
+@pytest.mark.parametrize("module", MADE_FROM)
+def test_which_files_a_digest_is_made_from(module, monkeypatch):
+    """Those, each of them, and no others; told by changing every file of the package in turn."""
+    text, changed = cache.source, []
+    monkeypatch.setattr(cache, "source", lambda name: text(name) + "# changed" * (name in changed))
+
+    def digest():
+        cache.sources.cache_clear()
+        return cache.digest([f"onnx_ops.{module}"])
+
+    before, found = digest(), set()
+    for path in PACKAGE.rglob("*.py"):
+        name = ".".join(("onnx_ops", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
+        changed[:] = [name]
+        if digest() != before:
+            found.add(name.removeprefix("onnx_ops."))
+    changed.clear()
+    assert digest() == before
+    assert found == MADE_FROM[module]
+
+
+def test_details_of_a_digest():
+    """What is compiled, beside sources: everything that the compiler is told makes another file."""
+    plain = cache.digest(["onnx_ops.kernels.col2im"], "name", 1)
+    assert cache.digest(["onnx_ops.kernels.col2im"], "name", 1) == plain
+    assert cache.digest(["onnx_ops.kernels.col2im"], "name", 2) != plain
+    assert cache.digest(["onnx_ops.kernels.grid_sample"], "name", 1) != plain
+
+
+def test_another_compiler_finds_nothing(monkeypatch):
+    plain = cache.digest(["onnx_ops.kernels.col2im"])
+    for module, name, value in ((cache.numba, "__version__", "9.9"), (config, "OPT", 1), (config, "BOUNDSCHECK", 1)):
+        with monkeypatch.context() as patched:
+            patched.setattr(module, name, value)
+            cache.compiler.cache_clear()
+            assert cache.digest(["onnx_ops.kernels.col2im"]) != plain
+    cache.compiler.cache_clear()
+    assert cache.digest(["onnx_ops.kernels.col2im"]) == plain
+
+
+def test_sources_in_a_zip_file(tmp_path, monkeypatch):
+    (tmp_path / "zipped").mkdir()
+    (tmp_path / "zipped" / "__init__.py").write_text("from .other import (\n    a,  # a comment\n    b as c,\n)\n")
+    (tmp_path / "zipped" / "other.py").write_text("from . import third\na = b = 1\n")
+    (tmp_path / "zipped" / "third.py").write_text("")
+    archive = shutil.make_archive(str(tmp_path / "archive"), "zip", tmp_path, "zipped")
+    shutil.rmtree(tmp_path / "zipped")
+    monkeypatch.syspath_prepend(archive)
+    assert set(cache.sources("zipped")) == {"zipped", "zipped.other", "zipped.third"}
+
+
+def test_without_sources_nothing_is_kept(monkeypatch, caplog):
+    """A digest of nothing would find stale code."""
+    spec = importlib.util.spec_from_loader("sourceless", loader=None)
+    monkeypatch.setattr(cache.importlib.util, "find_spec", lambda name: spec)
+    with pytest.raises(OSError, match="the module sourceless has no source file"):
+        cache.sources("sourceless")
+
+
+def test_another_process_s_cache_is_left_alone(monkeypatch):
+    """While something is compiled, functions of others that are compiled too are kept where Numba always keeps them."""
+    chosen, compile_now = [], CFunc._compile_uncached
+
+    def looking(self):
+        chosen.append(config.CACHE_DIR)
+        return compile_now(self)
+
+    monkeypatch.setattr(CFunc, "_compile_uncached", looking)
+    before = config.CACHE_DIR
+
+    @entry.callback(types.int64, (types.int64,), "probe", __name__, time.time())
+    def probe(x):
+        return x
+
+    assert probe.ctypes(5) == 5
+    assert chosen == [before] == [config.CACHE_DIR]
 
 
 def test_importing_the_package_imports_nothing_heavy():
@@ -148,10 +248,11 @@ def test_slow_compilation_is_told(monkeypatch, caplog):
     """Once it takes longer than PATIENCE, and unless it was asked for."""
     monkeypatch.setattr(entry, "PATIENCE", 0.0)
     monkeypatch.setattr(CFunc, "_compile_uncached", lambda self: time.sleep(0.5))
-    callback = entry.Callback(slow, ((types.int64,), types.int64), {}, {})
-    callback._compile_uncached()
+    monkeypatch.setattr(CFunc, "compile", lambda self: self._compile_uncached())
+    make = lambda: entry.Callback(slow, ((types.int64,), types.int64), entry.NullCache())
+    make()
     assert [r.getMessage() for r in caplog.records] == ["onnx_ops: compiling slow (once; not kept)"]
     token = entry.expected.set(True)
-    callback._compile_uncached()
+    make()
     entry.expected.reset(token)
     assert len(caplog.records) == 1

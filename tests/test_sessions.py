@@ -173,8 +173,8 @@ def test_an_onnx_runtime_that_is_too_old(monkeypatch):
     from onnx_ops.runtime import abi, native
 
     monkeypatch.setattr(native, "_api", None)
-    monkeypatch.setattr(abi.Api.__init__, "__defaults__", (10_000,))
-    with pytest.raises(Exception, match=r"needs ONNX Runtime 1\.17 or newer"):
+    monkeypatch.setattr(abi, "API_VERSION", 10_000)
+    with pytest.raises(Exception, match=r"needs ONNX Runtime 1\.10000 or newer"):
         onnx_ops.register(quiet())
 
 
@@ -282,17 +282,3 @@ def test_ort_value_vectors():
         vector_run("native", [inputs[0][:, 1:], *inputs[1:]])
     with pytest.raises(onnx_ops.OpError, match=r"run_with_ortvaluevector = called: is for backend=.native"):
         vector_run("extensions", inputs)
-
-
-def test_no_memory_for_a_kernel(monkeypatch):
-    """malloc's NULL is an error, not an address."""
-    from types import SimpleNamespace
-
-    from onnx_ops.runtime import native
-
-    proto = model("", "Col2Im", OVERLAPPING.inputs("float32"), OVERLAPPING.attributes)
-    with monkeypatch.context() as patched:
-        patched.setattr(native, "libc", lambda: SimpleNamespace(malloc=lambda size: None))
-        with pytest.raises(Exception, match="Col2Im: MemoryError: no room for a kernel's state"):
-            ours(proto, quiet())
-    ours(proto, quiet())

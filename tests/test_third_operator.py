@@ -1,12 +1,18 @@
 """A third operator takes one file, and every adapter has it."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 import onnx_ops
+from onnx_ops.operator import Input, geometry
+from onnx_ops.operators import OPERATORS
 
 SCRIPT = """
 import os
@@ -37,11 +43,89 @@ else:
 """
 
 
-def test_one_file(tmp_path):
+def run_with(tmp_path, source, script):
+    """What a script prints in a copy of the package that has one more operator."""
     package = Path(onnx_ops.__file__).parent
     shutil.copytree(package, tmp_path / "onnx_ops", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(Path(__file__).with_name("third_operator.py"), tmp_path / "onnx_ops" / "operators" / "shift.py")
+    (tmp_path / "onnx_ops" / "operators" / "shift.py").write_text(source)
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
-    script = "import sys; sys.path.insert(0, '.')\nimport onnx_ops.functions\n" + SCRIPT
+    script = "import sys; sys.path.insert(0, '.')\nimport onnx_ops.functions\n" + script
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+SOURCE = Path(__file__).with_name("third_operator.py").read_text()
+
+
+def test_one_file(tmp_path):
+    run_with(tmp_path, SOURCE, SCRIPT)
+
+
+MISTAKES = {
+    "a name that is not there": ("x[i] + g.amount", "x[i] + amount", "NameError: name 'amount' is not defined"),
+    "a field that is not there": ("x[i] + g.amount", "x[i] + g.amuont", "KeyError: 'amuont'"),
+    "a wrong type": ("x[i] + g.amount", "x[i] + 'a'", r"add\(uint64, .*\(a\)\).*shift\.py, line 27"),
+    "memory of its own": ("out[i] =", "out[i] = np.zeros(3)[0] +", r"it allocates an array; .*shift\.py, line 27"),
+}
+REFUSED = """
+import numpy as np, onnx, onnx_ops
+from onnx import helper
+from numba.core.ccallback import CFunc
+compile_now, compiled = CFunc._compile_uncached, []
+def counting(self):
+    compiled.append(self.__name__)
+    return compile_now(self)
+CFunc._compile_uncached = counting
+node = helper.make_node("Shift", ["x"], ["y"], domain="test", amount=5)
+infos = [helper.make_tensor_value_info(n, onnx.TensorProto.INT64, ["N"]) for n in "xy"]
+opsets = [helper.make_opsetid("", 18), helper.make_opsetid("test", 1)]
+proto = helper.make_model(helper.make_graph([node], "g", infos[:1], infos[1:]), opset_imports=opsets, ir_version=9)
+for call in (
+    lambda: onnx_ops.functions.call(onnx_ops.operators.OPERATORS[-1], np.arange(3)),
+    lambda: onnx_ops.InferenceSession(proto.SerializeToString()),
+):
+    try:
+        call()
+    except onnx_ops.OpError as error:
+        print(str(error)[:10_000].replace("\\n", " "))
+print(*compiled)
+"""
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_kernel_that_cannot_be_compiled(mistake, tmp_path):
+    """The error names the operator and the function and has the compiler's words; there is one attempt."""
+    right, wrong, words = MISTAKES[mistake]
+    source = SOURCE.replace(right, wrong).replace("from ..errors", "import numpy as np\n\nfrom ..errors")
+    function, session, compiled = run_with(tmp_path, source, REFUSED).splitlines()
+    assert function.startswith("test.Shift: kernel = shift-shift-uint64-uint64: can't be compiled: ")
+    assert session == function
+    assert re.search(words, function)
+    assert sorted(compiled.split()) == ["compute", "shift-plan", "shift-shift-uint64-uint64"]
+
+
+FOUR = """
+import numpy as np, onnx_ops
+operator = onnx_ops.operators.OPERATORS[-1]
+inputs = [np.arange(10) * factor for factor in (1, 10, 100, 1000)]
+print(onnx_ops.functions.call(operator, *inputs).tolist() == (np.arange(10) * 1111 + 1).tolist())
+"""
+
+
+def test_four_tensors(tmp_path):
+    source = (
+        SOURCE.replace('inputs=(Input("x", "T"),)', 'inputs=tuple(Input(name, "T") for name in "abcd")')
+        .replace("(x,) = shapes", "x, b, c, d = shapes")
+        .replace("def shift(x, g", "def shift(x, b, c, d, g")
+        .replace("x[i] + g", "x[i] + b[i] + c[i] + d[i] + g")
+    )
+    assert run_with(tmp_path, source, FOUR) == "True\n"
+
+
+def test_too_many_inputs_and_too_large_a_geometry():
+    operator = OPERATORS[0]
+    with pytest.raises(onnx_ops.OpError, match=r"Col2Im: inputs = 5: must be at most 4"):
+        replace(operator, inputs=(Input("x", "T"),) * 5)
+    with pytest.raises(onnx_ops.OpError, match=r"Col2Im: bytes of geometry = \d+: must be at most 2048"):
+        replace(operator, geometry=geometry(many=250))

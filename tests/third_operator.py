@@ -20,7 +20,7 @@ def plan(parameters, shapes, g):
 
 
 @jitable
-def shift(x, g, tile, out):
+def shift(x, g, tile, workspace, out):
     for i in range(g.size * tile // g.tiles, g.size * (tile + 1) // g.tiles):
         out[i] = x[i] + g.amount
 

@@ -8,30 +8,48 @@ run's block b is added to the pixel b * stride + shift of its row. With a stride
 one per pixel modulo stride, where they are contiguous; the lanes are interleaved when the band is complete.
 """
 
-import numpy as np
-
-from .elements import empty_sums, is_wide, load, plus, store, sums, zero
-from .jit import BORROW, jitable
+from .elements import integers_in, is_wide, load, plus, store, sums, sums_in, zero
+from .jit import jitable
 from .vectors import add_runs, interleave
 
 BAND = 16384  # pixels: 64 KiB of float32 stay in the second-level cache while they are added to
 LANES = 64  # strides beyond this one leave too few blocks in a row for lanes to pay
+RUNS = 512  # positions along x whose runs are found at once
+LARGEST_SUM = 16  # bytes: complex128
 
 
 @jitable
-def col2im(x, g, tile, out):
-    last, leading = g.axes - 1, g.axes - 2
-    stride = g.strides[last]
-    in_lanes = 1 < stride <= min(LANES, g.band_x) and not g.tiled
-    lane = g.band_x // stride + 2 if in_lanes else 0
+def lane_pitch(g):
+    """From one lane to the next, in sums; 0 where runs are added up where they belong."""
+    stride = g.strides[g.axes - 1]
+    return g.band_x // stride + 2 if 1 < stride <= min(LANES, g.band_x) and not g.tiled else 0
+
+
+@jitable
+def row_pitch(g):
+    """From one row of a band to the next, in sums that wait until the band is complete."""
+    lane = lane_pitch(g)
+    return g.strides[g.axes - 1] * lane if lane > 0 else g.band_x
+
+
+@jitable
+def workspace_size(g):
+    """Bytes that a tile needs: a band's sums, three numbers for each run, two for each leading axis."""
+    return LARGEST_SUM * g.band_y * row_pitch(g) + 8 * (3 * RUNS + 2 * g.axes)
+
+
+@jitable
+def col2im(x, g, tile, workspace, out):
+    lane = lane_pitch(g)
     # Sums that the output can't hold are made elsewhere, like lanes, and written when the band is complete.
-    aside = is_wide(out) and not in_lanes and not g.tiled
-    scratch = empty_sums(out, g.band_y * (stride * lane + (g.band_x if aside else 0)))
-    runs, leads = np.empty((3, g.block[last]), np.int64), np.empty((2, leading), np.int64)
+    aside = is_wide(out) and lane == 0 and not g.tiled
+    leads = integers_in(workspace, 0, (2, g.axes))
+    runs = integers_in(workspace, leads.nbytes, (3, RUNS))
+    scratch = sums_in(workspace, leads.nbytes + runs.nbytes, g.band_y * row_pitch(g) if lane > 0 or aside else 0, out)
     add_up(x, g, lane, aside, scratch, runs, leads, tile, out)
 
 
-@jitable(**BORROW)
+@jitable
 def add_up(x, g, lane, aside, scratch, runs, leads, tile, out):
     """All bands of a tile. `lane`: the pitch of lanes, 0 without; `aside`: whether sums wait in the scratch."""
     last, leading = g.axes - 1, g.axes - 2
@@ -44,23 +62,21 @@ def add_up(x, g, lane, aside, scratch, runs, leads, tile, out):
     positions, in_place = g.block[leading] * g.block[last], scratch.size == 0
     clear = in_place and not covered(g)
     # A row of sums, and from one block's pixel to the next one's.
-    pitch, step = (stride * lane, 1) if lane > 0 else (g.band_x if aside else width, stride)
-    target, p, k = scratch if lane > 0 else sums(out, scratch), leads[0], leads[1]
+    pitch, step = width if in_place else row_pitch(g), 1 if lane > 0 else stride
+    target, p, k = scratch if lane > 0 else sums(out, scratch), leads[0][:leading], leads[1][:leading]
 
     # Units are shared out without forming units * tile, which could overflow.
     units = g.planes * g.bands_y * g.bands_x
     share, more = units // g.tiles, units % g.tiles
     first_unit = share * tile + min(tile, more)
-    x_known, whole = -1, 0
+    x_known, j_known = -1, -1
     for unit in range(first_unit, first_unit + share + (1 if tile < more else 0)):
         x_begin = unit % g.bands_x * g.band_x
         x_end = min(x_begin + g.band_x, width)
         y_begin = unit // g.bands_x % g.bands_y * g.band_y
         y_end = min(y_begin + g.band_y, height)
         plane = unit // (g.bands_x * g.bands_y)
-        if x_begin != x_known:
-            find_runs(g, x_begin, x_end, lane, runs)
-            x_known, whole = x_begin, (x_end - x_begin) // stride
+        whole = (x_end - x_begin) // stride
         corner = (plane * height + y_begin) * width + x_begin
         scratch[:] = 0
         for y in range(y_end - y_begin if clear else 0):
@@ -76,7 +92,12 @@ def add_up(x, g, lane, aside, scratch, runs, leads, tile, out):
             if block >= 0 and g.tiled:
                 copy_blocks(x, first, blocks, g, y_begin, y_end, whole, out[corner:])
             elif block >= 0:
-                add_blocks(x, first, blocks, g, y_begin, y_end, runs, step, target, corner if in_place else 0, pitch)
+                for j in range(0, g.block[last], RUNS):
+                    if x_begin != x_known or j != j_known:
+                        find_runs(g, x_begin, x_end, j, lane, runs)
+                        x_known, j_known = x_begin, j
+                    at = corner if in_place else 0
+                    add_blocks(x, first, blocks, g, y_begin, y_end, j, runs, step, target, at, pitch)
             for a in range(leading - 1, -1, -1):
                 k[a] += 1
                 if k[a] < g.block[a]:
@@ -93,26 +114,30 @@ def add_up(x, g, lane, aside, scratch, runs, leads, tile, out):
                     store(row, whole * stride + r, found[r * lane + whole])
 
 
-@jitable(**BORROW)
-def add_blocks(x, first, blocks, g, y_begin, y_end, runs, step, target, at, pitch):
-    """Everything of one position of the leading axes: for every (i, j), runs along y of runs along x."""
+@jitable
+def add_blocks(x, first, blocks, g, y_begin, y_end, j_begin, runs, step, target, at, pitch):
+    """Everything of one position of the leading axes: for every (i, j), runs along y of runs along x.
+
+    The `runs` are those of the positions j from `j_begin` on."""
     last, leading = g.axes - 1, g.axes - 2
-    k_x, counts_x, row_pitch = g.block[last], g.counts[last], g.strides[leading] * pitch
+    k_x, counts_x, y_pitch = g.block[last], g.counts[last], g.strides[leading] * pitch
+    j_count = min(RUNS, k_x - j_begin)
     low, high, start = runs[0], runs[1], runs[2]
     for i in range(g.block[leading]):
         y_low, y_high, y_start = run(g, leading, i, y_begin, y_end)
-        for j in range(k_x if y_low < y_high else 0):
-            source, pixel = first + (i * k_x + j) * blocks + y_low * counts_x + low[j], at + y_start * pitch + start[j]
+        for j in range(j_count if y_low < y_high else 0):
+            row = first + (i * k_x + j_begin + j) * blocks
+            source, pixel = row + y_low * counts_x + low[j], at + y_start * pitch + start[j]
             if step == 1:
-                add_runs(x, source, counts_x, y_high - y_low, high[j] - low[j], target, pixel, row_pitch)
+                add_runs(x, source, counts_x, y_high - y_low, high[j] - low[j], target, pixel, y_pitch)
             else:
                 for l in range(y_high - y_low):
                     for b in range(high[j] - low[j]):
-                        t = pixel + l * row_pitch + b * step
+                        t = pixel + l * y_pitch + b * step
                         target[t] = plus(target[t], load(x, source + l * counts_x + b))
 
 
-@jitable(**BORROW)
+@jitable
 def copy_blocks(x, first, blocks, g, y_begin, y_end, count, out):
     """The same where blocks tile the image: every pixel is written once. `out` begins at the band."""
     last, leading = g.axes - 1, g.axes - 2
@@ -133,18 +158,18 @@ def covered(g):
     return g.tiled != 0
 
 
-@jitable(**BORROW)
-def find_runs(g, x_begin, x_end, lane, runs):
+@jitable
+def find_runs(g, x_begin, x_end, j_begin, lane, runs):
     """The rows of `runs`: for each j, the first and the end of its blocks along x, and where the first one is added."""
     last = g.axes - 1
     stride = g.strides[last]
-    for j in range(g.block[last]):
-        low, high, start = run(g, last, j, x_begin, x_end)
+    for j in range(min(RUNS, g.block[last] - j_begin)):
+        low, high, start = run(g, last, j_begin + j, x_begin, x_end)
         runs[0, j], runs[1, j] = low, high
         runs[2, j] = start % stride * lane + start // stride if lane > 0 else start
 
 
-@jitable(**BORROW)
+@jitable
 def run(g, a, k, begin, end):
     """The blocks [low, high) of axis a whose position k lies on the pixels [begin, end), and the first one's pixel."""
     stride = g.strides[a]
@@ -159,7 +184,7 @@ def quotient(a, b):
     return a if b == 1 else a // b
 
 
-@jitable(**BORROW)
+@jitable
 def hit(g, p, k):
     """Which block, over the leading axes, has its position k on the pixel p; -1 if none."""
     block = 0

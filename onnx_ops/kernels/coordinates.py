@@ -3,12 +3,12 @@
 import numpy as np
 
 from .elements import load
-from .jit import BORROW, jitable
+from .jit import jitable
 
 ZEROS, BORDER, REFLECTION = 0, 1, 2
 
 
-@jitable(**BORROW)
+@jitable
 def coordinates(grid, start, points, count, g, p, cubic):
     """p[axis, b]: pixel coordinates of `count` points, padded (except for cubic) and within reach of an integer.
 
@@ -48,7 +48,7 @@ def coordinates(grid, start, points, count, g, p, cubic):
             places[b] = v if v <= high else high
 
 
-@jitable(**BORROW)
+@jitable
 def split(grid, p):
     """The grid's columns, which list the axes backwards, as rows; written out so that the strides are known."""
     if p.shape[0] == 2:
@@ -68,7 +68,7 @@ def clip(v, low, high):
     return high if v > high else v
 
 
-@jitable(**BORROW)
+@jitable
 def reflect(places, size, align_corners):
     """Mirrored at 0 and size - 1, or at -1/2 and size - 1/2. Exact up to the final addition, for every finite place."""
     number = places.dtype.type
@@ -82,7 +82,7 @@ def reflect(places, size, align_corners):
         places[b] = (twice - d if d > span else d) + low
 
 
-@jitable(**BORROW)
+@jitable
 def remainders(places, period):
     """Of a division by the period, exact; 0 of 0, but for NaN and infinities."""
     number, far = places.dtype.type, 0

@@ -31,13 +31,16 @@ def is_wide(array):
     return False
 
 
-def empty_sums(array, shape):
-    """Room for sums of the array's elements."""
-    return np.empty(shape, array.dtype)
+def sums_in(workspace, begin, shape, array):
+    """Room for sums of the array's elements, in the workspace from its byte `begin` on."""
+    return np.ndarray(shape, array.dtype, workspace, begin)
+
+
+def integers_in(workspace, begin, shape):
+    """Room for int64, likewise."""
+    return np.ndarray(shape, np.int64, workspace, begin)
 
 
 def sums(array, scratch):
-    """Where to add up what the array is to hold: in the array itself if it can hold sums, else in `scratch`.
-
-    For functions that borrow their arrays (jit.py)."""
+    """Where to add up what the array is to hold: in the array itself if it can hold sums, else in `scratch`."""
     return array

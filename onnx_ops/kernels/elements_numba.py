@@ -9,7 +9,7 @@ from numba import config, types
 from numba.extending import intrinsic, overload, register_jitable
 
 from . import elements
-from .jit import BORROW, FLAGS
+from .jit import FLAGS
 
 
 def _reinterpret(source, target, through):
@@ -95,6 +95,11 @@ def _kind(array):
     return next(iter(array.dtype.fields)) if isinstance(array.dtype, types.Record) else None
 
 
+def sum_type(array):
+    """The type in which an array's elements are summed."""
+    return types.float32 if _kind(array) else array.dtype
+
+
 @overload(elements.load)
 def _(array, i):
     return {
@@ -135,13 +140,6 @@ def _(array):
     return (lambda array: True) if _kind(array) else (lambda array: False)
 
 
-@overload(elements.empty_sums)
-def _(array, shape):
-    if _kind(array):
-        return lambda array, shape: np.empty(shape, np.float32)
-    return lambda array, shape: np.empty(shape, array.dtype)
-
-
-@overload(elements.sums, jit_options=BORROW)
+@overload(elements.sums, jit_options=FLAGS)
 def _(array, scratch):
     return (lambda array, scratch: scratch) if _kind(array) else (lambda array, scratch: array)

@@ -1,54 +1,36 @@
-"""The compiled entry points: C callbacks around an operator's plan and kernel, cached on disk by Numba.
+"""The compiled entry points: C callbacks around an operator's plan and kernel, kept on disk (cache.py).
 
-Each is cached under a name that holds a digest of this package's sources, since Numba itself would only notice a change
-in the file of the entry point. Importing this module imports Numba.
+Importing this module imports Numba.
 """
 
 import functools
-import hashlib
 import logging
+import os
+import re
 import threading
-import warnings
-from contextlib import contextmanager
 from contextvars import ContextVar
-from pathlib import Path
 
 import numba
 import numpy as np
-import platformdirs
-from numba import carray, config, types
-from numba.core.caching import FunctionCache
+from numba import config, types
+from numba.core.caching import NullCache
 from numba.core.ccallback import CFunc
-from numba.core.runtime import rtsys
 from numba.extending import lower_builtin, register_jitable, type_callable
 
-from ..errors import refuse
-from ..operator import MAX_INPUTS, MAX_RANK
+from ..errors import OpError, refuse
+from ..locks import COMPILATION
 from . import elements_numba, vectors_numba  # noqa: F401  for their overloads
+from .cache import Kept, digest, not_kept
+from .call import OUTPUT, call_dtype
 from .jit import BOUNDSCHECK, FLAGS, marked
-from .memory import pointer, shapes, tensors
+from .memory import array_at, give_back, shapes, take_first, tensors
 
-# One call of one operator, as all compiled code sees it. Position MAX_INPUTS is the output.
-# `shape` holds an input's shape or, where the plan wants these, its values; `rank` is how many of them there are.
-_SLOTS = MAX_INPUTS + 1
-_CALL = [
-    ("data", np.int64, (_SLOTS,)),
-    ("size", np.int64, (_SLOTS,)),
-    ("rank", np.int64, (_SLOTS,)),
-    ("shape", np.int64, (_SLOTS, MAX_RANK)),
-    ("scratch", np.int64, (3,)),
-]
+NUMBA = os.path.dirname(numba.__file__)
 PATIENCE = 1.0  # seconds of compiling after which users are told
 expected = ContextVar("expected", default=False)  # whether they know
-_lock = threading.RLock()
 log = logging.getLogger("onnx_ops")
 if BOUNDSCHECK:
     from . import bounds  # noqa: F401  all code that is compiled from here on is checked
-
-
-def call_dtype(geometry):
-    """The dtype of one call of an operator with this geometry, which comes last."""
-    return np.dtype([*_CALL, ("geometry", geometry)])
 
 
 @type_callable(refuse)
@@ -61,139 +43,132 @@ def _(context, builder, signature, values):
     return context.get_constant(types.int64, 1)
 
 
-@functools.cache
-def digest():
-    """Of every source file of the package."""
-    root = Path(__file__).parent.parent
-    found = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
-        found.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
-    return found.hexdigest()[:16]
-
-
-@contextmanager
-def cache_directory():
-    """Numba keeps what is compiled meanwhile in the user's cache, unless NUMBA_CACHE_DIR says where.
-
-    Its own choice, beside the sources, would outlive an uninstalled package and be in the next one's way.
-    """
-    chosen = config.CACHE_DIR
-    config.CACHE_DIR = chosen or platformdirs.user_cache_dir("onnx_ops", appauthor=False)
-    try:
-        yield
-    finally:
-        config.CACHE_DIR = chosen
-
-
 def tell_numba():
     """Let compiled code call all functions that have been marked so far."""
-    with _lock:
+    with COMPILATION:
         while marked:
             helper, flags = marked.pop()
             register_jitable(**flags)(helper)
 
 
-class _Cache(FunctionCache):
-    """Loads what is cached without first importing all that Numba needs to compile, which takes longer than the rest.
+def cause(error):
+    """What an exception of the compiler is about, on one line.
 
-    Compiled code refers to functions of Numba's runtime by name; LLVM ends the process if it doesn't know one. Hence
-    only with versions of Numba that were found to need no more than this.
+    A message of Numba's nests the explanation for each function on the way to the reason, and after it names the lines.
     """
-
-    TRIED = ((0, 60), (0, 68))
-
-    def load_overload(self, sig, target_context):
-        try:
-            if not self.TRIED[0] <= numba.version_info.short <= self.TRIED[1]:
-                return super().load_overload(sig, target_context)
-            rtsys.initialize(target_context)
-            with self._guard_against_spurious_io_errors():
-                return self._load_overload(sig, target_context)
-        except Exception:  # a damaged file: it is forgotten, and written again after compiling
-            self.flush()
-            return None
+    heading, *lines = [line.strip() for line in str(error).splitlines()] or [""]
+    after = [k for k, line in enumerate([heading, *lines]) if "Failed in nopython mode" in line]
+    if not after or after[-1] >= len(lines):
+        return f"{type(error).__name__}: {heading}"
+    lines = lines[after[-1] :]
+    reason = " ".join([lines[0], *[line for line in lines[:4] if line.startswith(">>>")]])
+    if "Only accept returning of array" in reason:
+        reason = "it allocates an array; compiled code has only the workspace that its plan states"
+    places = re.findall(r"^During: typing of .* at (.+) \((\d+)\)$", "\n".join(lines), re.MULTILINE)
+    places = [f" ({file}, line {line})" for file, line in places if not file.startswith(NUMBA)]
+    return reason + (places[0] if places else "")
 
 
 class Callback(CFunc):
-    """A C callback (`.address`, `.ctypes`), cached on disk where possible."""
+    """A C callback (`.address`, `.ctypes`) that is compiled now, or loaded."""
 
-    def enable_caching(self):
-        self._cache = _Cache(self._pyfunc)
+    def __init__(self, function, signature, kept):
+        super().__init__(function, signature, {}, dict(FLAGS))
+        self._cache = kept
+        with COMPILATION:
+            tell_numba()
+            self.compile()
 
     def _compile_uncached(self):
-        what, where = self.__name__.replace("-", " "), self._cache.cache_path
-        kept = f"kept in {Path(where).parent}" if where else "not kept"
-        told = threading.Timer(PATIENCE, log.warning, ["onnx_ops: compiling %s (once; %s)", what, kept])
+        where = getattr(self._cache, "path", None)
+        kept = f"kept in {where.parent}" if where else "not kept"
+        told = threading.Timer(PATIENCE, log.warning, ["onnx_ops: compiling %s (once; %s)", self.__name__, kept])
         told.daemon = True
         if not expected.get():
             told.start()
         try:
             return super()._compile_uncached()
+        except Exception as error:
+            raise OpError("kernel", self.__name__, f"can't be compiled: {cause(error)}") from error
         finally:
             told.cancel()
 
 
-def callback(restype, argtypes, name):
+def callback(restype, argtypes, name, module, *details):
     """Decorator: the function as a compiled `Callback`.
 
-    What it closes over is part of the cache's key: plain functions of modules and dtypes have a stable one, Numba's own
-    function objects do not, and must be globals.
+    module   where what it calls is defined, or the function itself
+    details  whatever else it closes over, with a stable repr
     """
 
     def wrap(function):
-        function.__name__, function.__qualname__ = (
-            name,
-            f"{name}-{digest()}" + ("-checked" if config.BOUNDSCHECK else ""),
-        )
-        with _lock:
-            tell_numba()
-            made = Callback(function, (argtypes, restype), {}, dict(FLAGS))
-            try:
-                with cache_directory():
-                    made.enable_caching()
-                    made.compile()
-            except Exception as error:  # of the cache, as a rule; if it is the compiler's, it comes again
-                warnings.warn(f"onnx_ops: compiled code is not kept for the next process: {error}", stacklevel=2)
-                made = Callback(function, (argtypes, restype), {}, dict(FLAGS))
-                made.compile()
-        return made
+        function.__name__ = function.__qualname__ = name
+        try:
+            kept = Kept(name + "-checked" * bool(config.BOUNDSCHECK), digest([module], name, details))
+        except OSError as error:
+            not_kept(name, str(error))
+            kept = NullCache()
+        return Callback(function, (argtypes, restype), kept)
 
     return wrap
 
 
-@functools.cache
+def once(function):
+    """Decorator: functools.cache that keeps OpErrors, too. Numba explains a mistake in full only the first time."""
+
+    @functools.cache
+    def outcome(*args):
+        try:
+            return function(*args), None
+        except OpError as error:
+            return None, error
+
+    @functools.wraps(function)
+    def call(*args):
+        made, error = outcome(*args)
+        if error:
+            raise OpError(*error.args) from error.__cause__
+        return made
+
+    return call
+
+
+@once
 def plan(function, positions, parameters, geometry):
     """`function(parameters, shapes, geometry)` as a C callback (address of parameters, address of call) -> int64.
 
     `positions` are those of all the inputs.
     """
     call = call_dtype(geometry)
+    name = _name(function)
 
-    @callback(types.int64, (types.voidptr, types.voidptr), _name(function))
+    @callback(types.int64, (types.voidptr, types.voidptr), name, function.__module__, positions, parameters, geometry)
     def compiled(parameters_at, call_at):
-        c = carray(call_at, (1,), call)[0]
-        return function(carray(parameters_at, (1,), parameters)[0], shapes(c, positions), c.geometry)
+        c = array_at(call_at, 1, call)[0]
+        return function(array_at(parameters_at, 1, parameters)[0], shapes(c, positions), c.geometry)
 
     return compiled
 
 
-@functools.cache
+@once
 def tile(function, storage, positions, geometry):
-    """`function(*tensors, geometry, tile, out)` as a C callback (address of call, index of the tile) -> nothing.
+    """`function(*tensors, geometry, tile, workspace, out)` as a C callback (address of call, index of the tile).
 
     `storage`: the dtypes of the tensors, found at these `positions` of the call, and last that of the output.
     """
     call = call_dtype(geometry)
     *kinds, out_kind = storage
     kinds = tuple(kinds)
+    name = _name(function, *(d.names[0] if d.names else d.name for d in storage))
 
-    @callback(
-        types.void, (types.voidptr, types.intp), _name(function, *(d.names[0] if d.names else d.name for d in storage))
-    )
+    @callback(types.void, (types.voidptr, types.intp), name, function.__module__, storage, positions, geometry)
     def compiled(call_at, index):
-        c = carray(call_at, (1,), call)[0]
-        out = carray(pointer(c.data[MAX_INPUTS]), (c.size[MAX_INPUTS],), out_kind)
-        function(*tensors(c, positions, kinds), c.geometry, index, out)
+        c = array_at(call_at, 1, call)[0]
+        size, out = c.geometry.workspace, array_at(c.data[OUTPUT], c.size[OUTPUT], out_kind)
+        number = take_first(c.busy)
+        workspace = array_at(c.workspace + number * size, size, np.uint8)
+        function(*tensors(c, positions, kinds), c.geometry, index, workspace, out)
+        give_back(c.busy, number)
 
     return compiled
 

@@ -9,19 +9,27 @@ infinities and in images smaller than the square, points are read again tap by t
 import numpy as np
 
 from .coordinates import ZEROS, coordinates, pad_index
-from .elements import empty_sums, is_wide, load, store, sums, zero
-from .jit import BORROW, REORDER, jitable
+from .elements import integers_in, is_wide, load, store, sums, sums_in, zero
+from .jit import REORDER, jitable
 from .vectors import GROUP, blend
 
 BLOCK = 512
 
 
 @jitable
-def nearest(x, grid, g, tile, out):
-    copy_nearest(x, grid, g, empty_sums(grid, (g.axes, BLOCK)), np.empty(BLOCK, np.int64), tile, out)
+def workspace_size(axes, taps):
+    """Bytes that a tile needs: for the arrays of `interpolate` and `tap_by_tap`, or of `nearest`, which has no taps."""
+    of_points = axes + 1 + axes * taps + (taps if axes == 3 else 1) * taps + 1
+    return 8 * (of_points * BLOCK + 2 * 3 * taps + 2 * taps**3)
 
 
-@jitable(**BORROW)
+@jitable
+def nearest(x, grid, g, tile, workspace, out):
+    p = sums_in(workspace, 0, (g.axes, BLOCK), grid)
+    copy_nearest(x, grid, g, p, integers_in(workspace, p.nbytes, BLOCK), tile, out)
+
+
+@jitable
 def copy_nearest(x, grid, g, p, base, tile, out):
     pixels = image_size(g)
     for unit in range(g.units * tile // g.tiles, g.units * (tile + 1) // g.tiles):
@@ -40,7 +48,7 @@ def copy_nearest(x, grid, g, p, base, tile, out):
                     store(target, b, v if k >= 0 else zero(out))
 
 
-@jitable(**BORROW)
+@jitable
 def place_nearest(p, count, g, base):
     """base[b]: the pixel of the image that point b reads, or -1."""
     for i in range(g.axes):
@@ -51,7 +59,7 @@ def place_nearest(p, count, g, base):
             at[b] = before * size + k if (before >= 0) & (k >= 0) & (k < size) else -1
 
 
-@jitable(**BORROW)
+@jitable
 def shift_images(base, images, count, pitch):
     """Offsets of `count` points in each of several images, `pitch` elements apart: from the first image; -1 stays."""
     for m in range(1, images):
@@ -61,27 +69,33 @@ def shift_images(base, images, count, pitch):
 
 
 @jitable
-def linear(x, grid, g, tile, out):
-    interpolate(x, grid, g, (0, 1), tile, out)
+def linear(x, grid, g, tile, workspace, out):
+    interpolate(x, grid, g, (0, 1), tile, workspace, out)
 
 
 @jitable
-def cubic(x, grid, g, tile, out):
-    interpolate(x, grid, g, (-1, 0, 1, 2), tile, out)
+def cubic(x, grid, g, tile, workspace, out):
+    interpolate(x, grid, g, (-1, 0, 1, 2), tile, workspace, out)
 
 
 @jitable
-def interpolate(x, grid, g, offsets, tile, out):
+def interpolate(x, grid, g, offsets, tile, workspace, out):
     """`offsets`: of an axis' taps from the coordinate's floor. How many there are is known when this is compiled."""
     taps = len(offsets)
-    p, base = empty_sums(grid, (g.axes, BLOCK)), np.empty(BLOCK, np.int64)
-    weight = empty_sums(out, (g.axes, taps, BLOCK))
-    row_weight = empty_sums(out, (taps if g.axes == 3 else 1, taps, BLOCK))
-    add_up(x, grid, g, offsets, p, base, weight, row_weight, empty_sums(out, BLOCK), tile, out)
+    p = sums_in(workspace, 0, (g.axes, BLOCK), grid)
+    base = integers_in(workspace, p.nbytes, BLOCK)
+    begin = p.nbytes + base.nbytes
+    weight = sums_in(workspace, begin, (g.axes, taps, BLOCK), out)
+    begin += weight.nbytes
+    row_weight = sums_in(workspace, begin, (taps if g.axes == 3 else 1, taps, BLOCK), out)
+    begin += row_weight.nbytes
+    values = sums_in(workspace, begin, BLOCK, out)
+    rest = workspace[begin + values.nbytes :]
+    add_up(x, grid, g, offsets, p, base, weight, row_weight, values, rest, tile, out)
 
 
-@jitable(**BORROW)
-def add_up(x, grid, g, offsets, p, base, weight, row_weight, values, tile, out):
+@jitable
+def add_up(x, grid, g, offsets, p, base, weight, row_weight, values, rest, tile, out):
     pixels, taps, width = image_size(g), len(offsets), g.image[g.axes - 1]
     planes, plane, fits, across = 1, 0, True, weight[g.axes - 1]
     if g.axes == 3:
@@ -116,7 +130,7 @@ def add_up(x, grid, g, offsets, p, base, weight, row_weight, values, tile, out):
                 for b in range(0 if in_place else count):
                     store(target, b, values[m * count + b])
                 if not done:
-                    tap_by_tap(source[m * g.channels * pixels :], p, m * count, g, offsets, fits, target)
+                    tap_by_tap(source[m * g.channels * pixels :], p, m * count, g, offsets, fits, rest, target)
 
 
 @jitable
@@ -139,7 +153,7 @@ def image_size(g):
     return pixels
 
 
-@jitable(**BORROW)
+@jitable
 def place(p, count, g, offsets, base, weight):
     """weight[axis, tap, b] of neighbours that exist, the first of which is the pixel at `base[b]`."""
     number, taps = weight.dtype.type, len(offsets)
@@ -174,7 +188,7 @@ def place(p, count, g, offsets, base, weight):
                 bring_inside(places, i, g, base, weight[i])
 
 
-@jitable(**BORROW)
+@jitable
 def bring_inside(places, i, g, base, weight):
     """Of cubic's taps outside of the image along axis i: add their weights to those of the pixels they stand for."""
     number, size = weight.dtype.type, g.image[i]
@@ -224,7 +238,7 @@ def axis_weights(f, weight):
         weight[0], weight[1], weight[2], weight[3] = cubic_weights(f)
 
 
-@jitable(**REORDER | BORROW)
+@jitable(**REORDER)
 def all_finite(values):
     zero = values.dtype.type(0)
     total = zero
@@ -234,12 +248,14 @@ def all_finite(values):
 
 
 @jitable
-def tap_by_tap(source, p, begin, g, offsets, fits, target):
+def tap_by_tap(source, p, begin, g, offsets, fits, workspace, target):
     """All points, whose coordinates begin at p[:, begin], or if the image `fits` the rest only those that have taps
     outside: from just the taps that exist."""
-    taps, number = len(offsets), empty_sums(target, 0).dtype.type
-    index, weight = np.empty((3, taps), np.int64), empty_sums(target, (3, taps))
-    found_at, found_weights = np.empty(taps**3, np.int64), empty_sums(target, taps**3)
+    taps = len(offsets)
+    index, found_at = integers_in(workspace, 0, (3, taps)), integers_in(workspace, 8 * 3 * taps, taps**3)
+    weight = sums_in(workspace, index.nbytes + found_at.nbytes, (3, taps), target)
+    found_weights = sums_in(workspace, index.nbytes + found_at.nbytes + weight.nbytes, taps**3, target)
+    number = weight.dtype.type
     # Linear's coordinates are padded, so that its taps outside are none; cubic's taps are padded one by one.
     padding_mode = ZEROS if taps == 2 else g.padding_mode
     for b in range(target.size):

@@ -11,18 +11,17 @@ import os
 BOUNDSCHECK = os.environ.get("ONNX_OPS_BOUNDSCHECK", "0") not in ("", "0")
 # An exception in a C callback can't reach anyone: Numba would print it and report success. A division by zero must
 # therefore not raise; NumPy's rules give inf, nan or 0.
-FLAGS = {"error_model": "numpy"}
+#
+# Arrays are borrowed from the caller, not counted: what a slice costs is then nothing, instead of two atomic additions.
+# And nothing can be allocated: np.empty is an error of the compiler, where a failing one would be printed by Numba and
+# reported as success. Kernels get their workspace from whoever calls them.
+FLAGS = {"error_model": "numpy", "_nrt": False}
 # Lets a multiplication and the following addition become one instruction. Never where rounding is specified.
 FUSE = {"fastmath": {"contract"}}
 # Lets a sum be added up in any order, many lanes at a time. Only where the order can't be seen in the result.
 REORDER = {"fastmath": {"reassoc"}}
-# Arrays are borrowed from the caller, not counted: what a slice costs is then nothing, instead of two atomic additions.
-# Nothing can be allocated. For the loops, with arrays that the functions around them allocate; an array can be returned
-# to functions of the same kind only, since others would release it.
-BORROW = {"_nrt": False}
-# What only calls from Python and C need, marked functions do without: they are called by compiled code. They count
-# references, whoever calls them: Numba would otherwise take that from the caller.
-INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "_nrt": True}
+# What only calls from Python and C need, marked functions do without: they are called by compiled code.
+INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 marked: list = []  # (function, flags) of those that Numba has not been told of yet
 

@@ -14,12 +14,12 @@ Interleave, for strides: target[q * stride + r] = lanes[r * pitch + q], a transp
 """
 
 from .elements import load, plus, store
-from .jit import BORROW, FUSE, jitable
+from .jit import FUSE, jitable
 
 GROUP = 16  # points: there must be room for a multiple of it along b, and a valid base
 
 
-@jitable(**FUSE | BORROW)
+@jitable(**FUSE)
 def blend_plainly(source, base, pitch, row_weight, weight, offsets, add, target):
     """`offsets` has a member for each k; with `add`, the sums are added to the target."""
     number = weight.dtype.type
@@ -37,7 +37,7 @@ def blend(source, base, pitch, row_weight, weight, offsets, add, target):
     blend_plainly(source, base, pitch, row_weight, weight, offsets, add, target)
 
 
-@jitable(**BORROW)
+@jitable
 def add_runs_plainly(x, first, pitch, rows, count, out, pixel, out_pitch):
     for _ in range(rows if count > 0 else 0):
         values, pixels = x[first : first + count], out[pixel : pixel + count]
@@ -51,7 +51,7 @@ def add_runs(x, first, pitch, rows, count, out, pixel, out_pitch):
     add_runs_plainly(x, first, pitch, rows, count, out, pixel, out_pitch)
 
 
-@jitable(**BORROW)
+@jitable
 def interleave_plainly(lanes, pitch, stride, count, target):
     for r in range(stride):
         a = lanes[r * pitch :][:count]

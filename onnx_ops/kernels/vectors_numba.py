@@ -9,8 +9,8 @@ from numba import types
 from numba.extending import intrinsic, models, overload, register_jitable, register_model
 
 from . import vectors
-from .elements_numba import HALF, I16, I32, has_half_instructions
-from .jit import BORROW, BOUNDSCHECK, FLAGS, FUSE, INNER
+from .elements_numba import HALF, I16, I32, has_half_instructions, sum_type
+from .jit import BOUNDSCHECK, FLAGS, FUSE, INNER
 
 WORD = ir.IntType(64)
 BYTES = 32  # of a vector of sums
@@ -29,11 +29,6 @@ class Vector(types.Type):
 class VectorModel(models.PrimitiveModel):
     def __init__(self, manager, kind):
         super().__init__(manager, kind, ir.VectorType(manager.lookup(kind.number).get_value_type(), kind.lanes))
-
-
-def sums_of(array):
-    """The type in which the array's elements are summed."""
-    return types.float32 if isinstance(array.dtype, types.Record) else array.dtype
 
 
 def lanes_of(number):
@@ -123,7 +118,7 @@ def concatenate(builder, vectors):
 @intrinsic
 def pairs(typing, source, base, b, offset):
     """source[base[b:] + offset + k] for k = 0 and 1, as two vectors over b."""
-    vector = Vector(sums_of(source), lanes_of(sums_of(source)))
+    vector = Vector(sum_type(source), lanes_of(sum_type(source)))
 
     def codegen(context, builder, signature, values):
         data = address(context, builder, signature, values, 0)
@@ -149,7 +144,7 @@ def four(typing, source, i):
         data = address(context, builder, signature, values, 0)
         return widen(builder, load_vector(builder, data, values[1], 4), source)
 
-    return Vector(sums_of(source), 4)(source, i), codegen
+    return Vector(sum_type(source), 4)(source, i), codegen
 
 
 def transpose(builder, rows):
@@ -257,7 +252,7 @@ def plus(typing, a, b):
     return a(a, b), codegen
 
 
-@register_jitable(**FLAGS | INNER | BORROW)
+@register_jitable(**FLAGS | INNER)
 def column(source, start, pitch, row_weight, b):
     """The weighted sum over four rows, for each of four neighbours, of point b."""
     row = four(source, start)
@@ -273,7 +268,7 @@ def column(source, start, pitch, row_weight, b):
 @intrinsic
 def lanes(typing, array):
     """How many of the array's sums are one vector."""
-    count = lanes_of(sums_of(array))
+    count = lanes_of(sum_type(array))
     return types.int64(array), lambda context, builder, signature, values: WORD(count)
 
 
@@ -307,7 +302,7 @@ def fourfold(source, base, pitch, row_weight, weight, offsets, add, target):
         put(target, b, total)
 
 
-@overload(vectors.blend, jit_options=FLAGS | INNER | BORROW | FUSE)
+@overload(vectors.blend, jit_options=FLAGS | INNER | FUSE)
 def _(source, base, pitch, row_weight, weight, offsets, add, target):
     if BOUNDSCHECK or needs_library(source):
         return vectors.blend_plainly
@@ -329,7 +324,7 @@ def add_vector(typing, source, i, target, j, lanes):
     return None
 
 
-@overload(vectors.add_runs, jit_options=FLAGS | INNER | BORROW)
+@overload(vectors.add_runs, jit_options=FLAGS | INNER)
 def _(x, first, pitch, rows, count, out, pixel, out_pitch):
     if BOUNDSCHECK or not isinstance(out.dtype, types.Float) or needs_library(x):
         return vectors.add_runs_plainly
@@ -351,7 +346,7 @@ def _(x, first, pitch, rows, count, out, pixel, out_pitch):
     return add_runs
 
 
-@overload(vectors.interleave, jit_options=FLAGS | INNER | BORROW)
+@overload(vectors.interleave, jit_options=FLAGS | INNER)
 def _(lanes, pitch, stride, count, target):
     if (
         BOUNDSCHECK

@@ -19,7 +19,7 @@ import numpy as np
 
 from .. import dtypes
 from ..errors import OpError, refuse
-from ..kernels.col2im import BAND, col2im
+from ..kernels.col2im import BAND, col2im, row_pitch, workspace_size
 from ..kernels.jit import jitable
 from ..operator import ELEMENTS, MAX_RANK, Attribute, Input, Operator, geometry, words
 
@@ -69,10 +69,17 @@ def lengths(parameters, known):
 
 @jitable
 def plan(parameters, shapes, g):
+    if len(shapes[0]) != 3:
+        return refuse("shape of input", shapes[0], "must have rank 3: [N, C * prod(block_shape), L]")
+    return plan_blocks(parameters, shapes, shapes[0][0], g)
+
+
+@jitable
+def plan_blocks(parameters, shapes, batch, g):
+    """The plan for the `batch` and what the last two axes of the input say."""
     x, image_shape, block_shape = shapes
     axes = len(image_shape)
-    if len(x) != 3:
-        return refuse("shape of input", x, "must have rank 3: [N, C * prod(block_shape), L]")
+    rows, columns = x[len(x) - 2], x[len(x) - 1]
     if not 1 <= axes <= AXES:
         return refuse("image_shape", image_shape, "number of image axes must be at least 1 and at most", AXES)
     if len(block_shape) != axes:
@@ -107,27 +114,32 @@ def plan(parameters, shapes, g):
         # Blocks that end outside the image are no whole tiles.
         if block_shape[i] != stride or dilation != 1 or g.pads[a] != 0 or parameters.pads_end[i] != 0:
             tiled = 0
-    if x[1] % block != 0:
+    if rows % block != 0:
+        if len(x) == 2:
+            return refuse("shape of input", x, "axis 0 must be divisible by the product of block_shape,", block)
         return refuse("shape of input", x, "axis 1 must be divisible by the product of block_shape,", block)
-    if x[2] != blocks:
+    if columns != blocks:
+        if len(x) == 2:
+            return refuse("shape of input", x, "axis 1 must be the number of blocks,", blocks)
         return refuse("shape of input", x, "axis 2 must be the number of blocks,", blocks)
-    channels = x[1] // block
-    if x[0] * max(channels, 1) > ELEMENTS // pixels:
+    channels = rows // block
+    if batch * max(channels, 1) > ELEMENTS // pixels:
         return refuse("image_shape", image_shape, "output must have at most 2**58 elements")
 
-    g.rank, g.shape[0], g.shape[1] = 2 + axes, x[0], channels
+    g.rank, g.shape[0], g.shape[1] = 2 + axes, batch, channels
     height, width = g.image[g.axes - 2], g.image[g.axes - 1]
-    g.planes = x[0] * channels * (pixels // (height * width))
+    g.planes = batch * channels * (pixels // (height * width))
     g.band_x = min(width, BAND)
     g.bands_x = (width + g.band_x - 1) // g.band_x
     g.tiled = tiled if g.bands_x == 1 else 0
-    work = x[0] * (channels * pixels + x[1] * x[2])
+    work = batch * (channels * pixels + rows * columns)
     g.tiles = min(64, work // WORK + 1)
     # As high as the cache allows, but not so high that there are fewer bands than tiles.
-    rows = max(1, g.planes * g.bands_x * height // max(g.tiles, 1))
-    g.band_y = min(height, max(1, BAND // g.band_x), rows)
+    share = max(1, g.planes * g.bands_x * height // max(g.tiles, 1))
+    g.band_y = min(height, max(1, BAND // row_pitch(g)), share)
     g.bands_y = (height + g.band_y - 1) // g.band_y
     g.tiles = min(g.tiles, g.planes * g.bands_y * g.bands_x)
+    g.workspace = workspace_size(g)
     return 0
 
 
@@ -195,12 +207,9 @@ def resolve_openvino(strides, dilations, pads_begin, pads_end):
 
 @jitable
 def plan_openvino(parameters, shapes, g):
-    x, image_shape, block_shape = shapes
-    if len(x) != 2:
+    if len(shapes[0]) != 2:
         return plan(parameters, shapes, g)
-    batched = np.empty(3, np.int64)
-    batched[0], batched[1], batched[2] = 1, x[0], x[1]  # written out: compiling a slice takes seconds
-    if plan(parameters, (batched, image_shape, block_shape), g) != 0:
+    if plan_blocks(parameters, shapes, 1, g) != 0:
         return 1
     g.rank -= 1
     for i in range(g.rank):

@@ -38,6 +38,7 @@ from ..operator import ELEMENTS, Attribute, Input, Operator, geometry, words
 
 NEAREST, LINEAR, CUBIC = range(3)
 KERNELS = (kernels.nearest, kernels.linear, kernels.cubic)
+TAPS = (0, 2, 4)
 MODES = {"nearest": NEAREST, "bilinear": LINEAR, "bicubic": CUBIC}
 NEWER_MODES = {**MODES, "linear": LINEAR, "cubic": CUBIC}
 PADDING_MODES = ("zeros", "border", "reflection")  # in the order of kernels/coordinates.py
@@ -116,6 +117,7 @@ def plan(parameters, shapes, g):
         g.units = (x[0] + g.images - 1) // g.images * blocks
     work = x[0] * points * (x[1] + 2)
     g.tiles = min(64, g.units, work // WORK + 1)
+    g.workspace = kernels.workspace_size(axes, TAPS[parameters.mode])
     return 0
 
 

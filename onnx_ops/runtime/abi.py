@@ -5,7 +5,7 @@
 
 import ctypes as C
 
-API_VERSION = 17  # the table's oldest version that has everything below: ONNX Runtime 1.17
+API_VERSION = 17  # the table's oldest version that has everything below but NEWER: ONNX Runtime 1.17
 OP_VERSION = 17  # of the struct OrtCustomOp below
 
 # Byte offsets into OrtApi, 64-bit. Unless noted, each returns an OrtStatus*: NULL is success.
@@ -35,6 +35,7 @@ OFFSETS = {
     "ReleaseStatus": 744,  # (OrtStatus*) -> void
     "ReleaseTypeInfo": 784,  # (OrtTypeInfo*) -> void
     "ReleaseTensorTypeAndShapeInfo": 792,  # (OrtTensorTypeAndShapeInfo*) -> void
+    "ReleaseCustomOpDomain": 808,  # (OrtCustomOpDomain*) -> void
     "AddSessionConfigEntry": 1040,  # (OrtSessionOptions*, char* key, char* value)
     "KernelInfoGetAttributeArray_int64": 1304,  # (OrtKernelInfo*, char* name, int64_t* out, size_t* size)
     "KernelInfo_GetInputTypeInfo": 1872,  # (OrtKernelInfo*, size_t index, OrtTypeInfo** out)
@@ -49,7 +50,7 @@ OFFSETS = {
     # (OrtValue*, enum* out, int64_t** shape out, size_t* rank out), borrowed
     "GetTensorElementTypeAndShapeDataReference": 3312,
 }
-NEWER = {"GetTensorElementTypeAndShapeDataReference": 24}  # since API_VERSION: the table's version that has them
+NEWER = {"GetTensorElementTypeAndShapeDataReference": 24}  # the table's version that has them first
 
 FAIL, INVALID_ARGUMENT = 1, 2  # OrtErrorCode
 
@@ -76,13 +77,18 @@ class Error(Exception):
 class Api:
     """OrtApi's functions from Python: `api.Name(ctypes values...)`; a failing status becomes an `Error`."""
 
-    def __init__(self, base, version=API_VERSION):
-        """`base`: address of the OrtApiBase that ONNX Runtime hands to RegisterCustomOps."""
+    def __init__(self, base, version=None):
+        """`base`: address of the OrtApiBase that ONNX Runtime hands to RegisterCustomOps.
+
+        version  of the table; by default the newest that both sides know: ONNX Runtime 1.x has those up to x, and
+                 prints a complaint when it is asked for another
+        """
         get_api, get_version = C.cast(base, C.POINTER(C.c_void_p))[:2]
-        self.table = C.CFUNCTYPE(C.c_void_p, C.c_uint32)(get_api)(version)
-        if not self.table:
-            raise Error("onnx_ops needs ONNX Runtime 1.17 or newer")
-        self.version = int(C.CFUNCTYPE(C.c_char_p)(get_version)().split(b".")[1])  # of 1.x.y
+        newest = int(C.CFUNCTYPE(C.c_char_p)(get_version)().split(b".")[1])
+        self.version = version or min(newest, max(NEWER.values()))
+        self.table = C.CFUNCTYPE(C.c_void_p, C.c_uint32)(get_api)(self.version)
+        if not self.table or self.version < (version or API_VERSION):
+            raise Error(f"onnx_ops needs ONNX Runtime 1.{API_VERSION} or newer")
 
     def address(self, name):
         """Of the function; 0 where this ONNX Runtime doesn't have it."""

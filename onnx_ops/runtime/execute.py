@@ -5,16 +5,16 @@ It runs the very machine code that sessions run, which is what makes their resul
 """
 
 import functools
-import itertools
 import os
-import threading
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import numpy as np
 
 from .. import dtypes
 from ..errors import OpError, named
-from ..operator import MAX_INPUTS, MAX_RANK, Record
+from ..locks import POOL
+from ..operator import MAX_RANK, Record
 
 
 def seen(input, array):
@@ -84,14 +84,14 @@ def run(operator, parameters, arrays, threads=None, empty=np.empty):
     """The operator's output, made by `empty`, for C-contiguous arrays of declared element types."""
     if not have_numba():
         return run_reference(operator, parameters, arrays)
-    from ..kernels.entry import call_dtype
+    from ..kernels.call import OUTPUT, call_dtype, workspace_bytes
 
     signature = signature_of(operator, parameters, arrays)
-    plan, tile = compiled(operator, parameters, signature)
-    if tile is None:
-        return run_reference(operator, parameters, arrays)
-    call = np.zeros(1, call_dtype(operator.geometry))
     with named(operator):
+        plan, tile = compiled(operator, parameters, signature)
+        if tile is None:
+            return run_reference(operator, parameters, arrays)
+        call = np.zeros(1, call_dtype(operator.geometry))
         for k, values in enumerate(shapes(operator, arrays)):
             call["rank"][0, k], call["shape"][0, k, : len(values)] = len(values), values
     at = call.ctypes.data
@@ -100,9 +100,15 @@ def run(operator, parameters, arrays, threads=None, empty=np.empty):
     geometry = call["geometry"][0]
     shape = geometry["shape"][: geometry["rank"]].tolist()
     out = empty(shape, dtypes.TABLE[signature[operator.output]].numpy)
-    for k, array in (*((k, arrays[k]) for k in operator.tensors), (MAX_INPUTS, out)):
+    workspace = np.empty(workspace_bytes(geometry), np.uint8)
+    for k, array in (*((k, arrays[k]) for k in operator.tensors), (OUTPUT, out)):
         call["data"][0, k], call["size"][0, k] = array.ctypes.data, array.size
-    spread(functools.partial(tile.ctypes, at), int(geometry["tiles"]), threads or len(cpus()))
+    call["workspace"] = workspace.ctypes.data
+
+    def run_tile(index, memory=(call, arrays, workspace, out)):  # which must live for as long as a tile may run
+        tile.ctypes(at, index)
+
+    spread(run_tile, int(geometry["tiles"]), threads or len(cpus()))
     return out
 
 
@@ -129,35 +135,61 @@ def cpus():
 
 
 def spread(tile, tiles, threads):
-    """tile(0), ..., tile(tiles - 1), on up to `threads` threads, this one among them."""
-    left = itertools.count()
+    """tile(0), ..., tile(tiles - 1), on up to `threads` threads, this one among them.
+
+    Whatever ends the call, such as an interrupt, no tile runs after it.
+    """
+    left = deque(range(tiles))  # whose methods are atomic, also without the GIL
 
     def work():
-        while (index := next(left)) < tiles:
+        while left:
+            try:
+                index = left.popleft()
+            except IndexError:  # another thread had it
+                return
             tile(index)
 
-    helpers = [pool().submit(work) for _ in range(min(threads, tiles) - 1)]
-    work()
+    helpers = []
+    try:
+        for _ in range(min(threads, tiles) - 1):
+            helpers.append(pool().submit(work))
+        work()
+    finally:
+        left.clear()
+        join(helpers)
     for helper in helpers:
-        if not helper.cancel():
+        if not helper.cancelled():
             helper.result()
 
 
-_pool, _pool_lock = None, threading.Lock()
+def join(helpers):
+    """Cancel these futures, or wait until they have ended; interrupts wait, too."""
+    interrupt = None
+    for helper in helpers:
+        while not (helper.cancel() or helper.done()):
+            try:
+                wait([helper])
+            except BaseException as error:
+                interrupt = error
+    if interrupt is not None:
+        raise interrupt
+
+
+_pool = None
 
 
 def pool():
     """The threads that help callers, as many as there are CPUs."""
     global _pool
-    with _pool_lock:
+    with POOL:
         if _pool is None:
             _pool = ThreadPoolExecutor(len(cpus()), "onnx_ops")
         return _pool
 
 
 def _forget_pool():
-    global _pool, _pool_lock
-    _pool, _pool_lock = None, threading.Lock()
+    global _pool
+    _pool = None
 
 
 if hasattr(os, "register_at_fork"):

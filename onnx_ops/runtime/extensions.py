@@ -18,13 +18,14 @@ from onnx import TensorProto, helper
 
 from .. import dtypes
 from ..errors import OpError, named
+from ..locks import RUNS
 from ..operators import OPERATORS
 from . import execute
 from .lowering import DOMAIN, VERSION, op_type
 
 PROBE = "onnx_ops_probe"
 log = logging.getLogger("onnx_ops")
-_lock, _memory = threading.Lock(), threading.local()
+_memory = threading.local()
 _numbers = itertools.count(1)
 _errors: dict = {}  # number of a run that is under way -> the first error in one of its ops, or None
 
@@ -139,14 +140,14 @@ def _keep(run, operator, error):
     else:
         log.error("%s", operator.title, exc_info=error)
         error = OpError(None, None, f"{type(error).__name__}: {error}", operator.title)
-    with _lock:
+    with RUNS:
         if run in _errors and _errors[run] is None:
             _errors[run] = error
 
 
 def begin(threads):
     """A run is about to start: what its graph input RUN must be."""
-    with _lock:
+    with RUNS:
         number = next(_numbers)
         _errors[number] = None
     return np.array([number, threads], np.int64)
@@ -154,7 +155,7 @@ def begin(threads):
 
 def end(run):
     """The run has ended: the OpError that one of its ops met, or None."""
-    with _lock:
+    with RUNS:
         return _errors.pop(int(run[0]))
 
 

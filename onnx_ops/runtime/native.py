@@ -15,33 +15,24 @@ import logging
 import math
 import sys
 import threading
+from dataclasses import dataclass
 
 import numpy as np
 
 from .. import dtypes
 from ..errors import OpError, named
-from ..operator import MAX_INPUTS, Record
+from ..locks import REGISTRATION
+from ..operator import Record
 from ..operators import OPERATORS
 from . import abi
-from .execute import compiled, explain, have_numba, run_reference, seen
+from .execute import compiled, explain, have_numba, run, run_reference, seen
+from .state import API, STATE
 
 POINTER = C.c_void_p
-API = (
-    "KernelContext_GetInput KernelContext_GetOutput GetTensorTypeAndShape GetDimensionsCount GetDimensions "
-    "ReleaseTensorTypeAndShapeInfo GetTensorElementTypeAndShapeDataReference GetTensorMutableData "
-    "KernelContext_ParallelFor"
-).split()
-# What a kernel keeps: addresses, then the operator's parameters. `values` is, for each input, 0 where the plan wants
-# its shape, else the bytes of one of its values.
-STATE = np.dtype(
-    [(name, np.int64) for name in (*API, "slow", "plan", "tile", "parameters", "custom_op", "inputs")]
-    + [("values", np.int64, (MAX_INPUTS,))]
-)
-
+LARGEST_RESULT = 2**26  # bytes of a constant result that is kept
 _api = None  # set when ONNX Runtime calls `hook` for the first time; the same for every session of the process
 _domains: dict[str, int] = {}  # domain -> OrtCustomOpDomain*, one per process, never released
 _custom_ops: list = []  # (operator, signature) by number
-_lock = threading.RLock()
 _unknown_dimensions = itertools.count()
 log = logging.getLogger("onnx_ops")
 _wanted = threading.local()  # the domains that the next registration on this thread is for
@@ -107,7 +98,7 @@ def hook(options, api_base):
     """RegisterCustomOps: adds the wanted domains that these options don't have yet."""
     global _api
     try:
-        with _lock:
+        with REGISTRATION:
             if _api is None:
                 _api = abi.Api(api_base)
             for name in sorted(getattr(_wanted, "domains", None) or default_domains()):
@@ -132,10 +123,14 @@ def _domain(name):
     if name not in _domains:
         domain = POINTER()
         _api.CreateCustomOpDomain(name.encode(), C.byref(domain))
-        for operator in OPERATORS:
-            if operator.domain == name:
-                for signature in operator.signatures():
-                    _api.CustomOpDomain_Add(domain, C.addressof(custom_op(operator, signature)))
+        try:
+            for operator in OPERATORS:
+                if operator.domain == name:
+                    for signature in operator.signatures():
+                        _api.CustomOpDomain_Add(domain, C.addressof(custom_op(operator, signature)))
+        except BaseException:
+            _api.raw("ReleaseCustomOpDomain", domain)
+            raise
         _domains[name] = domain.value
     return _domains[name]
 
@@ -221,14 +216,24 @@ def custom_op(operator, signature):
             GetVariadicInputHomogeneity=constant(1),
             GetVariadicOutputMinArity=constant(1),
             GetVariadicOutputHomogeneity=constant(1),
-            GetStartVersion=constant(operator.versions[0]),
+            GetStartVersion=constant(first_version(operator)),
             GetEndVersion=constant(2**31 - 1),
             CreateKernelV2=create(functools.partial(create_kernel, number)),
             KernelComputeV2=immortal(compute()).address,
-            KernelDestroy=libc_free(),
+            KernelDestroy=libc_address("free"),
             InferOutputShapeFn=inference(operator),
         )
     )
+
+
+def first_version(operator):
+    """In ai.onnx one that ONNX Runtime's own kernels don't have.
+
+    Its constant folding looks for its own kernel of a node whose inputs are all constant, by this version; one that it
+    finds doesn't fit our schema, and the session fails. It then warns that it can't fold the node; `constant_result`
+    does in its place.
+    """
+    return operator.versions[0] - (operator.domain == "")
 
 
 @functools.cache
@@ -238,8 +243,13 @@ def libc():
     return library
 
 
-def libc_free():
-    return C.cast(libc().free, POINTER).value
+def allocate(size):
+    """The address of memory that KernelDestroy frees, or None."""
+    return libc().malloc(size)
+
+
+def libc_address(name):
+    return C.cast(getattr(libc(), name), POINTER).value
 
 
 def create_kernel(number, op, api, info, out):
@@ -252,24 +262,44 @@ def create_kernel(number, op, api, info, out):
         _api.KernelInfo_GetNodeName(info, node, C.byref(size))
         with named(operator, node.value.decode(errors="replace")):
             parameters = operator.resolved({a.name: attribute(info, a) for a in operator.attributes})
-            check_early(operator, Record(parameters[0]), info)
+            inputs = [known_input(i, info, k) for k, i in enumerate(operator.inputs)]
+            shape = check_early(operator, Record(parameters[0]), inputs)
             operator.allows(Record(parameters[0]), signature)
             plan, tile = map(immortal, compiled(operator, parameters, signature))
+            result = constant_result(operator, parameters, signature, inputs, shape) if tile else None
         state = np.zeros(1, STATE)
         for name in API:
             state[name] = _api.address(name)
-        memory = libc().malloc(STATE.itemsize + parameters.nbytes)
+        for name in ("malloc", "free"):
+            state[name] = libc_address(name)
+        kept = parameters.tobytes() + (b"" if result is None else result.tobytes())
+        memory = allocate(STATE.itemsize + len(kept))
         if not memory:
             raise MemoryError("no room for a kernel's state")
         state["slow"], state["plan"], state["tile"] = slow, plan.address, tile.address if tile else 0
         state["parameters"], state["custom_op"], state["inputs"] = memory + STATE.itemsize, number, len(operator.inputs)
         for k, i in enumerate(operator.inputs):
             state["values"][0, k] = dtypes.TABLE[signature[i.type]].numpy.itemsize if i.values else 0
-        C.memmove(memory, state.tobytes() + parameters.tobytes(), STATE.itemsize + parameters.nbytes)
+        if result is not None:
+            state["result"], state["result_bytes"] = memory + STATE.itemsize + parameters.nbytes, result.nbytes
+            state["rank"], state["shape"][0, : result.ndim] = result.ndim, result.shape
+        C.memmove(memory, state.tobytes() + kept, STATE.itemsize + len(kept))
         out[0] = memory
         return None
     except BaseException as error:
         return failed(error, operator.title)
+
+
+def constant_result(operator, parameters, signature, inputs, shape):
+    """What every run of the node gives, if its inputs are all constant and the output is not too large to be kept."""
+    arrays = [i.constant for i in inputs]
+    if any(a is None for a in arrays):
+        return None
+    size = math.prod(shape) * dtypes.TABLE[signature[operator.output]].numpy.itemsize
+    try:
+        return run(operator, parameters, arrays, threads=1) if 0 < size <= LARGEST_RESULT else None
+    except MemoryError:  # there may be enough of it when the node runs
+        return None
 
 
 def attribute(info, declared):
@@ -306,35 +336,59 @@ class WrongKind:
         return "(of another kind)"
 
 
-def check_early(operator, parameters, info):
-    """Refuse what the model's own shapes and constants already show to be wrong; raises OpError."""
-    known, known_lengths = [], []
-    for k, i in enumerate(operator.inputs):
-        type_info = _api.get("KernelInfo_GetInputTypeInfo", info, C.c_size_t(k))
-        dims = _api.dimensions(_api.get("CastTypeInfoToTensorInfo", type_info))
+@dataclass
+class KnownInput:
+    """What the model itself tells of a node's input: dimensions as in abi.Api.dimensions, and the array if constant."""
+
+    dimensions: list
+    constant: np.ndarray | None
+
+
+def known_input(declared, info, position):
+    """Of the input at this position of a node. A constant is an array over ONNX Runtime's own memory."""
+    type_info = _api.get("KernelInfo_GetInputTypeInfo", info, C.c_size_t(position))
+    try:
+        dimensions = _api.dimensions(_api.get("CastTypeInfoToTensorInfo", type_info))
+    finally:
         _api.raw("ReleaseTypeInfo", type_info)
-        if not i.values:
-            # ONNX Runtime reports an unknown rank as rank 0.
-            known.append(np.array(dims, np.int64) if dims and all(isinstance(d, int) for d in dims) else None)
-            continue
-        is_constant, value = C.c_int(), POINTER()
-        _api.KernelInfoGetConstantInput_tensor(info, C.c_size_t(k), C.byref(is_constant), C.byref(value))
-        if is_constant.value:
-            known.append(seen(i, tensor(value.value)))
-            known_lengths.append(len(known[-1]))
+    is_constant, value = C.c_int(), POINTER()
+    _api.KernelInfoGetConstantInput_tensor(info, C.c_size_t(position), C.byref(is_constant), C.byref(value))
+    return KnownInput(dimensions, tensor(value.value) if is_constant.value else None)
+
+
+def check_early(operator, parameters, inputs):
+    """Refuse what the model's own shapes and constants already show to be wrong; raises OpError.
+
+    Returns the output's shape, or None where it isn't known.
+    """
+    plan_sees, lengths = [], []
+    for declared, known in zip(operator.inputs, inputs, strict=True):
+        dims = known.dimensions
+        if known.constant is not None:
+            plan_sees.append(seen(declared, known.constant))
+        elif not declared.values and dims and all(isinstance(d, int) for d in dims):
+            plan_sees.append(np.array(dims, np.int64))  # an unknown rank is reported as rank 0
         else:
-            known.append(None)
-            known_lengths.append(dims[0] if len(dims) == 1 and isinstance(dims[0], int) else None)
-    operator.lengths(parameters, known_lengths)
-    if all(s is not None for s in known):
-        operator.plan(parameters, known, Record(np.zeros(1, operator.geometry)[0]))
+            plan_sees.append(None)
+        if declared.values and known.constant is not None:
+            lengths.append(len(plan_sees[-1]))
+        elif declared.values:
+            lengths.append(dims[0] if len(dims) == 1 and isinstance(dims[0], int) else None)
+    operator.lengths(parameters, lengths)
+    if any(s is None for s in plan_sees):
+        return None
+    geometry = np.zeros(1, operator.geometry)[0]
+    operator.plan(parameters, plan_sees, Record(geometry))
+    return geometry["shape"][: geometry["rank"]].tolist()
 
 
 def tensor(value):
     """An OrtValue* as a NumPy array over its memory, for as long as ONNX Runtime keeps it; of strings, a copy."""
     info = _api.get("GetTensorTypeAndShape", value)
-    dims, number = _api.dimensions(info), _api.get("GetTensorElementType", info, kind=C.c_int)
-    _api.raw("ReleaseTensorTypeAndShapeInfo", info)
+    try:
+        dims, number = _api.dimensions(info), _api.get("GetTensorElementType", info, kind=C.c_int)
+    finally:
+        _api.raw("ReleaseTensorTypeAndShapeInfo", info)
     dtype = next(t.numpy for t in dtypes.TABLE.values() if t.onnx == number)
     if 0 in dims:
         return np.empty(dims, dtype)
@@ -362,14 +416,19 @@ def write_strings(context, array):
     _api.FillStringTensor(value, (C.c_char_p * max(len(content), 1))(*content), C.c_size_t(len(content)))
 
 
-@callback(POINTER, POINTER, POINTER)
-def slow(state_at, context):
-    """For a call that `compute` leaves to Python: strings, and whatever the plan refuses, to say why."""
+@callback(POINTER, POINTER, POINTER, C.c_int64)
+def slow(state_at, context, needed):
+    """For a call that `compute` leaves to Python: strings, and what fails, to say why.
+
+    That is whatever the plan refuses and, where some are `needed`, bytes of workspace that could not be had.
+    """
     title = "onnx_ops"
     try:
         state = np.frombuffer((C.c_char * STATE.itemsize).from_address(state_at), STATE)[0]
         operator, _ = _custom_ops[state["custom_op"]]
         title = operator.title
+        if needed:
+            raise OpError("workspace", f"{needed} bytes", "can't be allocated", title)
         parameters = (C.c_char * operator.parameters.itemsize).from_address(int(state["parameters"]))
         arrays = [
             tensor(_api.get("KernelContext_GetInput", context, C.c_size_t(k))) for k in range(len(operator.inputs))

@@ -1,0 +1,151 @@
+"""Nodes whose inputs are all constant: ONNX Runtime's constant folding copes, and nothing is computed twice."""
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import psutil
+import pytest
+from backends import quiet
+from cases import COL2IM, GRID_SAMPLE, OPENVINO, VOLUMES, assert_close, finished, model, reference
+from onnx import TensorProto, helper
+
+import onnx_ops
+from onnx_ops import dtypes
+from onnx_ops.cli.routes import Route
+from onnx_ops.runtime import native
+
+CASES = [COL2IM[1], COL2IM[7], GRID_SAMPLE[6], VOLUMES[0], VOLUMES[12], OPENVINO[0]]
+
+
+def constant(case, dtype="float32", grid_dtype=None, opset=21):
+    """A model whose only inputs are initializers, and what it must give."""
+    inputs = case.inputs(dtype, grid_dtype)
+    names = [i.name for i in case.operator.inputs]
+    proto = model(case.domain, case.op_type, inputs, case.attributes, constants=names, opset=opset)
+    return proto, reference(case, inputs)
+
+
+def only_output(session, feeds=()):
+    (y,) = session.run(None, dict(feeds))
+    return y
+
+
+@pytest.fixture
+def computed(monkeypatch):
+    """The operators for whose nodes a constant result has been computed, in order."""
+    made, compute = [], native.constant_result
+
+    def counting(operator, *args):
+        result = compute(operator, *args)
+        made.extend([operator.title] * (result is not None))
+        return result
+
+    monkeypatch.setattr(native, "constant_result", counting)
+    return made
+
+
+@pytest.mark.parametrize("opset", [18, 20, 22])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_all_inputs_constant(case, opset, computed, kernels_made):
+    if case.op_type == "GridSample" and case.domain == "" and opset < 20:
+        pytest.skip("ai.onnx had no volumes then")
+    proto, expected = constant(case, opset=opset)
+    session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet())
+    for _ in range(3):
+        assert_close(only_output(session), expected, "float32")
+    assert computed == kernels_made == [case.operator.title]
+
+
+@pytest.mark.parametrize("level", ["ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_ALL"])
+def test_every_level_of_optimization(level, computed):
+    proto, expected = constant(COL2IM[1])
+    options = quiet(graph_optimization_level=getattr(ort.GraphOptimizationLevel, level))
+    session = ort.InferenceSession(proto.SerializeToString(), onnx_ops.register(options, proto))
+    assert_close(only_output(session), expected, "float32")
+    assert computed == ["Col2Im"]
+
+
+@pytest.mark.parametrize("dtype", [name for name in dtypes.ALL if dtypes.TABLE[name].in_sessions])
+def test_every_element_type(dtype, computed):
+    """Strings, which no kernel sees, are computed in every run."""
+    proto, expected = constant(COL2IM[2], dtype)
+    assert_close(Route(proto.SerializeToString()).run({})["y"], expected, dtype)
+    assert computed == ["Col2Im"] * (dtype != "string")
+
+
+def test_what_follows_sees_it():
+    """As exporters write it: an overlap-add divided by the constant sum of its windows."""
+    case = COL2IM[1]
+    x, image, block = case.inputs("float32")
+    names = ["x", "windows", "image", "block"]
+    nodes = [
+        helper.make_node("Col2Im", ["x", "image", "block"], ["sum"], **case.attributes),
+        helper.make_node("Col2Im", ["windows", "image", "block"], ["overlaps"], **case.attributes),
+        helper.make_node("Div", ["sum", "overlaps"], ["y"]),
+    ]
+    windows = np.random.default_rng(1).uniform(1, 2, x.shape).astype(np.float32)
+    constants = [onnx.numpy_helper.from_array(v, n) for n, v in zip(names[1:], (windows, image, block), strict=True)]
+    described = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in "xy"]
+    proto = finished(helper.make_graph(nodes, "overlap_add", described[:1], described[1:], constants))
+    expected = reference(case, [x, image, block]) / reference(case, [windows, image, block])
+    for make in (onnx_ops.InferenceSession, ort.InferenceSession):
+        y = only_output(make(proto.SerializeToString(), quiet()), {"x": x})
+        np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_an_initializer_that_may_be_replaced_is_not_constant(computed):
+    """It is an input of the graph, too: the value in the model is a default."""
+    inputs = COL2IM[1].inputs("float32")
+    names = ["input", "image_shape", "block_shape"]
+    proto = model("", "Col2Im", inputs, COL2IM[1].attributes, constants=names)
+    proto.graph.input.append(helper.make_tensor_value_info("input", TensorProto.FLOAT, inputs[0].shape))
+    session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet())
+    assert_close(only_output(session), reference(COL2IM[1], inputs), "float32")
+    other = inputs[0][::-1].copy()
+    expected = reference(COL2IM[1], [other, *inputs[1:]])
+    assert_close(only_output(session, {"input": other}), expected, "float32")
+    assert not computed
+
+
+def test_empty_and_large_results_are_not_kept(monkeypatch, computed):
+    for case in (COL2IM[14], GRID_SAMPLE[25]):
+        proto, expected = constant(case)
+        assert expected.size == 0
+        assert_close(only_output(onnx_ops.InferenceSession(proto.SerializeToString(), quiet())), expected, "float32")
+    proto, expected = constant(COL2IM[1])
+    monkeypatch.setattr(native, "LARGEST_RESULT", expected.size * 4 - 1)
+    assert_close(only_output(onnx_ops.InferenceSession(proto.SerializeToString(), quiet())), expected, "float32")
+    assert not computed
+
+
+def test_a_constant_that_the_plan_refuses():
+    x, image, block = COL2IM[1].inputs("float32")
+    proto = model("", "Col2Im", [x, image, block], {}, constants=["input", "image_shape", "block_shape"])
+    with pytest.raises(onnx_ops.OpError, match=r"^Col2Im \(node 'the_node'\): shape of input = .*number of blocks"):
+        onnx_ops.InferenceSession(proto.SerializeToString(), quiet())
+
+
+def test_no_memory_for_the_result(monkeypatch):
+    """The node then computes in every run, when there may be enough."""
+
+    def fail(*args, **kwargs):
+        raise MemoryError
+
+    monkeypatch.setattr(native, "run", fail)
+    proto, expected = constant(COL2IM[1])
+    assert_close(only_output(onnx_ops.InferenceSession(proto.SerializeToString(), quiet())), expected, "float32")
+
+
+def test_results_are_freed_with_their_kernels():
+    """Each session keeps 4 MB; after them, the process is as large as before."""
+    sizes = {"image_shape": np.array([1024, 1024]), "block_shape": np.array([1, 1])}
+    x = np.ones((1, 1, 1024 * 1024), np.float32)
+    proto = model("", "Col2Im", [x, *sizes.values()], {}, constants=["input", *sizes]).SerializeToString()
+    make = lambda: only_output(onnx_ops.InferenceSession(proto, quiet(intra_op_num_threads=1)))
+    process = psutil.Process()
+    for _ in range(3):
+        make()
+    before = process.memory_info().rss
+    for _ in range(20):
+        make()
+    assert process.memory_info().rss - before < 30e6

@@ -1,0 +1,230 @@
+"""Kernels work in memory that their callers allocate: enough of it, bounded, and for as long as anybody uses it."""
+
+import itertools
+import os
+import subprocess
+import sys
+import threading
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from backends import quiet, run
+from cases import CASES, COL2IM, assert_close, model, reference
+
+import onnx_ops
+from onnx_ops.kernels import col2im, grid_sample
+from onnx_ops.operator import Record
+from onnx_ops.runtime import execute, native
+
+OVERLAPPING = COL2IM[1]
+SMALL = [c for c in CASES if sum(int(np.prod(s)) for s in c.shapes) < 4000]
+
+
+def geometry_of(case, inputs):
+    g = np.zeros(1, case.operator.geometry)[0]
+    parameters = Record(case.operator.resolved(case.attributes)[0])
+    assert case.operator.plan(parameters, execute.shapes(case.operator, inputs), Record(g)) == 0
+    return parameters, g
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of NumPy's, about overflows and infinities
+@pytest.mark.parametrize("case", SMALL, ids=str)
+def test_the_plan_states_enough(case):
+    """A kernel run as ordinary Python in exactly the workspace that its plan states, full of garbage."""
+    inputs = case.inputs("float64")
+    parameters, g = geometry_of(case, inputs)
+    expected = reference(case, inputs)
+    out = np.full(expected.size, np.nan)
+    tensors = [inputs[k].ravel() for k in case.operator.tensors]
+    for tile in range(g["tiles"]):
+        workspace = np.full(g["workspace"], 0xA5, np.uint8)
+        case.operator.kernel(parameters)(*tensors, Record(g), tile, workspace, out)
+    assert_close(out.reshape(expected.shape), expected, "float64")
+
+
+def test_the_workspace_is_bounded():
+    """Whatever the model's numbers, a tile gets at most a megabyte."""
+    rng, most = np.random.default_rng(0), 0
+    plan, geometry = OVERLAPPING.operator.plan, OVERLAPPING.operator.geometry
+    for _ in range(2000):
+        axes = rng.integers(1, 4)
+        image, block, strides, dilations = (2 ** rng.integers(0, 20, axes) + rng.integers(0, 5, axes) for _ in range(4))
+        padded = dilations * (block - 1) + 1 + rng.integers(0, 5, axes) * strides
+        pads = np.maximum(0, padded - image)
+        attributes = {"strides": strides, "dilations": dilations, "pads": [*np.zeros(axes, int), *pads]}
+        counts = (image + pads - dilations * (block - 1) - 1) // strides + 1
+        x = np.array([1, np.prod(block), np.prod(counts)])
+        g = np.zeros(1, geometry)[0]
+        try:
+            plan(Record(OVERLAPPING.operator.resolved(attributes)[0]), (x, image, block), Record(g))
+        except onnx_ops.OpError:  # one product or another is too large
+            continue
+        most = max(most, g["workspace"])
+    assert 2 * col2im.BAND < most < 2**20
+    assert 0 < grid_sample.workspace_size(3, 4) < 2**20
+
+
+LONG_BLOCK = """
+import resource
+import numpy as np, onnx_ops
+size = 2**27
+onnx_ops.col2im(np.ones((1, 3, 1), np.uint8), [1], [3], pads=[0, 2])  # compiles
+x = np.zeros((1, size, 1), np.uint8)
+x[0, 0, 0] = 7
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 2**30, used + 2**30))
+print(onnx_ops.col2im(x, [1], [size], pads=[0, size - 1]).ravel())
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="the limit is Linux's")
+def test_a_block_of_2_27_pixels_in_little_memory():
+    done = subprocess.run([sys.executable, "-c", LONG_BLOCK], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("[7]\n", "")
+
+
+@pytest.mark.parametrize("block", [1, 511, 512, 513, 1500])
+@pytest.mark.parametrize("stride", [1, 3])
+def test_blocks_longer_than_the_runs_found_at_once(block, stride):
+    case = COL2IM[0]
+    x = np.random.default_rng(0).standard_normal((1, 2 * block, 40 // stride + 1)).astype(np.float32)
+    attributes = {"strides": [1, stride], "pads": [0, 2, 0, 0]}
+    inputs = [x, np.array([1, block + 40 // stride * stride - 2]), np.array([1, block])]
+    got = onnx_ops.col2im(*inputs, **attributes)
+    parameters = Record(case.operator.resolved(attributes)[0])
+    assert_close(got, case.operator.reference(parameters, *inputs), "float32")
+
+
+def test_a_session_without_memory_to_work_in(monkeypatch):
+    """malloc's NULL becomes an error of the run; the process and other sessions go on."""
+    inputs = OVERLAPPING.inputs("float32")
+    proto = model("", "Col2Im", inputs, OVERLAPPING.attributes).SerializeToString()
+    address = native.libc_address
+    none = native.callback(native.POINTER, native.C.c_size_t)(lambda size: None)
+    with monkeypatch.context() as patched:
+        patched.setattr(native, "libc_address", lambda name: none if name == "malloc" else address(name))
+        session = onnx_ops.InferenceSession(proto, quiet())
+    for _ in range(2):
+        with pytest.raises(onnx_ops.OpError, match=r"^Col2Im: workspace = \d+ bytes: can't be allocated"):
+            run(session, inputs)
+    good = onnx_ops.InferenceSession(proto, quiet())
+    assert_close(run(good, inputs), reference(OVERLAPPING, inputs), "float32")
+
+
+def test_a_function_without_memory_to_work_in(monkeypatch):
+    def empty(shape, dtype):
+        if dtype is np.uint8:
+            raise MemoryError("no room")
+        return np.empty(shape, dtype)
+
+    inputs = OVERLAPPING.inputs("float32")
+    with monkeypatch.context() as patched:
+        patched.setattr(execute, "np", SimpleNamespace(**{**vars(np), "empty": empty}))
+        with pytest.raises(MemoryError, match="no room"):
+            onnx_ops.col2im(*inputs, **OVERLAPPING.attributes)
+    got = onnx_ops.col2im(*inputs, **OVERLAPPING.attributes)
+    assert_close(got, reference(OVERLAPPING, inputs), "float32")
+
+
+def test_no_memory_for_a_kernel(monkeypatch):
+    inputs = OVERLAPPING.inputs("float32")
+    proto = model("", "Col2Im", inputs, OVERLAPPING.attributes).SerializeToString()
+    with monkeypatch.context() as patched:
+        patched.setattr(native, "allocate", lambda size: None)
+        with pytest.raises(Exception, match="Col2Im: MemoryError: no room for a kernel's state"):
+            onnx_ops.InferenceSession(proto, quiet())
+    onnx_ops.InferenceSession(proto, quiet())
+
+
+def test_tiles_side_by_side_have_workspaces_of_their_own():
+    """64 tiles on 64 threads, of a kernel that needs its workspace, give what one thread gives."""
+    x = np.random.default_rng(0).standard_normal((4, 64 * 9, 64 * 64)).astype(np.float16)
+    sizes, attributes = ([128, 128], [3, 3]), {"strides": [2, 2], "pads": [1, 1, 0, 0]}
+    expected = onnx_ops.col2im(x, *sizes, threads=1, **attributes)
+    for _ in range(5):
+        with execute.ThreadPoolExecutor(64) as pool, pytest.MonkeyPatch.context() as patched:
+            patched.setattr(execute, "pool", lambda pool=pool: pool)
+            np.testing.assert_array_equal(onnx_ops.col2im(x, *sizes, threads=64, **attributes), expected)
+
+
+@pytest.mark.parametrize("ending", [KeyboardInterrupt, ZeroDivisionError])
+def test_no_tile_runs_after_a_call_was_interrupted(ending):
+    """The caller's memory is gone then."""
+    main, helping, begun, ended = threading.current_thread(), threading.Event(), [], []
+
+    def tile(index):
+        if threading.current_thread() is main:
+            assert helping.wait(30)
+            raise ending
+        begun.append(index)
+        helping.set()
+        time.sleep(0.2)
+        ended.append(index)
+
+    with pytest.raises(ending):
+        execute.spread(tile, 1000, 2)
+    assert begun == ended
+    time.sleep(0.3)
+    assert len(begun) == len(ended) == 1
+
+
+def test_an_interrupt_while_helpers_are_waited_for(monkeypatch):
+    """It arrives once they have ended."""
+    main, helping, ended = threading.current_thread(), threading.Event(), []
+    wait, interrupts = execute.wait, iter([KeyboardInterrupt, KeyboardInterrupt])
+
+    def interrupted(helpers):
+        for interrupt in interrupts:
+            raise interrupt
+        return wait(helpers)
+
+    def tile(index):
+        if threading.current_thread() is main:
+            assert helping.wait(30)
+        else:
+            helping.set()
+            time.sleep(0.2)
+            ended.append(index)
+
+    monkeypatch.setattr(execute, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        execute.spread(tile, 2, 2)
+    assert len(ended) == 1
+
+
+def test_an_error_in_a_helper_is_raised():
+    main, helped = threading.current_thread(), threading.Event()
+
+    def tile(index):
+        if threading.current_thread() is main:
+            assert helped.wait(30)
+        else:
+            helped.set()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        execute.spread(tile, 2, 2)
+
+
+class RacyCount:
+    """itertools.count as it is without the GIL: two threads may get one number."""
+
+    def __init__(self):
+        self.number = 0
+
+    def __next__(self):
+        number = self.number
+        time.sleep(0.001)
+        self.number = number + 1
+        return number
+
+
+def test_every_tile_runs_once(monkeypatch):
+    """Nothing that hands them out depends on `next` being atomic."""
+    monkeypatch.setattr(itertools, "count", RacyCount)
+    for tiles, threads in ((1, 4), (2, 2), (64, 4), (200, 3)):
+        ran = []
+        execute.spread(ran.append, tiles, threads)
+        assert sorted(ran) == list(range(tiles))
