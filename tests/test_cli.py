@@ -6,11 +6,13 @@ import re
 import subprocess
 import sys
 import warnings
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
 import numpy as np
 import onnx
+import onnxruntime as ort
 import psutil
 import pytest
 from backends import quiet
@@ -207,6 +209,116 @@ def test_inspect_a_model_without_these_operators(tmp_path):
         [helper.make_node("Relu", ["x"], ["y"])], "g", [value], [helper.make_empty_tensor_value_info("y")]
     )
     assert "none of its nodes" in call("inspect", saved(finished(graph), tmp_path))
+
+
+@contextmanager
+def sessions_of_files_fail(monkeypatch, message):
+    """Sessions of models that are given as bytes, as those of single nodes are, can still be made."""
+    session = onnx_ops.InferenceSession
+
+    def open_session(model, *args, **kwargs):
+        if isinstance(model, str):
+            raise RuntimeError(message)
+        return session(model, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(onnx_ops, "InferenceSession", open_session, raising=False)
+        yield
+
+
+def test_inspect_makes_the_whole_session(tmp_path):
+    """A node that only others could run makes the model of a fine GridSample one that nobody runs."""
+    proto = model("", "GridSample", GRID_SAMPLE[0].inputs("float32"), {})
+    proto.graph.node.append(helper.make_node("Foo", ["X"], ["z"], domain="my.domain"))
+    proto.opset_import.append(helper.make_opsetid("my.domain", 1))
+    report = call_json("inspect", saved(proto, tmp_path), exit_code=1)
+    assert "my.domain:Foo" in report["session"]
+    assert [n["problems"] for n in report["nodes"]] == [[]]
+    text = call("inspect", tmp_path / "model.onnx", exit_code=1)
+    assert "no session can be made: Fatal error: my.domain:Foo(-1) is not a registered function/op\n" in text
+    assert "without problems" not in text
+    assert "1 of 1 nodes have no problem of their own" in text
+
+
+def test_inspect_tells_of_a_node_that_only_fails_in_its_model(tmp_path, monkeypatch):
+    names = ("input", "image_shape", "block_shape")
+    proto = model("", "Col2Im", COL2IM[1].inputs("float32"), COL2IM[1].attributes, constants=names)
+    message = "[ONNXRuntimeError] : 1 : FAIL : Failed to find args for kernel type string 'T'"
+    with sessions_of_files_fail(monkeypatch, message):
+        report = call_json("inspect", saved(proto, tmp_path), exit_code=1)
+        assert "no session can be made: Failed to find args" in call("inspect", tmp_path / "model.onnx", exit_code=1)
+    assert report["session"] == "Failed to find args for kernel type string 'T'"
+    assert [n["problems"] for n in report["nodes"]] == [[]]
+
+
+def test_inspect_tells_once_what_is_wrong_with_a_node(tmp_path):
+    proto = model("", "Col2Im", COL2IM[1].inputs("float32"), {"strides": [0, 1]})
+    path = saved(proto, tmp_path)
+    assert call("inspect", path, exit_code=1).count("strides = [0, 1]: must lie in") == 1
+    assert "strides = [0, 1]" in call_json("inspect", path, exit_code=1)["session"]
+
+
+def test_inspect_a_model_that_is_not_for_us_and_for_nobody(tmp_path):
+    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])
+    graph = helper.make_graph([helper.make_node("Foo", ["x"], ["y"], domain="my.domain")], "g", [value], [])
+    graph.output.append(helper.make_empty_tensor_value_info("y"))
+    text = call("inspect", saved(finished(graph, 21, "my.domain"), tmp_path), exit_code=1)
+    assert "it runs as without" not in text
+    assert "no session can be made" in text
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_inspect_the_format_of_onnxruntime(fails, tmp_path, monkeypatch):
+    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])
+    output = helper.make_empty_tensor_value_info("y")
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [value], [output])
+    options = quiet(optimized_model_filepath=str(tmp_path / "model.ort"))
+    options.add_session_config_entry("session.save_model_format", "ORT")
+    ort.InferenceSession(finished(graph).SerializeToString(), options, providers=["CPUExecutionProvider"])
+    if not fails:
+        assert call_json("inspect", tmp_path / "model.ort")["session"] is None
+        assert "its nodes can't be listed" in call("inspect", tmp_path / "model.ort")
+        return
+    with sessions_of_files_fail(monkeypatch, "unknown version"):
+        assert "no session can be made: unknown version" in call("inspect", tmp_path / "model.ort", exit_code=1)
+
+
+def test_inspect_where_our_kernels_cannot_run(tmp_path, monkeypatch):
+    def refused(*args, **kwargs):
+        raise onnx_ops.OpError("", None, "needs Numba", "onnx_ops")
+
+    path, _ = of_case(GRID_SAMPLE[0], tmp_path)
+    monkeypatch.setattr(onnx_ops, "InferenceSession", refused, raising=False)
+    report = call_json("inspect", path, exit_code=1)
+    assert report["session"] == "onnx_ops: needs Numba"
+    assert report["nodes"][0]["builtin"] == "runs it; onnx_ops does not: onnx_ops: needs Numba"
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_inspect_constants_with_data_beside_the_model(there, tmp_path):
+    x, *sizes = COL2IM[1].inputs("float32")
+    proto = model("", "Col2Im", [x, *sizes], COL2IM[1].attributes, constants=("image_shape", "block_shape"))
+    constants = [helper.make_node("Constant", [], [t.name], value=t) for t in proto.graph.initializer]
+    del proto.graph.initializer[:]
+    for constant in constants:
+        external(constant.attribute[0].t, tmp_path)
+    nodes = [*constants, *proto.graph.node]
+    del proto.graph.node[:]
+    proto.graph.node.extend(nodes)
+    if there:
+        assert node(saved(proto, tmp_path))["builtin"] == "runs it"
+        return
+    (tmp_path / "weights").unlink()
+    assert "weights" in call_json("inspect", saved(proto, tmp_path), exit_code=1)["session"]
+
+
+def test_inspect_a_node_without_outputs(tmp_path):
+    proto = model("", "GridSample", GRID_SAMPLE[0].inputs("float32"), {})
+    proto.graph.node[0].name = ""
+    del proto.graph.node[0].output[:]
+    report = call_json("inspect", saved(proto, tmp_path), exit_code=1)
+    assert report["session"]
+    assert [n["node"] for n in report["nodes"]] == [""]
 
 
 # run
