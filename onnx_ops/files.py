@@ -41,10 +41,10 @@ def staged_file(path):
 
 def replaceable(path):
     """Return the file that a path stands for, at the end of its links. Raises OSError if it is a folder or a device."""
-    place = Path(path).resolve()
-    if place.exists() and not (place.is_file() and os.access(place, os.W_OK)):
+    path = Path(path)
+    if path.exists() and not (path.is_file() and os.access(path, os.W_OK)):
         raise OSError(f"output file = {path}: must be an ordinary file that may be written, or not there yet")
-    return place
+    return path.resolve()
 
 
 @contextmanager
