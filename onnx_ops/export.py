@@ -4,13 +4,19 @@ PyTorch's own exporters write ai.onnx GridSample, and refuse below opset 16. tor
 `export` is called.
 """
 
-from contextlib import contextmanager
+import os
+import threading
+from contextlib import ExitStack, contextmanager, suppress
+from importlib import import_module
 
 from .errors import OpError
+from .files import staged_file
 from .operators.grid_sample import MICROSOFT, PADDING_MODES
 
 MODES = ("bilinear", "nearest", "bicubic")  # the exporters hand over positions in these and in PADDING_MODES
 OPSETS = range(7, 31)  # from ONNX Runtime's first to beyond PyTorch's last
+ATEN = "aten::grid_sampler"  # what dynamo=False calls it
+_lock = threading.RLock()  # of PyTorch's table for dynamo=False, among the calls of `export`
 
 
 def export(model, args=(), f=None, *, dynamo=True, custom_translation_table=None, **kwargs):
@@ -18,6 +24,7 @@ def export(model, args=(), f=None, *, dynamo=True, custom_translation_table=None
 
     Every 4-D `grid_sample` becomes a com.microsoft GridSample, every 5-D one an error that names its shape. Works with
     both exporters: dynamo=True for opset 18 and up, dynamo=False (TorchScript, which PyTorch deprecates) for 7 to 20.
+    What is at `f`, and the data beside it, are replaced once the new ones are complete.
 
         class Zoom(torch.nn.Module):
             def forward(self, x, grid):
@@ -28,11 +35,22 @@ def export(model, args=(), f=None, *, dynamo=True, custom_translation_table=None
     """
     import torch
 
-    if dynamo:
-        table = _translations() | (custom_translation_table or {})
-        return torch.onnx.export(model, args, f, dynamo=True, custom_translation_table=table, **kwargs)
-    with _symbolics():
-        return torch.onnx.export(model, args, f, dynamo=False, **kwargs)
+    with _place(f) as place:
+        if dynamo:
+            table = _translations() | (custom_translation_table or {})
+            return torch.onnx.export(model, args, place, dynamo=True, custom_translation_table=table, **kwargs)
+        with _symbolics():
+            return torch.onnx.export(model, args, place, dynamo=False, **kwargs)
+
+
+@contextmanager
+def _place(f):
+    """Yield what PyTorch shall write to: of a path, a str, since dynamo=False puts data beside no other."""
+    if isinstance(f, str | os.PathLike):
+        with staged_file(f) as path:
+            yield str(path)
+    else:
+        yield f
 
 
 def _attributes(shape, mode, padding_mode, align_corners):
@@ -63,7 +81,10 @@ def _translations():
 
 @contextmanager
 def _symbolics():
-    """dynamo=False: the same in PyTorch's table for TorchScript, which is global, for as long as the context lasts."""
+    """dynamo=False: the same in PyTorch's table for TorchScript, which is global, for as long as the context lasts.
+
+    What others have registered there comes back; until then their own exports, in other threads, get ours.
+    """
     from torch.onnx import register_custom_op_symbolic, symbolic_helper, unregister_custom_op_symbolic
 
     @symbolic_helper.parse_args("v", "v", "i", "i", "b")
@@ -82,10 +103,21 @@ def _symbolics():
         return y
 
     # PyTorch takes the newest entry that the target opset allows: one for each leaves no other any chance.
-    for opset in OPSETS:
-        register_custom_op_symbolic("aten::grid_sampler", grid_sample, opset)
-    try:
-        yield
-    finally:
+    with _lock, ExitStack() as stack:
+        before = _registered()
         for opset in OPSETS:
-            unregister_custom_op_symbolic("aten::grid_sampler", opset)
+            register_custom_op_symbolic(ATEN, grid_sample, opset)
+            if opset in before:
+                stack.callback(register_custom_op_symbolic, ATEN, before[opset], opset)
+            else:
+                stack.callback(unregister_custom_op_symbolic, ATEN, opset)
+        yield
+
+
+def _registered():
+    """{opset: function that somebody has registered for ATEN}, as far as PyTorch, which has no public way, tells."""
+    for home in ("torch.onnx._internal.torchscript_exporter.registration", "torch.onnx._internal.registration"):
+        with suppress(ImportError, AttributeError):
+            functions = import_module(home).registry.get_function_group(ATEN)._functions
+            return {opset: functions[opset] for opset in functions if functions.overridden(opset)}
+    return {}

@@ -19,6 +19,8 @@ def register_schemas() -> None:
 
     From then on `onnx.checker.check_model(..., full_check=True)` and `onnx.shape_inference` know them.
     """
+    from onnx.reference import op_run  # noqa: F401  whose import fails once two domains have an operator of one name
+
     for operator in OPERATORS:
         if not onnx.defs.has(operator.name, domain=operator.domain):
             onnx.defs.register_schema(schema(operator))

@@ -24,6 +24,8 @@ from benchmark import accuracy, report
 from benchmark.cases import GROUPS
 from benchmark.measure import LIMIT, measure, series
 
+from onnx_ops.files import staged_file
+
 RUNTIMES = ("extensions", *peers.PEERS, LIMIT)
 TURNS, BUDGET = 5, 2.0  # at least; and seconds per case in which there may be more
 PICTURE = "docs/images/performance.png"
@@ -79,13 +81,13 @@ def main():
     found = timed(chosen, given, console)
     if given.json:
         rows = [report.data(row) for rows in found.values() for row in rows]
-        given.json.write_text(json.dumps(rows, indent=1) + "\n")
+        with staged_file(given.json) as new:
+            new.write_text(json.dumps(rows, indent=1) + "\n")
     if given.plot:
         shown = [row for group, rows in found.items() if group != "scaling" for row in rows]
         report.plot(shown, given.threads, given.plot)
     if given.write:
         rows = found["baseline"]
-        (readme.ROOT / PICTURE).parent.mkdir(parents=True, exist_ok=True)
         report.plot(rows, given.threads, readme.ROOT / PICTURE)
         text = "\n".join(report.markdown(rows))
         readme.put("performance", f"![Ratios to the peers and to the limit]({PICTURE})\n\n{text}")

@@ -13,6 +13,7 @@ from onnx import helper, numpy_helper
 from spec_examples import EXAMPLES
 
 import onnx_ops
+from onnx_ops.files import staged, staged_file
 
 IR_VERSION = 9  # onnx writes its newest otherwise, which older runtimes refuse
 ONNX_OPSET = 18  # imported by every model that asks for no other
@@ -50,18 +51,19 @@ def write(example, root):
 
 def save(folder, model, inputs, outputs):
     """Write a model and its test data, dicts of arrays by name, in the graph's order."""
-    data = folder / "test_data_set_0"
-    data.mkdir(parents=True, exist_ok=True)
-    onnx.save(model, folder / "model.onnx")
-    for kind, arrays in (("input", inputs), ("output", outputs)):
-        for i, (name, array) in enumerate(arrays.items()):
-            onnx.save_tensor(numpy_helper.from_array(array, name), data / f"{kind}_{i}.pb")
+    with staged(folder) as new, staged(folder / "test_data_set_0") as data:
+        onnx.save(model, new / "model.onnx")
+        for kind, arrays in (("input", inputs), ("output", outputs)):
+            for i, (name, array) in enumerate(arrays.items()):
+                onnx.save_tensor(numpy_helper.from_array(array, name), data / f"{kind}_{i}.pb")
 
 
 def write_lowered(path):
     """Write the lowered twin of a model beside it and return its path."""
     twin = path.with_name("lowered.onnx")
-    onnx.save(onnx_ops.lower(onnx.load(path)), twin)
+    lowered = onnx_ops.lower(onnx.load(path))
+    with staged_file(twin) as new:
+        onnx.save(lowered, new)
     return twin
 
 

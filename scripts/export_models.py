@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 import onnx_ops
 from onnx_ops.export import export
+from onnx_ops.files import staged
 
 OPSET = 18  # the first with Col2Im
 
@@ -78,12 +79,10 @@ def photograph():
 
 
 def write(folder, model, image):
-    """One model with its input and output in the layout of onnx's node tests."""
+    """Write a model with its input and output in the layout of onnx's node tests, if it agrees with PyTorch."""
     model.eval()
     with torch.no_grad():
         expected = model(image).numpy()
-    data = folder / "test_data_set_0"
-    data.mkdir(parents=True, exist_ok=True)
     program = export(
         model,
         (image,),
@@ -94,15 +93,16 @@ def write(folder, model, image):
         verbose=False,
     )
     ClearMetadataAndDocStringPass()(program.model)  # stack traces, with the paths of whoever ran this
-    path = folder / "model.onnx"
-    program.save(path, external_data=False)
-    onnx.save_tensor(onnx.numpy_helper.from_array(image.numpy(), "image"), data / "input_0.pb")
-    onnx.save_tensor(onnx.numpy_helper.from_array(expected, "output"), data / "output_0.pb")
+    with staged(folder) as new, staged(folder / "test_data_set_0") as data:
+        path = new / "model.onnx"
+        program.save(path, external_data=False)
+        onnx.save_tensor(onnx.numpy_helper.from_array(image.numpy(), "image"), data / "input_0.pb")
+        onnx.save_tensor(onnx.numpy_helper.from_array(expected, "output"), data / "output_0.pb")
 
-    onnx.checker.check_model(path)
-    (output,) = onnx_ops.InferenceSession(path).run(None, {"image": image.numpy()})
-    np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
-    print(f"{path}: at most {abs(output - expected).max():.1e} from PyTorch")
+        onnx.checker.check_model(path)
+        (output,) = onnx_ops.InferenceSession(path).run(None, {"image": image.numpy()})
+        np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
+    print(f"{folder / path.name}: at most {abs(output - expected).max():.1e} from PyTorch")
 
 
 def main():

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from onnx_ops.files import staged_file
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -14,4 +16,5 @@ def put(name, text, page="README.md"):
     """Replace it."""
     path, mark = ROOT / page, f"<!-- {name} -->"
     before, _, after = path.read_text().split(mark)
-    path.write_text(f"{before}{mark}\n{text}\n{mark}{after}")
+    with staged_file(path) as new:
+        new.write_text(f"{before}{mark}\n{text}\n{mark}{after}")

@@ -1,23 +1,33 @@
 """The commands, as a shell calls them."""
 
 import json
+import os
 import re
 import subprocess
 import sys
+import warnings
+from contextlib import contextmanager
 from pathlib import Path
 
+import click
 import numpy as np
 import onnx
+import onnxruntime as ort
+import psutil
 import pytest
+from backends import quiet
 from cases import COL2IM, GRID_SAMPLE, VOLUMES, drawn, finished, model
 from click.testing import CliRunner
 from malformed import AT_CREATION
 from onnx import TensorProto, helper
+from onnx.external_data_helper import set_external_data
 from PIL import Image
+from test_files import contents
 
 import onnx_ops
-from onnx_ops.cli import compare, data
+from onnx_ops.cli import compare, data, gallery
 from onnx_ops.cli.app import app
+from onnx_ops.cli.bench import summed
 from onnx_ops.cli.common import print_json
 
 MODELS = Path(__file__).parent.parent / "models"
@@ -40,6 +50,20 @@ def call_json(*words, exit_code=0):
 def saved(proto, directory):
     onnx.save(proto, directory / "model.onnx")
     return directory / "model.onnx"
+
+
+def external(tensor, directory, file="weights"):
+    """The tensor with its data at the end of a file."""
+    data, path = tensor.raw_data, directory / file
+    with open(path, "ab") as weights:
+        set_external_data(tensor, file, weights.tell(), len(data))
+        weights.write(data)
+    tensor.ClearField("raw_data")
+    return tensor
+
+
+def full(*args, **kwargs):
+    raise OSError("No space left on device")
 
 
 def of_case(case, directory, dtype="float32", **settings):
@@ -187,6 +211,116 @@ def test_inspect_a_model_without_these_operators(tmp_path):
     assert "none of its nodes" in call("inspect", saved(finished(graph), tmp_path))
 
 
+@contextmanager
+def sessions_of_files_fail(monkeypatch, message):
+    """Sessions of models that are given as bytes, as those of single nodes are, can still be made."""
+    session = onnx_ops.InferenceSession
+
+    def open_session(model, *args, **kwargs):
+        if isinstance(model, str):
+            raise RuntimeError(message)
+        return session(model, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(onnx_ops, "InferenceSession", open_session, raising=False)
+        yield
+
+
+def test_inspect_makes_the_whole_session(tmp_path):
+    """A node that only others could run makes the model of a fine GridSample one that nobody runs."""
+    proto = model("", "GridSample", GRID_SAMPLE[0].inputs("float32"), {})
+    proto.graph.node.append(helper.make_node("Foo", ["X"], ["z"], domain="my.domain"))
+    proto.opset_import.append(helper.make_opsetid("my.domain", 1))
+    report = call_json("inspect", saved(proto, tmp_path), exit_code=1)
+    assert "my.domain:Foo" in report["session"]
+    assert [n["problems"] for n in report["nodes"]] == [[]]
+    text = call("inspect", tmp_path / "model.onnx", exit_code=1)
+    assert "no session can be made: Fatal error: my.domain:Foo(-1) is not a registered function/op\n" in text
+    assert "without problems" not in text
+    assert "1 of 1 nodes have no problem of their own" in text
+
+
+def test_inspect_tells_of_a_node_that_only_fails_in_its_model(tmp_path, monkeypatch):
+    names = ("input", "image_shape", "block_shape")
+    proto = model("", "Col2Im", COL2IM[1].inputs("float32"), COL2IM[1].attributes, constants=names)
+    message = "[ONNXRuntimeError] : 1 : FAIL : Failed to find args for kernel type string 'T'"
+    with sessions_of_files_fail(monkeypatch, message):
+        report = call_json("inspect", saved(proto, tmp_path), exit_code=1)
+        assert "no session can be made: Failed to find args" in call("inspect", tmp_path / "model.onnx", exit_code=1)
+    assert report["session"] == "Failed to find args for kernel type string 'T'"
+    assert [n["problems"] for n in report["nodes"]] == [[]]
+
+
+def test_inspect_tells_once_what_is_wrong_with_a_node(tmp_path):
+    proto = model("", "Col2Im", COL2IM[1].inputs("float32"), {"strides": [0, 1]})
+    path = saved(proto, tmp_path)
+    assert call("inspect", path, exit_code=1).count("strides = [0, 1]: must lie in") == 1
+    assert "strides = [0, 1]" in call_json("inspect", path, exit_code=1)["session"]
+
+
+def test_inspect_a_model_that_is_not_for_us_and_for_nobody(tmp_path):
+    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])
+    graph = helper.make_graph([helper.make_node("Foo", ["x"], ["y"], domain="my.domain")], "g", [value], [])
+    graph.output.append(helper.make_empty_tensor_value_info("y"))
+    text = call("inspect", saved(finished(graph, 21, "my.domain"), tmp_path), exit_code=1)
+    assert "it runs as without" not in text
+    assert "no session can be made" in text
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_inspect_the_format_of_onnxruntime(fails, tmp_path, monkeypatch):
+    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])
+    output = helper.make_empty_tensor_value_info("y")
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [value], [output])
+    options = quiet(optimized_model_filepath=str(tmp_path / "model.ort"))
+    options.add_session_config_entry("session.save_model_format", "ORT")
+    ort.InferenceSession(finished(graph).SerializeToString(), options, providers=["CPUExecutionProvider"])
+    if not fails:
+        assert call_json("inspect", tmp_path / "model.ort")["session"] is None
+        assert "its nodes can't be listed" in call("inspect", tmp_path / "model.ort")
+        return
+    with sessions_of_files_fail(monkeypatch, "unknown version"):
+        assert "no session can be made: unknown version" in call("inspect", tmp_path / "model.ort", exit_code=1)
+
+
+def test_inspect_where_our_kernels_cannot_run(tmp_path, monkeypatch):
+    def refused(*args, **kwargs):
+        raise onnx_ops.OpError("", None, "needs Numba", "onnx_ops")
+
+    path, _ = of_case(GRID_SAMPLE[0], tmp_path)
+    monkeypatch.setattr(onnx_ops, "InferenceSession", refused, raising=False)
+    report = call_json("inspect", path, exit_code=1)
+    assert report["session"] == "onnx_ops: needs Numba"
+    assert report["nodes"][0]["builtin"] == "runs it; onnx_ops does not: onnx_ops: needs Numba"
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_inspect_constants_with_data_beside_the_model(there, tmp_path):
+    x, *sizes = COL2IM[1].inputs("float32")
+    proto = model("", "Col2Im", [x, *sizes], COL2IM[1].attributes, constants=("image_shape", "block_shape"))
+    constants = [helper.make_node("Constant", [], [t.name], value=t) for t in proto.graph.initializer]
+    del proto.graph.initializer[:]
+    for constant in constants:
+        external(constant.attribute[0].t, tmp_path)
+    nodes = [*constants, *proto.graph.node]
+    del proto.graph.node[:]
+    proto.graph.node.extend(nodes)
+    if there:
+        assert node(saved(proto, tmp_path))["builtin"] == "runs it"
+        return
+    (tmp_path / "weights").unlink()
+    assert "weights" in call_json("inspect", saved(proto, tmp_path), exit_code=1)["session"]
+
+
+def test_inspect_a_node_without_outputs(tmp_path):
+    proto = model("", "GridSample", GRID_SAMPLE[0].inputs("float32"), {})
+    proto.graph.node[0].name = ""
+    del proto.graph.node[0].output[:]
+    report = call_json("inspect", saved(proto, tmp_path), exit_code=1)
+    assert report["session"]
+    assert [n["node"] for n in report["nodes"]] == [""]
+
+
 # run
 
 
@@ -198,6 +332,25 @@ def test_run_writes_what_the_session_gives(tmp_path):
     assert np.asarray(Image.open(tmp_path / "output.png")).shape == (144, 192, 3)
     assert report["compare"]["outputs"][0]["ok"]
     assert report["outputs"][0]["max"] == pytest.approx(expected.max())
+
+
+def test_run_writes_all_outputs_or_none(tmp_path, monkeypatch):
+    path, _ = of_case(COL2IM[1], tmp_path)
+    words = ["run", path, "--random", "-i", "image_shape=[9,11]", "-i", "block_shape=[3,3]", "--output", tmp_path / "o"]
+    call(*words)
+    before = contents(tmp_path / "o")
+    assert before.keys() == {"y.npy", "y.png"}
+    monkeypatch.setattr(data, "write_image", full)
+    assert "No space" in call(*words, "--seed", 1, exit_code=3)
+    assert contents(tmp_path / "o") == before
+
+
+def test_outputs_of_similar_names_have_files_of_their_own(tmp_path):
+    outputs = {n: np.full(2, k) for k, n in enumerate(["a/b", "a_b", "A_B", "a_b_2", "a:b"])}
+    paths = data.write(tmp_path, outputs)
+    assert [np.load(path)[0] for path in paths] == list(range(5))
+    assert len({path.name.lower() for path in paths}) == len(os.listdir(tmp_path)) == 5
+    assert paths[1].name == "a_b.npy"
 
 
 @pytest.mark.parametrize("backend", ["native", "extensions"])
@@ -260,17 +413,36 @@ def test_run_compare_tells_differences(tmp_path):
         (["-i", "{folder}/text.npz"], "text.npz can't be read: "),
         (["-i", "input={folder}/sequence.pb"], "sequence.pb holds no tensor"),
         (["--random", "--shape", "input=3,a"], "--shape input=3,a: must be like input=1,3,224,224."),
+        (["-i", "block_shape=[3,3]"] * 2, "--input block_shape=[3,3]: block_shape is given already."),
+        (["-i", "block_shape=[3,3]", "--random", "--shape", "block_shape=2"], "--input gives block_shape."),
+        (["-i", "input={folder}/double.npz"], "a .npz has its own names; leave out input=."),
     ],
 )
 def test_run_says_what_is_wrong_with_the_command_line(words, message, tmp_path):
     path, _ = of_case(COL2IM[1], tmp_path)
     np.save(tmp_path / "double.npy", np.zeros(3))
+    np.savez(tmp_path / "double.npz", np.zeros(3))
     for ending in ("npy", "npz", "pb", "png"):
         (tmp_path / f"text.{ending}").write_text("no data")
     sequence = onnx.numpy_helper.from_list([np.zeros(3)])
     (tmp_path / "sequence.pb").write_bytes(sequence.SerializeToString())
     text = call("run", path, *[word.format(folder=tmp_path) for word in words], exit_code=2)
     assert message in " ".join(text.split())
+
+
+@pytest.mark.parametrize("ending", ["npz", "png"])
+def test_files_that_cannot_be_read_are_closed(ending, tmp_path):
+    path = tmp_path / f"damaged.{ending}"
+    pixels = np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8)
+    np.savez(path, x=pixels) if ending == "npz" else Image.fromarray(pixels).save(path)
+    content = path.read_bytes()
+    half = len(content) // 2
+    rest = bytes([content[half] ^ 1]) + content[half + 1 :]  # the checksum tells
+    path.write_bytes(content[:half] + (rest if ending == "npz" else b""))
+    with pytest.raises(click.UsageError, match="can't be read") as caught:
+        data.given_by(str(path), {"x": ("uint8", [1, 3, 64, 64])})
+    assert str(path) not in [f.path for f in psutil.Process().open_files()]
+    assert caught.value  # whose traceback would have kept it open
 
 
 def test_errors_are_one_line_and_a_traceback_only_on_request(tmp_path):
@@ -283,6 +455,12 @@ def test_errors_are_one_line_and_a_traceback_only_on_request(tmp_path):
     )
     done = CliRunner().invoke(app, ["--traceback", *map(str, words)])
     assert isinstance(done.exception, onnx_ops.OpError)
+
+
+def test_warnings_are_shown_as_before_afterwards():
+    before = warnings.showwarning
+    call("list")
+    assert warnings.showwarning is before
 
 
 @pytest.mark.parametrize("content", ["", "nonsense"])
@@ -351,6 +529,21 @@ def test_bench(tmp_path):
     assert "ONNX Runtime alone refuses the model" in call("bench", path, "--repeats", 1)
 
 
+def test_bench_tells_nodes_apart_that_have_one_number():
+    """Nodes are numbered within their graph."""
+    event = lambda name, index, dur: {
+        "name": f"{name}_kernel_time", "dur": dur, "args": {"op_name": "Col2Im", "node_index": index}
+    }  # fmt: skip
+    events = [event("a", "0", 10), event("b", "0", 20), event("c", "0", 600), {"name": "model_run", "dur": 1000}]
+    assert summed(events * 3, 3) == pytest.approx(630e-6)
+
+
+def test_bench_blames_onnxruntime_for_nothing_else(tmp_path, monkeypatch):
+    path, _ = of_case(GRID_SAMPLE[6], tmp_path)
+    monkeypatch.setattr("onnx_ops.cli.bench.difference", full)
+    assert "No space" in call("bench", path, "--repeats", 1, exit_code=3)
+
+
 def test_lower(tmp_path):
     call("lower", PATCH_FOLD / "model.onnx", tmp_path / "lowered.onnx")
     assert onnx.load(tmp_path / "lowered.onnx") == onnx.load(PATCH_FOLD / "lowered.onnx")
@@ -367,6 +560,80 @@ def test_lower_keeps_external_data(tmp_path):
         call("lower", tmp_path / "model.onnx", tmp_path / "out" / "lowered.onnx")
         assert onnx.load(tmp_path / "out" / "lowered.onnx").graph.node[-1] == proto.graph.node[-1]
         assert (tmp_path / "out" / "lowered.onnx.data").stat().st_size > 100_000
+
+
+def weighed_down(directory, refused=False, dtype=TensorProto.FLOAT):
+    """The path of a model whose data, in an initializer, a subgraph, and a Constant, are all in one other file.
+
+    So are the sizes: without these onnx can't tell the type of what the second Col2Im is given.
+    """
+    directory.mkdir(exist_ok=True)
+    from_array = onnx.numpy_helper.from_array
+    value, kind = helper.make_tensor_value_info, helper.tensor_dtype_to_np_dtype(dtype)
+    weights = [(np.arange(1, 1729) % 7).reshape(1, 432, 4).astype(kind) * k for k in (1, 2, 3)]
+    first, inner, constant = (external(from_array(w, f"w{k}"), directory) for k, w in enumerate(weights))
+    sizes = {"image": [4, 4], "block": [3, 3], "small_image": [3, 3], "small_block": [2, 2]}
+    sizes = [external(from_array(np.array(v), n), directory) for n, v in sizes.items()]
+    add = [helper.make_node("Add", ["s", "w1"], ["b"])]
+    add = helper.make_graph(add, "add", [], [value("b", dtype, None)], [inner])
+    keep = helper.make_graph([helper.make_node("Identity", ["s"], ["b"])], "keep", [], [value("b", dtype, None)])
+    nodes = [
+        helper.make_node("Constant", [], ["w2"], value=constant),
+        helper.make_node("Add", ["x", "w0"], ["p"]),
+        helper.make_node("Add", ["p", "w2"], ["s"]),
+        helper.make_node("If", ["c"], ["d"], then_branch=add, else_branch=keep),
+        helper.make_node("Col2Im", ["d", "image", "block"], ["e"], **({"strides": [0, 1]} if refused else {})),
+        helper.make_node("Constant", [], ["shape"], value_ints=[1, 192, 4]),
+        helper.make_node("Reshape", ["e", "shape"], ["r"]),
+        helper.make_node("Col2Im", ["r", "small_image", "small_block"], ["y"]),
+    ]
+    inputs = [value("x", dtype, [1, 432, 4]), value("c", TensorProto.BOOL, [])]
+    graph = helper.make_graph(nodes, "g", inputs, [value("y", dtype, None)], [first, *sizes])
+    return saved(finished(graph), directory)
+
+
+def result(path, dtype, **settings):
+    session = onnx_ops.InferenceSession(path, quiet(), **settings)
+    return session.run(None, {"x": np.ones((1, 432, 4), dtype), "c": np.array(True)})[0]
+
+
+@pytest.mark.parametrize("target", ["in/model.onnx", "in/lowered.onnx", "out/lowered.onnx"])
+def test_lower_that_is_refused_touches_nothing(target, tmp_path):
+    source, target = weighed_down(tmp_path / "in", refused=True), tmp_path / target
+    target.parent.mkdir(exist_ok=True)
+    target.with_name(f"{target.name}.data").write_text("of something else")
+    before = contents(tmp_path)
+    assert "strides = [0, 1]" in call("lower", source, target, exit_code=3)
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("target", ["in/model.onnx", "in/lowered.onnx", "out/lowered.onnx"])
+def test_lower_on_a_full_disk_touches_nothing(target, tmp_path, monkeypatch):
+    source, target = weighed_down(tmp_path / "in"), tmp_path / target
+    call("lower", source, target)
+    target.with_name(f"{target.name}.data").write_text("old")
+    before = contents(tmp_path)
+    monkeypatch.setattr(onnx, "save", full)
+    assert "No space" in call("lower", source, target, exit_code=3)
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("target", ["in/model.onnx", "in/lowered.onnx", "out/lowered.onnx"])
+def test_lower_changes_no_weights(target, dtype, tmp_path, monkeypatch):
+    source = weighed_down(tmp_path / "in", dtype=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+    before, expected, target = contents(tmp_path), result(source, dtype), tmp_path / target
+    whole = onnx_ops.lower(onnx.load(source))
+    for _ in range(2):  # the second time from within the folder, where the data's name is taken
+        call("lower", source, target)
+        monkeypatch.chdir(target.parent)
+        assert onnx.load(target) == whole
+        np.testing.assert_array_equal(result(target, dtype, backend="extensions"), expected)
+    after = contents(tmp_path)
+    new = {"out/lowered.onnx", "out/lowered.onnx.data"} if "out" in target.parts else {f"in/{target.name}"}
+    assert after.keys() == before.keys() | new
+    assert {n for n in before if after[n] != before[n]} <= new
+    assert max(len(after[n]) for n in new if n.endswith(".onnx")) < 3000
 
 
 def test_warmup(monkeypatch):
@@ -397,6 +664,23 @@ def test_demo(tmp_path):
     words = ["-i", f"X={tmp_path / 'photograph.png'}", "-i", f"Grid={tmp_path / 'lens.npy'}", "--compare", "builtin"]
     for path in tmp_path.glob("grid_sample_*.onnx"):
         call("run", path, *words)
+
+
+def test_demo_writes_all_pictures_or_none(tmp_path, monkeypatch):
+    (tmp_path / "photograph.png").write_text("old")
+    monkeypatch.setattr(gallery, "col2im", lambda *args: None)
+    monkeypatch.setattr(gallery, "modes", full)
+    monkeypatch.setattr("onnx_ops.cli.demo.examples", list)
+    assert "No space" in call("demo", "--output", tmp_path, exit_code=3)
+    assert contents(tmp_path) == {"photograph.png": b"old"}
+
+
+def test_demo_says_no_where_we_are_wrong(tmp_path, monkeypatch):
+    row = {"model": "m", "refused": None, "error": {"native": 1.0}, "wrong": ["native"], "seconds": {"native": 1.0}}
+    monkeypatch.setattr("onnx_ops.cli.demo.examples", lambda: [("m",)])
+    monkeypatch.setattr("onnx_ops.cli.demo.measured", lambda example: row | {"speedup": None})
+    monkeypatch.setattr(gallery, "write", lambda directory: [])
+    assert "1.0e+00, wrong" in call("demo", "--output", tmp_path, exit_code=1)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int64", "uint64", "bool", "string", "complex64"])

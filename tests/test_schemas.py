@@ -67,3 +67,9 @@ def test_the_process_ends_well():
     """onnx keeps what is registered until after the interpreter's end; before 1.23 that hung or crashed."""
     script = "import onnx_ops; onnx_ops.register_schemas(); onnx_ops.register_schemas()"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=600)
+
+
+def test_onnx_can_be_imported_further_after_registration():
+    """onnx.reference makes a table of all operators at its import, in which none may be in two domains."""
+    script = "import onnx_ops; onnx_ops.register_schemas(); import onnx.reference"
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -3,12 +3,15 @@
 import inspect
 import io
 import itertools
+import os
+import threading
 import warnings
+from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from backends import quiet
+from backends import quiet, run
 from cases import COL2IM, GRID_SAMPLE, VOLUMES
 
 import onnx_ops
@@ -123,6 +126,93 @@ def test_export_leaves_pytorch_as_it_was():
     exported(export, model, model.inputs(), dynamo=False, opset_version=18)
     proto = exported(torch.onnx.export, model, model.inputs(), dynamo=False, opset_version=18)
     assert [n.domain for n in proto.graph.node if n.op_type == "GridSample"] == [""]
+
+
+def symbolic(g, x, grid, mode, padding_mode, align_corners):
+    """What a user may have written for grid_sample."""
+    return g.op("their.domain::Sample", x, grid)
+
+
+@pytest.fixture
+def registered():
+    torch.onnx.register_custom_op_symbolic("aten::grid_sampler", symbolic, 16)
+    yield
+    torch.onnx.unregister_custom_op_symbolic("aten::grid_sampler", 16)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_export_gives_back_what_others_have_registered(fails, registered):
+    model = Sample(SETTINGS[0])
+    if fails:
+        with pytest.raises(Exception, match="must have rank 4"):
+            exported(export, model, model.inputs(3), dynamo=False, opset_version=18)
+    else:
+        exported(export, model, model.inputs(), dynamo=False, opset_version=18)
+    settings = {"dynamo": False, "opset_version": 18, "custom_opsets": {"their.domain": 1}}
+    proto = exported(torch.onnx.export, model, model.inputs(), **settings)
+    assert [(n.domain, n.op_type) for n in proto.graph.node] == [("their.domain", "Sample")]
+
+
+def test_exports_in_threads_wait_for_each_other(monkeypatch):
+    """PyTorch has one table for all: whose export ends first would take the other's operator away."""
+    inside, most = [], []
+
+    def torch_export(*args, **kwargs):
+        inside.append(threading.get_ident())
+        most.append(len(inside))
+        threading.Event().wait(0.1)
+        inside.pop()
+
+    monkeypatch.setattr(torch.onnx, "export", torch_export)
+    threads = [threading.Thread(target=export, args=(None,), kwargs={"dynamo": False}) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1, 1, 1]
+
+
+class Weighted(Sample):
+    """Large enough for data beside the model."""
+
+    def __init__(self):
+        super().__init__(SETTINGS[0])
+        self.weight = torch.nn.Parameter(torch.randn(3, 5, 6, generator=torch.manual_seed(2)))
+
+    def forward(self, x, grid):
+        return super().forward(x * self.weight, grid)
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+@pytest.mark.parametrize("dynamo", [True, False], ids=["dynamo", "torchscript"])
+def test_export_to_a_file(dynamo, kind, tmp_path, kernels_made):
+    path = tmp_path / "model.onnx"
+    path.write_text("old")
+    model = Weighted().eval()
+    written = export(model, model.inputs(), kind(path), dynamo=dynamo, opset_version=18, verbose=False)
+    assert type(written).__name__ == ("ONNXProgram" if dynamo else "NoneType")
+    assert sorted(os.listdir(tmp_path)) == ["model.onnx", *["model.onnx.data"] * dynamo]
+    assert not dynamo or (tmp_path / "model.onnx.data").stat().st_size >= 3 * 5 * 6 * 4
+    output = run(onnx_ops.InferenceSession(path, quiet()), [v.numpy() for v in model.inputs()])
+    assert kernels_made == ["com.microsoft.GridSample"]
+    np.testing.assert_allclose(output, model(*model.inputs()).detach().numpy(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dynamo", [True, False], ids=["dynamo", "torchscript"])
+def test_export_that_fails_leaves_the_files(dynamo, tmp_path, monkeypatch):
+    def torch_export(model, args, f, **kwargs):
+        for path in (f, f"{f}.data"):
+            Path(path).write_text("half")
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(torch.onnx, "export", torch_export)
+    names = ["model.onnx", "model.onnx.data"]
+    for name in names:
+        (tmp_path / name).write_text("old")
+    with pytest.raises(OSError, match="No space"):
+        export(Weighted(), (), str(tmp_path / "model.onnx"), dynamo=dynamo)
+    assert sorted(os.listdir(tmp_path)) == names
+    assert [(tmp_path / name).read_text() for name in names] == ["old", "old"]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

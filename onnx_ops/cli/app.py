@@ -22,15 +22,16 @@ class Failure(click.ClickException):
 
 class Application(click.Group):
     def invoke(self, ctx):
-        warnings.showwarning = lambda message, *_: click.echo(f"Warning: {message}", err=True)
-        try:
-            return super().invoke(ctx)
-        except (click.ClickException, click.exceptions.Exit, click.Abort):
-            raise
-        except Exception as error:
-            if ctx.params["traceback"]:
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_: click.echo(f"Warning: {message}", err=True)
+            try:
+                return super().invoke(ctx)
+            except (click.ClickException, click.exceptions.Exit, click.Abort):
                 raise
-            raise Failure(reason(error)) from error
+            except Exception as error:
+                if ctx.params["traceback"]:
+                    raise
+                raise Failure(reason(error)) from error
 
 
 @click.group(cls=Application, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -48,7 +49,7 @@ def app(traceback):
     \b
     Exit codes:
       0  done, and all is well
-      1  done, and the answer is no: a test failed, results differ, a node will fail
+      1  done, and the answer is no: a test failed, results differ, a node or the model will fail
       2  the command line is wrong, or a file that it names
       3  it could not be done; the reason is the last line
     """

@@ -55,10 +55,11 @@ def bench(model, given, shapes, seed, repeats, threads, as_json):
     try:
         routes["builtin"] = Route(model, "builtin", threads)
         got = routes["builtin"].run(feeds)
-        report["largest_difference"] = max((difference(got[n], expected[n]).largest for n in expected), default=0)
     except Exception as error:
         routes.pop("builtin", None)
         report["refused"] = reason(error)
+    else:
+        report["largest_difference"] = max((difference(got[n], expected[n]).largest for n in expected), default=0)
     calls = {n: lambda r=r: r.run(feeds) for n, r in routes.items()}
     turns = [interleave(calls, 1) for _ in steps(range(repeats), lambda turn: "timing")]
     taken = {n: [turn[n][0] for turn in turns] for n in calls}
@@ -70,15 +71,21 @@ def bench(model, given, shapes, seed, repeats, threads, as_json):
 
 def nodes_seconds(model, route, threads, feeds, repeats):
     """Of the nodes of the declared operators in one run, by ONNX Runtime's profiler."""
-    taken = {}
     with tempfile.TemporaryDirectory() as directory:
         opened = Route(model, "native" if route == "onnx_ops" else route, threads, Path(directory) / "profile")
         for _ in range(repeats):
             opened.run(feeds)
-        for event in json.loads(Path(opened.session.end_profiling()).read_text()):
-            arguments = event.get("args", {})
-            if event["name"].endswith("_kernel_time") and arguments.get("op_name") in NAMES:
-                taken.setdefault(arguments["node_index"], []).append(event["dur"] * 1e-6)
+        return summed(json.loads(Path(opened.session.end_profiling()).read_text()), repeats)
+
+
+def summed(events, repeats):
+    """The seconds that the profiler's events of some runs tell of these nodes, for one run."""
+    taken = {}
+    for event in events:
+        arguments = event.get("args", {})
+        if event["name"].endswith("_kernel_time") and arguments.get("op_name") in NAMES:
+            # Each graph counts its nodes from 0.
+            taken.setdefault((event["name"], arguments["node_index"]), []).append(event["dur"] * 1e-6)
     return sum(median(v) * len(v) / repeats for v in taken.values())
 
 

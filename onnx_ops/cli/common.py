@@ -16,11 +16,12 @@ from ..operators import OPERATORS
 from ..runtime.model import imported_domains
 
 WIDTH = 120  # of tables that are not for a terminal
+ORT_FORMAT = ".ort"  # ONNX Runtime's own, in which only it can read
 NAMES = sorted({operator.name for operator in OPERATORS})
 
 
 def is_model(ctx, parameter, path):
-    if path.suffix != ".ort" and not imported_domains(path):
+    if path.suffix != ORT_FORMAT and not imported_domains(path):
         raise click.BadParameter(f"{path} is no ONNX model, or a damaged one.")
     return path
 

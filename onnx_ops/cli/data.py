@@ -1,5 +1,6 @@
 """Inputs from files and outputs into files."""
 
+import itertools
 import json
 import re
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ import numpy as np
 import onnx
 
 from .. import dtypes
+from ..files import staged
 from .common import reason
 
 IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff")
@@ -55,7 +57,10 @@ def feeds(inputs, given, shapes=(), seed=0, random=False):
     """{input: array} for a model's `inputs` (see Route) from the command line's words."""
     found = {}
     for text in given:
-        found |= given_by(text, inputs)
+        more = given_by(text, inputs)
+        if again := found.keys() & more.keys():
+            raise click.UsageError(f"--input {text}: {', '.join(sorted(again))} is given already.")
+        found |= more
     for name, array in found.items():
         if (wanted := inputs[name][0]) and dtypes.name_of(array) != wanted:
             raise click.UsageError(f"input {name} is {dtypes.name_of(array)}, the model wants {wanted}.")
@@ -64,6 +69,10 @@ def feeds(inputs, given, shapes=(), seed=0, random=False):
         shown = ", ".join(f"{n} ({inputs[n][0]} {dimensions(inputs[n][1])})" for n in inputs if n in missing)
         raise click.UsageError(f"no --input for {shown}. --random makes them up.")
     sizes = dict(_shape(text, inputs) for text in shapes)
+    if useless := sizes.keys() & found.keys():
+        raise click.UsageError(
+            f"--shape is for inputs that are made up, and --input gives {', '.join(sorted(useless))}."
+        )
     rng = np.random.default_rng(seed)
     found |= {n: random_array(rng, n, *inputs[n], sizes.get(n)) for n in inputs if n in missing}
     return {n: found[n] for n in inputs}
@@ -75,6 +84,8 @@ def given_by(text, inputs):
     if not is_named:
         name, value = next(iter(inputs), ""), text
     if value.endswith(".npz"):
+        if is_named:
+            raise click.UsageError(f"--input {text}: a .npz has its own names; leave out {name}=.")
         found = read_npz(value)
     elif not is_named and len(inputs) != 1:
         raise click.UsageError(f"--input {text}: which one? The model has the inputs {', '.join(inputs)}.")
@@ -114,8 +125,8 @@ def read_npz(value):
     """{name: array}"""
     if not Path(value).is_file():
         raise click.UsageError(f"no such file: {value}")
-    with reading(value):
-        return dict(np.load(value))
+    with reading(value), np.load(value) as arrays:
+        return dict(arrays)
 
 
 @contextmanager
@@ -137,7 +148,8 @@ def read_image(path, element_type, dims):
         raise click.UsageError(f"{path}: images are for inputs of rank 4 of floats or uint8.")
     last = dims[3] in MODES and dims[1] not in MODES
     channels = dims[3] if last else dims[1]
-    pixels = np.array(Image.open(path).convert(MODES.get(channels, "RGB")))
+    with Image.open(path) as image:
+        pixels = np.array(image.convert(MODES.get(channels, "RGB")))
     pixels = np.atleast_3d(pixels)[None]
     if element_type != "uint8":
         pixels = (pixels / np.float32(255)).astype(dtypes.TABLE[element_type].numpy)
@@ -165,17 +177,29 @@ def dimensions(dims):
 
 
 def write(directory, outputs):
-    """Each output as NAME.npy and, if it looks like an image, as NAME.png; returns the paths."""
-    directory.mkdir(parents=True, exist_ok=True)
+    """Write all outputs or none: each as NAME.npy and, if it looks like an image, as NAME.png; returns the paths."""
+    names = file_names(outputs)
     written = []
-    for name, array in outputs.items():
-        path = directory / f"{re.sub(r'[^-.0-9A-Za-z_]', '_', name)}.npy"
-        np.save(path, array)  # of bfloat16: the bits, as NumPy has no name for them in files
-        written.append(path)
-        if is_image(array):
-            written.append(path.with_suffix(".png"))
-            write_image(written[-1], array)
-    return written
+    with staged(directory) as folder:
+        for output, array in outputs.items():
+            path = folder / f"{names[output]}.npy"
+            np.save(path, array)  # of bfloat16: the bits, as NumPy has no name for them in files
+            written.append(path.name)
+            if is_image(array):
+                write_image(path.with_suffix(".png"), array)
+                written.append(path.with_suffix(".png").name)
+    return [directory / name for name in written]
+
+
+def file_names(names):
+    """Return {name: what to call its files}: no two alike, even where the case of letters doesn't count."""
+    safe = {name: re.sub(r"[^-.0-9A-Za-z_]", "_", name) for name in names}
+    chosen, taken = {}, set()
+    for name in sorted(safe, key=lambda name: safe[name] != name):  # who can keep its name keeps it
+        candidates = itertools.chain([safe[name]], map(f"{safe[name]}_{{}}".format, itertools.count(2)))
+        chosen[name] = next(n for n in candidates if n.lower() not in taken)
+        taken.add(chosen[name].lower())
+    return chosen
 
 
 def is_image(array):

@@ -159,7 +159,13 @@ def demo(output, as_json):
     pictures = [(str(path), what) for path, what in gallery.write(output)]
     if as_json:
         print_json({"models": rows, "pictures": [path for path, _ in pictures]})
-        return
+    else:
+        show(rows, pictures)
+    if any("native" in row["wrong"] for row in rows):
+        raise click.exceptions.Exit(1)
+
+
+def show(rows, pictures):
     columns = ("model", "alone, ms|", "error|", "with onnx_ops, ms|", "error|", "speed-up|")
     title = f"onnxruntime {ort.__version__} alone and with onnx_ops {onnx_ops.__version__}"
     table(title, columns, [shown(row) for row in rows])

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 from PIL import Image, ImageDraw, ImageFont
 
+from ..files import staged
 from .data import write_image
 from .routes import Route
 
@@ -81,11 +82,12 @@ def grid_sample(directory, image, places, mode, padding_mode):
 
 
 def write(directory):
-    """All pictures into a directory; [(path, what it shows)]."""
-    directory.mkdir(parents=True, exist_ok=True)
+    """Write all pictures into a directory, or none; returns [(path, what it shows)]."""
     image = photograph()
-    write_image(directory / "photograph.png", image)
-    return [col2im(directory, image), modes(directory, image), padding_modes(directory, image)]
+    with staged(directory) as folder:
+        write_image(folder / "photograph.png", image)
+        pictures = [col2im(folder, image), modes(folder, image), padding_modes(folder, image)]
+    return [(directory / path.name, what) for path, what in pictures]
 
 
 def col2im(directory, image):

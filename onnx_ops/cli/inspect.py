@@ -14,7 +14,8 @@ from ..runtime.nodes import declared
 from ..schemas import register_schemas
 from . import data
 from .check import builtin, check, misspelt
-from .common import json_option, model_argument, print_json, reason, say, steps, table
+from .common import ORT_FORMAT, json_option, model_argument, print_json, reason, say, steps, table
+from .routes import Route
 from .values import relevant
 
 
@@ -40,31 +41,47 @@ def inspect(model, as_json):
     Subgraphs are looked into, local functions written out where they are called. Each node is tried alone on ONNX
     Runtime's own kernel, on made-up data as far as the model tells the shapes, and the results are compared. Also said
     is what will fail or be ignored: misspelt attributes (ONNX Runtime checks none of custom operators'), values that
-    are refused, shapes that can't fit.
+    are refused, shapes that can't fit; and why no session of the whole model can be made, if so.
 
     \b
     Examples:
       onnx-ops inspect model.onnx
       onnx-ops inspect model.onnx --json
     """
-    findings = examine(onnx.load(model, load_external_data=False), str(model.parent))
+    findings = [] if model.suffix == ORT_FORMAT else examine(model)
+    obstacle = find_obstacle(model)
     if as_json:
-        print_json({"model": str(model), "nodes": [asdict(f) for f in findings]})
+        print_json({"model": str(model), "session": obstacle, "nodes": [asdict(f) for f in findings]})
     else:
-        show(model, findings)
-    if any(f.problems for f in findings):
+        show(model, findings, obstacle)
+    if obstacle or any(f.problems for f in findings):
         raise click.exceptions.Exit(1)
 
 
-def examine(model, directory):
+def find_obstacle(model):
+    """Why no session of the whole model can be made, or None."""
+    try:
+        Route(model, "extensions" if is_lowered(model) else "native")
+    except Exception as error:
+        return reason(error)
+    return None
+
+
+def is_lowered(model):
+    """Whether a model needs onnxruntime-extensions."""
+    return DOMAIN in (imported_domains(model) or ())
+
+
+def examine(path):
     """A Finding for each node that is, or nearly is, one of the declared operators."""
+    model = onnx.load(path, load_external_data=False)
     model = onnx.inliner.inline_local_functions(model) if model.functions else model
     register_schemas()
     try:
         model = onnx.shape_inference.infer_shapes(model, data_prop=True)
     except Exception as error:
         click.echo(f"Warning: shapes are unknown, as onnx can't infer them: {reason(error)}", err=True)
-    nodes = list(relevant(model.graph, {}, "main", directory))
+    nodes = list(relevant(model.graph, {}, "main", str(path.parent)))
     imports = {"" if i.domain == "ai.onnx" else i.domain: i.version for i in model.opset_import}
     return [finding(model, imports, *n) for n in steps(nodes, lambda n: n[0].name or n[0].op_type)]
 
@@ -75,7 +92,7 @@ def finding(model, imports, node, inputs, path):
     attributes = {name: plain(value) for name, value in given.items()}
     shown = [{"name": v.name, "type": v.type, "shape": v.shape} for v in inputs]
     title = operator.title if operator else f"{node.domain}.{node.op_type}".removeprefix(".")
-    made = Finding(node.name or node.output[0], title, path, attributes, shown)
+    made = Finding(node.name or ", ".join(node.output), title, path, attributes, shown)
     if operator is None:
         domains = ", ".join(o.domain or "ai.onnx" for o in OPERATORS if o.name == node.op_type)
         made.problems.append(f"not run by onnx_ops, which has {node.op_type} in the domains {domains}")
@@ -100,12 +117,7 @@ def plain(value):
     return value if isinstance(value, int | float | str) else list(value) if hasattr(value, "__iter__") else str(value)
 
 
-def show(model, findings):
-    if not findings:
-        lowered = DOMAIN in (imported_domains(model) or ())
-        end = f"those of {DOMAIN} run with backend extensions" if lowered else "it runs as without"
-        say(f"{model}: none of its nodes are for onnx_ops; {end}.")
-        return
+def show(model, findings, obstacle):
     rows = [
         (
             f.node,
@@ -116,12 +128,31 @@ def show(model, findings):
         )
         for f in findings
     ]
-    table(str(model), ("node", "operator", "attributes", "inputs", "ONNX Runtime alone"), rows)
+    if rows:
+        table(str(model), ("node", "operator", "attributes", "inputs", "ONNX Runtime alone"), rows)
     for f in findings:
         for problem in f.problems:
             say(f"{f.node}: {problem}", "bold red")
-    ran = sum(not f.problems for f in findings)
+    if obstacle and not any(problem in obstacle for f in findings for problem in f.problems):
+        say(f"no session can be made: {obstacle}", "bold red")
+    say(summary(findings, obstacle) if findings else f"{model}: {without_findings(model, obstacle)}.")
+
+
+def summary(findings, obstacle):
+    """One line of what runs the nodes."""
+    ran, count = sum(not f.problems for f in findings), len(findings)
+    own = f"onnx_ops runs {ran} of {count} without problems"
+    if obstacle:
+        own = f"{ran} of {count} nodes have no problem of their own"
     helped = sum(f.builtin.startswith(("refuses", "runs it, wrong")) for f in findings)
-    alone = f"refuses {helped} of them or gets them wrong" if helped else "would do so, too"
+    alone = f"refuses {helped} of them or gets them wrong" if helped else "would run them, too"
     untried = "" if all(f.builtin.startswith(("refuses", "runs")) for f in findings) else ", as far as it was tried"
-    say(f"onnx_ops runs {ran} of {len(findings)} without problems; ONNX Runtime alone {alone}{untried}")
+    return f"{own}; ONNX Runtime alone {alone}{untried}"
+
+
+def without_findings(model, obstacle):
+    """The same of a model in which none was found."""
+    if model.suffix == ORT_FORMAT:
+        return "its nodes can't be listed, as this is ONNX Runtime's own format"
+    end = f"those of {DOMAIN} run with backend extensions" if is_lowered(model) else "it runs as without"
+    return "none of its nodes are for onnx_ops" + ("" if obstacle else f"; {end}")

@@ -1,5 +1,6 @@
 """What a model tells of the inputs of its nodes."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,7 +32,7 @@ def relevant(graph, outer, path, directory):
     for tensor in graph.initializer:
         values[tensor.name] = constant(tensor.name, tensor, directory)
     for node in graph.node:
-        if node.op_type == "Constant" and (made := constant_of(node)):
+        if node.op_type == "Constant" and node.output and (made := constant_of(node, directory)):
             values[node.output[0]] = made
         if node.op_type in NAMES:
             yield node, [values.get(name, Value(name)) for name in node.input], path
@@ -42,15 +43,21 @@ def relevant(graph, outer, path, directory):
 def constant(name, tensor, directory):
     """A tensor's Value; its elements only if it is small, as sizes are."""
     described = Value(name, ELEMENT_TYPES.get(tensor.data_type), list(tensor.dims))
-    if len(tensor.dims) <= 1 and np.prod(tensor.dims, dtype=int) <= 64:
-        described.value = onnx.numpy_helper.to_array(tensor, directory)
+    if is_small(tensor):
+        with suppress(Exception):  # a file that isn't there, of which the session tells
+            described.value = onnx.numpy_helper.to_array(tensor, directory)
     return described
 
 
-def constant_of(node):
+def is_small(tensor):
+    """Whether a tensor may be the sizes that a node is given."""
+    return len(tensor.dims) <= 1 and np.prod(tensor.dims, dtype=int) <= 64
+
+
+def constant_of(node, directory):
     for attribute in node.attribute:
         if attribute.name == "value":
-            return constant(node.output[0], attribute.t, "")
+            return constant(node.output[0], attribute.t, directory)
         if attribute.name == "value_ints":
             return Value(node.output[0], "int64", [len(attribute.ints)], np.array(attribute.ints, np.int64))
     return None

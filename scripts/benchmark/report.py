@@ -6,6 +6,8 @@ import numpy as np
 import peers
 from rich.table import Table
 
+from onnx_ops.files import staged_file
+
 from .measure import ALONE, LIMIT, OWN
 
 TINY = 2**12  # bytes: what such a case takes is the call, not the kernel
@@ -153,4 +155,5 @@ def plot(rows, threads, file):
         axis.spines[["top", "right", "left"]].set_visible(False)
         axis.tick_params(left=False)
     figure.suptitle(f"Medians of ratios within one run, {threads} threads each", fontsize=11)
-    figure.savefig(file, dpi=110)
+    with staged_file(file) as new:
+        figure.savefig(new, dpi=110)

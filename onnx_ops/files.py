@@ -1,0 +1,61 @@
+"""Files are written beside their place and renamed: what is there stays whole until the new thing is complete."""
+
+import os
+import shutil
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+
+@contextmanager
+def staged(directory):
+    """Yield a temporary folder; the files written there replace those of the same name in `directory` at the end.
+
+    `directory` is made if it is missing. If the block raises, nothing has been touched. Models come last, so that none
+    points at data that aren't there yet. Raises OSError where a file would replace something that is none.
+    """
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        folder = stack.enter_context(_temporary_folder(directory))
+        yield folder
+        moves = []
+        for file in sorted(folder.iterdir(), key=lambda file: file.suffix == ".onnx"):
+            place = replaceable(directory / file.name)
+            if place.parent != directory.resolve():  # a link leads there, maybe to a disk where no renaming reaches
+                file = shutil.copyfile(file, stack.enter_context(_temporary_folder(place.parent)) / place.name)
+            moves.append((file, place))
+        _permit(folder, [file for file, _ in moves])
+        for file, place in moves:
+            os.replace(file, place)
+
+
+@contextmanager
+def staged_file(path):
+    """Yield the path at which to write what replaces the file `path` at the end; files beside it come along."""
+    path = Path(path)
+    replaceable(path)  # rather refused now than after the work
+    with staged(path.parent) as folder:
+        yield folder / path.name
+
+
+def replaceable(path):
+    """Return the file that a path stands for, at the end of its links. Raises OSError if it is a folder or a device."""
+    path = Path(path)
+    if path.exists() and not (path.is_file() and os.access(path, os.W_OK)):
+        raise OSError(f"output file = {path}: must be an ordinary file that may be written, or not there yet")
+    return path.resolve()
+
+
+@contextmanager
+def _temporary_folder(beside):
+    with TemporaryDirectory(prefix=".onnx_ops-", dir=beside) as folder:
+        yield Path(folder)
+
+
+def _permit(folder, files):
+    """Give files the permissions of any new one: some writers keep theirs to the user."""
+    new = folder / ".new"
+    new.touch()
+    for file in files:
+        shutil.copymode(new, file)

@@ -1,0 +1,151 @@
+"""Files that are written replace others whole or not at all."""
+
+import os
+import stat
+from pathlib import Path
+
+import build_models
+import numpy as np
+import onnx
+import pytest
+import readme
+from spec_examples import EXAMPLES
+
+from onnx_ops.files import staged, staged_file
+
+
+def contents(directory):
+    """{path below a directory: bytes}"""
+    return {str(p.relative_to(directory)): p.read_bytes() for p in Path(directory).rglob("*") if p.is_file()}
+
+
+def test_files_replace_those_of_their_name(tmp_path):
+    directory = tmp_path / "new" / "folder"
+    with staged(directory) as folder:
+        (folder / "a").write_text("first")
+    with staged(directory) as folder:
+        (folder / "a").write_text("second")
+        (folder / "b").write_text("other")
+        assert contents(directory)["a"] == b"first"
+    assert contents(tmp_path / "new") == {"folder/a": b"second", "folder/b": b"other"}
+    assert os.listdir(directory.parent) == ["folder"]
+    assert sorted(os.listdir(directory)) == ["a", "b"]
+
+
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+def test_nothing_is_touched_where_the_block_raises(error, tmp_path):
+    (tmp_path / "a").write_text("first")
+
+    def write_half():
+        with staged(tmp_path) as folder:
+            (folder / "a").write_text("half")
+            raise error
+
+    with pytest.raises(error):
+        write_half()
+    assert os.listdir(tmp_path) == ["a"]
+    assert (tmp_path / "a").read_text() == "first"
+
+
+def test_models_come_after_their_data(tmp_path, monkeypatch):
+    order, replace = [], os.replace
+    monkeypatch.setattr(os, "replace", lambda a, b: (order.append(Path(b).name), replace(a, b)))
+    with staged_file(tmp_path / "m.onnx") as path:
+        for name in ("m.onnx", "m.onnx.data", "a.npy"):
+            path.with_name(name).write_text(name)
+    assert order[-1] == "m.onnx"
+    assert contents(tmp_path).keys() == {"m.onnx", "m.onnx.data", "a.npy"}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="permissions, links and pipes are others there")
+class TestPosix:
+    def test_permissions_are_those_of_any_new_file(self, tmp_path):
+        (tmp_path / "ordinary").touch()
+        with staged_file(tmp_path / "a") as path:
+            path.write_text("")
+            path.chmod(0o600)
+        assert (tmp_path / "a").stat().st_mode == (tmp_path / "ordinary").stat().st_mode
+
+    @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+    def test_what_is_no_file_is_refused_first(self, make, tmp_path):
+        make(tmp_path / "z")
+        (tmp_path / "a").write_text("first")
+
+        def write_both():
+            with staged(tmp_path) as folder:
+                for name in ("a", "z"):
+                    (folder / name).write_text("second")
+
+        with pytest.raises(OSError, match=r"output file = .*/z: must be an ordinary file"):
+            write_both()
+        assert contents(tmp_path) == {"a": b"first"}
+        assert not stat.S_ISREG((tmp_path / "z").stat().st_mode)
+        with pytest.raises(OSError, match="must be an ordinary file"), staged_file(tmp_path / "z"):
+            pytest.fail("it is refused before the work")
+
+    def test_a_pipe_that_only_the_system_can_name_is_refused(self):
+        """As /dev/stdout is in a shell's pipeline: a link to a file that isn't there."""
+        ends = os.pipe()
+        try:
+            if not os.path.exists(f"/dev/fd/{ends[1]}"):
+                pytest.skip("there is no /dev/fd")
+            with pytest.raises(OSError, match="must be an ordinary file"), staged_file(f"/dev/fd/{ends[1]}"):
+                pytest.fail("it is refused before the work")
+        finally:
+            for end in ends:
+                os.close(end)
+
+    def test_what_must_not_be_written_is_refused(self, tmp_path, monkeypatch):
+        (tmp_path / "a").write_text("first")
+        monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write everything
+        with pytest.raises(OSError, match="that may be written"), staged_file(tmp_path / "a"):
+            pass
+        assert contents(tmp_path) == {"a": b"first"}
+
+    @pytest.mark.parametrize("there", [True, False])
+    @pytest.mark.parametrize("target", ["real", "elsewhere/real"])
+    def test_the_target_of_a_link_is_replaced(self, target, there, tmp_path):
+        (tmp_path / "elsewhere").mkdir()
+        (tmp_path / "link").symlink_to(target)
+        if there:
+            (tmp_path / target).write_text("first")
+        with staged_file(tmp_path / "link") as path:
+            path.write_text("second")
+        assert (tmp_path / "link").is_symlink()
+        assert (tmp_path / target).read_text() == "second"
+        assert contents(tmp_path) == {"link": b"second", target: b"second"}
+        assert os.listdir(tmp_path / "elsewhere") == ["real"] * ("/" in target)
+
+
+def test_a_page_stays_whole_where_the_disk_is_full(tmp_path, monkeypatch):
+    page = "<!-- table -->\nold\n<!-- table -->\nand what follows"
+    (tmp_path / "README.md").write_text(page)
+    monkeypatch.setattr(readme, "ROOT", tmp_path)
+
+    def write_half(path, text, **settings):
+        path.write_bytes(text[: len(text) // 2].encode())
+        raise OSError("No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(Path, "write_text", write_half)
+        with pytest.raises(OSError, match="No space"):
+            readme.put("table", "new")
+    assert contents(tmp_path) == {"README.md": page.encode()}
+    readme.put("table", "new")
+    assert contents(tmp_path) == {"README.md": page.replace("old", "new").encode()}
+
+
+def test_a_model_and_its_data_are_built_together(tmp_path, monkeypatch):
+    folder = build_models.write(EXAMPLES[0], tmp_path)
+    before = contents(folder)
+    full = OSError("No space left on device")
+
+    def save_tensor(tensor, path):
+        if tensor.name == "output":
+            raise full
+
+    monkeypatch.setattr(onnx, "save_tensor", save_tensor)
+    other = build_models.build(EXAMPLES[1])
+    with pytest.raises(OSError, match="No space"):
+        build_models.save(folder, other, EXAMPLES[1].inputs, {"output": np.zeros(1)})
+    assert contents(folder) == before
