@@ -5,18 +5,17 @@ PyTorch's own exporters write ai.onnx GridSample, and refuse below opset 16. tor
 """
 
 import os
-import threading
 from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 
 from .errors import OpError
 from .files import staged_file
+from .locks import EXPORT
 from .operators.grid_sample import MICROSOFT, PADDING_MODES
 
 MODES = ("bilinear", "nearest", "bicubic")  # the exporters hand over positions in these and in PADDING_MODES
 OPSETS = range(7, 31)  # from ONNX Runtime's first to beyond PyTorch's last
 ATEN = "aten::grid_sampler"  # what dynamo=False calls it
-_lock = threading.RLock()  # of PyTorch's table for dynamo=False, among the calls of `export`
 
 
 def export(model, args=(), f=None, *, dynamo=True, custom_translation_table=None, **kwargs):
@@ -103,7 +102,7 @@ def _symbolics():
         return y
 
     # PyTorch takes the newest entry that the target opset allows: one for each leaves no other any chance.
-    with _lock, ExitStack() as stack:
+    with EXPORT, ExitStack() as stack:
         before = _registered()
         for opset in OPSETS:
             register_custom_op_symbolic(ATEN, grid_sample, opset)

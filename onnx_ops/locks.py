@@ -10,7 +10,8 @@ REGISTRATION = threading.RLock()  # ONNX Runtime's table, and what has been hand
 COMPILATION = threading.RLock()  # what has been compiled
 RUNS = threading.RLock()  # of the extensions backend: those under way
 POOL = threading.RLock()  # the threads that help functions
-_ALL = REGISTRATION, COMPILATION, RUNS, POOL
+EXPORT = threading.RLock()  # PyTorch's table for exports with dynamo=False
+_ALL = EXPORT, REGISTRATION, COMPILATION, RUNS, POOL
 
 
 def _take():

@@ -83,7 +83,7 @@ COL2IM = {"operators.col2im", "kernels.col2im"}
 GRID_SAMPLE = {"operators.grid_sample", "kernels.grid_sample", "kernels.coordinates"}
 # What the functions around each plan and kernel, and what these are written in, consists of.
 SHARED = {
-    "dtypes", "errors", "locks", "operator", "kernels.cache", "kernels.call", "kernels.elements",
+    "dtypes", "errors", "files", "locks", "operator", "kernels.cache", "kernels.call", "kernels.elements",
     "kernels.elements_numba", "kernels.entry", "kernels.jit", "kernels.memory", "kernels.vectors",
     "kernels.vectors_numba", "kernels.bounds",
 }  # fmt: skip
@@ -205,7 +205,8 @@ def test_after_warmup_sessions_compile_nothing(home):
 def test_warmup_knows_every_kernel(domain):
     """All that any of the tests' cases leads to."""
     found = {}
-    for operator, parameters, signature in warmup.variants({o.name for o in OPERATORS}, dtypes.TABLE).values():
+    for operator, attributes, signature in warmup.variants({o.name for o in OPERATORS}, dtypes.TABLE).values():
+        parameters = operator.resolved(attributes)
         found.setdefault(operator.plan, set()).add(kernel_of(operator, parameters, signature))
     cases = [c for c in CASES if c.domain == domain]
     assert cases
@@ -249,7 +250,7 @@ def test_slow_compilation_is_told(monkeypatch, caplog):
     monkeypatch.setattr(entry, "PATIENCE", 0.0)
     monkeypatch.setattr(CFunc, "_compile_uncached", lambda self: time.sleep(0.5))
     monkeypatch.setattr(CFunc, "compile", lambda self: self._compile_uncached())
-    make = lambda: entry.Callback(slow, ((types.int64,), types.int64), entry.NullCache())
+    make = lambda: entry.Callback(slow, ((types.int64,), types.int64), None)
     make()
     assert [r.getMessage() for r in caplog.records] == ["onnx_ops: compiling slow (once; not kept)"]
     token = entry.expected.set(True)

@@ -13,6 +13,7 @@ import os
 import pickle
 import re
 import sys
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import llvmlite
@@ -24,6 +25,13 @@ from numba.core.compiler import CompileResult
 from numba.core.registry import cpu_target
 from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
+
+from ..files import staged_file
+
+try:
+    import fcntl
+except ImportError:  # on Windows
+    fcntl = None  # type: ignore[assignment]
 
 ROOT = __name__.split(".", 1)[0]
 MACHINERY = f"{ROOT}.kernels.entry"  # what stands around every function
@@ -107,6 +115,20 @@ class Kept:
 
     def __init__(self, name, key):
         self.path = directory() / f"{name}-{key}.code"
+        if not self.path.is_absolute():  # there is no home directory
+            raise OSError(f"{self.path.parent} is no absolute path")
+
+    @contextmanager
+    def exclusive(self):
+        """While this lasts, other processes wait that would compile the same, where the system lets them."""
+        with ExitStack() as stack:
+            if fcntl and not self.path.exists():
+                lock = self.path.with_suffix(".lock")
+                with suppress(OSError):
+                    self.path.parent.mkdir(parents=True, exist_ok=True)
+                    fcntl.flock(stack.enter_context(open(lock, "w")), fcntl.LOCK_EX)
+                    stack.callback(lock.unlink, missing_ok=True)
+            yield
 
     def load_overload(self, signature, target_context):
         """The compiled function, or None. A file that was cut short or garbled is as good as none."""
@@ -128,24 +150,13 @@ class Kept:
     def save_overload(self, signature, compiled):
         content = dumps(compiled._reduce())
         try:
-            write(self.path, hashlib.sha256(content).digest() + content)
+            with staged_file(self.path) as place:
+                place.write_bytes(hashlib.sha256(content).digest() + content)
         except OSError as error:
-            not_kept(self.path.parent, str(error))
-
-
-def write(path, content):
-    if not path.is_absolute():  # there is no home directory
-        raise OSError(f"no such folder: {path.parent}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.write_bytes(content)
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+            not_kept(str(error))
 
 
 @functools.cache
-def not_kept(where, reason):
+def not_kept(reason):
     """Say so, once: it is no error, but the next process will compile again."""
-    log.warning("onnx_ops: compiled code is not kept for the next process, as %s can't be written: %s", where, reason)
+    log.warning("onnx_ops: compiled code is not kept in %s for the next process: %s", directory(), reason)

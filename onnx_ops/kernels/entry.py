@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import threading
+from contextlib import nullcontext
 from contextvars import ContextVar
 
 import numba
@@ -74,8 +75,8 @@ class Callback(CFunc):
 
     def __init__(self, function, signature, kept):
         super().__init__(function, signature, {}, dict(FLAGS))
-        self._cache = kept
-        with COMPILATION:
+        self._cache = kept or NullCache()
+        with COMPILATION, kept.exclusive() if kept else nullcontext():
             tell_numba()
             self.compile()
 
@@ -106,8 +107,8 @@ def callback(restype, argtypes, name, module, *details):
         try:
             kept = Kept(name + "-checked" * bool(config.BOUNDSCHECK), digest([module], name, details))
         except OSError as error:
-            not_kept(name, str(error))
-            kept = NullCache()
+            not_kept(str(error))
+            kept = None
         return Callback(function, (argtypes, restype), kept)
 
     return wrap
