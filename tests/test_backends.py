@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -11,12 +12,14 @@ import onnx
 import onnxruntime as ort
 import pytest
 from backends import BACKENDS, SAME_BITS, quiet, run, with_extensions
-from cases import CASES, COL2IM, GRID_SAMPLE, assert_close, finished, model, reference
-from malformed import AT_CREATION, AT_RUN, BY_TYPE, EVERYTHING
+from cases import CASES, COL2IM, GRID_SAMPLE, assert_close, finished, model, operator, reference
+from malformed import AT_CREATION, AT_RUN, BY_TYPE, EVERYTHING, grid_sample
 from onnx import TensorProto, helper
-from test_errors import unshaped
+from test_errors import parts, unshaped
 
 import onnx_ops
+from onnx_ops import functions
+from onnx_ops.runtime.session import op_error
 
 OVERLAPPING, BILINEAR = COL2IM[1], GRID_SAMPLE[6]
 
@@ -62,6 +65,76 @@ def test_types_are_refused_at_run_where_lowering_does_not_know_them(bad):
     session = in_session("extensions", bad)
     with pytest.raises(onnx_ops.OpError, match=f"^{bad.title}: {bad.message}"):
         run(session, bad.inputs)
+
+
+def refusal(call):
+    with pytest.raises(onnx_ops.OpError) as caught:
+        call()
+    return caught.value
+
+
+@pytest.mark.parametrize("bad", EVERYTHING, ids=str)
+def test_same_parts_of_an_error(bad):
+    """Argument, value and rule, as text, whoever tells them."""
+    o = operator(bad.domain, bad.op_type)
+    function = parts(refusal(lambda: functions.call(o, *bad.inputs, **bad.attributes)))
+    native = parts(refusal(lambda: run(in_session("native", bad), bad.inputs)))
+    extensions = parts(refusal(lambda: run(in_session("extensions", bad), bad.inputs)))
+    argument, value, rule = function
+    assert isinstance(value, str)
+    assert extensions == function
+    # ONNX Runtime doesn't show a kernel the value of an attribute that is of another kind than the kernel asks for.
+    other_kind = rule.startswith("must be a") and native[1] == "(of another kind)"
+    assert native == (argument, "(of another kind)" if other_kind else value, rule)
+
+
+TEXTS = {
+    "colon": "a: b",
+    "equals": "a = b: c",
+    "single_quote": "it's: 'so'",
+    "double_quote": 'say "a: b": c',
+    "both": """it's "a: b": c""",
+    "newline": "a\n: b\r\n",
+    "backslash": "a\\: \\",
+    "only_backslashes": "\\" * 1000,
+    "long": "a: b " * 200,
+    "long_both": """'": """ * 300,
+    "long_both_after_one": """x'": """ * 301,
+    "long_newlines": "\n: " * 999,
+    "not_ascii": "\u00e9: \U0001f408" * 100,
+    "control": "\x01: \x7f" * 100,
+    "title": "GridSample: mode = 'x': must",
+    "braces": "{X}: {}",
+}
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_values_that_look_like_messages(text):
+    """What a session reads back out of ONNX Runtime's message is what the function says."""
+    bad = grid_sample("of_many_colons", "", mode=text)
+    function = refusal(lambda: functions.call(operator(bad.domain, bad.op_type), *bad.inputs, mode=text))
+    for backend in ("native", "extensions"):
+        error = refusal(lambda backend=backend: in_session(backend, bad))
+        assert parts(error) == parts(function)
+        assert error.operator == "com.microsoft.GridSample (node 'the_node')"
+
+
+@pytest.mark.parametrize("name", ["a'): mode = b: c", """it's "so": x = 1: y"""])
+def test_names_of_nodes_that_look_like_messages(name):
+    bad = grid_sample("of_another_name", "", mode="area")
+    proto = onnx.ModelProto.FromString(unshaped(bad))
+    proto.graph.node[0].name = name
+    for backend in ("native", "extensions"):
+        error = refusal(lambda b=backend: onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend=b))
+        assert (error.operator, error.value) == (f"com.microsoft.GridSample (node {name!r})", "'area'")
+
+
+@pytest.mark.parametrize("quotes", ["'", '"', "'\"", "\\'"])
+def test_a_message_of_many_quotes_takes_no_time(quotes):
+    """No more than in proportion to its length, squared: alternatives are not tried all together."""
+    began = time.perf_counter()
+    op_error(RuntimeError("Col2Im: mode = " + quotes * 1000))
+    assert time.perf_counter() - began < 1
 
 
 def test_nothing_malformed_ends_the_process(tmp_path):

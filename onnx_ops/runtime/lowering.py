@@ -15,7 +15,7 @@ import itertools
 from contextlib import suppress
 
 import onnx
-from onnx import TensorProto, helper
+from onnx import AttributeProto, TensorProto, helper
 
 from ..errors import OpError, named
 from .model import RUN
@@ -135,7 +135,7 @@ class _Lowering:
             for name, of_caller in references.items() if not self.of_function else ():
                 raise OpError(name, f"(what a caller passes as {of_caller})", "must be a value, outside of functions")
             # Whatever a function's caller will pass can't be checked here.
-            operator.resolved({n: helper.get_attribute_value(a) for n, a in attributes.items() if n not in references})
+            operator.resolved({n: _value(a) for n, a in attributes.items() if n not in references})
         before, after, inputs, outputs = [], [], list(node.input), list(node.output)
         for k, i in enumerate(operator.inputs):
             if k < len(inputs) and self.types.get(inputs[k]) in SIXTEEN_BITS and not i.values:
@@ -159,6 +159,17 @@ class _Lowering:
         lowered = helper.make_node(op_type(operator), inputs, outputs, node.name, node.doc_string, DOMAIN)
         lowered.attribute.extend(kept)
         return [*before, lowered, *after]
+
+
+def _value(attribute):
+    """An attribute's value, text where it is text, as in errors."""
+    value = helper.get_attribute_value(attribute)
+    with suppress(UnicodeDecodeError):
+        if attribute.type == AttributeProto.STRING:
+            return value.decode()
+        if attribute.type == AttributeProto.STRINGS:
+            return [text.decode() for text in value]
+    return value
 
 
 def _constant(name, values):

@@ -21,7 +21,14 @@ Backend: TypeAlias = Literal["native", "extensions"]
 BACKENDS = get_args(Backend)
 EXTERNAL_DATA = "session.model_external_initializers_file_folder_path"
 _TITLES = "|".join(sorted((re.escape(o.title) for o in OPERATORS), key=len, reverse=True))
-_OP_ERROR = re.compile(rf"((?:{_TITLES})(?: \(node '.*?'\))?): ([^=\n]*?) = (.*?): (.*)")
+_QUOTED = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
+# A value ends at the first ": " that no quotes surround. What has quotes is taken whole, or as single characters where
+# they don't match: looking ahead and repeating what was seen keeps the search from trying both.
+_VALUE = rf"(?:(?=(?P<part>{_QUOTED}|[\s\S]))(?P=part))*?"
+_OP_ERROR = re.compile(
+    rf"(?P<operator>(?:{_TITLES})(?: \(node (?:{_QUOTED})\))?): "
+    rf"(?P<argument>[^=\n]*?) = (?P<value>{_VALUE}): (?P<rule>.*)"
+)
 
 
 def register(
@@ -79,7 +86,7 @@ def _config_entry(options, key):
 def op_error(error):
     """The OpError whose text an exception of ONNX Runtime carries, or None."""
     found = _OP_ERROR.search(str(error))
-    return found and OpError(found[2], found[3], found[4], found[1])
+    return found and OpError(*found.group("argument", "value", "rule", "operator"))
 
 
 class InferenceSession(ort.InferenceSession):
