@@ -69,6 +69,8 @@ def register(
 def extensions():
     """The module, which imports onnxruntime_extensions."""
     try:
+        import onnxruntime_extensions  # noqa: F401  first, as users do: it imports the module, see on_import.py
+
         from . import extensions
     except ImportError as error:
         rule = f"needs onnxruntime-extensions, which can't be imported: {error}"
