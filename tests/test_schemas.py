@@ -67,3 +67,17 @@ def test_the_process_ends_well():
     """onnx keeps what is registered until after the interpreter's end; before 1.23 that hung or crashed."""
     script = "import onnx_ops; onnx_ops.register_schemas(); onnx_ops.register_schemas()"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=600)
+
+
+def test_schemas_that_another_thread_registers_meanwhile(monkeypatch):
+    """It does so between this one's look and its registration."""
+    onnx_ops.register_schemas()
+    has, asked = onnx.defs.has, set()
+
+    def late(name, domain):
+        known, _ = (name, domain) in asked, asked.add((name, domain))
+        return known and has(name, domain=domain)
+
+    monkeypatch.setattr(onnx.defs, "has", late)
+    onnx_ops.register_schemas.__wrapped__()
+    assert ("GridSample", "com.microsoft") in asked

@@ -11,7 +11,7 @@ import onnxruntime as ort
 from ..errors import OpError
 from ..operators import OPERATORS
 from . import native
-from .model import RUN, imported_domains
+from .model import imported_domains
 
 if TYPE_CHECKING:
     import onnx
@@ -110,7 +110,7 @@ class InferenceSession(ort.InferenceSession):
     ) -> None:
         options = sess_options or ort.SessionOptions()
         path_or_bytes = os.fspath(path_or_bytes) if isinstance(path_or_bytes, os.PathLike) else path_or_bytes
-        self._lowered, self._threads = False, options.intra_op_num_threads
+        self._run_input, self._threads = None, options.intra_op_num_threads  # the former: see lowering.py
         register(options, path_or_bytes if backend == "native" else None, backend=backend)
         if backend == "extensions":
             path_or_bytes = self._lower(path_or_bytes, options)
@@ -144,12 +144,11 @@ class InferenceSession(ort.InferenceSession):
             directory = os.path.dirname(os.path.abspath(path_or_bytes))
             if _config_entry(options, EXTERNAL_DATA) != directory:
                 options.add_session_config_entry(EXTERNAL_DATA, directory)
-        lowered = lower_for_session(model)
-        self._lowered = any(i.name == RUN for i in lowered.graph.input)
+        lowered, self._run_input = lower_for_session(model)
         return lowered.SerializeToString()
 
     def get_inputs(self):
-        return [i for i in super().get_inputs() if i.name != RUN]
+        return [i for i in super().get_inputs() if i.name != self._run_input]
 
     def run(
         self,
@@ -166,7 +165,7 @@ class InferenceSession(ort.InferenceSession):
             return super().run_with_ort_values(output_names, {**input_dict_ort_values, **more}, run_options)
 
     def run_with_iobinding(self, iobinding, run_options=None):
-        if not self._lowered:  # without the context, which small calls would feel
+        if not self._run_input:  # without the context, which small calls would feel
             try:
                 return super().run_with_iobinding(iobinding, run_options)
             except Exception as error:
@@ -179,7 +178,7 @@ class InferenceSession(ort.InferenceSession):
 
     def run_with_ortvaluevector(self, *args):
         """As in an onnxruntime.InferenceSession; OpError for a lowered model, one of whose inputs it can't be given."""
-        if self._lowered:
+        if self._run_input:
             rule = 'is for backend="native"; use run, run_with_ort_values or run_with_iobinding'
             raise OpError("run_with_ortvaluevector", "called", rule, "onnx_ops")
         with _NATIVE_RUN:
@@ -195,7 +194,7 @@ class InferenceSession(ort.InferenceSession):
         super().run_async(output_names, {**input_feed, **watched.begin()}, done, user_data, run_options)
 
     def _watched(self):
-        return _LoweredRun(self._threads) if self._lowered else _NATIVE_RUN
+        return _LoweredRun(self._run_input, self._threads) if self._run_input else _NATIVE_RUN
 
 
 class _NativeRun:
@@ -217,12 +216,12 @@ class _NativeRun:
 class _LoweredRun:
     """The same of a lowered model: raises what an op has met, whatever else that led to."""
 
-    def __init__(self, threads):
-        self.threads = threads
+    def __init__(self, name, threads):
+        self.name, self.threads = name, threads
 
     def begin(self):
         self.run = extensions().begin(self.threads)
-        return {RUN: self.run}
+        return {self.name: self.run}
 
     def end(self):
         return extensions().end(self.run)
