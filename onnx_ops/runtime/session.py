@@ -191,7 +191,12 @@ class InferenceSession(ort.InferenceSession):
             error = watched.end()
             callback(results, data, str(error) if error else message)
 
-        super().run_async(output_names, {**input_feed, **watched.begin()}, done, user_data, run_options)
+        more = watched.begin()
+        try:
+            super().run_async(output_names, {**input_feed, **more}, done, user_data, run_options)
+        except BaseException as error:
+            watched.__exit__(type(error), error, None)
+            raise
 
     def _watched(self):
         return _LoweredRun(self._run_input, self._threads) if self._run_input else _NATIVE_RUN
@@ -229,7 +234,7 @@ class _LoweredRun:
     __enter__ = begin
 
     def __exit__(self, kind, error, traceback):
-        if found := self.end():
+        if (found := self.end()) and (error is None or isinstance(error, Exception)):
             raise found from error
 
 
