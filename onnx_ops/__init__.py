@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 _HOME = {
     "InferenceSession": "runtime.session",
     "col2im": "functions",
+    "export": "export",
     "get_library_path": "runtime.native",
     "grid_sample": "functions",
     "lower": "runtime.lowering",
@@ -25,6 +26,7 @@ _HOME = {
 __all__ = ["OpError", *_HOME]
 
 if TYPE_CHECKING:
+    from . import export as export
     from .functions import col2im as col2im
     from .functions import grid_sample as grid_sample
     from .reference import reference_ops as reference_ops

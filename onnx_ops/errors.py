@@ -1,55 +1,80 @@
 """The one exception of this package, and the one way in which a rule refuses a value."""
 
+import re
+from collections.abc import Mapping
+from contextvars import ContextVar
+from types import MappingProxyType
+
 SHOWN = 400  # characters of a value or name: ONNX Runtime cuts messages at about 2,000, and the rule comes last
+_terms: ContextVar[Mapping] = ContextVar("terms", default=MappingProxyType({}))  # of the operator whose plan is at work
 
 
 class OpError(ValueError):
     """A value that an operator cannot work with.
 
-    Its text names the operator, the argument, the argument's value and the rule that the value breaks. In an ordinary
-    session it arrives as ONNX Runtime's own exception type, with the same text. (A failure of another kind has no
-    argument, and its description for a rule.)
+    operator  who refuses, with the node's name where one is known
+    argument  the name of what is refused
+    value     the text of its value as the message shows it: `repr` of a string, of a long text beginning and end
+    rule      what the value breaks
+
+    The message consists of these four, which are the same in a function and in a session of either backend. In an
+    ordinary session the error arrives as ONNX Runtime's own exception type, with the same message. A failure of another
+    kind has no argument and no value (None), and its description for a rule.
     """
 
     def __init__(self, argument: str, value: object, rule: str, operator: str | None = None) -> None:
-        super().__init__(argument, value, rule, operator)
-        self.argument, self.value, self.rule, self.operator = argument, value, rule, operator
+        text = None if argument is None else shown(value)
+        super().__init__(argument, text, rule, operator)
+        self.argument, self.value, self.rule, self.operator = argument, text, rule, operator
 
     def __str__(self) -> str:
         where = f"{self.operator}: " if self.operator else ""
-        what = f"{self.argument} = {shown(self.value)}: " if self.argument else ""
+        what = f"{self.argument} = {self.value}: " if self.argument else ""
         return where + what + self.rule
 
 
 def shown(value):
     """Its text, or of a long one the beginning and the end."""
     text = str(value)
-    return text if len(text) <= SHOWN else f"{text[: SHOWN // 2]} ... {text[-SHOWN // 4 :]}"
+    if len(text) <= SHOWN:
+        return text
+    cut = len(text) - SHOWN // 4
+    backslashes = cut - len(text[:cut].rstrip("\\"))
+    cut += backslashes % 2  # what an escape consists of stays together, as whoever reads the text back relies on
+    return f"{text[: SHOWN // 2]} ... {text[cut:]}"
 
 
 class named:
-    """A context in which an OpError gets the operator's name."""
+    """A context in which an OpError gets the operator's name, and `refuse` the operator's words for its arguments."""
 
     def __init__(self, operator, node=""):
         self.title = operator.title + (f" (node {shown(node)!r})" if node else "")
         self.terms = operator.terms
 
     def __enter__(self):
-        pass
+        self.before = _terms.set(self.terms)
 
     def __exit__(self, kind, error, traceback):
+        _terms.reset(self.before)
         if isinstance(error, OpError) and error.operator is None:
-            error.operator = self.title
-            for term, own in self.terms.items():
-                error.argument, error.rule = (text and text.replace(term, own) for text in (error.argument, error.rule))
-            error.args = (error.argument, error.value, error.rule, error.operator)
+            OpError.__init__(error, error.argument, error.value, error.rule, self.title)
 
 
 def refuse(argument, value, rule, expected=None):
     """Say that `argument = value` breaks `rule` (followed by the `expected` value, if one is given).
 
+    Names of arguments stand in braces in `argument` and `rule`, such as "shape of {input}": the message has the
+    operator's own term for them (`Operator.terms`), or else the name itself.
+
     A plan (see `operator.py`) returns what this returns. Run by Python it raises `OpError`; compiled it is just
     the number 1, upon which the caller runs the same plan again in Python for the words.
     """
     value = [int(v) for v in value] if hasattr(value, "__len__") and not isinstance(value, str) else value
-    raise OpError(argument, value, rule if expected is None else f"{rule} {expected}")
+    rule = spelled(rule)
+    raise OpError(spelled(argument), value, rule if expected is None else f"{rule} {expected}")
+
+
+def spelled(text):
+    """`text` with each {name} replaced by the operator's term for it."""
+    terms = _terms.get()
+    return re.sub(r"\{(\w+)\}", lambda name: terms.get(name[1], name[1]), text)

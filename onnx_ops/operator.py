@@ -53,9 +53,9 @@ class Attribute:
                 raise TypeError  # whose elements would be integers
             numbers = tuple(map(index, value)) if self.kind == "ints" else (index(value),)
         except (TypeError, ValueError):
-            raise OpError(self.name, value, f"must be {KINDS[self.kind]}") from None
+            raise OpError(self.name, repr(value), f"must be {KINDS[self.kind]}") from None
         if not all(INT64.min <= n <= INT64.max for n in numbers):
-            raise OpError(self.name, value, "must fit 64-bit integers")
+            raise OpError(self.name, repr(value), "must fit 64-bit integers")
         return numbers if self.kind == "ints" else numbers[0]
 
 
@@ -112,7 +112,8 @@ class Operator:
     allows:          optional (parameters, {type variable: element type}) -> None; raises OpError
     lengths:         optional (parameters, [length of each input with values=True, or None]) -> None; raises OpError.
                      What can be refused before the first call.
-    terms:           names in errors that this operator's specification has other words for
+    terms:           {name: word} of the {names} in the refusals of `plan` and `lengths` that this operator's
+                     specification has other words for
     """
 
     domain: str
@@ -163,7 +164,7 @@ class Operator:
         """The parameters, as a structured array of one element, from the attributes that are given."""
         known = {a.name: a for a in self.attributes}
         for name in given.keys() - known.keys():
-            raise OpError(name, given[name], f"no such attribute; there are {', '.join(known)}")
+            raise OpError(name, repr(given[name]), f"no such attribute; there are {', '.join(known)}")
         values = {n: a.default if given.get(n) is None else a.check(given[n]) for n, a in known.items()}
         parameters = np.zeros(1, self.parameters)
         for name, value in self.resolve(**values).items():

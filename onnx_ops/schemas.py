@@ -22,14 +22,22 @@ def register_schemas() -> None:
     from onnx.reference import op_run  # noqa: F401  whose import fails once two domains have an operator of one name
 
     for operator in OPERATORS:
-        if not onnx.defs.has(operator.name, domain=operator.domain):
-            onnx.defs.register_schema(schema(operator))
-            atexit.register(_deregister, operator)
+        try:
+            if not _has(operator):
+                onnx.defs.register_schema(schema(operator))
+                atexit.register(_deregister, operator)
+        except onnx.defs.SchemaError:
+            if not _has(operator):  # nor has another thread taught it meanwhile
+                raise
+
+
+def _has(operator):
+    return onnx.defs.has(operator.name, domain=operator.domain)
 
 
 def _deregister(operator):
     """At exit: onnx before 1.23 would let go of `infer` after the interpreter's end, and hang or crash there."""
-    if onnx.defs.has(operator.name, domain=operator.domain):
+    if _has(operator):
         onnx.defs.deregister_schema(operator.name, operator.versions[0], operator.domain)
 
 
@@ -58,10 +66,12 @@ def schema(operator):
 
 def infer(operator, context):
     """Set the output's element type and, as far as it is known, its shape."""
-    types = [context.get_input_type(k) for k in range(len(operator.inputs))]
+    types = [context.get_input_type(k) or TypeProto() for k in range(len(operator.inputs))]
     output = TypeProto()
     variable = [i.type for i in operator.inputs].index(operator.output)
     output.tensor_type.elem_type = types[variable].tensor_type.elem_type
+    if output.tensor_type.elem_type == TensorProto.UNDEFINED:
+        return
     values = [context.get_input_data(k) if i.values else None for k, i in enumerate(operator.inputs)]
     shape = operator.infer(
         [dimensions(t) for t in types],

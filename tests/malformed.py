@@ -57,6 +57,7 @@ AT_RUN = [
     col2im("image_scalar", r"shape of image_shape = \[\]: must have rank 1", image=5),
     col2im("image_empty", r"image_shape = \[\]: number of image axes must be at least 1", image=(), block=()),
     col2im("image_long", r"length of image_shape = 17: must be at most 16", image=(1,) * 17, block=(1,) * 17),
+    col2im("image_of_100_axes", r"length of image_shape = 100: must be at most 16", image=(1,) * 100, block=(1,) * 100),
     col2im(
         "image_15",
         r"image_shape = .*: number of image axes must be at least 1 and at most 14",

@@ -1,9 +1,13 @@
 """What the backends have in common: results to the bit, errors to the letter, and a process that lives."""
 
+import gc
+import logging
 import os
 import subprocess
 import sys
 import threading
+import time
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -11,12 +15,15 @@ import onnx
 import onnxruntime as ort
 import pytest
 from backends import BACKENDS, SAME_BITS, quiet, run, with_extensions
-from cases import CASES, COL2IM, GRID_SAMPLE, assert_close, finished, model, reference
-from malformed import AT_CREATION, AT_RUN, BY_TYPE, EVERYTHING
+from cases import CASES, COL2IM, GRID_SAMPLE, assert_close, finished, model, operator, reference
+from malformed import AT_CREATION, AT_RUN, BY_TYPE, EVERYTHING, grid_sample
 from onnx import TensorProto, helper
-from test_errors import unshaped
+from test_errors import parts, unshaped
 
 import onnx_ops
+from onnx_ops import functions
+from onnx_ops.runtime import extensions
+from onnx_ops.runtime.session import op_error
 
 OVERLAPPING, BILINEAR = COL2IM[1], GRID_SAMPLE[6]
 
@@ -62,6 +69,76 @@ def test_types_are_refused_at_run_where_lowering_does_not_know_them(bad):
     session = in_session("extensions", bad)
     with pytest.raises(onnx_ops.OpError, match=f"^{bad.title}: {bad.message}"):
         run(session, bad.inputs)
+
+
+def refusal(call):
+    with pytest.raises(onnx_ops.OpError) as caught:
+        call()
+    return caught.value
+
+
+@pytest.mark.parametrize("bad", EVERYTHING, ids=str)
+def test_same_parts_of_an_error(bad):
+    """Argument, value and rule, as text, whoever tells them."""
+    o = operator(bad.domain, bad.op_type)
+    function = parts(refusal(lambda: functions.call(o, *bad.inputs, **bad.attributes)))
+    native = parts(refusal(lambda: run(in_session("native", bad), bad.inputs)))
+    lowered = parts(refusal(lambda: run(in_session("extensions", bad), bad.inputs)))
+    argument, value, rule = function
+    assert isinstance(value, str)
+    assert lowered == function
+    # ONNX Runtime doesn't show a kernel the value of an attribute that is of another kind than the kernel asks for.
+    other_kind = rule.startswith("must be a") and native[1] == "(of another kind)"
+    assert native == (argument, "(of another kind)" if other_kind else value, rule)
+
+
+TEXTS = {
+    "colon": "a: b",
+    "equals": "a = b: c",
+    "single_quote": "it's: 'so'",
+    "double_quote": 'say "a: b": c',
+    "both": """it's "a: b": c""",
+    "newline": "a\n: b\r\n",
+    "backslash": "a\\: \\",
+    "only_backslashes": "\\" * 1000,
+    "long": "a: b " * 200,
+    "long_both": """'": """ * 300,
+    "long_both_after_one": """x'": """ * 301,
+    "long_newlines": "\n: " * 999,
+    "not_ascii": "\u00e9: \U0001f408" * 100,
+    "control": "\x01: \x7f" * 100,
+    "title": "GridSample: mode = 'x': must",
+    "braces": "{X}: {}",
+}
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_values_that_look_like_messages(text):
+    """What a session reads back out of ONNX Runtime's message is what the function says."""
+    bad = grid_sample("of_many_colons", "", mode=text)
+    function = refusal(lambda: functions.call(operator(bad.domain, bad.op_type), *bad.inputs, mode=text))
+    for backend in ("native", "extensions"):
+        error = refusal(lambda backend=backend: in_session(backend, bad))
+        assert parts(error) == parts(function)
+        assert error.operator == "com.microsoft.GridSample (node 'the_node')"
+
+
+@pytest.mark.parametrize("name", ["a'): mode = b: c", """it's "so": x = 1: y"""])
+def test_names_of_nodes_that_look_like_messages(name):
+    bad = grid_sample("of_another_name", "", mode="area")
+    proto = onnx.ModelProto.FromString(unshaped(bad))
+    proto.graph.node[0].name = name
+    for backend in ("native", "extensions"):
+        error = refusal(lambda b=backend: onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend=b))
+        assert (error.operator, error.value) == (f"com.microsoft.GridSample (node {name!r})", "'area'")
+
+
+@pytest.mark.parametrize("quotes", ["'", '"', "'\"", "\\'"])
+def test_a_message_of_many_quotes_takes_no_time(quotes):
+    """No more than in proportion to its length, squared: alternatives are not tried all together."""
+    began = time.perf_counter()
+    op_error(RuntimeError("Col2Im: mode = " + quotes * 1000))
+    assert time.perf_counter() - began < 1
 
 
 def test_nothing_malformed_ends_the_process(tmp_path):
@@ -165,8 +242,6 @@ def test_concurrent_runs_keep_their_errors_apart(backend, mode):
         thread.join()
     assert wrong == []
     if backend == "extensions":
-        from onnx_ops.runtime import extensions
-
         assert not extensions._errors, "a run's error was kept for nobody"
 
 
@@ -183,6 +258,121 @@ def test_registering_the_library_twice(kernels_made):
     with pytest.raises(Exception, match=r"(?i)conflict|already"):
         ort.InferenceSession(proto, with_extensions(twice))
     assert kernels_made == []
+
+
+def slowly(function):
+    """The function, with time for other threads before and after it."""
+
+    def slow(*args):
+        time.sleep(0.05)
+        result = function(*args)
+        time.sleep(0.05)
+        return result
+
+    return slow
+
+
+def a_lowered_model():
+    return onnx_ops.lower(
+        model("", "Col2Im", OVERLAPPING.inputs("float32"), OVERLAPPING.attributes)
+    ).SerializeToString()
+
+
+def test_registering_in_several_threads(monkeypatch):
+    """On the same options: the library is there for each of them, once."""
+    monkeypatch.setattr(extensions, "_registered", slowly(extensions._registered))
+    options, proto, sessions = quiet(), a_lowered_model(), []
+
+    def work():
+        sessions.append(ort.InferenceSession(proto, onnx_ops.register(options, backend="extensions")))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(sessions) == 4
+
+
+def test_a_registration_that_fails(monkeypatch):
+    """It doesn't count: the next one does what is to be done."""
+    options = quiet()
+    with monkeypatch.context() as patched:
+        patched.setattr(extensions.extensions, "get_library_path", lambda: "no_such_library.so")
+        with pytest.raises(Exception, match="no_such_library"):
+            onnx_ops.register(options, backend="extensions")
+    ort.InferenceSession(a_lowered_model(), onnx_ops.register(options, backend="extensions"))
+
+
+@pytest.mark.parametrize("by_user", [True, False])
+def test_registering_writes_nothing(by_user, tmp_path):
+    """Neither an optimized model nor a profile, and the options stay what they are."""
+    options = quiet(optimized_model_filepath=str(tmp_path / "optimized.onnx"), enable_profiling=True)
+    options.profile_file_prefix = str(tmp_path / "profile")
+    onnx_ops.register(with_extensions(options) if by_user else options, backend="extensions")
+    assert list(tmp_path.iterdir()) == []
+    assert options.enable_profiling
+    ort.InferenceSession(a_lowered_model(), options).end_profiling()
+    assert {path.suffix for path in tmp_path.iterdir()} == {".onnx", ".json"}
+
+
+def test_a_probe_that_fails_for_another_reason():
+    """It is the caller's error, not an answer."""
+    options = quiet()
+    options.add_session_config_entry("session.intra_op_thread_affinities", "nonsense")
+    with pytest.raises(Exception, match=r"(?i)affinit"):
+        onnx_ops.register(options, backend="extensions")
+
+
+def test_nothing_is_kept_of_a_result(monkeypatch):
+    """The memory of the largest one is given back, in this thread and in those that ended."""
+    made = []
+
+    class Watched(extensions.Output):
+        def __init__(self, array):
+            super().__init__(array)
+            made.append(weakref.ref(array if array.base is None else array.base))
+
+    monkeypatch.setattr(extensions, "Output", Watched)
+    BACKENDS["extensions"](OVERLAPPING, OVERLAPPING.inputs("float32"))
+    gc.collect()
+    assert [array() is None for array in made] == [True]
+
+
+def test_an_asynchronous_run_that_does_not_start():
+    """Its entry among the runs that are under way goes, its error is raised, and nobody is called back."""
+    inputs, calls = OVERLAPPING.inputs("float32"), []
+    proto = model("", "Col2Im", inputs, OVERLAPPING.attributes).SerializeToString()
+    session = onnx_ops.InferenceSession(proto, quiet(intra_op_num_threads=2), backend="extensions")
+    for feeds in ({"no_such_input": inputs[0]}, None):
+        with pytest.raises((ValueError, TypeError, AttributeError)):
+            session.run_async(["y"], feeds, lambda *args: calls.append(args), None)
+    assert not extensions._errors
+    assert calls == []
+
+
+def test_an_interrupt_is_not_lost():
+    """It comes before what an operator has met."""
+    watched = in_session("extensions", AT_RUN[0])._watched()
+    (run_input,) = watched.begin().values()
+    extensions._errors[int(run_input[0])] = onnx_ops.OpError("x", 1, "is refused", "Col2Im")
+    assert not watched.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    assert not extensions._errors
+
+
+def test_logging_that_fails():
+    def fail(record):
+        raise RuntimeError("no room for a log")
+
+    bad = AT_RUN[0]
+    session = in_session("extensions", bad)
+    logger = logging.getLogger("onnx_ops")
+    logger.addFilter(fail)
+    try:
+        with pytest.raises(onnx_ops.OpError, match=f"^{bad.title}: {bad.message}"):
+            run(session, bad.inputs)
+    finally:
+        logger.removeFilter(fail)
 
 
 def test_async_runs_and_bindings():
@@ -231,8 +421,6 @@ def test_external_data(tmp_path):
 
 def test_16_mb_of_output_do_not_become_a_list(monkeypatch):
     """The result's buffer is handed over as it is."""
-    from onnx_ops.runtime import extensions
-
     made = []
     monkeypatch.setattr(extensions.Output, "tolist", lambda self: made.append(type(self.array)) or self.array)
     BACKENDS["extensions"](OVERLAPPING, OVERLAPPING.inputs("float32"))

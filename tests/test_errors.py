@@ -1,5 +1,7 @@
 """Whatever is wrong is refused with operator, argument, value and rule, and nothing else breaks."""
 
+import copy
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -10,9 +12,16 @@ from malformed import AT_CREATION, AT_RUN, BY_TYPE, EVERYTHING
 
 import onnx_ops
 from onnx_ops import functions
+from onnx_ops.errors import refuse
 from onnx_ops.operator import Record
+from onnx_ops.operators import OPERATORS
+from onnx_ops.runtime import execute
 
 GOOD = {(c.domain, c.op_type): replace(c, attributes={}) for c in (COL2IM[0], GRID_SAMPLE[6], OPENVINO[0], VOLUMES[6])}
+
+
+def parts(error):
+    return error.argument, error.value, error.rule
 
 
 def test_there_are_many():
@@ -91,7 +100,54 @@ def test_long_values_are_shown_in_part():
     with pytest.raises(onnx_ops.OpError, match=r"^GridSample: mode = 'aaa.*\.\.\. .*aaa': must be one of") as caught:
         onnx_ops.grid_sample(*GRID_SAMPLE[0].inputs("float32"), mode="a" * 10**6)
     assert len(str(caught.value)) < 1000
-    assert len(caught.value.value) > 10**6
+    assert f" = {caught.value.value}: " in str(caught.value)
+
+
+def test_errors_survive_pickling_and_copies():
+    """With a value that itself can't be pickled."""
+    with pytest.raises(onnx_ops.OpError) as caught:
+        onnx_ops.col2im(np.zeros((1, 9, 9), np.float32), [5, 5], [3, 3], strides=lambda: 0)
+    for again in (pickle.loads(pickle.dumps(caught.value)), copy.copy(caught.value), copy.deepcopy(caught.value)):
+        assert type(again) is onnx_ops.OpError
+        assert str(again) == str(caught.value)
+        assert parts(again) == parts(caught.value)
+    assert caught.value.value.startswith("<function")
+
+
+def test_a_failure_of_another_kind_has_no_value():
+    error = onnx_ops.OpError(None, None, "there is no room", "onnx_ops")
+    assert (error.argument, error.value, str(error)) == (None, None, "onnx_ops: there is no room")
+
+
+OPENVINO_COL2IM = operator("org.openvinotoolkit", "Col2Im")
+RULE = "of an ordinary input, and as long as {image_shape}, whose length is"
+
+
+def test_only_names_in_braces_get_the_operators_terms():
+    """Words of the rule and text of the user's stay as they are."""
+
+    def plan(parameters, shapes, geometry):
+        return refuse("shape of {input}", shapes[0], RULE, 2)
+
+    of_its_own = replace(OPENVINO_COL2IM, plan=plan)
+    x, size = np.zeros((1, 9, 9), np.float32), np.array([5, 5])
+    with pytest.raises(onnx_ops.OpError) as caught:
+        execute.check(of_its_own, of_its_own.resolved({}), [x, size, size])
+    rule = "of an ordinary input, and as long as output_size, whose length is 2"
+    assert parts(caught.value) == ("shape of data", "[1, 9, 9]", rule)
+    for name in ("input_shape", "{input}"):
+        with pytest.raises(onnx_ops.OpError) as caught:
+            functions.call(OPENVINO_COL2IM, x, size, size, **{name: "{image_shape}"})
+        assert parts(caught.value)[:2] == (name, "'{image_shape}'")
+
+
+def test_a_plan_that_is_called_directly_shows_no_braces():
+    for o in OPERATORS:
+        shapes = [np.array([1], np.int64)] * len(o.inputs)
+        with pytest.raises(onnx_ops.OpError) as caught:
+            o.plan(Record(o.resolved({})[0]), shapes, Record(np.zeros(1, o.geometry)[0]))
+        assert caught.value.argument == "shape of " + {"Col2Im": "input", "GridSample": "X"}[o.name]
+        assert not set("{}") & set(str(caught.value))
 
 
 @pytest.mark.parametrize("begin", [2**40, 2**40 - 1, 2**40 - 2])

@@ -9,6 +9,8 @@ from cases import COL2IM, GRID_SAMPLE, assert_close, finished, model, reference
 from onnx import TensorProto, helper
 
 import onnx_ops
+from onnx_ops.runtime.lowering import _types, lower_for_session
+from onnx_ops.runtime.nodes import all_nodes
 
 EVERYTHING, BILINEAR = next(c for c in COL2IM if c.name == "everything"), GRID_SAMPLE[8]
 
@@ -198,3 +200,148 @@ def test_16_bit_floats_are_cast_around(case, element_type):
     np.testing.assert_array_equal(run(session, inputs), expected)
     plain = ort.InferenceSession(onnx_ops.lower(proto).SerializeToString(), with_extensions(quiet()))
     np.testing.assert_array_equal(run(plain, inputs), expected)
+
+
+def a_branch(name, element_type, case):
+    """The case's node, computed in `element_type`, between casts whose results have the same names in every branch."""
+    (node,) = model(case.domain, case.op_type, case.inputs("float32"), case.attributes).graph.node
+    tensors = [k for k, i in enumerate(case.operator.inputs) if not i.values]
+    casts = [helper.make_node("Cast", [node.input[k]], [f"narrow_{k}"], to=element_type) for k in tensors]
+    for k in tensors:
+        node.input[k] = f"narrow_{k}"
+    node.output[0] = "narrow_y"
+    back = helper.make_node("Cast", ["narrow_y"], [f"{name}_y"], to=TensorProto.FLOAT)
+    y = helper.make_tensor_value_info(f"{name}_y", TensorProto.FLOAT, None)
+    return helper.make_graph([*casts, node, back], name, [], [y])
+
+
+def branches_of_two_types(case, then_type, else_type):
+    inputs = case.inputs("float32")
+    proto = model(case.domain, case.op_type, inputs, case.attributes)
+    condition = helper.make_tensor_value_info("condition", TensorProto.BOOL, [])
+    branches = {"then_branch": a_branch("then", then_type, case), "else_branch": a_branch("else", else_type, case)}
+    choice = helper.make_node("If", ["condition"], ["y"], **branches)
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph([choice], "choice", [*proto.graph.input, condition], [y])
+    return finished(graph, 18, case.domain), inputs
+
+
+@pytest.mark.parametrize("case", [EVERYTHING, BILINEAR], ids=str)
+def test_names_that_have_another_type_in_another_branch(case):
+    """The branch of float32 is not rounded to 16 bits, the other one is, whichever comes first."""
+    for types in ((TensorProto.FLOAT16, TensorProto.FLOAT), (TensorProto.FLOAT, TensorProto.FLOAT16)):
+        proto, inputs = branches_of_two_types(case, *types)
+        for branch, element_type in zip((True, False), types, strict=True):
+            plain, native, extensions = (run(s, [*inputs, np.array(branch)]) for s in all_sessions(proto))
+            np.testing.assert_array_equal(plain, native)
+            np.testing.assert_array_equal(extensions, native)
+            rounded = native.astype(np.float16).astype(np.float32)
+            assert np.array_equal(native, rounded) == (element_type == TensorProto.FLOAT16)
+
+
+def test_branches_know_the_types_around_them():
+    """A 16-bit value from outside, which a name inside of another branch hides."""
+    proto, inputs = branches_of_two_types(EVERYTHING, TensorProto.FLOAT, TensorProto.FLOAT16)
+    branches = {a.name: a.g for a in proto.graph.node[0].attribute}
+    proto.graph.node.insert(0, branches["else_branch"].node[0])
+    del branches["else_branch"].node[0]
+    for node in branches["then_branch"].node:
+        for names in (node.input, node.output):
+            names[:] = ["wide" if name == "narrow_0" else name for name in names]
+    lowered = onnx_ops.lower(proto)
+    casts = {
+        a.name: [n.op_type for n in a.g.node].count("Cast") for n in lowered.graph.node for a in n.attribute if a.g.node
+    }
+    assert casts == {"then_branch": 2, "else_branch": 3}
+    native, plain = (run(all_sessions(proto)[k], [*inputs, np.array(False)]) for k in (1, 0))
+    np.testing.assert_array_equal(plain, native)
+
+
+def test_names_inside_hide_those_outside():
+    """What is known of a name outside says nothing of a value inside whose type is not known."""
+    inner = helper.make_graph(
+        [helper.make_node("Unknown", [], ["a"]), helper.make_node("Relu", ["b"], ["c"])], "", [], []
+    )
+    outer = {"a": TensorProto.FLOAT16, "b": TensorProto.FLOAT16}
+    assert _types(inner, outer) == {"a": TensorProto.UNDEFINED, "b": TensorProto.FLOAT16, "c": TensorProto.UNDEFINED}
+
+
+def taking(kind, name):
+    """A model in which `name` is a value of that kind, which no node touches."""
+    proto, inputs = in_a_branch(EVERYTHING)
+    graph, branch = proto.graph, proto.graph.node[0].attribute[0].g
+    one = onnx.numpy_helper.from_array(np.ones(1, np.float32), name)
+    described = helper.make_tensor_value_info(name, TensorProto.FLOAT, [1])
+    if kind == "input":
+        graph.input.append(described)
+    elif kind == "sparse initializer":
+        indices = onnx.numpy_helper.from_array(np.zeros(1, np.int64), "indices")
+        graph.sparse_initializer.append(helper.make_sparse_tensor(one, indices, [3]))
+    elif kind == "output":
+        graph.node.append(helper.make_node("Identity", ["condition"], [name]))
+        graph.output.append(helper.make_tensor_value_info(name, TensorProto.BOOL, []))
+    elif kind == "initializer":
+        graph.initializer.append(one)
+    elif kind == "initializer of a branch":
+        branch.initializer.append(one)
+    else:
+        branch.value_info.append(described)
+    return proto, inputs
+
+
+@pytest.mark.parametrize("name", ["onnx_ops_run", "onnx_ops_0", "onnx_ops_3"])
+@pytest.mark.parametrize(
+    "kind", ["input", "output", "initializer", "sparse initializer", "initializer of a branch", "description"]
+)
+def test_names_that_lowering_makes_are_new(kind, name):
+    """The model runs, and its own inputs are what they were, whatever they are called."""
+    proto, inputs = taking(kind, name)
+    for lowered in (onnx_ops.lower(proto), lower_for_session(proto)[0]):
+        made = [n for node in all_nodes(lowered.graph) for n in node.output if node not in list(all_nodes(proto.graph))]
+        assert len(made) >= 3
+        assert name not in made
+    _, ran_by = lower_for_session(proto)
+    assert ran_by != name
+    for session in all_sessions(proto):
+        names = [i.name for i in session.get_inputs()]
+        feeds = dict(zip([n for n in names if n not in ("condition", name)], inputs, strict=True))
+        feeds |= {"condition": np.array(True)} | ({name: np.ones(1, np.float32)} if kind == "input" else {})
+        assert set(names) == set(feeds)
+        assert_close(session.run(["y"], feeds)[0], reference(EVERYTHING, inputs), "float32")
+
+
+def test_a_model_that_calls_an_input_of_its_own_like_ours():
+    """Without an operator to lower there is nothing that its runs are given, or not shown."""
+    x, y = (helper.make_tensor_value_info(n, TensorProto.INT64, [2]) for n in ("onnx_ops_run", "y"))
+    proto = finished(helper.make_graph([helper.make_node("Neg", ["onnx_ops_run"], ["y"])], "other", [x], [y]))
+    session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend="extensions")
+    np.testing.assert_array_equal(run(session, [np.array([3, 4])]), [-3, -4])
+
+
+def test_functions_that_share_a_name():
+    """Overloads: what one of them contains is not missed for another one."""
+    proto, _ = in_a_function(EVERYTHING)
+    proto.ir_version = 10
+    outer = next(f for f in proto.functions if f.name == "Outer")
+    outer.overload = proto.graph.node[0].overload = "first"
+    other = proto.functions.add()
+    other.CopyFrom(outer)
+    other.overload = "second"
+    del other.node[:]
+    other.node.append(helper.make_node("Identity", ["input"], ["y"]))
+    lowered, name = lower_for_session(proto)
+    assert name in next(n for n in all_nodes(lowered.graph) if n.op_type == "ai_onnx_Col2Im").input
+
+
+def test_types_that_onnx_cannot_tell():
+    """An operator that it does not know, before one whose output's type follows from it: others' types are inferred."""
+    proto = model("com.microsoft", "GridSample", BILINEAR.inputs("float32"), BILINEAR.attributes)
+    proto.graph.node[0].input[0] = "unknown"
+    proto.graph.node.insert(0, helper.make_node("Foreign", ["X"], ["unknown"], domain="foreign"))
+    proto.graph.node.append(helper.make_node("Identity", ["Grid"], ["inferred"]))
+    proto.opset_import.append(helper.make_opsetid("foreign", 1))
+    onnx_ops.register_schemas()
+    inferred = onnx.shape_inference.infer_shapes(proto)
+    assert [(v.name, v.type.tensor_type.elem_type) for v in inferred.graph.value_info] == [
+        ("inferred", TensorProto.FLOAT)
+    ]

@@ -73,3 +73,17 @@ def test_onnx_can_be_imported_further_after_registration():
     """onnx.reference makes a table of all operators at its import, in which none may be in two domains."""
     script = "import onnx_ops; onnx_ops.register_schemas(); import onnx.reference"
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_schemas_that_another_thread_registers_meanwhile(monkeypatch):
+    """It does so between this one's look and its registration."""
+    onnx_ops.register_schemas()
+    has, asked = onnx.defs.has, set()
+
+    def late(name, domain):
+        known, _ = (name, domain) in asked, asked.add((name, domain))
+        return known and has(name, domain=domain)
+
+    monkeypatch.setattr(onnx.defs, "has", late)
+    onnx_ops.register_schemas.__wrapped__()
+    assert ("GridSample", "com.microsoft") in asked

@@ -13,7 +13,7 @@ def resolve(amount):
 def plan(parameters, shapes, g):
     (x,) = shapes
     if len(x) != 1:
-        return refuse("shape of x", x, "must have rank 1")
+        return refuse("shape of {x}", x, "must have rank 1")
     g.rank, g.shape[0], g.size, g.amount = 1, x[0], x[0], parameters.amount
     g.tiles = min(x[0], 4)
     return 0

@@ -62,15 +62,15 @@ def resolve(dilations, pads, strides):
 
 def lengths(parameters, known):
     """The number of image axes, where the model already states it."""
-    for name, length in zip(("image_shape", "block_shape"), known, strict=True):
+    for name, length in zip(("{image_shape}", "{block_shape}"), known, strict=True):
         if length is not None and parameters.axes not in (0, length):
-            raise OpError(f"length of {name}", length, f"attributes are for image axes: {parameters.axes}")
+            refuse(f"length of {name}", length, "attributes are for image axes:", parameters.axes)
 
 
 @jitable
 def plan(parameters, shapes, g):
     if len(shapes[0]) != 3:
-        return refuse("shape of input", shapes[0], "must have rank 3: [N, C * prod(block_shape), L]")
+        return refuse("shape of {input}", shapes[0], "must have rank 3: [N, C * prod({block_shape}), L]")
     return plan_blocks(parameters, shapes, shapes[0][0], g)
 
 
@@ -81,11 +81,13 @@ def plan_blocks(parameters, shapes, batch, g):
     axes = len(image_shape)
     rows, columns = x[len(x) - 2], x[len(x) - 1]
     if not 1 <= axes <= AXES:
-        return refuse("image_shape", image_shape, "number of image axes must be at least 1 and at most", AXES)
+        return refuse("{image_shape}", image_shape, "number of image axes must be at least 1 and at most", AXES)
     if len(block_shape) != axes:
-        return refuse("block_shape", block_shape, "must be as long as image_shape, which is of length", axes)
+        return refuse("{block_shape}", block_shape, "must be as long as {image_shape}, which is of length", axes)
     if parameters.axes != 0 and parameters.axes != axes:
-        return refuse("image_shape", image_shape, "strides, dilations and pads are for image axes:", parameters.axes)
+        return refuse(
+            "{image_shape}", image_shape, "{strides}, {dilations} and {pads} are for image axes:", parameters.axes
+        )
     # The kernel always has two axes, y and x: a lone axis gets one of size 1 before it.
     g.axes = max(axes, 2)
     g.image[0] = g.block[0] = g.counts[0] = g.strides[0] = g.dilations[0] = 1
@@ -93,18 +95,20 @@ def plan_blocks(parameters, shapes, batch, g):
     pixels = block = blocks = tiled = 1
     for i in range(axes):
         if not 1 <= image_shape[i] <= LIMIT:
-            return refuse("image_shape", image_shape, "must lie in [1, 2**40]")
+            return refuse("{image_shape}", image_shape, "must lie in [1, 2**40]")
         if not 1 <= block_shape[i] <= LIMIT:
-            return refuse("block_shape", block_shape, "must lie in [1, 2**40]")
+            return refuse("{block_shape}", block_shape, "must lie in [1, 2**40]")
         padded = image_shape[i] + parameters.pads_begin[i] + parameters.pads_end[i]
         dilation, stride = parameters.dilations[i], parameters.strides[i]
         if block_shape[i] - 1 > (padded - 1) // dilation:
-            return refuse("block_shape", block_shape, "must, dilated, fit into the padded image; too large on axis", i)
+            return refuse(
+                "{block_shape}", block_shape, "must, dilated, fit into the padded image; too large on axis", i
+            )
         count = (padded - dilation * (block_shape[i] - 1) - 1) // stride + 1
         if image_shape[i] > ELEMENTS // pixels:
-            return refuse("image_shape", image_shape, "product must be at most 2**58")
+            return refuse("{image_shape}", image_shape, "product must be at most 2**58")
         if block_shape[i] > ELEMENTS // block:
-            return refuse("block_shape", block_shape, "product must be at most 2**58")
+            return refuse("{block_shape}", block_shape, "product must be at most 2**58")
         pixels, block = pixels * image_shape[i], block * block_shape[i]
         blocks = blocks * count if count <= ELEMENTS // blocks else ELEMENTS
         a = i + g.axes - axes
@@ -116,15 +120,15 @@ def plan_blocks(parameters, shapes, batch, g):
             tiled = 0
     if rows % block != 0:
         if len(x) == 2:
-            return refuse("shape of input", x, "axis 0 must be divisible by the product of block_shape,", block)
-        return refuse("shape of input", x, "axis 1 must be divisible by the product of block_shape,", block)
+            return refuse("shape of {input}", x, "axis 0 must be divisible by the product of {block_shape},", block)
+        return refuse("shape of {input}", x, "axis 1 must be divisible by the product of {block_shape},", block)
     if columns != blocks:
         if len(x) == 2:
-            return refuse("shape of input", x, "axis 1 must be the number of blocks,", blocks)
-        return refuse("shape of input", x, "axis 2 must be the number of blocks,", blocks)
+            return refuse("shape of {input}", x, "axis 1 must be the number of blocks,", blocks)
+        return refuse("shape of {input}", x, "axis 2 must be the number of blocks,", blocks)
     channels = rows // block
     if batch * max(channels, 1) > ELEMENTS // pixels:
-        return refuse("image_shape", image_shape, "output must have at most 2**58 elements")
+        return refuse("{image_shape}", image_shape, "output must have at most 2**58 elements")
 
     g.rank, g.shape[0], g.shape[1] = 2 + axes, batch, channels
     height, width = g.image[g.axes - 2], g.image[g.axes - 1]

@@ -86,28 +86,28 @@ def plan(parameters, shapes, g):
     axes = len(x) - 2
     if axes != 2 and axes != parameters.axes:
         if parameters.axes == 2:
-            return refuse("shape of X", x, "must have rank 4: [N, C, H, W]")
-        return refuse("shape of X", x, "must have rank 4 or 5: [N, C, H, W] or [N, C, D, H, W]")
+            return refuse("shape of {X}", x, "must have rank 4: [N, C, H, W]")
+        return refuse("shape of {X}", x, "must have rank 4 or 5: [N, C, H, W] or [N, C, D, H, W]")
     if len(grid) != len(x):
         if axes == 2:
-            return refuse("shape of Grid", grid, "must have rank 4: [N, H_out, W_out, 2]")
-        return refuse("shape of Grid", grid, "must have rank 5: [N, D_out, H_out, W_out, 3]")
+            return refuse("shape of {Grid}", grid, "must have rank 4: [N, H_out, W_out, 2]")
+        return refuse("shape of {Grid}", grid, "must have rank 5: [N, D_out, H_out, W_out, 3]")
     if grid[0] != x[0]:
-        return refuse("shape of Grid", grid, "axis 0 must be the batch size N of X,", x[0])
+        return refuse("shape of {Grid}", grid, "axis 0 must be the batch size N of {X},", x[0])
     if grid[axes + 1] != axes:
-        return refuse("shape of Grid", grid, "the last axis must be the number of image axes,", axes)
+        return refuse("shape of {Grid}", grid, "the last axis must be the number of image axes,", axes)
     g.rank, g.shape[0], g.shape[1] = len(x), x[0], x[1]
     points = 1
     for i in range(axes):
         if x[2 + i] < 1:
-            return refuse("shape of X", x, "image axes must not be empty; is axis", 2 + i)
+            return refuse("shape of {X}", x, "image axes must not be empty; is axis", 2 + i)
         g.image[i] = x[2 + i]
         g.shape[2 + i] = grid[1 + i]
         if grid[1 + i] > ELEMENTS // max(points, 1):
-            return refuse("shape of Grid", grid, "output must have at most 2**58 elements")
+            return refuse("shape of {Grid}", grid, "output must have at most 2**58 elements")
         points *= grid[1 + i]
     if max(x[0], 1) * max(x[1], 1) > ELEMENTS // max(points, 1):
-        return refuse("shape of Grid", grid, "output must have at most 2**58 elements")
+        return refuse("shape of {Grid}", grid, "output must have at most 2**58 elements")
     g.batch, g.channels, g.axes, g.points = x[0], x[1], axes, points
     g.padding_mode, g.align_corners = parameters.padding_mode, parameters.align_corners
     g.images = max(1, kernels.BLOCK // max(points, 1))

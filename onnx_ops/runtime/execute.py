@@ -81,7 +81,10 @@ def run_reference(operator, parameters, arrays):
 
 
 def run(operator, parameters, arrays, threads=None, empty=np.empty):
-    """The operator's output, made by `empty`, for C-contiguous arrays of declared element types."""
+    """The operator's output for C-contiguous arrays of declared element types.
+
+    `empty` allocates the output and the kernel's workspace.
+    """
     if not have_numba():
         return run_reference(operator, parameters, arrays)
     from ..kernels.call import OUTPUT, call_dtype, workspace_bytes
@@ -100,7 +103,7 @@ def run(operator, parameters, arrays, threads=None, empty=np.empty):
     geometry = call["geometry"][0]
     shape = geometry["shape"][: geometry["rank"]].tolist()
     out = empty(shape, dtypes.TABLE[signature[operator.output]].numpy)
-    workspace = np.empty(workspace_bytes(geometry), np.uint8)
+    workspace = empty(int(workspace_bytes(geometry)), np.dtype(np.uint8))
     for k, array in (*((k, arrays[k]) for k in operator.tensors), (OUTPUT, out)):
         call["data"][0, k], call["size"][0, k] = array.ctypes.data, array.size
     call["workspace"] = workspace.ctypes.data

@@ -8,8 +8,7 @@ returns an empty tensor of the right rank, never plausible data. `onnx_ops.Infer
 import functools
 import itertools
 import logging
-import math
-import threading
+from contextlib import suppress
 
 import numpy as np
 import onnxruntime as ort
@@ -18,14 +17,14 @@ from onnx import TensorProto, helper
 
 from .. import dtypes
 from ..errors import OpError, named
-from ..locks import RUNS
+from ..locks import REGISTRATION, RUNS
+from ..operator import MAX_RANK
 from ..operators import OPERATORS
 from . import execute
 from .lowering import DOMAIN, VERSION, op_type
 
-PROBE = "onnx_ops_probe"
+PROBE, MISSING = "onnx_ops_probe", "onnx_ops_of_nobody"  # an op that the library has, and one that it never has
 log = logging.getLogger("onnx_ops")
-_memory = threading.local()
 _numbers = itertools.count(1)
 _errors: dict = {}  # number of a run that is under way -> the first error in one of its ops, or None
 
@@ -50,36 +49,43 @@ class Output:
 def register(options):
     """Put the library's ops, ours among them, on a session's options; nothing happens where they are already."""
     key = "onnx_ops.registered.extensions"
-    try:
-        options.get_session_config_entry(key)
-    except RuntimeError:  # there is none
-        options.add_session_config_entry(key, "1")
-        if not _registered(options):
-            options.register_custom_ops_library(extensions.get_library_path())
+    with REGISTRATION:  # twice makes every session fail
+        try:
+            options.get_session_config_entry(key)
+        except RuntimeError:  # there is none
+            if not _registered(options):
+                options.register_custom_ops_library(extensions.get_library_path())
+            options.add_session_config_entry(key, "1")
 
 
 def _registered(options):
-    """Whether the options have the library already: they don't tell, and twice makes every session fail."""
-    model = helper.make_model(
-        helper.make_graph(
-            [helper.make_node(PROBE, ["x"], ["y"], domain=DOMAIN)],
-            "probe",
-            [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])],
-            [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])],
-        ),
-        opset_imports=[helper.make_opsetid("", 18), helper.make_opsetid(DOMAIN, VERSION)],
-        ir_version=8,
-    )
-    profiling, options.enable_profiling = options.enable_profiling, False
+    """Whether the options have the library already, which they don't tell.
+
+    A session tells, of a model that no session can be made of: the first op that it complains of is the library's
+    probe, if that is missing. So nothing is optimized, and written where the options say.
+    """
+    nodes = [
+        helper.make_node(PROBE, ["x"], ["y"], domain=DOMAIN),
+        helper.make_node(MISSING, ["y"], ["z"], domain=DOMAIN),
+    ]
+    x, z = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xz")
+    imports = [helper.make_opsetid("", 18), helper.make_opsetid(DOMAIN, VERSION)]
+    model = helper.make_model(helper.make_graph(nodes, "probe", [x], [z]), opset_imports=imports, ir_version=8)
+    profiling = options.enable_profiling
+    if profiling:
+        options.enable_profiling = False  # or the session would leave a file, too
     try:
         ort.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
-        return True
     except Exception as error:
+        if MISSING in str(error):
+            return True
         if PROBE in str(error):
             return False
         raise
     finally:
-        options.enable_profiling = profiling
+        if profiling:
+            options.enable_profiling = True
+    raise AssertionError(f"there is an op called {MISSING}")
 
 
 def _declare(operator, signature):
@@ -102,30 +108,28 @@ def _declare(operator, signature):
 
 def body(operator, dtype, *inputs, **attributes):
     """What an op does; never raises."""
-    run, rank = 0, 1
     try:
-        count = len(operator.inputs)
-        *lists, (run, threads) = inputs[count:]
-        names = [a.name for a in operator.attributes if a.kind == "ints"]
-        attributes.update((n, tuple(v.tolist()) or None) for n, v in zip(names, lists, strict=True))
-        arrays = inputs[:count]
-        rank = execute.output_rank(operator, arrays) or rank
-        parameters = _parameters(operator, tuple(attributes.items()))
-        return Output(execute.run(operator, parameters, arrays, int(threads), recycled))
+        return Output(_computed(operator, inputs, attributes))
     except BaseException as error:
-        _keep(int(run), operator, error)
-        return Output(np.empty([0] * rank, dtype))
+        _keep(inputs[-1], operator, error)
+        return Output(np.empty([0] * _output_rank(operator, inputs), dtype))
 
 
-def recycled(shape, dtype):
-    """np.empty in this thread's last such memory if it is large enough.
+def _computed(operator, inputs, attributes):
+    count = len(operator.inputs)
+    *lists, (_, threads) = inputs[count:]
+    names = [a.name for a in operator.attributes if a.kind == "ints"]
+    attributes.update((n, tuple(v.tolist()) or None) for n, v in zip(names, lists, strict=True))
+    parameters = _parameters(operator, tuple(attributes.items()))
+    return execute.run(operator, parameters, inputs[:count], int(threads))
 
-    The library copies a result before the thread's next one is made, and fresh pages cost more than that copy.
-    """
-    size = math.prod(shape) * dtype.itemsize
-    if not hasattr(_memory, "bytes") or _memory.bytes.size < size:
-        _memory.bytes = np.empty(size, np.uint8)
-    return _memory.bytes[:size].view(dtype).reshape(shape)
+
+def _output_rank(operator, inputs):
+    """The rank that the output would have, which ONNX Runtime compares; 1 if that can't be told, or can't be."""
+    with suppress(Exception):
+        rank = execute.output_rank(operator, inputs[: len(operator.inputs)])
+        return rank if rank and rank <= MAX_RANK else 1
+    return 1
 
 
 @functools.lru_cache(maxsize=1024)
@@ -135,18 +139,19 @@ def _parameters(operator, attributes):
 
 
 def _keep(run, operator, error):
-    if isinstance(error, OpError):
-        log.error("%s", error)
-    else:
-        log.error("%s", operator.title, exc_info=error)
-        error = OpError(None, None, f"{type(error).__name__}: {error}", operator.title)
+    """Keep the error for the run's session, and log it; never raises."""
+    known = isinstance(error, OpError)
+    kept = error if known else OpError(None, None, f"{type(error).__name__}: {error}", operator.title)
+    number = int(run.flat[0]) if run.size else 0
     with RUNS:
-        if run in _errors and _errors[run] is None:
-            _errors[run] = error
+        if number in _errors and _errors[number] is None:
+            _errors[number] = kept
+    with suppress(BaseException):  # what users' logging does is theirs, but it must not end the process
+        log.error("%s", kept if known else operator.title, exc_info=None if known else error)
 
 
 def begin(threads):
-    """A run is about to start: what its graph input RUN must be."""
+    """A run is about to start: the value of its graph input, see lowering.py."""
     with RUNS:
         number = next(_numbers)
         _errors[number] = None
@@ -154,9 +159,9 @@ def begin(threads):
 
 
 def end(run):
-    """The run has ended: the OpError that one of its ops met, or None."""
+    """The run has ended, or not even started: the OpError that one of its ops met, or None. Again: None."""
     with RUNS:
-        return _errors.pop(int(run[0]))
+        return _errors.pop(int(run[0]), None)
 
 
 # Once, and all of them: the library keeps its ops in a vector that sessions hold pointers into.

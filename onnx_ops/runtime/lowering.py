@@ -8,19 +8,19 @@ rounds the float32 result once, as the kernels themselves do.
     y = ai.onnx.contrib.ai_onnx_Col2Im(x, image_shape, block_shape, dilations, pads, strides, run)
 
 `run` is how a session tells its errors from those of others, see extensions.py: [0, 0] in a model for plain sessions,
-in one for `onnx_ops.InferenceSession` an input of the graph.
+in one for `onnx_ops.InferenceSession` an additional input of the graph.
 """
 
 import itertools
 from contextlib import suppress
 
 import onnx
-from onnx import TensorProto, helper
+from onnx import AttributeProto, FunctionProto, TensorProto, helper
 
 from ..errors import OpError, named
-from .model import RUN
 from .nodes import all_nodes, declared, subgraphs
 
+RUN = "onnx_ops_run"  # the input `run` of a graph, unless the model has such a name
 DOMAIN, VERSION = "ai.onnx.contrib", 1
 RUN_SHAPE = [2]
 SIXTEEN_BITS = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
@@ -39,41 +39,47 @@ def lower(model: onnx.ModelProto) -> onnx.ModelProto:
     result once `onnx_ops` has been imported and `onnxruntime_extensions.get_library_path()` is registered on their
     options. Raises OpError.
     """
-    return _lower(model, None)
+    return _lower(model, for_session=False)[0]
 
 
 def lower_for_session(model):
-    """`lower`, with an additional graph input RUN if there is anything to lower."""
+    """What `lower` makes, with an additional graph input, and that input's name; None if there was nothing to lower."""
+    return _lower(_with_functions_inlined(model), for_session=True)
+
+
+def _with_functions_inlined(model):
+    """The model with those local functions put into the graph that contain our operators: they see no graph input."""
     import onnx.inliner
 
-    # A function sees nothing of the graph around it, so those that contain our operators are put into the graph.
-    functions = {(f.domain, f.name): f for f in model.functions}
-    ours = {key for key, f in functions.items() if any(map(declared, all_nodes(f)))}
-    while more := {k for k, f in functions.items() if any((n.domain, n.op_type) in ours for n in all_nodes(f))} - ours:
+    ours = set()
+    while more := {(f.domain, f.name) for f in model.functions if _leads_to_ours(f, ours)} - ours:
         ours |= more
-    if ours:
-        model = onnx.inliner.inline_selected_functions(model, sorted(ours))
-    lowered = _lower(model, RUN)
-    if lowered != model:
-        lowered.graph.input.append(helper.make_tensor_value_info(RUN, TensorProto.INT64, RUN_SHAPE))
-    return lowered
+    return onnx.inliner.inline_selected_functions(model, sorted(ours)) if ours else model
 
 
-def _lower(model, run):
+def _leads_to_ours(function, ours):
+    return any(declared(node) or (node.domain, node.op_type) in ours for node in all_nodes(function))
+
+
+def _lower(model, for_session):
     lowered = onnx.ModelProto()
     lowered.CopyFrom(model)
-    owners = [lowered.graph, *lowered.functions]
-    if not any(declared(node) for owner in owners for node in all_nodes(owner)):
-        return lowered
-    taken = {name for owner in owners for node in all_nodes(owner) for name in (*node.input, *node.output)}
-    names = (name for name in map("onnx_ops_{}".format, itertools.count()) if name not in taken)
-    _Lowering(run, *_known(model), names).graph(lowered.graph)
+    if not any(declared(node) for owner in (model.graph, *model.functions) for node in all_nodes(owner)):
+        return lowered, None
+    taken = {name for owner in (model.graph, *model.functions) for name in _names(owner)}
+    candidates = itertools.chain([RUN] if for_session else [], map("onnx_ops_{}".format, itertools.count()))
+    names = (name for name in candidates if name not in taken)
+    run = next(names) if for_session else None
+    inferred = _inferred(model)
+    _Lowering(run, names).graph(lowered.graph, inferred.graph, {})
     _import_contrib(lowered)
-    for function in lowered.functions:
+    if run:
+        lowered.graph.input.append(helper.make_tensor_value_info(run, TensorProto.INT64, RUN_SHAPE))
+    for function, its_types in zip(lowered.functions, inferred.functions, strict=True):
         if any(map(declared, all_nodes(function))):
-            _Lowering(None, {}, {}, names, of_function=True).graph(function)
+            _Lowering(None, names, of_function=True).graph(function, its_types, {})
             _import_contrib(function)
-    return lowered
+    return lowered, run
 
 
 def _import_contrib(owner):
@@ -81,53 +87,62 @@ def _import_contrib(owner):
         owner.opset_import.append(helper.make_opsetid(DOMAIN, VERSION))
 
 
-def _known(model):
-    """{value: element type} and, of those that are no inputs or outputs, {value: description}, as far as onnx can tell.
+def _names(owner):
+    """The names of all values in a graph or function and its subgraphs."""
+    if isinstance(owner, FunctionProto):
+        yield from (*owner.input, *owner.output)
+    else:
+        yield from (value.name for value in (*owner.input, *owner.output, *owner.initializer))
+        yield from (tensor.values.name for tensor in owner.sparse_initializer)
+    yield from (value.name for value in owner.value_info)
+    for node in owner.node:
+        yield from (*node.input, *node.output)
+        for inner in subgraphs(node):
+            yield from _names(inner)
 
-    Of all graphs: names are unique in a model.
-    """
+
+def _inferred(model):
+    """The model with the types and shapes of its values in `value_info`, as far as onnx can tell."""
     from ..schemas import register_schemas
 
     register_schemas()
     with suppress(Exception):  # too large to serialize, or wrong in a way that the session will tell
-        model = onnx.shape_inference.infer_shapes(model)
-    types, described = {}, {}
+        return onnx.shape_inference.infer_shapes(model)
+    return model
 
-    def visit(graph):
-        described.update((value.name, value) for value in graph.value_info)
-        for value in (*graph.input, *graph.output, *graph.value_info):
-            types[value.name] = value.type.tensor_type.elem_type
-        for tensor in graph.initializer:
-            types[tensor.name] = tensor.data_type
-        for node in graph.node:
-            for inner in subgraphs(node):
-                visit(inner)
 
-    visit(model.graph)
-    return types, described
+def _types(owner, outer):
+    """{value: element type} within a graph or function; `outer`: of the graph around it, whose names it may hide."""
+    hiding = dict.fromkeys((name for node in owner.node for name in node.output), TensorProto.UNDEFINED)
+    values, tensors = list(owner.value_info), []
+    if not isinstance(owner, FunctionProto):  # whose inputs and outputs have no types
+        values, tensors = [*owner.input, *owner.output, *values], owner.initializer
+    declared_types = {value.name: value.type.tensor_type.elem_type for value in values}
+    return {**outer, **hiding, **declared_types, **{tensor.name: tensor.data_type for tensor in tensors}}
 
 
 class _Lowering:
     """Of one graph with its subgraphs, or of one function."""
 
-    def __init__(self, run, types, described, names, of_function=False):
-        self.run, self.types, self.described, self.names = run, types, described, names
-        self.of_function = of_function
+    def __init__(self, run, names, of_function=False):
+        self.run, self.names, self.of_function = run, names, of_function
 
-    def graph(self, owner):
-        nodes = []
-        for node in owner.node:
-            for inner in subgraphs(node):
-                self.graph(inner)
+    def graph(self, owner, inferred, outer):
+        """Lower `owner`. `inferred` is the same one with all that is known of its values, `outer` as in `_types`."""
+        types, nodes = _types(inferred, outer), []
+        described = {value.name: value for value in inferred.value_info}
+        for node, twin in zip(owner.node, inferred.node, strict=True):
+            for inner, inner_twin in zip(subgraphs(node), subgraphs(twin), strict=True):
+                self.graph(inner, inner_twin, types)
             operator = declared(node)
-            nodes.extend(self.node(operator, node) if operator else [node])
-            output = self.described.get(node.output[0]) if operator and node.output else None
+            nodes.extend(self.node(operator, node, types) if operator else [node])
+            output = described.get(node.output[0]) if operator and node.output else None
             if output and all(v.name != output.name for v in owner.value_info):
                 owner.value_info.append(output)
         del owner.node[:]
         owner.node.extend(nodes)
 
-    def node(self, operator, node):
+    def node(self, operator, node, types):
         """The nodes that stand for one of a declared operator."""
         attributes = {a.name: a for a in node.attribute}
         with named(operator, node.name):
@@ -135,13 +150,13 @@ class _Lowering:
             for name, of_caller in references.items() if not self.of_function else ():
                 raise OpError(name, f"(what a caller passes as {of_caller})", "must be a value, outside of functions")
             # Whatever a function's caller will pass can't be checked here.
-            operator.resolved({n: helper.get_attribute_value(a) for n, a in attributes.items() if n not in references})
+            operator.resolved({n: _value(a) for n, a in attributes.items() if n not in references})
         before, after, inputs, outputs = [], [], list(node.input), list(node.output)
         for k, i in enumerate(operator.inputs):
-            if k < len(inputs) and self.types.get(inputs[k]) in SIXTEEN_BITS and not i.values:
+            if k < len(inputs) and types.get(inputs[k]) in SIXTEEN_BITS and not i.values:
                 cast = helper.make_node("Cast", [inputs[k]], [next(self.names)], to=TensorProto.FLOAT)
                 if i.type == operator.output and not after:
-                    after.append(helper.make_node("Cast", [next(self.names)], outputs, to=self.types[inputs[k]]))
+                    after.append(helper.make_node("Cast", [next(self.names)], outputs, to=types[inputs[k]]))
                     outputs = list(after[0].input)
                 before.append(cast)
                 inputs[k] = cast.output[0]
@@ -159,6 +174,17 @@ class _Lowering:
         lowered = helper.make_node(op_type(operator), inputs, outputs, node.name, node.doc_string, DOMAIN)
         lowered.attribute.extend(kept)
         return [*before, lowered, *after]
+
+
+def _value(attribute):
+    """An attribute's value, text where it is text, as in errors."""
+    value = helper.get_attribute_value(attribute)
+    with suppress(UnicodeDecodeError):
+        if attribute.type == AttributeProto.STRING:
+            return value.decode()
+        if attribute.type == AttributeProto.STRINGS:
+            return [text.decode() for text in value]
+    return value
 
 
 def _constant(name, values):

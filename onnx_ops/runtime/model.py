@@ -6,7 +6,6 @@ Wire format and field numbers: Protocol Buffers encoding; onnx.proto, ModelProto
 import io
 import os
 
-RUN = "onnx_ops_run"  # the input of a model that was lowered for one session, see lowering.py
 MODEL_IMPORT, MODEL_FUNCTIONS, FUNCTION_IMPORT, IMPORT_DOMAIN = 8, 25, 9, 1
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 

@@ -1,30 +1,54 @@
 """Something to do right after another module has been imported, without importing it."""
 
-import importlib.util
 import sys
 
 
 class OnImport:
-    """Calls `action` once `name` has been imported, now if it has been already. A finder of `sys.meta_path`."""
+    """Call `action` once the module `name` has been executed, now if it has been already. A finder of `sys.meta_path`.
+
+    Looking the module up changes nothing: the finder stays until the module is executed without an error.
+    """
 
     def __init__(self, name, action):
         self.name, self.action = name, action
-        if name in sys.modules:
+        if sys.modules.get(name) is not None:  # None forbids the import
             action()
         else:
             sys.meta_path.insert(0, self)
 
     def find_spec(self, name, path=None, target=None):
-        if name != self.name:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def execute_and_act(module):
-                execute(module)
-                self.action()
-
-            spec.loader.exec_module = execute_and_act
+        spec = self._spec_of_others(path, target) if name == self.name else None
+        if spec is not None and hasattr(spec.loader, "exec_module"):
+            spec.loader = _Loader(spec.loader, self.act)
         return spec
+
+    def _spec_of_others(self, path, target):
+        """What the finders after this one find; those before it have been asked already."""
+        finders = list(sys.meta_path)
+        if self not in finders:  # another thread has imported the module since this search began
+            return None
+        specs = (f.find_spec(self.name, path, target) for f in finders[finders.index(self) + 1 :])
+        return next((spec for spec in specs if spec is not None), None)
+
+    def act(self):
+        """The module is there: leave, and do it, once."""
+        try:
+            sys.meta_path.remove(self)
+        except ValueError:  # it was done, for a spec that was found before
+            return
+        self.action()
+
+
+class _Loader:
+    """A loader that calls `then` after it has executed a module; to that module it leaves no trace."""
+
+    def __init__(self, loader, then):
+        self._loader, self._then = loader, then
+
+    def __getattr__(self, name):
+        return getattr(self._loader, name)
+
+    def exec_module(self, module):
+        module.__loader__ = module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        self._then()

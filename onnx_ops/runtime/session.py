@@ -11,7 +11,7 @@ import onnxruntime as ort
 from ..errors import OpError
 from ..operators import OPERATORS
 from . import native
-from .model import RUN, imported_domains
+from .model import imported_domains
 
 if TYPE_CHECKING:
     import onnx
@@ -21,7 +21,14 @@ Backend: TypeAlias = Literal["native", "extensions"]
 BACKENDS = get_args(Backend)
 EXTERNAL_DATA = "session.model_external_initializers_file_folder_path"
 _TITLES = "|".join(sorted((re.escape(o.title) for o in OPERATORS), key=len, reverse=True))
-_OP_ERROR = re.compile(rf"((?:{_TITLES})(?: \(node '.*?'\))?): ([^=\n]*?) = (.*?): (.*)")
+_QUOTED = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
+# A value ends at the first ": " that no quotes surround. What has quotes is taken whole, or as single characters where
+# they don't match: looking ahead and repeating what was seen keeps the search from trying both.
+_VALUE = rf"(?:(?=(?P<part>{_QUOTED}|[\s\S]))(?P=part))*?"
+_OP_ERROR = re.compile(
+    rf"(?P<operator>(?:{_TITLES})(?: \(node (?:{_QUOTED})\))?): "
+    rf"(?P<argument>[^=\n]*?) = (?P<value>{_VALUE}): (?P<rule>.*)"
+)
 
 
 def register(
@@ -62,6 +69,8 @@ def register(
 def extensions():
     """The module, which imports onnxruntime_extensions."""
     try:
+        import onnxruntime_extensions  # noqa: F401  first, as users do: it imports the module, see on_import.py
+
         from . import extensions
     except ImportError as error:
         rule = f"needs onnxruntime-extensions, which can't be imported: {error}"
@@ -79,7 +88,7 @@ def _config_entry(options, key):
 def op_error(error):
     """The OpError whose text an exception of ONNX Runtime carries, or None."""
     found = _OP_ERROR.search(str(error))
-    return found and OpError(found[2], found[3], found[4], found[1])
+    return found and OpError(*found.group("argument", "value", "rule", "operator"))
 
 
 class InferenceSession(ort.InferenceSession):
@@ -101,7 +110,7 @@ class InferenceSession(ort.InferenceSession):
     ) -> None:
         options = sess_options or ort.SessionOptions()
         path_or_bytes = os.fspath(path_or_bytes) if isinstance(path_or_bytes, os.PathLike) else path_or_bytes
-        self._lowered, self._threads = False, options.intra_op_num_threads
+        self._run_input, self._threads = None, options.intra_op_num_threads  # the former: see lowering.py
         register(options, path_or_bytes if backend == "native" else None, backend=backend)
         if backend == "extensions":
             path_or_bytes = self._lower(path_or_bytes, options)
@@ -135,12 +144,11 @@ class InferenceSession(ort.InferenceSession):
             directory = os.path.dirname(os.path.abspath(path_or_bytes))
             if _config_entry(options, EXTERNAL_DATA) != directory:
                 options.add_session_config_entry(EXTERNAL_DATA, directory)
-        lowered = lower_for_session(model)
-        self._lowered = any(i.name == RUN for i in lowered.graph.input)
+        lowered, self._run_input = lower_for_session(model)
         return lowered.SerializeToString()
 
     def get_inputs(self):
-        return [i for i in super().get_inputs() if i.name != RUN]
+        return [i for i in super().get_inputs() if i.name != self._run_input]
 
     def run(
         self,
@@ -157,7 +165,7 @@ class InferenceSession(ort.InferenceSession):
             return super().run_with_ort_values(output_names, {**input_dict_ort_values, **more}, run_options)
 
     def run_with_iobinding(self, iobinding, run_options=None):
-        if not self._lowered:  # without the context, which small calls would feel
+        if not self._run_input:  # without the context, which small calls would feel
             try:
                 return super().run_with_iobinding(iobinding, run_options)
             except Exception as error:
@@ -170,7 +178,7 @@ class InferenceSession(ort.InferenceSession):
 
     def run_with_ortvaluevector(self, *args):
         """As in an onnxruntime.InferenceSession; OpError for a lowered model, one of whose inputs it can't be given."""
-        if self._lowered:
+        if self._run_input:
             rule = 'is for backend="native"; use run, run_with_ort_values or run_with_iobinding'
             raise OpError("run_with_ortvaluevector", "called", rule, "onnx_ops")
         with _NATIVE_RUN:
@@ -183,10 +191,15 @@ class InferenceSession(ort.InferenceSession):
             error = watched.end()
             callback(results, data, str(error) if error else message)
 
-        super().run_async(output_names, {**input_feed, **watched.begin()}, done, user_data, run_options)
+        more = watched.begin()
+        try:
+            super().run_async(output_names, {**input_feed, **more}, done, user_data, run_options)
+        except BaseException as error:
+            watched.__exit__(type(error), error, None)
+            raise
 
     def _watched(self):
-        return _LoweredRun(self._threads) if self._lowered else _NATIVE_RUN
+        return _LoweredRun(self._run_input, self._threads) if self._run_input else _NATIVE_RUN
 
 
 class _NativeRun:
@@ -208,12 +221,12 @@ class _NativeRun:
 class _LoweredRun:
     """The same of a lowered model: raises what an op has met, whatever else that led to."""
 
-    def __init__(self, threads):
-        self.threads = threads
+    def __init__(self, name, threads):
+        self.name, self.threads = name, threads
 
     def begin(self):
         self.run = extensions().begin(self.threads)
-        return {RUN: self.run}
+        return {self.name: self.run}
 
     def end(self):
         return extensions().end(self.run)
@@ -221,7 +234,7 @@ class _LoweredRun:
     __enter__ = begin
 
     def __exit__(self, kind, error, traceback):
-        if found := self.end():
+        if (found := self.end()) and (error is None or isinstance(error, Exception)):
             raise found from error
 
 

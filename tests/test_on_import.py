@@ -1,0 +1,172 @@
+"""What is to happen when another module is imported happens then, once, whoever looks that module up before."""
+
+import importlib.util
+import inspect
+import subprocess
+import sys
+import threading
+from importlib.machinery import SourceFileLoader
+
+import onnx
+import pytest
+from cases import COL2IM, model
+
+import onnx_ops
+from onnx_ops.runtime.on_import import OnImport
+
+NAME = "a_module_to_wait_for"
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    """The source of the module, which takes a moment to be imported."""
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    monkeypatch.syspath_prepend(tmp_path)
+    path = tmp_path / f"{NAME}.py"
+    path.write_text("import time\ntime.sleep(0.05)\nready = True\n")
+    yield path
+    sys.modules.pop(NAME, None)
+
+
+@pytest.fixture
+def hook(file):
+    """With `acts`: whether the module was complete, for each time that the hook has acted."""
+    hook = OnImport(NAME, lambda: hook.acts.append(hasattr(sys.modules[NAME], "ready")))
+    hook.acts = []
+    return hook
+
+
+def test_looking_up_is_not_importing(hook):
+    for _ in range(3):
+        assert importlib.util.find_spec(NAME).name == NAME
+    assert hook.acts == []
+    assert hook in sys.meta_path
+    importlib.import_module(NAME)
+    assert hook.acts == [True]
+    assert hook not in sys.meta_path
+
+
+def test_a_spec_from_before(hook):
+    """Several may be found, and any of them be executed, long after."""
+    first, second = importlib.util.find_spec(NAME), importlib.util.find_spec(NAME)
+    for spec in (first, second):
+        sys.modules[NAME] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[NAME])
+    assert hook.acts == [True]
+
+
+def test_the_loader_is_as_always(hook, file):
+    spec = importlib.util.find_spec(NAME)
+    assert spec.loader.get_filename() == spec.loader.path == spec.origin == str(file)
+    assert "sleep" in spec.loader.get_source(NAME)
+    module = importlib.import_module(NAME)
+    assert type(module.__loader__) is type(module.__spec__.loader) is SourceFileLoader
+    assert "sleep" in inspect.getsource(module)
+
+
+def test_an_import_that_fails_does_not_count(hook, file):
+    content = file.read_text()
+    file.write_text("raise ImportError('not yet')")
+    with pytest.raises(ImportError, match="not yet"):
+        importlib.import_module(NAME)
+    assert hook.acts == []
+    file.write_text(content)
+    importlib.invalidate_caches()
+    importlib.import_module(NAME)
+    assert hook.acts == [True]
+
+
+def test_two_that_wait_for_the_same(hook):
+    acts = []
+    other = OnImport(NAME, lambda: acts.append(True))
+    importlib.import_module(NAME)
+    assert (hook.acts, acts) == ([True], [True])
+    assert not {hook, other} & set(sys.meta_path)
+
+
+def test_a_module_that_is_not_there(hook, file):
+    file.unlink()
+    importlib.invalidate_caches()
+    assert importlib.util.find_spec(NAME) is None
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module(NAME)
+    assert hook in sys.meta_path
+
+
+def test_a_module_that_may_not_be_imported(file, monkeypatch):
+    """None in sys.modules says so."""
+    monkeypatch.setitem(sys.modules, NAME, None)
+    acts = []
+    OnImport(NAME, lambda: acts.append(True))
+    assert acts == []
+
+
+def test_a_module_that_is_there_already(file):
+    importlib.import_module(NAME)
+    acts = []
+    hook = OnImport(NAME, lambda: acts.append(True))
+    assert acts == [True]
+    assert hook not in sys.meta_path
+
+
+def test_threads_that_look_up_and_import(hook):
+    start, wrong = threading.Barrier(8), []
+
+    def work(number):
+        start.wait()
+        try:
+            for _ in range(20):
+                if NAME not in sys.modules:
+                    importlib.util.find_spec(NAME)
+                if number % 2:
+                    assert importlib.import_module(NAME).ready
+        except BaseException as error:
+            wrong.append(repr(error))
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert hook.acts == [True]
+
+
+PLAIN_SESSION = """
+import importlib.util, sys, threading
+import onnx_ops
+assert importlib.util.find_spec("onnxruntime_extensions") is not None
+assert "onnxruntime_extensions" not in sys.modules
+import onnxruntime
+works = {
+    "theirs": lambda: __import__("onnxruntime_extensions"),
+    "ours": lambda: onnx_ops.register(onnxruntime.SessionOptions(), backend="extensions"),
+}
+threads = [threading.Thread(target=works[who]) for who in sys.argv[2:]]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+import onnxruntime_extensions
+options = onnxruntime.SessionOptions()
+options.register_custom_ops_library(onnxruntime_extensions.get_library_path())
+print([o.name for o in onnxruntime.InferenceSession(sys.argv[1], options).get_outputs()])
+"""
+
+
+@pytest.mark.parametrize("importers", ["theirs", "ours", "theirs ours theirs ours"])
+def test_plain_sessions_know_the_operators(importers, tmp_path):
+    """Though somebody has asked whether onnxruntime_extensions is there, as many libraries do; whoever imports it."""
+    proto = model("", "Col2Im", COL2IM[0].inputs("float32"), COL2IM[0].attributes)
+    onnx.save(onnx_ops.lower(proto), tmp_path / "lowered.onnx")
+    command = [sys.executable, "-c", PLAIN_SESSION, str(tmp_path / "lowered.onnx"), *importers.split()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.stdout == "['y']\n", done.stderr[-3000:]
+
+
+def test_the_submodule_that_exports():
+    """It is there without having been imported, and torch is not imported for it."""
+    script = """
+import sys, onnx_ops
+assert not {"numpy", "onnx", "onnx_ops.export"} & set(sys.modules)
+assert onnx_ops.export.export.__module__ == "onnx_ops.export" and "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
