@@ -87,12 +87,15 @@ def slope(work, count):
     """Bytes per call: least squares over the resident size at MOMENTS, after as many calls for warming up."""
     process, sizes = psutil.Process(), []
     step = max(1, count // MOMENTS)
+    gc.collect()
+    gc.freeze()  # what was there before: looking through all of it would take longer than the work
     for moment in range(-2, MOMENTS):
         for _ in range(step):
             work()
         gc.collect()
         if moment >= 0:
             sizes.append(process.memory_info().rss)
+    gc.unfreeze()
     return np.polyfit(np.arange(MOMENTS) * step, sizes, 1)[0]
 
 

@@ -1,7 +1,21 @@
 import backends
 import pytest
+from selection import has_representative_types
 
-from onnx_ops.runtime import native
+from onnx_ops import dtypes
+from onnx_ops.operators import OPERATORS
+from onnx_ops.runtime import native, warmup
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session):
+    """Before tests are spread over processes: compile side by side what most of them want."""
+    processes = getattr(session.config.option, "numprocesses", None)
+    if processes and not hasattr(session.config, "workerinput"):
+        everything = "long" not in session.config.option.markexpr
+        variants = warmup.variants({o.name for o in OPERATORS}, dtypes.TABLE)
+        wanted = {name: v for name, v in variants.items() if everything or has_representative_types(v[2])}
+        warmup.compile_variants(wanted, processes, lambda *now: None)
 
 
 @pytest.fixture(params=backends.BACKENDS)

@@ -7,10 +7,12 @@ import onnxruntime as ort
 import pytest
 from backends import BACKENDS, output_shape, quiet, run
 from cases import COL2IM, EXTREME, GRID_SAMPLE, OPENVINO, VOLUMES, Case, assert_close, drawn, model, reference
+from selection import has_representative_types, is_representative, long_unless
 
 import onnx_ops
 from onnx_ops import dtypes
 
+FLOAT_32_64 = "float32", "float64"
 MODES = {"": ("nearest", "linear", "cubic"), "com.microsoft": ("nearest", "bilinear", "bicubic")}
 
 
@@ -43,7 +45,7 @@ def identity(cell):
     return f"{domain or 'ai.onnx'}-{name}-{version}-rank{rank}-{'-'.join(types.values())}"
 
 
-@pytest.mark.parametrize("cell", list(cells()), ids=identity)
+@pytest.mark.parametrize("cell", [long_unless(has_representative_types(c[-1]), c) for c in cells()], ids=identity)
 def test_cell(cell, kernels_made):
     domain, name, version, rank, types = cell
     for case in cases_of(domain, name, rank, types):
@@ -68,7 +70,9 @@ BUILTIN_LACKS = [
 ]
 
 
-@pytest.mark.parametrize(("case", "dtype"), BUILTIN_LACKS, ids=str)
+@pytest.mark.parametrize(
+    ("case", "dtype"), [long_unless(is_representative(t), c, t) for c, t in BUILTIN_LACKS], ids=str
+)
 def test_the_builtin_kernels_lack_it(case, dtype):
     """If one of these starts to pass, ONNX Runtime has learned something: say so in the docs."""
     inputs = case.inputs(dtype, dtype if dtype in dtypes.FLOATS else "float32")
@@ -79,7 +83,7 @@ def test_the_builtin_kernels_lack_it(case, dtype):
     assert_close(got, reference(case, inputs), dtype)
 
 
-@pytest.mark.parametrize("dtype", [t for t in dtypes.ALL if t not in ("float32", "float64")])
+@pytest.mark.parametrize("dtype", [long_unless(is_representative(t), t) for t in dtypes.ALL if t not in FLOAT_32_64])
 @pytest.mark.parametrize(
     "case",
     [COL2IM[k] for k in (1, 2, 3, 5, 7, 10, 11, 12, 14)] + OPENVINO[:2] + VOLUMES[:4] + VOLUMES[18:20],

@@ -13,11 +13,13 @@ import pytest
 SCRIPT = Path(fuzz.__file__)
 
 
-def test_a_fixed_slice():
-    done = fuzz.examples(0, 700, fuzzing.calls(fuzzing.FEW_TYPES, fuzzing.FEW_GRIDS))
-    assert done >= 2000, "cases: each is one call on one backend"
+@pytest.mark.parametrize("count", [150, pytest.param(700, marks=pytest.mark.long)])
+def test_a_fixed_slice(count):
+    done = fuzz.examples(0, count, fuzzing.calls(fuzzing.FEW_TYPES, fuzzing.FEW_GRIDS))
+    assert done >= 2.8 * count, "cases: each is one call on one backend"
 
 
+@pytest.mark.long
 def test_with_checked_indices():
     """The second run: hardly any of it, since it compiles everything again."""
     environment = {**os.environ, "ONNX_OPS_BOUNDSCHECK": "1"}
@@ -31,7 +33,7 @@ def test_with_checked_indices():
     assert int(done.stdout.split("checks")[1]) > 10_000
 
 
-@pytest.mark.parametrize("what", ["value", "shape", "bits"])
+@pytest.mark.parametrize("what", ["value", pytest.param("shape", marks=pytest.mark.long), "bits"])
 def test_a_wrong_result_is_found(what, monkeypatch):
     """The fuzzer itself: it must see a backend that is off by a little, in one place, for one kind of call."""
     run = fuzzing.functions.call

@@ -42,8 +42,11 @@ def check(backends=("native", "extensions"), **settings):
             assert_close(make(case, backend, **settings)(), reference(case, case.inputs("float32")), "float32")
 
 def one_kernel():
-    case, inputs = CASES[0], CASES[0].inputs("float32")
-    assert_close(onnx_ops.col2im(*inputs, **case.attributes), reference(case, inputs), "float32")
+    # The smallest that there can be: it takes a tenth of the time of those that do something.
+    from numba import types
+    from onnx_ops.kernels import entry
+    made = entry.callback(types.int64, (types.int64,), "probe", "onnx_ops.kernels.jit")(lambda x: x + 1)
+    assert made.ctypes(5) == 6
 
 def together(works):
     wrong = []
@@ -232,7 +235,7 @@ print("done")
 GARBLED = {
     "empty": lambda content: b"",
     "cut short": lambda content: content[:-1],
-    "a byte changed": lambda content: content[:5000] + bytes([content[5000] ^ 1]) + content[5001:],
+    "a byte changed": lambda content: content[:500] + bytes([content[500] ^ 1]) + content[501:],
     "something else": lambda content: b"no code at all" * 1000,
 }
 

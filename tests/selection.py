@@ -1,0 +1,26 @@
+"""Which parameters every run of the tests has, and which only the long one (the marker `long`)."""
+
+import pytest
+
+# Each stands for those whose kernels are written alike: one width of integers for all of them.
+REPRESENTATIVE = ("float32", "float64", "float16", "bfloat16", "uint8", "bool", "string", "complex64")
+
+
+def is_representative(dtype, grid_dtype="float32"):
+    """Whether the kernels for these types differ in more than widths from those of other such types.
+
+    Of two types, one at a time is another than float32.
+    """
+    if grid_dtype is None or grid_dtype == "float32":
+        return dtype in REPRESENTATIVE
+    return dtype == "float32" or (dtype, grid_dtype) == ("float64", "float64")
+
+
+def has_representative_types(signature):
+    """`is_representative` of {type variable: element type}."""
+    return is_representative(signature.get("T") or signature["T1"], signature.get("T2"))
+
+
+def long_unless(representative, *values):
+    """A parameter set for `pytest.mark.parametrize` that only the long run has, unless it is representative."""
+    return pytest.param(*values, marks=() if representative else pytest.mark.long)
