@@ -7,8 +7,9 @@ import functools
 import logging
 import os
 import re
+import sys
 import threading
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 
 import numba
@@ -70,6 +71,29 @@ def cause(error):
     return reason + (places[0] if places else "")
 
 
+@contextmanager
+def heeding_interrupts():
+    """Raise at the end what ended one of the compiler's C callbacks, such as Ctrl-C, which Python would only print.
+
+    While LLVM is at work, which takes most of the time, Python meets Ctrl-C nowhere else.
+    """
+    dropped, before, thread = [], sys.unraisablehook, threading.get_ident()
+
+    def heed(unraisable):
+        if threading.get_ident() == thread and not issubclass(unraisable.exc_type, Exception):
+            dropped.append(unraisable.exc_value or unraisable.exc_type())
+        else:
+            before(unraisable)
+
+    sys.unraisablehook = heed
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+        if dropped:
+            raise dropped[0]
+
+
 class Callback(CFunc):
     """A C callback (`.address`, `.ctypes`) that is compiled now, or loaded."""
 
@@ -78,7 +102,8 @@ class Callback(CFunc):
         self._cache = kept or NullCache()
         with COMPILATION, kept.exclusive() if kept else nullcontext():
             tell_numba()
-            self.compile()
+            with heeding_interrupts():
+                self.compile()
 
     def _compile_uncached(self):
         where = getattr(self._cache, "path", None)
