@@ -191,6 +191,7 @@ assert {"Col2Im float32", "org.openvinotoolkit.Col2Im float32"} == {name for nam
 """
 
 
+@pytest.mark.long
 def test_after_warmup_sessions_compile_nothing(home):
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(home / "cache"), "PYTHONPATH": str(home)}
     done = subprocess.run(
