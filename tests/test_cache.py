@@ -155,6 +155,20 @@ def test_without_sources_nothing_is_kept(monkeypatch, caplog):
         cache.sources("sourceless")
 
 
+def test_a_source_that_is_edited_while_the_process_runs(tmp_path, monkeypatch):
+    """What the process has imported is not what the file says: its code would be kept under the digest of another."""
+    path = tmp_path / "edited.py"
+    path.write_text("from onnx_ops.kernels.jit import jitable\n\n@jitable\ndef f(x):\n    return x\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("edited")
+    assert cache.sources("edited").keys() == {"edited"}
+    append(path, "# changed\n")
+    cache.source.cache_clear()
+    cache.sources.cache_clear()
+    with pytest.raises(OSError, match="the module edited has been edited since it was imported"):
+        cache.sources("edited")
+
+
 def test_another_process_s_cache_is_left_alone(monkeypatch):
     """While something is compiled, functions of others that are compiled too are kept where Numba always keeps them."""
     chosen, compile_now = [], CFunc._compile_uncached
@@ -191,6 +205,7 @@ assert {"Col2Im float32", "org.openvinotoolkit.Col2Im float32"} == {name for nam
 """
 
 
+@pytest.mark.long
 def test_after_warmup_sessions_compile_nothing(home):
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(home / "cache"), "PYTHONPATH": str(home)}
     done = subprocess.run(

@@ -6,19 +6,9 @@ import onnxruntime as ort
 import psutil
 import pytest
 from backends import quiet
-from cases import (
-    COL2IM,
-    GRID_SAMPLE,
-    OPENVINO,
-    VOLUMES,
-    assert_close,
-    finished,
-    is_representative,
-    long_unless,
-    model,
-    reference,
-)
+from cases import COL2IM, GRID_SAMPLE, OPENVINO, VOLUMES, assert_close, finished, model, reference
 from onnx import TensorProto, helper
+from selection import is_representative, long_unless
 
 import onnx_ops
 from onnx_ops import dtypes

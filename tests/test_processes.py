@@ -80,6 +80,7 @@ def finished(process):
     return out
 
 
+@pytest.mark.long
 def test_threads_that_make_sessions_at_once(tmp_path):
     """Of both backends, from an empty cache, so that all of them compile, and then run them."""
     script = """

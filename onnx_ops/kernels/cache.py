@@ -27,6 +27,7 @@ from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 
 from ..files import staged_file
+from .jit import stamp, stamps
 
 try:
     import fcntl
@@ -52,7 +53,10 @@ def directory():
 
 @functools.cache
 def source(module):
-    """The text of a module's file, also from within a zip file. Raises OSError where there is none."""
+    """The text of a module's file, also from within a zip file.
+
+    Raises OSError where there is none, or where it isn't what this process runs.
+    """
     spec = importlib.util.find_spec(module)
     loader = spec and spec.loader
     if hasattr(loader, "get_source"):
@@ -61,6 +65,8 @@ def source(module):
         text = Path(spec.origin).read_text() if spec and spec.origin else None
     if text is None:
         raise OSError(f"the module {module} has no source file")
+    if module in stamps and stamp(stamps[module][0]) != stamps[module]:
+        raise OSError(f"the module {module} has been edited since it was imported")
     return text
 
 
