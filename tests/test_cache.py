@@ -265,7 +265,7 @@ def test_slow_compilation_is_told(monkeypatch, caplog):
     monkeypatch.setattr(entry, "PATIENCE", 0.0)
     monkeypatch.setattr(CFunc, "_compile_uncached", lambda self: time.sleep(0.5))
     monkeypatch.setattr(CFunc, "compile", lambda self: self._compile_uncached())
-    make = lambda: entry.Callback(slow, ((types.int64,), types.int64), None)
+    make = lambda: entry.Callback(slow, ((types.int64,), types.int64), cache.NotKept(OSError("a test")))
     make()
     assert [r.getMessage() for r in caplog.records] == ["onnx_ops: compiling slow (once; not kept)"]
     token = entry.expected.set(True)

@@ -15,6 +15,7 @@ from test_processes import HERE, PATIENCE, SETUP
 
 import onnx_ops
 from onnx_ops.kernels import entry
+from onnx_ops.kernels.cache import NotKept
 from onnx_ops.runtime import native
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there, no process can be sent a SIGINT of its own")
@@ -165,7 +166,7 @@ def test_what_the_compiler_s_own_callbacks_drop(ending, monkeypatch):
     monkeypatch.setattr(CFunc, "compile", lambda self: self._compile_uncached())
     before = sys.unraisablehook
     with pytest.raises(ending):
-        entry.Callback(lambda x: x, ((types.int64,), types.int64), None)
+        entry.Callback(lambda x: x, ((types.int64,), types.int64), NotKept(OSError("a test")))
     assert sys.unraisablehook is before
 
 
@@ -176,4 +177,4 @@ def test_a_kernel_that_was_interrupted_does_not_run():
     status = compute(None, None)
     message = C.cast(native._api.raw("GetErrorMessage", status), C.c_char_p).value
     native._api.raw("ReleaseStatus", status)
-    assert message == b"onnx_ops: its session was interrupted when it was made"
+    assert message == b"onnx_ops: its session was not made to run"

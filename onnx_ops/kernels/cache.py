@@ -13,7 +13,7 @@ import os
 import pickle
 import re
 import sys
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import llvmlite
@@ -21,6 +21,7 @@ import numba
 import numpy as np
 import platformdirs
 from numba import config
+from numba.core.caching import NullCache
 from numba.core.compiler import CompileResult
 from numba.core.registry import cpu_target
 from numba.core.runtime import rtsys
@@ -117,7 +118,12 @@ def digest(modules, *details):
 
 
 class Kept:
-    """The file of one compiled function, in the form that Numba calls a cache."""
+    """The file of one compiled function, in the form that Numba calls a cache.
+
+    obstacle  why it can't be written, or None
+    """
+
+    obstacle = None
 
     def __init__(self, name, key):
         self.path = directory() / f"{name}-{key}.code"
@@ -128,7 +134,7 @@ class Kept:
     def exclusive(self):
         """While this lasts, other processes wait that would compile the same, where the system lets them."""
         with ExitStack() as stack:
-            if fcntl and not self.path.exists():
+            if fcntl and not os.path.exists(self.path):
                 lock = self.path.with_suffix(".lock")
                 with suppress(OSError):
                     self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -159,10 +165,36 @@ class Kept:
             with staged_file(self.path) as place:
                 place.write_bytes(hashlib.sha256(content).digest() + content)
         except OSError as error:
-            not_kept(str(error))
+            self.obstacle = reason(error)
+            not_kept(error)
+
+    def missing(self):
+        """Why the next process will not find the compiled function, or None: it will."""
+        return self.obstacle or (None if os.path.exists(self.path) else f"{self.path.name} is gone")
+
+
+class NotKept(NullCache):
+    """What stands in for `Kept` where the obstacle is known before there is anything to keep."""
+
+    path, exclusive = None, nullcontext
+
+    def __init__(self, obstacle):
+        self.obstacle = reason(obstacle)
+
+    def missing(self):
+        return self.obstacle
+
+
+def reason(error):
+    """What kept a file from being written, without the name of the file, of which each function has one."""
+    return error.strerror or str(error)
+
+
+def not_kept(error):
+    """Say so, once: it is no error, but the next process will compile again."""
+    _tell_not_kept(reason(error))
 
 
 @functools.cache
-def not_kept(reason):
-    """Say so, once: it is no error, but the next process will compile again."""
+def _tell_not_kept(reason):
     log.warning("onnx_ops: compiled code is not kept in %s for the next process: %s", directory(), reason)

@@ -9,20 +9,19 @@ import os
 import re
 import sys
 import threading
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
 
 import numba
 import numpy as np
 from numba import config, types
-from numba.core.caching import NullCache
 from numba.core.ccallback import CFunc
 from numba.extending import lower_builtin, register_jitable, type_callable
 
 from ..errors import OpError, refuse
 from ..locks import COMPILATION
 from . import elements_numba, vectors_numba  # noqa: F401  for their overloads
-from .cache import Kept, digest, not_kept
+from .cache import Kept, NotKept, digest, not_kept
 from .call import OUTPUT, call_dtype
 from .jit import BOUNDSCHECK, FLAGS, marked
 from .memory import array_at, give_back, shapes, take_first, tensors
@@ -99,15 +98,14 @@ class Callback(CFunc):
 
     def __init__(self, function, signature, kept):
         super().__init__(function, signature, {}, dict(FLAGS))
-        self._cache = kept or NullCache()
-        with COMPILATION, kept.exclusive() if kept else nullcontext():
+        self._cache = self.kept = kept
+        with COMPILATION, kept.exclusive():
             tell_numba()
             with heeding_interrupts():
                 self.compile()
 
     def _compile_uncached(self):
-        where = getattr(self._cache, "path", None)
-        kept = f"kept in {where.parent}" if where else "not kept"
+        kept = f"to be kept in {self.kept.path.parent}" if self.kept.path else "not kept"
         told = threading.Timer(PATIENCE, log.warning, ["onnx_ops: compiling %s (once; %s)", self.__name__, kept])
         told.daemon = True
         if not expected.get():
@@ -132,8 +130,8 @@ def callback(restype, argtypes, name, module, *details):
         try:
             kept = Kept(name + "-checked" * bool(config.BOUNDSCHECK), digest([module], name, details))
         except OSError as error:
-            not_kept(str(error))
-            kept = None
+            not_kept(error)
+            kept = NotKept(error)
         return Callback(function, (argtypes, restype), kept)
 
     return wrap

@@ -17,6 +17,7 @@ import math
 import os
 import sys
 import threading
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,6 +41,7 @@ _custom_ops: dict = {}  # address of an OrtCustomOp -> (operator, signature)
 _unknown_dimensions = itertools.count()
 log = logging.getLogger("onnx_ops")
 _wanted = threading.local()  # the domains that the next registration on this thread is for
+_survey = threading.local()  # what sessions that are made on this thread would compile, while that is asked
 
 
 def immortal(thing):
@@ -292,6 +294,19 @@ def libc_address(name):
     return C.cast(getattr(libc(), name), POINTER).value
 
 
+@contextmanager
+def survey():
+    """While this lasts, sessions that this thread makes compile nothing, and can't run their nodes of ours.
+
+    Yields the list to which each of these nodes adds (its operator, parameters, {type variable: element type}).
+    """
+    _survey.needed = []
+    try:
+        yield _survey.needed
+    finally:
+        del _survey.needed
+
+
 @behind_trampoline(POINTER, POINTER, C.POINTER(POINTER))
 def create_kernel(op, info, out):
     """CreateKernelV2: everything that can be checked, resolved and compiled before the first run."""
@@ -306,6 +321,9 @@ def create_kernel(op, info, out):
             inputs = [known_input(i, info, k) for k, i in enumerate(operator.inputs)]
             shape = check_early(operator, Record(parameters[0]), inputs)
             operator.allows(Record(parameters[0]), signature)
+            if (needed := getattr(_survey, "needed", None)) is not None:
+                needed.append((operator, parameters, signature))
+                return None
             plan, tile = map(immortal, compiled(operator, parameters, signature))
             result = constant_result(operator, parameters, signature, inputs, shape) if tile else None
         state = np.zeros(1, STATE)

@@ -61,7 +61,7 @@ EXPORT void *infer(const void *op, void *context) {
 }
 
 EXPORT void *compute(const void *state, void *context) {
-    return state ? python.compute(state, context) : failure("onnx_ops: its session was interrupted when it was made");
+    return state ? python.compute(state, context) : failure("onnx_ops: its session was not made to run");
 }
 
 EXPORT void *slow(const void *state, void *context, long long needed) {
