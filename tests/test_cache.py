@@ -244,18 +244,6 @@ def refused(operator, parameters, signature):
         return True
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((["Conv"],), r"operators = 'Conv': must be among Col2Im, GridSample"),
-        ((None, ["float8"]), r"dtypes = 'float8': must be among float32"),
-    ],
-)
-def test_warmup_refuses_what_it_does_not_know(arguments, message):
-    with pytest.raises(onnx_ops.OpError, match=message):
-        onnx_ops.warmup(*arguments)
-
-
 def slow(x):
     return x
 

@@ -11,6 +11,7 @@ import pytest
 from backends import quiet
 from numba import types
 from numba.core.ccallback import CFunc
+from selection import long_unless
 from test_processes import HERE, PATIENCE, SETUP
 
 import onnx_ops
@@ -91,6 +92,26 @@ def test_ctrl_c_while_a_kernel_compiles(work, tmp_path):
     assert "ignored" not in err
 
 
+def test_ctrl_c_during_a_warmup_of_several_processes(tmp_path):
+    """They end with it, say nothing, and leave no halves of files."""
+    script = """
+import psutil
+from onnx_ops.runtime import warmup
+warmup.WORKER = "import time; time.sleep(0.5); " + warmup.WORKER
+def show(name, index, total):
+    if index == 1:  # each of the two has got its first
+        print("compiling", flush=True)
+try:
+    warmup.warmup(["Col2Im"], jobs=2, progress=show)
+except KeyboardInterrupt:
+    print(psutil.Process().children())
+"""
+    out, err, code = signalled(script, "compiling", 1.5, NUMBA_CACHE_DIR=str(tmp_path))
+    assert (out, err, code) == ("[]\n", "", 0)
+    assert {f.suffix for f in tmp_path.rglob("*") if f.is_file()} <= {".code"}
+    assert not list(tmp_path.rglob(".onnx_ops-*"))
+
+
 def test_after_ctrl_c_the_process_can_go_on(tmp_path):
     """It compiles what was interrupted, and Ctrl-C does what it did before."""
     script = """
@@ -109,7 +130,7 @@ print("done")
     assert (out, err, code) == ("interrupted\ndone\n", "", 0)
 
 
-@pytest.mark.parametrize("work", WORKS)
+@pytest.mark.parametrize("work", [long_unless(work in ("plain session", "function"), work) for work in WORKS])
 def test_an_exit_while_a_kernel_compiles(work, tmp_path):
     """As servers leave upon SIGTERM: with the status that they state."""
     script = f"signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); serve(lambda: {WORKS[work]})"
