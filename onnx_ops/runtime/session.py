@@ -11,6 +11,7 @@ import onnxruntime as ort
 from ..errors import OpError
 from ..operators import OPERATORS
 from . import native
+from .attributes import warn_of_unknown
 from .model import imported_domains
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ def register(
     backend  "native", or "extensions" for models that `onnx_ops.lower` has made
 
     With neither model nor domains: all but com.microsoft, since as a custom domain that one breaks models that don't
-    import it. Registering the same options again adds what is missing. Raises OpError.
+    import it. Registering the same options again adds what is missing. Attributes of the model that its operators don't
+    have are a warning in the log ("onnx_ops"). Raises OpError.
     """
     if backend not in BACKENDS:
         raise OpError("backend", repr(backend), f"must be one of {', '.join(BACKENDS)}", "onnx_ops")
@@ -63,6 +65,8 @@ def register(
         domains = None if imported is None else known & imported
     if domains is None or domains:
         native.register(options, domains or native.default_domains())
+        if model is not None:
+            warn_of_unknown(model)
     return options
 
 
@@ -95,7 +99,8 @@ class InferenceSession(ort.InferenceSession):
     """An onnxruntime.InferenceSession in which this package's operators run; the same arguments.
 
     backend="native" runs the model as it is; backend="extensions" lowers it first (see `onnx_ops.lower`). Operators get
-    registered on `sess_options`, if given. What an operator refuses is raised as OpError.
+    registered on `sess_options`, if given. What an operator refuses is raised as OpError, of attributes that it doesn't
+    have the native backend warns in the log ("onnx_ops").
     """
 
     def __init__(
