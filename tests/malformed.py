@@ -148,7 +148,10 @@ AT_RUN = [
         r"shape of data = .*: axis 1 must be divisible by the product of kernel_size, 9",
         data=(1, 8, 9),
     ),
-    openvino("data_unbatched_block_count", r"shape of data = .*: axis 2 must be the number of blocks, 9", data=(9, 8)),
+    openvino(
+        "data_unbatched_rows", r"shape of data = \[8, 9\]: axis 0 must be divisible by .* kernel_size, 9", data=(8, 9)
+    ),
+    openvino("data_unbatched_blocks", r"shape of data = \[9, 8\]: axis 1 must be the number of blocks, 9", data=(9, 8)),
     openvino("size_of_3_axes", r"output_size = \[5, 5, 5\]: .* are for image axes: 2", size=(5,) * 3, kernel=(3,) * 3),
     openvino("size_of_1_axis", r"output_size = \[5\]: .* are for image axes: 2", size=(5,), kernel=(3,)),
     openvino("size_zero", r"output_size = \[0, 5\]: must lie in", size=(0, 5)),

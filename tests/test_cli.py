@@ -754,6 +754,26 @@ def test_lower_changes_no_weights(target, dtype, tmp_path, monkeypatch):
     assert max(len(after[n]) for n in new if n.endswith(".onnx")) < 3000
 
 
+def test_lower_through_a_link(tmp_path):
+    """The model and its data are written where the link leads."""
+    source = weighed_down(tmp_path / "in")
+    for folder in ("links", "real"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "real" / "model.onnx").touch()
+    (tmp_path / "links" / "model.onnx").symlink_to(tmp_path / "real" / "model.onnx")
+    call("lower", source, tmp_path / "links" / "model.onnx")
+    assert contents(tmp_path / "links").keys() == {"model.onnx"}
+    expected = result(source, "float32")
+    np.testing.assert_array_equal(result(tmp_path / "real" / "model.onnx", "float32", backend="extensions"), expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_extensions_session_of_a_model_whose_sizes_are_in_other_files(dtype, tmp_path):
+    """Without them onnx can't tell which values have 16 bits and must be cast."""
+    source = weighed_down(tmp_path, dtype=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+    np.testing.assert_array_equal(result(source, dtype, backend="extensions"), result(source, dtype))
+
+
 def test_warmup(monkeypatch):
     asked = []
 

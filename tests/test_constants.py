@@ -6,19 +6,9 @@ import onnxruntime as ort
 import psutil
 import pytest
 from backends import quiet
-from cases import (
-    COL2IM,
-    GRID_SAMPLE,
-    OPENVINO,
-    VOLUMES,
-    assert_close,
-    finished,
-    is_representative,
-    long_unless,
-    model,
-    reference,
-)
+from cases import COL2IM, GRID_SAMPLE, OPENVINO, VOLUMES, assert_close, finished, model, reference
 from onnx import TensorProto, helper
+from selection import is_representative, long_unless
 
 import onnx_ops
 from onnx_ops import dtypes
@@ -147,6 +137,19 @@ def test_no_memory_for_the_result(monkeypatch):
     monkeypatch.setattr(native, "run", fail)
     proto, expected = constant(COL2IM[1])
     assert_close(only_output(onnx_ops.InferenceSession(proto.SerializeToString(), quiet())), expected, "float32")
+
+
+def test_no_room_beside_the_state_of_the_kernel(monkeypatch):
+    sizes, allocate = [], native.allocate
+
+    def scarce(size):
+        sizes.append(size)
+        return None if len(sizes) == 1 else allocate(size)
+
+    monkeypatch.setattr(native, "allocate", scarce)
+    proto, expected = constant(COL2IM[1])
+    assert_close(only_output(onnx_ops.InferenceSession(proto.SerializeToString(), quiet())), expected, "float32")
+    assert sizes[0] == sizes[1] + 4 * expected.size
 
 
 def test_results_are_freed_with_their_kernels():

@@ -68,6 +68,7 @@ def test_bfloat16():
     assert_same(narrow, floats().astype(ml_dtypes.bfloat16), ml_dtypes.bfloat16)
 
 
+@pytest.mark.long
 def test_a_cpu_without_the_instructions(tmp_path):
     """Numba made to compile for one gives the same result."""
     case = COL2IM[1]

@@ -172,7 +172,7 @@ HOSTILE = [
     Hostile("opset_huge", BILINEAR, opset("com.microsoft", HUGE)),
     Hostile("opset_past_32_bits", BILINEAR, opset("com.microsoft", 2**63 - 1), extensions=None),
     Hostile("opset_of_onnx_negative", OVERLAPPING, opset("", -1), extensions=None),
-    Hostile("opset_of_onnx_without_col2im", OVERLAPPING, opset("", 17), extensions=None),
+    Hostile("opset_of_onnx_without_col2im", OVERLAPPING, opset("", 16), extensions=None),
     Hostile("opset_of_onnx_huge", OVERLAPPING, opset("", HUGE)),
     Hostile("opset_of_openvino_0", TWO_AXES, opset("org.openvinotoolkit", 0), extensions=None),
     Hostile("opset_of_openvino_huge", TWO_AXES, opset("org.openvinotoolkit", HUGE)),

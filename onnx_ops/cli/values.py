@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 
 from .. import dtypes
+from ..runtime.external_data import is_small
 from ..runtime.nodes import subgraphs
 from ..schemas import dimensions
 from .common import NAMES
@@ -60,11 +61,6 @@ def constant(name, tensor, directory):
         with suppress(Exception):  # a file that isn't there, of which the session tells
             described.value = onnx.numpy_helper.to_array(tensor, directory)
     return described
-
-
-def is_small(tensor):
-    """Whether a tensor may be the sizes that a node is given."""
-    return len(tensor.dims) <= 1 and np.prod(tensor.dims, dtype=int) <= 64
 
 
 def constant_of(node, directory):

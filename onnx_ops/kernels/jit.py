@@ -26,9 +26,23 @@ INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 marked: list = []  # (function, flags) of those that Numba has not been told of yet
 
 
+# {module: stamp of its file when it was imported}: a file that is edited later is not what this process runs.
+stamps: dict = {}
+
+
+def stamp(path):
+    """The path, and when the file there was last changed; None if it isn't one, as within a zip file."""
+    try:
+        return path, os.stat(path).st_mtime_ns
+    except OSError:
+        return path, None
+
+
 def jitable(function=None, **flags):
     """Mark a plain function as one that compiled code may call."""
     if function is None:
         return functools.partial(jitable, **flags)
+    if function.__module__ not in stamps:
+        stamps[function.__module__] = stamp(function.__code__.co_filename)
     marked.append((function, FLAGS | INNER | flags))
     return function

@@ -91,7 +91,8 @@ def _config_entry(options, key):
 
 def op_error(error):
     """The OpError whose text an exception of ONNX Runtime carries, or None."""
-    found = _OP_ERROR.search(str(error))
+    # ONNX Runtime puts the node's name, which may look like anything, before the message.
+    found = _OP_ERROR.search(str(error).rpartition("Status Message: ")[2])
     return found and OpError(*found.group("argument", "value", "rule", "operator"))
 
 
@@ -139,17 +140,20 @@ class InferenceSession(ort.InferenceSession):
         """The lowered model's bytes. Its external data stay where they are."""
         import onnx
 
+        from .external_data import refer, with_sizes
         from .lowering import lower_for_session
 
         if isinstance(path_or_bytes, bytes):
             model = onnx.ModelProto.FromString(path_or_bytes)
         else:
             # ONNX Runtime 1.20 doesn't find the external data of a model that it gets as bytes.
-            model = onnx.load(path_or_bytes, load_external_data=ort.__version__.startswith("1.20."))
+            old = ort.__version__.startswith("1.20.")
+            model = onnx.load(path_or_bytes) if old else with_sizes(path_or_bytes)
             directory = os.path.dirname(os.path.abspath(path_or_bytes))
             if _config_entry(options, EXTERNAL_DATA) != directory:
                 options.add_session_config_entry(EXTERNAL_DATA, directory)
         lowered, self._run_input = lower_for_session(model)
+        refer(lowered)
         return lowered.SerializeToString()
 
     def get_inputs(self):
