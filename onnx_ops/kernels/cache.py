@@ -87,12 +87,19 @@ def spec_of(module):
         return None
 
 
+def import_statements(text):
+    """The nodes of the import statements in a source."""
+    try:
+        return [ast.parse(textwrap.dedent(statement)).body[0] for statement in _IMPORT.findall(text)]
+    except SyntaxError:  # a line of a text begins like one
+        return [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
 @functools.cache
 def imported(module):
     """The modules that a module imports anywhere in its source, other than those of Python and installed packages."""
     package, found = spec_of(module).parent, set()
-    for statement in map(textwrap.dedent, _IMPORT.findall(source(module))):
-        (node,) = ast.parse(statement).body
+    for node in import_statements(source(module)):
         if isinstance(node, ast.Import):
             found.update(name.name for name in node.names)
             continue
