@@ -149,7 +149,7 @@ IMPORTS = {
     "in brackets": "from followed import (  # a bracket )\n    third,\n    second as one,\n)",
     "continued": "from followed \\\n    import third",
     "in a function": "def f():\n    from .third import NUMBER",
-    "beside a text": '''"""A text that goes\nfrom one line to another, and says:\nimport nothing."""\nimport followed.third''',
+    "beside a text": '"""It goes\nfrom here to there:\nimport nothing."""\nimport followed.third',
     "of another package": "from other_package import third",
     "this package": "from onnx_ops.kernels.coordinates import pad_index",
 }
