@@ -25,7 +25,7 @@ def staged(directory):
             if place.parent != directory.resolve():  # a link leads there, maybe to a disk where no renaming reaches
                 file = shutil.copyfile(file, stack.enter_context(_temporary_folder(place.parent)) / place.name)
             moves.append((file, place))
-        _permit(folder, [file for file, _ in moves])
+        _permit(folder, moves)
         for file, place in moves:
             os.replace(file, place)
 
@@ -44,7 +44,7 @@ def replaceable(path):
     path = Path(path)
     if path.exists() and not (path.is_file() and os.access(path, os.W_OK)):
         raise OSError(f"output file = {path}: must be an ordinary file that may be written, or not there yet")
-    return path.resolve()
+    return Path(os.path.realpath(path))
 
 
 @contextmanager
@@ -53,9 +53,9 @@ def _temporary_folder(beside):
         yield Path(folder)
 
 
-def _permit(folder, files):
-    """Give files the permissions of any new one: some writers keep theirs to the user."""
+def _permit(folder, moves):
+    """Give files the permissions of those that they replace, or of any new one; some writers grant too few."""
     new = folder / ".new"
     new.touch()
-    for file in files:
-        shutil.copymode(new, file)
+    for file, place in moves:
+        shutil.copymode(place if place.exists() else new, file)

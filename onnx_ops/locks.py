@@ -5,6 +5,7 @@ They are listed in the order in which a thread that holds one may take others.
 
 import os
 import threading
+from _thread import interrupt_main, start_new_thread
 
 REGISTRATION = threading.RLock()  # ONNX Runtime's table, and what has been handed to it
 COMPILATION = threading.RLock()  # what has been compiled
@@ -15,8 +16,14 @@ _ALL = EXPORT, REGISTRATION, COMPILATION, RUNS, POOL
 
 
 def _take():
+    """Wait for all of them; an interrupt meanwhile comes again after the fork, which nothing can prevent here."""
     for lock in _ALL:
-        lock.acquire()
+        taken = False
+        while not taken:
+            try:
+                taken = lock.acquire()
+            except BaseException:
+                _interrupted.append(True)
 
 
 def _release():
@@ -24,5 +31,13 @@ def _release():
         lock.release()
 
 
+def _release_in_parent():
+    _release()
+    if _interrupted:
+        _interrupted.clear()
+        start_new_thread(interrupt_main, ())  # after this hook, whose exceptions are lost
+
+
+_interrupted: list = []
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_take, after_in_parent=_release, after_in_child=_release)
+    os.register_at_fork(before=_take, after_in_parent=_release_in_parent, after_in_child=_release)

@@ -3,6 +3,7 @@
 import gc
 import logging
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -131,6 +132,15 @@ def test_names_of_nodes_that_look_like_messages(name):
     for backend in ("native", "extensions"):
         error = refusal(lambda b=backend: onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend=b))
         assert (error.operator, error.value) == (f"com.microsoft.GridSample (node {name!r})", "'area'")
+
+
+def test_a_node_that_is_called_like_a_message():
+    """ONNX Runtime puts the name of a node that fails before what it has to say."""
+    bad = next(b for b in AT_RUN if b.op_type == "Col2Im" and not b.domain)
+    proto = onnx.ModelProto.FromString(unshaped(bad))
+    proto.graph.node[0].name = "Col2Im: x = 1: y"
+    session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet())
+    assert re.match(f"Col2Im: {bad.message}", str(refusal(lambda: run(session, bad.inputs))))
 
 
 @pytest.mark.parametrize("quotes", ["'", '"', "'\"", "\\'"])

@@ -29,6 +29,7 @@ from onnx_ops.cli import compare, data, gallery
 from onnx_ops.cli.app import app
 from onnx_ops.cli.bench import summed
 from onnx_ops.cli.common import print_json
+from onnx_ops.cli.inspect import shape, shortened
 
 MODELS = Path(__file__).parent.parent / "models"
 PATCH_FOLD = MODELS / "exported" / "patch_fold"
@@ -117,8 +118,8 @@ def node(path, exit_code=0):
     ("case", "dtype", "dims", "builtin"),
     [
         (COL2IM[1], "float32", "fixed", "runs it"),
-        (COL2IM[1], "float64", "fixed", "refuses it: Could not find an implementation"),
-        (COL2IM[1], "float64", "none", "refuses it: Could not find an implementation"),
+        (COL2IM[1], "float64", "fixed", "refuses it: no kernel for float64 input"),
+        (COL2IM[1], "float64", "none", "refuses it: no kernel for float64 input"),
         (GRID_SAMPLE[0], "float32", "symbolic", "runs it"),
         (GRID_SAMPLE[0], "float32", "none", "makes a session of it; not run: shapes are unknown"),
         (GRID_SAMPLE[0], "float32", "fixed", "runs it"),
@@ -136,7 +137,68 @@ def test_inspect_asks_the_builtin_kernel(case, dtype, dims, builtin, tmp_path):
     assert found["problems"] == []
     text = call("inspect", tmp_path / "model.onnx")
     assert "onnx_ops runs 1 of 1" in text
-    assert found["inputs"][0]["shape"] is None or data.dimensions(found["inputs"][0]["shape"]) in text
+    assert shape(found["inputs"][0]) in text
+
+
+@pytest.mark.parametrize(
+    ("types", "lacking"),
+    [
+        (("float32", "float64"), "refuses it: no kernel for float64 Grid"),
+        (("float64", "float32"), "refuses it: no kernel for float64 X"),
+        (("int32", "float64"), "refuses it: no kernel for int32 X and float64 Grid"),
+    ],
+)
+def test_inspect_names_the_types_that_onnxruntime_lacks(types, lacking, tmp_path):
+    inputs = [value.astype(kind) for value, kind in zip(GRID_SAMPLE[0].inputs("float32"), types, strict=True)]
+    assert node(saved(model("", "GridSample", inputs, {"mode": "nearest"}), tmp_path))["builtin"] == lacking
+    assert lacking in call("inspect", tmp_path / "model.onnx")
+
+
+def network_of_long_names(directory):
+    """As PyTorch writes them: every node of a network in a tree of modules."""
+    names = [f"/backbone/stages.{k}/blocks.0/attention/sampler/GridSample" for k in range(3)]
+    values = [f"{name}_output_0" for name in names]
+    x, grid = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [f"{n}_batch_dimension", *d]) for n, d in
+               (("X", [3, 8, 8]), ("Grid", [8, 8, 2])))  # fmt: skip
+    nodes = [
+        helper.make_node("GridSample", [before, "Grid"], [after], name=name, mode="linear")
+        for name, before, after in zip(names, ["X", *values], values, strict=False)
+    ]
+    output = helper.make_tensor_value_info(values[-1], TensorProto.FLOAT, None)
+    return saved(finished(helper.make_graph(nodes, "g", [x, grid], [output])), directory), names
+
+
+def test_inspect_shows_one_line_for_each_node(tmp_path):
+    path, _ = network_of_long_names(tmp_path)
+    lines = call("inspect", path).splitlines()
+    assert sum("GridSample" in line for line in lines) == 3
+    assert all(re.search(r"float32 \[X_batch_d…,3,8,8\] \[.*,8,8,2\]", line) for line in lines if "GridSample" in line)
+    assert max(map(len, lines)) <= 120
+
+
+def test_inspect_shows_details_on_request(tmp_path):
+    path, names = network_of_long_names(tmp_path)
+    assert "mode = linear" not in call("inspect", path)
+    text = call("inspect", path, "--details")
+    for name in names:
+        assert f"\n{name}\n" in text
+    assert text.count("mode = linear") == 3
+    assert f"input      {names[0]}_output_0 float32 [X_batch_dimension, 3, 8, 8]" in text
+    assert "alone      ONNX Runtime runs it" in text
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        (["short", "", f"/model/{'a' * 50}/GridSample"], ["short", "", f"…{'a' * 13}/GridSample"]),
+        ([f"/{'a' * 50}/{k}" for k in range(2)], [f"…{'a' * 22}/{k}" for k in range(2)]),
+        ([f"/layer.{k}/{'a' * 50}" for k in range(2)], [f"…layer.{k}/{'a' * 15}…" for k in range(2)]),
+        ([f"/{k}/{'a' * 50}/{l}" for k in range(2) for l in range(2)], None),
+        ([f"/layer/{'a' * 50}"] * 2, None),
+    ],
+)
+def test_names_in_the_table_are_told_apart(names, shown):
+    assert shortened(names) == (shown or names)
 
 
 def test_inspect_finds_wrong_results(tmp_path):
@@ -201,6 +263,36 @@ def test_inspect_looks_into_subgraphs_and_functions(tmp_path):
     found = call_json("inspect", saved(proto, tmp_path))["nodes"]
     assert {n["graph"] for n in found} == {"main / choose / then_branch", "main / choose / else_branch"}
     assert [n["builtin"] for n in found] == ["runs it"] * 2
+
+
+@pytest.mark.parametrize(
+    ("domain", "op_type", "hint"),
+    [
+        ("com.microsof", "GridSample", "in the domains ai.onnx, com.microsoft; did you mean com.microsoft?"),
+        ("far.away", "GridSample", "in the domains ai.onnx, com.microsoft"),
+        ("", "GridSampel", "not run by onnx_ops; did you mean GridSample?"),
+        ("mmdeploy", "grid_sampler", "not run by onnx_ops; did you mean GridSample?"),
+        ("", "Col2Imm", "not run by onnx_ops; did you mean Col2Im?"),
+    ],
+)
+def test_inspect_finds_misspelt_operators_and_domains(domain, op_type, hint, tmp_path):
+    proto = model("", "GridSample", GRID_SAMPLE[0].inputs("float32"), {})
+    proto.graph.node[0].op_type, proto.graph.node[0].domain = op_type, domain
+    if domain:
+        proto.opset_import.append(helper.make_opsetid(domain, 1))
+    (problem,) = node(saved(proto, tmp_path), exit_code=1)["problems"]
+    assert problem.endswith(hint)
+    text = call("inspect", tmp_path / "model.onnx", exit_code=1)
+    assert "no session can be made" in text
+    assert "ONNX Runtime alone has run none of them" in text
+
+
+def test_inspect_leaves_other_operators_alone(tmp_path):
+    """One that onnx knows is no misspelt one of ours, however near its name."""
+    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])
+    nodes = [helper.make_node("Im2Col", ["x"], ["y"], domain="own"), helper.make_node("Relu", ["x"], ["z"])]
+    graph = helper.make_graph(nodes, "g", [value], [helper.make_empty_tensor_value_info("z")])
+    assert call_json("inspect", saved(finished(graph, 21, "own"), tmp_path), exit_code=1)["nodes"] == []
 
 
 def test_inspect_a_model_without_these_operators(tmp_path):
@@ -413,6 +505,7 @@ def test_run_compare_tells_differences(tmp_path):
         (["-i", "{folder}/text.npz"], "text.npz can't be read: "),
         (["-i", "input={folder}/sequence.pb"], "sequence.pb holds no tensor"),
         (["--random", "--shape", "input=3,a"], "--shape input=3,a: must be like input=1,3,224,224."),
+        (["--random", "--shape", "inpt=3"], "the model has no input inpt, but input, image_shape, block_shape."),
         (["-i", "block_shape=[3,3]"] * 2, "--input block_shape=[3,3]: block_shape is given already."),
         (["-i", "block_shape=[3,3]", "--random", "--shape", "block_shape=2"], "--input gives block_shape."),
         (["-i", "input={folder}/double.npz"], "a .npz has its own names; leave out input=."),
@@ -455,6 +548,31 @@ def test_errors_are_one_line_and_a_traceback_only_on_request(tmp_path):
     )
     done = CliRunner().invoke(app, ["--traceback", *map(str, words)])
     assert isinstance(done.exception, onnx_ops.OpError)
+
+
+def lookup(directory, shape=(4,)):
+    """A model whose input `index` must lie within a table of 3 rows."""
+    table = onnx.numpy_helper.from_array(np.zeros((3, 2), np.float32), "table")
+    index = helper.make_tensor_value_info("index", TensorProto.INT64, shape)
+    nodes = [helper.make_node("Gather", ["table", "index"], ["y"])]
+    graph = helper.make_graph(nodes, "g", [index], [helper.make_empty_tensor_value_info("y")], [table])
+    return saved(finished(graph), directory)
+
+
+@pytest.mark.parametrize("command", [["bench"], ["run", "--random"]], ids=lambda c: c[0])
+def test_a_failure_on_made_up_inputs_says_so(command, tmp_path):
+    text = call(*command, lookup(tmp_path), exit_code=3)
+    assert "out of data bounds" in text
+    assert "the integers of index were made up, from 0 to 9: give others with --input NAME=FILE" in text
+    call("run", lookup(tmp_path), "-i", "index=[0,1,2,0]")
+
+
+def test_doubts():
+    inputs = {"index": ("int64", [4]), "image": ("float32", [1, None]), "open": ("float32", ["N"])}
+    found, doubts = data.feeds(inputs, ["index=[1,2,3,4]"], ["image=1,5"], random=True)
+    assert found["image"].shape == (1, 5)
+    assert doubts == "open dimensions of open were made 1: state them with --shape NAME=N,C,..."
+    assert data.feeds({"x": ("float16", [3])}, [], random=True)[1] == ""
 
 
 def test_warnings_are_shown_as_before_afterwards():
@@ -634,6 +752,26 @@ def test_lower_changes_no_weights(target, dtype, tmp_path, monkeypatch):
     assert after.keys() == before.keys() | new
     assert {n for n in before if after[n] != before[n]} <= new
     assert max(len(after[n]) for n in new if n.endswith(".onnx")) < 3000
+
+
+def test_lower_through_a_link(tmp_path):
+    """The model and its data are written where the link leads."""
+    source = weighed_down(tmp_path / "in")
+    for folder in ("links", "real"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "real" / "model.onnx").touch()
+    (tmp_path / "links" / "model.onnx").symlink_to(tmp_path / "real" / "model.onnx")
+    call("lower", source, tmp_path / "links" / "model.onnx")
+    assert contents(tmp_path / "links").keys() == {"model.onnx"}
+    expected = result(source, "float32")
+    np.testing.assert_array_equal(result(tmp_path / "real" / "model.onnx", "float32", backend="extensions"), expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_extensions_session_of_a_model_whose_sizes_are_in_other_files(dtype, tmp_path):
+    """Without them onnx can't tell which values have 16 bits and must be cast."""
+    source = weighed_down(tmp_path, dtype=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+    np.testing.assert_array_equal(result(source, dtype, backend="extensions"), result(source, dtype))
 
 
 def test_warmup(monkeypatch):

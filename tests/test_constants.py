@@ -139,6 +139,19 @@ def test_no_memory_for_the_result(monkeypatch):
     assert_close(only_output(onnx_ops.InferenceSession(proto.SerializeToString(), quiet())), expected, "float32")
 
 
+def test_no_room_beside_the_state_of_the_kernel(monkeypatch):
+    sizes, allocate = [], native.allocate
+
+    def scarce(size):
+        sizes.append(size)
+        return None if len(sizes) == 1 else allocate(size)
+
+    monkeypatch.setattr(native, "allocate", scarce)
+    proto, expected = constant(COL2IM[1])
+    assert_close(only_output(onnx_ops.InferenceSession(proto.SerializeToString(), quiet())), expected, "float32")
+    assert sizes[0] == sizes[1] + 4 * expected.size
+
+
 def test_results_are_freed_with_their_kernels():
     """Each session keeps 4 MB; after them, the process is as large as before."""
     sizes = {"image_shape": np.array([1024, 1024]), "block_shape": np.array([1, 1])}

@@ -59,6 +59,12 @@ def test_models_come_after_their_data(tmp_path, monkeypatch):
 
 @pytest.mark.skipif(os.name == "nt", reason="permissions, links and pipes are others there")
 class TestPosix:
+    def test_permissions_stay(self, tmp_path):
+        (tmp_path / "a").touch(0o600)
+        with staged(tmp_path) as folder:
+            (folder / "a").write_text("new")
+        assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o600
+
     def test_permissions_are_those_of_any_new_file(self, tmp_path):
         (tmp_path / "ordinary").touch()
         with staged_file(tmp_path / "a") as path:

@@ -228,6 +228,27 @@ def test_a_cache_that_cannot_be_written(place, tmp_path):
     assert contents(tmp_path).keys() == {tmp_path / "file"}
 
 
+def test_that_nothing_is_kept_is_said_once(tmp_path):
+    """Of many kernels, each of which meets an error with another text, and of one that is defined in a script."""
+    (tmp_path / "cache").touch()
+    script = """
+from numba import types
+from onnx_ops.kernels import entry
+for k in range(3):
+    made = entry.callback(types.int64, (types.int64,), f"probe_{k}", "onnx_ops.kernels.jit")(lambda x: x + 1)
+def function(x):
+    return x
+for owner in (function, "__main__"):
+    entry.callback(types.int64, (types.int64,), "probe", owner)(lambda x: x + 1)
+"""
+    setup = NOT_KEPT.partition("one_kernel()")[0]
+    said = finished(started(setup + script + "print(*lines, sep='\\n')", NUMBA_CACHE_DIR=str(tmp_path / "cache")))
+    kept = [line for line in said.splitlines() if "compiling" not in line]
+    assert [line.rpartition(": ")[2] for line in kept] == [
+        "Not a directory", "the module __main__ has no source file"
+    ], said  # fmt: skip
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc and capset are Linux's")
 def test_a_cache_that_can_only_be_read(one_kernels_cache, tmp_path):
     """It is used, and nothing is said."""
@@ -340,6 +361,47 @@ def test_fork_while_another_thread_compiles(work, tmp_path):
     process = started(script, NUMBA_CACHE_DIR=str(tmp_path))
     out, err = process.communicate(timeout=PATIENCE)
     assert out == "0\n", err[-3000:]
+
+
+INTERRUPTED_FORK = """
+import signal, time, warnings
+from onnx_ops import locks
+warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads around
+held = threading.Event()
+def hold():
+    with locks.COMPILATION:
+        held.set()
+        time.sleep(1)
+threading.Thread(target=hold).start()
+held.wait()
+threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+def free(lock):
+    taken = lock.acquire(timeout=5)
+    if taken:
+        lock.release()
+    return taken
+def all_free():
+    answers = []
+    thread = threading.Thread(target=lambda: answers.extend(map(free, locks._ALL)))
+    thread.start()
+    thread.join()
+    return answers == [True] * 5
+child = None
+try:
+    child = os.fork()
+    if not child:
+        os._exit(0 if all_free() else 1)
+    time.sleep(1)
+    print("not interrupted")
+except KeyboardInterrupt:
+    print("interrupted", child is not None and os.waitpid(child, 0)[1], all_free())
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_an_interrupt_while_a_fork_waits():
+    """It comes after the fork; parent and child have all locks free."""
+    assert finished(started(INTERRUPTED_FORK)) == "interrupted 0 True\n"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")

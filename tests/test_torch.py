@@ -4,6 +4,8 @@ import inspect
 import io
 import itertools
 import os
+import subprocess
+import sys
 import threading
 import warnings
 from pathlib import Path
@@ -114,11 +116,59 @@ def test_export_as_com_microsoft(settings, dynamo, opset, kernels_made):
     check(proto, model, model.inputs(), "com.microsoft.GridSample", kernels_made)
 
 
-@pytest.mark.parametrize("dynamo", [True, False], ids=["dynamo", "torchscript"])
-def test_export_refuses_volumes(dynamo):
-    model = Sample(SETTINGS[0])
-    with pytest.raises(Exception, match="must have rank 4"):
-        exported(export, model, model.inputs(3), dynamo=dynamo, opset_version=18)
+class ImageAndVolume(torch.nn.Module):
+    def forward(self, image, grid, volume, volume_grid):
+        sample = torch.nn.functional.grid_sample
+        return sample(image, grid, align_corners=False), sample(volume, volume_grid, align_corners=True)
+
+    @staticmethod
+    def inputs():
+        return *Sample.inputs(), *Sample.inputs(3)
+
+
+@pytest.mark.parametrize(("dynamo", "opset"), [(True, 18), (True, 20), (False, 20)])
+def test_export_leaves_volumes_to_pytorch(dynamo, opset, kernels_made):
+    """What com.microsoft lacks becomes what PyTorch alone makes of it, and the rest of the network ours."""
+    model = ImageAndVolume()
+    proto, alone = (
+        exported(function, model, model.inputs(), dynamo=dynamo, opset_version=opset)
+        for function in (export, torch.onnx.export)
+    )
+    assert [n.domain for n in proto.graph.node] == ["com.microsoft", ""]
+    assert proto.graph.node[1].attribute == alone.graph.node[1].attribute
+    session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet())
+    assert kernels_made == ["com.microsoft.GridSample", "GridSample"]
+    feeds = {i.name: v.numpy() for i, v in zip(session.get_inputs(), model.inputs(), strict=True)}
+    for output, expected in zip(session.run(None, feeds), model(*model.inputs()), strict=True):
+        np.testing.assert_allclose(output, expected.numpy(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("opset", [11, 18])
+def test_export_of_volumes_that_pytorch_refuses(opset):
+    """TorchScript knows volumes from opset 20 on. Before that the error is PyTorch's, the same with and without us."""
+    model, errors = ImageAndVolume(), []
+    for function in (export, torch.onnx.export):
+        with pytest.raises(torch.onnx.errors.OnnxExporterError) as caught:
+            exported(function, model, model.inputs(), dynamo=False, opset_version=opset)
+        errors.append((type(caught.value), str(caught.value)))
+    assert errors[0] == errors[1]
+
+
+def test_export_in_a_fresh_process_knows_what_pytorch_has():
+    """PyTorch fills its table for TorchScript only when its own exporter first runs."""
+    code = """
+import io, warnings
+import onnx, torch
+from test_torch import ImageAndVolume
+from onnx_ops.export import export
+warnings.simplefilter("ignore")
+model, file = ImageAndVolume(), io.BytesIO()
+export(model.eval(), model.inputs(), file, dynamo=False, opset_version=20, verbose=False)
+print([n.domain for n in onnx.load_from_string(file.getvalue()).graph.node])
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "['com.microsoft', '']\n"
 
 
 def test_export_leaves_pytorch_as_it_was():
@@ -144,12 +194,22 @@ def registered():
 def test_export_gives_back_what_others_have_registered(fails, registered):
     model = Sample(SETTINGS[0])
     if fails:
-        with pytest.raises(Exception, match="must have rank 4"):
-            exported(export, model, model.inputs(3), dynamo=False, opset_version=18)
+        model.settings = {**model.settings, "mode": "unheard of"}
+        with pytest.raises(ValueError, match="unheard of"):
+            exported(export, model, model.inputs(), dynamo=False, opset_version=18)
+        model = Sample(SETTINGS[0])
     else:
         exported(export, model, model.inputs(), dynamo=False, opset_version=18)
     settings = {"dynamo": False, "opset_version": 18, "custom_opsets": {"their.domain": 1}}
     proto = exported(torch.onnx.export, model, model.inputs(), **settings)
+    assert [(n.domain, n.op_type) for n in proto.graph.node] == [("their.domain", "Sample")]
+
+
+def test_export_of_a_volume_for_which_others_have_registered(registered):
+    """What com.microsoft lacks is theirs, as without us."""
+    model = Sample(SETTINGS[0])
+    settings = {"dynamo": False, "opset_version": 18, "custom_opsets": {"their.domain": 1}}
+    proto = exported(export, model, model.inputs(3), **settings)
     assert [(n.domain, n.op_type) for n in proto.graph.node] == [("their.domain", "Sample")]
 
 

@@ -11,4 +11,6 @@ def main():
         if error.name not in ("click", "rich", "PIL"):
             raise
         sys.exit(f'Error: the command line needs {error.name}: pip install "onnx-ops[cli]"')
+    except KeyboardInterrupt:
+        sys.exit(130)
     app(prog_name="onnx-ops")

@@ -1,6 +1,8 @@
 """The commands together, and what becomes of their errors."""
 
+import logging
 import warnings
+from contextlib import contextmanager
 
 import click
 
@@ -8,6 +10,7 @@ from .. import __version__
 from .bench import bench
 from .common import reason
 from .demo import demo
+from .endings import Failure, endings
 from .inspect import inspect
 from .list import list_operators
 from .lower import lower
@@ -16,22 +19,58 @@ from .validate import validate
 from .warmup import warmup
 
 
-class Failure(click.ClickException):
-    exit_code = 3
-
-
 class Application(click.Group):
+    def main(self, *args, **kwargs):
+        with endings():  # of click's own messages
+            return super().main(*args, **kwargs)
+
+    def make_context(self, *args, **kwargs):
+        with endings():  # of --help and --version
+            return super().make_context(*args, **kwargs)
+
     def invoke(self, ctx):
-        with warnings.catch_warnings():
-            warnings.showwarning = lambda message, *_: click.echo(f"Warning: {message}", err=True)
-            try:
-                return super().invoke(ctx)
-            except (click.ClickException, click.exceptions.Exit, click.Abort):
-                raise
-            except Exception as error:
-                if ctx.params["traceback"]:
-                    raise
-                raise Failure(reason(error)) from error
+        with shown_warnings(), failures(ctx.params["traceback"]), endings():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def failures(with_traceback):
+    """Let an error end the command with its reason, unless its traceback is asked for."""
+    try:
+        yield
+    except (click.ClickException, click.exceptions.Exit, click.Abort):
+        raise
+    except Exception as error:
+        if with_traceback:
+            raise
+        raise Failure(reason(error)) from error
+
+
+@contextmanager
+def shown_warnings():
+    """Show warnings, and what the log of this package says, as lines on stderr, each one once."""
+    log, handler = logging.getLogger("onnx_ops"), Lines()
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_: handler.show(str(message))
+        log.addHandler(handler)
+        try:
+            yield
+        finally:
+            log.removeHandler(handler)
+
+
+class Lines(logging.Handler):
+    def __init__(self):
+        super().__init__(logging.WARNING)
+        self.shown = set()
+
+    def emit(self, record):
+        self.show(record.getMessage().removeprefix("onnx_ops: "))
+
+    def show(self, text):
+        if text not in self.shown:
+            self.shown.add(text)
+            click.echo(f"Warning: {text}", err=True)
 
 
 @click.group(cls=Application, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -48,10 +87,12 @@ def app(traceback):
 
     \b
     Exit codes:
-      0  done, and all is well
-      1  done, and the answer is no: a test failed, results differ, a node or the model will fail
-      2  the command line is wrong, or a file that it names
-      3  it could not be done; the reason is the last line
+      0    done, and all is well
+      1    done, and the answer is no: a test failed, results differ, a node or the model will fail
+      2    the command line is wrong, or a file that it names
+      3    it could not be done; the reason is the last line
+      130  interrupted, by Ctrl-C
+      141  the reader of the output has closed the pipe
     """
 
 

@@ -1,7 +1,9 @@
 """One node of a model: what is wrong with it, and what ONNX Runtime's own kernel makes of it."""
 
-import difflib
+import re
 from contextlib import suppress
+from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import onnx
@@ -16,15 +18,8 @@ from .compare import difference
 from .routes import Route
 
 STAND_IN = 2  # for a dimension that the model leaves open
+NO_KERNEL = re.compile("Could not find an implementation|Failed to find kernel")  # for these types, or this version
 LARGEST = 2**24  # elements of an input that are made up to try a node
-
-
-def misspelt(operator, attributes):
-    known = [a.name for a in operator.attributes]
-    for name in attributes.keys() - set(known):
-        near = difflib.get_close_matches(name, known, 1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-        yield f"attribute {name} is unknown and will be ignored; {hint}"
 
 
 def check(operator, attributes, inputs):
@@ -94,11 +89,11 @@ def sample(pairs, seen):
     ]
 
 
-def builtin(model, node, inputs, arrays):
+def builtin(model, node, operator, inputs, arrays):
     """What ONNX Runtime's own kernel makes of the node alone: "runs it", or why not. Run only if there are arrays."""
-    alone = node_alone(model, node, inputs)
-    if alone is None:
+    if not all(v.type for v in inputs):
         return "not tried: types are unknown"
+    alone = node_alone(model, node, inputs)
     try:
         route = Route(alone, "builtin")
         if arrays is None:
@@ -106,7 +101,8 @@ def builtin(model, node, inputs, arrays):
         feeds = dict(zip(route.inputs, arrays, strict=True))
         got = route.run(feeds)
     except Exception as error:
-        return f"refuses it: {reason(error)}"
+        types = lacking(model, node, operator, inputs) if NO_KERNEL.search(str(error)) else ""
+        return f"refuses it: {f'no kernel for {types}' if types else reason(error)}"
     try:
         own = Route(alone).run(feeds)
     except Exception as error:
@@ -115,9 +111,24 @@ def builtin(model, node, inputs, arrays):
     return "runs it" if apart.ok else f"runs it, wrong: {apart.problem or f'off by {apart.largest:.2g}'}"
 
 
+def lacking(model, node, operator, inputs):
+    """For which types of its inputs ONNX Runtime has no kernel, as "float64 Grid"; "" if the types aren't the cause.
+
+    Found by trying: the fewest inputs that would have to be float32.
+    """
+    declared = dict(zip(operator.inputs, inputs, strict=False))
+    others = sorted({i.type for i, v in declared.items() if not i.values and v.type != "float32"})
+    for count in range(1, len(others) + 1):
+        for changed in combinations(others, count):
+            replaced = [replace(v, type="float32") if i.type in changed else v for i, v in declared.items()]
+            with suppress(Exception):
+                Route(node_alone(model, node, replaced), "builtin")
+                return " and ".join(f"{v.type} {i.name}" for i, v in declared.items() if i.type in changed)
+    return ""
+
+
 def node_alone(model, node, inputs):
-    if not all(v.type for v in inputs):
-        return None
+    """A model of this node, whose inputs it takes, as bytes."""
     described = [
         helper.make_tensor_value_info(f"input_{k}", dtypes.TABLE[v.type].onnx, v.shape) for k, v in enumerate(inputs)
     ]

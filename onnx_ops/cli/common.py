@@ -36,9 +36,15 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON i
 threads_option = click.option("--threads", type=click.IntRange(1), help="Threads per session.  [default: all cores]")
 
 
+class Screen(Console):
+    def on_broken_pipe(self):
+        """Leave the error that is being handled to endings.py. Rich would end the process with 1."""
+        raise
+
+
 def console(stderr=False):
-    made = Console(stderr=stderr, highlight=False)
-    return made if made.is_terminal else Console(stderr=stderr, highlight=False, width=WIDTH)
+    made = Screen(stderr=stderr, highlight=False)
+    return made if made.is_terminal else Screen(stderr=stderr, highlight=False, width=WIDTH)
 
 
 def progress():

@@ -54,7 +54,7 @@ def read_pb(path):
 
 
 def feeds(inputs, given, shapes=(), seed=0, random=False):
-    """{input: array} for a model's `inputs` (see Route) from the command line's words."""
+    """({input: array} for a model's `inputs` (see Route) from the command line's words, what `doubts` says of them)."""
     found = {}
     for text in given:
         more = given_by(text, inputs)
@@ -64,9 +64,9 @@ def feeds(inputs, given, shapes=(), seed=0, random=False):
     for name, array in found.items():
         if (wanted := inputs[name][0]) and dtypes.name_of(array) != wanted:
             raise click.UsageError(f"input {name} is {dtypes.name_of(array)}, the model wants {wanted}.")
-    missing = inputs.keys() - found.keys()
+    missing = [n for n in inputs if n not in found]
     if missing and not random:
-        shown = ", ".join(f"{n} ({inputs[n][0]} {dimensions(inputs[n][1])})" for n in inputs if n in missing)
+        shown = ", ".join(f"{n} ({inputs[n][0]} {dimensions(inputs[n][1])})" for n in missing)
         raise click.UsageError(f"no --input for {shown}. --random makes them up.")
     sizes = dict(_shape(text, inputs) for text in shapes)
     if useless := sizes.keys() & found.keys():
@@ -74,8 +74,36 @@ def feeds(inputs, given, shapes=(), seed=0, random=False):
             f"--shape is for inputs that are made up, and --input gives {', '.join(sorted(useless))}."
         )
     rng = np.random.default_rng(seed)
-    found |= {n: random_array(rng, n, *inputs[n], sizes.get(n)) for n in inputs if n in missing}
-    return {n: found[n] for n in inputs}
+    found |= {n: random_array(rng, n, *inputs[n], sizes.get(n)) for n in missing}
+    return {n: found[n] for n in inputs}, doubts({n: inputs[n] for n in missing}, sizes)
+
+
+def doubts(made_up, sizes):
+    """Which inputs that were made up a model may not stand, and how to give others; "" if there are none.
+
+    Those are integers, which may be indices or sizes, and shapes that neither the model nor `sizes` states.
+    """
+    integers = [n for n, (element_type, _) in made_up.items() if element_type not in dtypes.FLOATS]
+    opened = [n for n, (_, dims) in made_up.items() if n not in sizes and not all(isinstance(d, int) for d in dims)]
+    told = []
+    if integers:
+        told.append(
+            f"the integers of {', '.join(integers)} were made up, from 0 to 9: give others with --input NAME=FILE"
+        )
+    if opened:
+        told.append(f"open dimensions of {', '.join(opened)} were made 1: state them with --shape NAME=N,C,...")
+    return "; ".join(told)
+
+
+@contextmanager
+def doubted(doubts):
+    """Let an error of a run say what it may be due to."""
+    try:
+        yield
+    except Exception as error:
+        if not doubts:
+            raise
+        raise RuntimeError(f"{reason(error)}; {doubts}") from error
 
 
 def given_by(text, inputs):
@@ -91,16 +119,21 @@ def given_by(text, inputs):
         raise click.UsageError(f"--input {text}: which one? The model has the inputs {', '.join(inputs)}.")
     else:
         found = {name: read(value, *inputs[name]) if name in inputs else None}
-    if unknown := found.keys() - inputs.keys():
-        raise click.UsageError(f"the model has no input {', '.join(sorted(unknown))}, but {', '.join(inputs)}.")
+    check_names(found, inputs)
     return found
 
 
 def _shape(text, inputs):
     name, _, sizes = text.partition("=")
-    if name not in inputs or not re.fullmatch(r"\d+(,\d+)*", sizes):
+    if not re.fullmatch(r"\d+(,\d+)*", sizes):
         raise click.UsageError(f"--shape {text}: must be like {next(iter(inputs), 'x')}=1,3,224,224.")
+    check_names([name], inputs)
     return name, [int(n) for n in sizes.split(",")]
+
+
+def check_names(names, inputs):
+    if unknown := set(names) - inputs.keys():
+        raise click.UsageError(f"the model has no input {', '.join(sorted(unknown))}, but {', '.join(inputs)}.")
 
 
 def read(value, element_type, dims):

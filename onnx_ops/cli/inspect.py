@@ -1,6 +1,10 @@
 """`onnx-ops inspect`: what this package makes of a model, and what is wrong with it."""
 
+import difflib
+import logging
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from itertools import groupby
 
 import click
 import onnx
@@ -8,15 +12,19 @@ import onnx.inliner
 from onnx import helper
 
 from ..operators import OPERATORS
+from ..runtime.attributes import WARNING, unknown
 from ..runtime.lowering import DOMAIN
 from ..runtime.model import imported_domains
 from ..runtime.nodes import declared
 from ..schemas import register_schemas
 from . import data
-from .check import builtin, check, misspelt
+from .check import builtin, check
 from .common import ORT_FORMAT, json_option, model_argument, print_json, reason, say, steps, table
 from .routes import Route
-from .values import relevant
+from .values import intended, relevant
+
+# Characters in the table, where a node shall have one line: of its name, of a dimension's, and of what refuses it.
+NAME_WIDTH, DIMENSION_WIDTH, ALONE_WIDTH = 24, 10, 50
 
 
 @dataclass
@@ -34,28 +42,46 @@ class Finding:
 
 @click.command()
 @model_argument
+@click.option("--details", is_flag=True, help="Also show each node's full name, its attributes and all of its inputs.")
 @json_option
-def inspect(model, as_json):
+def inspect(model, details, as_json):
     """Which nodes of a model this package runs, and which of them ONNX Runtime alone can't.
 
     Subgraphs are looked into, local functions written out where they are called. Each node is tried alone on ONNX
     Runtime's own kernel, on made-up data as far as the model tells the shapes, and the results are compared. Also said
-    is what will fail or be ignored: misspelt attributes (ONNX Runtime checks none of custom operators'), values that
-    are refused, shapes that can't fit; and why no session of the whole model can be made, if so.
+    is what will fail or be ignored: operators, domains and attributes that seem misspelt, values that are refused,
+    shapes that can't fit; and why no session of the whole model can be made, if so.
 
     \b
     Examples:
       onnx-ops inspect model.onnx
+      onnx-ops inspect model.onnx --details
       onnx-ops inspect model.onnx --json
     """
-    findings = [] if model.suffix == ORT_FORMAT else examine(model)
-    obstacle = find_obstacle(model)
+    with without_warnings_of_attributes():
+        findings = [] if model.suffix == ORT_FORMAT else examine(model)
+        obstacle = find_obstacle(model)
     if as_json:
         print_json({"model": str(model), "session": obstacle, "nodes": [asdict(f) for f in findings]})
     else:
-        show(model, findings, obstacle)
+        show(model, findings, obstacle, details)
     if obstacle or any(f.problems for f in findings):
         raise click.exceptions.Exit(1)
+
+
+@contextmanager
+def without_warnings_of_attributes():
+    """Keep from the log what is among the problems."""
+
+    def is_other(record):
+        return record.msg != WARNING
+
+    log = logging.getLogger("onnx_ops")
+    log.addFilter(is_other)
+    try:
+        yield
+    finally:
+        log.removeFilter(is_other)
 
 
 def find_obstacle(model):
@@ -94,8 +120,7 @@ def finding(model, imports, node, inputs, path):
     title = operator.title if operator else f"{node.domain}.{node.op_type}".removeprefix(".")
     made = Finding(node.name or ", ".join(node.output), title, path, attributes, shown)
     if operator is None:
-        domains = ", ".join(o.domain or "ai.onnx" for o in OPERATORS if o.name == node.op_type)
-        made.problems.append(f"not run by onnx_ops, which has {node.op_type} in the domains {domains}")
+        made.problems.append(refusal(node))
         return made
     version = imports.get(operator.domain)
     if version is None:
@@ -103,10 +128,10 @@ def finding(model, imports, node, inputs, path):
     elif version < operator.versions[0]:
         domain = operator.domain or "ai.onnx"
         made.problems.append(f"{domain} has it from version {operator.versions[0]} on, the model imports {version}")
-    made.problems += misspelt(operator, attributes)
+    made.problems += unknown(operator, attributes)
     refused, sample = check(operator, {a.name: given.get(a.name) for a in operator.attributes}, inputs)
     made.problems += refused
-    made.builtin = builtin(model, node, inputs, None if made.problems else sample)
+    made.builtin = builtin(model, node, operator, inputs, None if made.problems else sample)
     return made
 
 
@@ -117,25 +142,84 @@ def plain(value):
     return value if isinstance(value, int | float | str) else list(value) if hasattr(value, "__iter__") else str(value)
 
 
-def show(model, findings, obstacle):
-    rows = [
-        (
-            f.node,
-            f.operator + (f"\nin {f.graph}" if f.graph != "main" else ""),
-            "\n".join(f"{n} = {v}" for n, v in f.attributes.items()),
-            "\n".join(f"{v['name']} {v['type'] or '?'} {data.dimensions(v['shape'] or ['...'])}" for v in f.inputs),
-            f.builtin,
-        )
-        for f in findings
-    ]
-    if rows:
-        table(str(model), ("node", "operator", "attributes", "inputs", "ONNX Runtime alone"), rows)
+def refusal(node):
+    """What to say of a node that is none of the declared operators, but has nearly their name or another domain."""
+    name = intended(node)
+    if node.op_type != name:
+        return f"not run by onnx_ops; did you mean {name}?"
+    domains = [o.domain or "ai.onnx" for o in OPERATORS if o.name == name]
+    near = difflib.get_close_matches(node.domain, domains, 1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return f"not run by onnx_ops, which has {name} in the domains {', '.join(domains)}{hint}"
+
+
+def show(model, findings, obstacle, details):
+    if findings:
+        names = shortened([f.node for f in findings])
+        rows = [(n, f.operator, tensors(f), alone(f)) for n, f in zip(names, findings, strict=True)]
+        table(str(model), ("node", "operator", "tensors", "ONNX Runtime alone"), rows)
+    for f in findings if details else ():
+        show_details(f)
     for f in findings:
         for problem in f.problems:
             say(f"{f.node}: {problem}", "bold red")
     if obstacle and not any(problem in obstacle for f in findings for problem in f.problems):
         say(f"no session can be made: {obstacle}", "bold red")
     say(summary(findings, obstacle) if findings else f"{model}: {without_findings(model, obstacle)}.")
+
+
+def show_details(finding):
+    rows = [("operator", finding.operator), ("graph", finding.graph)]
+    rows += [("attribute", f"{name} = {value}") for name, value in finding.attributes.items()]
+    rows += [
+        ("input", f"{v['name']} {v['type'] or '?'} {data.dimensions(v['shape'] or ['...'])}") for v in finding.inputs
+    ]
+    rows += [("alone", f"ONNX Runtime {finding.builtin}")] if finding.builtin else []
+    say(finding.node, "bold")
+    for kind, text in rows:
+        say(f"  {kind:<9}  {text}")
+    say("")
+
+
+def shortened(names):
+    """Names for one line each: of the long ones the end, or where they begin to differ if that tells more apart.
+
+    Those that would still look alike stay long.
+    """
+    first = next((k for k, letters in enumerate(zip(*names, strict=False)) if len(set(letters)) > 1), 0)
+    common = names[0].rfind("/", 0, first) + 1
+    ends = [part(n, len(n) - NAME_WIDTH) for n in names]
+    middles = [part(n, min(common, len(n) - NAME_WIDTH)) for n in names]
+    short = max(ends, middles, key=lambda found: len(set(found)))
+    return [s if short.count(s) == 1 else n for s, n in zip(short, names, strict=True)]
+
+
+def part(name, begin):
+    """The part of a name that the table has room for, from position `begin` on."""
+    begin = max(begin, 0)
+    return "…" * (begin > 0) + cut(name[begin:], NAME_WIDTH)
+
+
+def cut(text, width):
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def tensors(finding):
+    """The types and shapes of what a node computes on, without its lists of sizes: float32 [1,3,8,9] [1,5,6,2]"""
+    operator = next((o for o in OPERATORS if o.title == finding.operator), None)
+    shown = [v for k, v in enumerate(finding.inputs) if operator is None or k in operator.tensors]
+    groups = groupby(shown, key=lambda v: v["type"] or "?")
+    return ", ".join(f"{kind} {' '.join(map(shape, values))}" for kind, values in groups)
+
+
+def shape(described):
+    """[N,3,?], or [...] if not even the rank is known."""
+    dims = ["..."] if described["shape"] is None else described["shape"]
+    return f"[{','.join('?' if d is None else cut(str(d), DIMENSION_WIDTH) for d in dims)}]"
+
+
+def alone(finding):
+    return cut(finding.builtin or "not tried", ALONE_WIDTH)
 
 
 def summary(findings, obstacle):
@@ -145,9 +229,15 @@ def summary(findings, obstacle):
     if obstacle:
         own = f"{ran} of {count} nodes have no problem of their own"
     helped = sum(f.builtin.startswith(("refuses", "runs it, wrong")) for f in findings)
-    alone = f"refuses {helped} of them or gets them wrong" if helped else "would run them, too"
-    untried = "" if all(f.builtin.startswith(("refuses", "runs")) for f in findings) else ", as far as it was tried"
-    return f"{own}; ONNX Runtime alone {alone}{untried}"
+    tried = sum(f.builtin.startswith(("refuses", "runs")) for f in findings)
+    alone = (
+        f"refuses {helped} of them or gets them wrong"
+        if helped
+        else "would run them, too"
+        if tried
+        else "has run none of them"
+    )
+    return f"{own}; ONNX Runtime alone {alone}{', as far as it was tried' if 0 < tried < count else ''}"
 
 
 def without_findings(model, obstacle):

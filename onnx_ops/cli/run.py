@@ -41,8 +41,9 @@ def run(model, given, output, random, shapes, seed, backend, compare, tolerance,
       onnx-ops run model.onnx --random --shape x=1,3,224,224 --json
     """
     opened, opening = timed(Route, model, backend, threads)
-    feeds = data.feeds(opened.inputs, given, shapes, seed, random)
-    outputs, running = timed(opened.run, feeds)
+    feeds, doubts = data.feeds(opened.inputs, given, shapes, seed, random)
+    with data.doubted(doubts):
+        outputs, running = timed(opened.run, feeds)
     report = {
         "model": str(model),
         "backend": backend,

@@ -1,5 +1,6 @@
 """What a model tells of the inputs of its nodes."""
 
+import difflib
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -7,10 +8,12 @@ import numpy as np
 import onnx
 
 from .. import dtypes
+from ..runtime.external_data import is_small
 from ..runtime.nodes import subgraphs
 from ..schemas import dimensions
 from .common import NAMES
 
+LIKENESS = 0.8  # of a misspelt name to the right one, as difflib measures it
 ELEMENT_TYPES = {t.onnx: name for name, t in dtypes.TABLE.items()}
 
 
@@ -25,7 +28,7 @@ class Value:
 
 
 def relevant(graph, outer, path, directory):
-    """(node, its inputs as Values, name of its graph) of a graph and its subgraphs."""
+    """(node, its inputs as Values, name of its graph) of the `intended` nodes in a graph and its subgraphs."""
     values = dict(outer)
     for v in (*graph.input, *graph.value_info, *graph.output):
         values[v.name] = Value(v.name, ELEMENT_TYPES.get(v.type.tensor_type.elem_type), dimensions(v.type))
@@ -34,10 +37,21 @@ def relevant(graph, outer, path, directory):
     for node in graph.node:
         if node.op_type == "Constant" and node.output and (made := constant_of(node, directory)):
             values[node.output[0]] = made
-        if node.op_type in NAMES:
+        if intended(node):
             yield node, [values.get(name, Value(name)) for name in node.input], path
         for inner in subgraphs(node):
             yield from relevant(inner, values, f"{path} / {node.name or node.op_type} / {inner.name}", directory)
+
+
+def intended(node):
+    """The name of the declared operator that a node has or, being unknown to onnx, seems to have misspelt, or None."""
+    if node.op_type in NAMES:
+        return node.op_type
+    if onnx.defs.has(node.op_type, domain="" if node.domain == "ai.onnx" else node.domain):
+        return None
+    by_small_letters = {name.lower(): name for name in NAMES}
+    near = difflib.get_close_matches(node.op_type.lower(), by_small_letters, 1, LIKENESS)
+    return by_small_letters[near[0]] if near else None
 
 
 def constant(name, tensor, directory):
@@ -47,11 +61,6 @@ def constant(name, tensor, directory):
         with suppress(Exception):  # a file that isn't there, of which the session tells
             described.value = onnx.numpy_helper.to_array(tensor, directory)
     return described
-
-
-def is_small(tensor):
-    """Whether a tensor may be the sizes that a node is given."""
-    return len(tensor.dims) <= 1 and np.prod(tensor.dims, dtype=int) <= 64
 
 
 def constant_of(node, directory):

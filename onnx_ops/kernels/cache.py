@@ -1,10 +1,11 @@
 """Compiled code on disk, so that only the first process compiles it.
 
 A file's name holds a digest of all that its code was made from: the sources of the function's module and of every
-module of this package that it imports, directly or not; whatever else the compiler was told; the versions of the
-compiler; the CPU. Nothing stale can be found, and an edit elsewhere loses nothing.
+module that it imports, directly or not, but for installed packages; whatever else the compiler was told; the versions
+of the compiler; the CPU. An edit finds nothing stale, and an edit elsewhere loses nothing.
 """
 
+import ast
 import functools
 import hashlib
 import importlib.util
@@ -13,6 +14,8 @@ import os
 import pickle
 import re
 import sys
+import sysconfig
+import textwrap
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 
@@ -28,7 +31,7 @@ from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 
 from ..files import staged_file
-from .jit import stamp, stamps
+from .jit import BOUNDSCHECK, stamp, stamps
 
 try:
     import fcntl
@@ -39,7 +42,13 @@ ROOT = __name__.split(".", 1)[0]
 MACHINERY = f"{ROOT}.kernels.entry"  # what stands around every function
 TRIED = ((0, 60), (0, 68))
 CHECKSUM = hashlib.sha256().digest_size
-_IMPORT = re.compile(r"^[ \t]*from[ \t]+(\.+)([\w.]*)[ \t]+import[ \t]+(\([^)]*\)|[^#\n]*)", re.MULTILINE)
+_PLACES = sysconfig.get_paths()
+INSTALLED = tuple(_PLACES[kind] + os.sep for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
+# A statement that begins a line: parsing whole files would take longer than loading what has been compiled.
+_IMPORT = re.compile(
+    r"^[ \t]*(?:from[ \t]+[\w.]+[ \t]*import[ \t]*\((?:[^)#]|#.*)*\)|(?:from|import)[ \t]+(?:[^\\\n;#]|\\\n)*)",
+    re.MULTILINE,
+)
 log = logging.getLogger("onnx_ops")
 
 
@@ -58,7 +67,7 @@ def source(module):
 
     Raises OSError where there is none, or where it isn't what this process runs.
     """
-    spec = importlib.util.find_spec(module)
+    spec = spec_of(module)
     loader = spec and spec.loader
     if hasattr(loader, "get_source"):
         text = loader.get_source(module)
@@ -71,27 +80,47 @@ def source(module):
     return text
 
 
+def spec_of(module):
+    """A module's spec; None if there is no such module, or if it is a script."""
+    try:
+        return importlib.util.find_spec(module)
+    except (ModuleNotFoundError, ValueError):
+        return None
+
+
+def import_statements(text):
+    """The nodes of the import statements in a source."""
+    try:
+        return [ast.parse(textwrap.dedent(statement)).body[0] for statement in _IMPORT.findall(text)]
+    except SyntaxError:  # a line of a text begins like one
+        return [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
 @functools.cache
 def imported(module):
-    """The modules of its own package that a module names in relative imports."""
-    package, found = importlib.util.find_spec(module).parent, set()
-    for dots, base, names in _IMPORT.findall(source(module)):
-        base = importlib.util.resolve_name(dots + base, package)
-        for name in re.findall(r"(\w+)(?:\s+as\s+\w+)?", names):
-            found.add(f"{base}.{name}" if _is_module(f"{base}.{name}") else base)
-    return found
+    """The modules that a module imports anywhere in its source, other than those of Python and installed packages."""
+    package, found = spec_of(module).parent, set()
+    for node in import_statements(source(module)):
+        if isinstance(node, ast.Import):
+            found.update(name.name for name in node.names)
+            continue
+        base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+        for name in node.names:
+            found.add(f"{base}.{name.name}" if spec_of(f"{base}.{name.name}") else base)
+    return {name for name in found if is_followed(name, module)}
 
 
-def _is_module(name):
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:  # its parent is no package
-        return False
+def is_followed(name, importer):
+    """Whether a module may be edited, or is of the same package as the one that imports it, or of this one."""
+    if name.partition(".")[0] in (importer.partition(".")[0], ROOT):
+        return True
+    origin = (spec := spec_of(name)) and spec.origin
+    return bool(origin) and os.path.isabs(origin) and not origin.startswith(INSTALLED)
 
 
 @functools.cache
 def sources(module):
-    """{module: its source} of a module and all that it imports, directly or not, of the package itself."""
+    """{module: its source} of a module and all that it imports, directly or not."""
     found, left = {}, [module]
     while left:
         name = left.pop()
@@ -106,13 +135,24 @@ def compiler():
     """What else decides on the code that comes out."""
     codegen = cpu_target.target_context.codegen().magic_tuple()
     versions = numba.__version__, llvmlite.__version__, np.__version__, sys.implementation.cache_tag
-    return codegen, versions, config.OPT, config.LOOP_VECTORIZE, config.SLP_VECTORIZE, config.BOUNDSCHECK
+    flags = config.OPT, config.LOOP_VECTORIZE, config.SLP_VECTORIZE, config.BOUNDSCHECK, BOUNDSCHECK
+    return codegen, versions, flags
 
 
-def digest(modules, *details):
-    """Of the sources of some modules and of what they import, the compiler, and details that have a stable repr."""
+def digest(owner, *details):
+    """Of what compiled code is made from.
+
+    owner    the function that it calls, or a module: the sources of the module, of what this imports and of whatever
+             stands around every function
+    details  what else the code depends on, with a stable repr
+
+    Raises OSError where the sources don't tell.
+    """
+    module = owner if isinstance(owner, str) else owner.__module__
+    if owner is not module and getattr(sys.modules.get(module), owner.__qualname__, None) is not owner:
+        raise OSError(f"{owner.__qualname__} is no global function of the module {module}")
     found = hashlib.sha256(repr((compiler(), details)).encode())
-    for name, text in sorted({k: v for module in (*modules, MACHINERY) for k, v in sources(module).items()}.items()):
+    for name, text in sorted((sources(module) | sources(MACHINERY)).items()):
         found.update(f"{name}\0{text}\0".encode())
     return found.hexdigest()[:16]
 

@@ -118,17 +118,13 @@ class Callback(CFunc):
             told.cancel()
 
 
-def callback(restype, argtypes, name, module, *details):
-    """Decorator: the function as a compiled `Callback`.
-
-    module   where what it calls is defined, or the function itself
-    details  whatever else it closes over, with a stable repr
-    """
+def callback(restype, argtypes, name, owner, *details):
+    """Decorator: the function as a compiled `Callback`; `owner` and `details` are explained in `digest`."""
 
     def wrap(function):
         function.__name__ = function.__qualname__ = name
         try:
-            kept = Kept(name + "-checked" * bool(config.BOUNDSCHECK), digest([module], name, details))
+            kept = Kept(name + "-checked" * bool(config.BOUNDSCHECK), digest(owner, name, details))
         except OSError as error:
             not_kept(error)
             kept = NotKept(error)
@@ -166,7 +162,7 @@ def plan(function, positions, parameters, geometry):
     call = call_dtype(geometry)
     name = _name(function)
 
-    @callback(types.int64, (types.voidptr, types.voidptr), name, function.__module__, positions, parameters, geometry)
+    @callback(types.int64, (types.voidptr, types.voidptr), name, function, positions, parameters, geometry)
     def compiled(parameters_at, call_at):
         c = array_at(call_at, 1, call)[0]
         return function(array_at(parameters_at, 1, parameters)[0], shapes(c, positions), c.geometry)
@@ -185,7 +181,7 @@ def tile(function, storage, positions, geometry):
     kinds = tuple(kinds)
     name = _name(function, *(d.names[0] if d.names else d.name for d in storage))
 
-    @callback(types.void, (types.voidptr, types.intp), name, function.__module__, storage, positions, geometry)
+    @callback(types.void, (types.voidptr, types.intp), name, function, storage, positions, geometry)
     def compiled(call_at, index):
         c = array_at(call_at, 1, call)[0]
         size, out = c.geometry.workspace, array_at(c.data[OUTPUT], c.size[OUTPUT], out_kind)

@@ -83,16 +83,6 @@ def ccall(typing, address, args):
 
 
 @intrinsic
-def pointer(typing, address):
-    """The integer `address` as a pointer."""
-
-    def codegen(context, builder, signature, values):
-        return builder.inttoptr(values[0], cgutils.voidptr_t)
-
-    return types.voidptr(address), codegen
-
-
-@intrinsic
 def address(typing, pointer):
     """The pointer as an integer."""
 

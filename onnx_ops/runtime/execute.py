@@ -6,8 +6,9 @@ It runs the very machine code that sessions run, which is what makes their resul
 
 import functools
 import os
+from _thread import start_new_thread
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor, wait
+from queue import SimpleQueue
 
 import numpy as np
 
@@ -140,60 +141,78 @@ def cpus():
 def spread(tile, tiles, threads):
     """tile(0), ..., tile(tiles - 1), on up to `threads` threads, this one among them.
 
-    Whatever ends the call, such as an interrupt, no tile runs after it.
+    Whatever ends the call, such as an interrupt, tiles that have begun are waited for and no other one begins.
     """
-    left = deque(range(tiles))  # whose methods are atomic, also without the GIL
+    # With the function, so that a helper that comes too late holds on to nothing of the call. All methods of these
+    # queues are atomic, without the GIL too, and no interrupt leaves them locked.
+    left, active, ended, errors = deque((tile, index) for index in range(tiles)), deque(), SimpleQueue(), deque()
 
     def work():
         while left:
             try:
-                index = left.popleft()
+                call, index = left.popleft()
             except IndexError:  # another thread had it
                 return
-            tile(index)
+            call(index)
 
-    helpers = []
+    def help_out():
+        active.append(None)  # before it looks for a tile, and whoever waits looks here after it has removed them
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            active.pop()
+            ended.put(None)
+
     try:
         for _ in range(min(threads, tiles) - 1):
-            helpers.append(pool().submit(work))
+            ask_for_help(help_out)
         work()
     finally:
-        left.clear()
-        join(helpers)
-    for helper in helpers:
-        if not helper.cancelled():
-            helper.result()
+        settle(left, active, ended)
+    if errors:
+        raise errors[0]
 
 
-def join(helpers):
-    """Cancel these futures, or wait until they have ended; interrupts wait, too."""
+def settle(left, active, ended):
+    """Wait until nobody is active, with nothing left to begin; interrupts wait, too."""
     interrupt = None
-    for helper in helpers:
-        while not (helper.cancel() or helper.done()):
-            try:
-                wait([helper])
-            except BaseException as error:
-                interrupt = error
+    while left or active:
+        try:
+            left.clear()
+            while active:
+                ended.get()
+        except BaseException as error:
+            interrupt = error
     if interrupt is not None:
         raise interrupt
 
 
-_pool = None
+# concurrent.futures doesn't fit: an interrupt in `submit` can leave its locks locked.
+_requests: SimpleQueue = SimpleQueue()
+_helpers = 0
 
 
-def pool():
-    """The threads that help callers, as many as there are CPUs."""
-    global _pool
+def ask_for_help(function):
+    """Have one of the threads that help callers, as many as there are CPUs, call a function that raises nothing."""
+    global _helpers
     with POOL:
-        if _pool is None:
-            _pool = ThreadPoolExecutor(len(cpus()), "onnx_ops")
-        return _pool
+        while _helpers < len(cpus()):
+            start_new_thread(_help, (_requests,))
+            _helpers += 1
+    _requests.put(function)
 
 
-def _forget_pool():
-    global _pool
-    _pool = None
+def _help(requests):
+    while True:
+        requests.get()()
+
+
+def _forget_helpers():
+    global _requests, _helpers
+    _requests, _helpers = SimpleQueue(), 0
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_pool)  # a child has none of its parent's threads
+    os.register_at_fork(after_in_child=_forget_helpers)  # a child has none of its parent's threads

@@ -1,13 +1,26 @@
-"""Which domains a model imports, read from the outermost fields of its file: models can be large.
+"""What a model imports, and some of its nodes, read from its file field by field: models can be large.
 
-Wire format and field numbers: Protocol Buffers encoding; onnx.proto, ModelProto and FunctionProto.
+Whatever is not asked for, tensors above all, is skipped. Wire format and field numbers: Protocol Buffers encoding;
+onnx.proto, the messages that the constants name.
 """
 
 import io
 import os
+from dataclasses import dataclass
+
+from .nodes import all_nodes
 
 MODEL_IMPORT, MODEL_FUNCTIONS, FUNCTION_IMPORT, IMPORT_DOMAIN = 8, 25, 9, 1
+NODE_NAME, NODE_OP_TYPE, NODE_ATTRIBUTE, NODE_DOMAIN, ATTRIBUTE_NAME = 3, 4, 5, 7, 1
+LEADS_TO = {  # message: {number of a field: the message in it}, on the way to nodes
+    "model": {7: "graph", MODEL_FUNCTIONS: "function"},
+    "graph": {1: "node"},
+    "function": {7: "node"},
+    "node": {NODE_ATTRIBUTE: "attribute"},
+    "attribute": {6: "graph", 11: "graph"},
+}
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+SMALL = 2**16  # bytes of a node that is read at once; a larger one holds tensors or graphs
 
 
 def imported_domains(model):
@@ -19,42 +32,106 @@ def imported_domains(model):
         found = {i.domain for owner in (model, *model.functions) for i in owner.opset_import}
     else:
         try:
-            with open(model, "rb") if isinstance(model, str | os.PathLike) else io.BytesIO(model) as file:
+            with _opened(model) as file:
                 found = set(_domains(file))
-        except (ValueError, UnicodeDecodeError):
+        except ValueError:
             return None
     return {"" if domain == "ai.onnx" else domain for domain in found}
 
 
-def _domains(file):
-    for number, length in _fields(file):
-        if number == MODEL_IMPORT:
-            yield _domain(file.read(length))
-        elif number == MODEL_FUNCTIONS:
-            function = io.BytesIO(file.read(length))
-            yield from (_domain(function.read(n)) for field, n in _fields(function) if field == FUNCTION_IMPORT)
+@dataclass(frozen=True)
+class Node:
+    """What is read of a node. attributes: their names."""
+
+    domain: str
+    op_type: str
+    name: str
+    attributes: tuple[str, ...]
 
 
-def _domain(opset_import):
-    file = io.BytesIO(opset_import)
-    return next((file.read(n).decode() for number, n in _fields(file) if number == IMPORT_DOMAIN), "")
+def nodes(model, op_types):
+    """The Nodes of these types, wherever they are in a model (path, bytes or ModelProto). ValueError: it is none."""
+    if hasattr(model, "opset_import"):
+        found = (node for owner in (model.graph, *model.functions) for node in all_nodes(owner))
+        return [
+            Node(n.domain, n.op_type, n.name, tuple(a.name for a in n.attribute))
+            for n in found
+            if n.op_type in op_types
+        ]
+    with _opened(model) as file:
+        return list(_nodes(file, "model", _size(file), set(op_types)))
 
 
-def _fields(file):
-    """(number, length) of each field that consists of bytes, with the file at its first byte."""
-    end = file.seek(0, io.SEEK_END)
+def _opened(model):
+    return open(model, "rb") if isinstance(model, str | os.PathLike) else io.BytesIO(model)
+
+
+def _size(file):
+    size = file.seek(0, io.SEEK_END)
     file.seek(0)
+    return size
+
+
+def _domains(file):
+    for number, length in _fields(file, _size(file)):
+        if number == MODEL_IMPORT:
+            yield _text(file, length, IMPORT_DOMAIN)
+        elif number == MODEL_FUNCTIONS:
+            for field, size in _fields(file, length):
+                if field == FUNCTION_IMPORT:
+                    yield _text(file, size, IMPORT_DOMAIN)
+
+
+def _nodes(file, message, length, op_types):
+    """The Nodes of these types in a message."""
+    if message == "node":
+        if length <= SMALL:
+            content = file.read(length)
+            if not any(name.encode() in content for name in op_types):
+                return
+            file = io.BytesIO(content)
+        begin = file.tell()
+        node = _node(file, length)
+        if node.op_type in op_types:
+            yield node
+        file.seek(begin)
+    for number, size in _fields(file, length):
+        if number in LEADS_TO[message]:
+            yield from _nodes(file, LEADS_TO[message][number], size, op_types)
+
+
+def _node(file, length):
+    texts, attributes = dict.fromkeys((NODE_DOMAIN, NODE_OP_TYPE, NODE_NAME), ""), []
+    for number, size in _fields(file, length):
+        if number in texts:
+            texts[number] = file.read(size).decode()
+        elif number == NODE_ATTRIBUTE:
+            attributes.append(_text(file, size, ATTRIBUTE_NAME))
+    return Node(*texts.values(), tuple(attributes))
+
+
+def _text(file, length, number):
+    """The text in the first field of this number of a message; "" if there is none."""
+    return next((file.read(size).decode() for field, size in _fields(file, length) if field == number), "")
+
+
+def _fields(file, length):
+    """Yield (number, length) of each field that consists of bytes, with the file at its first byte.
+
+    The message is of `length` bytes and begins where the file is. Whoever is given a field may move the file.
+    """
+    end = file.tell() + length
     while file.tell() < end:
         tag = _varint(file)
         number, kind = tag >> 3, tag & 7
         if kind == VARINT:
             _varint(file)
         elif kind == BYTES:
-            length = _varint(file)
-            after = file.tell() + length
+            size = _varint(file)
+            after = file.tell() + size
             if after > end:
-                raise ValueError("a field ends past the file's end")
-            yield number, length
+                raise ValueError("a field ends past its message's end")
+            yield number, size
             file.seek(after)
         elif kind in (FIXED64, FIXED32):
             file.seek(8 if kind == FIXED64 else 4, io.SEEK_CUR)

@@ -331,23 +331,33 @@ def create_kernel(op, info, out):
             state[name] = _api.address(name)
         for name in ("malloc", "free"):
             state[name] = libc_address(name)
-        kept = parameters.tobytes() + (b"" if result is None else result.tobytes())
-        memory = allocate(STATE.itemsize + len(kept))
-        if not memory:
-            raise MemoryError("no room for a kernel's state")
         state["slow"], state["plan"] = address("slow"), plan.address
         state["tile"] = tile.address if tile else 0
-        state["parameters"], state["custom_op"], state["inputs"] = memory + STATE.itemsize, op, len(operator.inputs)
+        state["custom_op"], state["inputs"] = op, len(operator.inputs)
         for k, i in enumerate(operator.inputs):
             state["values"][0, k] = dtypes.TABLE[signature[i.type]].numpy.itemsize if i.values else 0
-        if result is not None:
-            state["result"], state["result_bytes"] = memory + STATE.itemsize + parameters.nbytes, result.nbytes
-            state["rank"], state["shape"][0, : result.ndim] = result.ndim, result.shape
-        C.memmove(memory, state.tobytes() + kept, STATE.itemsize + len(kept))
-        out[0] = memory
+        out[0] = laid_out(state, parameters, result)
         return None
     except BaseException as error:
         return failed(error, operator.title)
+
+
+def laid_out(state, parameters, result):
+    """The address of a kernel's state, followed by its parameters and, if there is room, its constant result."""
+    size = state.nbytes + parameters.nbytes
+    memory = allocate(size + result.nbytes) if result is not None else None
+    if memory:
+        state["result"], state["result_bytes"] = memory + size, result.nbytes
+        state["rank"], state["shape"][0, : result.ndim] = result.ndim, result.shape
+        C.memmove(memory + size, result.ctypes.data, result.nbytes)
+    else:
+        memory = allocate(size)
+    if not memory:
+        raise MemoryError("no room for a kernel's state")
+    state["parameters"] = memory + state.nbytes
+    C.memmove(memory, state.ctypes.data, state.nbytes)
+    C.memmove(memory + state.nbytes, parameters.ctypes.data, parameters.nbytes)
+    return memory
 
 
 def constant_result(operator, parameters, signature, inputs, shape):

@@ -1,7 +1,5 @@
 """A model's nodes, those in subgraphs included."""
 
-from onnx import AttributeProto
-
 from ..operators import OPERATORS
 
 _DECLARED = {(operator.domain, operator.name): operator for operator in OPERATORS}
@@ -23,4 +21,4 @@ def all_nodes(owner):
 def subgraphs(node):
     """The graphs among a node's attributes: of If, Loop, Scan."""
     for attribute in node.attribute:
-        yield from [attribute.g] if attribute.type == AttributeProto.GRAPH else attribute.graphs
+        yield from [attribute.g] if attribute.type == attribute.GRAPH else attribute.graphs

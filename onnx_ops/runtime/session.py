@@ -11,6 +11,7 @@ import onnxruntime as ort
 from ..errors import OpError
 from ..operators import OPERATORS
 from . import native, ort_format
+from .attributes import warn_of_unknown
 from .model import imported_domains
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ def register(
     backend  "native", or "extensions" for models that `onnx_ops.lower` has made
 
     With neither model nor domains: all but com.microsoft, since as a custom domain that one breaks models that don't
-    import it. Registering the same options again adds what is missing. Raises OpError.
+    import it. Registering the same options again adds what is missing. Attributes of the model that its operators don't
+    have are a warning in the log ("onnx_ops"). Raises OpError.
     """
     if backend not in BACKENDS:
         raise OpError("backend", repr(backend), f"must be one of {', '.join(BACKENDS)}", "onnx_ops")
@@ -64,6 +66,8 @@ def register(
         domains = None if imported is None else known & imported
     if domains is None or domains:
         native.register(options, domains or native.default_domains())
+        if model is not None:
+            warn_of_unknown(model)
     return options
 
 
@@ -88,7 +92,8 @@ def _config_entry(options, key):
 
 def op_error(error):
     """The OpError whose text an exception of ONNX Runtime carries, or None."""
-    found = _OP_ERROR.search(str(error))
+    # ONNX Runtime puts the node's name, which may look like anything, before the message.
+    found = _OP_ERROR.search(str(error).rpartition("Status Message: ")[2])
     return found and OpError(*found.group("argument", "value", "rule", "operator"))
 
 
@@ -96,7 +101,8 @@ class InferenceSession(ort.InferenceSession):
     """An onnxruntime.InferenceSession in which this package's operators run; the same arguments.
 
     backend="native" runs the model as it is; backend="extensions" lowers it first (see `onnx_ops.lower`). Operators get
-    registered on `sess_options`, if given. What an operator refuses is raised as OpError.
+    registered on `sess_options`, if given. What an operator refuses is raised as OpError, of attributes that it doesn't
+    have the native backend warns in the log ("onnx_ops").
     """
 
     def __init__(
@@ -138,17 +144,20 @@ class InferenceSession(ort.InferenceSession):
             raise OpError("backend", "'extensions'", rule, "onnx_ops")
         import onnx
 
+        from .external_data import refer, with_sizes
         from .lowering import lower_for_session
 
         if isinstance(path_or_bytes, bytes):
             model = onnx.ModelProto.FromString(path_or_bytes)
         else:
             # ONNX Runtime 1.20 doesn't find the external data of a model that it gets as bytes.
-            model = onnx.load(path_or_bytes, load_external_data=ort.__version__.startswith("1.20."))
+            old = ort.__version__.startswith("1.20.")
+            model = onnx.load(path_or_bytes) if old else with_sizes(path_or_bytes)
             directory = os.path.dirname(os.path.abspath(path_or_bytes))
             if _config_entry(options, EXTERNAL_DATA) != directory:
                 options.add_session_config_entry(EXTERNAL_DATA, directory)
         lowered, self._run_input = lower_for_session(model)
+        refer(lowered)
         return lowered.SerializeToString()
 
     def get_inputs(self):

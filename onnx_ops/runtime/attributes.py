@@ -1,0 +1,37 @@
+"""Attributes that a node has and its operator doesn't.
+
+ONNX Runtime tells custom operators only of those that they ask for, so a misspelt one is as good as absent.
+"""
+
+import difflib
+import logging
+from contextlib import suppress
+
+from ..errors import named
+from ..operators import OPERATORS
+from .model import nodes
+from .nodes import declared
+
+WARNING = "onnx_ops: %s: %s"  # the operator with its node, and what `unknown` says
+log = logging.getLogger("onnx_ops")
+
+
+def unknown(operator, names):
+    """Yield a sentence on each of these names of attributes that the operator doesn't have."""
+    known = [a.name for a in operator.attributes]
+    for name in sorted(set(names) - set(known)):
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+        yield f"attribute {name} is unknown and will be ignored; {hint}"
+
+
+def warn_of_unknown(model):
+    """Log a warning for each such attribute of a model (path, bytes or ModelProto).
+
+    Whatever is wrong with the model otherwise is for ONNX Runtime to tell: nothing is raised.
+    """
+    with suppress(Exception):
+        for node in nodes(model, {operator.name for operator in OPERATORS}):
+            operator = declared(node)
+            for sentence in unknown(operator, node.attributes) if operator else ():
+                log.warning(WARNING, named(operator, node.name).title, sentence)

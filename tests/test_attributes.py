@@ -1,0 +1,140 @@
+"""Attributes that an operator doesn't have are told of where the model is known."""
+
+import logging
+import warnings
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from backends import quiet
+from cases import COL2IM, GRID_SAMPLE, finished, model
+from click.testing import CliRunner
+from onnx import TensorProto, helper
+
+import onnx_ops
+from onnx_ops.cli.app import app
+from onnx_ops.runtime.model import SMALL, Node, nodes
+
+MESSAGE = "onnx_ops: GridSample (node 'the_node'): attribute paddingmode is unknown and will be ignored; did you mean "
+NAMES = {"GridSample", "Col2Im"}
+
+
+@pytest.fixture
+def misspelt(tmp_path):
+    """The path of a model with an attribute that ONNX Runtime alone refuses."""
+    proto = model("", "GridSample", GRID_SAMPLE[0].inputs("float32"), {"paddingmode": "border", "align_corners": 1})
+    onnx.save(proto, tmp_path / "model.onnx")
+    with pytest.raises(Exception, match="Unrecognized attribute: paddingmode"):
+        ort.InferenceSession(tmp_path / "model.onnx", quiet(), providers=["CPUExecutionProvider"])
+    return tmp_path / "model.onnx"
+
+
+def sessions(path):
+    yield lambda: onnx_ops.InferenceSession(path, quiet())
+    yield lambda: onnx_ops.InferenceSession(path.read_bytes(), quiet())
+    yield lambda: onnx_ops.register(quiet(), onnx.load(path))
+
+
+@pytest.mark.parametrize("kind", [0, 1, 2], ids=["path", "bytes", "proto"])
+def test_a_session_says_what_it_ignores(kind, misspelt, caplog):
+    with warnings.catch_warnings(record=True) as raised:
+        warnings.simplefilter("always")
+        list(sessions(misspelt))[kind]()
+    assert [(r.name, r.levelno, r.getMessage()) for r in caplog.records] == [
+        ("onnx_ops", logging.WARNING, f"{MESSAGE}padding_mode?")
+    ]
+    assert not raised
+
+
+def test_a_session_has_nothing_to_say_of_what_is_right(caplog):
+    for case in (COL2IM[1], *GRID_SAMPLE[:3]):
+        proto = model(case.domain, case.op_type, case.inputs("float32"), case.attributes)
+        onnx_ops.InferenceSession(proto.SerializeToString(), quiet())
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("command", [["run", "--random"], ["bench", "--repeats", "1"]], ids=lambda c: c[0])
+def test_the_command_line_says_so_once(command, misspelt):
+    done = CliRunner().invoke(app, [*command, str(misspelt), "--json"])
+    assert done.exit_code == 0
+    assert done.stderr == f"Warning: {MESSAGE.removeprefix('onnx_ops: ')}padding_mode?\n"
+
+
+def test_inspect_says_so_among_the_problems(misspelt):
+    done = CliRunner().invoke(app, ["inspect", str(misspelt)])
+    assert done.exit_code == 1
+    assert done.output.count("did you mean padding_mode?") == 1
+
+
+def test_logging_is_as_before_after_a_command(misspelt):
+    log = logging.getLogger("onnx_ops")
+    before = list(log.handlers), list(log.filters)
+    CliRunner().invoke(app, ["inspect", str(misspelt)])
+    assert (log.handlers, log.filters) == before
+
+
+def test_logging_that_fails_fails_no_session(misspelt, monkeypatch):
+    def fail(*args):
+        raise RuntimeError("a filter of the user's")
+
+    monkeypatch.setattr(logging.getLogger("onnx_ops"), "filter", fail)
+    onnx_ops.InferenceSession(misspelt, quiet())
+
+
+def nested():
+    """A model with a node of ours in a branch of a branch, beside a large tensor, and in a local function."""
+    none = helper.make_empty_tensor_value_info
+    heavy = onnx.numpy_helper.from_array(np.zeros(SMALL, np.uint8))
+    inner = helper.make_graph([helper.make_node("Col2Im", [], ["a"], name="inner", stride=[2])], "g", [], [none("a")])
+    choose = helper.make_node("If", ["c"], ["b"], then_branch=inner, else_branch=inner)
+    outer = helper.make_graph([helper.make_node("Constant", [], ["w"], value=heavy), choose], "g", [], [none("b")])
+    light = helper.make_graph([helper.make_node("Relu", ["x"], ["b"])], "g", [], [none("b")])
+    proto = finished(helper.make_graph(
+        [helper.make_node("If", ["c"], ["y"], then_branch=outer, else_branch=light)],
+        "g", [helper.make_tensor_value_info("c", TensorProto.BOOL, [])], [none("y")],
+    ))  # fmt: skip
+    body = [helper.make_node("GridSample", ["x", "x"], ["y"], domain="com.microsoft", Mode="nearest")]
+    proto.functions.append(helper.make_function("own", "F", ["x"], ["y"], body, [helper.make_opsetid("", 18)]))
+    return proto
+
+
+def test_nodes_are_found_wherever_they_are(tmp_path):
+    proto = nested()
+    onnx.save(proto, tmp_path / "model.onnx")
+    expected = [Node("", "Col2Im", "inner", ("stride",))] * 2
+    expected += [Node("com.microsoft", "GridSample", "", ("Mode",))]
+    for given in (proto, proto.SerializeToString(), tmp_path / "model.onnx", str(tmp_path / "model.onnx")):
+        assert nodes(given, NAMES) == expected
+
+
+def test_tensors_are_not_read(tmp_path):
+    """Initializers of 3 GB (of nothing: the file is sparse) before the nodes."""
+    node = helper.make_node("GridSample", ["X", "Grid"], ["y"], name="n", Mode="nearest").SerializeToString()
+    size, path = 3 * 2**30, tmp_path / "large.onnx"
+    graph = bytes([5 << 3 | 2]) + varint(size), bytes([1 << 3 | 2]) + varint(len(node)) + node
+    with open(path, "wb") as file:
+        file.write(bytes([7 << 3 | 2]) + varint(sum(map(len, graph)) + size) + graph[0])
+        file.seek(size, 1)
+        file.write(graph[1])
+    assert nodes(path, NAMES) == [Node("", "GridSample", "n", ("Mode",))]
+
+
+def varint(number):
+    found = [number & 0x7F]
+    while number := number >> 7:
+        found[-1] |= 0x80
+        found.append(number & 0x7F)
+    return bytes(found)
+
+
+def test_no_node_is_made_up_of_damaged_models(caplog):
+    """Whatever is wrong with them, ONNX Runtime tells."""
+    content = nested().SerializeToString()
+    for length in range(0, len(content), 1 + len(content) // 300):
+        with pytest.raises(Exception) as caught:  # noqa: PT011
+            onnx_ops.InferenceSession(content[:length], quiet())
+        assert type(caught.value).__module__.startswith("onnxruntime")
+    assert {r.getMessage().rpartition(";")[0] for r in caplog.records} <= {
+        "onnx_ops: Col2Im (node 'inner'): attribute stride is unknown and will be ignored",
+    }

@@ -1,0 +1,116 @@
+"""How commands end that are interrupted, and whose output can't be written."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import onnx_ops
+from onnx_ops.cli import app, endings
+
+COMMANDS = [["--help"], ["--version"], ["list"], ["list", "--json"], ["inspect", "--help"], ["inspect"]]
+MODEL = Path(__file__).parent.parent / "models" / "exported" / "patch_fold" / "model.onnx"
+FULL = Path("/dev/full")
+
+
+def environment(**more):
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **more}
+
+
+def ended(words, unbuffered, **streams):
+    """(exit code, what a command says on stderr)"""
+    words = [*words, str(MODEL)] if words == ["inspect"] else words
+    command = [sys.executable, "-m", "onnx_ops", *words]
+    streams = {"stderr": subprocess.PIPE, **streams}
+    done = subprocess.run(command, env=environment(PYTHONUNBUFFERED=unbuffered), text=True, check=False, **streams)
+    return done.returncode, done.stderr
+
+
+def closed_pipe():
+    reader, writer = os.pipe()
+    os.close(reader)
+    return os.fdopen(writer, "w")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_a_closed_pipe_ends_quietly(words, unbuffered):
+    with closed_pipe() as pipe:
+        assert ended(words, unbuffered, stdout=pipe) == (141, "")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_output_without_room_is_a_sentence(words, unbuffered):
+    with open(FULL, "w") as full:
+        expected = 3, "Error: the output can't be written: No space left on device\n"
+        assert ended(words, unbuffered, stdout=full) == expected
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full")
+def test_where_not_even_the_error_can_be_said():
+    with open(FULL, "w") as full, closed_pipe() as pipe:
+        assert ended(["list"], "", stdout=full, stderr=full)[0] == 3
+        assert ended(["run", "nothing"], "", stdout=pipe, stderr=pipe)[0] == 141
+
+
+def test_a_broken_pipe_to_another_process_is_an_error(monkeypatch):
+    """As any other: of output it is none."""
+
+    def backends():
+        with closed_pipe() as pipe:
+            print("to a process that has ended", file=pipe, flush=True)
+
+    monkeypatch.setattr("onnx_ops.cli.list.backends", backends)
+    done = CliRunner().invoke(app.app, ["list", "--json"])
+    assert done.exit_code == 3
+    assert "Broken pipe" in done.output
+
+
+def test_an_interrupted_command():
+    """A real Ctrl-C, while the command works."""
+    code = """
+import time
+from onnx_ops.cli import main
+from onnx_ops.cli import list as command
+
+def backends():
+    print("working", flush=True)
+    time.sleep(60)
+
+command.backends = backends
+main()
+"""
+    command = [sys.executable, "-c", code, "list", "--json"]
+    with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"working\n"
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert said == b""
+
+
+def test_an_interrupt_while_the_command_line_is_imported(monkeypatch):
+    class Interrupt:
+        def find_spec(self, name, path=None, target=None):
+            if name == "onnx_ops.cli.app":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "onnx_ops.cli.app")
+    monkeypatch.setattr(sys, "meta_path", [Interrupt(), *sys.meta_path])
+    with pytest.raises(BaseException) as ended:  # a KeyboardInterrupt would end pytest  # noqa: PT011
+        onnx_ops.cli.main()
+    assert (type(ended.value), ended.value.args) == (SystemExit, (130,))
+
+
+def test_exit_codes_are_documented():
+    text = CliRunner().invoke(app.app, ["--help"]).output
+    page = (Path(__file__).parent.parent / "docs" / "command-line.md").read_text()
+    for code in (0, 1, 2, endings.FAILED, endings.INTERRUPTED, endings.CLOSED_PIPE):
+        assert f"\n    {code:<3}  " in text
+        assert f"\n| {code} |" in page
