@@ -5,6 +5,8 @@
 
 import ctypes as C
 
+from ..operator import MAX_INPUTS
+
 API_VERSION = 17  # the table's oldest version that has everything below but NEWER: ONNX Runtime 1.17
 OP_VERSION = 17  # of the struct OrtCustomOp below
 
@@ -68,6 +70,15 @@ class OrtCustomOp(C.Structure):
             "GetEndVersion GetMayInplace ReleaseMayInplace GetAliasMap ReleaseAliasMap"
         ).split()
     ]
+
+
+class CustomOp(OrtCustomOp):
+    """The same with what its callbacks in trampoline.c tell of it."""
+
+    _fields_ = [
+        ("name", C.c_char_p), ("inputs", C.c_size_t), ("types", C.c_int * MAX_INPUTS), ("output", C.c_int),
+        ("first_version", C.c_int),
+    ]  # fmt: skip
 
 
 class Error(Exception):

@@ -180,30 +180,6 @@ def _domain(name):
     return _domains[name]
 
 
-@callback(C.c_int, POINTER, C.c_size_t)
-def required(op, index):
-    """Of inputs and outputs: neither optional nor variadic, and in ordinary memory."""
-    return 0
-
-
-@functools.cache
-def constant(value, restype=C.c_int):
-    """A callback that takes the OrtCustomOp and returns this."""
-    return callback(restype, POINTER)(lambda op: value)
-
-
-@functools.cache
-def text(value):
-    """A callback that takes the OrtCustomOp and returns this string."""
-    return constant(C.cast(immortal(C.c_char_p(value)), POINTER).value, POINTER)
-
-
-@functools.cache
-def choice(values):
-    """A callback that takes the OrtCustomOp and an index and returns the value there."""
-    return callback(C.c_int, POINTER, C.c_size_t)(lambda op, index: values[index])
-
-
 @behind_trampoline(POINTER, POINTER)
 def infer(op, context):
     """InferOutputShapeFn: what is known of the output before any input is there."""
@@ -238,32 +214,43 @@ def set_output_shape(context, element_type, shape):
         _api.raw("ReleaseTensorTypeAndShapeInfo", info)
 
 
+IN_TRAMPOLINE = {  # a function of an OrtCustomOp: its name in trampoline.c
+    "GetName": "name",
+    "GetExecutionProviderType": "provider",
+    "GetInputTypeCount": "input_count",
+    "GetInputType": "input_type",
+    "GetOutputTypeCount": "output_count",
+    "GetOutputType": "output_type",
+    "GetInputCharacteristic": "required",
+    "GetOutputCharacteristic": "required",
+    "GetInputMemoryType": "required",
+    "GetVariadicInputMinArity": "one",
+    "GetVariadicInputHomogeneity": "one",
+    "GetVariadicOutputMinArity": "one",
+    "GetVariadicOutputHomogeneity": "one",
+    "GetStartVersion": "first_version",
+    "GetEndVersion": "last_version",
+    "CreateKernelV2": "create_kernel",
+    "KernelComputeV2": "compute",
+    "InferOutputShapeFn": "infer",
+}
+
+
 def custom_op(operator, signature):
     """The OrtCustomOp for one combination of element types."""
-    made = immortal(
-        abi.OrtCustomOp(
-            version=abi.OP_VERSION,
-            GetName=text(operator.name.encode()),
-            GetExecutionProviderType=text(b"CPUExecutionProvider"),
-            GetInputTypeCount=constant(len(operator.inputs), C.c_size_t),
-            GetInputType=choice(tuple(dtypes.TABLE[signature[i.type]].onnx for i in operator.inputs)),
-            GetOutputTypeCount=constant(1, C.c_size_t),
-            GetOutputType=choice((dtypes.TABLE[signature[operator.output]].onnx,)),
-            GetInputCharacteristic=required,
-            GetOutputCharacteristic=required,
-            GetInputMemoryType=required,
-            GetVariadicInputMinArity=constant(1),
-            GetVariadicInputHomogeneity=constant(1),
-            GetVariadicOutputMinArity=constant(1),
-            GetVariadicOutputHomogeneity=constant(1),
-            GetStartVersion=constant(first_version(operator)),
-            GetEndVersion=constant(2**31 - 1),
-            CreateKernelV2=address("create_kernel"),
-            KernelComputeV2=address("compute"),
-            KernelDestroy=libc_address("free"),
-            InferOutputShapeFn=address("infer"),
-        )
+    types = [dtypes.TABLE[signature[i.type]].onnx for i in operator.inputs]
+    made = abi.CustomOp(
+        version=abi.OP_VERSION,
+        name=operator.name.encode(),
+        inputs=len(types),
+        types=tuple(types),
+        output=dtypes.TABLE[signature[operator.output]].onnx,
+        first_version=first_version(operator),
+        KernelDestroy=libc_address("free"),
     )
+    for field, function in IN_TRAMPOLINE.items():
+        setattr(made, field, address(function))
+    immortal(made)
     _custom_ops[C.addressof(made)] = operator, signature
     return made
 

@@ -12,6 +12,8 @@
 #define EXPORT __attribute__((visibility("default")))
 #define OF_THREAD __thread
 #endif
+#include <limits.h>
+#include <stddef.h>
 #define UNFINISHED ((void *)1)
 typedef void *(*create_status)(int code, const char *message); /* the first function of OrtApi, in every version */
 struct api_base { const create_status *(*get_api)(unsigned version); };
@@ -69,5 +71,24 @@ EXPORT void *slow(const void *state, void *context, long long needed) {
     python.slow(state, context, needed, &status);
     return status == UNFINISHED ? done(status), failure("onnx_ops: interrupted") : status; /* there is no output */
 }
+
+/* An OrtCustomOp, followed by what the functions below tell of it: abi.py, CustomOp. */
+struct custom_op {
+    void *interface[26];
+    const char *name;
+    size_t inputs;
+    int types[4], output, first_version; /* 4: MAX_INPUTS */
+};
+
+EXPORT const char *name(const struct custom_op *op) { return op->name; }
+EXPORT const char *provider(void) { return "CPUExecutionProvider"; }
+EXPORT size_t input_count(const struct custom_op *op) { return op->inputs; }
+EXPORT int input_type(const struct custom_op *op, size_t input) { return op->types[input]; }
+EXPORT size_t output_count(void) { return 1; }
+EXPORT int output_type(const struct custom_op *op) { return op->output; }
+EXPORT int first_version(const struct custom_op *op) { return op->first_version; }
+EXPORT int last_version(void) { return INT_MAX; }
+EXPORT int required(void) { return 0; } /* of inputs and outputs: not optional, not variadic, in ordinary memory */
+EXPORT int one(void) { return 1; } /* of what would be variadic: its least number, and that its types are the same */
 
 EXPORT void *PyInit_trampoline(void) { return 0; } /* never imported; some linkers insist on it */
