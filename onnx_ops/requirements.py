@@ -5,7 +5,7 @@ import re
 
 from .errors import OpError
 
-_AT_LEAST = re.compile(r"([\w.-]+)[^;]*?>=([\d.]+)$")
+_AT_LEAST = re.compile(r"([\w.-]+)[^;]*?>=([\d.]+)(?:; python_version.*)?$")  # not what only an extra asks for
 
 
 @functools.cache

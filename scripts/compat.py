@@ -2,7 +2,8 @@
 
 Each row gets a fresh environment, into which a wheel of this checkout is installed beside exactly these versions. Ends:
 the whole suite. Between: SHORT, which has every operator, element type, backend and error. Too old: onnx_ops must say
-so. Interpreters are looked for as python3.X; uv, if installed, makes the environments in place of pip.
+so. Interpreters are looked for as python3.X; uv, if installed, makes the environments in place of pip. A row that is
+only RESOLVED needs uv and no interpreter: the packages that would be installed are found, and nothing is run.
 
 python scripts/compat.py [--only ROW ...] [--tests PATH ...] [--write]
 """
@@ -24,13 +25,14 @@ PACKAGES = ("onnxruntime", "onnxruntime-extensions", "onnx", "numpy", "numba", "
 SHORT = ["test_node_cases.py", "test_coverage.py", "test_sessions.py", "test_errors.py", "test_inference.py",
          "test_schemas.py", "test_models.py"]  # fmt: skip
 WHOLE = ["."]
+RESOLVED = ["no tests"]
 PATIENCE, PATIENCE_PER_TEST = 7200, 600  # seconds; then a run is stopped; then a test's stacks are printed
 PROBE = "import onnxruntime, onnx_ops; onnx_ops.register(onnxruntime.SessionOptions())"
 
 
 @dataclass(frozen=True)
 class Row:
-    """versions: of PACKAGES, in that order; "" is the newest. tests: to run; none where onnx_ops must refuse."""
+    """versions: of PACKAGES, in that order; "" is the newest. tests: to run, RESOLVED, or none where it must refuse."""
 
     name: str
     python: str
@@ -43,7 +45,7 @@ class Row:
 
 
 def row(name, python, versions, tests):
-    return Row(name, python, tuple(v.strip("-") for v in versions.split()), tests)
+    return Row(name, python, tuple(v.strip("-") for v in versions.split()), tests and tuple(tests))
 
 
 OLDEST = "1.20.0 0.13.0 1.19.0 1.26.0 0.60.0 0.5.0 3.0.0"
@@ -54,6 +56,7 @@ ROWS = [
     row("2025, autumn", "3.13", "1.23.2 0.15.0 1.20.1 2.3.5 0.62.1 0.5.4 4.5.0", SHORT),
     row("2026", "3.12", "1.27.0 0.15.2 1.22.0 2.4.0 0.65.1 0.5.4 4.5.0", SHORT),
     row("newest", "3.13", "- - - - - - -", WHOLE),
+    row("newest Python", "3.14", "- - - - - - -", RESOLVED),
     row("onnxruntime too old", "3.10", OLDEST.replace("1.20.0", "1.19.2"), None),
     row("extensions too old", "3.10", OLDEST.replace("0.13.0", "0.12.0"), None),
     row("onnx too old", "3.10", OLDEST.replace("1.19.0", "1.18.0"), None),
@@ -95,8 +98,24 @@ class Environment:
         return self.run("python", "-c", script)[1].split()
 
 
+def resolution(row, wheel):
+    """The versions that would be installed, as wheels."""
+    uv = shutil.which("uv")
+    if not uv:
+        raise SystemExit("compat: needs uv on the PATH")
+    command = [uv, "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--only-binary", ":all:"]
+    asked = f"onnx-ops @ {wheel.as_uri()}"
+    found = subprocess.run(
+        [*command, "--python-version", row.python, "-"], input=asked, text=True, check=True, stdout=subprocess.PIPE
+    ).stdout
+    versions = dict(line.split("==") for line in found.split() if "==" in line)
+    return [versions.get(package, "none") for package in PACKAGES]
+
+
 def outcome(row, wheel, directory, tests):
     """The installed versions, and what happened in words."""
+    if row.tests == tuple(RESOLVED):
+        return resolution(row, wheel), "can be installed; not run"
     environment = Environment(directory / row.name.replace(" ", "-").replace(",", ""), row.python)
     cache = {"XDG_CACHE_HOME": str(environment.bin.parent / "cache")}
     # Before the wheel, whose lower bounds the rows that are too old break.
@@ -116,7 +135,8 @@ def outcome(row, wheel, directory, tests):
 
 
 def line(row, versions, said):
-    tests = {None: "import", tuple(WHOLE): "whole suite"}.get(row.tests and tuple(row.tests), "short")
+    named = {None: "import", tuple(WHOLE): "whole suite", tuple(RESOLVED): "none"}
+    tests = named.get(row.tests, "short")
     return f"| {row.name} | {row.python} | {' | '.join(versions[:5])} | {tests} | {said} |"
 
 

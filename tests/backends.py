@@ -5,7 +5,6 @@ native, extensions and function run the same machine code; reference is plain Nu
 
 import numpy as np
 import onnxruntime as ort
-import onnxruntime_extensions
 from cases import model
 from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
@@ -59,6 +58,8 @@ SAME_BITS = ("function", "native", "extensions", "lowered")
 
 def with_extensions(options):
     """Options that were given the library of onnxruntime-extensions, as its users do it."""
+    import onnxruntime_extensions
+
     options.register_custom_ops_library(onnxruntime_extensions.get_library_path())
     return options
 

@@ -299,18 +299,6 @@ def refused(operator, parameters, signature):
         return True
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((["Conv"],), r"operators = 'Conv': must be among Col2Im, GridSample"),
-        ((None, ["float8"]), r"dtypes = 'float8': must be among float32"),
-    ],
-)
-def test_warmup_refuses_what_it_does_not_know(arguments, message):
-    with pytest.raises(onnx_ops.OpError, match=message):
-        onnx_ops.warmup(*arguments)
-
-
 def slow(x):
     return x
 
@@ -320,7 +308,7 @@ def test_slow_compilation_is_told(monkeypatch, caplog):
     monkeypatch.setattr(entry, "PATIENCE", 0.0)
     monkeypatch.setattr(CFunc, "_compile_uncached", lambda self: time.sleep(0.5))
     monkeypatch.setattr(CFunc, "compile", lambda self: self._compile_uncached())
-    make = lambda: entry.Callback(slow, ((types.int64,), types.int64), None)
+    make = lambda: entry.Callback(slow, ((types.int64,), types.int64), cache.NotKept(OSError("a test")))
     make()
     assert [r.getMessage() for r in caplog.records] == ["onnx_ops: compiling slow (once; not kept)"]
     token = entry.expected.set(True)

@@ -777,15 +777,20 @@ def test_extensions_session_of_a_model_whose_sizes_are_in_other_files(dtype, tmp
 def test_warmup(monkeypatch):
     asked = []
 
-    def warmup(operators=None, dtypes=None, *, progress=None):
-        asked.append((operators, dtypes))
+    def warmup(operators=None, dtypes=None, *, models=None, jobs=1, progress=None):
+        asked.append((operators, dtypes, models, jobs))
         progress("a kernel", 1, 2)
         return 2
 
     monkeypatch.setattr(onnx_ops, "warmup", warmup, raising=False)
-    assert "2 kernels" in call("warmup")
+    assert "2 kernels are in the cache" in call("warmup")
     call("warmup", "--operator", "Col2Im", "--dtype", "float32", "--dtype", "float16")
-    assert asked == [(None, None), (("Col2Im",), ("float32", "float16"))]
+    call("warmup", PATCH_FOLD / "model.onnx", "--jobs", 2)
+    assert asked == [
+        (None, None, None, None),
+        (("Col2Im",), ("float32", "float16"), None, None),
+        (None, None, [PATCH_FOLD / "model.onnx"], 2),
+    ]
 
 
 def test_demo(tmp_path):

@@ -13,7 +13,7 @@ import onnx_ops
 HERE = Path(__file__).parent
 PACKAGE = Path(onnx_ops.__file__).parent
 PATIENCE = 900  # seconds: a deadlock takes for ever, a busy machine not quite
-SETUP = """
+SETUP = '''
 import logging, os, sys, threading, multiprocessing
 sys.path.insert(0, os.environ["TESTS"])
 logging.getLogger("onnx_ops").setLevel(logging.ERROR)  # that it compiles is said elsewhere
@@ -48,6 +48,12 @@ def one_kernel():
     made = entry.callback(types.int64, (types.int64,), "probe", "onnx_ops.kernels.jit")(lambda x: x + 1)
     assert made.ctypes(5) == 6
 
+def as_anybody():
+    """Take from root, on Linux, what it may do whatever the permissions of files say."""
+    import ctypes
+    if os.geteuid() == 0:
+        assert ctypes.CDLL(None).capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()) == 0
+
 def together(works):
     wrong = []
     def caught(work):
@@ -61,7 +67,7 @@ def together(works):
     for thread in threads:
         thread.join()
     assert not wrong, wrong
-"""
+'''
 
 
 def started(script, **environment):
@@ -205,13 +211,18 @@ print(line)
 """  # prints the one line that says so
 
 
-@pytest.mark.parametrize("place", ["a file", "read-only", "relative"])
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc and capset are Linux's")
+@pytest.mark.parametrize("place", ["a file", "read-only", "not to be entered", "relative"])
 def test_a_cache_that_cannot_be_written(place, tmp_path):
     """Compiled code then lives as long as its process; nothing lands anywhere else, and one line says so."""
     (tmp_path / "file").touch()
-    places = {"a file": tmp_path / "file" / "cache", "read-only": Path("/proc/onnx_ops"), "relative": "here"}
+    (tmp_path / "closed").mkdir(0)
+    places = {
+        "a file": tmp_path / "file" / "cache", "read-only": Path("/proc/onnx_ops"),
+        "not to be entered": tmp_path / "closed", "relative": "here",
+    }  # fmt: skip
     before = contents(PACKAGE)
-    said = finished(started(NOT_KEPT, NUMBA_CACHE_DIR=str(places[place])))
+    said = finished(started("as_anybody()" + NOT_KEPT, NUMBA_CACHE_DIR=str(places[place])))
     assert said.startswith(f"onnx_ops: compiled code is not kept in {places[place]}/onnx_ops for the next process: ")
     assert contents(PACKAGE) == before
     assert contents(tmp_path).keys() == {tmp_path / "file"}
@@ -238,9 +249,12 @@ for owner in (function, "__main__"):
     ], said  # fmt: skip
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc and capset are Linux's")
 def test_a_cache_that_can_only_be_read(one_kernels_cache, tmp_path):
     """It is used, and nothing is said."""
     script = """
+as_anybody()
+assert not os.access(os.environ["NUMBA_CACHE_DIR"], os.W_OK)
 from onnx_ops.kernels import cache, entry
 def fail(*args):
     raise AssertionError("written or compiled")
@@ -252,6 +266,26 @@ print("done")
     for path in (cache, *cache.rglob("*")):
         path.chmod(0o555 if path.is_dir() else 0o444)
     assert finished(started(script, NUMBA_CACHE_DIR=str(cache))) == "done\n"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="capset is Linux's")
+def test_where_warnings_are_errors(tmp_path):
+    """That nothing can be kept is none, neither in the cache nor beside the sources: sessions are made and run."""
+    package = shutil.copytree(PACKAGE, tmp_path / "onnx_ops", ignore=shutil.ignore_patterns("__pycache__"))
+    for folder in (tmp_path, package, *(f for f in package.rglob("*") if f.is_dir())):
+        folder.chmod(0o555)
+    script = """
+import warnings
+as_anybody()
+warnings.simplefilter("error")
+assert onnx_ops.__file__.startswith(os.environ["NUMBA_CACHE_DIR"]), onnx_ops.__file__
+make(CASES[0])()
+make(CASES[0], "extensions")()
+print("done")
+"""
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    places = dict.fromkeys(("NUMBA_CACHE_DIR", "XDG_CACHE_HOME", "HOME"), str(tmp_path))
+    assert finished(started(script, PYTHONPATH=path, **places)) == "done\n"
 
 
 GARBLED = {

@@ -1,8 +1,10 @@
 """Versions that are too old are refused in words, before anything of theirs is used."""
 
+import os
 import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +25,18 @@ def test_too_old(name, monkeypatch, fresh):
     monkeypatch.setattr(metadata, "version", lambda n: "0.9.1rc1" if n == name else version(n))
     with pytest.raises(onnx_ops.OpError, match=rf"^onnx_ops: {name} = 0\.9\.1rc1: must be at least \d"):
         onnx_ops.register  # noqa: B018
+
+
+def test_what_only_some_versions_of_python_need(monkeypatch, fresh):
+    """Where it is there it must be new enough; what an extra asks for is not looked at."""
+    asked = ['onnxruntime-extensions!=0.14.0,>=0.13; python_version < "3.14"', 'click>=8.1; extra == "cli"']
+    monkeypatch.setattr(metadata, "requires", lambda name: asked)
+    monkeypatch.setattr(metadata, "version", {"onnxruntime-extensions": "0.12.0", "click": "7"}.__getitem__)
+    with pytest.raises(onnx_ops.OpError, match=r"^onnx_ops: onnxruntime-extensions = 0\.12\.0: must be at least 0\.13"):
+        requirements.check()
+    requirements.check.cache_clear()
+    monkeypatch.setattr(metadata, "version", {"onnxruntime-extensions": "0.13.0", "click": "7"}.__getitem__)
+    requirements.check()
 
 
 def test_of_what_is_not_installed_nothing_is_said(monkeypatch, fresh):
@@ -50,6 +64,34 @@ def test_the_minimum_itself_is_new_enough(monkeypatch, fresh):
 def test_the_check_costs_no_import():
     script = "import onnx_ops, sys; onnx_ops.requirements.check(); sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script]).returncode == 0
+
+
+def test_without_extensions():
+    """As on Python 3.14: that backend says so, all else works, what lowers models included."""
+    script = """
+import sys
+sys.modules["onnxruntime_extensions"] = None
+from backends import quiet, run
+from cases import COL2IM, assert_close, model, reference
+import onnxruntime, onnx_ops
+case = COL2IM[1]
+inputs = case.inputs("float32")
+proto, expected = model("", "Col2Im", inputs, case.attributes), reference(case, inputs)
+assert_close(run(onnx_ops.InferenceSession(proto.SerializeToString(), quiet()), inputs), expected, "float32")
+assert_close(onnx_ops.col2im(*inputs, **case.attributes), expected, "float32")
+assert onnx_ops.lower(proto).graph.node[-1].domain == "ai.onnx.contrib"
+from onnx_ops.cli.list import backends
+assert backends()["extensions"].startswith("onnxruntime-extensions can't be imported"), backends()
+try:
+    onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend="extensions")
+except onnx_ops.OpError as error:
+    print(error)
+"""
+    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
+    said = "onnx_ops: backend = 'extensions': needs onnxruntime-extensions, which can't be imported: "
+    assert done.stdout.startswith(said), done.stderr
 
 
 def test_extensions_that_cannot_be_imported(tmp_path):

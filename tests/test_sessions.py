@@ -1,7 +1,12 @@
 """ONNX Runtime sessions: registration, graphs, threads, and whose kernel runs."""
 
+import os
+import shutil
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -189,6 +194,47 @@ def test_without_the_trampoline(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(onnx_ops.OpError, match=r"trampoline was not built .* backend=\"extensions\""):
         onnx_ops.register(quiet())
+
+
+@pytest.mark.parametrize("imported", ["", "import onnx_ops"])
+def test_the_library_in_a_process_that_has_not_asked_for_it(imported):
+    """Its operators are Python's: nothing would be registered, and ONNX Runtime's own kernels run."""
+    script = f"""
+import sys
+import onnxruntime
+{imported}
+onnxruntime.SessionOptions().register_custom_ops_library(sys.argv[1])
+"""
+    done = subprocess.run([sys.executable, "-c", script, onnx_ops.get_library_path()], capture_output=True, text=True)
+    assert done.returncode == 1
+    said = (
+        "onnx_ops must be imported in this process, and its get_library_path() called, before the library is registered"
+    )
+    assert said in done.stderr
+
+
+def test_a_package_in_a_zip_file(tmp_path):
+    """A library can't be loaded from there, which no C compiler helps; what needs none works."""
+    script = """
+import numpy as np
+import onnxruntime
+import onnx_ops
+assert ".zip" in onnx_ops.__file__, onnx_ops.__file__
+print(onnx_ops.col2im(np.ones((1, 4, 1)), (2, 2), (2, 2)).sum())
+try:
+    onnx_ops.register(onnxruntime.SessionOptions())
+except onnx_ops.OpError as error:
+    print(error)
+"""
+    package = Path(onnx_ops.__file__).parent
+    archive = shutil.make_archive(str(tmp_path / "archive"), "zip", package.parent, package.name)
+    environment = {**os.environ, "PYTHONPATH": archive}
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    rule = (
+        'no C library can be loaded from inside a zip file, where onnx_ops is; unpack it, or use backend="extensions"'
+    )
+    assert done.stdout == f"4.0\nonnx_ops: backend = 'native': {rule}\n", done.stderr
 
 
 def test_a_model_that_is_none_is_left_to_onnx_runtime():

@@ -1,35 +1,50 @@
 """`onnx-ops warmup`: compile before the first session asks for it."""
 
+from pathlib import Path
+
 import click
 
 from .. import dtypes as table
-from .common import NAMES, progress, say
+from .common import NAMES, is_model, progress, say
+
+
+def are_models(ctx, parameter, paths):
+    return [is_model(ctx, parameter, path) for path in paths]
 
 
 @click.command()
+@click.argument(
+    "models", metavar="[MODEL]...", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    callback=are_models,
+)  # fmt: skip
 @click.option(
     "--operator", "operators", multiple=True, type=click.Choice(NAMES), help="Only this one; may be repeated."
 )
-@click.option("--jobs", type=click.IntRange(1), help="Processes side by side.  [default: all cores]")
 @click.option("--dtype", "dtypes", multiple=True, type=click.Choice(table.ALL), help="Only this type; may be repeated.")
-def warmup(operators, dtypes, jobs):
+@click.option("--jobs", type=click.IntRange(1), help="Processes side by side.  [default: all cores]")
+def warmup(models, operators, dtypes, jobs):
     """Compile the kernels ahead, into the cache that sessions load them from.
 
-    Otherwise the first session that uses an operator with an element type compiles it, in one to three seconds. Without
-    --dtype: floats, all of which take some minutes.
+    Otherwise the first session that uses an operator with an element type compiles it, in one to three seconds. With
+    models: what sessions of them compile, and nothing else. Without: every kernel of the operators and element types;
+    without --dtype, too, these are the floats, all of which take some minutes.
 
     \b
     Examples:
-      onnx-ops warmup
+      onnx-ops warmup model.onnx
       onnx-ops warmup --operator GridSample --dtype float32 --dtype float16
     """
     from .. import warmup
 
+    if models and (operators or dtypes):
+        raise click.UsageError("Models leave no choice of operators and types.")
     with progress() as bar:
         task = bar.add_task("compiling", total=None)
 
         def show(done, index, total):
             bar.update(task, description=done, completed=index, total=total)
 
-        count = warmup(operators or None, dtypes or None, jobs=jobs, progress=show)
-    say(f"{count} kernels are in the cache")
+        count = warmup(operators or None, dtypes or None, models=models or None, jobs=jobs, progress=show)
+    from ..kernels.cache import directory
+
+    say(f"{count} {'kernel is' if count == 1 else 'kernels are'} in the cache, {directory()}")

@@ -16,7 +16,7 @@ import re
 import sys
 import sysconfig
 import textwrap
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import llvmlite
@@ -24,6 +24,7 @@ import numba
 import numpy as np
 import platformdirs
 from numba import config
+from numba.core.caching import NullCache
 from numba.core.compiler import CompileResult
 from numba.core.registry import cpu_target
 from numba.core.runtime import rtsys
@@ -157,7 +158,12 @@ def digest(owner, *details):
 
 
 class Kept:
-    """The file of one compiled function, in the form that Numba calls a cache."""
+    """The file of one compiled function, in the form that Numba calls a cache.
+
+    obstacle  why it can't be written, or None
+    """
+
+    obstacle = None
 
     def __init__(self, name, key):
         self.path = directory() / f"{name}-{key}.code"
@@ -199,12 +205,34 @@ class Kept:
             with staged_file(self.path) as place:
                 place.write_bytes(hashlib.sha256(content).digest() + content)
         except OSError as error:
+            self.obstacle = reason(error)
             not_kept(error)
+
+    def missing(self):
+        """Why the next process will not find the compiled function, or None: it will."""
+        return self.obstacle or (None if os.path.exists(self.path) else f"{self.path.name} is gone")
+
+
+class NotKept(NullCache):
+    """What stands in for `Kept` where the obstacle is known before there is anything to keep."""
+
+    path, exclusive = None, nullcontext
+
+    def __init__(self, obstacle):
+        self.obstacle = reason(obstacle)
+
+    def missing(self):
+        return self.obstacle
+
+
+def reason(error):
+    """What kept a file from being written, without the name of the file, of which each function has one."""
+    return error.strerror or str(error)
 
 
 def not_kept(error):
     """Say so, once: it is no error, but the next process will compile again."""
-    _tell_not_kept(error.strerror or str(error))
+    _tell_not_kept(reason(error))
 
 
 @functools.cache

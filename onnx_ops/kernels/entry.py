@@ -7,21 +7,21 @@ import functools
 import logging
 import os
 import re
+import sys
 import threading
-from contextlib import nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
 
 import numba
 import numpy as np
 from numba import config, types
-from numba.core.caching import NullCache
 from numba.core.ccallback import CFunc
 from numba.extending import lower_builtin, register_jitable, type_callable
 
 from ..errors import OpError, refuse
 from ..locks import COMPILATION
 from . import elements_numba, vectors_numba  # noqa: F401  for their overloads
-from .cache import Kept, digest, not_kept
+from .cache import Kept, NotKept, digest, not_kept
 from .call import OUTPUT, call_dtype
 from .jit import BOUNDSCHECK, FLAGS, marked
 from .memory import array_at, give_back, shapes, take_first, tensors
@@ -70,19 +70,42 @@ def cause(error):
     return reason + (places[0] if places else "")
 
 
+@contextmanager
+def heeding_interrupts():
+    """Raise at the end what ended one of the compiler's C callbacks, such as Ctrl-C, which Python would only print.
+
+    While LLVM is at work, which takes most of the time, Python meets Ctrl-C nowhere else.
+    """
+    dropped, before, thread = [], sys.unraisablehook, threading.get_ident()
+
+    def heed(unraisable):
+        if threading.get_ident() == thread and not issubclass(unraisable.exc_type, Exception):
+            dropped.append(unraisable.exc_value or unraisable.exc_type())
+        else:
+            before(unraisable)
+
+    sys.unraisablehook = heed
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+        if dropped:
+            raise dropped[0]
+
+
 class Callback(CFunc):
     """A C callback (`.address`, `.ctypes`) that is compiled now, or loaded."""
 
     def __init__(self, function, signature, kept):
         super().__init__(function, signature, {}, dict(FLAGS))
-        self._cache = kept or NullCache()
-        with COMPILATION, kept.exclusive() if kept else nullcontext():
+        self._cache = self.kept = kept
+        with COMPILATION, kept.exclusive():
             tell_numba()
-            self.compile()
+            with heeding_interrupts():
+                self.compile()
 
     def _compile_uncached(self):
-        where = getattr(self._cache, "path", None)
-        kept = f"kept in {where.parent}" if where else "not kept"
+        kept = f"to be kept in {self.kept.path.parent}" if self.kept.path else "not kept"
         told = threading.Timer(PATIENCE, log.warning, ["onnx_ops: compiling %s (once; %s)", self.__name__, kept])
         told.daemon = True
         if not expected.get():
@@ -104,7 +127,7 @@ def callback(restype, argtypes, name, owner, *details):
             kept = Kept(name + "-checked" * bool(config.BOUNDSCHECK), digest(owner, name, details))
         except OSError as error:
             not_kept(error)
-            kept = None
+            kept = NotKept(error)
         return Callback(function, (argtypes, restype), kept)
 
     return wrap

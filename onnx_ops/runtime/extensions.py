@@ -2,7 +2,8 @@
 
 That library hands over copies of the inputs and takes the output as a list. It has no channel for errors: an exception
 in an op's body ends the process. So a body catches everything, logs it, keeps it for the session whose run it was, and
-returns an empty tensor of the right rank, never plausible data. `onnx_ops.InferenceSession` raises what was kept.
+returns an empty tensor of the right rank, never plausible data. `onnx_ops.InferenceSession` raises what was kept; of
+what a plain session's op has met, an interrupt is raised after the run.
 """
 
 import functools
@@ -20,7 +21,7 @@ from ..errors import OpError, named
 from ..locks import REGISTRATION, RUNS
 from ..operator import MAX_RANK
 from ..operators import OPERATORS
-from . import execute
+from . import execute, interrupts
 from .lowering import DOMAIN, VERSION, op_type
 
 PROBE, MISSING = "onnx_ops_probe", "onnx_ops_of_nobody"  # an op that the library has, and one that it never has
@@ -111,8 +112,12 @@ def body(operator, dtype, *inputs, **attributes):
     try:
         return Output(_computed(operator, inputs, attributes))
     except BaseException as error:
-        _keep(inputs[-1], operator, error)
-        return Output(np.empty([0] * _output_rank(operator, inputs), dtype))
+        nothing = Output(np.empty([0] * _output_rank(operator, inputs), dtype))
+        if isinstance(error, Exception):
+            _keep(inputs[-1], _logged(operator, error))
+        elif not _keep(inputs[-1], error) and interrupts.postpone(error):
+            nothing.interrupt = interrupts.interrupt_at_end()
+        return nothing
 
 
 def _computed(operator, inputs, attributes):
@@ -138,16 +143,22 @@ def _parameters(operator, attributes):
         return operator.resolved(dict(attributes))
 
 
-def _keep(run, operator, error):
-    """Keep the error for the run's session, and log it; never raises."""
+def _logged(operator, error):
+    """The OpError for an exception, which is logged; never raises."""
     known = isinstance(error, OpError)
-    kept = error if known else OpError(None, None, f"{type(error).__name__}: {error}", operator.title)
+    with suppress(BaseException):  # what users' logging does is theirs, but it must not end the process
+        log.error("%s", error if known else operator.title, exc_info=None if known else error)
+    return error if known else OpError(None, None, f"{type(error).__name__}: {error}", operator.title)
+
+
+def _keep(run, error):
+    """Keep the first error, or an interrupt, for the session whose run it was; False where that is a plain one."""
     number = int(run.flat[0]) if run.size else 0
     with RUNS:
-        if number in _errors and _errors[number] is None:
-            _errors[number] = kept
-    with suppress(BaseException):  # what users' logging does is theirs, but it must not end the process
-        log.error("%s", kept if known else operator.title, exc_info=None if known else error)
+        ours = number in _errors
+        if ours and (_errors[number] is None or not isinstance(error, Exception)):
+            _errors[number] = error
+    return ours
 
 
 def begin(threads):
@@ -159,7 +170,7 @@ def begin(threads):
 
 
 def end(run):
-    """The run has ended, or not even started: the OpError that one of its ops met, or None. Again: None."""
+    """The run has ended, or not even started: the OpError or interrupt that an op of it met, or None. Again: None."""
     with RUNS:
         return _errors.pop(int(run[0]), None)
 

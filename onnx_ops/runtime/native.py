@@ -1,7 +1,8 @@
 """The operators as ONNX Runtime custom ops, bound to its C interface: no copies, and no GIL while they compute.
 
 ONNX Runtime calls `create_kernel` once for every node, and from then on the compiled `compute` (compute.py). Whatever
-the operator's plan refuses comes back to `slow`, in Python, which finds the words.
+the operator's plan refuses comes back to `slow`, in Python, which finds the words. These and `infer` and `hook` are
+called by way of trampoline.c.
 
 ONNX Runtime keeps pointers to all of this until its last session is gone, which at exit can be after Python has begun
 to free modules: everything it may call or read is immortal, and kernel state is malloc'ed and freed by libc.
@@ -13,8 +14,10 @@ import importlib.util
 import itertools
 import logging
 import math
+import os
 import sys
 import threading
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,18 +27,21 @@ from ..errors import OpError, named
 from ..locks import REGISTRATION
 from ..operator import Record
 from ..operators import OPERATORS
-from . import abi
+from . import abi, interrupts
 from .execute import compiled, explain, have_numba, run, run_reference, seen
 from .state import API, STATE
 
 POINTER = C.c_void_p
+UNFINISHED = 1  # in place of an OrtStatus*: there is an interrupt, see trampoline.c
 LARGEST_RESULT = 2**26  # bytes of a constant result that is kept
 _api = None  # set when ONNX Runtime calls `hook` for the first time; the same for every session of the process
+_trampoline = None  # set when its path is first asked for
 _domains: dict[str, int] = {}  # domain -> OrtCustomOpDomain*, one per process, never released
-_custom_ops: list = []  # (operator, signature) by number
+_custom_ops: dict = {}  # address of an OrtCustomOp -> (operator, signature)
 _unknown_dimensions = itertools.count()
 log = logging.getLogger("onnx_ops")
 _wanted = threading.local()  # the domains that the next registration on this thread is for
+_survey = threading.local()  # what sessions that are made on this thread would compile, while that is asked
 
 
 def immortal(thing):
@@ -53,6 +59,23 @@ def callback(restype, *argtypes):
     return wrap
 
 
+def behind_trampoline(*argtypes):
+    """Decorator: the function as the C callback that a function in trampoline.c calls.
+
+    It returns an OrtStatus*, None for success, or UNFINISHED, which is also what an exception stands for.
+    """
+
+    def wrap(function):
+        @functools.wraps(function)
+        def call(*args):
+            *args, status = args
+            status[0] = function(*args)
+
+        return callback(None, *argtypes, C.POINTER(POINTER))(call)
+
+    return wrap
+
+
 def get_library_path() -> str:
     """For `options.register_custom_ops_library(...)`: a library with the operators of all domains but com.microsoft.
 
@@ -60,22 +83,39 @@ def get_library_path() -> str:
     """
     spec = importlib.util.find_spec("onnx_ops.runtime.trampoline")
     missing = None
-    if spec is None:
+    if spec is None and not os.path.exists(__file__):
+        missing = "no C library can be loaded from inside a zip file, where onnx_ops is; unpack it"
+    elif spec is None:
         missing = "the C trampoline was not built when onnx_ops was installed; install a C compiler and onnx_ops again"
     elif not have_numba():
         missing = "Numba can't be imported, which compiles the kernels"
     if missing:
         raise OpError("backend", "'native'", f'{missing}, or use backend="extensions"', "onnx_ops")
     path = str(spec and spec.origin)
-    _set_hook(path)
+    load_trampoline(path)
     return path
 
 
+class Python(C.Structure):
+    """What trampoline.c calls."""
+
+    _fields_ = [(name, POINTER) for name in ("hook", "create_kernel", "infer", "slow", "compute", "interrupt")]
+
+
 @functools.cache
-def _set_hook(path):
-    library = immortal(C.CDLL(path))
-    library.set_hook.argtypes = [POINTER]
-    library.set_hook(hook)
+def load_trampoline(path):
+    """Load the library, which calls this module's functions from then on."""
+    global _trampoline
+    _trampoline = immortal(C.CDLL(path))
+    python = Python.in_dll(_trampoline, "python")
+    python.create_kernel, python.infer, python.slow = create_kernel, infer, slow
+    python.interrupt, python.hook = interrupts.INTERRUPT, hook
+    interrupts.listeners.append(_trampoline.wait_for_interrupt)
+
+
+def address(name):
+    """Of a function in trampoline.c."""
+    return C.cast(getattr(_trampoline, name), POINTER).value
 
 
 def register(options, domains):
@@ -93,7 +133,7 @@ def default_domains():
     return {operator.domain for operator in OPERATORS} - {"com.microsoft"}
 
 
-@callback(POINTER, POINTER, POINTER)
+@behind_trampoline(POINTER, POINTER)
 def hook(options, api_base):
     """RegisterCustomOps: adds the wanted domains that these options don't have yet."""
     global _api
@@ -112,7 +152,9 @@ def hook(options, api_base):
 
 
 def failed(error, title="onnx_ops", api=None):
-    """The OrtStatus* for an exception."""
+    """What a function `behind_trampoline` returns for an exception."""
+    if not isinstance(error, Exception) and interrupts.postpone(error):
+        return UNFINISHED
     api = api or _api
     if isinstance(error, OpError):
         return api.status(abi.INVALID_ARGUMENT, str(error))
@@ -120,7 +162,10 @@ def failed(error, title="onnx_ops", api=None):
 
 
 def _domain(name):
+    from .compute import compute
+
     if name not in _domains:
+        Python.in_dll(_trampoline, "python").compute = immortal(compute()).address
         domain = POINTER()
         _api.CreateCustomOpDomain(name.encode(), C.byref(domain))
         try:
@@ -159,23 +204,23 @@ def choice(values):
     return callback(C.c_int, POINTER, C.c_size_t)(lambda op, index: values[index])
 
 
-@functools.cache
-def inference(operator):
+@behind_trampoline(POINTER, POINTER)
+def infer(op, context):
     """InferOutputShapeFn: what is known of the output before any input is there."""
-
-    def infer(op, context):
-        try:
-            count = len(operator.inputs)
-            infos = [_api.get("ShapeInferContext_GetInputTypeShape", context, C.c_size_t(k)) for k in range(count)]
-            # An unknown rank looks like rank 0.
-            shape = operator.infer([_api.dimensions(info) or None for info in infos], [None] * count)
-            if shape is not None:
-                source = infos[[i.type for i in operator.inputs].index(operator.output)]
-                set_output_shape(context, _api.get("GetTensorElementType", source, kind=C.c_int), shape)
-        except BaseException as error:  # ONNX Runtime ignores the status: without a shape the model still runs
-            log.warning("%s: shape inference: %s: %s", operator.title, type(error).__name__, error)
-
-    return callback(POINTER, POINTER, POINTER)(infer)
+    operator, _ = _custom_ops[op]
+    try:
+        count = len(operator.inputs)
+        infos = [_api.get("ShapeInferContext_GetInputTypeShape", context, C.c_size_t(k)) for k in range(count)]
+        # An unknown rank looks like rank 0.
+        shape = operator.infer([_api.dimensions(info) or None for info in infos], [None] * count)
+        if shape is not None:
+            source = infos[[i.type for i in operator.inputs].index(operator.output)]
+            set_output_shape(context, _api.get("GetTensorElementType", source, kind=C.c_int), shape)
+    except Exception as error:  # ONNX Runtime ignores the status: without a shape the model still runs
+        log.warning("%s: shape inference: %s: %s", operator.title, type(error).__name__, error)
+    except BaseException as error:
+        return UNFINISHED if interrupts.postpone(error) else None
+    return None
 
 
 def set_output_shape(context, element_type, shape):
@@ -195,12 +240,7 @@ def set_output_shape(context, element_type, shape):
 
 def custom_op(operator, signature):
     """The OrtCustomOp for one combination of element types."""
-    from .compute import compute
-
-    number = len(_custom_ops)
-    _custom_ops.append((operator, signature))
-    create = callback(POINTER, POINTER, POINTER, POINTER, C.POINTER(POINTER))
-    return immortal(
+    made = immortal(
         abi.OrtCustomOp(
             version=abi.OP_VERSION,
             GetName=text(operator.name.encode()),
@@ -218,12 +258,14 @@ def custom_op(operator, signature):
             GetVariadicOutputHomogeneity=constant(1),
             GetStartVersion=constant(first_version(operator)),
             GetEndVersion=constant(2**31 - 1),
-            CreateKernelV2=create(functools.partial(create_kernel, number)),
-            KernelComputeV2=immortal(compute()).address,
+            CreateKernelV2=address("create_kernel"),
+            KernelComputeV2=address("compute"),
             KernelDestroy=libc_address("free"),
-            InferOutputShapeFn=inference(operator),
+            InferOutputShapeFn=address("infer"),
         )
     )
+    _custom_ops[C.addressof(made)] = operator, signature
+    return made
 
 
 def first_version(operator):
@@ -252,9 +294,23 @@ def libc_address(name):
     return C.cast(getattr(libc(), name), POINTER).value
 
 
-def create_kernel(number, op, api, info, out):
+@contextmanager
+def survey():
+    """While this lasts, sessions that this thread makes compile nothing, and can't run their nodes of ours.
+
+    Yields the list to which each of these nodes adds (its operator, parameters, {type variable: element type}).
+    """
+    _survey.needed = []
+    try:
+        yield _survey.needed
+    finally:
+        del _survey.needed
+
+
+@behind_trampoline(POINTER, POINTER, C.POINTER(POINTER))
+def create_kernel(op, info, out):
     """CreateKernelV2: everything that can be checked, resolved and compiled before the first run."""
-    operator, signature = _custom_ops[number]
+    operator, signature = _custom_ops[op]
     try:
         size = C.c_size_t()
         _api.KernelInfo_GetNodeName(info, None, C.byref(size))
@@ -265,6 +321,9 @@ def create_kernel(number, op, api, info, out):
             inputs = [known_input(i, info, k) for k, i in enumerate(operator.inputs)]
             shape = check_early(operator, Record(parameters[0]), inputs)
             operator.allows(Record(parameters[0]), signature)
+            if (needed := getattr(_survey, "needed", None)) is not None:
+                needed.append((operator, parameters, signature))
+                return None
             plan, tile = map(immortal, compiled(operator, parameters, signature))
             result = constant_result(operator, parameters, signature, inputs, shape) if tile else None
         state = np.zeros(1, STATE)
@@ -272,8 +331,9 @@ def create_kernel(number, op, api, info, out):
             state[name] = _api.address(name)
         for name in ("malloc", "free"):
             state[name] = libc_address(name)
-        state["slow"], state["plan"], state["tile"] = slow, plan.address, tile.address if tile else 0
-        state["custom_op"], state["inputs"] = number, len(operator.inputs)
+        state["slow"], state["plan"] = address("slow"), plan.address
+        state["tile"] = tile.address if tile else 0
+        state["custom_op"], state["inputs"] = op, len(operator.inputs)
         for k, i in enumerate(operator.inputs):
             state["values"][0, k] = dtypes.TABLE[signature[i.type]].numpy.itemsize if i.values else 0
         out[0] = laid_out(state, parameters, result)
@@ -426,7 +486,7 @@ def write_strings(context, array):
     _api.FillStringTensor(value, (C.c_char_p * max(len(content), 1))(*content), C.c_size_t(len(content)))
 
 
-@callback(POINTER, POINTER, POINTER, C.c_int64)
+@behind_trampoline(POINTER, POINTER, C.c_int64)
 def slow(state_at, context, needed):
     """For a call that `compute` leaves to Python: strings, and what fails, to say why.
 
@@ -435,7 +495,7 @@ def slow(state_at, context, needed):
     title = "onnx_ops"
     try:
         state = np.frombuffer((C.c_char * STATE.itemsize).from_address(state_at), STATE)[0]
-        operator, _ = _custom_ops[state["custom_op"]]
+        operator, _ = _custom_ops[int(state["custom_op"])]
         title = operator.title
         if needed:
             raise OpError("workspace", f"{needed} bytes", "can't be allocated", title)

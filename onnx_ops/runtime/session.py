@@ -10,7 +10,7 @@ import onnxruntime as ort
 
 from ..errors import OpError
 from ..operators import OPERATORS
-from . import native
+from . import native, ort_format
 from .attributes import warn_of_unknown
 from .model import imported_domains
 
@@ -42,7 +42,8 @@ def register(
     """Make the sessions that are created with `options` run this package's operators; returns `options`.
 
     options  an onnxruntime.SessionOptions
-    model    path, bytes or onnx.ModelProto: the domains that it imports are registered
+    model    path, bytes or onnx.ModelProto: the domains that it imports are registered, or of one in ONNX Runtime's own
+             format, those that it was written with
     domains  instead of a model: exactly these, "" being ai.onnx
     backend  "native", or "extensions" for models that `onnx_ops.lower` has made
 
@@ -61,7 +62,7 @@ def register(
         extensions().register(options)
         return options
     if domains is None and model is not None:
-        imported = imported_domains(model)
+        imported = ort_format.domains(model) if ort_format.is_ort_format(model) else imported_domains(model)
         domains = None if imported is None else known & imported
     if domains is None or domains:
         native.register(options, domains or native.default_domains())
@@ -138,6 +139,9 @@ class InferenceSession(ort.InferenceSession):
 
     def _lower(self, path_or_bytes, options):
         """The lowered model's bytes. Its external data stay where they are."""
+        if ort_format.is_ort_format(path_or_bytes):
+            rule = 'is for models in the format of ONNX, not in ONNX Runtime\'s own; take backend="native"'
+            raise OpError("backend", "'extensions'", rule, "onnx_ops")
         import onnx
 
         from .external_data import refer, with_sizes
