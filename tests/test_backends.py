@@ -200,7 +200,9 @@ def test_whatever_a_body_does_the_process_lives(monkeypatch, caplog):
 
         with monkeypatch.context() as patched:
             patched.setattr(execute, "run", fail)
-            with pytest.raises(onnx_ops.OpError, match=f"^Col2Im: {type(error).__name__}"):
+            failure = isinstance(error, Exception)
+            words = f"^Col2Im: {type(error).__name__}" if failure else None
+            with pytest.raises(onnx_ops.OpError if failure else type(error), match=words):
                 run(session, inputs)
     assert "Col2Im" in caplog.text
     assert_close(run(session, inputs), reference(OVERLAPPING, inputs), "float32")
