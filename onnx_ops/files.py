@@ -1,5 +1,6 @@
 """Files are written beside their place and renamed: what is there stays whole until the new thing is complete."""
 
+import errno
 import os
 import shutil
 from contextlib import ExitStack, contextmanager
@@ -43,7 +44,8 @@ def replaceable(path):
     """Return the file that a path stands for, at the end of its links. Raises OSError if it is a folder or a device."""
     path = Path(path)
     if path.exists() and not (path.is_file() and os.access(path, os.W_OK)):
-        raise OSError(f"output file = {path}: must be an ordinary file that may be written, or not there yet")
+        rule = "must be an ordinary file that may be written, or not there yet"
+        raise OSError(errno.EACCES, f"output file {rule}", str(path))
     return Path(os.path.realpath(path))
 
 

@@ -82,7 +82,7 @@ class TestPosix:
                 for name in ("a", "z"):
                     (folder / name).write_text("second")
 
-        with pytest.raises(OSError, match=r"output file = .*/z: must be an ordinary file"):
+        with pytest.raises(OSError, match=r"output file must be an ordinary file .*/z"):
             write_both()
         assert contents(tmp_path) == {"a": b"first"}
         assert not stat.S_ISREG((tmp_path / "z").stat().st_mode)

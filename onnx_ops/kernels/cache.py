@@ -186,7 +186,10 @@ class Kept:
         """The compiled function, or None. A file that was cut short or garbled is as good as none."""
         try:
             content = self.path.read_bytes()
-        except OSError:
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self.give_up(error)
             return None
         if hashlib.sha256(content[CHECKSUM:]).digest() != content[:CHECKSUM]:
             return None
@@ -200,13 +203,18 @@ class Kept:
         return CompileResult._rebuild(target_context, *pickle.loads(content[CHECKSUM:]))
 
     def save_overload(self, signature, compiled):
+        if self.obstacle:
+            return
         content = dumps(compiled._reduce())
         try:
             with staged_file(self.path) as place:
                 place.write_bytes(hashlib.sha256(content).digest() + content)
         except OSError as error:
-            self.obstacle = reason(error)
-            not_kept(error)
+            self.give_up(error)
+
+    def give_up(self, error):
+        self.obstacle = reason(error)
+        not_kept(error)
 
     def missing(self):
         """Why the next process will not find the compiled function, or None: it will."""
