@@ -243,6 +243,20 @@ def test_another_process_s_cache_is_left_alone(monkeypatch):
     assert chosen == [before] == [config.CACHE_DIR]
 
 
+def test_packages_that_are_installed_elsewhere():
+    """By `pip install --user` or `--target`: what this one needs is not followed there either."""
+    script = """
+import sysconfig
+paths = sysconfig.get_paths()
+paths.update(purelib="/nowhere", platlib="/nowhere", platstdlib=paths["stdlib"])  # the last is around a venv's
+sysconfig.get_paths = lambda: paths
+from onnx_ops.kernels import cache
+print({name.partition(".")[0] for name in cache.sources(cache.MACHINERY)})
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("{'onnx_ops'}\n", "")
+
+
 def test_importing_the_package_imports_nothing_heavy():
     script = "import sys, onnx_ops; sys.exit(', '.join({'numba', 'onnx', 'onnxruntime', 'numpy'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)

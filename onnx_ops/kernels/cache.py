@@ -43,7 +43,11 @@ MACHINERY = f"{ROOT}.kernels.entry"  # what stands around every function
 TRIED = ((0, 60), (0, 68))
 CHECKSUM = hashlib.sha256().digest_size
 _PLACES = sysconfig.get_paths()
-INSTALLED = tuple(_PLACES[kind] + os.sep for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
+INSTALLED = (
+    *(_PLACES[kind] + os.sep for kind in ("stdlib", "platstdlib", "purelib", "platlib")),
+    # Packages may also be in the user's folder, or anywhere on PYTHONPATH: wherever those are that this one needs.
+    *(str(Path(package.__file__).parents[1]) + os.sep for package in (numba, llvmlite, np)),
+)
 # A statement that begins a line: parsing whole files would take longer than loading what has been compiled.
 _IMPORT = re.compile(
     r"^[ \t]*(?:from[ \t]+[\w.]+[ \t]*import[ \t]*\((?:[^)#]|#.*)*\)|(?:from|import)[ \t]+(?:[^\\\n;#]|\\\n)*)",
@@ -84,7 +88,7 @@ def spec_of(module):
     """A module's spec; None if there is no such module, or if it is a script."""
     try:
         return importlib.util.find_spec(module)
-    except (ModuleNotFoundError, ValueError):
+    except (ImportError, ValueError):
         return None
 
 
