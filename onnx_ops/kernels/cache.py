@@ -46,7 +46,7 @@ _PLACES = sysconfig.get_paths()
 INSTALLED = (
     *(_PLACES[kind] + os.sep for kind in ("stdlib", "platstdlib", "purelib", "platlib")),
     # Packages may also be in the user's folder, or anywhere on PYTHONPATH: wherever those are that this one needs.
-    *(str(Path(package.__file__).parents[1]) + os.sep for package in (numba, llvmlite, np)),
+    *(str(Path(package.__path__[0]).parent) + os.sep for package in (numba, llvmlite, np)),
 )
 # A statement that begins a line: parsing whole files would take longer than loading what has been compiled.
 _IMPORT = re.compile(
