@@ -1,3 +1,5 @@
+import signal
+
 import backends
 import pytest
 from selection import has_representative_types
@@ -5,6 +7,10 @@ from selection import has_representative_types
 from onnx_ops import dtypes
 from onnx_ops.operators import OPERATORS
 from onnx_ops.runtime import native, warmup
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    # As shells have it in the background; the processes that tests start and interrupt would ignore it, too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -138,7 +138,6 @@ def test_an_exit_while_a_kernel_compiles(work, tmp_path):
     assert (code, err) == (7, ""), out
 
 
-@pytest.mark.skip(reason="now and then the process does not end; docs/robustness.md, known limits")
 def test_ctrl_c_while_onnx_runtime_works(tmp_path):
     """Python meets it when it is called next, before the first line of one of our functions, outside of any `try`."""
     script = """
