@@ -18,6 +18,7 @@ _HOME = {
     "grid_sample": "functions",
     "lower": "runtime.lowering",
     "operators": "operators",
+    "optimize": "rewriting",
     "reference_ops": "reference",
     "register": "runtime.session",
     "register_schemas": "schemas",
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from .functions import col2im as col2im
     from .functions import grid_sample as grid_sample
     from .reference import reference_ops as reference_ops
+    from .rewriting import optimize as optimize
     from .runtime.lowering import lower as lower
     from .runtime.native import get_library_path as get_library_path
     from .runtime.session import InferenceSession as InferenceSession

@@ -1,0 +1,52 @@
+"""`optimize`: what exporters write around our operators, as single nodes.
+
+A pattern starts from the nodes through which the data go, and works out what indices and shapes are (integers.py),
+whichever nodes compute them. It replaces what it is certain of and says why it doesn't replace the rest.
+"""
+
+import onnx
+
+from . import affine_grid, unfold
+from .finding import Finding, NearMiss
+from .graph import AI_ONNX, Model
+
+PATTERNS = {"Reshape": (unfold, affine_grid)}  # by the node that ends one
+
+
+def optimize(model: onnx.ModelProto, standard: bool = False, folder=None) -> onnx.ModelProto:
+    """A copy of an onnx.ModelProto that gives the same results by fewer and faster nodes.
+
+    PyTorch's `unfold` and `affine_grid`, as its exporters write them, become nodes Im2Col and AffineGrid of the domain
+    onnx_ops. Subgraphs and local functions are searched, too. A model in which nothing is found comes back equal.
+
+    standard  use operators of ai.onnx only
+    folder    where the model's external data are: constants that lie there are unknown without it. They are not loaded.
+    """
+    return rewritten(model, standard, folder)[0]
+
+
+def rewritten(model, standard=False, folder=None):
+    """What `optimize` returns, and a list with a Finding for each place that a pattern fits, or nearly fits."""
+    optimized = onnx.ModelProto()
+    optimized.CopyFrom(model)
+    findings = []
+    for graph in Model(optimized, folder).graphs():
+        for node in [n for n in graph.owner.node if n.domain in AI_ONNX and n.op_type in PATTERNS]:
+            for pattern in PATTERNS[node.op_type]:
+                if finding := applied(pattern, graph, node, standard):
+                    findings.append(finding)
+                    break
+    return optimized, findings
+
+
+def applied(pattern, graph, node, standard):
+    """The Finding of a pattern at a node, which is replaced if the pattern fits; None if it is nothing like it."""
+    where = pattern.NAME, graph.title, node.name or node.output[0]
+    try:
+        replacement = pattern.match(graph, node, standard)
+    except NearMiss as miss:
+        return Finding(*where, reason=str(miss))
+    if replacement is None:
+        return None
+    graph.replace(node, **replacement)
+    return Finding(*where, operator=replacement["op_type"])

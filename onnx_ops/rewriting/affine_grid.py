@@ -1,0 +1,146 @@
+"""`torch.nn.functional.affine_grid`, which PyTorch's default exporter takes apart, as one AffineGrid.
+
+It writes the base grid, [x, y, 1] for each pixel, into the model as a constant, multiplies it by each row of theta, and
+adds up:
+
+    grid = Reshape(ReduceSum(base * theta, over the last axis of theta), [N, H, W, 2])
+
+The base grid consists of one vector per image axis, which are taken from the model: no formula is assumed for them.
+"""
+
+import numpy as np
+
+from .finding import NearMiss
+from .integers import integers, numbers, shape
+from .views import movers, moved, whole
+
+DOMAIN, OPERATOR, STANDARD_VERSION = "onnx_ops", "AffineGrid", 20
+NAME = "affine_grid"
+N, I, J = range(3)  # the axes of theta: batch, coordinate of the grid, coordinate of the base grid
+EXACT = ("float32", "float64")  # in these our operator rounds as ONNX Runtime's nodes do
+TOLERANCE = 2**-20  # of a coordinate in [-1, 1], for `standard`
+
+
+def match(graph, node, standard):
+    """The arguments of `Graph.replace` that make the Reshape an AffineGrid; None if it is nothing like that."""
+    reduced = graph.producer(node.input[0], "ReduceSum")
+    product = reduced is not None and graph.producer(reduced.input[0], "Mul")
+    if not product:
+        return None
+    arrays = [graph.computed(name) for name in product.input]
+    known = [k for k in (0, 1) if arrays[k] is not None and arrays[k].dtype.kind in "fV"]
+    if len(known) != 1:
+        return None
+    base, other = arrays[known[0]], product.input[1 - known[0]]
+    target = numbers(graph, node.input[1])
+    if target is None or len(target) not in (4, 5) or target[-1] != len(target) - 2:
+        return None
+    if graph.users[node.input[0]] > 1 or graph.users[reduced.input[0]] > 1:
+        raise NearMiss("what leads to it is used elsewhere, too")
+    size = target[1:-1]
+    theta, view = _theta(graph, other, len(size))
+    base = _base(graph, reduced, base, view, size)
+    if target[0] not in (-1, view[[a.along for a in view].index(N)].size):
+        raise NearMiss(f"the batch size of the grid, {target[0]}, is not known to be that of {theta}")
+    if graph.is_constant(theta):
+        raise NearMiss(f"{theta} is constant: ONNX Runtime computes the grid once")
+    vectors = _vectors(base)
+    nearest = leads_to_nearest(graph, node.output[0])
+    if standard:
+        return _standard(graph, theta, target, vectors, nearest)
+    if nearest and str(vectors[0].dtype) not in EXACT:
+        raise NearMiss("sampling with mode nearest follows, for which every rounding matters")
+    names = [graph.add_constant(f"{node.output[0]}_{axis}", vector)
+             for axis, vector in zip("xyz", vectors, strict=False)]  # fmt: skip
+    if len(names) == 2:
+        names.append(graph.add_constant(f"{node.output[0]}_z", vectors[0][:0]))
+    return {"op_type": OPERATOR, "inputs": [theta, *names], "domain": DOMAIN}
+
+
+def _theta(graph, name, axes):
+    """(theta, the view of it that is multiplied)"""
+    chain = movers(graph, name)
+    # What moves elements before may be a part of the pattern, or belong to what computes theta.
+    for count in range(len(chain) + 1):
+        theta = chain[count - 1].input[0] if count else name
+        dimensions = shape(graph, theta)
+        if dimensions is None or len(dimensions) != 3 or list(dimensions[1:]) != [axes, axes + 1]:
+            continue
+        view = whole(dimensions)
+        for mover in reversed(chain[:count]):
+            view = view and moved(graph, view, mover)
+        if view and sorted(a.along for a in view if a.along is not None) == [N, I, J]:
+            return theta, view
+    raise NearMiss(f"{name} is not known to be made of a theta of shape [N, {axes}, {axes + 1}] alone")
+
+
+def _base(graph, reduced, base, view, size):
+    """The base grid as an array [*size, axes + 1]."""
+    axes = len(size)
+    rank = max(base.ndim, len(view))
+    base = base.reshape((1,) * (rank - base.ndim) + base.shape)
+    along = [None] * (rank - len(view)) + [a.along for a in view]
+    over = [k for a in reduced.attribute if a.name == "axes" for k in a.ints]
+    over = over or (numbers(graph, reduced.input[1]) if len(reduced.input) > 1 else None)
+    if over is None or [k % rank for k in over] != [along.index(J)]:
+        raise NearMiss("it adds up over another axis than the last one of theta")
+    order = [k for k in along if k != J]
+    points = [k for k in range(rank) if along[k] is None]
+    if order[0] != N or order[-1] != I or any(base.shape[along.index(k)] != 1 for k in (N, I)):
+        raise NearMiss("its axes are in another order than batch, pixels, coordinates")
+    base = np.moveaxis(base, along.index(J), -1).reshape(-1, base.shape[along.index(J)])
+    if base.shape != (int(np.prod(size)), axes + 1) or not points:
+        raise NearMiss(f"the constant is not a base grid of {size} pixels")
+    return base.reshape(*size, axes + 1)
+
+
+def _vectors(base):
+    """The coordinates x, y (and z) that the base grid consists of."""
+    axes = base.ndim - 1
+    vectors = []
+    for k in range(axes):  # x runs along the last image axis
+        vector = base[(0,) * (axes - 1 - k) + (slice(None),) + (0,) * k + (k,)]
+        if not np.array_equal(base[..., k], np.broadcast_to(vector.reshape(-1, *[1] * k), base.shape[:-1])):
+            raise NearMiss(f"coordinate {k} of the base grid varies along other axes, too")
+        vectors.append(np.ascontiguousarray(vector))
+    if not (base[..., -1] == 1).all():
+        raise NearMiss("the last coordinate of the base grid is not 1")
+    return vectors
+
+
+def leads_to_nearest(graph, name):
+    """Whether a value decides where a GridSample with mode nearest reads."""
+    names, seen = [name], {name}
+    while names:
+        for node, position in graph.consumers(names.pop()):
+            if node.op_type == "GridSample" and position == 1:
+                if any(a.name == "mode" and a.s == b"nearest" for a in node.attribute):
+                    return True
+                continue
+            names += [made for made in node.output if made not in seen]
+            seen.update(node.output)
+    return False
+
+
+def _standard(graph, theta, target, vectors, nearest):
+    """The AffineGrid of ai.onnx, which computes the base grid by a formula."""
+    if graph.opset < STANDARD_VERSION:
+        raise NearMiss(f"ai.onnx has AffineGrid from version {STANDARD_VERSION} on, the model imports {graph.opset}")
+    if nearest:
+        raise NearMiss("sampling with mode nearest follows, for which every rounding matters")
+    if str(vectors[0].dtype) not in EXACT:
+        raise NearMiss(f"ONNX Runtime has no AffineGrid for {vectors[0].dtype}")
+    if target[0] == -1:
+        raise NearMiss("the batch size is open")
+    for align_corners in (0, 1):
+        if all(np.allclose(v, _coordinates(len(v), align_corners), 0, TOLERANCE) for v in vectors):
+            size = graph.add_constant("size", np.array([target[0], 1, *target[1:-1]]))
+            return {"op_type": OPERATOR, "inputs": [theta, size], "align_corners": align_corners}
+    raise NearMiss("its base grid is not what AffineGrid of ai.onnx would use")
+
+
+def _coordinates(size, align_corners):
+    """PyTorch's: the pixels' centres in [-1, 1], whose ends are the outer pixels' centres or their outer edges."""
+    if align_corners:
+        return np.linspace(-1, 1, size) if size > 1 else np.zeros(1)
+    return (2 * np.arange(size) + 1) / size - 1

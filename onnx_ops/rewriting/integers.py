@@ -1,0 +1,296 @@
+"""What integer tensors and shapes hold, worked out from the model: exporters compute indices and sizes by nodes.
+
+Sizes that the model leaves open are unknowns (sizes.py). A value is known as a `Lattice`, whose elements differ by
+constant steps along each axis, so that its own sizes may be unknown, or as an array of ints and `Size`s.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from . import sizes
+from .sizes import Size
+
+LARGEST = 2**20  # elements of an array that is looked at
+DEEPEST = 200  # nodes, one after the other
+
+
+@dataclass(frozen=True)
+class Lattice:
+    """The integers start + sum of steps[k] * i[k], for i[k] from 0 to shape[k] - 1."""
+
+    shape: tuple
+    start: object
+    steps: tuple
+
+
+def lattice(value):
+    """An array as a Lattice, or None if it is none."""
+    if isinstance(value, Lattice):
+        return value
+    if not value.size:
+        return None
+    start = value.item(0)
+    steps = []
+    for axis, size in enumerate(value.shape):
+        second = value[tuple(1 if k == axis else 0 for k in range(value.ndim))] if size > 1 else start
+        steps.append(second - start)
+    steps = tuple(step if isinstance(step, Size) else int(step) for step in steps)
+    expected = start + sum((step * np.arange(size).reshape(-1, *[1] * (value.ndim - 1 - k))
+                            for k, (step, size) in enumerate(zip(steps, value.shape, strict=True))), np.zeros((), int))  # fmt: skip
+    if not np.array_equal(np.broadcast_to(expected, value.shape), value):
+        return None
+    return Lattice(value.shape, start, steps)
+
+
+def shape(graph, name):
+    """A value's dimensions, as ints and Sizes; None if not even their number is known."""
+    described = graph.type(name)
+    if described is not None and described.tensor_type.HasField("shape"):
+        return tuple(_dimension(d, f"{name}[{k}]") for k, d in enumerate(described.tensor_type.shape.dim))
+    home = graph.home(name)
+    if home is not None and name in home.initializers:
+        return tuple(home.initializers[name].dims)
+    return None
+
+
+def _dimension(dimension, otherwise):
+    if dimension.HasField("dim_value"):
+        return dimension.dim_value
+    return sizes.parse(dimension.dim_param) if dimension.dim_param else sizes.unknown(otherwise)
+
+
+def integers(graph, name, depth=DEEPEST):
+    """What a value holds, as a Lattice or an array; None if that isn't known."""
+    home = graph.home(name)
+    if home is None or not depth:
+        return None
+    if name not in home.known:
+        home.known[name] = _evaluated(home, name, depth)
+    return home.known[name]
+
+
+def numbers(graph, name):
+    """A constant of integers as a list (flat), or None."""
+    value = integers(graph, name)
+    if not isinstance(value, np.ndarray) or value.dtype == object:
+        return None
+    return [int(v) for v in value.ravel()]
+
+
+def _evaluated(graph, name, depth):
+    array = graph.array(name)
+    if array is not None:
+        return array.astype(np.int64) if array.dtype.kind in "iu" and array.size <= LARGEST else None
+    node = graph.producer(name)
+    rule = RULES.get(node.op_type) if node is not None else None
+    if rule is None:
+        return None
+    attributes = {a.name: a for a in node.attribute}
+    if any(a.ref_attr_name for a in node.attribute):  # whose value only the caller of a function knows
+        return None
+    if node.op_type == "Shape":
+        return _of_shape(shape(graph, node.input[0]), attributes)
+    given = [integers(graph, taken, depth - 1) if taken else None for taken in node.input]
+    if any(value is None for value, taken in zip(given, node.input, strict=True) if taken):
+        return None
+    try:
+        value = rule(attributes, *given)
+    except (ValueError, IndexError, TypeError):  # a node that ONNX Runtime will refuse
+        return None
+    if isinstance(value, np.ndarray) and value.size > LARGEST:
+        return None
+    return value
+
+
+def _of_shape(dimensions, attributes):
+    if dimensions is None:
+        return None
+    start = attributes["start"].i if "start" in attributes else 0
+    end = attributes["end"].i if "end" in attributes else None
+    return _array(dimensions[start:end])
+
+
+def _array(values):
+    values = list(values)
+    return np.array(values, object if any(isinstance(v, Size) for v in values) else np.int64)
+
+
+def _simple(array):
+    """As an array, of int64 where nothing in it is unknown."""
+    array = np.asarray(array)
+    return array if any(isinstance(v, Size) for v in array.ravel()) else array.astype(np.int64)
+
+
+def _same(attributes, value, *_):
+    return value
+
+
+def _cast(attributes, value):
+    return value if attributes["to"].i in (6, 7) else None  # int32, int64
+
+
+def _axes(attributes, given, rank):
+    axes = attributes["axes"].ints if "axes" in attributes else given[0].ravel() if given else None
+    return None if axes is None else sorted(int(a) % rank for a in axes)
+
+
+def _unsqueeze(attributes, value, *given):
+    count = len(attributes["axes"].ints if "axes" in attributes else given[0].ravel())
+    axes = _axes(attributes, given, len(value.shape) + count)
+    if isinstance(value, np.ndarray):
+        return np.expand_dims(value, tuple(axes))
+    shape, steps = list(value.shape), list(value.steps)
+    for axis in axes:
+        shape.insert(axis, 1)
+        steps.insert(axis, 0)
+    return Lattice(tuple(shape), value.start, tuple(steps))
+
+
+def _squeeze(attributes, value, *given):
+    axes = _axes(attributes, given, len(value.shape))
+    if axes is None:
+        axes = [k for k, size in enumerate(value.shape) if size == 1]
+    if isinstance(value, np.ndarray):
+        return np.squeeze(value, tuple(axes))
+    if any(value.shape[axis] != 1 for axis in axes):
+        return None
+    kept = [k for k in range(len(value.shape)) if k not in axes]
+    return Lattice(tuple(value.shape[k] for k in kept), value.start, tuple(value.steps[k] for k in kept))
+
+
+def _transpose(attributes, value):
+    rank = len(value.shape)
+    order = list(attributes["perm"].ints) if "perm" in attributes else list(range(rank))[::-1]
+    if isinstance(value, np.ndarray):
+        return value.transpose(order)
+    return Lattice(tuple(value.shape[k] for k in order), value.start, tuple(value.steps[k] for k in order))
+
+
+def _gather(attributes, value, index):
+    axis = attributes["axis"].i if "axis" in attributes else 0
+    if not isinstance(value, np.ndarray) or not isinstance(index, np.ndarray) or index.dtype == object:
+        return None
+    return _simple(np.take(value, index, axis))
+
+
+def _slice(attributes, value, starts, ends, axes=None, steps=None):
+    if not isinstance(value, np.ndarray):
+        return None
+    rank = range(len(starts))
+    axes, steps = rank if axes is None else axes, [1 for _ in rank] if steps is None else steps
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        if any(isinstance(v, Size) for v in (start, end, axis, step)):
+            return None
+        end = None if step < 0 and end < -len(value) else end
+        value = value[(slice(None),) * (int(axis) % value.ndim) + (slice(start, end, step),)]
+    return _simple(value)
+
+
+def _concat(attributes, *values):
+    if not all(isinstance(v, np.ndarray) for v in values):
+        return None
+    return _simple(np.concatenate(values, attributes["axis"].i))
+
+
+def _reshape(attributes, value, target):
+    if not isinstance(target, np.ndarray) or target.dtype == object:
+        return None
+    if isinstance(value, np.ndarray):
+        copied = [] if "allowzero" in attributes and attributes["allowzero"].i else range(value.ndim)
+        return value.reshape([value.shape[k] if k in copied and not v else int(v) for k, v in enumerate(target)])
+    # A lattice may get or lose axes of one element.
+    kept = [k for k, size in enumerate(value.shape) if size != 1]
+    if len(kept) != 1 or sorted(target)[:-1] != sorted([-1, *[1] * (len(target) - 1)])[: len(target) - 1]:
+        return None
+    at = [int(v) for v in target].index(-1)
+    size, step = value.shape[kept[0]], value.steps[kept[0]]
+    return Lattice(tuple(size if k == at else 1 for k in range(len(target))), value.start,
+                   tuple(step if k == at else 0 for k in range(len(target))))  # fmt: skip
+
+
+def _range(attributes, start, limit, step):
+    start, limit, step = (v.item() if isinstance(v, np.ndarray) else None for v in (start, limit, step))
+    if None in (start, limit, step) or not isinstance(step, int) or step == 0:
+        return None
+    if isinstance(start, int) and isinstance(limit, int):
+        return np.arange(start, limit, step) if abs(limit - start) <= LARGEST else None
+    if step < 0:
+        return None
+    # Of no elements where that is negative, which no size of an image is that a network was made for.
+    count = (limit - start + step - 1) // step
+    return Lattice((count,), start, (step,))
+
+
+def _elementwise(operation):
+    def rule(attributes, a, b):
+        if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+            return _simple(np.asarray(operation(a.astype(object), b.astype(object)), object))
+        a, b = lattice(a), lattice(b)
+        return None if a is None or b is None else _combined(operation, a, b)
+
+    return rule
+
+
+def _combined(operation, a, b):
+    """Of two lattices their sum or difference, or their product if one is a single number."""
+    rank = max(len(a.shape), len(b.shape))
+    shapes, steps = [], []
+    for one in (a, b):
+        missing = rank - len(one.shape)
+        shapes.append((1,) * missing + one.shape)
+        steps.append((0,) * missing + one.steps)
+    if any(x != y and 1 not in (x, y) for x, y in zip(*shapes, strict=True)):
+        return None
+    shape = tuple(y if x == 1 else x for x, y in zip(*shapes, strict=True))
+    # Along an axis of one element, which is repeated, there is no step.
+    p, q = (
+        [0 if size == 1 else step for size, step in zip(*both, strict=True)] for both in zip(shapes, steps, strict=True)
+    )
+    if operation is _multiply:
+        single = a if not any(p) else b if not any(q) else None
+        if single is None:
+            return None
+        other, of_other = (b, q) if single is a else (a, p)
+        return Lattice(shape, single.start * other.start, tuple(single.start * step for step in of_other))
+    return Lattice(shape, operation(a.start, b.start), tuple(operation(x, y) for x, y in zip(p, q, strict=True)))
+
+
+def _add(a, b):
+    return a + b
+
+
+def _subtract(a, b):
+    return a - b
+
+
+def _multiply(a, b):
+    return a * b
+
+
+def _divide(attributes, a, b):
+    """ONNX divides integers towards zero, which is rounding down where nothing is negative."""
+    if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray) or b.dtype == object or (b < 1).any():
+        return None
+    if not all(map(sizes.never_negative, a.ravel())):
+        return None
+    return _simple(a.astype(object) // b.astype(object))
+
+
+RULES = {
+    "Add": _elementwise(_add),
+    "Cast": _cast,
+    "Concat": _concat,
+    "Div": _divide,
+    "Gather": _gather,
+    "Identity": _same,
+    "Mul": _elementwise(_multiply),
+    "Range": _range,
+    "Reshape": _reshape,
+    "Shape": _of_shape,
+    "Slice": _slice,
+    "Squeeze": _squeeze,
+    "Sub": _elementwise(_subtract),
+    "Transpose": _transpose,
+    "Unsqueeze": _unsqueeze,
+}

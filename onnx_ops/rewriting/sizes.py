@@ -1,0 +1,105 @@
+"""Integers that are known up to the sizes which a model leaves open: polynomials in these with integer factors.
+
+A constant is a plain int: arithmetic on `Size`s gives ints where the unknowns cancel. Two sizes are the same if and only
+if they are equal here, as long as they consist of sums, products and divisions by constants that round down.
+"""
+
+import ast
+import operator
+from contextlib import suppress
+
+OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv}
+
+
+class Size:
+    """A polynomial that is no constant. terms: {the names of a product's unknowns, sorted: its factor}."""
+
+    __slots__ = ("terms",)
+
+    def __init__(self, terms):
+        self.terms = terms
+
+    def __add__(self, other):
+        terms = dict(self.terms)
+        for names, factor in _terms(other).items():
+            terms[names] = terms.get(names, 0) + factor
+        return _simplest(terms)
+
+    def __mul__(self, other):
+        terms = {}
+        for names, factor in self.terms.items():
+            for others, by in _terms(other).items():
+                product = tuple(sorted(names + others))
+                terms[product] = terms.get(product, 0) + factor * by
+        return _simplest(terms)
+
+    def __floordiv__(self, other):
+        if not isinstance(other, int) or other < 1:
+            return unknown(f"({self})//({other})")
+        whole = _simplest({names: factor // other for names, factor in self.terms.items()})
+        rest = _simplest({names: factor % other for names, factor in self.terms.items()})
+        return whole + (rest // other if isinstance(rest, int) else unknown(f"({rest})//{other}"))
+
+    def __sub__(self, other):
+        return self + -other
+
+    def __rsub__(self, other):
+        return -self + other
+
+    def __neg__(self):
+        return self * -1
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __eq__(self, other):
+        return isinstance(other, Size) and self.terms == other.terms
+
+    def __hash__(self):
+        return hash(frozenset(self.terms.items()))
+
+    def __repr__(self):
+        """The same text for the same size."""
+        terms = sorted(self.terms.items())
+        return " + ".join(
+            "*".join([*([str(factor)] if factor != 1 or not names else []), *names]) for names, factor in terms
+        )
+
+
+def _terms(size):
+    return size.terms if isinstance(size, Size) else {(): int(size)}
+
+
+def _simplest(terms):
+    terms = {names: factor for names, factor in terms.items() if factor}
+    return terms.get((), 0) if not terms.keys() - {()} else Size(terms)
+
+
+def unknown(name):
+    """A size of which no more than its name is known."""
+    return Size({(name,): 1})
+
+
+def parse(text):
+    """The size that a model's name for a dimension states: PyTorch writes formulas, such as "((h + 1)//2)*c"."""
+    with suppress(SyntaxError, ValueError, KeyError, RecursionError):
+        return _evaluated(ast.parse(text.strip(), mode="eval").body)
+    return unknown(text)
+
+
+def _evaluated(tree):
+    if isinstance(tree, ast.BinOp):
+        return OPERATIONS[type(tree.op)](_evaluated(tree.left), _evaluated(tree.right))
+    if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.USub):
+        return -_evaluated(tree.operand)
+    if isinstance(tree, ast.Name):
+        return unknown(tree.id)
+    if isinstance(tree, ast.Constant) and type(tree.value) is int:
+        return tree.value
+    raise ValueError(f"no formula for a size: {ast.dump(tree)}")
+
+
+def never_negative(size):
+    """Whether it is certain, each unknown being at least 1."""
+    terms = dict(_terms(size))
+    constant = terms.pop((), 0)
+    return all(factor > 0 for factor in terms.values()) and sum(terms.values()) + constant >= 0

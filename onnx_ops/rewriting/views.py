@@ -1,0 +1,90 @@
+"""Which element of a source each element of a value is, where nodes only move elements.
+
+value[i] = source[c],  c_a = sum over the value's axes k that run along source axis a of  step_k * i_k
+"""
+
+from dataclasses import dataclass
+
+from .integers import integers, lattice, numbers
+
+MOVING = ("Gather", "Identity", "Squeeze", "Transpose", "Unsqueeze")
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis of a view: the source's axis that it runs along (None: it is a new one, of one element), step and size."""
+
+    along: int | None
+    step: object
+    size: object
+
+
+def movers(graph, name):
+    """The nodes that move elements and lead to a value, the last one first.
+
+    What is between them is used by nobody else, so that it is gone once something else makes the value.
+    """
+    nodes = []
+    while (node := graph.producer(name, *MOVING)) is not None and graph.users[name] == 1:
+        nodes.append(node)
+        name = node.input[0]
+    return nodes
+
+
+def whole(dimensions):
+    """The view that is its source."""
+    return [Axis(k, 1, size) for k, size in enumerate(dimensions)]
+
+
+def moved(graph, view, node):
+    """A view (a list of Axis) after a node, or None if what the node does is unknown or more than a view."""
+    attributes = {a.name: a for a in node.attribute}
+    if any(a.ref_attr_name for a in node.attribute):
+        return None
+    return {
+        "Gather": _gather,
+        "Identity": lambda graph, view, node, attributes: view,
+        "Squeeze": _squeeze,
+        "Transpose": _transpose,
+        "Unsqueeze": _unsqueeze,
+    }[node.op_type](graph, view, node, attributes)
+
+
+def _transpose(graph, view, node, attributes):
+    order = list(attributes["perm"].ints) if "perm" in attributes else list(range(len(view)))[::-1]
+    return [view[k] for k in order] if sorted(order) == list(range(len(view))) else None
+
+
+def _gather(graph, view, node, attributes):
+    index = integers(graph, node.input[1])
+    index = None if index is None else lattice(index)
+    at = attributes["axis"].i if "axis" in attributes else 0
+    at += len(view) if at < 0 else 0
+    if index is None or index.start != 0 or not 0 <= at < len(view) or view[at].along is None:
+        return None
+    if not all(isinstance(step, int) and step >= 0 for step in index.steps):
+        return None
+    gathered = [
+        Axis(view[at].along, view[at].step * step, size) for step, size in zip(index.steps, index.shape, strict=True)
+    ]
+    return [*view[:at], *gathered, *view[at + 1 :]]
+
+
+def _unsqueeze(graph, view, node, attributes):
+    axes = list(attributes["axes"].ints) if "axes" in attributes else numbers(graph, node.input[1])
+    if axes is None:
+        return None
+    rank, view = len(view) + len(axes), list(view)
+    for axis in sorted(axis % rank for axis in axes):
+        view.insert(axis, Axis(None, 0, 1))
+    return view
+
+
+def _squeeze(graph, view, node, attributes):
+    axes = list(attributes["axes"].ints) if "axes" in attributes else None
+    if axes is None and len(node.input) > 1:
+        axes = numbers(graph, node.input[1])
+    if axes is None or any(view[axis].along is not None for axis in axes):
+        return None
+    axes = [axis % len(view) for axis in axes]
+    return [axis for k, axis in enumerate(view) if k not in axes]
