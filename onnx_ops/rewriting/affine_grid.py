@@ -11,8 +11,8 @@ The base grid consists of one vector per image axis, which are taken from the mo
 import numpy as np
 
 from .finding import NearMiss
-from .integers import integers, numbers, shape
-from .views import movers, moved, whole
+from .integers import numbers, shape
+from .views import moved, movers, whole
 
 DOMAIN, OPERATOR, STANDARD_VERSION = "onnx_ops", "AffineGrid", 20
 NAME = "affine_grid"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 
-class NearMiss(Exception):
+class NearMiss(Exception):  # noqa: N818  it is no error
     """What looks like a pattern and isn't it, or isn't it for certain; the text says why."""
 
 

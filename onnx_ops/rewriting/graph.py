@@ -125,7 +125,7 @@ class Graph:
         return graph
 
     def producer(self, name, *op_types):
-        """The node of ai.onnx in this graph that makes a value, if it is of one of these types (any if none is given)."""
+        """The node of ai.onnx in this graph that makes a value, if it is of one of these types, or none is given."""
         node = self.producers.get(name)
         known = node is not None and node.domain in AI_ONNX and (node.op_type in op_types or not op_types)
         return node if known else None

@@ -36,9 +36,10 @@ def lattice(value):
         second = value[tuple(1 if k == axis else 0 for k in range(value.ndim))] if size > 1 else start
         steps.append(second - start)
     steps = tuple(step if isinstance(step, Size) else int(step) for step in steps)
-    expected = start + sum((step * np.arange(size).reshape(-1, *[1] * (value.ndim - 1 - k))
-                            for k, (step, size) in enumerate(zip(steps, value.shape, strict=True))), np.zeros((), int))  # fmt: skip
-    if not np.array_equal(np.broadcast_to(expected, value.shape), value):
+    expected = np.asarray(start)
+    for step, size in zip(steps, value.shape, strict=True):
+        expected = expected[..., np.newaxis] + step * np.arange(size)
+    if not np.array_equal(expected, value):
         return None
     return Lattice(value.shape, start, steps)
 

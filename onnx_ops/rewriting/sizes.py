@@ -1,7 +1,7 @@
 """Integers that are known up to the sizes which a model leaves open: polynomials in these with integer factors.
 
-A constant is a plain int: arithmetic on `Size`s gives ints where the unknowns cancel. Two sizes are the same if and only
-if they are equal here, as long as they consist of sums, products and divisions by constants that round down.
+A constant is a plain int: arithmetic on `Size`s gives ints where the unknowns cancel. Sizes that consist of sums,
+products and divisions by constants that round down are the same wherever they compare equal.
 """
 
 import ast

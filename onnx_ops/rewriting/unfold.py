@@ -1,7 +1,7 @@
 """`torch.nn.functional.unfold`, for which ONNX has no operator, as one Im2Col.
 
-Exporters write, after padding, one Gather per image axis with the indices [position in the kernel, block], then bring the
-positions before the blocks and flatten both:
+Exporters write, after padding, one Gather per image axis with the indices [position in the kernel, block], bring the
+positions before the blocks, and flatten both:
 
     y = Reshape(Transpose(Gather(Gather(Pad(x), rows), columns)), [N, C * K, L])
 """
@@ -12,7 +12,7 @@ import numpy as np
 
 from .finding import NearMiss
 from .integers import integers, numbers, shape
-from .views import movers, moved, whole
+from .views import moved, movers, whole
 
 DOMAIN, OPERATOR = "onnx_ops", "Im2Col"
 NAME = "unfold"

@@ -12,7 +12,7 @@ MOVING = ("Gather", "Identity", "Squeeze", "Transpose", "Unsqueeze")
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis of a view: the source's axis that it runs along (None: it is a new one, of one element), step and size."""
+    """An axis of a view, and along which axis of the source it runs: none if it is a new one, of one element."""
 
     along: int | None
     step: object
