@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from selection import long_unless
 
 import onnx_ops
 
@@ -66,13 +67,14 @@ def broken(tmp_path):
     return make
 
 
-@pytest.mark.parametrize("mistake", BREAKS)
+@pytest.mark.parametrize("mistake", [long_unless("writes" in mistake, mistake) for mistake in BREAKS])
 def test_checked_indices_see_it(mistake, broken):
     home = broken(*BREAKS[mistake])
     done = run_python(SHIFT, str(HERE), cwd=home, ONNX_OPS_BOUNDSCHECK="1", NUMBA_CACHE_DIR=str(home / "cache"))
     assert done.stdout.split("\n")[:2] == ["function IndexError", "native IndexError"], done.stderr[-3000:]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mistake", ["reads past the end", "writes past the end"])
 def test_guard_pages_see_it(mistake, broken):
     home = broken(*BREAKS[mistake])

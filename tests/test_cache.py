@@ -66,6 +66,7 @@ def append(path, text):
         file.write(text)
 
 
+@pytest.mark.long
 def test_what_a_process_compiles_and_the_next_ones_do_not(home):
     """A second process compiles nothing; after an edit, a third one only what the edited file is part of."""
     first = cached_after_a_run(home)

@@ -118,6 +118,7 @@ def digests(**settings):
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("names", "portable"),
     [(("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES"), True), (("NUMBA_CPU_NAME",), False), ((), False)],

@@ -112,6 +112,7 @@ except KeyboardInterrupt:
     assert not list(tmp_path.rglob(".onnx_ops-*"))
 
 
+@pytest.mark.long
 def test_after_ctrl_c_the_process_can_go_on(tmp_path):
     """It compiles what was interrupted, and Ctrl-C does what it did before."""
     script = """
@@ -138,6 +139,7 @@ def test_an_exit_while_a_kernel_compiles(work, tmp_path):
     assert (code, err) == (7, ""), out
 
 
+@pytest.mark.long
 def test_ctrl_c_while_onnx_runtime_works(tmp_path):
     """Python meets it when it is called next, before the first line of one of our functions, outside of any `try`."""
     script = """

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from selection import long_unless
 
 import onnx_ops
 
@@ -156,10 +157,11 @@ with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as workers:
     assert finished(started(script)) == "6\n"
 
 
+ENDINGS = "", "sys.exit(0)", "import atexit; atexit.register(kept[0])", "del onnx_ops, sys.modules['onnx_ops']"
+
+
 @pytest.mark.parametrize("backend", ["native", "extensions"])
-@pytest.mark.parametrize(
-    "ending", ["", "sys.exit(0)", "import atexit; atexit.register(kept[0])", "del onnx_ops, sys.modules['onnx_ops']"]
-)
+@pytest.mark.parametrize("ending", [long_unless(not ending, ending) for ending in ENDINGS])
 def test_exit_with_live_sessions(backend, ending):
     """Sessions that only the interpreter's end destroys, referenced from modules, cycles and threads' stacks."""
     script = f"""
@@ -268,6 +270,7 @@ print("done")
     assert finished(started(script, NUMBA_CACHE_DIR=str(cache))) == "done\n"
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="capset is Linux's")
 def test_where_warnings_are_errors(tmp_path):
     """That nothing can be kept is none, neither in the cache nor beside the sources: sessions are made and run."""
@@ -296,7 +299,7 @@ GARBLED = {
 }
 
 
-@pytest.mark.parametrize("damage", GARBLED)
+@pytest.mark.parametrize("damage", [long_unless(k == 0, damage) for k, damage in enumerate(GARBLED)])
 def test_a_damaged_cache(damage, one_kernels_cache, tmp_path):
     """Files that a full disk, a crash or a bad disk has changed are written again, once."""
     cache = shutil.copytree(one_kernels_cache, tmp_path / "cache")
@@ -352,6 +355,7 @@ print(os.waitpid(child, 0)[1])
 THREAD = "thread = threading.Thread(target={work}); thread.start()"
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 @pytest.mark.parametrize("work", ["one_kernel", "make(CASES[0])"])
 def test_fork_while_another_thread_compiles(work, tmp_path):
@@ -404,6 +408,7 @@ def test_an_interrupt_while_a_fork_waits():
     assert finished(started(INTERRUPTED_FORK)) == "interrupted 0 True\n"
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_fork_while_another_thread_begins_a_run():
     """Of the extensions backend: the lock of the runs' errors."""

@@ -78,6 +78,7 @@ def process(script, *arguments, cache):
     return subprocess.run(command, env=environment, capture_output=True, text=True)
 
 
+@pytest.mark.long
 def test_what_a_model_needs_is_compiled_and_nothing_else(tmp_path):
     """From the main graph, a branch, a local function; whatever the types of sizes; and sessions find it."""
     onnx.save(network(), tmp_path / "network.onnx")
@@ -198,6 +199,7 @@ def test_the_command_line_refuses_them():
     assert done.exit_code == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_a_cache_that_keeps_nothing(jobs):
     """An image build must not pass with nothing baked."""

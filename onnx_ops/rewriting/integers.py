@@ -201,13 +201,12 @@ def _reshape(attributes, value, target):
         copied = [] if "allowzero" in attributes and attributes["allowzero"].i else range(value.ndim)
         return value.reshape([value.shape[k] if k in copied and not v else int(v) for k, v in enumerate(target)])
     # A lattice may get or lose axes of one element.
-    kept = [k for k, size in enumerate(value.shape) if size != 1]
-    if len(kept) != 1 or sorted(target)[:-1] != sorted([-1, *[1] * (len(target) - 1)])[: len(target) - 1]:
+    target, kept = target.tolist(), [k for k, size in enumerate(value.shape) if size != 1]
+    if len(kept) != 1 or sorted(target) != [-1, *[1] * (len(target) - 1)]:
         return None
-    at = [int(v) for v in target].index(-1)
     size, step = value.shape[kept[0]], value.steps[kept[0]]
-    return Lattice(tuple(size if k == at else 1 for k in range(len(target))), value.start,
-                   tuple(step if k == at else 0 for k in range(len(target))))  # fmt: skip
+    shape, steps = ([one if t == 1 else other for t in target] for one, other in ((1, size), (0, step)))
+    return Lattice(tuple(shape), value.start, tuple(steps))
 
 
 def _range(attributes, start, limit, step):

@@ -35,10 +35,10 @@ class Size:
 
     def __floordiv__(self, other):
         if not isinstance(other, int) or other < 1:
-            return unknown(f"({self})//({other})")
+            return unknown(f"(({self})//({other}))")
         whole = _simplest({names: factor // other for names, factor in self.terms.items()})
         rest = _simplest({names: factor % other for names, factor in self.terms.items()})
-        return whole + (rest // other if isinstance(rest, int) else unknown(f"({rest})//{other}"))
+        return whole + (rest // other if isinstance(rest, int) else unknown(f"(({rest})//{other})"))
 
     def __sub__(self, other):
         return self + -other

@@ -1,0 +1,176 @@
+"""Integers known up to open sizes: against the same computations with the sizes filled in."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto
+from onnx.reference import ReferenceEvaluator
+from written import Writer
+
+from onnx_ops.rewriting.graph import Model
+from onnx_ops.rewriting.integers import Lattice, integers, lattice
+from onnx_ops.rewriting.sizes import Size, never_negative, parse, unknown
+
+SIZES = {"h": 7, "w": 12, "n": 3}
+
+
+def filled(size, sizes=None):
+    """The number that a size is."""
+    if not isinstance(size, Size):
+        return int(size)
+    return eval(repr(size), {}, dict(sizes or SIZES))
+
+
+formulas = st.recursive(
+    st.sampled_from(["h", "w", "n", "1", "3", "0"]),
+    lambda inner: st.one_of(
+        st.tuples(inner, st.sampled_from("+-*"), inner).map(lambda t: f"({t[0]} {t[1]} {t[2]})"),
+        st.tuples(inner, st.sampled_from([1, 2, 5])).map(lambda t: f"({t[0]} // {t[1]})"),
+        inner.map(lambda t: f"(-{t})"),
+    ),
+    max_leaves=8,
+)
+
+
+@given(formulas)
+def test_formulas(text):
+    assert filled(parse(text)) == eval(text, {}, dict(SIZES))
+
+
+@given(formulas, formulas)
+def test_equal_sizes_are_equal_numbers(one, other):
+    a, b = parse(one), parse(other)
+    if a == b:
+        for sizes in (SIZES, {"h": 1, "w": 2, "n": 5}, {"h": 20, "w": 3, "n": 1}):
+            assert filled(a, sizes) == filled(b, sizes)
+    assert (a == b) == (repr(a) == repr(b))
+
+
+@given(formulas)
+def test_what_is_never_negative(text):
+    if never_negative(parse(text)):
+        for sizes in ({"h": 1, "w": 1, "n": 1}, {"h": 9, "w": 1, "n": 1}, {"h": 1, "w": 1, "n": 9}):
+            assert filled(parse(text), sizes) >= 0
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("(h - 1) // 2 + 1", "(h + 1) // 2"),
+        ("(2*h + 4) // 2", "h + 2"),
+        ("h*(w + 1) - h", "w*h"),
+        ("((h + 2) - 2 - 1) // 2 + 1", "(h + 2 - 1*(3 - 1) - 1) // 2 + 1"),
+    ],
+)
+def test_sizes_that_are_the_same(one, other):
+    assert parse(one) == parse(other)
+
+
+@pytest.mark.parametrize(
+    "text", ["h w", "floor(h/2)", "h/2", "h.x", "", "unk__3 > 2", "[h]", "1.5", "h**2", "h if w else n"]
+)
+def test_names_that_are_no_formulas(text):
+    assert parse(text) == unknown(text)
+
+
+def expected(proto, sizes):
+    return ReferenceEvaluator(proto).run(None, {"x": np.zeros(list(sizes.values()), np.float32)})[0]
+
+
+def elements(value, sizes=None):
+    """A Lattice or an array of sizes as an array of numbers."""
+    if isinstance(value, Lattice):
+        shape = [filled(s, sizes) for s in value.shape]
+        indices = np.indices(shape)
+        steps = [filled(s, sizes) for s in value.steps]
+        return filled(value.start, sizes) + sum(
+            (s * i for s, i in zip(steps, indices, strict=True)), np.zeros(shape, int)
+        )
+    return np.vectorize(lambda v: filled(v, sizes), otypes=[int])(value)
+
+
+def shape_arithmetic(w):
+    """Values that are made of the sizes of "x", one after the other: integers and ways to combine them."""
+    shape = w.add("Shape", "x")
+    h, wide, n = (w.add("Gather", shape, w.constant(k)) for k in range(3))
+    yield shape
+    yield w.add("Shape", "x", start=1)
+    yield w.add("Shape", "x", start=-2, end=-1)
+    yield w.add("Slice", shape, w.constant([1]), w.constant([3]))
+    yield w.add("Slice", shape, w.constant([-1]), w.constant([-5]), w.constant([0]), w.constant([-1]))
+    yield w.add("Gather", shape, w.constant([[2, 0]]))
+    yield w.add("Gather", shape, w.constant(-1))
+    yield w.add("Concat", w.add("Unsqueeze", h, w.constant([0])), w.constant([-1, 4]), axis=0)
+    yield w.add("Mul", w.add("Add", h, wide), n)
+    yield w.add("Div", w.add("Add", h, w.constant(3)), w.constant(2))
+    yield w.add("Div", w.constant([7, 9]), w.constant(2))
+    yield w.add("Cast", w.add("Sub", h, wide), to=TensorProto.INT64)
+    yield w.add("Reshape", shape, w.constant([3, 1]))
+    yield w.add("Reshape", shape, w.constant([0, -1]))
+    yield w.add("Transpose", w.add("Unsqueeze", shape, w.constant([1])))
+    yield w.add("Squeeze", w.add("Unsqueeze", shape, w.constant([0, 2])), w.constant([0]))
+    along = w.add("Range", w.constant(0), w.add("Add", h, w.constant(2)), w.constant(2))
+    yield along
+    yield w.add("Range", w.constant(2), wide, w.constant(3))
+    yield w.add("Range", w.constant(9), w.constant(1), w.constant(-3))
+    column = w.add("Unsqueeze", w.add("Range", w.constant(0), wide, w.constant(1)), w.constant([1]))
+    yield w.add("Add", along, column)
+    yield w.add("Add", w.add("Mul", column, wide), along)
+    yield w.add("Sub", w.add("Unsqueeze", along, w.constant([0])), w.constant([[1], [3], [5]]))
+    yield w.add("Mul", w.constant(3), along)
+    yield w.add("Transpose", column, perm=[1, 0])
+    yield w.add("Squeeze", column, w.constant([1]))
+    yield w.add("Reshape", along, w.constant([1, -1, 1]))
+
+
+@pytest.mark.parametrize("k", range(len(list(shape_arithmetic(Writer())))))
+def test_shape_arithmetic(k):
+    writer = Writer()
+    name = list(shape_arithmetic(writer))[k]
+    proto = writer.model({"x": ("float32", ["h", "w", "n"])}, (name, "int64", None))
+    value = integers(next(Model(proto).graphs()), name)
+    assert value is not None
+    for sizes in ({"h": 7, "w": 12, "n": 3}, {"h": 8, "w": 5, "n": 1}, {"h": 1, "w": 3, "n": 2}):
+        np.testing.assert_array_equal(elements(value, sizes), expected(proto, sizes))
+
+
+def unknowable(w):
+    """Values that nobody can tell from the sizes."""
+    shape = w.add("Shape", "x")
+    h = w.add("Gather", shape, w.constant(0))
+    along = w.add("Range", w.constant(0), h, w.constant(1))
+    yield w.add("Mul", along, along)
+    yield w.add("Div", w.add("Sub", h, w.constant(5)), w.constant(2))  # towards zero, and it may be negative
+    yield w.add("Div", h, w.constant(-2))
+    yield w.add("Mod", h, w.constant(2))
+    yield w.add("Cast", w.add("Cast", h, to=TensorProto.FLOAT), to=TensorProto.INT64)
+    yield w.add("Gather", shape, h)
+    yield w.add("Slice", shape, w.constant([0]), w.add("Unsqueeze", h, w.constant([0])))
+    yield w.add("Concat", along, w.constant([1]), axis=0)
+    yield w.add("Range", w.constant(0), w.constant(9), h)
+    yield w.add("Range", h, w.constant(0), w.constant(-1))
+    yield w.add("Add", along, w.add("Range", w.constant(0), w.add("Gather", shape, w.constant(1)), w.constant(1)))
+    yield w.add("NonZero", "x")
+    yield w.add("Reshape", along, w.constant([2, -1]))
+
+
+@pytest.mark.parametrize("k", range(len(list(unknowable(Writer())))))
+def test_what_is_unknown(k):
+    writer = Writer()
+    name = list(unknowable(writer))[k]
+    proto = writer.model({"x": ("float32", ["h", "w", "n"])}, (name, "int64", None))
+    assert integers(next(Model(proto).graphs()), name) is None
+
+
+@settings(max_examples=50)
+@given(st.lists(st.integers(-3, 3), min_size=0, max_size=3), st.integers(-5, 5), st.data())
+def test_lattices(steps, start, data):
+    shape = [data.draw(st.integers(1, 4)) for _ in steps]
+    array = start + sum((s * i for s, i in zip(steps, np.indices(shape), strict=True)), np.zeros(shape, int))
+    np.testing.assert_array_equal(elements(lattice(array)), array)
+    if array.size > 2:
+        bent = array.copy()
+        bent.flat[data.draw(st.integers(1, array.size - 1))] += 7
+        found = lattice(bent)
+        assert found is None or np.array_equal(elements(found), bent)

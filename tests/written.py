@@ -1,0 +1,152 @@
+"""What exporters write for `unfold` and `affine_grid`, node by node as PyTorch 2.13 does, in any variation.
+
+Names in `edits` replace one step each, so that a test can make nearly the same model.
+"""
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+
+class Writer:
+    """A graph in the making. `add` and `constant` return the name of a value."""
+
+    def __init__(self):
+        self.nodes, self.initializers = [], []
+
+    def add(self, op_type, *inputs, name=None, **attributes):
+        name = name or f"{op_type.lower()}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op_type, list(inputs), [name], name=f"node_{name}", **attributes))
+        return name
+
+    def constant(self, value, dtype=np.int64):
+        name = f"constant_{len(self.initializers)}"
+        self.initializers.append(numpy_helper.from_array(np.asarray(value, dtype), name))
+        return name
+
+    def model(self, inputs, output, opset=18, **more):
+        """`inputs`: {name: (dtype, dims)}; `output`: (name, dtype, dims)."""
+        kind = helper.np_dtype_to_tensor_dtype
+        described = [helper.make_tensor_value_info(n, kind(np.dtype(d)), dims) for n, (d, dims) in inputs.items()]
+        result = helper.make_tensor_value_info(output[0], kind(np.dtype(output[1])), output[2])
+        graph = helper.make_graph(self.nodes, "written", described, [result], self.initializers)
+        proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+        return onnx.shape_inference.infer_shapes(proto)
+
+
+def counts(image, kernel, dilations, pads, strides):
+    """Blocks per axis."""
+    axes = range(len(image))
+    padded = [image[a] + pads[a] + pads[len(image) + a] for a in axes]
+    return [(padded[a] - dilations[a] * (kernel[a] - 1) - 1) // strides[a] + 1 for a in axes]
+
+
+UNFOLD = {
+    "image": (11, 13), "kernel": (3, 2), "dilations": (1, 2), "pads": (1, 0, 2, 1), "strides": (2, 1), "batch": 2,
+    "channels": 3, "dtype": "float32",
+}  # fmt: skip
+
+
+def unfold(open_sizes=False, opset=18, after=None, **edits):
+    """F.unfold of "x", the result being "y". `after`: what adds to the Writer at the end and returns the output."""
+    s = UNFOLD | edits
+    axes = len(s["image"])
+    w = Writer()
+    dims = (
+        ["n", s["channels"], *(f"size_{a}" for a in range(axes))]
+        if open_sizes
+        else [s["batch"], s["channels"], *s["image"]]
+    )
+    if open_sizes:
+        indices = _open_indices(w, s)
+        target = _open_target(w, s)
+    else:
+        blocks = counts(s["image"], s["kernel"], s["dilations"], s["pads"], s["strides"])
+        indices = [
+            np.add.outer(np.arange(k) * d, np.arange(c) * t)
+            for k, d, c, t in zip(s["kernel"], s["dilations"], blocks, s["strides"], strict=True)
+        ]
+        indices = [w.constant(i) for i in edits.get("indices", lambda i: i)(indices)]
+        target = w.constant(edits.get("target", [s["batch"], s["channels"] * int(np.prod(s["kernel"])), -1]))
+    pads = edits.get("all_pads", [0, 0, *s["pads"][:axes], 0, 0, *s["pads"][axes:]])
+    pads = pads(w) if callable(pads) else w.constant(pads)
+    padding = [w.constant(edits["pad_value"], s["dtype"])] if "pad_value" in edits else []
+    y = w.add("Pad", "x", pads, *padding, mode=edits.get("mode", "constant"), name="padded")
+    for a, index in enumerate(indices):
+        y = w.add("Gather", y, index, axis=2 + 2 * a, name=f"gathered_{a}")
+    order = edits.get("perm", [0, 1, *range(2, 2 + 2 * axes, 2), *range(3, 3 + 2 * axes, 2)])
+    y = w.add("Transpose", y, perm=order, name="transposed")
+    y = w.add("Reshape", y, target, allowzero=edits.get("allowzero", 0), name="y")
+    if after:
+        y = after(w)
+    return w.model({"x": (s["dtype"], dims), **edits.get("inputs", {})}, (y, s["dtype"], None), opset)
+
+
+def _open_indices(w, s):
+    axes = len(s["image"])
+    shape = w.add("Shape", "x")
+    for a in range(axes):
+        size = w.add("Gather", shape, w.constant(2 + a), axis=0)
+        fixed = s["pads"][a] + s["pads"][axes + a] - s["dilations"][a] * (s["kernel"][a] - 1)
+        limit = w.add("Add", size, w.constant(fixed))
+        blocks = w.add("Range", w.constant(0), limit, w.constant(s["strides"][a]))
+        positions = w.constant(np.arange(s["kernel"][a])[:, None] * s["dilations"][a])
+        yield w.add("Add", w.add("Unsqueeze", blocks, w.constant([0])), positions)
+
+
+def _open_target(w, s):
+    shape = w.add("Shape", "x")
+    batch, channels = (w.add("Gather", shape, w.constant(k), axis=0) for k in (0, 1))
+    rows = w.add("Mul", channels, w.constant(int(np.prod(s["kernel"]))))
+    parts = (w.add("Unsqueeze", part, w.constant([0])) for part in (batch, rows))
+    return w.add("Concat", *parts, w.constant([-1]), axis=0)
+
+
+def coordinates(size, align_corners, dtype="float32"):
+    """PyTorch's base coordinates of an axis."""
+    if align_corners:
+        return (np.linspace(-1, 1, size) if size > 1 else np.zeros(1)).astype(dtype)
+    return (np.linspace(-1, 1, size) * (size - 1) / size if size > 1 else np.zeros(1)).astype(dtype)
+
+
+AFFINE_GRID = {"size": (5, 7), "batch": 2, "align_corners": False, "dtype": "float32"}
+
+
+def base_grid(size, align_corners, dtype):
+    """[*size, axes + 1]: x, y (and z), 1."""
+    vectors = [coordinates(s, align_corners, dtype) for s in size]
+    return np.stack([*np.meshgrid(*vectors, indexing="ij")[::-1], np.ones(size, dtype)], -1).astype(dtype)
+
+
+def affine_grid(open_batch=False, opset=18, after=None, sample=None, **edits):
+    """F.affine_grid of "theta", the result being "grid"; with `sample`, a GridSample of "image" with that mode."""
+    s = AFFINE_GRID | edits
+    axes, w = len(s["size"]), Writer()
+    base = edits.get("base", lambda base: base)(base_grid(s["size"], s["align_corners"], s["dtype"]))
+    base = w.constant(base.reshape(-1, axes + 1, 1), s["dtype"])
+    theta = w.add("Transpose", "theta", perm=edits.get("perm", [0, 2, 1]), name="transposed")
+    theta = w.add("Unsqueeze", theta, w.constant([1]), name="unsqueezed")
+    factors = (theta, base) if edits.get("swapped") else (base, theta)
+    y = w.add(edits.get("product", "Mul"), *factors, name="product")
+    y = w.add("ReduceSum", y, w.constant(edits.get("over", [-2])), keepdims=edits.get("keepdims", 0), name="summed")
+    target = edits.get("target", [-1 if open_batch else s["batch"], *s["size"], axes])
+    y = w.add("Reshape", y, w.constant(target), name="grid")
+    batch = "n" if open_batch else s["batch"]
+    inputs = {"theta": (s["dtype"], edits.get("theta", [batch, axes, axes + 1])), **edits.get("inputs", {})}
+    if sample:
+        inputs["image"] = (s["dtype"], [batch, 3, *s["size"]])
+        y = w.add("GridSample", "image", "grid", mode=sample, name="sampled")
+    if after:
+        y = after(w)
+    return w.model(inputs, (y, s["dtype"], None), opset)
+
+
+def feeds(proto, sizes=(), seed=0):
+    """{input: array} for a model, `sizes` being {name of an open dimension: its size}."""
+    rng, sizes = np.random.default_rng(seed), dict(sizes)
+    made = {}
+    for value in proto.graph.input:
+        dims = [d.dim_value or sizes[d.dim_param] for d in value.type.tensor_type.shape.dim]
+        kind = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+        made[value.name] = (rng.standard_normal(dims) * 3).astype(kind)
+    return made
