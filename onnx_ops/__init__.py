@@ -1,4 +1,4 @@
-"""Col2Im and GridSample for ONNX Runtime: complete, fast, on unmodified models."""
+"""Col2Im, GridSample and AffineGrid for ONNX Runtime: complete, fast, on unmodified models."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 # Imported when they are first asked for: `import onnx_ops` stays light.
 _HOME = {
     "InferenceSession": "runtime.session",
+    "affine_grid": "functions",
     "col2im": "functions",
     "export": "export",
     "get_library_path": "runtime.native",
@@ -28,6 +29,7 @@ __all__ = ["OpError", *_HOME]
 
 if TYPE_CHECKING:
     from . import export as export
+    from .functions import affine_grid as affine_grid
     from .functions import col2im as col2im
     from .functions import grid_sample as grid_sample
     from .reference import reference_ops as reference_ops

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .errors import named
+from .operators.affine_grid import AFFINE_GRID
 from .operators.col2im import COL2IM
 from .operators.grid_sample import ONNX as GRID_SAMPLE
 from .runtime.execute import run
@@ -18,6 +19,27 @@ def call(operator, *inputs, threads=None, **attributes):
         parameters = operator.resolved(attributes)
     arrays = [np.asarray(a, a.dtype.newbyteorder("="), order="C") for a in map(np.asarray, inputs)]
     return run(operator, parameters, arrays, threads)
+
+
+def affine_grid(
+    theta: ArrayLike,
+    x: ArrayLike,
+    y: ArrayLike,
+    z: ArrayLike | None = None,
+    *,
+    threads: int | None = None,
+) -> NDArray[Any]:
+    """The grid that affine transformations make of an image's own places: PyTorch's `affine_grid`.
+
+    theta    [N, 2, 3] or [N, 3, 4]: for each image of the batch a matrix and, as its last column, a translation
+    x, y, z  where the output's pixels lie along each axis, [W], [H] and [D]: -1 to 1 from one border of the image to
+             the other; no z (or an empty one) for two image axes
+    threads  default: the CPUs that this process may use
+
+    Returns [N, H, W, 2] or [N, D, H, W, 3] in the dtype of theta, which all inputs have. Raises OpError.
+    """
+    theta = np.asarray(theta)
+    return call(AFFINE_GRID, theta, x, y, np.empty(0, theta.dtype) if z is None else z, threads=threads)
 
 
 def col2im(

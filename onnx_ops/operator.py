@@ -81,8 +81,12 @@ class Record:
 
 
 def words(**counts):
-    """The dtype of a record of 64-bit integers: a scalar where the count is None, else an array of that length."""
-    return np.dtype([(n, np.int64) if c is None else (n, np.int64, (c,)) for n, c in counts.items()])
+    """The dtype of a record of 64-bit integers: a scalar where the count is None, else an array of that length.
+
+    Without any it still has the size of one: NumPy finds no records of no size in memory.
+    """
+    fields = [(n, np.int64) if c is None else (n, np.int64, (c,)) for n, c in counts.items()]
+    return np.dtype(fields or {"names": [], "formats": [], "itemsize": 8})
 
 
 def geometry(**counts):

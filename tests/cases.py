@@ -200,9 +200,37 @@ OPENVINO = [
              pads_begin=[1, 0], pads_end=[0, 2]),
     openvino("openvino_unbatched_tiling", (6, 9), (2, 3), batched=False, strides=[2, 3]),
 ]  # fmt: skip
+
+
+def affine_grid(name, out, N=2):  # noqa: N803
+    """`out`: the sizes of the output's image axes, of which the inputs list the places backwards."""
+    lengths = (*reversed(out), 0)[:3]
+    return Case(name, "onnx_ops", "AffineGrid", ((N, len(out), len(out) + 1), *((length,) for length in lengths)))
+
+
+AFFINE_GRID = [
+    affine_grid("affine_images", (9, 20)),
+    affine_grid("affine_whole_vectors", (6, 32)),
+    affine_grid("affine_narrow", (11, 3)),
+    affine_grid("affine_one_pixel", (1, 1)),
+    affine_grid("affine_one_row", (1, 37)),
+    affine_grid("affine_one_column", (37, 1)),
+    affine_grid("affine_more_than_a_tile", (29, 28), N=41),
+    affine_grid("affine_rows_of_a_tile", (3, 20_001), N=1),
+    affine_grid("affine_no_batch", (4, 5), N=0),
+    affine_grid("affine_no_columns", (4, 0)),
+    affine_grid("affine_no_rows", (0, 5)),
+    affine_grid("affine_volumes", (3, 4, 17)),
+    affine_grid("affine_narrow_volumes", (4, 3, 2)),
+    affine_grid("affine_volumes_of_one_plane", (1, 5, 9)),
+    affine_grid("affine_volumes_of_two_tiles", (9, 40, 50), N=1),
+    affine_grid("affine_volumes_without_planes", (0, 4, 5)),
+    affine_grid("affine_volumes_without_columns", (3, 4, 0)),
+    affine_grid("affine_no_volumes", (3, 4, 5), N=0),
+]
 # Every mode, padding_mode and align_corners.
 EXTREME = [replace(c, name=f"extreme_{c.name}", spread=np.inf) for c in GRID_SAMPLE[:18] + VOLUMES[:18]]
-CASES = COL2IM + GRID_SAMPLE + VOLUMES + OPENVINO + EXTREME
+CASES = COL2IM + GRID_SAMPLE + VOLUMES + OPENVINO + AFFINE_GRID + EXTREME
 
 
 def type_of(dtype):
@@ -212,7 +240,8 @@ def type_of(dtype):
 
 def model(domain, op_type, inputs, attributes, *, opset=21, dims="fixed", constants=()):
     """A model of one node. dims: "fixed", "symbolic" or "none"; constants: inputs that become initializers."""
-    names = [i.name for i in operator(domain, op_type).inputs]
+    # The graph's output is y, so an input of the operator that is called y has another name there.
+    names = [i.name + "_in" * (i.name == "y") for i in operator(domain, op_type).inputs]
     node = helper.make_node(op_type, names, ["y"], name="the_node", domain=domain, **attributes)
     described, initializers = [], []
     for name, value in zip(names, inputs, strict=True):
@@ -225,6 +254,31 @@ def model(domain, op_type, inputs, attributes, *, opset=21, dims="fixed", consta
     y = helper.make_tensor_value_info("y", type_of(inputs[0].dtype), None)
     graph = helper.make_graph([node], "one_node", described, [y], initializers)
     return finished(graph, opset, domain)
+
+
+def spelled_out(inputs):
+    """The nodes that PyTorch's exporter writes for affine_grid. theta is an input; so are the others, but unused."""
+    theta, *places = inputs
+    axes = theta.shape[1]
+    mesh = np.meshgrid(*places[:axes][::-1], indexing="ij")[::-1]
+    constants = {
+        "base": np.stack([*mesh, np.ones_like(mesh[0])], -1).reshape(-1, axes + 1, 1),
+        "one": np.array([1]), "last_but_one": np.array([-2]), "shape": np.array([len(theta), *mesh[0].shape, axes]),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("Transpose", ["theta"], ["columns"], perm=[0, 2, 1]),
+        helper.make_node("Unsqueeze", ["columns", "one"], ["rows"]),
+        helper.make_node("Mul", ["base", "rows"], ["products"]),
+        helper.make_node("ReduceSum", ["products", "last_but_one"], ["sums"], keepdims=0),
+        helper.make_node("Reshape", ["sums", "shape"], ["y"], allowzero=1),
+    ]
+    names = ("theta", "x", "y_in", "z")
+    described = [
+        helper.make_tensor_value_info(n, type_of(v.dtype), v.shape) for n, v in zip(names, inputs, strict=True)
+    ]
+    y = helper.make_tensor_value_info("y", type_of(theta.dtype), None)
+    initializers = [onnx.numpy_helper.from_array(v, n) for n, v in constants.items()]
+    return finished(helper.make_graph(nodes, "affine_grid", described, [y], initializers), 18)
 
 
 def finished(graph, opset=21, *domains):

@@ -172,13 +172,26 @@ def grid_sample_calls(draw, types=dtypes.ALL, grids=dtypes.FLOATS):
     )  # fmt: skip
 
 
+@st.composite
+def affine_grid_calls(draw, types=dtypes.FLOATS):
+    axes = draw(st.sampled_from([2, 3]))
+    lengths = draw(st.lists(sizes(0, 9, 70 if axes < 3 else 20), min_size=axes, max_size=axes))
+    assume(math.prod(lengths) <= TOO_LARGE // 8)
+    return Call(
+        "onnx_ops", "AffineGrid", ((draw(st.integers(0, 3)), axes, axes + 1), *((n,) for n in (*lengths, 0)[:3])),
+        (draw(st.sampled_from([t for t in types if t in dtypes.FLOATS])),) * 4, {},
+        draw(st.sampled_from(["normal", "normal", "special", "denormal"])), draw(st.integers(0, 2**32 - 1)),
+    )  # fmt: skip
+
+
 ODD = [0, -1, 1, 2, 3, 5, 17, 2**31, 2**40, 2**40 + 1, 2**62, 2**63 - 1, -(2**63)]
 
 
 @st.composite
 def broken(draw, call):
     """The call with one thing changed: as a rule, more than is allowed."""
-    what = draw(st.sampled_from(["shape", "shape", "rank", "attribute", "attribute"]))
+    has_attributes = bool(call.operator.attributes)
+    what = draw(st.sampled_from(["shape", "shape", "rank", *["attribute"] * 2 * has_attributes]))
     if what == "attribute":
         declared = draw(st.sampled_from(call.operator.attributes))
         length = draw(st.integers(1, 7))
@@ -203,7 +216,7 @@ def broken(draw, call):
 
 def calls(types=dtypes.ALL, grids=dtypes.FLOATS):
     """(a call, None or a broken variant of it)"""
-    good = st.one_of(col2im_calls(types), grid_sample_calls(types, grids))
+    good = st.one_of(col2im_calls(types), grid_sample_calls(types, grids), affine_grid_calls(types))
     return good.flatmap(lambda call: st.tuples(st.just(call), st.one_of(st.none(), broken(call))))
 
 
@@ -212,7 +225,8 @@ def output_shape(call):
     given = dict(call.attributes)
     if any(len(shape) > 16 for shape in call.shapes):
         return None
-    return (col2im_shape if call.op_type == "Col2Im" else grid_sample_shape)(call, given)
+    shape = {"Col2Im": col2im_shape, "GridSample": grid_sample_shape, "AffineGrid": affine_grid_shape}
+    return shape[call.op_type](call, given)
 
 
 def col2im_shape(call, given):
@@ -261,6 +275,16 @@ def grid_sample_shape(call, given):
     return (*x[:2], *grid_shape[1:-1])
 
 
+def affine_grid_shape(call, given):
+    theta, *places = call.shapes
+    if len(theta) != 3 or theta[1] not in (2, 3) or theta[2] != theta[1] + 1 or any(len(p) != 1 for p in places):
+        return None
+    lengths = [p[0] for p in places]
+    if theta[1] == 2 and lengths.pop() != 0:
+        return None
+    return (theta[0], *reversed(lengths), theta[1])
+
+
 def reference(call, inputs):
     """(result in float64 or as it is, how far off 1 is): both of the output's shape."""
     parameters = Record(call.operator.resolved(call.attributes)[0])
@@ -270,6 +294,8 @@ def reference(call, inputs):
             return expected, None
         if call.op_type == "Col2Im":  # a sum is off by its terms' rounding
             return expected, call.operator.reference(parameters, abs(inputs[0]), *inputs[1:])
+        if call.op_type == "AffineGrid":  # likewise
+            return expected, call.operator.reference(parameters, *map(abs, inputs))
         x = inputs[0].astype(np.float64)
         largest = abs(np.where(np.isfinite(x), x, 0)).max(axis=tuple(range(2, x.ndim)), keepdims=True, initial=0)
     # The absolute values of cubic's weights add up to at most 1.375 on each axis.

@@ -42,6 +42,11 @@ def openvino(name, message, data=(1, 9, 9), size=(5, 5), kernel=(3, 3), **attrib
     return Malformed(name, "org.openvinotoolkit", "Col2Im", message, inputs, attributes)
 
 
+def affine_grid(name, message, theta=(1, 2, 3), x=(4,), y=(5,), z=(0,)):
+    inputs = tuple(np.zeros(shape, np.float32) for shape in (theta, x, y, z))
+    return Malformed(name, "onnx_ops", "AffineGrid", message, inputs)
+
+
 # What only the inputs of a run show.
 AT_RUN = [
     col2im("x_rank_2", r"shape of input = \[9, 9\]: must have rank 3", x=(9, 9)),
@@ -176,6 +181,28 @@ AT_RUN = [
     grid_sample("grid_rank_3", r"shape of Grid = \[3, 3, 2\]: must have rank 4", grid=(3, 3, 2)),
     grid_sample("grid_last_axis", r"shape of Grid = .*the last axis must be the number of .* 2", grid=(1, 3, 3, 3)),
     grid_sample("batch_differs", r"shape of Grid = .*axis 0 must be the batch size N of X, 1", grid=(2, 3, 3, 2)),
+    affine_grid("theta_scalar", r"shape of theta = \[\]: must be \[N, 2, 3\] or \[N, 3, 4\]", theta=()),
+    affine_grid("theta_rank_2", r"shape of theta = \[2, 3\]: must be \[N, 2, 3\] or", theta=(2, 3)),
+    affine_grid("theta_rank_17", r"rank of theta = 17: must be at most 16", theta=(1,) * 17),
+    affine_grid("theta_of_1_axis", r"shape of theta = \[1, 1, 2\]: must be", theta=(1, 1, 2)),
+    affine_grid("theta_of_4_axes", r"shape of theta = \[1, 4, 5\]: must be", theta=(1, 4, 5)),
+    affine_grid("theta_without_axes", r"shape of theta = \[1, 0, 1\]: must be", theta=(1, 0, 1)),
+    affine_grid("theta_transposed", r"shape of theta = \[1, 3, 2\]: must be", theta=(1, 3, 2)),
+    affine_grid("theta_without_translation", r"shape of theta = \[1, 2, 2\]: must be", theta=(1, 2, 2)),
+    affine_grid("x_scalar", r"shape of x = \[\]: must have rank 1", x=()),
+    affine_grid("x_rank_2", r"shape of x = \[1, 4\]: must have rank 1", x=(1, 4)),
+    affine_grid("y_rank_2", r"shape of y = \[5, 1\]: must have rank 1", y=(5, 1)),
+    affine_grid("y_rank_17", r"rank of y = 17: must be at most 16", y=(1,) * 17),
+    affine_grid("z_scalar", r"shape of z = \[\]: must have rank 1", z=()),
+    affine_grid("z_for_two_axes", r"length of z = 6: must be 0 for two image axes", z=(6,)),
+    affine_grid(
+        "output_past_2**58",
+        r"shape of theta = \[1, 3, 4\]: output must have at most 2\*\*58 elements",
+        theta=(1, 3, 4),
+        x=(2**20,),
+        y=(2**20,),
+        z=(2**20,),
+    ),
 ]
 
 # What the attributes alone show: refused when the session is made.

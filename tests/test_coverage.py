@@ -6,7 +6,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from backends import BACKENDS, output_shape, quiet, run
-from cases import COL2IM, EXTREME, GRID_SAMPLE, OPENVINO, VOLUMES, Case, assert_close, drawn, model, reference
+from cases import AFFINE_GRID, COL2IM, EXTREME, GRID_SAMPLE, OPENVINO, VOLUMES, Case, assert_close, drawn, model, reference
 from selection import has_representative_types, is_representative, long_unless
 
 import onnx_ops
@@ -33,6 +33,9 @@ def cases_of(domain, name, rank, types):
             c for c in COL2IM + OPENVINO if c.domain == domain and len(c.shapes[0]) == rank and len(c.attributes) > 2
         )
         return
+    if name == "AffineGrid":
+        yield from (next(c for c in AFFINE_GRID if c.shapes[0][1] == axes) for axes in (2, 3))
+        return
     out = (4, 5, 6)[: rank - 2]
     shapes = ((2, 3, 5, 6, 4)[:rank], (2, *out, len(out)))
     for mode in MODES[domain]:
@@ -49,9 +52,8 @@ def identity(cell):
 def test_cell(cell, kernels_made):
     domain, name, version, rank, types = cell
     for case in cases_of(domain, name, rank, types):
-        first, *others = types.values()
-        grid_dtype, values_dtype = (others[0], "int64") if name == "GridSample" else (None, others[0])
-        inputs = case.inputs(first, grid_dtype, values_dtype)
+        first, grid_dtype = types.get("T") or types["T1"], types.get("T2")
+        inputs = case.inputs(first, grid_dtype, types.get("I"))
         opset = version if domain == "" else 21
         # ONNX Runtime's Python takes the one only as arrays, the other only as memory.
         constants = ["Grid"] if (first, grid_dtype) == ("string", "bfloat16") else []
@@ -100,7 +102,7 @@ def test_other_types_on_every_backend(backend, case, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("case", COL2IM + GRID_SAMPLE[:18] + VOLUMES[:18] + OPENVINO, ids=str)
+@pytest.mark.parametrize("case", COL2IM + GRID_SAMPLE[:18] + VOLUMES[:18] + OPENVINO + AFFINE_GRID, ids=str)
 def test_16_bits_are_the_rounded_float32_result(case, dtype):
     """Summed in float32 and rounded once, to nearest, ties to even; on both session backends."""
     narrow = dtypes.TABLE[dtype].numpy

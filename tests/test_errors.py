@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from backends import quiet, run
-from cases import COL2IM, GRID_SAMPLE, OPENVINO, VOLUMES, assert_close, model, operator, reference
+from cases import AFFINE_GRID, COL2IM, GRID_SAMPLE, OPENVINO, VOLUMES, assert_close, model, operator, reference
 from malformed import AT_CREATION, AT_RUN, BY_TYPE, EVERYTHING
 
 import onnx_ops
@@ -17,7 +17,10 @@ from onnx_ops.operator import Record
 from onnx_ops.operators import OPERATORS
 from onnx_ops.runtime import execute
 
-GOOD = {(c.domain, c.op_type): replace(c, attributes={}) for c in (COL2IM[0], GRID_SAMPLE[6], OPENVINO[0], VOLUMES[6])}
+GOOD = {
+    (c.domain, c.op_type): replace(c, attributes={})
+    for c in (COL2IM[0], GRID_SAMPLE[6], OPENVINO[0], VOLUMES[6], AFFINE_GRID[0])
+}
 
 
 def parts(error):
@@ -146,7 +149,8 @@ def test_a_plan_that_is_called_directly_shows_no_braces():
         shapes = [np.array([1], np.int64)] * len(o.inputs)
         with pytest.raises(onnx_ops.OpError) as caught:
             o.plan(Record(o.resolved({})[0]), shapes, Record(np.zeros(1, o.geometry)[0]))
-        assert caught.value.argument == "shape of " + {"Col2Im": "input", "GridSample": "X"}[o.name]
+        first = {"Col2Im": "input", "GridSample": "X", "AffineGrid": "theta"}[o.name]
+        assert caught.value.argument == f"shape of {first}"
         assert not set("{}") & set(str(caught.value))
 
 

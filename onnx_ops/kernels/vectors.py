@@ -11,6 +11,10 @@ Add runs, for Col2Im: rows too short for LLVM, which adds their last 31 elements
     out[pixel + l * out_pitch + b] += x[first + l * pitch + b]    for l < rows and b < count.
 
 Interleave, for strides: target[q * stride + r] = lanes[r * pitch + q], a transposition.
+
+Transform rows, for AffineGrid: with a numbers for each place, and every operation rounded,
+
+    target[(h * x.size + w) * a + i] = (columns[0, i] * x[w] + columns[1, i] * y[h]) + columns[2, i] + ...
 """
 
 from .elements import load, plus, store
@@ -61,3 +65,21 @@ def interleave_plainly(lanes, pitch, stride, count, target):
 
 def interleave(lanes, pitch, stride, count, target):
     interleave_plainly(lanes, pitch, stride, count, target)
+
+
+@jitable
+def transform_rows_plainly(x, y, columns, axes, target):
+    """`axes` has a member for each i."""
+    k = 0
+    for h in range(y.size):
+        for w in range(x.size):
+            for i in range(len(axes)):
+                total = columns[0, i] * load(x, w) + columns[1, i] * load(y, h)
+                for shift in range(2, columns.shape[0]):
+                    total += columns[shift, i]
+                store(target, k, total)
+                k += 1
+
+
+def transform_rows(x, y, columns, axes, target):
+    transform_rows_plainly(x, y, columns, axes, target)

@@ -9,6 +9,7 @@ from numba import types
 from numba.extending import intrinsic, models, overload, register_jitable, register_model
 
 from . import vectors
+from .elements import load
 from .elements_numba import HALF, I16, I32, has_half_instructions, sum_type
 from .jit import BOUNDSCHECK, FLAGS, FUSE, INNER
 
@@ -370,3 +371,65 @@ def _(lanes, pitch, stride, count, target):
             vectors.interleave_plainly(lanes, pitch, stride, count, target)
 
     return interleave
+
+
+@intrinsic
+def repeated_columns(typing, columns, axes):
+    """For each of `len(axes) + 1` columns, its numbers over and over: as many vectors as bring it to a whole period."""
+    count, lanes = len(axes), lanes_of(columns.dtype)
+
+    def codegen(context, builder, signature, values):
+        data = address(context, builder, signature, values, 0)
+        found = []
+        for k in range(count + 1):
+            numbers = [builder.load(builder.gep(data, [WORD(k * count + i)])) for i in range(count)]
+            for r in range(count):
+                vector = ir.Constant(ir.VectorType(numbers[0].type, lanes), ir.Undefined)
+                for lane in range(lanes):
+                    vector = builder.insert_element(vector, numbers[(r * lanes + lane) % count], I32(lane))
+                found.append(vector)
+        return context.make_tuple(builder, signature.return_type, found)
+
+    return types.UniTuple(Vector(columns.dtype, lanes), count * (count + 1))(columns, axes), codegen
+
+
+@intrinsic
+def transform_places(typing, x, w, y, columns, axes, target, start):
+    """target[start + b * a + i] for the places x[w + b], as many as a vector has lanes; `columns` are repeated ones."""
+    count, lanes = len(axes), columns.dtype.lanes
+
+    def codegen(context, builder, signature, values):
+        data, into = (address(context, builder, signature, values, k) for k in (0, 5))
+        places = widen(builder, load_vector(builder, data, values[1], lanes), x)
+        one = builder.insert_element(ir.Constant(places.type, ir.Undefined), values[2], I32(0))
+        row = shuffle(builder, one, one, [0] * lanes)
+        for r in range(count):
+            along = shuffle(builder, places, places, [(r * lanes + lane) // count for lane in range(lanes)])
+            first, second, *shifts = (builder.extract_value(values[3], k * count + r) for k in range(count + 1))
+            total = builder.fadd(builder.fmul(first, along), builder.fmul(second, row))
+            for shift in shifts:
+                total = builder.fadd(total, shift)
+            store_vector(builder, into, builder.add(values[6], WORD(r * lanes)), narrow(builder, total, target))
+        return context.get_dummy_value()
+
+    return types.void(x, w, y, columns, axes, target, start), codegen
+
+
+@overload(vectors.transform_rows, jit_options=FLAGS | INNER)
+def _(x, y, columns, axes, target):
+    if BOUNDSCHECK or needs_library(target):
+        return vectors.transform_rows_plainly
+
+    def transform_rows(x, y, columns, axes, target):
+        step = lanes(target)
+        if x.size < step:
+            vectors.transform_rows_plainly(x, y, columns, axes, target)
+        else:
+            vectors_of_columns = repeated_columns(columns, axes)
+            for h in range(y.size):
+                at = load(y, h)
+                for begin in range(0, x.size, step):
+                    w = min(begin, x.size - step)  # the last vectors overlap those before
+                    transform_places(x, w, at, vectors_of_columns, axes, target, (h * x.size + w) * len(axes))
+
+    return transform_rows

@@ -1,0 +1,98 @@
+"""AffineGrid: the grid that an affine transformation makes of an image's own places (PyTorch's `affine_grid`).
+
+    grid[n, h, w, i]    = (theta[n, i, 0] * x[w] + theta[n, i, 1] * y[h]) + theta[n, i, 2]
+    grid[n, d, h, w, i] = ((theta[n, i, 0] * x[w] + theta[n, i, 1] * y[h]) + theta[n, i, 2] * z[d]) + theta[n, i, 3]
+
+n: batch, d, h, w: output pixel, i: image axis, of which there are 2 or 3; a grid lists them backwards: x, y, z. The
+vectors x, y and z say where the pixels lie along each axis. Two image axes have no z: its length is 0.
+
+Rounding is part of the definition, since a sampler with mode nearest shows it: each product is rounded, then the sums
+from the left, beginning with +0 (so that no result is -0), in float32 (float64 for float64); 16-bit floats are rounded
+once more, at the end. That is bit for bit what ONNX Runtime computes of the nodes that PyTorch exports: a product of
+theta with the places [x, y, (z,) 1], and ReduceSum.
+
+Source: PyTorch's affine_grid. It differs from AffineGrid-20 of ai.onnx in that this one computes the places itself.
+"""
+
+import numpy as np
+
+from .. import dtypes
+from ..errors import refuse
+from ..kernels.affine_grid import affine_grid, workspace_size
+from ..kernels.jit import jitable
+from ..operator import ELEMENTS, Input, Operator, geometry, words
+
+WORK = 2**15  # numbers written by one tile, some 5 us
+
+
+@jitable
+def plan(parameters, shapes, g):
+    theta, x, y, z = shapes
+    if len(theta) != 3 or not 2 <= theta[1] <= 3 or theta[2] != theta[1] + 1:
+        return refuse("shape of {theta}", theta, "must be [N, 2, 3] or [N, 3, 4]")
+    if len(x) != 1:
+        return refuse("shape of {x}", x, "must have rank 1")
+    if len(y) != 1:
+        return refuse("shape of {y}", y, "must have rank 1")
+    if len(z) != 1:
+        return refuse("shape of {z}", z, "must have rank 1")
+    axes = theta[1]
+    if axes == 2 and z[0] != 0:
+        return refuse("length of {z}", z[0], "must be 0 for two image axes")
+    g.rank, g.shape[0] = axes + 2, theta[0]
+    g.shape[axes - 1], g.shape[axes], g.shape[axes + 1] = y[0], x[0], axes
+    if axes == 3:
+        g.shape[1] = z[0]
+    elements = 1
+    for a in range(g.rank):
+        size = max(g.shape[a], 1)
+        if size > ELEMENTS // elements:
+            return refuse("shape of {theta}", theta, "output must have at most 2**58 elements")
+        elements *= size
+    g.axes, g.width, g.height, g.depth = axes, x[0], y[0], z[0] if axes == 3 else 1
+    g.rows = theta[0] * g.depth * y[0] if x[0] > 0 else 0
+    g.tiles = min(64, g.rows, elements // WORK + 1)
+    g.workspace = workspace_size(axes)
+    return 0
+
+
+def reference(parameters, theta, x, y, z):
+    """The formula with the sums' roundings left out."""
+    theta, *places = (dtypes.widest(v) for v in (theta, x, y, z)[: theta.shape[1] + 1])
+    *factors, total = np.moveaxis(theta, -1, 0)  # each [N, axes]
+    shape = (len(theta), *(len(p) for p in reversed(places)), len(places))
+    total = np.broadcast_to(np.expand_dims(total, tuple(range(1, len(shape) - 1))), shape)
+    for k, (factor, place) in enumerate(zip(factors, places, strict=True)):
+        along = place.reshape(-1, *[1] * (k + 1))  # the axis of x is the last before that of i, y's the one before it
+        total = total + np.expand_dims(factor, tuple(range(1, len(shape) - 1))) * along
+    return total
+
+
+def infer(shapes, values):
+    theta, *places = shapes
+    if not theta or len(theta) != 3:
+        return None
+    known = [axes for axes in (theta[1], theta[2] - 1 if isinstance(theta[2], int) else None) if isinstance(axes, int)]
+    if not known:
+        return None
+    return [theta[0], *(p[0] if p else None for p in reversed(places[: known[0]])), known[0]]
+
+
+AFFINE_GRID = Operator(
+    domain="onnx_ops",
+    name="AffineGrid",
+    versions=(1,),
+    ranks=(3,),
+    inputs=(Input("theta", "T"), Input("x", "T"), Input("y", "T"), Input("z", "T")),
+    output="T",
+    types={"T": dtypes.FLOATS},
+    attributes=(),
+    parameters=words(),
+    geometry=geometry(axes=None, width=None, height=None, depth=None, rows=None),
+    resolve=dict,
+    plan=plan,
+    kernel=lambda parameters: affine_grid,
+    reference=reference,
+    infer=infer,
+)
+OPERATORS = (AFFINE_GRID,)

@@ -1,0 +1,144 @@
+"""AffineGrid computes, bit for bit, what ONNX Runtime does of the nodes that it can stand for; and its relations."""
+
+import itertools
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from backends import BACKENDS, SAME_BITS, quiet
+from cases import AFFINE_GRID, TOLERANCE, affine_grid, model, spelled_out
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+
+import onnx_ops
+
+SHAPES = [
+    *itertools.product((1, 2, 5, 24), (1, 2, 3, 7, 8, 31, 64, 333)),
+    *((depth, height, width) for depth, height in ((1, 1), (2, 3), (5, 4)) for width in (1, 2, 5, 16, 33)),
+]
+SPECIAL = [0.0, -0.0, np.nan, np.inf, -np.inf, 1e30, -3e38, 1e-40, 1e-45]
+
+
+def places(size, align_corners):
+    """Where PyTorch has an axis' pixels, up to its rounding."""
+    return np.linspace(-1, 1, size) * (1 if align_corners else (size - 1) / size) if size > 1 else np.zeros(1)
+
+
+def transformations(rng, batch, axes):
+    """Ordinary ones; with special numbers; and with so many zeros of both signs that whole sums are zeros."""
+    theta = rng.standard_normal((batch, axes, axes + 1))
+    yield theta
+    yield np.where(rng.random(theta.shape) < 0.3, rng.choice(SPECIAL, theta.shape), theta)
+    yield np.where(rng.random(theta.shape) < 0.8, rng.choice(SPECIAL[:2], theta.shape), theta)
+
+
+def assert_same_bits(got, expected):
+    """Which NaN one is doesn't matter."""
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(expected))
+    for values in (got, expected):
+        values[np.isnan(values)] = np.nan
+    assert got.tobytes() == expected.tobytes()
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast")
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_the_bits_of_the_nodes_that_pytorch_exports(dtype, threads):
+    """What the operator's definition says of rounding is found in the ONNX Runtime that is installed."""
+    rng, negative_zeros = np.random.default_rng(0), 0
+    for shape, align_corners in itertools.product(SHAPES, (True, False)):
+        batch, axes = rng.integers(1, 4), len(shape)
+        vectors = [places(size, align_corners) for size in reversed(shape)] + [np.empty(0)] * (3 - axes)
+        inputs = [np.zeros((batch, axes, axes + 1), dtype), *(v.astype(dtype) for v in vectors)]
+        session = ort.InferenceSession(
+            spelled_out(inputs).SerializeToString(), quiet(intra_op_num_threads=threads), ["CPUExecutionProvider"]
+        )
+        for theta in transformations(rng, batch, axes):
+            inputs[0] = theta.astype(dtype)
+            (expected,) = session.run(None, dict(zip(("theta", "x", "y_in", "z"), inputs, strict=True)))
+            assert_same_bits(onnx_ops.affine_grid(*inputs, threads=threads), expected)
+            with np.errstate(all="ignore"):
+                negative_zeros += np.signbit(products_from_the_left(inputs)[expected == 0]).sum()
+    assert negative_zeros > 100, "there must be sums of which the one that begins with +0 differs"
+
+
+def products_from_the_left(inputs):
+    """The sums in the order that is specified, but without the +0 with which they begin."""
+    theta, *vectors = inputs
+    wide = np.float64 if theta.dtype == np.float64 else np.float32
+    axes = theta.shape[1]
+    mesh = np.meshgrid(*vectors[:axes][::-1], indexing="ij")[::-1]
+    columns = np.moveaxis(theta.astype(wide), -1, 0)[(..., *[None] * axes)]
+    terms = [column * place.astype(wide) for column, place in zip(columns, [*mesh, np.ones(1)], strict=True)]
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return np.moveaxis(total, 1, -1).astype(theta.dtype)
+
+
+@pytest.mark.parametrize("name", SAME_BITS)
+@pytest.mark.parametrize("case", [c for c in AFFINE_GRID if 0 not in c.shapes[0] + c.shapes[1] + c.shapes[2]], ids=str)
+def test_rounding_in_every_backend(case, name):
+    inputs = case.inputs("float32")
+    expected = products_from_the_left(inputs) + np.float32(0)
+    assert_same_bits(BACKENDS[name](case, inputs), expected)
+
+
+@pytest.mark.parametrize("align_corners", [0, 1])
+@pytest.mark.parametrize("shape", [(5, 7), (3, 4, 6)], ids=["image", "volume"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_agrees_with_affine_grid_of_onnx(dtype, shape, align_corners):
+    """Given the places that it computes itself, by onnx's own evaluator."""
+    axes = len(shape)
+    theta = np.random.default_rng(1).standard_normal((2, axes, axes + 1)).astype(dtype)
+    size = np.array([2, 1, *shape])
+    node = helper.make_node("AffineGrid", ["theta", "size"], ["y"], align_corners=align_corners)
+    described = [
+        helper.make_tensor_value_info("theta", helper.np_dtype_to_tensor_dtype(theta.dtype), None),
+        helper.make_tensor_value_info("size", TensorProto.INT64, None),
+    ]
+    y = helper.make_tensor_value_info("y", described[0].type.tensor_type.elem_type, None)
+    proto = helper.make_model(
+        helper.make_graph([node], "g", described, [y]), opset_imports=[helper.make_opsetid("", 20)]
+    )
+    (expected,) = ReferenceEvaluator(proto).run(None, {"theta": theta, "size": size})
+    vectors = [places(n, align_corners).astype(dtype) for n in reversed(shape)]
+    np.testing.assert_allclose(onnx_ops.affine_grid(theta, *vectors), expected, atol=4 * TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("out", [(5, 9), (3, 4, 9)], ids=["image", "volume"])
+def test_identity_and_translation(backend, out):
+    """The places themselves, moved."""
+    case = affine_grid("identity", out, N=1)
+    _, *vectors = case.inputs("float32")
+    axes = len(out)
+    shift = np.arange(1, axes + 1, dtype=np.float32)
+    theta = np.concatenate([np.eye(axes, dtype=np.float32), shift[:, None]], 1)[None]
+    mesh = np.meshgrid(*vectors[:axes][::-1], indexing="ij")[::-1]
+    np.testing.assert_array_equal(backend(case, [theta, *vectors])[0], np.stack(mesh, -1) + shift)
+
+
+def test_a_volume_of_one_plane_is_an_image(backend):
+    image, volume = affine_grid("image", (6, 11)), affine_grid("volume", (1, 6, 11))
+    theta, x, y, _ = image.inputs("float64")
+    rng = np.random.default_rng(2)
+    lifted = np.insert(np.insert(theta, 2, rng.standard_normal(2), axis=2), 2, rng.standard_normal(4), axis=1)
+    flat = backend(image, [theta, x, y, np.empty(0)])
+    np.testing.assert_array_equal(backend(volume, [lifted, x, y, np.zeros(1)])[:, 0, ..., :2], flat)
+
+
+def test_function_without_z():
+    theta, x, y, z = AFFINE_GRID[0].inputs("float16")
+    np.testing.assert_array_equal(onnx_ops.affine_grid(theta, x, y), onnx_ops.affine_grid(theta, x, y, z))
+    assert onnx_ops.affine_grid(theta.tolist(), x.tolist(), y.tolist()).dtype == np.float64
+    with pytest.raises(onnx_ops.OpError, match="dtype of x = float32: must be float16 as before"):
+        onnx_ops.affine_grid(theta, x.astype(np.float32), y)
+
+
+def test_spelled_out_is_no_node_of_ours(kernels_made):
+    """What the bits are compared with runs ONNX Runtime's own kernels."""
+    inputs = AFFINE_GRID[0].inputs("float32")
+    ort.InferenceSession(spelled_out(inputs).SerializeToString(), quiet())
+    assert kernels_made == []
+    onnx_ops.InferenceSession(model("onnx_ops", "AffineGrid", inputs, {}).SerializeToString(), quiet())
+    assert kernels_made == ["onnx_ops.AffineGrid"]
