@@ -5,6 +5,7 @@ whichever nodes compute them. It replaces what it is certain of and says why it 
 """
 
 import onnx
+import onnx.inliner
 
 from . import affine_grid, unfold
 from .finding import Finding, NearMiss
@@ -27,6 +28,15 @@ def optimize(model: onnx.ModelProto, standard: bool = False, folder=None) -> onn
 
 def rewritten(model, standard=False, folder=None):
     """What `optimize` returns, and a list with a Finding for each place that a pattern fits, or nearly fits."""
+    optimized, findings = _rewritten(model, standard, folder)
+    if model.functions:  # in which a part of a pattern may be: older exporters write a function for each of PyTorch's
+        inlined = _rewritten(onnx.inliner.inline_local_functions(model), standard, folder)
+        if sum(f.operator is not None for f in inlined[1]) > sum(f.operator is not None for f in findings):
+            return inlined
+    return optimized, findings
+
+
+def _rewritten(model, standard, folder):
     optimized = onnx.ModelProto()
     optimized.CopyFrom(model)
     findings = []

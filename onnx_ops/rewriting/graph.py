@@ -15,7 +15,7 @@ from onnx.external_data_helper import uses_external_data
 from ..runtime.nodes import all_nodes, subgraphs
 
 AI_ONNX = ("", "ai.onnx")
-DEEPEST = 20  # nodes, one after the other, that compute a constant
+DEEPEST = 60  # nodes, one after the other, that compute a constant
 LARGE = 1024  # bytes of a tensor that onnx need not see to infer shapes
 
 
@@ -101,7 +101,8 @@ class Graph:
         self.inputs = set(owner.input if self.is_function else (value.name for value in owner.input))
         tensors = () if self.is_function else owner.initializer
         self.initializers = {tensor.name: tensor for tensor in tensors}
-        self.known = {}  # what has been worked out of values: see integers.py
+        self.known = {}  # what has been worked out of integers: see integers.py
+        self.constants = {}  # what has been computed
 
     def nested(self):
         """This one, then those inside of it."""
@@ -164,29 +165,33 @@ class Graph:
             return None
 
     def computed(self, name, depth=DEEPEST):
-        """`array`, also of what a few nodes compute from constants."""
-        array, graph = self.array(name), self.home(name)
-        if array is not None or graph is None or depth == 0:
-            return array
+        """`array`, also of what nodes compute from constants alone."""
+        graph = self.home(name)
+        if graph is None or depth == 0:
+            return None
+        if name not in graph.constants:
+            array = graph.array(name)
+            graph.constants[name] = graph._evaluated(name, depth) if array is None else array
+        return graph.constants[name]
+
+    def _evaluated(self, name, depth):
         from onnx.reference import ReferenceEvaluator
 
-        node = graph.producer(name)
+        node = self.producer(name)
         if node is None or not node.input or any(subgraphs(node)):
             return None
-        given = {taken: graph.computed(taken, depth - 1) for taken in node.input if taken}
-        if any(value is None for value in given.values()):
-            return None
-        inputs, outputs = (
-            [helper.make_empty_tensor_value_info(value) for value in values] for values in (given, node.output)
-        )
+        given = {}
+        for taken in filter(None, node.input):
+            given[taken] = self.computed(taken, depth - 1)
+            if given[taken] is None:
+                return None
+        inputs, outputs = (list(map(helper.make_empty_tensor_value_info, values)) for values in (given, node.output))
         body = helper.make_graph([node], "constant", inputs, outputs)
+        proto = helper.make_model(body, opset_imports=[helper.make_opsetid("", self.opset)])
         try:
-            made = ReferenceEvaluator(
-                helper.make_model(body, opset_imports=[helper.make_opsetid("", graph.opset)])
-            ).run(None, given)
-        except Exception:  # by an operator that refuses it, or which it doesn't have
+            return ReferenceEvaluator(proto).run(None, given)[list(node.output).index(name)]
+        except Exception:  # of an operator that refuses it, or that it doesn't have
             return None
-        return made[list(node.output).index(name)]
 
     def is_constant(self, name):
         """Whether a value is the same in every run: it is a constant, or computed of nothing else."""

@@ -12,7 +12,7 @@ from . import sizes
 from .sizes import Size
 
 LARGEST = 2**20  # elements of an array that is looked at
-DEEPEST = 200  # nodes, one after the other
+DEEPEST = 60  # nodes, one after the other
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,14 @@ def numbers(graph, name):
 
 def _evaluated(graph, name, depth):
     array = graph.array(name)
-    if array is not None:
-        return array.astype(np.int64) if array.dtype.kind in "iu" and array.size <= LARGEST else None
+    value = _by_rule(graph, name, depth) if array is None else array
+    value = graph.computed(name) if value is None else value
+    if isinstance(value, np.ndarray) and (value.size > LARGEST or value.dtype.kind not in "iuO"):
+        return None
+    return value
+
+
+def _by_rule(graph, name, depth):
     node = graph.producer(name)
     rule = RULES.get(node.op_type) if node is not None else None
     if rule is None:
@@ -96,12 +102,9 @@ def _evaluated(graph, name, depth):
     if any(value is None for value, taken in zip(given, node.input, strict=True) if taken):
         return None
     try:
-        value = rule(attributes, *given)
+        return rule(attributes, *given)
     except (ValueError, IndexError, TypeError):  # a node that ONNX Runtime will refuse
         return None
-    if isinstance(value, np.ndarray) and value.size > LARGEST:
-        return None
-    return value
 
 
 def _of_shape(dimensions, attributes):
