@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 
 import numpy as np
-from onnx import TensorProto
+from onnx import TensorProto, numpy_helper
 
 from .files import staged_file
 from .locks import EXPORT
@@ -138,8 +138,6 @@ class _Dynamo:
         return onnxscript.values.Op(opset, operator.name, schema(operator))(*inputs, **attributes)
 
     def constant(self, array):
-        from onnx import numpy_helper
-
         return self.node("Constant", value=numpy_helper.from_array(array))
 
     def rank(self, value):

@@ -26,5 +26,5 @@ def lower(source, target):
       onnx-ops lower model.onnx lowered.onnx
       onnx-ops run lowered.onnx --random --backend extensions
     """
-    target, count = rewrite(source, target, lambda model: (lowered(model), sum(map(bool, map(declared, nodes(model))))))
+    target, count = rewrite(source, target, lambda model: (lowered(model), len(list(filter(declared, nodes(model))))))
     say(f"{target}: {count} {'node' if count == 1 else 'nodes'} rewritten")

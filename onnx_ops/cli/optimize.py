@@ -44,7 +44,7 @@ def optimize(source, target, standard, as_json):
 
 
 def find(path):
-    """The Findings of `optimize` in a model's file; none if it can't be read or is damaged, of which its session tells."""
+    """The Findings of `optimize` in a model's file; none of a damaged one, of which its session tells."""
     with suppress(Exception):
         if not is_ort_format(path):
             return rewritten(with_sizes(path), folder=path.parent)[1]
