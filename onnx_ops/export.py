@@ -121,7 +121,7 @@ TRANSLATIONS = {  # PyTorch's operator: (the function that writes ours, what its
 
 
 class _Dynamo:
-    """What writes nodes for dynamo=True."""
+    """What writes nodes for dynamo=True: those of ai.onnx, and `ours`; and what tells of PyTorch's values."""
 
     def node(self, op_type, *inputs, **attributes):
         import onnxscript
@@ -175,7 +175,7 @@ def _translations():
 
 
 class _TorchScript:
-    """What writes nodes for dynamo=False. g: PyTorch's context of a graph."""
+    """The same for dynamo=False. g: PyTorch's context of a graph."""
 
     def __init__(self, g):
         self.g = g
