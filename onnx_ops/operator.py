@@ -43,6 +43,7 @@ class Attribute:
     name: str
     kind: str
     default: object = None
+    required: bool = False
 
     def check(self, value):
         """`value` as an int, a tuple of ints or a str."""
@@ -111,8 +112,9 @@ class Operator:
     variants:        attributes that between them lead to every kernel there is
     copies:          parameters -> whether the kernel only copies elements, so that nothing but their size matters
     reference:       (parameters, *inputs) -> output, plain NumPy in float64, written to be read
-    infer:           (shapes, values) -> the output's dimensions, or None if not even their number is known. A dimension
-                     is an int, a name, or None if unknown; so is an input's shape, whose values are a list or None.
+    infer:           (parameters, shapes, values) -> the output's dimensions, or None if not even their number is known.
+                     A dimension is an int, a name, or None if unknown; so is an input's shape, whose values are a list
+                     or None. The parameters are None where attributes can't be told.
     allows:          optional (parameters, {type variable: element type}) -> None; raises OpError
     lengths:         optional (parameters, [length of each input with values=True, or None]) -> None; raises OpError.
                      What can be refused before the first call.
@@ -169,6 +171,9 @@ class Operator:
         known = {a.name: a for a in self.attributes}
         for name in given.keys() - known.keys():
             raise OpError(name, repr(given[name]), f"no such attribute; there are {', '.join(known)}")
+        for name, a in known.items():
+            if a.required and given.get(name) is None:
+                raise OpError(name, None, "must be given")
         values = {n: a.default if given.get(n) is None else a.check(given[n]) for n, a in known.items()}
         parameters = np.zeros(1, self.parameters)
         for name, value in self.resolve(**values).items():

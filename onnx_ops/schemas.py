@@ -8,6 +8,7 @@ from onnx import TensorProto, TypeProto, helper, numpy_helper
 from onnx.defs import OpSchema
 
 from . import dtypes
+from .operator import Record
 from .operators import OPERATORS
 
 _NAMES = {name: helper.tensor_dtype_to_string(t.onnx).split(".")[1].lower() for name, t in dtypes.TABLE.items()}
@@ -46,7 +47,7 @@ def schema(operator):
     """The onnx.defs.OpSchema of one declared operator."""
     kinds = {"int": OpSchema.AttrType.INT, "ints": OpSchema.AttrType.INTS, "string": OpSchema.AttrType.STRING}
     attributes = [
-        OpSchema.Attribute(a.name, kinds[a.kind], "", required=False)
+        OpSchema.Attribute(a.name, kinds[a.kind], "", required=a.required)
         if a.default is None
         else OpSchema.Attribute(a.name, helper.make_attribute(a.name, a.default), "")
         for a in operator.attributes
@@ -74,6 +75,7 @@ def infer(operator, context):
         return
     values = [context.get_input_data(k) if i.values else None for k, i in enumerate(operator.inputs)]
     shape = operator.infer(
+        parameters(operator, context),
         [dimensions(t) for t in types],
         [numpy_helper.to_array(v).tolist() if isinstance(v, TensorProto) else None for v in values],
     )
@@ -84,6 +86,16 @@ def infer(operator, context):
         elif dimension is not None:
             dim.dim_value = dimension
     context.set_output_type(0, output)
+
+
+def parameters(operator, context):
+    """What the node's attributes resolve to; None if they are wrong, or what a function's caller passes."""
+    given = {a.name: context.get_attribute(a.name) for a in operator.attributes}
+    try:
+        values = {name: helper.get_attribute_value(a) for name, a in given.items() if a is not None}
+        return Record(operator.resolved(values)[0])
+    except ValueError:
+        return None
 
 
 def dimensions(described):

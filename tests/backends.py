@@ -11,6 +11,7 @@ from onnx.reference import ReferenceEvaluator
 
 import onnx_ops
 from onnx_ops import dtypes, functions
+from onnx_ops.operator import Record
 
 
 def function(case, inputs):
@@ -101,4 +102,5 @@ def ort_value(array):
 
 def output_shape(case, inputs):
     values = [v.tolist() if i.values else None for i, v in zip(case.operator.inputs, inputs, strict=True)]
-    return case.operator.infer([list(v.shape) for v in inputs], values)
+    parameters = Record(case.operator.resolved(case.attributes)[0])
+    return case.operator.infer(parameters, [list(v.shape) for v in inputs], values)

@@ -102,7 +102,7 @@ AT_RUN = [
     ),
     col2im(
         "counts_past_2**63",
-        r"shape of input = .*: axis 2 must be the number of blocks, 288230376151711744",
+        r"shape of input = .*: axis 2 must be the number of blocks, 288230376151711745",
         block=(1, 1),
         pads=[2**40] * 4,
     ),

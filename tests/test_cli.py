@@ -15,6 +15,7 @@ import onnx
 import onnxruntime as ort
 import psutil
 import pytest
+import written
 from backends import quiet
 from cases import COL2IM, GRID_SAMPLE, VOLUMES, drawn, finished, model
 from click.testing import CliRunner
@@ -23,11 +24,12 @@ from onnx import TensorProto, helper
 from onnx.external_data_helper import set_external_data
 from PIL import Image
 from test_files import contents
+from test_ort_format import written as written_in_ort_format
 
 import onnx_ops
 from onnx_ops.cli import compare, data, gallery
 from onnx_ops.cli.app import app
-from onnx_ops.cli.bench import summed
+from onnx_ops.cli.bench import by_operator
 from onnx_ops.cli.common import print_json
 from onnx_ops.cli.inspect import shape, shortened
 
@@ -582,7 +584,9 @@ def test_warnings_are_shown_as_before_afterwards():
 
 
 @pytest.mark.parametrize("content", ["", "nonsense"])
-@pytest.mark.parametrize("words", [["inspect"], ["run"], ["bench"], ["lower", "lowered.onnx"]], ids=lambda w: w[0])
+@pytest.mark.parametrize(
+    "words", [["inspect"], ["run"], ["bench"], ["lower", "a.onnx"], ["optimize", "a.onnx"]], ids=lambda w: w[0]
+)
 def test_what_is_no_model(words, content, tmp_path):
     (tmp_path / "it.onnx").write_text(content)
     text = call(words[0], tmp_path / "it.onnx", *words[1:], exit_code=2)
@@ -639,21 +643,49 @@ def test_validate_fails(tmp_path):
 def test_bench(tmp_path):
     path, _ = of_case(GRID_SAMPLE[6], tmp_path)
     report = call_json("bench", path, "--repeats", 3, "--threads", 1)
-    assert set(report["seconds"]) == set(report["nodes_seconds"]) == {"onnx_ops", "builtin"}
+    assert set(report["seconds"]) == set(report["operators"]) == {"onnx_ops", "builtin"}
     assert report["inputs"][0]["type"] == "float32"
-    assert report["largest_difference"] < 1e-5
-    assert min(report["nodes_seconds"].values()) > 0
+    assert report["compared_with"] == "builtin"
+    assert report["largest_difference"]["onnx_ops"] < 1e-5
+    assert report["speedup"]["onnx_ops"] > 0
+    for listed in report["operators"].values():
+        assert [o["operator"] for o in listed] == ["GridSample"]
+        assert listed[0]["seconds"] > 0
+        assert listed[0]["share"] == 1
     path, _ = of_case(GRID_SAMPLE[6], tmp_path, "float64")
-    assert "ONNX Runtime alone refuses the model" in call("bench", path, "--repeats", 1)
+    text = call("bench", path, "--repeats", 1)
+    assert "ONNX Runtime alone refuses the model" in text
+    assert re.search(r"GridSample +[\d.]+ +100 % *\n", text)
+
+
+def kernel_time(name, op_type, index, begin, duration, thread=1):
+    """As ONNX Runtime's profiler writes it."""
+    arguments = {"op_name": op_type, "node_index": index}
+    return {"name": f"{name}_kernel_time", "ts": begin, "dur": duration, "tid": thread, "args": arguments}
 
 
 def test_bench_tells_nodes_apart_that_have_one_number():
     """Nodes are numbered within their graph."""
-    event = lambda name, index, dur: {
-        "name": f"{name}_kernel_time", "dur": dur, "args": {"op_name": "Col2Im", "node_index": index}
-    }  # fmt: skip
-    events = [event("a", "0", 10), event("b", "0", 20), event("c", "0", 600), {"name": "model_run", "dur": 1000}]
-    assert summed(events * 3, 3) == pytest.approx(630e-6)
+    events = [kernel_time("a", "Col2Im", "0", 0, 10), kernel_time("b", "Col2Im", "0", 10, 20),
+              kernel_time("c", "Add", "0", 30, 600), {"name": "model_run", "dur": 1000}]  # fmt: skip
+    later = [{**e, "ts": e["ts"] + 1000 * k} for k in range(3) for e in events if "ts" in e]
+    add, col2im = by_operator([*later, events[-1]], 3)
+    assert (add["operator"], add["seconds"], add["share"]) == ("Add", pytest.approx(600e-6), pytest.approx(600 / 630))
+    assert (col2im["operator"], col2im["seconds"]) == ("Col2Im", pytest.approx(30e-6))
+    assert by_operator(events[-1:], 1) == []
+
+
+def test_bench_counts_what_runs_inside_of_another_node_once():
+    events = [
+        kernel_time("if", "If", "0", 100, 100),
+        kernel_time("loop", "Loop", "0", 110, 80),
+        kernel_time("a", "Add", "0", 110, 30),
+        kernel_time("a", "Add", "0", 140, 50),
+        kernel_time("at_once", "Mul", "1", 110, 80, thread=2),
+        kernel_time("next", "Mul", "1", 200, 7),
+    ]
+    seconds = {o["operator"]: round(o["seconds"] * 1e6) for o in by_operator(events, 1)}
+    assert seconds == {"Add": 80, "Mul": 87, "If": 20, "Loop": 0}
 
 
 def test_bench_blames_onnxruntime_for_nothing_else(tmp_path, monkeypatch):
@@ -725,14 +757,15 @@ def test_lower_that_is_refused_touches_nothing(target, tmp_path):
     assert contents(tmp_path) == before
 
 
+@pytest.mark.parametrize("command", ["lower", "optimize"])
 @pytest.mark.parametrize("target", ["in/model.onnx", "in/lowered.onnx", "out/lowered.onnx"])
-def test_lower_on_a_full_disk_touches_nothing(target, tmp_path, monkeypatch):
+def test_a_full_disk_touches_nothing(target, command, tmp_path, monkeypatch):
     source, target = weighed_down(tmp_path / "in"), tmp_path / target
-    call("lower", source, target)
+    call(command, source, target)
     target.with_name(f"{target.name}.data").write_text("old")
     before = contents(tmp_path)
     monkeypatch.setattr(onnx, "save", full)
-    assert "No space" in call("lower", source, target, exit_code=3)
+    assert "No space" in call(command, source, target, exit_code=3)
     assert contents(tmp_path) == before
 
 
@@ -754,17 +787,18 @@ def test_lower_changes_no_weights(target, dtype, tmp_path, monkeypatch):
     assert max(len(after[n]) for n in new if n.endswith(".onnx")) < 3000
 
 
-def test_lower_through_a_link(tmp_path):
+@pytest.mark.parametrize(("command", "backend"), [("lower", "extensions"), ("optimize", "native")])
+def test_models_are_written_through_links(command, backend, tmp_path):
     """The model and its data are written where the link leads."""
     source = weighed_down(tmp_path / "in")
     for folder in ("links", "real"):
         (tmp_path / folder).mkdir()
     (tmp_path / "real" / "model.onnx").touch()
     (tmp_path / "links" / "model.onnx").symlink_to(tmp_path / "real" / "model.onnx")
-    call("lower", source, tmp_path / "links" / "model.onnx")
+    call(command, source, tmp_path / "links" / "model.onnx")
     assert contents(tmp_path / "links").keys() == {"model.onnx"}
     expected = result(source, "float32")
-    np.testing.assert_array_equal(result(tmp_path / "real" / "model.onnx", "float32", backend="extensions"), expected)
+    np.testing.assert_array_equal(result(tmp_path / "real" / "model.onnx", "float32", backend=backend), expected)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -772,6 +806,105 @@ def test_extensions_session_of_a_model_whose_sizes_are_in_other_files(dtype, tmp
     """Without them onnx can't tell which values have 16 bits and must be cast."""
     source = weighed_down(tmp_path, dtype=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
     np.testing.assert_array_equal(result(source, dtype, backend="extensions"), result(source, dtype))
+
+
+@pytest.mark.parametrize("command", ["lower", "optimize"])
+def test_the_format_of_onnxruntime_is_not_rewritten(command, tmp_path):
+    path = written_in_ort_format(onnx.load(PATCH_FOLD / "model.onnx"), tmp_path / "model.ort")
+    assert "is in ONNX Runtime's own format" in call(command, path, tmp_path / "out.onnx", exit_code=2)
+    assert os.listdir(tmp_path) == ["model.ort"]
+
+
+# optimize
+
+
+def test_optimize(tmp_path):
+    source, target = saved(written.unfold(mode="reflect"), tmp_path), tmp_path / "out" / "optimized.onnx"
+    text = call("optimize", source, target)
+    assert re.search(r"unfold +node_y +main +stays: the mode of its Pad is reflect", text)
+    assert f"{target}: nothing to replace" in text
+    assert onnx.load(target) == onnx.load(source)
+    source = saved(written.affine_grid(opset=20), tmp_path)
+    text = call("optimize", source, target)
+    assert re.search(r"affine_grid +node_grid +main +AffineGrid", text)
+    assert f"{target}: 1 affine_grid replaced" in text
+    assert onnx.load(target) == onnx_ops.optimize(onnx.load(source))
+    call("optimize", source, source, "--standard")
+    assert [(n.domain, n.op_type) for n in onnx.load(source).graph.node] == [("", "AffineGrid")]
+    assert call("optimize", source, source) == f"{source}: nothing to replace\n"
+
+
+def test_optimize_json(tmp_path):
+    target = tmp_path / "optimized.onnx"
+    report = call_json("optimize", saved(written.unfold(), tmp_path), target)
+    assert report["written"] == str(target)
+    finding = {"pattern": "unfold", "graph": "main", "node": "node_y", "operator": "Im2Col", "reason": None}
+    assert report["findings"] == [finding]
+    report = call_json("optimize", tmp_path / "model.onnx", target, "--standard")
+    assert report["findings"] == [finding | {"operator": None, "reason": "ai.onnx has no operator for it"}]
+
+
+@pytest.mark.parametrize("target", ["in/model.onnx", "in/optimized.onnx", "out/optimized.onnx"])
+def test_optimize_reads_data_beside_the_model_and_changes_none(target, tmp_path):
+    weight = np.random.default_rng(0).standard_normal((2, 20, 30, 2))
+    add = lambda w: w.add("Add", "grid", w.constant(weight, "float32"), name="y")
+    proto = written.affine_grid(size=(20, 30), after=add)
+    source, target = tmp_path / "in" / "model.onnx", tmp_path / target
+    source.parent.mkdir()
+    onnx.save(proto, source, save_as_external_data=True, location="weights", size_threshold=100)
+    before, expected = contents(tmp_path), onnx_ops.optimize(onnx.load(source))
+    assert "1 affine_grid replaced" in call("optimize", source, target)
+    assert onnx.load(target) == expected
+    after = contents(tmp_path)
+    new = {"out/optimized.onnx", "out/optimized.onnx.data"} if "out" in target.parts else {f"in/{target.name}"}
+    assert after.keys() == before.keys() | new
+    assert {n for n in before if after[n] != before[n]} <= new
+    assert max(len(after[n]) for n in new if n.endswith(".onnx")) < 3000
+
+
+@pytest.mark.parametrize(
+    ("proto", "said"),
+    [
+        (written.unfold(), "would replace 1 unfold\n"),
+        (written.unfold(mode="reflect"), "would replace nothing; not 1 unfold (--details says why)\n"),
+        (written.affine_grid(product="Max"), None),
+    ],
+    ids=["found", "near miss", "neither"],
+)
+def test_inspect_says_what_optimize_would_do(proto, said, tmp_path):
+    path = saved(proto, tmp_path)
+    findings = call_json("inspect", path)["optimize"]
+    assert findings == call_json("optimize", path, tmp_path / "optimized.onnx")["findings"]
+    text, details = call("inspect", path), call("inspect", path, "--details")
+    if said:
+        assert text.endswith(f"onnx-ops optimize {said}")
+        assert all((f["operator"] or f"stays: {f['reason']}") in details for f in findings)
+    else:
+        assert "optimize" not in text + details
+
+
+@pytest.mark.parametrize("optimize", [True, False])
+def test_run_optimized(optimize, tmp_path, kernels_made):
+    path = saved(written.unfold(), tmp_path)
+    words = ["--optimize"] if optimize else []
+    report = call_json("run", path, "--random", *words, "--compare", "builtin")
+    assert report["optimize"] == optimize
+    assert kernels_made == ["onnx_ops.Im2Col"] * optimize
+    assert report["compare"]["outputs"][0]["largest"] == 0
+
+
+def test_bench_of_an_optimized_model(tmp_path):
+    path = saved(written.affine_grid(sample="linear", opset=20), tmp_path)
+    report = call_json("bench", path, "--repeats", 2)
+    assert list(report["seconds"]) == list(report["operators"]) == ["builtin", "onnx_ops", "optimized"]
+    assert list(report["speedup"]) == list(report["largest_difference"]) == ["onnx_ops", "optimized"]
+    operators = {n: {o["operator"] for o in listed} for n, listed in report["operators"].items()}
+    assert "ReduceSum" in operators["builtin"] & operators["onnx_ops"]
+    assert operators["optimized"] == {"AffineGrid", "GridSample"}
+    assert report["largest_difference"]["optimized"] < 1e-4
+    text = call("bench", path, "--repeats", 1)
+    assert "with onnx_ops, optimized" in text
+    assert re.search(r"AffineGrid +[\d.]+ +\d+ %", text)
 
 
 def test_warmup(monkeypatch):

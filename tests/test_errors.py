@@ -181,9 +181,9 @@ def test_blocks_of_nothing_take_no_time():
 def test_shape_inference_of_too_few_axes(x, grid):
     """Nothing is known of such an output; the error is the plan's."""
     for o in (operator("", "GridSample"), operator("com.microsoft", "GridSample")):
-        assert o.infer([list(x), list(grid)], [None, None]) is None
-        assert o.infer([list(x), None], [None, None]) is None
-        assert o.infer([None, list(grid)], [None, None]) is None
+        assert o.infer(None, [list(x), list(grid)], [None, None]) is None
+        assert o.infer(None, [list(x), None], [None, None]) is None
+        assert o.infer(None, [None, list(grid)], [None, None]) is None
 
 
 def test_products_of_a_grid_shape_past_2_63():

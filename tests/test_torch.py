@@ -116,6 +116,130 @@ def test_export_as_com_microsoft(settings, dynamo, opset, kernels_made):
     check(proto, model, model.inputs(), "com.microsoft.GridSample", kernels_made)
 
 
+class Unfold(torch.nn.Module):
+    def forward(self, x):
+        return torch.nn.functional.unfold(x, (3, 2), dilation=(1, 2), padding=(1, 0), stride=(2, 1))
+
+    @staticmethod
+    def inputs(*shape):
+        return (torch.randn(*shape, generator=torch.manual_seed(3)),)
+
+
+class Grid(torch.nn.Module):
+    """An affine_grid of a fixed size, or of an image's."""
+
+    def __init__(self, align_corners, size=None):
+        super().__init__()
+        self.align_corners, self.size = align_corners, size
+
+    def forward(self, theta, image=None):
+        size = self.size or image.shape
+        return torch.nn.functional.affine_grid(theta, size, align_corners=self.align_corners)
+
+    def inputs(self, size=None, dtype=torch.float32):
+        batch, axes = (self.size or size)[0], len(self.size or size) - 2
+        theta = torch.randn(batch, axes, axes + 1, generator=torch.manual_seed(4)).to(dtype)
+        return (theta,) if self.size else (theta, torch.zeros(size))
+
+
+EXPORTS = [(True, 18), (True, 20), (True, 23), (False, 11), (False, 16), (False, 20)]  # dynamo, opset
+exports = pytest.mark.parametrize(("dynamo", "opset"), EXPORTS, ids=lambda v: str(v))
+
+
+@exports
+def test_export_of_unfold(dynamo, opset, kernels_made):
+    model = Unfold()
+    inputs = model.inputs(2, 3, 5, 7)
+    proto = exported(export, model, inputs, dynamo=dynamo, opset_version=opset)
+    assert [(n.domain, n.op_type) for n in proto.graph.node] == [("onnx_ops", "Im2Col")]
+    check(proto, model, inputs, "onnx_ops.Im2Col", kernels_made)
+
+
+@pytest.mark.parametrize(("dynamo", "opset"), [e for e in EXPORTS if e[1] >= 13])
+def test_export_of_unfold_without_a_batch(dynamo, opset, kernels_made):
+    model = Unfold()
+    inputs = model.inputs(3, 5, 7)
+    proto = exported(export, model, inputs, dynamo=dynamo, opset_version=opset)
+    check(proto, model, inputs, "onnx_ops.Im2Col", kernels_made)
+
+
+def runs_alike(proto, model, *many):
+    """That a model runs as PyTorch's does on inputs of several sizes."""
+    session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet())
+    for inputs in many:
+        feeds = {i.name: v.numpy() for i, v in zip(session.get_inputs(), inputs, strict=True)}
+        expected = model(*inputs).numpy()
+        (output,) = session.run(None, feeds)
+        assert output.dtype == expected.dtype
+        np.testing.assert_allclose(output, expected, rtol=0, atol=1e-6)
+
+
+@exports
+def test_export_of_unfold_of_open_sizes(dynamo, opset, kernels_made):
+    model, sizes = Unfold(), [(2, 3, 5, 7), (1, 3, 9, 4), (4, 3, 30, 31)]
+    opened = torch.export.Dim.DYNAMIC
+    how = (
+        {"dynamic_shapes": {"x": {0: opened, 2: opened, 3: opened}}}
+        if dynamo
+        else {"input_names": ["x"], "dynamic_axes": {"x": {0: "n", 2: "h", 3: "w"}}}
+    )
+    proto = exported(export, model, model.inputs(*sizes[0]), dynamo=dynamo, opset_version=opset, **how)
+    assert [n.op_type for n in proto.graph.node] == ["Im2Col"]
+    runs_alike(proto, model, *(model.inputs(*size) for size in sizes))
+    assert kernels_made == ["onnx_ops.Im2Col"]
+
+
+@exports
+@pytest.mark.parametrize("align_corners", [True, False])
+@pytest.mark.parametrize("size", [(2, 3, 5, 7), (1, 1, 1, 4), (2, 1, 3, 1, 4)], ids=str)
+def test_export_of_affine_grid(size, align_corners, dynamo, opset, kernels_made):
+    model = Grid(align_corners, size)
+    proto = exported(export, model, model.inputs(), dynamo=dynamo, opset_version=opset)
+    assert [n.op_type for n in proto.graph.node if n.op_type != "Constant"] == ["AffineGrid"]
+    assert [d.dim_value for d in proto.graph.output[0].type.tensor_type.shape.dim] == [
+        size[0],
+        *size[2:],
+        len(size) - 2,
+    ]
+    check(proto, model, model.inputs(), "onnx_ops.AffineGrid", kernels_made)
+
+
+@pytest.mark.parametrize("dynamo", [True, False], ids=["dynamo", "torchscript"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-14), (torch.float16, 4e-3)], ids=str)
+def test_export_of_affine_grid_in_other_types(dtype, tolerance, dynamo):
+    model = Grid(False, (2, 3, 9, 70))
+    inputs = model.inputs(dtype=dtype)
+    proto = exported(export, model, inputs, dynamo=dynamo, opset_version=18)
+    got, expected = (
+        run(onnx_ops.InferenceSession(proto.SerializeToString(), quiet()), [inputs[0].numpy()]),
+        model(*inputs),
+    )
+    np.testing.assert_allclose(got, expected.numpy(), rtol=0, atol=tolerance * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize("align_corners", [True, False])
+@pytest.mark.parametrize("opset", [o for dynamo, o in EXPORTS if not dynamo])
+@pytest.mark.parametrize("axes", [2, 3])
+def test_export_of_affine_grid_of_open_sizes(axes, opset, align_corners, kernels_made):
+    """With the exporter that can: the other one has PyTorch fix them."""
+    model = Grid(align_corners)
+    sizes = [(2, 3, 4, 5, 7), (1, 1, 1, 1, 1), (1, 2, 3, 1, 300), (3, 2, 2, 40, 1)]
+    many = [model.inputs(size[: 2 + axes]) for size in sizes]
+    opened = {"theta": {0: "n"}, "image": dict(enumerate("ncdhw"[: 2 + axes]))}
+    how = {"dynamo": False, "opset_version": opset, "input_names": list(opened), "dynamic_axes": opened}
+    runs_alike(exported(export, model, many[0], **how), model, *many)
+    assert kernels_made == ["onnx_ops.AffineGrid"]
+
+
+def test_dynamo_fixes_the_size_of_an_affine_grid():
+    """If it no longer does: test it above, and say so in docs/export.md."""
+    model = Grid(False)
+    inputs, opened = model.inputs((2, 3, 5, 7)), torch.export.Dim.DYNAMIC
+    shapes = {"theta": {0: opened}, "image": {0: opened, 2: opened, 3: opened}}
+    with pytest.raises(torch.onnx.errors.OnnxExporterError, match=r"inferred a static shape of 5 .*inputs\['image'\]"):
+        exported(export, model, inputs, dynamo=True, opset_version=18, dynamic_shapes=shapes)
+
+
 class ImageAndVolume(torch.nn.Module):
     def forward(self, image, grid, volume, volume_grid):
         sample = torch.nn.functional.grid_sample
@@ -171,11 +295,22 @@ print([n.domain for n in onnx.load_from_string(file.getvalue()).graph.node])
     assert done.stdout == "['com.microsoft', '']\n"
 
 
-def test_export_leaves_pytorch_as_it_was():
-    model = Sample(SETTINGS[0])
-    exported(export, model, model.inputs(), dynamo=False, opset_version=18)
-    proto = exported(torch.onnx.export, model, model.inputs(), dynamo=False, opset_version=18)
-    assert [n.domain for n in proto.graph.node if n.op_type == "GridSample"] == [""]
+@pytest.mark.parametrize(
+    ("model", "inputs"),
+    [
+        (Sample(SETTINGS[0]), Sample.inputs()),
+        (Unfold(), Unfold.inputs(2, 3, 5, 7)),
+        (Grid(False, (2, 3, 5, 7)), Grid(False, (2, 3, 5, 7)).inputs()),
+    ],
+    ids=["grid_sample", "unfold", "affine_grid"],
+)
+def test_export_leaves_pytorch_as_it_was(model, inputs):
+    before = exported(torch.onnx.export, model, inputs, dynamo=False, opset_version=20)
+    ours = exported(export, model, inputs, dynamo=False, opset_version=20)
+    after = exported(torch.onnx.export, model, inputs, dynamo=False, opset_version=20)
+    assert {n.domain for n in ours.graph.node if n.op_type != "Constant"} & {"com.microsoft", "onnx_ops"}
+    assert {n.domain for n in before.graph.node} == {""}
+    assert after.graph.node == before.graph.node
 
 
 def symbolic(g, x, grid, mode, padding_mode, align_corners):

@@ -41,6 +41,6 @@ OPERATORS = (
         plan=plan,
         kernel=lambda parameters: shift,
         reference=lambda parameters, x: x + parameters.amount,
-        infer=lambda shapes, values: shapes[0],
+        infer=lambda parameters, shapes, values: shapes[0],
     ),
 )

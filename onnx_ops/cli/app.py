@@ -14,6 +14,7 @@ from .endings import Failure, endings
 from .inspect import inspect
 from .list import list_operators
 from .lower import lower
+from .optimize import optimize
 from .run import run
 from .validate import validate
 from .warmup import warmup
@@ -96,5 +97,5 @@ def app(traceback):
     """
 
 
-for command in (demo, list_operators, inspect, run, validate, bench, warmup, lower):
+for command in (demo, list_operators, inspect, run, validate, bench, warmup, optimize, lower):
     app.add_command(command)

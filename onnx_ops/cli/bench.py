@@ -2,15 +2,15 @@
 
 import json
 import tempfile
+from collections import Counter
 from pathlib import Path
 from statistics import median
 
 import click
 
 from ..timing import interleave, ratio
-from . import data
+from . import data, optimize
 from .common import (
-    NAMES,
     json_option,
     milliseconds,
     model_argument,
@@ -24,6 +24,13 @@ from .common import (
 )
 from .compare import difference
 from .routes import Route
+
+WAYS = {  # name: (what it is called, what makes it a Route); the others are compared with the first one that there is
+    "builtin": ("ONNX Runtime's own", {"route": "builtin"}),
+    "onnx_ops": ("with onnx_ops", {}),
+    "optimized": ("with onnx_ops, optimized", {"optimize": True}),
+}
+SHOWN = 8  # types of operators
 
 
 @click.command()
@@ -39,7 +46,10 @@ def bench(model, given, shapes, seed, repeats, threads, as_json):
 
     Both run the whole model, turn by turn, on the same inputs; those that are not given with --input are made up:
     floats from -1 to 1, integers from 0 to 9, with 1 for each dimension that the model leaves open: state these with
-    --shape. The speed-up is the median of the ratios within a turn.
+    --shape. The speed-up is the median of the ratios within a turn. Where `onnx-ops optimize` would replace something,
+    the optimized model takes its turns, too.
+
+    Then each one is run again with ONNX Runtime's profiler, to tell which types of operators the time goes to.
 
     \b
     Examples:
@@ -47,62 +57,125 @@ def bench(model, given, shapes, seed, repeats, threads, as_json):
       onnx-ops bench model.onnx --input frame.png --threads 1
       onnx-ops bench model.onnx --shape x=8,3,224,224 --json
     """
-    routes = {"onnx_ops": Route(model, "native", threads)}
+    routes = {"onnx_ops": opened(model, "onnx_ops", threads)}
     feeds, doubts = data.feeds(routes["onnx_ops"].inputs, given, shapes, seed, random=True)
     with data.doubted(doubts):
-        expected = routes["onnx_ops"].run(feeds)
+        outputs = {"onnx_ops": routes["onnx_ops"].run(feeds)}
+    if optimize.counted(optimize.find(model)):
+        routes["optimized"] = opened(model, "optimized", threads)
+        outputs["optimized"] = routes["optimized"].run(feeds)
     report = {"model": str(model), "inputs": [data.described(n, a) for n, a in feeds.items()], "threads": threads}
-    report |= {"repeats": repeats, "refused": None, "largest_difference": None}
+    report |= {"repeats": repeats, "refused": None}
     try:
-        routes["builtin"] = Route(model, "builtin", threads)
-        got = routes["builtin"].run(feeds)
+        routes["builtin"] = opened(model, "builtin", threads)
+        outputs["builtin"] = routes["builtin"].run(feeds)
     except Exception as error:
         routes.pop("builtin", None)
         report["refused"] = reason(error)
-    else:
-        report["largest_difference"] = max((difference(got[n], expected[n]).largest for n in expected), default=0)
-    calls = {n: lambda r=r: r.run(feeds) for n, r in routes.items()}
+    first, *others = names = [n for n in WAYS if n in routes]
+    report["compared_with"] = first
+    report["largest_difference"] = {n: largest_difference(outputs[n], outputs[first]) for n in others}
+    calls = {n: lambda n=n: routes[n].run(feeds) for n in names}
     turns = [interleave(calls, 1) for _ in steps(range(repeats), lambda turn: "timing")]
-    taken = {n: [turn[n][0] for turn in turns] for n in calls}
+    taken = {n: [turn[n][0] for turn in turns] for n in names}
     report["seconds"] = {n: median(v) for n, v in taken.items()}
-    report["nodes_seconds"] = {n: nodes_seconds(model, n, threads, feeds, repeats) for n in routes}
-    report["speedup"] = ratio(taken["builtin"], taken["onnx_ops"]) if "builtin" in taken else None
+    report["speedup"] = {n: ratio(taken[first], taken[n]) for n in others}
+    report["operators"] = {n: profile(model, n, threads, feeds, repeats) for n in steps(names, lambda n: "profiling")}
     print_json(report) if as_json else show(report)
 
 
-def nodes_seconds(model, route, threads, feeds, repeats):
-    """Of the nodes of the declared operators in one run, by ONNX Runtime's profiler."""
+def opened(model, name, threads, **more):
+    return Route(model, threads=threads, **WAYS[name][1], **more)
+
+
+def largest_difference(got, expected):
+    return max((difference(got[n], expected[n]).largest for n in expected), default=0)
+
+
+def profile(model, name, threads, feeds, repeats):
+    """What ONNX Runtime's profiler tells of some runs: see `by_operator`."""
     with tempfile.TemporaryDirectory() as directory:
-        opened = Route(model, "native" if route == "onnx_ops" else route, threads, Path(directory) / "profile")
+        route = opened(model, name, threads, profile=Path(directory) / "profile")
         for _ in range(repeats):
-            opened.run(feeds)
-        return summed(json.loads(Path(opened.session.end_profiling()).read_text()), repeats)
+            route.run(feeds)
+        return by_operator(json.loads(Path(route.session.end_profiling()).read_text()), repeats)
 
 
-def summed(events, repeats):
-    """The seconds that the profiler's events of some runs tell of these nodes, for one run."""
+def by_operator(events, repeats):
+    """[{operator, seconds of its nodes in one run, their share of all nodes'}, ...], longest first.
+
+    `events` are the profiler's, of some runs. What nodes inside of an If or a Loop take is theirs alone.
+    """
     taken = {}
     for event in events:
-        arguments = event.get("args", {})
-        if event["name"].endswith("_kernel_time") and arguments.get("op_name") in NAMES:
+        if event["name"].endswith("_kernel_time") and "op_name" in event.get("args", {}):
             # Each graph counts its nodes from 0.
-            taken.setdefault((event["name"], arguments["node_index"]), []).append(event["dur"] * 1e-6)
-    return sum(median(v) * len(v) / repeats for v in taken.values())
+            node = event["args"]["op_name"], event["name"], event["args"]["node_index"]
+            taken.setdefault(node, []).append(event)
+    own = own_microseconds([event for node in taken.values() for event in node])
+    seconds = Counter()
+    for (operator, *_), of_node in taken.items():
+        seconds[operator] += median(own[id(e)] for e in of_node) * len(of_node) / repeats * 1e-6
+    total = seconds.total()
+    return [{"operator": n, "seconds": s, "share": s / total if total else 0} for n, s in seconds.most_common()]
+
+
+def own_microseconds(events):
+    """{id of an event: its duration without that of the events inside of it}"""
+    own, around = {}, []
+    for event in sorted(events, key=lambda e: (e["tid"], e["ts"], -e["dur"])):
+        while around and not is_inside(event, around[-1]):
+            around.pop()
+        if around:
+            own[id(around[-1])] -= event["dur"]
+        own[id(event)] = event["dur"]
+        around.append(event)
+    return own
+
+
+def is_inside(event, other):
+    return event["tid"] == other["tid"] and event["ts"] + event["dur"] <= other["ts"] + other["dur"]
 
 
 def show(report):
-    names = {"builtin": "ONNX Runtime's own", "onnx_ops": "with onnx_ops"}
+    names = list(report["seconds"])
+    first = names[0]
     table(
         f"{report['model']}, medians of {report['repeats']} runs",
-        ("kernels", "a run, ms|", f"its {' and '.join(NAMES)} nodes, ms|"),
-        [
-            (names[n], milliseconds(report["seconds"][n]), milliseconds(report["nodes_seconds"][n]))
-            for n in names
-            if n in report["seconds"]
+        ("kernels", "a run, ms|", "speed-up|", "results differ by|"),
+        [(WAYS[first][0], milliseconds(report["seconds"][first]), "", "")]
+        + [
+            (
+                WAYS[n][0],
+                milliseconds(report["seconds"][n]),
+                f"{report['speedup'][n]:.2f} x",
+                number(report["largest_difference"][n]),
+            )
+            for n in names[1:]
         ],
     )
+    show_operators(report["operators"])
     say("inputs: " + ", ".join(f"{i['name']} {i['type']} {data.dimensions(i['shape'])}" for i in report["inputs"]))
     if report["refused"]:
         say(f"ONNX Runtime alone refuses the model: {report['refused']}")
-    else:
-        say(f"{report['speedup']:.2f} times as fast; results differ by {number(report['largest_difference'])} at most")
+
+
+def show_operators(operators):
+    """A table of the types that take longest, wherever they do."""
+    found = {n: {o["operator"]: o for o in listed} for n, listed in operators.items()}
+    every = [o for listed in operators.values() for o in listed]
+    longest = list(dict.fromkeys(o["operator"] for o in sorted(every, key=lambda o: -o["seconds"])))
+    rows = [(o, *(v for n in found for v in cells([found[n][o]] if o in found[n] else []))) for o in longest[:SHOWN]]
+    if rest := longest[SHOWN:]:
+        others = {n: [found[n][o] for o in rest if o in found[n]] for n in found}
+        rows.append((f"{len(rest)} others", *(v for n in found for v in cells(others[n]))))
+    columns = [header for n in found for header in (f"{WAYS[n][0]}, ms|", "share|")]
+    table("where the time goes, by type of operator", ("operator", *columns), rows)
+
+
+def cells(found):
+    """What the table shows of some types together; nothing of none."""
+    if not found:
+        return "", ""
+    seconds, share = (sum(o[k] for o in found) for k in ("seconds", "share"))
+    return milliseconds(seconds), f"{share * 100:.0f} %"

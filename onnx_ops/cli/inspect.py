@@ -17,7 +17,7 @@ from ..runtime.lowering import DOMAIN
 from ..runtime.model import imported_domains
 from ..runtime.nodes import declared
 from ..schemas import register_schemas
-from . import data
+from . import data, optimize
 from .check import builtin, check
 from .common import ORT_FORMAT, json_option, model_argument, print_json, reason, say, steps, table
 from .routes import Route
@@ -50,7 +50,8 @@ def inspect(model, details, as_json):
     Subgraphs are looked into, local functions written out where they are called. Each node is tried alone on ONNX
     Runtime's own kernel, on made-up data as far as the model tells the shapes, and the results are compared. Also said
     is what will fail or be ignored: operators, domains and attributes that seem misspelt, values that are refused,
-    shapes that can't fit; and why no session of the whole model can be made, if so.
+    shapes that can't fit; why no session of the whole model can be made, if so; and what `onnx-ops optimize` would
+    replace.
 
     \b
     Examples:
@@ -61,10 +62,13 @@ def inspect(model, details, as_json):
     with without_warnings_of_attributes():
         findings = [] if model.suffix == ORT_FORMAT else examine(model)
         obstacle = find_obstacle(model)
+        patterns = optimize.find(model)
     if as_json:
-        print_json({"model": str(model), "session": obstacle, "nodes": [asdict(f) for f in findings]})
+        lists = {"nodes": list(map(asdict, findings)), "optimize": list(map(asdict, patterns))}
+        print_json({"model": str(model), "session": obstacle, **lists})
     else:
         show(model, findings, obstacle, details)
+        show_patterns(patterns, details)
     if obstacle or any(f.problems for f in findings):
         raise click.exceptions.Exit(1)
 
@@ -166,6 +170,17 @@ def show(model, findings, obstacle, details):
     if obstacle and not any(problem in obstacle for f in findings for problem in f.problems):
         say(f"no session can be made: {obstacle}", "bold red")
     say(summary(findings, obstacle) if findings else f"{model}: {without_findings(model, obstacle)}.")
+
+
+def show_patterns(patterns, details):
+    """What `onnx-ops optimize` would do, on one line, and where."""
+    if not patterns:
+        return
+    if details:
+        optimize.show("what onnx-ops optimize would do", patterns)
+    stays = optimize.counted(patterns, replaced=False)
+    near = f"; not {stays}{'' if details else ' (--details says why)'}" if stays else ""
+    say(f"onnx-ops optimize would replace {optimize.counted(patterns) or 'nothing'}{near}")
 
 
 def show_details(finding):

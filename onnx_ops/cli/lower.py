@@ -1,20 +1,17 @@
 """`onnx-ops lower`: a model for backend="extensions"."""
 
-from pathlib import Path
-
 import click
-import onnx
 
 from .. import lower as lowered
-from ..files import staged_file
-from ..runtime.external_data import move_data, nodes, refer, with_sizes
+from ..runtime.external_data import nodes
 from ..runtime.nodes import declared
-from .common import model_file, say
+from .common import say
+from .rewrite import rewrite, source_argument, target_argument
 
 
 @click.command()
-@model_file("source", metavar="IN.ONNX")
-@click.argument("target", metavar="OUT.ONNX", type=click.Path(dir_okay=False, path_type=Path))
+@source_argument
+@target_argument
 def lower(source, target):
     """Rewrite a model for plain sessions with onnxruntime-extensions.
 
@@ -29,13 +26,5 @@ def lower(source, target):
       onnx-ops lower model.onnx lowered.onnx
       onnx-ops run lowered.onnx --random --backend extensions
     """
-    target = target.resolve()  # where a link leads, the model's data belong, too
-    model = with_sizes(source)
-    count = sum(declared(node) is not None for node in nodes(model))
-    model = lowered(model)
-    refer(model)
-    if target.parent != source.parent.resolve():
-        move_data(model, source.parent, f"{target.name}.data")
-    with staged_file(target) as path:
-        onnx.save(model, path)
+    target, count = rewrite(source, target, lambda model: (lowered(model), len(list(filter(declared, nodes(model))))))
     say(f"{target}: {count} {'node' if count == 1 else 'nodes'} rewritten")

@@ -23,18 +23,19 @@ _TYPES = {"float": "float32", "double": "float64"}  # where ONNX Runtime's names
 class Route:
     """A model, given as path or bytes, opened by one of ROUTES.
 
-    profile  the start of a file's path: that of ONNX Runtime's profile
-    inputs   {name: (element type or None if it is no tensor, dimensions: ints, names or None)}
-    run      ({input: array}) -> {output: array}
+    optimize  as of onnx_ops.InferenceSession, for its backends
+    profile   the start of a file's path: that of ONNX Runtime's profile
+    inputs    {name: (element type or None if it is no tensor, dimensions: ints, names or None)}
+    run       ({input: array}) -> {output: array}
     """
 
-    def __init__(self, model, route="native", threads=None, profile=None):
+    def __init__(self, model, route="native", threads=None, *, optimize=False, profile=None):
         if route == "reference":
             self._open_reference(model)
         else:
-            self._open_session(model, route, threads, profile)
+            self._open_session(model, route, threads, optimize, profile)
 
-    def _open_session(self, model, route, threads, profile):
+    def _open_session(self, model, route, threads, optimize, profile):
         options = ort.SessionOptions()
         options.log_severity_level = QUIET
         options.intra_op_num_threads = threads or 0
@@ -48,7 +49,7 @@ class Route:
         if route == "builtin":
             self.session = ort.InferenceSession(model, options, **settings)
         else:
-            self.session = onnx_ops.InferenceSession(model, options, backend=route, **settings)
+            self.session = onnx_ops.InferenceSession(model, options, backend=route, optimize=optimize, **settings)
         self.inputs = {i.name: (_element_type(i.type), i.shape) for i in self.session.get_inputs()}
         self.outputs = [o.name for o in self.session.get_outputs()]
         self.run = self._run_session

@@ -20,6 +20,7 @@ from .routes import Route
 @data.shape_option
 @data.seed_option
 @click.option("--backend", type=click.Choice(["native", "extensions"]), default="native", show_default=True)
+@click.option("--optimize", is_flag=True, help="Run what `onnx-ops optimize` makes of the model.")
 @click.option(
     "--compare",
     type=click.Choice(["builtin", "reference"]),
@@ -28,7 +29,7 @@ from .routes import Route
 @click.option("--tolerance", type=float, help="Of --compare, relative to the largest value.  [default: by type]")
 @threads_option
 @json_option
-def run(model, given, output, random, shapes, seed, backend, compare, tolerance, threads, as_json):
+def run(model, given, output, random, shapes, seed, backend, optimize, compare, tolerance, threads, as_json):
     """Run a model once and show what comes out.
 
     Images become floats in [0, 1] (or stay uint8, if the model wants that). Outputs are written as .npy, those that
@@ -39,14 +40,16 @@ def run(model, given, output, random, shapes, seed, backend, compare, tolerance,
       onnx-ops run model.onnx --input x=frame.npy --output out/
       onnx-ops run model.onnx --input photo.png --output out/ --compare builtin
       onnx-ops run model.onnx --random --shape x=1,3,224,224 --json
+      onnx-ops run model.onnx --random --optimize --compare builtin
     """
-    opened, opening = timed(Route, model, backend, threads)
+    opened, opening = timed(lambda: Route(model, backend, threads, optimize=optimize))
     feeds, doubts = data.feeds(opened.inputs, given, shapes, seed, random)
     with data.doubted(doubts):
         outputs, running = timed(opened.run, feeds)
     report = {
         "model": str(model),
         "backend": backend,
+        "optimize": optimize,
         "seconds": {"open": opening, "run": running},
         "inputs": [data.described(n, a) for n, a in feeds.items()],
         "outputs": [data.described(n, a) | statistics(a) for n, a in outputs.items()],

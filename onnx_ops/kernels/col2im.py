@@ -8,6 +8,7 @@ run's block b is added to the pixel b * stride + shift of its row. With a stride
 one per pixel modulo stride, where they are contiguous; the lanes are interleaved when the band is complete.
 """
 
+from .blocks import run
 from .elements import integers_in, is_wide, load, plus, store, sums, sums_in, zero
 from .jit import jitable
 from .vectors import add_runs, interleave
@@ -167,21 +168,6 @@ def find_runs(g, x_begin, x_end, j_begin, lane, runs):
         low, high, start = run(g, last, j_begin + j, x_begin, x_end)
         runs[0, j], runs[1, j] = low, high
         runs[2, j] = start % stride * lane + start // stride if lane > 0 else start
-
-
-@jitable
-def run(g, a, k, begin, end):
-    """The blocks [low, high) of axis a whose position k lies on the pixels [begin, end), and the first one's pixel."""
-    stride = g.strides[a]
-    shift = k * g.dilations[a] - g.pads[a] - begin
-    low = max(0, -quotient(shift, stride))
-    return low, min(g.counts[a], quotient(end - begin - 1 - shift, stride) + 1), low * stride + shift
-
-
-@jitable
-def quotient(a, b):
-    """a // b, which takes some CPUs as long as adding up a row."""
-    return a if b == 1 else a // b
 
 
 @jitable

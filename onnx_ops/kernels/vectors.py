@@ -15,9 +15,16 @@ Interleave, for strides: target[q * stride + r] = lanes[r * pitch + q], a transp
 Transform rows, for AffineGrid: with a numbers for each place, and every operation rounded,
 
     target[(h * x.size + w) * a + i] = (columns[0, i] * x[w] + columns[1, i] * y[h]) + columns[2, i] + ...
+
+Copy box, for Im2Col: runs of any length and stride along three further axes,
+
+    out[to + p * out_steps[0] + q * out_steps[1] + r * out_steps[2] + b]
+        = x[first + p * steps[0] + q * steps[1] + r * steps[2] + b * stride]
+
+for p, q, r < sizes and b < count; Clear box, the same for zeros.
 """
 
-from .elements import load, plus, store
+from .elements import load, plus, store, zero
 from .jit import FUSE, jitable
 
 GROUP = 16  # points: there must be room for a multiple of it along b, and a valid base
@@ -83,3 +90,32 @@ def transform_rows_plainly(x, y, columns, axes, target):
 
 def transform_rows(x, y, columns, axes, target):
     transform_rows_plainly(x, y, columns, axes, target)
+
+
+@jitable
+def copy_box_plainly(x, first, steps, sizes, count, stride, out, to, out_steps):
+    for p in range(sizes[0]):
+        for q in range(sizes[1]):
+            for r in range(sizes[2]):
+                source = first + p * steps[0] + q * steps[1] + r * steps[2]
+                target = to + p * out_steps[0] + q * out_steps[1] + r * out_steps[2]
+                for b in range(count):
+                    out[target + b] = x[source + b * stride]
+
+
+def copy_box(x, first, steps, sizes, count, stride, out, to, out_steps):
+    copy_box_plainly(x, first, steps, sizes, count, stride, out, to, out_steps)
+
+
+@jitable
+def clear_box_plainly(out, to, steps, sizes, count):
+    for p in range(sizes[0]):
+        for q in range(sizes[1]):
+            for r in range(sizes[2]):
+                target = to + p * steps[0] + q * steps[1] + r * steps[2]
+                for b in range(count):
+                    out[target + b] = zero(out)
+
+
+def clear_box(out, to, steps, sizes, count):
+    clear_box_plainly(out, to, steps, sizes, count)

@@ -15,6 +15,7 @@ from .jit import BOUNDSCHECK, FLAGS, FUSE, INNER
 
 WORD = ir.IntType(64)
 BYTES = 32  # of a vector of sums
+LONG = 8  # vectors of a run that pay for being aligned
 FUSED = ["contract"]
 
 
@@ -149,10 +150,23 @@ def four(typing, source, i):
 
 
 def transpose(builder, rows):
-    """The columns of a matrix of four by four."""
-    low = [shuffle(builder, x, y, (0, 4, 1, 5)) for x, y in (rows[:2], rows[2:])]
-    high = [shuffle(builder, x, y, (2, 6, 3, 7)) for x, y in (rows[:2], rows[2:])]
-    return [shuffle(builder, *part, order) for part in (low, high) for order in ((0, 1, 4, 5), (2, 3, 6, 7))]
+    """The columns of a square matrix whose size is a power of two, its rows of at most 32 bytes.
+
+    Elements first move within 16 bytes, where CPUs shuffle best.
+    """
+    size = len(rows)
+    lane = min(size, 16 // alignment(rows[0].type.element))
+    lanes = range(0, size, lane)
+    low = [begin + k // 2 + k % 2 * size for begin in lanes for k in range(lane)]
+    high = [k + lane // 2 for k in low]
+    parts = [rows[begin : begin + lane] for begin in lanes]
+    for _ in range(lane.bit_length() - 1):
+        pairs = [list(zip(part[: lane // 2], part[lane // 2 :], strict=True)) for part in parts]
+        parts = [[shuffle(builder, *pair, order) for pair in part for order in (low, high)] for part in pairs]
+    if len(parts) == 1:
+        return parts[0]
+    orders = [[k + other for other in (0, size) for k in range(begin, begin + lane)] for begin in lanes]
+    return [shuffle(builder, *pair, order) for order in orders for pair in zip(*parts, strict=True)]
 
 
 @intrinsic
@@ -166,19 +180,22 @@ def transposed(typing, a, b, c, d):
 
 
 @intrinsic
-def transpose_elements(typing, source, i, pitch, target, j, stride):
-    """target[j + q * stride + r] = source[i + r * pitch + q] for q, r < 4"""
+def transpose_elements(typing, source, i, pitch, target, j, stride, size):
+    """target[j + q * stride + r] = source[i + r * pitch + q] for q, r < size (a literal)"""
 
     def codegen(context, builder, signature, values):
         data, into = (address(context, builder, signature, values, k) for k in (0, 3))
-        steps = [WORD(r) for r in range(4)]
-        rows = [load_vector(builder, data, builder.add(values[1], builder.mul(r, values[2])), 4) for r in steps]
+        count = size.literal_value
+        steps = [WORD(r) for r in range(count)]
+        rows = [load_vector(builder, data, builder.add(values[1], builder.mul(r, values[2])), count) for r in steps]
         for q, column in zip(steps, transpose(builder, rows), strict=True):
             at = builder.add(values[4], builder.mul(q, values[5]))
             store_vector(builder, into, at, narrow(builder, column, target))
         return context.get_dummy_value()
 
-    return types.void(source, i, pitch, target, j, stride), codegen
+    if isinstance(size, types.IntegerLiteral):
+        return types.void(source, i, pitch, target, j, stride, size), codegen
+    return None
 
 
 @intrinsic
@@ -366,7 +383,7 @@ def _(lanes, pitch, stride, count, target):
             for begin in range(0, count, 4):
                 q = min(begin, count - 4)
                 for r in range(0, stride, 4):
-                    transpose_elements(lanes, r * pitch + q, pitch, target, q * stride + r, stride)
+                    transpose_elements(lanes, r * pitch + q, pitch, target, q * stride + r, stride, 4)
         else:
             vectors.interleave_plainly(lanes, pitch, stride, count, target)
 
@@ -433,3 +450,196 @@ def _(x, y, columns, axes, target):
                     transform_places(x, w, at, vectors_of_columns, axes, target, (h * x.size + w) * len(axes))
 
     return transform_rows
+
+
+@intrinsic
+def every(builder, data, index, stride, lanes):
+    """The vector of data[index + b * stride] for b < lanes, where the stride is 1 or 2; it reads from no further."""
+    found = load_vector(builder, data, index, lanes)
+    if stride == 1:
+        return found
+    # The second vector ends with the last element that is wanted.
+    second = load_vector(builder, data, builder.add(index, WORD(lanes - 1)), lanes)
+    return shuffle(builder, found, second, [2 * b if 2 * b < lanes else 2 * b + 1 for b in range(lanes)])
+
+
+def by_length(builder, count, full, move):
+    """Move less than 2 * full elements: two vectors that overlap, move(their place, their length), as long as fit."""
+    if full > 1:
+        with builder.if_else(builder.icmp_signed(">=", count, WORD(full))) as (long, short):
+            with long:
+                move(WORD(0), full)
+                move(builder.sub(count, WORD(full)), full)
+            with short:
+                by_length(builder, count, full // 2, move)
+    else:
+        with builder.if_then(builder.icmp_signed(">", count, WORD(0))):
+            move(WORD(0), 1)
+
+
+@intrinsic
+def copy_vector(typing, x, i, stride, out, j, lanes):
+    """out[j + b] = x[i + b * stride] for b < lanes (stride and lanes are literals)"""
+
+    def codegen(context, builder, signature, values):
+        data, into = (address(context, builder, signature, values, k) for k in (0, 3))
+        found = every(builder, data, values[1], stride.literal_value, lanes.literal_value)
+        store_vector(builder, into, values[4], found)
+        return context.get_dummy_value()
+
+    if isinstance(lanes, types.IntegerLiteral) and isinstance(stride, types.IntegerLiteral):
+        return types.void(x, i, stride, out, j, lanes), codegen
+    return None
+
+
+@intrinsic
+def copy_short(typing, x, i, stride, out, j, count, full):
+    """out[j + b] = x[i + b * stride] for b < count < 2 * full (stride and full are literals)"""
+
+    def codegen(context, builder, signature, values):
+        data, into = (address(context, builder, signature, values, k) for k in (0, 3))
+
+        def move(b, lanes):
+            at = builder.add(values[1], builder.mul(b, WORD(stride.literal_value)))
+            found = every(builder, data, at, stride.literal_value, lanes)
+            store_vector(builder, into, builder.add(values[4], b), found)
+
+        by_length(builder, values[5], full.literal_value, move)
+        return context.get_dummy_value()
+
+    if isinstance(full, types.IntegerLiteral) and isinstance(stride, types.IntegerLiteral):
+        return types.void(x, i, stride, out, j, count, full), codegen
+    return None
+
+
+@intrinsic
+def clear_vector(typing, out, j, lanes):
+    """out[j + b] = 0 for b < lanes (a literal)"""
+
+    def codegen(context, builder, signature, values):
+        put_zeros(builder, address(context, builder, signature, values, 0), values[1], lanes.literal_value)
+        return context.get_dummy_value()
+
+    return (types.void(out, j, lanes), codegen) if isinstance(lanes, types.IntegerLiteral) else None
+
+
+@intrinsic
+def clear_short(typing, out, j, count, full):
+    """out[j + b] = 0 for b < count < 2 * full (a literal)"""
+
+    def codegen(context, builder, signature, values):
+        into = address(context, builder, signature, values, 0)
+        move = lambda b, lanes: put_zeros(builder, into, builder.add(values[1], b), lanes)
+        by_length(builder, values[2], full.literal_value, move)
+        return context.get_dummy_value()
+
+    return (types.void(out, j, count, full), codegen) if isinstance(full, types.IntegerLiteral) else None
+
+
+def put_zeros(builder, into, index, lanes):
+    store_vector(builder, into, index, ir.Constant(ir.VectorType(into.type.pointee, lanes), None))
+
+
+@intrinsic
+def to_boundary(typing, out, j):
+    """How many elements out[j] is from the next place in memory where a vector is aligned."""
+
+    def codegen(context, builder, signature, values):
+        data = address(context, builder, signature, values, 0)
+        at = builder.ptrtoint(builder.gep(data, [values[1]]), WORD)
+        return builder.udiv(builder.and_(builder.neg(at), WORD(BYTES - 1)), WORD(alignment(data.type.pointee)))
+
+    return types.int64(out, j), codegen
+
+
+def copier(stride, full):
+    """copy_box for this stride, in vectors of so many elements, of which the last overlaps those before."""
+
+    @register_jitable(**FLAGS | INNER)
+    def copy(x, first, steps, sizes, count, out, to, out_steps):
+        for p in range(sizes[0]):
+            for q in range(sizes[1]):
+                source, target = first + p * steps[0] + q * steps[1], to + p * out_steps[0] + q * out_steps[1]
+                for _ in range(sizes[2]):
+                    if count < 2 * full:
+                        copy_short(x, source, stride, out, target, count, full)
+                    else:
+                        copy_vector(x, source, stride, out, target, full)
+                        b = to_boundary(out, target) if count > LONG * full else full
+                        while b < count - full:
+                            copy_vector(x, source + b * stride, stride, out, target + b, full)
+                            b += full
+                        copy_vector(x, source + (count - full) * stride, stride, out, target + count - full, full)
+                    source += steps[2]
+                    target += out_steps[2]
+
+    return copy
+
+
+def transposer(size):
+    """copy_box where neighbours along q are neighbours in memory, in squares; the last ones overlap those before."""
+
+    @register_jitable(**FLAGS | INNER)
+    def copy(x, first, steps, sizes, count, stride, out, to, out_steps):
+        for p in range(sizes[0]):
+            for r in range(sizes[2]):
+                source, target = first + p * steps[0] + r * steps[2], to + p * out_steps[0] + r * out_steps[2]
+                for begin in range(0, sizes[1], size):
+                    q = min(begin, sizes[1] - size)
+                    for place in range(0, count, size):
+                        b = min(place, count - size)
+                        at, into = source + b * stride + q, target + q * out_steps[1] + b
+                        transpose_elements(x, at, stride, out, into, out_steps[1], size)
+
+    return copy
+
+
+def whole_vector(out):
+    """How many of the array's elements are one vector."""
+    return BYTES // alignment(storage(out))
+
+
+@overload(vectors.copy_box, jit_options=FLAGS | INNER)
+def _(x, first, steps, sizes, count, stride, out, to, out_steps):
+    if BOUNDSCHECK or isinstance(out.dtype, types.Complex):
+        return vectors.copy_box_plainly
+    each, second = (copier(step, whole_vector(out)) for step in (1, 2))
+    large = min(whole_vector(out), 8)
+    in_large_squares, in_small_squares = transposer(large), transposer(4)
+
+    def copy_box(x, first, steps, sizes, count, stride, out, to, out_steps):
+        square = min(sizes[1], count) if steps[1] == 1 else 0
+        if stride == 1:
+            each(x, first, steps, sizes, count, out, to, out_steps)
+        elif stride == 2:
+            second(x, first, steps, sizes, count, out, to, out_steps)
+        elif square >= large:
+            in_large_squares(x, first, steps, sizes, count, stride, out, to, out_steps)
+        elif square >= 4:
+            in_small_squares(x, first, steps, sizes, count, stride, out, to, out_steps)
+        else:
+            vectors.copy_box_plainly(x, first, steps, sizes, count, stride, out, to, out_steps)
+
+    return copy_box
+
+
+@overload(vectors.clear_box, jit_options=FLAGS | INNER)
+def _(out, to, steps, sizes, count):
+    if BOUNDSCHECK or isinstance(out.dtype, types.Complex):
+        return vectors.clear_box_plainly
+    full = whole_vector(out)
+
+    def clear_box(out, to, steps, sizes, count):
+        for p in range(sizes[0] if count > 0 else 0):
+            for q in range(sizes[1]):
+                target = to + p * steps[0] + q * steps[1]
+                for _ in range(sizes[2]):
+                    if count < 2 * full:
+                        clear_short(out, target, count, full)
+                    else:
+                        for b in range(0, count - full, full):
+                            clear_vector(out, target + b, full)
+                        clear_vector(out, target + count - full, full)
+                    target += steps[2]
+
+    return clear_box

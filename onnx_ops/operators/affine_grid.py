@@ -68,7 +68,7 @@ def reference(parameters, theta, x, y, z):
     return total
 
 
-def infer(shapes, values):
+def infer(parameters, shapes, values):
     theta, *places = shapes
     if not theta or len(theta) != 3:
         return None

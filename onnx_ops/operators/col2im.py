@@ -18,46 +18,11 @@ from dataclasses import replace
 import numpy as np
 
 from .. import dtypes
+from ..blocks import ATTRIBUTES, AXES, GEOMETRY, LIMIT, PARAMETERS, WORK, block_counts, lay_out, overlaps, resolve
 from ..errors import OpError, refuse
 from ..kernels.col2im import BAND, col2im, row_pitch, workspace_size
 from ..kernels.jit import jitable
-from ..operator import ELEMENTS, MAX_RANK, Attribute, Input, Operator, geometry, words
-
-LIMIT = 2**40  # of any size, stride, dilation or pad: far past memory, and their sums fit 64 bits
-WORK = 2**15  # elements read and written by one tile, about 15 us
-
-AXES = MAX_RANK - 2  # at most
-PARAMETERS = words(axes=None, strides=AXES, dilations=AXES, pads_begin=AXES, pads_end=AXES)
-GEOMETRY = geometry(
-    axes=None, planes=None, band_y=None, bands_y=None, band_x=None, bands_x=None, tiled=None,
-    image=AXES, block=AXES, counts=AXES, strides=AXES, dilations=AXES, pads=AXES,
-)  # fmt: skip
-
-
-def resolve(dilations, pads, strides):
-    """Defaults spelled out for every possible axis; `axes` is 0 where the attributes leave the number of axes open."""
-    given = {"dilations": dilations, "strides": strides, "pads": pads}
-    axes = {name: len(v) // (2 if name == "pads" else 1) for name, v in given.items() if v is not None}
-    if pads is not None and len(pads) % 2:
-        raise OpError("pads", list(pads), "must have two elements per image axis: all begins, then all ends")
-    for name, least in (("dilations", 1), ("strides", 1), ("pads", 0)):
-        if given[name] is not None and not all(least <= v <= LIMIT for v in given[name]):
-            raise OpError(name, list(given[name]), f"must lie in [{least}, 2**40]")
-    if len(set(axes.values())) > 1:
-        shown = ", ".join(f"{name} = {list(given[name])}" for name in axes)
-        raise OpError("attributes", shown, "must agree on the number of image axes")
-    count = next(iter(axes.values()), 0)
-    if count > AXES or (axes and count == 0):
-        raise OpError(next(iter(axes)), list(given[next(iter(axes))]), f"must be for 1 to {AXES} image axes")
-
-    def spread(values, default):
-        return tuple(values or ()) + (default,) * (AXES - len(values or ()))
-
-    begin, end = (pads[:count], pads[count:]) if pads else ((), ())
-    return {
-        "axes": count, "strides": spread(strides, 1), "dilations": spread(dilations, 1),
-        "pads_begin": spread(begin, 0), "pads_end": spread(end, 0),
-    }  # fmt: skip
+from ..operator import ELEMENTS, Attribute, Input, Operator, geometry, words
 
 
 def lengths(parameters, known):
@@ -88,55 +53,35 @@ def plan_blocks(parameters, shapes, batch, g):
         return refuse(
             "{image_shape}", image_shape, "{strides}, {dilations} and {pads} are for image axes:", parameters.axes
         )
-    # The kernel always has two axes, y and x: a lone axis gets one of size 1 before it.
-    g.axes = max(axes, 2)
-    g.image[0] = g.block[0] = g.counts[0] = g.strides[0] = g.dilations[0] = 1
-    g.pads[0] = 0
-    pixels = block = blocks = tiled = 1
-    for i in range(axes):
-        if not 1 <= image_shape[i] <= LIMIT:
-            return refuse("{image_shape}", image_shape, "must lie in [1, 2**40]")
-        if not 1 <= block_shape[i] <= LIMIT:
-            return refuse("{block_shape}", block_shape, "must lie in [1, 2**40]")
-        padded = image_shape[i] + parameters.pads_begin[i] + parameters.pads_end[i]
-        dilation, stride = parameters.dilations[i], parameters.strides[i]
-        if block_shape[i] - 1 > (padded - 1) // dilation:
-            return refuse(
-                "{block_shape}", block_shape, "must, dilated, fit into the padded image; too large on axis", i
-            )
-        count = (padded - dilation * (block_shape[i] - 1) - 1) // stride + 1
-        if image_shape[i] > ELEMENTS // pixels:
-            return refuse("{image_shape}", image_shape, "product must be at most 2**58")
-        if block_shape[i] > ELEMENTS // block:
-            return refuse("{block_shape}", block_shape, "product must be at most 2**58")
-        pixels, block = pixels * image_shape[i], block * block_shape[i]
-        blocks = blocks * count if count <= ELEMENTS // blocks else ELEMENTS
-        a = i + g.axes - axes
-        g.image[a], g.block[a], g.counts[a] = image_shape[i], block_shape[i], count
-        g.strides[a], g.dilations[a], g.pads[a] = stride, dilation, parameters.pads_begin[i]
-        g.shape[2 + i] = image_shape[i]
-        # Blocks that end outside the image are no whole tiles.
-        if block_shape[i] != stride or dilation != 1 or g.pads[a] != 0 or parameters.pads_end[i] != 0:
-            tiled = 0
+    if lay_out(parameters, image_shape, block_shape, g) != 0:
+        return 1
+    block = g.positions
     if rows % block != 0:
         if len(x) == 2:
             return refuse("shape of {input}", x, "axis 0 must be divisible by the product of {block_shape},", block)
         return refuse("shape of {input}", x, "axis 1 must be divisible by the product of {block_shape},", block)
-    if columns != blocks:
+    if columns != g.blocks:
         if len(x) == 2:
-            return refuse("shape of {input}", x, "axis 1 must be the number of blocks,", blocks)
-        return refuse("shape of {input}", x, "axis 2 must be the number of blocks,", blocks)
+            return refuse("shape of {input}", x, "axis 1 must be the number of blocks,", g.blocks)
+        return refuse("shape of {input}", x, "axis 2 must be the number of blocks,", g.blocks)
     channels = rows // block
-    if batch * max(channels, 1) > ELEMENTS // pixels:
+    if batch * max(channels, 1) > ELEMENTS // g.pixels:
         return refuse("{image_shape}", image_shape, "output must have at most 2**58 elements")
+    tiled = 1
+    for i in range(axes):
+        # Blocks that end outside the image are no whole tiles.
+        pads = parameters.pads_begin[i] + parameters.pads_end[i]
+        if block_shape[i] != parameters.strides[i] or parameters.dilations[i] != 1 or pads != 0:
+            tiled = 0
+        g.shape[2 + i] = image_shape[i]
 
     g.rank, g.shape[0], g.shape[1] = 2 + axes, batch, channels
     height, width = g.image[g.axes - 2], g.image[g.axes - 1]
-    g.planes = batch * channels * (pixels // (height * width))
+    g.planes = batch * channels * (g.pixels // (height * width))
     g.band_x = min(width, BAND)
     g.bands_x = (width + g.band_x - 1) // g.band_x
     g.tiled = tiled if g.bands_x == 1 else 0
-    work = batch * (channels * pixels + rows * columns)
+    work = batch * (channels * g.pixels + rows * columns)
     g.tiles = min(64, work // WORK + 1)
     # As high as the cache allows, but not so high that there are fewer bands than tiles.
     share = max(1, g.planes * g.bands_x * height // max(g.tiles, 1))
@@ -149,25 +94,18 @@ def plan_blocks(parameters, shapes, batch, g):
 
 def reference(parameters, x, image_shape, block_shape):
     """The formula from the blocks' side: each position k within a block is a strided slice of the image."""
-    d, image, block = len(image_shape), np.asarray(image_shape), np.asarray(block_shape)
-    fields = (parameters.strides, parameters.dilations, parameters.pads_begin, parameters.pads_end)
-    stride, dilation, begin, end = (np.asarray(f[:d]) for f in fields)
-    counts = (image + begin + end - dilation * (block - 1) - 1) // stride + 1
+    image, block = (np.asarray(sizes).tolist() for sizes in (image_shape, block_shape))
     x = dtypes.widest(x)
-    y = np.full((x.shape[0], x.shape[1] // math.prod(block.tolist()), *image), dtypes.zero(x), x.dtype)
+    y = np.full((x.shape[0], x.shape[1] // math.prod(block), *image), dtypes.zero(x), x.dtype)
     if not x.size:
         return y
-    x = x.reshape(*y.shape[:2], *block, *counts)
-    for k in np.ndindex(*block):
-        shift = k * dilation - begin  # the pixel of the first block, which may lie outside the image, as others may
-        low, high = np.maximum(0, -(shift // stride)), np.minimum(counts, (image - 1 - shift) // stride + 1)
-        if (low < high).all():
-            pixels = tuple(map(slice, low * stride + shift, (high - 1) * stride + shift + 1, stride))
-            y[(..., *pixels)] = y[(..., *pixels)] + x[(slice(None), slice(None), *k, *map(slice, low, high))]
+    x = x.reshape(*y.shape[:2], *block, *block_counts(parameters, image, block))
+    for k, blocks, pixels in overlaps(parameters, image, block):
+        y[(..., *pixels)] = y[(..., *pixels)] + x[(slice(None), slice(None), *k, *blocks)]
     return y
 
 
-def infer(shapes, values):
+def infer(parameters, shapes, values):
     x, *lengths = shapes
     _, image, block = values
     axes = [s[0] for s in lengths if s and isinstance(s[0], int)]
@@ -187,9 +125,9 @@ COL2IM = Operator(
     inputs=(Input("input", "T"), Input("image_shape", "I", values=True), Input("block_shape", "I", values=True)),
     output="T",
     types={"T": dtypes.ALL, "I": ("int64",)},
-    attributes=(Attribute("dilations", "ints"), Attribute("pads", "ints"), Attribute("strides", "ints")),
-    parameters=PARAMETERS,
-    geometry=GEOMETRY,
+    attributes=ATTRIBUTES,
+    parameters=words(**PARAMETERS),
+    geometry=geometry(planes=None, band_y=None, bands_y=None, band_x=None, bands_x=None, tiled=None, **GEOMETRY),
     resolve=resolve,
     lengths=lengths,
     plan=plan,
@@ -227,11 +165,11 @@ def reference_openvino(parameters, x, image_shape, block_shape):
     return reference(parameters, x, image_shape, block_shape)
 
 
-def infer_openvino(shapes, values):
+def infer_openvino(parameters, shapes, values):
     x, *_ = shapes
     if not x:
         return None
-    shape = infer([x if len(x) == 3 else [1, *x], [2], [2]], values)
+    shape = infer(parameters, [x if len(x) == 3 else [1, *x], [2], [2]], values)
     return shape if len(x) == 3 else shape[1:]
 
 

@@ -206,7 +206,7 @@ WEIGHTS = {
 }
 
 
-def infer(shapes, values):
+def infer(parameters, shapes, values):
     x, grid = shapes
     if (not x and not grid) or any(s and len(s) < 3 for s in shapes):
         return None

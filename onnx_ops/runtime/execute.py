@@ -60,7 +60,7 @@ def compiled(operator, parameters, signature):
 def output_rank(operator, arrays):
     """The rank that the output has, or would have; None if that can't be told."""
     values = [a.tolist() if i.values and a.ndim == 1 else None for i, a in zip(operator.inputs, arrays, strict=True)]
-    shape = operator.infer([list(a.shape) for a in arrays], values)
+    shape = operator.infer(None, [list(a.shape) for a in arrays], values)
     return None if shape is None else len(shape)
 
 

@@ -188,7 +188,7 @@ def infer(op, context):
         count = len(operator.inputs)
         infos = [_api.get("ShapeInferContext_GetInputTypeShape", context, C.c_size_t(k)) for k in range(count)]
         # An unknown rank looks like rank 0.
-        shape = operator.infer([_api.dimensions(info) or None for info in infos], [None] * count)
+        shape = operator.infer(None, [_api.dimensions(info) or None for info in infos], [None] * count)
         if shape is not None:
             source = infos[[i.type for i in operator.inputs].index(operator.output)]
             set_output_shape(context, _api.get("GetTensorElementType", source, kind=C.c_int), shape)

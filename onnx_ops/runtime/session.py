@@ -103,6 +103,11 @@ class InferenceSession(ort.InferenceSession):
     backend="native" runs the model as it is; backend="extensions" lowers it first (see `onnx_ops.lower`). Operators get
     registered on `sess_options`, if given. What an operator refuses is raised as OpError, of attributes that it doesn't
     have the native backend warns in the log ("onnx_ops").
+
+    optimize=True runs what `onnx_ops.optimize` makes of the model, in which PyTorch's `unfold` and `affine_grid` are
+    one node each. The results may differ by rounding: those of an `affine_grid` in 16-bit floats do, in float32 and
+    float64 they were the same wherever this was tried, and an `unfold` copies. A model in which there is nothing to
+    replace is opened as it is; one in ONNX Runtime's own format can't be optimized.
     """
 
     def __init__(
@@ -113,14 +118,15 @@ class InferenceSession(ort.InferenceSession):
         provider_options: Sequence[dict[Any, Any]] | None = None,
         *,
         backend: Backend = "native",
+        optimize: bool = False,
         **kwargs: Any,
     ) -> None:
         options = sess_options or ort.SessionOptions()
         path_or_bytes = os.fspath(path_or_bytes) if isinstance(path_or_bytes, os.PathLike) else path_or_bytes
         self._run_input, self._threads = None, options.intra_op_num_threads  # the former: see lowering.py
+        if optimize or backend == "extensions":
+            path_or_bytes = self._rewritten(path_or_bytes, options, optimize, backend)
         register(options, path_or_bytes if backend == "native" else None, backend=backend)
-        if backend == "extensions":
-            path_or_bytes = self._lower(path_or_bytes, options)
         try:
             super().__init__(path_or_bytes, options, providers, provider_options, **kwargs)
         except Exception as error:
@@ -137,28 +143,40 @@ class InferenceSession(ort.InferenceSession):
                 f"onnx_ops: the operators run on the CPU, the other nodes may run on {', '.join(others)}", stacklevel=2
             )
 
-    def _lower(self, path_or_bytes, options):
-        """The lowered model's bytes. Its external data stay where they are."""
+    def _rewritten(self, path_or_bytes, options, optimize, backend):
+        """The bytes of the model that is opened instead; of one in which nothing changes, what was given.
+
+        External data stay where they are.
+        """
         if ort_format.is_ort_format(path_or_bytes):
-            rule = 'is for models in the format of ONNX, not in ONNX Runtime\'s own; take backend="native"'
-            raise OpError("backend", "'extensions'", rule, "onnx_ops")
+            argument, value, otherwise = ("backend", "'extensions'", 'take backend="native"')
+            if optimize:
+                argument, value, otherwise = "optimize", True, "optimize the one that it was made from"
+            rule = f"is for models in the format of ONNX, not in ONNX Runtime's own; {otherwise}"
+            raise OpError(argument, value, rule, "onnx_ops")
         import onnx
 
+        from ..rewriting import rewritten
         from .external_data import refer, with_sizes
         from .lowering import lower_for_session
 
         if isinstance(path_or_bytes, bytes):
-            model = onnx.ModelProto.FromString(path_or_bytes)
+            model, folder = onnx.ModelProto.FromString(path_or_bytes), _config_entry(options, EXTERNAL_DATA)
         else:
-            # ONNX Runtime 1.20 doesn't find the external data of a model that it gets as bytes.
-            old = ort.__version__.startswith("1.20.")
-            model = onnx.load(path_or_bytes) if old else with_sizes(path_or_bytes)
-            directory = os.path.dirname(os.path.abspath(path_or_bytes))
-            if _config_entry(options, EXTERNAL_DATA) != directory:
-                options.add_session_config_entry(EXTERNAL_DATA, directory)
-        lowered, self._run_input = lower_for_session(model)
-        refer(lowered)
-        return lowered.SerializeToString()
+            model, folder = with_sizes(path_or_bytes), os.path.dirname(os.path.abspath(path_or_bytes))
+        if optimize:
+            model, findings = rewritten(model, folder=folder)
+            if backend == "native" and not any(finding.operator for finding in findings):
+                return path_or_bytes
+        if backend == "extensions":
+            model, self._run_input = lower_for_session(model)
+        refer(model)
+        if not isinstance(path_or_bytes, bytes):
+            if ort.__version__.startswith("1.20."):  # doesn't find the external data of a model that it gets as bytes
+                onnx.load_external_data_for_model(model, folder)
+            if _config_entry(options, EXTERNAL_DATA) != folder:
+                options.add_session_config_entry(EXTERNAL_DATA, folder)
+        return model.SerializeToString()
 
     def get_inputs(self):
         return [i for i in super().get_inputs() if i.name != self._run_input]

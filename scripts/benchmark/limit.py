@@ -60,7 +60,7 @@ PASS = Operator(
     plan=plan,
     kernel=lambda parameters: read_and_write,
     reference=lambda parameters, x, y: np.full(parameters.size, x.sum() + y.sum()),
-    infer=lambda shapes, values: [None],
+    infer=lambda parameters, shapes, values: [None],
 )
 operators.OPERATORS += (PASS,)
 

@@ -1,0 +1,118 @@
+"""Sliding blocks over an image, for any number of image axes: what Col2Im and Im2Col share.
+
+    p_i = l_i * strides_i + k_i * dilations_i - pads_begin_i
+
+i: image axis, p: pixel, k: position within the block (K of them in all), l: block (L of them in all).
+"""
+
+import numpy as np
+
+from .errors import OpError, refuse
+from .kernels.jit import jitable
+from .operator import ELEMENTS, MAX_RANK, Attribute
+
+LIMIT = 2**40  # of any size, stride, dilation or pad: far past memory, and their sums fit 64 bits
+WORK = 2**15  # elements read and written by one tile, about 15 us
+AXES = MAX_RANK - 2  # at most
+
+ATTRIBUTES = (Attribute("dilations", "ints"), Attribute("pads", "ints"), Attribute("strides", "ints"))
+PARAMETERS = {"axes": None, "strides": AXES, "dilations": AXES, "pads_begin": AXES, "pads_end": AXES}
+# The last three are products over all axes.
+GEOMETRY = {
+    "axes": None, "image": AXES, "block": AXES, "counts": AXES, "strides": AXES, "dilations": AXES, "pads": AXES,
+    "pixels": None, "positions": None, "blocks": None,
+}  # fmt: skip
+
+
+def resolve(dilations, pads, strides, **block):
+    """Defaults spelled out for every possible axis; `axes` is 0 where the attributes leave the number of axes open.
+
+    `block` may name one more list of sizes, {name: values}, which only takes part in the checks.
+    """
+    given = {"dilations": dilations, "strides": strides, **block, "pads": pads}
+    axes = {name: len(v) // (2 if name == "pads" else 1) for name, v in given.items() if v is not None}
+    if pads is not None and len(pads) % 2:
+        raise OpError("pads", list(pads), "must have two elements per image axis: all begins, then all ends")
+    for name, values in given.items():
+        least = 0 if name == "pads" else 1
+        if values is not None and not all(least <= v <= LIMIT for v in values):
+            raise OpError(name, list(values), f"must lie in [{least}, 2**40]")
+    if len(set(axes.values())) > 1:
+        shown = ", ".join(f"{name} = {list(given[name])}" for name in axes)
+        raise OpError("attributes", shown, "must agree on the number of image axes")
+    count = next(iter(axes.values()), 0)
+    if count > AXES or (axes and count == 0):
+        raise OpError(next(iter(axes)), list(given[next(iter(axes))]), f"must be for 1 to {AXES} image axes")
+    begin, end = (pads[:count], pads[count:]) if pads else ((), ())
+    return {
+        "axes": count, "strides": spread(strides, 1), "dilations": spread(dilations, 1),
+        "pads_begin": spread(begin, 0), "pads_end": spread(end, 0),
+    }  # fmt: skip
+
+
+def spread(values, default):
+    """The values of the axes that there are, the default for all others."""
+    return tuple(values or ()) + (default,) * (AXES - len(values or ()))
+
+
+@jitable
+def block_count(parameters, i, pixels, positions):
+    """How many blocks of so many positions there are along axis i of an image of so many pixels; 0 if none fits."""
+    padded = pixels + parameters.pads_begin[i] + parameters.pads_end[i]
+    if positions - 1 > (padded - 1) // parameters.dilations[i]:
+        return 0
+    return (padded - parameters.dilations[i] * (positions - 1) - 1) // parameters.strides[i] + 1
+
+
+@jitable
+def lay_out(parameters, image, block, g):
+    """Check the sizes of image and block, which are for the same axes, and fill the fields of GEOMETRY.
+
+    However many more than ELEMENTS blocks there are, they count as one more.
+    """
+    axes = len(image)
+    # Kernels always have two axes, y and x: a lone axis gets one of size 1 before it.
+    g.axes = max(axes, 2)
+    g.image[0] = g.block[0] = g.counts[0] = g.strides[0] = g.dilations[0] = 1
+    g.pads[0] = 0
+    g.pixels = g.positions = g.blocks = 1
+    for i in range(axes):
+        if not 1 <= image[i] <= LIMIT:
+            return refuse("{image_shape}", image, "must lie in [1, 2**40]")
+        if not 1 <= block[i] <= LIMIT:
+            return refuse("{block_shape}", block, "must lie in [1, 2**40]")
+        count = block_count(parameters, i, image[i], block[i])
+        if count == 0:
+            return refuse("{block_shape}", block, "must, dilated, fit into the padded image; too large on axis", i)
+        if image[i] > ELEMENTS // g.pixels:
+            return refuse("{image_shape}", image, "product must be at most 2**58")
+        if block[i] > ELEMENTS // g.positions:
+            return refuse("{block_shape}", block, "product must be at most 2**58")
+        g.pixels, g.positions = g.pixels * image[i], g.positions * block[i]
+        g.blocks = g.blocks * count if count <= ELEMENTS // g.blocks else ELEMENTS + 1
+        a = i + g.axes - axes
+        g.image[a], g.block[a], g.counts[a] = image[i], block[i], count
+        g.strides[a], g.dilations[a] = parameters.strides[i], parameters.dilations[i]
+        g.pads[a] = parameters.pads_begin[i]
+    return 0
+
+
+def block_counts(parameters, image, block):
+    """How many blocks there are along each axis."""
+    return [block_count(parameters, i, *sizes) for i, sizes in enumerate(zip(image, block, strict=True))]
+
+
+def overlaps(parameters, image, block):
+    """For each position k within the block that lies on the image anywhere: k, of which blocks, and on which pixels.
+
+    Blocks and pixels are tuples of slices, one for each image axis.
+    """
+    counts, image = block_counts(parameters, image, block), np.asarray(image)
+    fields = (parameters.strides, parameters.dilations, parameters.pads_begin)
+    stride, dilation, begin = (np.asarray(values[: image.size]) for values in fields)
+    for k in np.ndindex(*block):
+        shift = k * dilation - begin  # the pixel of the first block, which may lie outside the image, as others may
+        low, high = np.maximum(0, -(shift // stride)), np.minimum(counts, (image - 1 - shift) // stride + 1)
+        if (low < high).all():
+            pixels = map(slice, low * stride + shift, (high - 1) * stride + shift + 1, stride)
+            yield k, tuple(map(slice, low, high)), tuple(pixels)

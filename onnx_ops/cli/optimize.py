@@ -1,0 +1,62 @@
+"""`onnx-ops optimize`: a model with single nodes for what PyTorch's exporters write as several."""
+
+from collections import Counter
+from contextlib import suppress
+from dataclasses import asdict
+
+import click
+
+from ..rewriting import rewritten
+from ..runtime.external_data import with_sizes
+from ..runtime.ort_format import is_ort_format
+from .common import json_option, print_json, say, table
+from .rewrite import rewrite, source_argument, target_argument
+
+
+@click.command()
+@source_argument
+@target_argument
+@click.option("--standard", is_flag=True, help="Use operators of ai.onnx only, which other runtimes have, too.")
+@json_option
+def optimize(source, target, standard, as_json):
+    """Replace what PyTorch's exporters write for unfold and affine_grid by one node each.
+
+    The nodes are Im2Col and AffineGrid of the domain onnx_ops, which sessions with this package run; with --standard
+    AffineGrid of ai.onnx, where the model imports its version 20. Results may differ by rounding: docs/optimize.md
+    says how much. What only resembles these patterns stays, and the reason is told.
+
+    Weights that the model keeps in other files stay there if OUT.ONNX is in the same folder as IN.ONNX. Otherwise they
+    are copied into OUT.ONNX.data.
+
+    \b
+    Examples:
+      onnx-ops optimize model.onnx optimized.onnx
+      onnx-ops optimize model.onnx model.onnx --standard --json
+    """
+    target, findings = rewrite(source, target, lambda model: rewritten(model, standard, source.parent))
+    if as_json:
+        print_json({"model": str(source), "written": str(target), "findings": list(map(asdict, findings))})
+        return
+    if findings:
+        show(source, findings)
+    replaced = counted(findings)
+    say(f"{target}: {replaced} replaced" if replaced else f"{target}: nothing to replace")
+
+
+def find(path):
+    """The Findings of `optimize` in a model's file; none of a damaged one, of which its session tells."""
+    with suppress(Exception):
+        if not is_ort_format(path):
+            return rewritten(with_sizes(path), folder=path.parent)[1]
+    return []
+
+
+def counted(findings, replaced=True):
+    """How many of each pattern were replaced, or not, as "2 unfold, 1 affine_grid"; "" if there are none."""
+    counts = Counter(f.pattern for f in findings if bool(f.operator) == replaced)
+    return ", ".join(f"{count} {pattern}" for pattern, count in counts.items())
+
+
+def show(title, findings):
+    rows = [(f.pattern, f.node, f.graph, f.operator or f"stays: {f.reason}") for f in findings]
+    table(str(title), ("pattern", "last node", "graph", "becomes"), rows)
