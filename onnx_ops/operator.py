@@ -168,7 +168,7 @@ class Operator:
         """The parameters, as a structured array of one element, from the attributes that are given."""
         known = {a.name: a for a in self.attributes}
         for name in given.keys() - known.keys():
-            raise OpError(name, repr(given[name]), f"no such attribute; there are {', '.join(known)}")
+            raise OpError(name, repr(given[name]), f"no such attribute; there are {', '.join(known) or 'none'}")
         values = {n: a.default if given.get(n) is None else a.check(given[n]) for n, a in known.items()}
         parameters = np.zeros(1, self.parameters)
         for name, value in self.resolve(**values).items():
