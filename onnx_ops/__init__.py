@@ -1,4 +1,4 @@
-"""Col2Im, GridSample and AffineGrid for ONNX Runtime: complete, fast, on unmodified models."""
+"""Col2Im and GridSample for ONNX Runtime: complete, fast, on unmodified models."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

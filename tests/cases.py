@@ -240,12 +240,13 @@ def type_of(dtype):
 
 def model(domain, op_type, inputs, attributes, *, opset=21, dims="fixed", constants=()):
     """A model of one node. dims: "fixed", "symbolic" or "none"; constants: inputs that become initializers."""
+    declared = operator(domain, op_type).inputs
     # The graph's output is y, so an input of the operator that is called y has another name there.
-    names = [i.name + "_in" * (i.name == "y") for i in operator(domain, op_type).inputs]
+    names = [i.name + "_in" * (i.name == "y") for i in declared]
     node = helper.make_node(op_type, names, ["y"], name="the_node", domain=domain, **attributes)
     described, initializers = [], []
-    for name, value in zip(names, inputs, strict=True):
-        if name in constants:
+    for i, name, value in zip(declared, names, inputs, strict=True):
+        if i.name in constants:
             initializers.append(onnx.numpy_helper.from_array(value, name))
         else:
             symbols = [f"{name}_{a}" for a in range(value.ndim)]
