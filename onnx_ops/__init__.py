@@ -16,6 +16,7 @@ _HOME = {
     "export": "export",
     "get_library_path": "runtime.native",
     "grid_sample": "functions",
+    "im2col": "functions",
     "lower": "runtime.lowering",
     "operators": "operators",
     "reference_ops": "reference",
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from . import export as export
     from .functions import col2im as col2im
     from .functions import grid_sample as grid_sample
+    from .functions import im2col as im2col
     from .reference import reference_ops as reference_ops
     from .runtime.lowering import lower as lower
     from .runtime.native import get_library_path as get_library_path
