@@ -145,6 +145,27 @@ def col2im_calls(draw, types=dtypes.ALL):
     )  # fmt: skip
 
 
+@st.composite
+def im2col_calls(draw, types=dtypes.ALL):
+    axes = draw(st.sampled_from([1, 2, 2, 2, 3, 3, 4, 6, 14]))
+    most = 9 if axes < 4 else 3
+    per_axis = lambda values, count=axes: st.lists(values, min_size=count, max_size=count)
+    size = sizes(1, most, 300 if axes < 3 else most) if axes < 6 else st.sampled_from([1, 1, 1, 2])
+    kernel = sizes(1, 4, 40 if axes < 3 else 4) if axes < 6 else st.sampled_from([1, 1, 1, 2])
+    image = draw(per_axis(size))
+    attributes = {"kernel_shape": draw(per_axis(kernel))} | draw(merged(
+        optional("strides", per_axis(sizes(1, 5, 17))), optional("dilations", per_axis(st.integers(1, 3))),
+        optional("pads", per_axis(st.integers(0, 4 if axes < 4 else 1) if axes < 6 else st.just(0), 2 * axes)),
+    ))  # fmt: skip
+    call = Call(
+        "onnx_ops", "Im2Col", ((draw(st.integers(0, 3)), draw(st.sampled_from([1, 1, 2, 3, 0, 40])), *image),),
+        (draw(st.sampled_from(types)),), attributes, draw(st.sampled_from(["normal", "special", "denormal"])),
+        draw(st.integers(0, 2**32 - 1)),
+    )  # fmt: skip
+    assume(math.prod(call.shapes[0]) <= TOO_LARGE and math.prod(output_shape(call) or ()) <= TOO_LARGE)
+    return call
+
+
 def pads_of(attributes, axes):
     if "pads" in attributes:
         return attributes["pads"]
@@ -216,7 +237,9 @@ def broken(draw, call):
 
 def calls(types=dtypes.ALL, grids=dtypes.FLOATS):
     """(a call, None or a broken variant of it)"""
-    good = st.one_of(col2im_calls(types), grid_sample_calls(types, grids), affine_grid_calls(types))
+    good = st.one_of(
+        col2im_calls(types), grid_sample_calls(types, grids), im2col_calls(types), affine_grid_calls(types)
+    )
     return good.flatmap(lambda call: st.tuples(st.just(call), st.one_of(st.none(), broken(call))))
 
 
@@ -225,8 +248,33 @@ def output_shape(call):
     given = dict(call.attributes)
     if any(len(shape) > 16 for shape in call.shapes):
         return None
-    shape = {"Col2Im": col2im_shape, "GridSample": grid_sample_shape, "AffineGrid": affine_grid_shape}
+    shape = {
+        "Col2Im": col2im_shape, "GridSample": grid_sample_shape, "Im2Col": im2col_shape, "AffineGrid": affine_grid_shape,
+    }  # fmt: skip
     return shape[call.op_type](call, given)
+
+
+def im2col_shape(call, given):
+    (x,) = call.shapes
+    if not all(isinstance(v, list) for v in given.values()):
+        return None
+    kernel = given["kernel_shape"]
+    axes = len(kernel)
+    if not 1 <= axes <= 14 or len(x) != 2 + axes:
+        return None
+    for name, v in given.items():
+        least = 0 if name == "pads" else 1
+        if len(v) != axes * (2 if name == "pads" else 1) or not all(least <= e <= LIMIT for e in v):
+            return None
+    image = x[2:]
+    if not all(1 <= v <= LIMIT for v in image):
+        return None
+    counts = block_counts(image, kernel, given.get("dilations"), given.get("pads"), given.get("strides"))
+    if min(counts) < 1 or math.prod(image) > ELEMENTS:
+        return None
+    if max(x[0], 1) * max(x[1], 1) * math.prod(kernel) * math.prod(counts) > ELEMENTS:
+        return None
+    return x[0], x[1] * math.prod(kernel), math.prod(counts)
 
 
 def col2im_shape(call, given):
@@ -290,7 +338,7 @@ def reference(call, inputs):
     parameters = Record(call.operator.resolved(call.attributes)[0])
     with np.errstate(all="ignore"):
         expected = call.operator.reference(parameters, *inputs)
-        if call.dtypes[0] not in TOLERANCE:
+        if call.dtypes[0] not in TOLERANCE or call.op_type == "Im2Col":
             return expected, None
         if call.op_type == "Col2Im":  # a sum is off by its terms' rounding
             return expected, call.operator.reference(parameters, abs(inputs[0]), *inputs[1:])

@@ -4,7 +4,9 @@ import itertools
 
 import numpy as np
 import pytest
-from cases import COL2IM, block_counts, col2im, grid_sample
+from cases import COL2IM, IM2COL, block_counts, col2im, grid_sample, im2col
+
+import onnx_ops
 
 
 def unfold(image, block, dilations, pads, strides):
@@ -85,6 +87,48 @@ def test_unit_axis_lifting(backend, position):
     )  # fmt: skip
     y = backend(lifted, [x, np.insert(image, position, 1), np.insert(block, position, 1)])
     np.testing.assert_array_equal(y.squeeze(2 + position), backend(flat, [x, image, block]))
+
+
+@pytest.mark.parametrize("case", [case for case in IM2COL if 0 not in case.shapes[0]], ids=str)
+def test_unfold_is_looking_up_every_pixel(backend, case):
+    (x,) = case.inputs("float64")
+    np.testing.assert_array_equal(backend(case, [x]), unfold(x, **spelled_out_unfold(case)))
+
+
+def spelled_out_unfold(case):
+    settings, axes = dict(case.attributes), len(case.attributes["kernel_shape"])
+    defaults = {"dilations": [1] * axes, "pads": [0] * 2 * axes, "strides": [1] * axes}
+    return {"block": settings.pop("kernel_shape"), **defaults, **settings}
+
+
+@pytest.mark.parametrize("case", IM2COL, ids=str)
+def test_unfold_is_the_transpose_of_fold(backend, case):
+    """<unfold(x), y> = <x, fold(y)>, in integers, which are exact."""
+    rng, attributes = np.random.default_rng(5), dict(case.attributes)
+    (x,) = case.inputs("float64")
+    x = rng.integers(-9, 9, x.shape).astype(np.float64)
+    columns = backend(case, [x])
+    y = rng.integers(-9, 9, columns.shape).astype(np.float64)
+    block = attributes.pop("kernel_shape")
+    assert np.vdot(columns, y) == np.vdot(x, onnx_ops.col2im(y, x.shape[2:], block, **attributes))
+
+
+@pytest.mark.parametrize("position", [0, 1, 2])
+def test_unfold_with_a_unit_axis(backend, position):
+    """An axis of one pixel, wherever it is put, changes nothing."""
+    flat = im2col("flat", (2, 3, 7, 9), (2, 3), dilations=[2, 1], pads=[1, 2, 0, 1], strides=[1, 2])
+    (x,) = flat.inputs("float32")
+
+    def insert(values, value):
+        return [*values[:position], value, *values[position:]]
+
+    pads = flat.attributes["pads"]
+    lifted = im2col(
+        "lifted", insert(x.shape[2:], 1), insert((2, 3), 1),
+        dilations=insert(flat.attributes["dilations"], 3), strides=insert(flat.attributes["strides"], 4),
+        pads=insert(pads[:2], 0) + insert(pads[2:], 0),
+    )  # fmt: skip
+    np.testing.assert_array_equal(backend(lifted, [np.expand_dims(x, 2 + position)]), backend(flat, [x]))
 
 
 def identity_grid(height, width, align_corners):

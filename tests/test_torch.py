@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import pytest
 from backends import quiet, run
-from cases import AFFINE_GRID, COL2IM, GRID_SAMPLE, TOLERANCE, VOLUMES, spelled_out
+from cases import AFFINE_GRID, COL2IM, GRID_SAMPLE, IM2COL, TOLERANCE, VOLUMES, spelled_out
 
 import onnx_ops
 from onnx_ops import functions
@@ -494,11 +494,19 @@ def test_what_pytorch_exports_is_what_bits_are_compared_with(shape, align_corner
     assert [values[n.input[1]] for n in sums] == [[-2], [-2]]
 
 
-def test_parameters_are_documented():
-    assert all(
-        name in inspect.getdoc(onnx_ops.grid_sample) for name in inspect.signature(onnx_ops.grid_sample).parameters
-    )
-    assert all(
-        name in inspect.getdoc(onnx_ops.affine_grid) for name in inspect.signature(onnx_ops.affine_grid).parameters
-    )
-    assert all(name in inspect.getdoc(onnx_ops.col2im) for name in inspect.signature(onnx_ops.col2im).parameters)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bool", "complex64"])
+@pytest.mark.parametrize("case", [c for c in IM2COL if len(c.shapes[0]) == 4 and 0 not in c.shapes[0][:2]], ids=str)
+def test_function_agrees_on_unfolds(case, dtype):
+    """Bit for bit. PyTorch pads both sides alike; what else there is, it is given padded."""
+    (x,) = case.inputs(dtype)
+    attributes = dict(case.attributes)
+    top, left, bottom, right = attributes.pop("pads", [0] * 4)
+    padded = torch.nn.functional.pad(torch.from_numpy(x), (left, right, top, bottom))
+    dilation, stride = attributes.get("dilations", 1), attributes.get("strides", 1)
+    theirs = torch.nn.functional.unfold(padded, attributes["kernel_shape"], dilation, 0, stride)
+    np.testing.assert_array_equal(onnx_ops.im2col(x, **case.attributes), theirs.numpy())
+
+
+@pytest.mark.parametrize("function", [onnx_ops.col2im, onnx_ops.grid_sample, onnx_ops.im2col, onnx_ops.affine_grid])
+def test_parameters_are_documented(function):
+    assert all(name in inspect.getdoc(function) for name in inspect.signature(function).parameters)

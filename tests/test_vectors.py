@@ -1,5 +1,7 @@
 """Loops at full vector width, against the same ones that go one element at a time."""
 
+import itertools
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -27,6 +29,8 @@ def compiled(function):
 
 together, plainly = map(compiled, (vectors.blend, vectors.blend_plainly))
 interleaved, interleaved_plainly = map(compiled, (vectors.interleave, vectors.interleave_plainly))
+copied, copied_plainly = map(compiled, (vectors.copy_box, vectors.copy_box_plainly))
+cleared, cleared_plainly = map(compiled, (vectors.clear_box, vectors.clear_box_plainly))
 added, added_plainly = map(compiled, (vectors.add_runs, vectors.add_runs_plainly))
 transformed, transformed_plainly = map(compiled, (vectors.transform_rows, vectors.transform_rows_plainly))
 
@@ -77,6 +81,27 @@ def test_transform_rows(dtype, axes):
         transformed_plainly(x, y, columns, axes, expected[:-1])
         assert got.tobytes() == expected.tobytes()
         assert (got != storage(np.zeros(1), dtype)).sum() == got.size - 1
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "uint64", "complex128"])
+def test_copy_and_clear_box(dtype):
+    """Of every length up to some vectors; nothing is written but what belongs to the box."""
+    rng, pitch, planes = np.random.default_rng(0), 720, 9 * 720
+    source = rng.integers(1, 200, 2 * planes).astype(dtype)
+    for stride, box, count in itertools.product((1, 2, 3, 4, 7), (1, 4, 9), (1, 2, 3, 5, 8, 15, 16, 31, 40, 67, 100)):
+        steps, sizes, out_steps = (planes, 1, pitch), (2, box, 3), (3 * box * 110, 3 * 110, 110)
+        end = (sizes[0] - 1) * steps[0] + (box - 1) * steps[1] + 2 * steps[2] + (count - 1) * stride + 1
+        got, expected = np.zeros((2, 6 * 9 * 110), dtype)
+        x = source[source.size - end :]
+        copied(x, 0, steps, sizes, count, stride, got, 3, out_steps)
+        copied_plainly(x, 0, steps, sizes, count, stride, expected, 3, out_steps)
+        np.testing.assert_array_equal(got, expected)
+        assert np.count_nonzero(got) == np.prod(sizes) * count
+        got[:] = expected[:] = 1
+        cleared(got, 3, out_steps, sizes, count)
+        cleared_plainly(expected, 3, out_steps, sizes, count)
+        np.testing.assert_array_equal(got, expected)
+        assert np.count_nonzero(got == 0) == np.prod(sizes) * count
 
 
 @pytest.mark.parametrize("add", [False, True])
