@@ -248,10 +248,7 @@ def output_shape(call):
     given = dict(call.attributes)
     if any(len(shape) > 16 for shape in call.shapes):
         return None
-    shape = {
-        "Col2Im": col2im_shape, "GridSample": grid_sample_shape, "Im2Col": im2col_shape, "AffineGrid": affine_grid_shape,
-    }  # fmt: skip
-    return shape[call.op_type](call, given)
+    return SHAPES[call.op_type](call, given)
 
 
 def im2col_shape(call, given):
@@ -435,3 +432,11 @@ def check(call, variant=None):
         done += verify(variant, by if shared else runners(variant))
         done += verify(call, by) if shared else 0
     return done
+
+
+SHAPES = {
+    "AffineGrid": affine_grid_shape,
+    "Col2Im": col2im_shape,
+    "GridSample": grid_sample_shape,
+    "Im2Col": im2col_shape,
+}

@@ -29,7 +29,7 @@ UNFOLDS = {
     "uint8": {"dtype": "uint8"},
     "opset 16": {"opset": 16},
     "opset 23": {"opset": 23},
-    "shape copied": {"target": [0, -1, 84]},
+    "shape copied": {"target": [0, -1, 72]},
     "padded by a named 0": {"pad_value": 0},
     "one channel": {"channels": 1, "batch": 1, "target": [1, 6, -1]},
     "another shape": {"target": [2, 3, 6, 2, -1]},
