@@ -129,7 +129,7 @@ def distinct(found):
             seen.add(key)
             variables = sorted({operator.inputs[k].type for k in operator.tensors} | {operator.output})
             names = (value for value in attributes.values() if isinstance(value, str))  # as of modes
-        shown = ", ".join([*names, *(signature[v] for v in variables)])
+            shown = ", ".join([*names, *(signature[v] for v in variables)])
             named[f"{operator.title} {shown}"] = operator, attributes, signature
     return named
 
