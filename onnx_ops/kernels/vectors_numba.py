@@ -452,7 +452,6 @@ def _(x, y, columns, axes, target):
     return transform_rows
 
 
-@intrinsic
 def every(builder, data, index, stride, lanes):
     """The vector of data[index + b * stride] for b < lanes, where the stride is 1 or 2; it reads from no further."""
     found = load_vector(builder, data, index, lanes)
