@@ -1,4 +1,4 @@
-"""Col2Im, GridSample and AffineGrid for ONNX Runtime: complete, fast, on unmodified models."""
+"""Col2Im and GridSample for ONNX Runtime: complete, fast, on unmodified models."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ _HOME = {
     "export": "export",
     "get_library_path": "runtime.native",
     "grid_sample": "functions",
+    "im2col": "functions",
     "lower": "runtime.lowering",
     "operators": "operators",
     "optimize": "rewriting",
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from .functions import affine_grid as affine_grid
     from .functions import col2im as col2im
     from .functions import grid_sample as grid_sample
+    from .functions import im2col as im2col
     from .reference import reference_ops as reference_ops
     from .rewriting import optimize as optimize
     from .runtime.lowering import lower as lower

@@ -10,6 +10,7 @@ from .errors import named
 from .operators.affine_grid import AFFINE_GRID
 from .operators.col2im import COL2IM
 from .operators.grid_sample import ONNX as GRID_SAMPLE
+from .operators.im2col import IM2COL
 from .runtime.execute import run
 
 
@@ -67,6 +68,31 @@ def col2im(
     """
     attributes = {"dilations": dilations, "pads": pads, "strides": strides}
     return call(COL2IM, x, image_shape, block_shape, threads=threads, **attributes)
+
+
+def im2col(
+    x: ArrayLike,
+    kernel_shape: Sequence[int],
+    *,
+    dilations: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+    threads: int | None = None,
+) -> NDArray[Any]:
+    """The sliding blocks of an image as columns: PyTorch's `unfold`, for any number of axes.
+
+    x             [N, C, *image]
+    kernel_shape  pixels per block axis, before dilation
+    dilations     distance between a block's pixels per axis, default 1
+    pads          zeros added to the image, all begins, then all ends, default none
+    strides       distance between blocks per axis, default 1
+    threads       default: the CPUs that this process may use
+
+    Returns [N, C * prod(kernel_shape), L] in x's dtype, L the number of blocks. Raises OpError. What pads strings is
+    the empty one.
+    """
+    attributes = {"kernel_shape": kernel_shape, "dilations": dilations, "pads": pads, "strides": strides}
+    return call(IM2COL, x, threads=threads, **attributes)
 
 
 def grid_sample(

@@ -170,7 +170,7 @@ class Operator:
         """The parameters, as a structured array of one element, from the attributes that are given."""
         known = {a.name: a for a in self.attributes}
         for name in given.keys() - known.keys():
-            raise OpError(name, repr(given[name]), f"no such attribute; there are {', '.join(known)}")
+            raise OpError(name, repr(given[name]), f"no such attribute; there are {', '.join(known) or 'none'}")
         for name, a in known.items():
             if a.required and given.get(name) is None:
                 raise OpError(name, None, "must be given")

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 import peers
 import readme
 from backends import function, native
-from cases import COL2IM, GRID_SAMPLE, VOLUMES, assert_close, reference
+from cases import AFFINE_GRID, COL2IM, GRID_SAMPLE, VOLUMES, assert_close, reference
 
 from onnx_ops import dtypes
 
@@ -37,12 +37,19 @@ def far(case):
     return [x, grid]
 
 
+def pytorchs(case, dtype="float32"):
+    """The case's inputs with the places that PyTorch's affine_grid has under align_corners, and no others."""
+    theta, *places = case.inputs(dtype)
+    return [theta, *(np.linspace(-1, 1, p.size).astype(p.dtype) for p in places)]
+
+
 def on_ai_onnx(case):
     return replace(case, domain="")
 
 
 BORDER = named(GRID_SAMPLE, "bilinear_border_edges")
 NEAREST = named(GRID_SAMPLE, "nearest_zeros_edges")
+IMAGES, AFFINE_VOLUMES = named(AFFINE_GRID, "affine_images"), named(AFFINE_GRID, "affine_volumes")
 OVERLAPPING, DILATED = named(COL2IM, "overlapping"), named(COL2IM, "dilated")
 # (operator, what, case, inputs)
 ROWS = [
@@ -69,6 +76,9 @@ ROWS = [
     ("GridSample, ai.onnx", "volume, nearest", named(VOLUMES, "volume_nearest_border_edges"), None),
     ("GridSample, ai.onnx", "volume, linear", named(VOLUMES, "volume_linear_border_edges"), None),
     ("GridSample, ai.onnx", "volume, cubic", named(VOLUMES, "volume_cubic_border_edges"), None),
+    *(("AffineGrid, onnx_ops", t, IMAGES, pytorchs(IMAGES, t)) for t in dtypes.FLOATS),
+    ("AffineGrid, onnx_ops", "any places", IMAGES, None),
+    ("AffineGrid, onnx_ops", "volume", AFFINE_VOLUMES, pytorchs(AFFINE_VOLUMES)),
 ]
 
 

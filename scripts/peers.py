@@ -9,14 +9,18 @@ import importlib.util
 import numpy as np
 import onnxruntime as ort
 from backends import output_shape, quiet, run
-from cases import model
+from cases import model, spelled_out
 
 OLDER_NAMES = {"linear": "bilinear", "cubic": "bicubic"}
 NEWER_NAMES = {older: newer for newer, older in OLDER_NAMES.items()}
 
 
 def builtin_session(case, inputs, threads=0):
-    """A session on ONNX Runtime's own kernel, of the newest version of the operator."""
+    """A session on ONNX Runtime's own kernel, of the newest version of the operator; or on those that stand for it."""
+    if case.op_type == "AffineGrid":
+        return ort.InferenceSession(
+            spelled_out(inputs).SerializeToString(), quiet(intra_op_num_threads=threads), ["CPUExecutionProvider"]
+        )
     attributes = dict(case.attributes)
     if case.op_type == "GridSample" and not case.domain:
         attributes["mode"] = NEWER_NAMES.get(attributes["mode"], attributes["mode"])
@@ -43,6 +47,12 @@ def pytorch(case, inputs, threads=0):
             raise NotImplementedError("pads differ")
         strides, dilations, pads = settings.get("strides", 1), settings.get("dilations", 1), pads[0].tolist()
         compute = lambda: functions.fold(first, image, block, dilations, pads, strides)
+    elif case.op_type == "AffineGrid":
+        places, near = others[: first.shape[1]], torch.finfo(first.dtype).eps
+        if not all(torch.allclose(v, torch.linspace(-1, 1, len(v), dtype=v.dtype), atol=near) for v in places):
+            raise NotImplementedError("has places of its own")
+        shape = [first.shape[0], 1, *map(len, reversed(places))]
+        compute = lambda: functions.affine_grid(first, shape, align_corners=True)
     else:
         settings["mode"] = OLDER_NAMES.get(settings["mode"], settings["mode"])
         settings["align_corners"] = bool(settings.get("align_corners", 0))
@@ -67,6 +77,8 @@ def openvino(case, inputs, threads=0):
         half = len(pads) // 2
         parameters, sizes = [first], (opset.constant(v) for v in inputs[1:])
         node = opset.col2im(first, *sizes, pads_begin=pads[:half], pads_end=pads[half:], **attributes)
+    elif case.op_type == "AffineGrid":
+        raise NotImplementedError("has no such operator")
     else:
         parameters = [first, opset.parameter(inputs[1].shape, ov.Type(inputs[1].dtype))]
         attributes["align_corners"] = bool(attributes.get("align_corners", 0))

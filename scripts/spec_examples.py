@@ -2,6 +2,7 @@
 
 Sources: ONNX operator documentation, Col2Im-18; onnxruntime ContribOperators, com.microsoft GridSample-1;
 OpenVINO operation specification, Col2Im-15. Numbers stand here as printed there, unless a comment says otherwise.
+AffineGrid is specified here: docs/affine_grid.md.
 """
 
 from dataclasses import dataclass, replace
@@ -37,6 +38,11 @@ def col2im(name, x, image_shape, block_shape, y, **attributes):
 
 def grid_sample(name, x, grid, y, **attributes):
     return Example(name, "com.microsoft", "GridSample", 1, attributes, {"X": x, "Grid": grid}, y, "Y")
+
+
+def affine_grid(name, theta, x, y, z, grid):
+    inputs = {"theta": f32(theta), "x": f32(x), "y": f32(y), "z": f32(z)}
+    return Example(name, "onnx_ops", "AffineGrid", 1, {}, inputs, f32(grid), "grid")
 
 
 def openvino_col2im(number, x_shape, image_shape, block_shape, **attributes):
@@ -200,6 +206,26 @@ GRID_SAMPLE = (  # outputs are printed with four decimals: exact to 5e-5 only
         mode="bicubic",
     ),
 )
+
+AFFINE_GRID = (  # worked out by hand
+    affine_grid(
+        "affine_grid",
+        [[[2, 0, 0.5], [0, 1, 0]],
+         [[0, 1, 0], [1, 0, 0.25]]], [-0.75, 0, 0.75], [-0.5, 0.5], [],
+        [[[[-1, -0.5], [0.5, -0.5], [2, -0.5]],
+          [[-1, 0.5], [0.5, 0.5], [2, 0.5]]],
+         [[[-0.5, -0.5], [-0.5, 0.25], [-0.5, 1]],
+          [[0.5, -0.5], [0.5, 0.25], [0.5, 1]]]],
+    ),
+    affine_grid(
+        "affine_grid_3d",
+        [[[1, 0, 0, 1], [0, 2, 0, 0], [0, 0, 4, 0.5]]], [-1, 1], [-0.5, 0.5], [0, 0.25],
+        [[[[[0, -1, 0.5], [2, -1, 0.5]],
+           [[0, 1, 0.5], [2, 1, 0.5]]],
+          [[[0, -1, 1.5], [2, -1, 1.5]],
+           [[0, 1, 1.5], [2, 1, 1.5]]]]],
+    ),
+)
 # fmt: on
 
 # Their attributes give L = 49 to example 2 (printed: 25) and L = 1296 to example 3 (printed: 324).
@@ -229,7 +255,7 @@ OPENVINO_DOMAIN = (
     openvino_domain(unbatched(openvino_col2im(4, [1, 12, 225], [16, 16], [2, 2]))),
 )
 
-EXAMPLES = (*COL2IM, *GRID_SAMPLE, *OPENVINO, *OPENVINO_DOMAIN)
+EXAMPLES = (*COL2IM, *GRID_SAMPLE, *OPENVINO, *OPENVINO_DOMAIN, *AFFINE_GRID)
 
 # Examples 2 and 3 with L as printed, by name: to be refused.
 OPENVINO_MISPRINTED = {

@@ -141,6 +141,44 @@ COL2IM = [
 ]
 
 
+def im2col(name, x, kernel, **attributes):
+    return Case(name, "onnx_ops", "Im2Col", (tuple(x),), {"kernel_shape": list(kernel), **attributes})
+
+
+IM2COL = [
+    im2col("unfold", (2, 3, 9, 11), (3, 3)),
+    im2col("unfold_same_size", (2, 3, 9, 11), (3, 3), pads=[1, 1, 1, 1]),
+    im2col("unfold_everything", (2, 3, 31, 32), (4, 3), dilations=[2, 1], pads=[1, 0, 2, 3], strides=[2, 3]),
+    im2col("unfold_asymmetric_pads", (2, 3, 6, 7), (2, 2), pads=[3, 0, 0, 4]),
+    im2col("unfold_mostly_padding", (2, 3, 1, 2), (3, 3), pads=[5, 6, 7, 8]),
+    im2col("unfold_dilated", (2, 3, 14, 15), (3, 2), dilations=[2, 5], pads=[2, 1, 2, 1]),
+    im2col("unfold_every_second", (2, 3, 20, 41), (3, 3), strides=[2, 2], pads=[1, 1, 1, 1]),
+    im2col("unfold_every_second_dilated", (1, 2, 20, 90), (3, 3), strides=[2, 2], dilations=[1, 3]),
+    im2col("unfold_every_third", (2, 2, 21, 33), (3, 3), strides=[3, 3]),
+    im2col("unfold_overlapping_patches", (1, 2, 40, 61), (8, 8), strides=[4, 4], pads=[2, 3, 2, 1]),
+    im2col("unfold_patches", (2, 3, 32, 176), (16, 16), strides=[16, 16]),
+    im2col("unfold_small_patches", (2, 3, 24, 30), (4, 5), strides=[4, 5]),
+    im2col("unfold_stride_past_the_image", (2, 3, 4, 4), (2, 2), strides=[100, 100]),
+    im2col("unfold_pixels", (2, 3, 5, 6), (1, 1)),
+    im2col("unfold_one_pixel", (1, 1, 1, 1), (1, 1)),
+    im2col("unfold_one_block", (2, 3, 13, 17), (13, 17)),
+    im2col("unfold_one_padded_block", (2, 3, 5, 6), (4, 3), dilations=[2, 3], pads=[1, 0, 1, 2], strides=[3, 4]),
+    im2col("unfold_many_small_planes", (8, 130, 4, 4), (3, 3), pads=[1, 1, 1, 1]),
+    im2col("unfold_no_batch", (0, 3, 5, 5), (2, 2)),
+    im2col("unfold_no_channels", (2, 0, 5, 5), (2, 2)),
+    im2col("unfold_1d", (2, 3, 20), (3,), strides=[2]),
+    im2col("unfold_1d_every_fourth", (2, 3, 200), (16,), strides=[4], pads=[3, 8]),
+    im2col("unfold_1d_wider_than_a_band", (1, 2, 40_000), (5,), pads=[1, 3]),
+    im2col("unfold_1d_long_block", (1, 1, 600), (300,), dilations=[2], pads=[40, 1]),
+    im2col("unfold_higher_than_a_band", (1, 1, 301, 130), (5, 3), pads=[2, 1, 2, 1]),
+    im2col("unfold_3d", (2, 3, 4, 5, 6), (2, 3, 2), pads=[1, 0, 1, 0, 2, 1]),
+    im2col("unfold_3d_dilated", (2, 3, 7, 6, 8), (2, 3, 2), dilations=[3, 2, 2], strides=[1, 2, 3]),
+    im2col("unfold_3d_patches", (2, 3, 4, 6, 8), (2, 3, 4), strides=[2, 3, 4]),
+    im2col("unfold_4d", (2, 3, 3, 4, 5, 4), (2, 1, 2, 3), strides=[1, 2, 1, 1], pads=[1, 0, 0, 1, 0, 1, 1, 0]),
+    im2col("unfold_5d", (1, 2, 3, 2, 4, 3, 5), (2, 2, 1, 2, 3), dilations=[1, 1, 2, 1, 2]),
+]
+
+
 def grid_sample(name, x, out, spread=1.3, domain="com.microsoft", **attributes):
     return Case(name, domain, "GridSample", (x, (x[0], *out, len(out))), attributes, spread)
 
@@ -230,7 +268,7 @@ AFFINE_GRID = [
 ]
 # Every mode, padding_mode and align_corners.
 EXTREME = [replace(c, name=f"extreme_{c.name}", spread=np.inf) for c in GRID_SAMPLE[:18] + VOLUMES[:18]]
-CASES = COL2IM + GRID_SAMPLE + VOLUMES + OPENVINO + AFFINE_GRID + EXTREME
+CASES = COL2IM + GRID_SAMPLE + VOLUMES + OPENVINO + AFFINE_GRID + EXTREME + IM2COL
 
 
 def type_of(dtype):
@@ -240,12 +278,13 @@ def type_of(dtype):
 
 def model(domain, op_type, inputs, attributes, *, opset=21, dims="fixed", constants=()):
     """A model of one node. dims: "fixed", "symbolic" or "none"; constants: inputs that become initializers."""
+    declared = operator(domain, op_type).inputs
     # The graph's output is y, so an input of the operator that is called y has another name there.
-    names = [i.name + "_in" * (i.name == "y") for i in operator(domain, op_type).inputs]
+    names = [i.name + "_in" * (i.name == "y") for i in declared]
     node = helper.make_node(op_type, names, ["y"], name="the_node", domain=domain, **attributes)
     described, initializers = [], []
-    for name, value in zip(names, inputs, strict=True):
-        if name in constants:
+    for i, name, value in zip(declared, names, inputs, strict=True):
+        if i.name in constants:
             initializers.append(onnx.numpy_helper.from_array(value, name))
         else:
             symbols = [f"{name}_{a}" for a in range(value.ndim)]

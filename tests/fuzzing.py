@@ -69,7 +69,7 @@ class Call:
             elif i.name == "Grid":
                 made.append(grid(rng, self, shape).astype(dtypes.TABLE[dtype].numpy))
             else:
-                made.append(image(rng, shape, dtype, self.values))
+                made.append(np.asarray(image(rng, shape, dtype, self.values)))  # NumPy makes a scalar of rank 0
         return made
 
 

@@ -47,6 +47,12 @@ def affine_grid(name, message, theta=(1, 2, 3), x=(4,), y=(5,), z=(0,)):
     return Malformed(name, "onnx_ops", "AffineGrid", message, inputs)
 
 
+def im2col(name, message, x=(1, 1, 5, 5), kernel_shape=(3, 3), **attributes):
+    given = {} if kernel_shape is None else {"kernel_shape": kernel_shape}
+    given = {n: list(v) if isinstance(v, tuple) else v for n, v in given.items()}
+    return Malformed(name, "onnx_ops", "Im2Col", message, (np.zeros(x, np.float32),), {**given, **attributes})
+
+
 # What only the inputs of a run show.
 AT_RUN = [
     col2im("x_rank_2", r"shape of input = \[9, 9\]: must have rank 3", x=(9, 9)),
@@ -203,6 +209,35 @@ AT_RUN = [
         y=(2**20,),
         z=(2**20,),
     ),
+    im2col("x_scalar", r"shape of x = \[\]: must be \[N, C, \*image\], .* kernel_shape has: 2", x=()),
+    im2col("x_rank_2", r"shape of x = \[5, 5\]: must be \[N, C, \*image\], .* 2", x=(5, 5)),
+    im2col("x_rank_3", r"shape of x = \[1, 5, 5\]: must be \[N, C, \*image\], .* 2", x=(1, 5, 5)),
+    im2col("x_rank_5", r"shape of x = \[1, 1, 5, 5, 5\]: must be \[N, C, \*image\], .* 2", x=(1, 1, 5, 5, 5)),
+    im2col("x_rank_17", r"rank of x = 17: must be at most 16", x=(1,) * 17),
+    im2col("image_empty", r"image axes of x = \[5, 0\]: must lie in \[1, 2\*\*40\]", x=(1, 1, 5, 0)),
+    im2col("image_huge", r"image axes of x = \[5, \d+\]: must lie in", x=(1, 0, 5, 2**41)),
+    im2col("image_product", r"image axes of x = .*: product must be at most", x=(0, 1, 2**30, 2**29)),
+    im2col("kernel_too_large", r"kernel_shape = \[3, 6\]: must, dilated, fit .* axis 1", kernel_shape=(3, 6)),
+    im2col("image_too_small", r"kernel_shape = \[3, 3\]: must, dilated, fit .* axis 0", x=(1, 1, 2, 5)),
+    im2col("dilated_too_large", r"kernel_shape = \[3, 3\]: must, dilated, fit .* axis 1", dilations=[1, 3]),
+    im2col(
+        "dilated_past_2**63", r"kernel_shape = .*: must, dilated, fit", kernel_shape=(3, 2**39), dilations=[1, 2**39]
+    ),
+    im2col(
+        "kernel_product",
+        r"kernel_shape = .*: product must be at most 2\*\*58",
+        x=(1, 1, 1, 1, 1),
+        kernel_shape=(2**30,) * 3,
+        pads=[2**30] * 6,
+    ),
+    im2col(
+        "output_past_2**58",
+        r"shape of x = .*: output must have at most 2\*\*58 elements",
+        x=(0, 2**30, 5, 5),
+        pads=[2**14] * 4,
+    ),
+    im2col("blocks_past_2**63", r"shape of x = .*: output must have at most", kernel_shape=(1, 1), pads=[2**40] * 4),
+    im2col("one_block_too_many", r"shape of x = .*: output .* 2\*\*58", (0, 2**56 + 1, 2, 2), kernel_shape=(1, 1)),
 ]
 
 # What the attributes alone show: refused when the session is made.
@@ -231,6 +266,19 @@ AT_CREATION = [
     col2im("pads_too_long", r"pads = .*: must be for 1 to 14 image axes", pads=[0] * 30),
     col2im("dilations_too_long", r"dilations = .*: must be for 1 to 14 image axes", dilations=[1] * 1000),
     col2im("dilations_and_strides_differ", r"attributes = .*: must agree", strides=[1, 1], dilations=[1]),
+    im2col("no_kernel", r"kernel_shape = None: must be given", kernel_shape=None),
+    im2col("kernel_zero", r"kernel_shape = \[3, 0\]: must lie in \[1, 2\*\*40\]", kernel_shape=(3, 0)),
+    im2col("kernel_negative", r"kernel_shape = \[-3, 3\]: must lie in", kernel_shape=(-3, 3)),
+    im2col("kernel_huge", r"kernel_shape = .*: must lie in", kernel_shape=(3, 2**63 - 1)),
+    im2col("kernel_int", r"kernel_shape = .*: must be a list of integers", kernel_shape=3),
+    im2col("kernel_float", r"kernel_shape = .*: must be a list of integers", kernel_shape=(3.0, 3.0)),
+    im2col("kernel_too_long", r"kernel_shape = .*: must be for 1 to 14 image axes", kernel_shape=(1,) * 15),
+    im2col("kernel_and_strides_differ", r"attributes = .*: must agree on the number of", strides=[1, 1, 1]),
+    im2col("kernel_and_pads_differ", r"attributes = .*: must agree on the number of", pads=[1, 1]),
+    im2col("strides_zero", r"strides = \[1, 0\]: must lie in \[1, 2\*\*40\]", strides=[1, 0]),
+    im2col("dilations_zero", r"dilations = \[0, 1\]: must lie in", dilations=[0, 1]),
+    im2col("pads_negative", r"pads = \[0, 0, 0, -1\]: must lie in \[0, 2\*\*40\]", pads=[0, 0, 0, -1]),
+    im2col("pads_odd", r"pads = \[1, 1, 1\]: must have two elements per image axis", pads=[1, 1, 1]),
     volumes("mode_unknown", r"mode = 'area': must be one of nearest, bilinear, bicubic, linear, cubic", mode="area"),
     volumes("mode_not_text", r"mode = .*: must be a string", mode=b"\xff\xfe"),
     volumes("mode_strings", r"mode = .*: must be a string", mode=["linear", "cubic"]),

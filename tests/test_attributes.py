@@ -8,12 +8,14 @@ import onnx
 import onnxruntime as ort
 import pytest
 from backends import quiet
-from cases import COL2IM, GRID_SAMPLE, finished, model
+from cases import AFFINE_GRID, COL2IM, GRID_SAMPLE, finished, model
 from click.testing import CliRunner
 from onnx import TensorProto, helper
 
 import onnx_ops
+from onnx_ops import functions
 from onnx_ops.cli.app import app
+from onnx_ops.runtime.attributes import unknown
 from onnx_ops.runtime.model import SMALL, Node, nodes
 
 MESSAGE = "onnx_ops: GridSample (node 'the_node'): attribute paddingmode is unknown and will be ignored; did you mean "
@@ -45,6 +47,13 @@ def test_a_session_says_what_it_ignores(kind, misspelt, caplog):
         ("onnx_ops", logging.WARNING, f"{MESSAGE}padding_mode?")
     ]
     assert not raised
+
+
+def test_an_operator_without_attributes():
+    (sentence,) = unknown(AFFINE_GRID[0].operator, ["align_corners"])
+    assert sentence == "attribute align_corners is unknown and will be ignored; there are none"
+    with pytest.raises(onnx_ops.OpError, match=r"align_corners = 1: no such attribute; there are none$"):
+        functions.call(AFFINE_GRID[0].operator, *AFFINE_GRID[0].inputs("float32"), align_corners=1)
 
 
 def test_a_session_has_nothing_to_say_of_what_is_right(caplog):

@@ -6,7 +6,19 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from backends import BACKENDS, output_shape, quiet, run
-from cases import AFFINE_GRID, COL2IM, EXTREME, GRID_SAMPLE, OPENVINO, VOLUMES, Case, assert_close, drawn, model, reference
+from cases import (
+    AFFINE_GRID,
+    COL2IM,
+    EXTREME,
+    GRID_SAMPLE,
+    OPENVINO,
+    VOLUMES,
+    Case,
+    assert_close,
+    drawn,
+    model,
+    reference,
+)
 from selection import has_representative_types, is_representative, long_unless
 
 import onnx_ops

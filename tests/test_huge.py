@@ -15,7 +15,9 @@ LARGEST = 12 * 2**30  # bytes that may be resident
 
 
 def function(o, inputs, attributes, y):
-    execute.run(o, o.resolved(attributes), inputs, None, lambda shape, dtype: y)
+    execute.run(
+        o, o.resolved(attributes), inputs, None, lambda shape, kind: y if kind == y.dtype else np.empty(shape, kind)
+    )
 
 
 def native(o, inputs, attributes, y):
@@ -66,3 +68,15 @@ def test_col2im(route):
     route(operator("", "Col2Im"), [x, np.array(image), np.array([1, 1])], {}, y)
     np.testing.assert_array_equal(y.reshape(-1)[places], 1 + np.arange(places.size))
     assert np.count_nonzero(y) == places.size
+
+
+@pytest.mark.parametrize("route", [function, native])
+def test_affine_grid(route):
+    """The identity writes the places themselves."""
+    x, y = (np.linspace(-1, 1, size).astype(np.float16) for size in (32769, 32771))
+    theta, grid = np.eye(2, 3, dtype=np.float16)[None], np.empty((1, y.size, x.size, 2), np.float16)
+    assert grid.size > 2**31
+    route(operator("onnx_ops", "AffineGrid"), [theta, x, y, np.empty(0, np.float16)], {}, grid)
+    for h in (0, 1, 2**14, 32766, 32767, 32768, 32769, 32770):
+        np.testing.assert_array_equal(grid[0, h, :, 0], x)
+        np.testing.assert_array_equal(grid[0, h, :, 1], y[h])

@@ -4,7 +4,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from backends import quiet
-from cases import COL2IM, GRID_SAMPLE, OPENVINO, VOLUMES, finished, model
+from cases import AFFINE_GRID, COL2IM, GRID_SAMPLE, OPENVINO, VOLUMES, finished, model
 from onnx import TensorProto, helper
 
 import onnx_ops
@@ -24,6 +24,24 @@ def test_grid_sample_whole_shape(case):
     assert output_shape(symbolic) == ["X_0", "X_1", *(f"Grid_{a}" for a in range(1, grid.ndim - 1))]
     unknown = model(case.domain, case.op_type, [x, grid], case.attributes, dims="none")
     assert output_shape(unknown) == []
+
+
+@pytest.mark.parametrize("case", [AFFINE_GRID[0], AFFINE_GRID[11]], ids=str)
+def test_affine_grid_whole_shape(case):
+    inputs = case.inputs("float32")
+    _, axes, _ = inputs[0].shape
+    sizes = [v.size for v in inputs[axes:0:-1]]
+    fixed = model(case.domain, case.op_type, inputs, case.attributes)
+    assert output_shape(fixed) == [2, *sizes, axes]
+    unknown = model(case.domain, case.op_type, inputs, case.attributes, dims="none")
+    assert output_shape(unknown) == []
+    names = ["x_0", "y_in_0", "z_0"][:axes][::-1]
+    for known in (axes, None), (None, axes + 1):
+        symbolic = model(case.domain, case.op_type, inputs, case.attributes, dims="symbolic")
+        for dim, size in zip(symbolic.graph.input[0].type.tensor_type.shape.dim[1:], known, strict=True):
+            if size is not None:
+                dim.dim_value = size
+        assert output_shape(symbolic) == ["theta_0", *names, axes]
 
 
 @pytest.mark.parametrize("case", [COL2IM[1], next(c for c in COL2IM if c.name == "3d"), OPENVINO[0]], ids=str)

@@ -5,7 +5,7 @@ import sys
 
 import onnx
 import pytest
-from cases import COL2IM, GRID_SAMPLE, model
+from cases import AFFINE_GRID, COL2IM, GRID_SAMPLE, model
 
 import onnx_ops
 
@@ -36,6 +36,15 @@ def test_checker_takes_every_mode(case):
     proto = model(case.domain, case.op_type, case.inputs("float64"), case.attributes)
     onnx.checker.check_model(with_output_rank(proto, 4), full_check=True)
     assert inferred(proto) == (onnx.TensorProto.DOUBLE, [2, 3, 12, 13])
+
+
+@pytest.mark.parametrize(
+    ("case", "shape"), [(AFFINE_GRID[0], [2, 9, 20, 2]), (AFFINE_GRID[11], [2, 3, 4, 17, 3])], ids=str
+)
+def test_checker_takes_affine_grids(case, shape):
+    proto = model(case.domain, case.op_type, case.inputs("float16"), case.attributes)
+    onnx.checker.check_model(with_output_rank(proto, len(shape)), full_check=True)
+    assert inferred(proto) == (onnx.TensorProto.FLOAT16, shape)
 
 
 def test_symbolic_dimensions():

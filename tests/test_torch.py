@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import pytest
 from backends import quiet, run
-from cases import COL2IM, GRID_SAMPLE, VOLUMES
+from cases import AFFINE_GRID, COL2IM, GRID_SAMPLE, TOLERANCE, VOLUMES, spelled_out
 
 import onnx_ops
 from onnx_ops import functions
@@ -442,8 +442,63 @@ def test_function_agrees_on_folds(case):
     np.testing.assert_allclose(onnx_ops.col2im(x, image, block, **case.attributes), theirs.numpy(), atol=2e-5)
 
 
+def places(size, align_corners, dtype):
+    """Where PyTorch has an axis' pixels."""
+    if size == 1:
+        return torch.zeros(1, dtype=dtype)
+    found = torch.linspace(-1, 1, size, dtype=dtype)
+    return found if align_corners else found * (size - 1) / size
+
+
+@pytest.mark.parametrize("align_corners", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("case", [c for c in AFFINE_GRID if 0 not in c.shapes[0] + c.shapes[1] + c.shapes[2]], ids=str)
+def test_function_agrees_on_affine_grids(case, dtype, align_corners):
+    theta = torch.from_numpy(case.inputs(dtype)[0])
+    batch, axes, _ = theta.shape
+    vectors = [places(*length, align_corners, theta.dtype) for length in case.shapes[1:][:axes]]
+    if not all(map(len, vectors)):
+        pytest.skip("PyTorch refuses an empty grid")
+    size = [batch, 1, *map(len, reversed(vectors))]
+    theirs = torch.nn.functional.affine_grid(theta, size, align_corners=align_corners).numpy()
+    tolerance = 4 * TOLERANCE[dtype]
+    np.testing.assert_allclose(onnx_ops.affine_grid(theta, *vectors), theirs, rtol=tolerance, atol=tolerance)
+
+
+class Affine(torch.nn.Module):
+    def __init__(self, size, align_corners):
+        super().__init__()
+        self.size, self.align_corners = size, align_corners
+
+    def forward(self, theta):
+        return torch.nn.functional.affine_grid(theta, self.size, align_corners=self.align_corners)
+
+
+@pytest.mark.parametrize("align_corners", [False, True])
+@pytest.mark.parametrize("shape", [(5, 7), (4, 5, 6)], ids=["image", "volume"])
+def test_what_pytorch_exports_is_what_bits_are_compared_with(shape, align_corners):
+    """AffineGrid's rounding is that of these nodes. If the exporter writes others: say so."""
+    axes = len(shape)
+    theta = torch.randn(2, axes, axes + 1, generator=torch.manual_seed(4))
+    proto = exported(torch.onnx.export, Affine((2, 1, *shape), align_corners), (theta,), dynamo=True, opset_version=18)
+    vectors = [places(n, align_corners, torch.float32).numpy() for n in reversed(shape)]
+    ours = spelled_out([theta.numpy(), *vectors, *[np.empty(0, np.float32)] * (3 - axes)])
+    assert [n.op_type for n in proto.graph.node] == [n.op_type for n in ours.graph.node]
+    base, ours_base = (
+        onnx.numpy_helper.to_array(next(i for i in p.graph.initializer if len(i.dims) == 3)) for p in (proto, ours)
+    )
+    assert base.shape == ours_base.shape
+    np.testing.assert_allclose(base, ours_base, atol=1e-6)
+    sums = [n for p in (proto, ours) for n in p.graph.node if n.op_type == "ReduceSum"]
+    values = {i.name: onnx.numpy_helper.to_array(i).tolist() for p in (proto, ours) for i in p.graph.initializer}
+    assert [values[n.input[1]] for n in sums] == [[-2], [-2]]
+
+
 def test_parameters_are_documented():
     assert all(
         name in inspect.getdoc(onnx_ops.grid_sample) for name in inspect.signature(onnx_ops.grid_sample).parameters
+    )
+    assert all(
+        name in inspect.getdoc(onnx_ops.affine_grid) for name in inspect.signature(onnx_ops.affine_grid).parameters
     )
     assert all(name in inspect.getdoc(onnx_ops.col2im) for name in inspect.signature(onnx_ops.col2im).parameters)

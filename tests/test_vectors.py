@@ -28,6 +28,7 @@ def compiled(function):
 together, plainly = map(compiled, (vectors.blend, vectors.blend_plainly))
 interleaved, interleaved_plainly = map(compiled, (vectors.interleave, vectors.interleave_plainly))
 added, added_plainly = map(compiled, (vectors.add_runs, vectors.add_runs_plainly))
+transformed, transformed_plainly = map(compiled, (vectors.transform_rows, vectors.transform_rows_plainly))
 
 
 INTERLEAVED = ("float16", "bfloat16", "float32", "float64", "uint8", "int64", "bool")
@@ -62,6 +63,20 @@ def test_add_runs(dtype):
         added_plainly(x, 1, pitch, 3, count, expected, 2, out_pitch)
         assert got.tobytes() == expected.tobytes()
         assert (got != 0).any() == (count > 0)
+
+
+@pytest.mark.parametrize("axes", [(0, 1), (0, 1, 2)], ids=["image", "volume"])
+@pytest.mark.parametrize("dtype", dtypes.FLOATS)
+def test_transform_rows(dtype, axes):
+    rng, kind = np.random.default_rng(0), np.float64 if dtype == "float64" else np.float32
+    columns = rng.standard_normal((len(axes) + 1, len(axes))).astype(kind)
+    for width in (0, 1, 3, 4, 7, 8, 9, 16, 31, 40):
+        x, y = (storage(rng.standard_normal(size), dtype) for size in (width, 3))
+        got, expected = storage(np.zeros((2, 3 * width * len(axes) + 1)), dtype)
+        transformed(x, y, columns, axes, got[:-1])
+        transformed_plainly(x, y, columns, axes, expected[:-1])
+        assert got.tobytes() == expected.tobytes()
+        assert (got != storage(np.zeros(1), dtype)).sum() == got.size - 1
 
 
 @pytest.mark.parametrize("add", [False, True])

@@ -77,9 +77,10 @@ def unfold(open_sizes=False, opset=18, after=None, **edits):
     order = edits.get("perm", [0, 1, *range(2, 2 + 2 * axes, 2), *range(3, 3 + 2 * axes, 2)])
     y = w.add("Transpose", y, perm=order, name="transposed")
     y = w.add("Reshape", y, target, allowzero=edits.get("allowzero", 0), name="y")
+    rank = len(edits.get("target", "NKL"))
     if after:
-        y = after(w)
-    return w.model({"x": (s["dtype"], dims), **edits.get("inputs", {})}, (y, s["dtype"], None), opset)
+        y, rank = after(w), 3
+    return w.model({"x": (s["dtype"], dims), **edits.get("inputs", {})}, (y, s["dtype"], [None] * rank), opset)
 
 
 def _open_indices(w, s):

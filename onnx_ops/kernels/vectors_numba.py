@@ -411,8 +411,8 @@ def repeated_columns(typing, columns, axes):
 
 
 @intrinsic
-def transform_places(typing, x, w, y, columns, axes, target, start):
-    """target[start + b * a + i] for the places x[w + b], as many as a vector has lanes; `columns` are repeated ones."""
+def transform_places(typing, x, w, y, columns, axes, target):
+    """target[(w + b) * a + i] for the places x[w + b], as many as a vector has lanes; `columns` are repeated ones."""
     count, lanes = len(axes), columns.dtype.lanes
 
     def codegen(context, builder, signature, values):
@@ -420,16 +420,17 @@ def transform_places(typing, x, w, y, columns, axes, target, start):
         places = widen(builder, load_vector(builder, data, values[1], lanes), x)
         one = builder.insert_element(ir.Constant(places.type, ir.Undefined), values[2], I32(0))
         row = shuffle(builder, one, one, [0] * lanes)
+        start = builder.mul(values[1], WORD(count))
         for r in range(count):
             along = shuffle(builder, places, places, [(r * lanes + lane) // count for lane in range(lanes)])
             first, second, *shifts = (builder.extract_value(values[3], k * count + r) for k in range(count + 1))
             total = builder.fadd(builder.fmul(first, along), builder.fmul(second, row))
             for shift in shifts:
                 total = builder.fadd(total, shift)
-            store_vector(builder, into, builder.add(values[6], WORD(r * lanes)), narrow(builder, total, target))
+            store_vector(builder, into, builder.add(start, WORD(r * lanes)), narrow(builder, total, target))
         return context.get_dummy_value()
 
-    return types.void(x, w, y, columns, axes, target, start), codegen
+    return types.void(x, w, y, columns, axes, target), codegen
 
 
 @overload(vectors.transform_rows, jit_options=FLAGS | INNER)
@@ -443,11 +444,12 @@ def _(x, y, columns, axes, target):
             vectors.transform_rows_plainly(x, y, columns, axes, target)
         else:
             vectors_of_columns = repeated_columns(columns, axes)
+            last = x.size - step  # the last vectors overlap those before
             for h in range(y.size):
-                at = load(y, h)
-                for begin in range(0, x.size, step):
-                    w = min(begin, x.size - step)  # the last vectors overlap those before
-                    transform_places(x, w, at, vectors_of_columns, axes, target, (h * x.size + w) * len(axes))
+                at, row = load(y, h), target[h * x.size * len(axes) :]
+                for w in range(0, last, step):
+                    transform_places(x, w, at, vectors_of_columns, axes, row)
+                transform_places(x, last, at, vectors_of_columns, axes, row)
 
     return transform_rows
 

@@ -21,7 +21,7 @@ def unknown(operator, names):
     known = [a.name for a in operator.attributes]
     for name in sorted(set(names) - set(known)):
         near = difflib.get_close_matches(name, known, 1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known) or 'none'}"
         yield f"attribute {name} is unknown and will be ignored; {hint}"
 
 

@@ -28,6 +28,8 @@ class Timed(Case):
             elif i.name == "Grid":
                 kind = grid_dtype or (dtype if dtype in dtypes.FLOATS else "float32")
                 made.append(grid(rng, shape, self.uniform).astype(dtypes.TABLE[kind].numpy))
+            elif self.op_type == "AffineGrid" and i.name != "theta":
+                made.append(np.linspace(-1, 1, *shape).astype(dtypes.TABLE[dtype].numpy))
             else:
                 made.append(np.resize(drawn(rng, min(DRAWN, int(np.prod(shape))), dtype), shape))
         return made
@@ -65,6 +67,12 @@ def grid_sample(
     name = f"N{n} C{c} {shown}, {mode} {padding_mode}{' align' * align_corners}"
     shapes = ((n, c, *image), (n, *out, len(image)))
     return Timed(name, domain, "GridSample", shapes, attributes, dtype=dtype, **timed)
+
+
+def affine_grid(n, out, dtype="float32", **timed):
+    lengths = (*reversed(out), 0)[:3]
+    shapes = ((n, len(out), len(out) + 1), *((length,) for length in lengths))
+    return Timed(f"N{n} {times(out)}", "onnx_ops", "AffineGrid", shapes, dtype=dtype, **timed)
 
 
 def baseline(**timed):
@@ -111,6 +119,13 @@ def axes():
         yield grid_sample(1, 8, (32, 64, 64), mode=mode)
 
 
+def affine_grids():
+    for dtype in ("float32", "float64", "float16", "bfloat16"):
+        for n, out in ((2, (144, 192)), (1, (1080, 1920)), (8, (224, 224)), (1, (64, 64, 64))):
+            for threads in (None, 1):
+                yield affine_grid(n, out, dtype, threads=threads)
+
+
 def sizes():
     for image in ((8, 8), (32, 32), (128, 128), (512, 512), (2160, 3840)):
         yield col2im(1, 3, image, (3, 3), pad=1)
@@ -148,6 +163,7 @@ GROUPS = {
     "baseline": baseline,
     "dtypes": element_types,
     "axes": axes,
+    "affine-grid": affine_grids,
     "sizes": sizes,
     "channels": channels,
     "batch": batch,
