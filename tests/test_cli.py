@@ -292,7 +292,7 @@ def test_inspect_finds_misspelt_operators_and_domains(domain, op_type, hint, tmp
 def test_inspect_leaves_other_operators_alone(tmp_path):
     """One that onnx knows is no misspelt one of ours, however near its name."""
     value = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])
-    nodes = [helper.make_node("Im2Col", ["x"], ["y"], domain="own"), helper.make_node("Relu", ["x"], ["z"])]
+    nodes = [helper.make_node("Unfold", ["x"], ["y"], domain="own"), helper.make_node("Relu", ["x"], ["z"])]
     graph = helper.make_graph(nodes, "g", [value], [helper.make_empty_tensor_value_info("z")])
     assert call_json("inspect", saved(finished(graph, 21, "own"), tmp_path), exit_code=1)["nodes"] == []
 
