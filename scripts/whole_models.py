@@ -1,0 +1,96 @@
+"""What whole networks gain: as they are, and with what exporters write around the operators as single nodes.
+
+python scripts/whole_models.py           print the table
+python scripts/whole_models.py --write   put it into the README, with a picture of where the time goes
+                                         (docs/images/whole_models.png; needs matplotlib)
+
+The networks are those of models/exported, which PyTorch's exporter wrote; `onnx-ops bench` times them.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+
+import readme
+
+from onnx_ops.cli.bench import WAYS
+from onnx_ops.files import staged_file
+
+NETWORKS = {  # folder of models/exported: (what it is, dimensions that are open)
+    "patch_fold": ("patch denoiser: unfold, fold", "image=2,3,144,192"),
+    "spatial_transformer": ("spatial transformer: affine_grid, grid_sample", "image=2,3,144,192"),
+}
+PICTURE = readme.ROOT / "docs/images/whole_models.png"
+THREADS = 2
+COLORS = ["#c0504d", "#e0913a", "#7a5fa8", "#1f5fbf", "#3f9b8f", "#8c6d46"]
+REST = "#bbbbbb"
+FEW = 0.02  # of the longest run: what takes less is drawn as "others"
+
+
+def measure(folder, shape):
+    model = readme.ROOT / "models/exported" / folder / "model.onnx"
+    command = ["bench", model, "--shape", shape, "--threads", THREADS, "--repeats", 41, "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "onnx_ops", *map(str, command)], check=True, capture_output=True, text=True
+    )
+    return json.loads(done.stdout)
+
+
+def table(reports):
+    """The lines of the README's table."""
+    yield f"| network | {' | '.join(f'{title}, ms' for title, _ in WAYS.values())} | longest operators, before |"
+    yield f"|---|{'---:|' * len(WAYS)}---|"
+    for folder, report in reports.items():
+        cells = [f"{report['seconds'][way] * 1e3:.2f}" for way in WAYS]
+        cells[1:] = [f"{c}: {report['speedup'][w]:.1f} x" for c, w in zip(cells[1:], list(WAYS)[1:], strict=True)]
+        longest = ", ".join(f"{o['operator']} {o['share'] * 100:.0f} %" for o in report["operators"]["builtin"][:3])
+        yield f"| {NETWORKS[folder][0]} | {' | '.join(cells)} | {longest} |"
+
+
+def plot(reports, file):
+    """For each network a bar per way to run it, cut into its operators."""
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(len(reports), 1, figsize=(11, 1.1 + 1.5 * len(reports)), layout="constrained")
+    for axis, (folder, report) in zip(axes, reports.items(), strict=True):
+        parts = {w: {o["operator"]: o["seconds"] * 1e3 for o in report["operators"][w]} for w in WAYS}
+        longest = max(sum(of_way.values()) for of_way in parts.values())
+        names = list(dict.fromkeys(n for of_way in parts.values() for n, ms in of_way.items() if ms > FEW * longest))
+        colors = dict(zip(names, COLORS * len(names), strict=False))
+        places, ends = range(len(WAYS))[::-1], [0.0] * len(WAYS)
+        for name in [*names, "others"]:
+            widths = [
+                of_way.get(name, 0) if name in colors else sum(v for n, v in of_way.items() if n not in colors)
+                for of_way in parts.values()
+            ]
+            axis.barh(places, widths, left=ends, color=colors.get(name, REST), height=0.7, label=name)
+            ends = [end + width for end, width in zip(ends, widths, strict=True)]
+        for place, end, way in zip(places, ends, WAYS, strict=True):
+            gain = f"  ({report['speedup'][way]:.1f} x)" if way in report["speedup"] else ""
+            axis.text(end, place, f" {end:.1f} ms{gain}", va="center", fontsize=9)
+        axis.set_yticks(places, [title for title, _ in WAYS.values()], fontsize=9)
+        axis.set_title(NETWORKS[folder][0], fontsize=10, loc="left")
+        axis.set_xlim(0, longest * 1.15)
+        axis.spines[["top", "right", "left"]].set_visible(False)
+        axis.tick_params(left=False)
+        axis.legend(ncols=len(names) + 1, frameon=False, fontsize=8, loc="lower right")
+    axes[-1].set_xlabel(f"milliseconds of one run by operator, ONNX Runtime's profiler, {THREADS} threads", fontsize=9)
+    with staged_file(file) as new:
+        figure.savefig(new, dpi=110, format="png")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--write", action="store_true", help="into the README and docs/images")
+    write = parser.parse_args().write
+    reports = {folder: measure(folder, shape) for folder, (_, shape) in NETWORKS.items()}
+    lines = "\n".join(table(reports))
+    print(lines)
+    if write:
+        plot(reports, PICTURE)
+        readme.put("whole models", lines)
+
+
+if __name__ == "__main__":
+    main()
