@@ -51,6 +51,8 @@ def _rewritten(model, standard, folder):
 
 def applied(pattern, graph, node, standard):
     """The Finding of a pattern at a node, which is replaced if the pattern fits; None if it is nothing like it."""
+    if not graph.is_sound(node):
+        return None
     where = pattern.NAME, graph.title, node.name or node.output[0]
     try:
         replacement = pattern.match(graph, node, standard)

@@ -126,10 +126,24 @@ class Graph:
         return graph
 
     def producer(self, name, *op_types):
-        """The node of ai.onnx in this graph that makes a value, if it is of one of these types, or none is given."""
+        """The node of ai.onnx in this graph that makes a value, if it is of one of these types, or none is given.
+
+        None also where the node hasn't the inputs and attributes of its operator, which its session will tell.
+        """
         node = self.producers.get(name)
         known = node is not None and node.domain in AI_ONNX and (node.op_type in op_types or not op_types)
-        return node if known else None
+        return node if known and self.is_sound(node) else None
+
+    def is_sound(self, node):
+        """Whether a node has the inputs, outputs and attributes of its operator."""
+        context = onnx.checker.C.CheckerContext()
+        context.ir_version = self.model.proto.ir_version
+        context.opset_imports = {"": self.opset}
+        try:
+            onnx.checker.check_node(node, context)
+        except onnx.checker.ValidationError:
+            return False
+        return True
 
     def type(self, name):
         """A value's TypeProto, or None."""
@@ -157,8 +171,10 @@ class Graph:
         return numpy_helper.np.asarray(value, kind) if kind else None
 
     def _read(self, tensor):
-        if uses_external_data(tensor) and self.model.folder is None:
-            return None
+        if uses_external_data(tensor):
+            if self.model.folder is None:
+                return None
+            tensor = TensorProto.FromString(tensor.SerializeToString())  # for some versions of onnx to load it into
         try:
             return numpy_helper.to_array(tensor, str(Path(self.model.folder or "")))
         except (OSError, ValueError, TypeError, onnx.checker.ValidationError):  # as its session will tell

@@ -103,7 +103,7 @@ def _by_rule(graph, name, depth):
         return None
     try:
         return rule(attributes, *given)
-    except (ValueError, IndexError, TypeError):  # a node that ONNX Runtime will refuse
+    except (ValueError, IndexError, TypeError, ZeroDivisionError):  # a node that ONNX Runtime will refuse
         return None
 
 
