@@ -9,8 +9,8 @@ from cases import COL2IM, GRID_SAMPLE, assert_close, finished, model, reference
 from onnx import TensorProto, helper
 
 import onnx_ops
+from onnx_ops.nodes import all_nodes
 from onnx_ops.runtime.lowering import _types, lower_for_session
-from onnx_ops.runtime.nodes import all_nodes
 
 EVERYTHING, BILINEAR = next(c for c in COL2IM if c.name == "everything"), GRID_SAMPLE[8]
 

@@ -9,8 +9,8 @@ from onnx import helper, numpy_helper
 from written import affine_grid, feeds, unfold
 
 import onnx_ops
+from onnx_ops.nodes import all_nodes
 from onnx_ops.rewriting import rewritten
-from onnx_ops.runtime.nodes import all_nodes
 
 UNFOLDS = {
     "two axes": {},

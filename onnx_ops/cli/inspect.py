@@ -11,11 +11,11 @@ import onnx
 import onnx.inliner
 from onnx import helper
 
+from ..nodes import declared
 from ..operators import OPERATORS
 from ..runtime.attributes import WARNING, unknown
 from ..runtime.lowering import DOMAIN
 from ..runtime.model import imported_domains
-from ..runtime.nodes import declared
 from ..schemas import register_schemas
 from . import data, optimize
 from .check import builtin, check

@@ -3,8 +3,8 @@
 import click
 
 from .. import lower as lowered
+from ..nodes import declared
 from ..runtime.external_data import nodes
-from ..runtime.nodes import declared
 from .common import say
 from .rewrite import rewrite, source_argument, target_argument
 

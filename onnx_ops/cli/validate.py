@@ -7,7 +7,7 @@ import click
 import onnx
 from rich.text import Text
 
-from ..runtime.nodes import all_nodes, declared
+from ..nodes import all_nodes, declared
 from .common import json_option, number, print_json, progress, reason, say, steps, table
 from .compare import difference
 from .data import test_sets

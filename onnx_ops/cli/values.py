@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 
 from .. import dtypes
+from ..nodes import subgraphs
 from ..runtime.external_data import is_small
-from ..runtime.nodes import subgraphs
 from ..schemas import dimensions
 from .common import NAMES
 

@@ -12,7 +12,7 @@ import onnx
 from onnx import FunctionProto, TensorProto, helper, numpy_helper
 from onnx.external_data_helper import uses_external_data
 
-from ..runtime.nodes import all_nodes, subgraphs
+from ..nodes import all_nodes, subgraphs
 
 AI_ONNX = ("", "ai.onnx")
 DEEPEST = 60  # nodes, one after the other, that compute a constant

@@ -8,9 +8,9 @@ import logging
 from contextlib import suppress
 
 from ..errors import named
+from ..nodes import declared
 from ..operators import OPERATORS
 from .model import nodes
-from .nodes import declared
 
 WARNING = "onnx_ops: %s: %s"  # the operator with its node, and what `unknown` says
 log = logging.getLogger("onnx_ops")

@@ -6,7 +6,7 @@ from pathlib import Path
 import onnx
 from onnx.external_data_helper import load_external_data_for_tensor, set_external_data, uses_external_data
 
-from .nodes import all_nodes, subgraphs
+from ..nodes import all_nodes, subgraphs
 
 
 def is_small(tensor):

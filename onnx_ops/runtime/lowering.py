@@ -18,7 +18,7 @@ import onnx
 from onnx import AttributeProto, FunctionProto, TensorProto, helper
 
 from ..errors import OpError, named
-from .nodes import all_nodes, declared, subgraphs
+from ..nodes import all_nodes, declared, subgraphs
 
 RUN = "onnx_ops_run"  # the input `run` of a graph, unless the model has such a name
 DOMAIN, VERSION = "ai.onnx.contrib", 1

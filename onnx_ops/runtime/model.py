@@ -8,7 +8,7 @@ import io
 import os
 from dataclasses import dataclass
 
-from .nodes import all_nodes
+from ..nodes import all_nodes
 
 MODEL_IMPORT, MODEL_FUNCTIONS, FUNCTION_IMPORT, IMPORT_DOMAIN = 8, 25, 9, 1
 NODE_NAME, NODE_OP_TYPE, NODE_ATTRIBUTE, NODE_DOMAIN, ATTRIBUTE_NAME = 3, 4, 5, 7, 1

@@ -1,6 +1,6 @@
 """A model's nodes, those in subgraphs included."""
 
-from ..operators import OPERATORS
+from .operators import OPERATORS
 
 _DECLARED = {(operator.domain, operator.name): operator for operator in OPERATORS}
 
