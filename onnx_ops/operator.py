@@ -38,7 +38,10 @@ class Input:
 
 @dataclass(frozen=True)
 class Attribute:
-    """An attribute of `kind` "int", "ints" or "string"; a default of None stands for "depends on the inputs"."""
+    """An attribute of `kind` "int", "ints" or "string"; a default of None stands for "depends on the inputs".
+
+    One that is required has no default.
+    """
 
     name: str
     kind: str

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 import peers
 import readme
 from backends import function, native
-from cases import AFFINE_GRID, COL2IM, GRID_SAMPLE, VOLUMES, assert_close, reference
+from cases import AFFINE_GRID, COL2IM, GRID_SAMPLE, IM2COL, VOLUMES, assert_close, reference
 
 from onnx_ops import dtypes
 
@@ -51,6 +51,7 @@ BORDER = named(GRID_SAMPLE, "bilinear_border_edges")
 NEAREST = named(GRID_SAMPLE, "nearest_zeros_edges")
 IMAGES, AFFINE_VOLUMES = named(AFFINE_GRID, "affine_images"), named(AFFINE_GRID, "affine_volumes")
 OVERLAPPING, DILATED = named(COL2IM, "overlapping"), named(COL2IM, "dilated")
+SAME_SIZE = named(IM2COL, "unfold_same_size")
 # (operator, what, case, inputs)
 ROWS = [
     *(
@@ -64,6 +65,11 @@ ROWS = [
     ("Col2Im", "3-D", named(COL2IM, "3d"), None),
     ("Col2Im", "3-D, dilated", named(COL2IM, "3d_dilated"), None),
     ("Col2Im", "4-D", named(COL2IM, "4d"), None),
+    *(("Im2Col", t, SAME_SIZE, SAME_SIZE.inputs(t)) for t in (*dtypes.FLOATS, "int32", "bool", "string", "complex64")),
+    ("Im2Col", "asymmetric pads", named(IM2COL, "unfold_asymmetric_pads"), None),
+    ("Im2Col", "1-D", named(IM2COL, "unfold_1d"), None),
+    ("Im2Col", "3-D", named(IM2COL, "unfold_3d"), None),
+    ("Im2Col", "4-D", named(IM2COL, "unfold_4d"), None),
     *(("GridSample, com.microsoft", t, BORDER, BORDER.inputs(t)) for t in dtypes.FLOATS),
     *(("GridSample, ai.onnx", t, on_ai_onnx(BORDER), BORDER.inputs(t)) for t in dtypes.FLOATS),
     ("GridSample, ai.onnx", "float16, grid float32", on_ai_onnx(BORDER), BORDER.inputs("float16", "float32")),

@@ -40,13 +40,14 @@ def pytorch(case, inputs, threads=0):
                       else torch.from_numpy(v) for v in inputs)  # fmt: skip
     settings, functions = dict(case.attributes), torch.nn.functional
     threads = threads or torch.get_num_threads()
-    if case.op_type == "Col2Im":
-        image, block = (v.tolist() for v in others)
-        pads = np.array(settings.get("pads", [0] * 2 * len(image))).reshape(2, -1)
+    if case.op_type in ("Col2Im", "Im2Col"):
+        sizes = [v.tolist() for v in others] or [settings["kernel_shape"]]
+        pads = np.array(settings.get("pads", [0] * 2 * len(sizes[0]))).reshape(2, -1)
         if (pads[0] != pads[1]).any():
             raise NotImplementedError("pads differ")
         strides, dilations, pads = settings.get("strides", 1), settings.get("dilations", 1), pads[0].tolist()
-        compute = lambda: functions.fold(first, image, block, dilations, pads, strides)
+        function = functions.fold if case.op_type == "Col2Im" else functions.unfold
+        compute = lambda: function(first, *sizes, dilations, pads, strides)
     elif case.op_type == "AffineGrid":
         places, near = others[: first.shape[1]], torch.finfo(first.dtype).eps
         if not all(torch.allclose(v, torch.linspace(-1, 1, len(v), dtype=v.dtype), atol=near) for v in places):
@@ -71,6 +72,8 @@ def openvino(case, inputs, threads=0):
     import openvino as ov
     import openvino.opset15 as opset
 
+    if case.op_type == "Im2Col":
+        raise NotImplementedError("OpenVINO has none")
     attributes, first = dict(case.attributes), opset.parameter(inputs[0].shape, ov.Type(inputs[0].dtype))
     if case.op_type == "Col2Im":
         pads = attributes.pop("pads", [0] * 2 * len(inputs[1]))

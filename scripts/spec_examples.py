@@ -3,6 +3,7 @@
 Sources: ONNX operator documentation, Col2Im-18; onnxruntime ContribOperators, com.microsoft GridSample-1;
 OpenVINO operation specification, Col2Im-15. Numbers stand here as printed there, unless a comment says otherwise.
 AffineGrid is specified here: docs/affine_grid.md.
+Im2Col has no specification but its formula: two examples of Col2Im read backwards, and two done by hand.
 """
 
 from dataclasses import dataclass, replace
@@ -43,6 +44,15 @@ def grid_sample(name, x, grid, y, **attributes):
 def affine_grid(name, theta, x, y, z, grid):
     inputs = {"theta": f32(theta), "x": f32(x), "y": f32(y), "z": f32(z)}
     return Example(name, "onnx_ops", "AffineGrid", 1, {}, inputs, f32(grid), "grid")
+
+
+def im2col(name, x, kernel_shape, y, **attributes):
+    return Example(name, "onnx_ops", "Im2Col", 1, {"kernel_shape": kernel_shape, **attributes}, {"x": x}, y, "y")
+
+
+def backwards(name, example):
+    """An example of Col2Im whose blocks tile the image, as one of Im2Col."""
+    return im2col(name, example.output, example.inputs["block_shape"].tolist(), example.inputs["input"])
 
 
 def openvino_col2im(number, x_shape, image_shape, block_shape, **attributes):
@@ -143,6 +153,33 @@ COL2IM = (
                [[81, 82, 83, 84, 85], [86, 87, 88, 89, 90], [91, 92, 93, 94, 95], [96, 97, 98, 99, 100]],
                [[101, 102, 103, 104, 105], [106, 107, 108, 109, 110], [111, 112, 113, 114, 115],
                 [116, 117, 118, 119, 120]]]]]),
+    ),
+)
+
+IM2COL = (
+    backwards("im2col", COL2IM[0]),
+    backwards("im2col_5d", COL2IM[4]),
+    im2col(
+        "im2col_overlapping",
+        f32([[[[1, 2, 3],
+               [4, 5, 6],
+               [7, 8, 9]]]]),
+        [2, 2],
+        f32([[[1, 2, 4, 5],
+              [2, 3, 5, 6],
+              [4, 5, 7, 8],
+              [5, 6, 8, 9]]]),
+    ),
+    im2col(
+        "im2col_pads_strides",
+        f32([[[[1, 2],
+               [3, 4]]]]),
+        [2, 2],
+        f32([[[0, 0, 0, 4],
+              [0, 0, 3, 0],
+              [0, 2, 0, 0],
+              [1, 0, 0, 0]]]),
+        pads=[1, 1, 1, 1], strides=[2, 2],
     ),
 )
 
@@ -255,7 +292,7 @@ OPENVINO_DOMAIN = (
     openvino_domain(unbatched(openvino_col2im(4, [1, 12, 225], [16, 16], [2, 2]))),
 )
 
-EXAMPLES = (*COL2IM, *GRID_SAMPLE, *OPENVINO, *OPENVINO_DOMAIN, *AFFINE_GRID)
+EXAMPLES = (*COL2IM, *GRID_SAMPLE, *OPENVINO, *OPENVINO_DOMAIN, *IM2COL, *AFFINE_GRID)
 
 # Examples 2 and 3 with L as printed, by name: to be refused.
 OPENVINO_MISPRINTED = {

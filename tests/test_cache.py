@@ -80,7 +80,9 @@ def test_what_a_process_compiles_and_the_next_ones_do_not(home):
     assert names(second.keys() - first.keys()) == ["col2im-col2im-float32-float32", "col2im-plan"]
 
 
-COL2IM = {"operators.col2im", "kernels.col2im"}
+BLOCKS = {"blocks", "kernels.blocks"}
+COL2IM = {"operators.col2im", "kernels.col2im"} | BLOCKS
+IM2COL = {"operators.im2col", "kernels.im2col"} | BLOCKS
 GRID_SAMPLE = {"operators.grid_sample", "kernels.grid_sample", "kernels.coordinates"}
 # What the functions around each plan and kernel, and what these are written in, consists of.
 SHARED = {
@@ -90,7 +92,9 @@ SHARED = {
 }  # fmt: skip
 MADE_FROM = {
     "operators.col2im": COL2IM | SHARED,  # of functions that are defined there: plans
-    "kernels.col2im": {"kernels.col2im"} | SHARED,
+    "kernels.col2im": {"kernels.col2im", "kernels.blocks"} | SHARED,
+    "operators.im2col": IM2COL | SHARED,
+    "kernels.im2col": {"kernels.im2col", "kernels.blocks"} | SHARED,
     "operators.grid_sample": GRID_SAMPLE | SHARED,
     "kernels.grid_sample": {"kernels.grid_sample", "kernels.coordinates"} | SHARED,
     "runtime.compute": {"runtime.compute", "runtime.state"} | SHARED,

@@ -11,11 +11,13 @@ from cases import (
     COL2IM,
     EXTREME,
     GRID_SAMPLE,
+    IM2COL,
     OPENVINO,
     VOLUMES,
     Case,
     assert_close,
     drawn,
+    im2col,
     model,
     reference,
 )
@@ -47,6 +49,11 @@ def cases_of(domain, name, rank, types):
         return
     if name == "AffineGrid":
         yield from (next(c for c in AFFINE_GRID if c.shapes[0][1] == axes) for axes in (2, 3))
+    if name == "Im2Col":
+        image, kernel = (5, 4, 3, *[1] * 11)[: rank - 2], (2, 3, *[1] * 12)[: rank - 2]
+        yield im2col(
+            "unfold", (2, 3, *image), kernel, strides=[2] * len(image), pads=[0] * len(image) + [1] * len(image)
+        )
         return
     out = (4, 5, 6)[: rank - 2]
     shapes = ((2, 3, 5, 6, 4)[:rank], (2, *out, len(out)))
@@ -64,11 +71,11 @@ def identity(cell):
 def test_cell(cell, kernels_made):
     domain, name, version, rank, types = cell
     for case in cases_of(domain, name, rank, types):
-        first, grid_dtype = types.get("T") or types["T1"], types.get("T2")
-        inputs = case.inputs(first, grid_dtype, types.get("I"))
+        first = types.get("T") or types["T1"]
+        inputs = case.inputs(first, types.get("T2"), types.get("I") or "int64")
         opset = version if domain == "" else 21
         # ONNX Runtime's Python takes the one only as arrays, the other only as memory.
-        constants = ["Grid"] if (first, grid_dtype) == ("string", "bfloat16") else []
+        constants = ["Grid"] if (first, types.get("T2")) == ("string", "bfloat16") else []
         proto = model(domain, name, inputs, case.attributes, opset=opset, constants=constants)
         session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet())
         got = run(session, inputs[:1] if constants else inputs, output_shape(case, inputs))
@@ -100,11 +107,15 @@ def test_the_builtin_kernels_lack_it(case, dtype):
 @pytest.mark.parametrize("dtype", [long_unless(is_representative(t), t) for t in dtypes.ALL if t not in FLOAT_32_64])
 @pytest.mark.parametrize(
     "case",
-    [COL2IM[k] for k in (1, 2, 3, 5, 7, 10, 11, 12, 14)] + OPENVINO[:2] + VOLUMES[:4] + VOLUMES[18:20],
+    [COL2IM[k] for k in (1, 2, 3, 5, 7, 10, 11, 12, 14)]
+    + OPENVINO[:2]
+    + VOLUMES[:4]
+    + VOLUMES[18:20]
+    + [IM2COL[k] for k in (1, 2, 6, 8, 9, 10, 11, 15, 17, 21, 25)],
     ids=str,
 )
 def test_other_types_on_every_backend(backend, case, dtype):
-    """Col2Im, and GridSample with mode nearest."""
+    """Col2Im, GridSample with mode nearest, and Im2Col."""
     if backend in (BACKENDS["native"], BACKENDS["extensions"], BACKENDS["lowered"]) and "complex" in dtype:
         pytest.skip("ONNX Runtime has no complex tensors")
     if backend is BACKENDS["reference"] and dtype == "bfloat16":
@@ -190,6 +201,21 @@ def test_nearest_copies_bits():
         grid = np.concatenate([at, np.zeros_like(at)], -1)
         y = onnx_ops.grid_sample(x, grid, mode="nearest")
         np.testing.assert_array_equal(y.view(np.uint16).ravel(), bits)
+
+
+def test_unfolding_copies_bits():
+    """Not even the payload of a NaN changes."""
+    bits = np.arange(1, 65536, 97, dtype=np.uint16)
+    case = im2col("bits", (1, 1, bits.size), (1,))
+    for dtype in ("float16", "bfloat16"):
+        for name in ("function", "native"):
+            y = BACKENDS[name](case, [bits.view(dtypes.TABLE[dtype].numpy).reshape(1, 1, -1)])
+            np.testing.assert_array_equal(y.view(np.uint16).ravel(), bits)
+
+
+def test_strings_are_padded_with_the_empty_one():
+    x = np.array(["a", "b"], object).reshape(1, 1, 2)
+    assert onnx_ops.im2col(x, [2], pads=[1, 1]).tolist() == [[["", "a", "b"], ["a", "b", ""]]]
 
 
 def test_drawn_covers_the_range():

@@ -57,6 +57,19 @@ def test_grid_sample(route):
 
 
 @pytest.mark.parametrize("route", [function, native])
+def test_im2col(route):
+    """Blocks of one pixel leave everything where it was."""
+    x = np.zeros((1, 2, 32769, 32771), np.uint8)
+    y = np.empty((1, 2, x.size // 2), np.uint8)
+    assert x.size > 2**31
+    places = np.array([0, 1, 2**20, 2**31 - 1, 2**31, x.size - 2, x.size - 1])
+    x.reshape(-1)[places] = 1 + np.arange(places.size)
+    route(operator("onnx_ops", "Im2Col"), [x], {"kernel_shape": [1, 1]}, y)
+    np.testing.assert_array_equal(y.reshape(-1)[places], 1 + np.arange(places.size))
+    assert np.count_nonzero(y) == places.size
+
+
+@pytest.mark.parametrize("route", [function, native])
 def test_col2im(route):
     """Blocks of one pixel put everything where it was."""
     image = (32769, 32771)

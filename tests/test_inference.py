@@ -4,7 +4,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from backends import quiet
-from cases import AFFINE_GRID, COL2IM, GRID_SAMPLE, OPENVINO, VOLUMES, finished, model
+from cases import AFFINE_GRID, COL2IM, GRID_SAMPLE, IM2COL, OPENVINO, VOLUMES, finished, model
 from onnx import TensorProto, helper
 
 import onnx_ops
@@ -53,6 +53,25 @@ def test_col2im_rank_and_batch(case):
     # Each unknown dimension has a name of its own, else it would be a literal -1.
     assert all(isinstance(d, str) and d for d in shape[1:])
     assert len(set(shape)) == len(shape)
+
+
+@pytest.mark.parametrize("case", [IM2COL[2], next(c for c in IM2COL if c.name == "unfold_3d")], ids=str)
+def test_im2col(case):
+    """ONNX Runtime tells no attributes, so in a session only the batch is known; onnx does."""
+    onnx_ops.register_schemas()
+    (x,) = case.inputs("float32")
+
+    def known(**how):
+        proto = model(case.domain, case.op_type, [x], case.attributes, **how)
+        batch, *others = output_shape(proto)
+        assert len(others) == len({d for d in others if isinstance(d, str)}) == 2
+        inferred = onnx.shape_inference.infer_shapes(proto, strict_mode=True).graph.output[0].type.tensor_type.shape
+        return batch, [d.dim_value or d.dim_param for d in inferred.dim]
+
+    assert known() == (2, list(onnx_ops.im2col(x, **case.attributes).shape))
+    batch, (again, *others) = known(dims="symbolic")
+    assert batch == again == "x_0"
+    assert all(d.startswith("unk__") for d in others)
 
 
 def test_later_nodes_see_it():

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from cases import AFFINE_GRID, CASES, COL2IM, GRID_SAMPLE, assert_close, grid_sample, reference
+from cases import AFFINE_GRID, CASES, COL2IM, GRID_SAMPLE, IM2COL, assert_close, grid_sample, reference
 
 import onnx_ops
 from onnx_ops.dtypes import INTEGERS
@@ -66,13 +66,17 @@ def test_infinite_pixels_stay_where_they_are(backend, mode):
     np.testing.assert_array_equal(y, 0)
 
 
-@pytest.mark.parametrize("case", [COL2IM[7], GRID_SAMPLE[2], AFFINE_GRID[6]], ids=str)
+@pytest.mark.parametrize("case", [COL2IM[7], GRID_SAMPLE[2], IM2COL[2], AFFINE_GRID[6]], ids=str)
 def test_any_memory_order_and_number_of_threads(case):
     """Functions take whatever NumPy calls an array, never write to it, and give the same bits on any threads."""
     inputs = case.inputs("float32")
     first = inputs[0]
-    functions = {"Col2Im": onnx_ops.col2im, "GridSample": onnx_ops.grid_sample, "AffineGrid": onnx_ops.affine_grid}
-    function = functions[case.op_type]
+    function = {
+        "AffineGrid": onnx_ops.affine_grid,
+        "Col2Im": onnx_ops.col2im,
+        "GridSample": onnx_ops.grid_sample,
+        "Im2Col": onnx_ops.im2col,
+    }[case.op_type]
     expected = function(*inputs, threads=1, **case.attributes)
     shuffled = np.moveaxis(np.ascontiguousarray(np.moveaxis(first, 0, -1)), -1, 0)
     read_only = first.copy()

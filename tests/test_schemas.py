@@ -3,9 +3,10 @@
 import subprocess
 import sys
 
+import numpy as np
 import onnx
 import pytest
-from cases import AFFINE_GRID, COL2IM, GRID_SAMPLE, model
+from cases import AFFINE_GRID, COL2IM, GRID_SAMPLE, IM2COL, model
 
 import onnx_ops
 
@@ -61,6 +62,23 @@ def test_checker_refuses_what_the_schema_does_not_know():
     proto = model("com.microsoft", "GridSample", BILINEAR.inputs("float32"), {"modus": "bilinear"})
     with pytest.raises(onnx.checker.ValidationError, match="modus"):
         onnx.checker.check_model(with_output_rank(proto, 4), full_check=True)
+
+
+def test_checker_wants_what_is_required():
+    proto = model("onnx_ops", "Im2Col", IM2COL[0].inputs("float32"), {"strides": [1, 1]})
+    with pytest.raises(onnx.checker.ValidationError, match="kernel_shape"):
+        onnx.checker.check_model(with_output_rank(proto, 3), full_check=True)
+
+
+@pytest.mark.parametrize("kernel_shape", [[0, 3], [9, 9], [3], [3] * 15])
+def test_shape_inference_of_what_is_refused(kernel_shape):
+    """The number of blocks isn't known; the error is the operator's."""
+    proto = model("onnx_ops", "Im2Col", [np.zeros((2, 3, 5, 5), np.float32)], {"kernel_shape": kernel_shape})
+    kind, shape = inferred(proto)
+    assert kind == onnx.TensorProto.FLOAT
+    assert shape[0] == 2
+    assert len(shape) == 3
+    assert str(shape[2]).startswith("unk__")
 
 
 def test_our_col2im_shape_agrees_with_onnx():

@@ -128,8 +128,8 @@ def distinct(found):
         if key not in seen:
             seen.add(key)
             variables = sorted({operator.inputs[k].type for k in operator.tensors} | {operator.output})
-            names = (value for value in attributes.values() if isinstance(value, str))  # as of modes
-            shown = ", ".join([*names, *(signature[v] for v in variables)])
+            settings = attributes.values() if len(operator.variants) > 1 else ()
+            shown = ", ".join([*settings, *(signature[v] for v in variables)])
             named[f"{operator.title} {shown}"] = operator, attributes, signature
     return named
 

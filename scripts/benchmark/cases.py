@@ -57,6 +57,15 @@ def col2im(n, c, image, block, stride=1, pad=0, dtype="float32", **timed):
     return Timed(name, "", "Col2Im", shapes, {"strides": strides, "pads": pads}, dtype=dtype, **timed)
 
 
+def im2col(n, c, image, kernel, stride=1, pad=0, dilation=1, dtype="float32", **timed):
+    axes = len(image)
+    name = f"N{n} C{c} {times(image)}, kernel {times(kernel)}" + f", stride {stride}" * (stride > 1)
+    name += f", pad {pad}" * (pad > 0) + f", dilation {dilation}" * (dilation > 1)
+    attributes = {"kernel_shape": list(kernel), "strides": [stride] * axes, "pads": [pad] * 2 * axes}
+    attributes["dilations"] = [dilation] * axes
+    return Timed(name, "onnx_ops", "Im2Col", ((n, c, *image),), attributes, dtype=dtype, **timed)
+
+
 def grid_sample(
     n, c, image, out=None, *, mode="bilinear", padding_mode="zeros", align_corners=0, dtype="float32", **timed
 ):
@@ -126,6 +135,18 @@ def affine_grids():
                 yield affine_grid(n, out, dtype, threads=threads)
 
 
+def unfold():
+    for kind in ("float32", "float64", "float16", "uint8"):
+        yield im2col(2, 64, (56, 56), (3, 3), pad=1, dtype=kind)
+        yield im2col(1, 3, (240, 320), (8, 8), stride=4, dtype=kind)
+        yield im2col(8, 128, (32, 32), (2, 2), stride=2, dtype=kind)
+        yield im2col(1, 64, (128, 128), (3, 3), pad=1, dilation=2, dtype=kind)
+        yield im2col(4, 64, (4096,), (16,), stride=4, dtype=kind)
+        yield im2col(1, 8, (32, 32, 32), (3, 3, 3), pad=1, dtype=kind)
+    yield im2col(8, 3, (224, 224), (16, 16), stride=16)
+    yield im2col(4, 512, (7, 7), (3, 3), pad=1)
+
+
 def sizes():
     for image in ((8, 8), (32, 32), (128, 128), (512, 512), (2160, 3840)):
         yield col2im(1, 3, image, (3, 3), pad=1)
@@ -164,6 +185,7 @@ GROUPS = {
     "dtypes": element_types,
     "axes": axes,
     "affine-grid": affine_grids,
+    "unfold": unfold,
     "sizes": sizes,
     "channels": channels,
     "batch": batch,
