@@ -49,6 +49,7 @@ def cases_of(domain, name, rank, types):
         return
     if name == "AffineGrid":
         yield from (next(c for c in AFFINE_GRID if c.shapes[0][1] == axes) for axes in (2, 3))
+        return
     if name == "Im2Col":
         image, kernel = (5, 4, 3, *[1] * 11)[: rank - 2], (2, 3, *[1] * 12)[: rank - 2]
         yield im2col(
