@@ -3,8 +3,8 @@
 import time
 from statistics import median
 
-SHORT = 1e-3  # seconds: what takes less is timed many times at once
-PAUSE = 0.03  # seconds until the threads of a runtime have stopped spinning
+SHORT = 3e-2  # seconds: what takes less is timed several times at once, as threads and clocks wake up slowly
+PAUSE = 0.06  # seconds until the threads of a runtime have stopped spinning
 
 
 def interleave(calls, repeats, pause=PAUSE):

@@ -23,7 +23,7 @@ NETWORKS = {  # folder of models/exported: (what it is, dimensions that are open
 }
 PICTURE = readme.ROOT / "docs/images/whole_models.png"
 THREADS = 2
-COLORS = ["#c0504d", "#e0913a", "#7a5fa8", "#1f5fbf", "#3f9b8f", "#8c6d46"]
+COLORS = ["#c0504d", "#e0913a", "#7a5fa8", "#1f5fbf", "#3f9b8f", "#8c6d46", "#d98cb3", "#5b7f3a"]
 REST = "#bbbbbb"
 FEW = 0.02  # of the longest run: what takes less is drawn as "others"
 
@@ -74,7 +74,9 @@ def plot(reports, file):
         axis.set_xlim(0, longest * 1.15)
         axis.spines[["top", "right", "left"]].set_visible(False)
         axis.tick_params(left=False)
-        axis.legend(ncols=len(names) + 1, frameon=False, fontsize=8, loc="lower right")
+        axis.legend(
+            ncols=len(names) + 1, frameon=False, fontsize=8, loc="lower right", bbox_to_anchor=(1, 0.98), borderpad=0
+        )
     axes[-1].set_xlabel(f"milliseconds of one run by operator, ONNX Runtime's profiler, {THREADS} threads", fontsize=9)
     with staged_file(file) as new:
         figure.savefig(new, dpi=110, format="png")

@@ -954,7 +954,7 @@ def test_demo_writes_all_pictures_or_none(tmp_path, monkeypatch):
 def test_demo_says_no_where_we_are_wrong(tmp_path, monkeypatch):
     row = {"model": "m", "refused": None, "error": {"native": 1.0}, "wrong": ["native"], "seconds": {"native": 1.0}}
     monkeypatch.setattr("onnx_ops.cli.demo.examples", lambda: [("m",)])
-    monkeypatch.setattr("onnx_ops.cli.demo.measured", lambda example: row | {"speedup": None})
+    monkeypatch.setattr("onnx_ops.cli.demo.measured", lambda example: row | {"speedup": {}})
     monkeypatch.setattr(gallery, "write", lambda directory: [])
     assert "1.0e+00, wrong" in call("demo", "--output", tmp_path, exit_code=1)
 

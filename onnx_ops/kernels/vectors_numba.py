@@ -634,7 +634,11 @@ def _(out, to, steps, sizes, count):
         for p in range(sizes[0] if count > 0 else 0):
             for q in range(sizes[1]):
                 target = to + p * steps[0] + q * steps[1]
-                for _ in range(sizes[2]):
+                # What a pad of one leaves between two rows.
+                for _ in range(sizes[2] if count == 1 else 0):
+                    clear_vector(out, target, 1)
+                    target += steps[2]
+                for _ in range(sizes[2] if count > 1 else 0):
                     if count < 2 * full:
                         clear_short(out, target, count, full)
                     else:
