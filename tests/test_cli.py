@@ -926,6 +926,7 @@ def test_warmup(monkeypatch):
     ]
 
 
+@pytest.mark.long
 def test_demo(tmp_path):
     report = call_json("demo", "--output", tmp_path)
     assert all(row["error"]["native"] < 1e-4 for row in report["models"])
