@@ -151,6 +151,7 @@ def test_a_message_of_many_quotes_takes_no_time(quotes):
     assert time.perf_counter() - began < 1
 
 
+@pytest.mark.long
 def test_nothing_malformed_ends_the_process(tmp_path):
     """All of them in one process, in plain and in our sessions, on both backends; it must reach its end."""
     script = """

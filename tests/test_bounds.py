@@ -83,6 +83,7 @@ def test_guard_pages_see_it(mistake, broken):
     assert "function" not in done.stdout
 
 
+@pytest.mark.long
 def test_without_a_mistake_neither_sees_one(broken):
     home = broken()
     for checked in "01":
@@ -133,6 +134,7 @@ print("cases", done)
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="mprotect and its flags are Linux's here")
 def test_every_case_beside_unreadable_pages():
     """Both ways to run machine code, tensors at the end and at the start of their pages, inputs not writeable."""

@@ -611,6 +611,7 @@ def test_validate_the_committed_models():
     assert report["failed"] == 0
 
 
+@pytest.mark.long
 def test_validate_the_node_tests_of_onnx():
     report = call_json("validate", "--onnx")
     assert report["failed"] == 0

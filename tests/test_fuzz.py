@@ -35,6 +35,7 @@ def test_with_checked_indices():
     assert int(done.stdout.split("checks")[1]) > 10_000
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", ["value", *(pytest.param(what, marks=pytest.mark.long) for what in ("shape", "bits"))])
 def test_a_wrong_result_is_found(what, monkeypatch):
     """The fuzzer itself: it must see a backend that is off by a little, in one place, for one kind of call."""

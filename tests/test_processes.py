@@ -402,6 +402,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_an_interrupt_while_a_fork_waits():
     """It comes after the fork; parent and child have all locks free."""
