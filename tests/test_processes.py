@@ -146,6 +146,7 @@ print([os.waitpid(child, 0)[1] for child in children])
     assert finished(started(script)) == "[0, 0, 0]\n"
 
 
+@pytest.mark.long
 def test_spawn():
     script = """
 from concurrent.futures import ProcessPoolExecutor

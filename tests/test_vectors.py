@@ -56,7 +56,10 @@ def test_interleave(dtype, wide):
         assert got.tobytes() != storage(np.zeros(size), dtype).tobytes()
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int8", "bool"])
+ADDED = "float16", "bfloat16", "float32", "float64", "int8", "bool"
+
+
+@pytest.mark.parametrize("dtype", [long_unless(dtype in ("float32", "bool"), dtype) for dtype in ADDED])
 def test_add_runs(dtype):
     rng, pitch, out_pitch = np.random.default_rng(0), 41, 43
     x = storage(rng.integers(0, 2, 4 * pitch) if dtype == "bool" else rng.standard_normal(4 * pitch) * 9, dtype)
