@@ -436,3 +436,20 @@ going = False
 print("done")
 """
     assert finished(started(script)) == "done\n"
+
+
+@pytest.mark.long
+def test_code_that_several_processes_have_compiled(tmp_path):
+    """Numba may give one name to the code for two types, in processes that do the same up to there."""
+    for dtype in ("float16", "bfloat16"):
+        environment = {"NUMBA_CACHE_DIR": str(tmp_path / dtype)}
+        assert finished(started(f"onnx_ops.warmup(['AffineGrid'], ['{dtype}'])", **environment)) == ""
+    shutil.copytree(tmp_path / "float16", tmp_path / "bfloat16", dirs_exist_ok=True)
+    script = """
+import ml_dtypes
+theta = np.array([[[0.5, 0.25, 2], [1, -0.5, 3]]])
+places = np.linspace(-1, 1, 9)
+for kind in (np.float16, ml_dtypes.bfloat16):
+    print(*onnx_ops.affine_grid(*(v.astype(kind) for v in (theta, places, places)))[0, 0, 0].tolist())
+"""
+    assert finished(started(script, **environment)) == "1.25 2.5\n" * 2

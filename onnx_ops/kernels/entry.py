@@ -4,6 +4,7 @@ Importing this module imports Numba.
 """
 
 import functools
+import itertools
 import logging
 import os
 import re
@@ -15,6 +16,7 @@ from contextvars import ContextVar
 import numba
 import numpy as np
 from numba import config, types
+from numba.core.bytecode import FunctionIdentity
 from numba.core.ccallback import CFunc
 from numba.extending import lower_builtin, register_jitable, type_callable
 
@@ -32,6 +34,20 @@ expected = ContextVar("expected", default=False)  # whether they know
 log = logging.getLogger("onnx_ops")
 if BOUNDSCHECK:
     from . import bounds  # noqa: F401  all code that is compiled from here on is checked
+
+
+def tell_code_apart():
+    """Have Numba number functions from a random number on, so that no two processes give one name to different code.
+
+    A name in machine code consists of the function's, of this number, and of types, where records are numbered as they
+    are met. One process loads what several have compiled, and of code with one name only what it loads first.
+    """
+    FunctionIdentity._unique_ids = itertools.count(int.from_bytes(os.urandom(7), "little"))
+
+
+tell_code_apart()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=tell_code_apart)
 
 
 @type_callable(refuse)
