@@ -1,4 +1,4 @@
-"""A model's nodes, those in subgraphs included."""
+"""A model's nodes and the names of its values, those in subgraphs included."""
 
 from .operators import OPERATORS
 
@@ -22,3 +22,17 @@ def subgraphs(node):
     """The graphs among a node's attributes: of If, Loop, Scan."""
     for attribute in node.attribute:
         yield from [attribute.g] if attribute.type == attribute.GRAPH else attribute.graphs
+
+
+def value_names(owner):
+    """The names of all values in a graph or function and its subgraphs."""
+    if not hasattr(owner, "initializer"):
+        yield from (*owner.input, *owner.output)
+    else:
+        yield from (value.name for value in (*owner.input, *owner.output, *owner.initializer))
+        yield from (tensor.values.name for tensor in owner.sparse_initializer)
+    yield from (value.name for value in owner.value_info)
+    for node in owner.node:
+        yield from (*node.input, *node.output)
+        for inner in subgraphs(node):
+            yield from value_names(inner)

@@ -110,9 +110,9 @@ def _vectors(base):
 
 def leads_to_nearest(graph, name):
     """Whether a value decides where a GridSample with mode nearest reads."""
-    names, seen = [name], {name}
+    names, seen, consumers = [name], {name}, graph.consumers()
     while names:
-        for node, position in graph.consumers(names.pop()):
+        for node, position in consumers[names.pop()]:
             if node.op_type == "GridSample" and position == 1:
                 if any(a.name == "mode" and a.s == b"nearest" for a in node.attribute):
                     return True

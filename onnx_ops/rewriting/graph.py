@@ -4,15 +4,16 @@ Names are looked up through the graphs around a subgraph. A change overwrites on
 any more because of it; everything else stays where it is.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import onnx
 from onnx import FunctionProto, TensorProto, helper, numpy_helper
 from onnx.external_data_helper import uses_external_data
 
-from ..nodes import all_nodes, subgraphs
+from ..nodes import subgraphs, value_names
 
 AI_ONNX = ("", "ai.onnx")
 DEEPEST = 60  # nodes, one after the other, that compute a constant
@@ -33,16 +34,7 @@ class Model:
     @cached_property
     def names(self):
         """Of all values, those that were added included."""
-        owners = [self.proto.graph, *self.proto.functions]
-        nodes = [node for owner in owners for node in all_nodes(owner)]
-        owners += [inner for node in nodes for inner in subgraphs(node)]
-        found = {name for node in nodes for name in (*node.input, *node.output)}
-        for owner in owners:
-            if isinstance(owner, FunctionProto):
-                found.update((*owner.input, *owner.output))
-            else:
-                found.update(value.name for value in (*owner.input, *owner.output, *owner.initializer))
-        return found
+        return {name for owner in (self.proto.graph, *self.proto.functions) for name in value_names(owner)}
 
     def new_name(self, like):
         """A name that no value has, and which is taken from then on."""
@@ -168,7 +160,7 @@ class Graph:
             return self._read(value)
         kind = {"value_int": "int64", "value_ints": "int64", "value_float": "float32", "value_floats": "float32"}
         kind = kind.get(node.attribute[0].name)
-        return numpy_helper.np.asarray(value, kind) if kind else None
+        return np.asarray(value, kind) if kind else None
 
     def _read(self, tensor):
         if uses_external_data(tensor):
@@ -225,9 +217,13 @@ class Graph:
                 names += [given for given in node.input if given]
         return True
 
-    def consumers(self, name):
-        """(node, position) wherever this graph's own nodes take a value."""
-        return [(node, k) for node in self.owner.node for k, given in enumerate(node.input) if given == name]
+    def consumers(self):
+        """{value: [(node, position) wherever this graph's own nodes take it]}"""
+        found = defaultdict(list)
+        for node in self.owner.node:
+            for position, name in enumerate(node.input):
+                found[name].append((node, position))
+        return found
 
     def add_constant(self, like, array):
         """The name of a new constant."""

@@ -101,14 +101,15 @@ def _pads(graph, pad, axes):
 def _flattens(graph, node, sizes, axes):
     """Whether the Reshape gives what Im2Col does, [N, C * K, L]; NearMiss if it can't be told what it does to that."""
     expected = [sizes[0], math.prod(sizes[1 : 2 + axes]), math.prod(sizes[2 + axes :])]
-    target = integers(graph, node.input[1])
-    if not isinstance(target, np.ndarray):
+    given = integers(graph, node.input[1])
+    if not isinstance(given, np.ndarray):
         raise NearMiss("the shape that it gets is unknown")
+    given = given.ravel()
     copies = not any(a.name == "allowzero" and a.i for a in node.attribute)
-    target = [sizes[k] if copies and size == 0 else size for k, size in enumerate(target.ravel()[: len(sizes)])]
+    target = [sizes[k] if copies and size == 0 else size for k, size in enumerate(given[: len(sizes)])]
     same = len(target) == 3 and [t if t != -1 else e for t, e in zip(target, expected, strict=True)] == expected
     if same and target.count(-1) < 2:
         return True
-    if copies and any(size == 0 for size in integers(graph, node.input[1]).ravel()[1:]):
+    if copies and any(size == 0 for size in given[1:]):
         raise NearMiss("the shape that it gets copies sizes from its input")
     return False

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from .integers import integers, lattice, numbers
 
-MOVING = ("Gather", "Identity", "Squeeze", "Transpose", "Unsqueeze")
-
 
 @dataclass(frozen=True)
 class Axis:
@@ -25,7 +23,7 @@ def movers(graph, name):
     What is between them is used by nobody else, so that it is gone once something else makes the value.
     """
     nodes = []
-    while (node := graph.producer(name, *MOVING)) is not None and graph.users[name] == 1:
+    while (node := graph.producer(name, *MOVES)) is not None and graph.users[name] == 1:
         nodes.append(node)
         name = node.input[0]
     return nodes
@@ -41,13 +39,11 @@ def moved(graph, view, node):
     attributes = {a.name: a for a in node.attribute}
     if any(a.ref_attr_name for a in node.attribute):
         return None
-    return {
-        "Gather": _gather,
-        "Identity": lambda graph, view, node, attributes: view,
-        "Squeeze": _squeeze,
-        "Transpose": _transpose,
-        "Unsqueeze": _unsqueeze,
-    }[node.op_type](graph, view, node, attributes)
+    return MOVES[node.op_type](graph, view, node, attributes)
+
+
+def _identity(graph, view, node, attributes):
+    return view
 
 
 def _transpose(graph, view, node, attributes):
@@ -88,3 +84,12 @@ def _squeeze(graph, view, node, attributes):
         return None
     axes = [axis % len(view) for axis in axes]
     return [axis for k, axis in enumerate(view) if k not in axes]
+
+
+MOVES = {  # the operators that only move elements: what a view is after one
+    "Gather": _gather,
+    "Identity": _identity,
+    "Squeeze": _squeeze,
+    "Transpose": _transpose,
+    "Unsqueeze": _unsqueeze,
+}

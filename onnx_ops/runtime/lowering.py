@@ -18,7 +18,7 @@ import onnx
 from onnx import AttributeProto, FunctionProto, TensorProto, helper
 
 from ..errors import OpError, named
-from ..nodes import all_nodes, declared, subgraphs
+from ..nodes import all_nodes, declared, subgraphs, value_names
 
 RUN = "onnx_ops_run"  # the input `run` of a graph, unless the model has such a name
 DOMAIN, VERSION = "ai.onnx.contrib", 1
@@ -66,7 +66,7 @@ def _lower(model, for_session):
     lowered.CopyFrom(model)
     if not any(declared(node) for owner in (model.graph, *model.functions) for node in all_nodes(owner)):
         return lowered, None
-    taken = {name for owner in (model.graph, *model.functions) for name in _names(owner)}
+    taken = {name for owner in (model.graph, *model.functions) for name in value_names(owner)}
     candidates = itertools.chain([RUN] if for_session else [], map("onnx_ops_{}".format, itertools.count()))
     names = (name for name in candidates if name not in taken)
     run = next(names) if for_session else None
@@ -85,20 +85,6 @@ def _lower(model, for_session):
 def _import_contrib(owner):
     if all(i.domain != DOMAIN for i in owner.opset_import):
         owner.opset_import.append(helper.make_opsetid(DOMAIN, VERSION))
-
-
-def _names(owner):
-    """The names of all values in a graph or function and its subgraphs."""
-    if isinstance(owner, FunctionProto):
-        yield from (*owner.input, *owner.output)
-    else:
-        yield from (value.name for value in (*owner.input, *owner.output, *owner.initializer))
-        yield from (tensor.values.name for tensor in owner.sparse_initializer)
-    yield from (value.name for value in owner.value_info)
-    for node in owner.node:
-        yield from (*node.input, *node.output)
-        for inner in subgraphs(node):
-            yield from _names(inner)
 
 
 def _inferred(model):
