@@ -2,11 +2,16 @@ import signal
 
 import backends
 import pytest
+from hypothesis import settings
 from selection import has_representative_types
 
 from onnx_ops import dtypes
 from onnx_ops.operators import OPERATORS
 from onnx_ops.runtime import native, warmup
+
+# Every run draws the same; `--hypothesis-profile=default` draws anew.
+settings.register_profile("seeded", derandomize=True, deadline=None)
+settings.load_profile("seeded")
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # As shells have it in the background; the processes that tests start and interrupt would ignore it, too.

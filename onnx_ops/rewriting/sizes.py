@@ -35,10 +35,13 @@ class Size:
 
     def __floordiv__(self, other):
         if not isinstance(other, int) or other < 1:
-            return unknown(f"(({self})//({other}))")
+            return unknown(f"(({self})//({other}))", least=None)
         whole = _simplest({names: factor // other for names, factor in self.terms.items()})
         rest = _simplest({names: factor % other for names, factor in self.terms.items()})
-        return whole + (rest // other if isinstance(rest, int) else unknown(f"(({rest})//{other})"))
+        if isinstance(rest, int):
+            return whole + rest // other
+        smallest = least(rest)
+        return whole + unknown(f"(({rest})//{other})", None if smallest is None else smallest // other)
 
     def __sub__(self, other):
         return self + -other
@@ -74,8 +77,16 @@ def _simplest(terms):
     return terms.get((), 0) if not terms.keys() - {()} else Size(terms)
 
 
-def unknown(name):
-    """A size of which no more than its name is known."""
+class Unknown(str):
+    """The name of a number of which no more is known than that it isn't below `least`, which is None for any."""
+
+    least: int | None
+
+
+def unknown(name, least=1):
+    """A size of which no more than its name and its smallest value is known; a dimension's is 1."""
+    name = Unknown(name)
+    name.least = least
     return Size({(name,): 1})
 
 
@@ -98,8 +109,20 @@ def _evaluated(tree):
     raise ValueError(f"no formula for a size: {ast.dump(tree)}")
 
 
+def least(size):
+    """The number that a size is certainly not below, or None where it may be any."""
+    total = 0
+    for names, factor in _terms(size).items():
+        product = factor
+        for name in names:
+            if name.least is None or name.least < 0 and len(names) > 1 or product < 0:
+                return None
+            product *= name.least
+        total += product
+    return total
+
+
 def never_negative(size):
-    """Whether it is certain, each unknown being at least 1."""
-    terms = dict(_terms(size))
-    constant = terms.pop((), 0)
-    return all(factor > 0 for factor in terms.values()) and sum(terms.values()) + constant >= 0
+    """Whether it is certain, each dimension being at least 1."""
+    smallest = least(size)
+    return smallest is not None and smallest >= 0
