@@ -24,8 +24,8 @@ def pytest_sessionstart(session):
     processes = getattr(session.config.option, "numprocesses", None)
     if processes and not hasattr(session.config, "workerinput"):
         everything = "long" not in session.config.option.markexpr
-        variants = warmup.variants({o.name for o in OPERATORS}, dtypes.TABLE)
-        wanted = {name: v for name, v in variants.items() if everything or has_representative_types(v[2])}
+        combinations = warmup.combinations({o.name for o in OPERATORS}, dtypes.TABLE)
+        wanted = warmup.distinct(c for c in combinations if everything or has_representative_types(c[2]))
         warmup.compile_variants(wanted, processes, lambda *now: None)
 
 

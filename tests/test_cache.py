@@ -325,7 +325,7 @@ def slow(x):
 def test_slow_compilation_is_told(monkeypatch, caplog):
     """Once it takes longer than PATIENCE, and unless it was asked for."""
     monkeypatch.setattr(entry, "PATIENCE", 0.0)
-    monkeypatch.setattr(CFunc, "_compile_uncached", lambda self: time.sleep(0.5))
+    monkeypatch.setattr(entry, "optimized_once", lambda compile_function: time.sleep(0.5))
     monkeypatch.setattr(CFunc, "compile", lambda self: self._compile_uncached())
     make = lambda: entry.Callback(slow, ((types.int64,), types.int64), cache.NotKept(OSError("a test")))
     make()

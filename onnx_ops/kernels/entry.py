@@ -18,6 +18,7 @@ import numpy as np
 from numba import config, types
 from numba.core.bytecode import FunctionIdentity
 from numba.core.ccallback import CFunc
+from numba.core.codegen import CPUCodeLibrary
 from numba.extending import lower_builtin, register_jitable, type_callable
 
 from ..errors import OpError, refuse
@@ -109,6 +110,32 @@ def heeding_interrupts():
             raise dropped[0]
 
 
+def optimized_once(compile_function):
+    """What `compile_function` compiles, optimized by LLVM together with all that it calls.
+
+    Numba also optimizes each of these by itself before, with its own callees, so the innermost ones as often as there
+    are levels around them. Nobody but callbacks runs them here. They become local to the code that calls them: of
+    functions of one name in several pieces of code, the first would run for all.
+    """
+    optimize, outermost = CPUCodeLibrary._optimize_final_module, []
+
+    def optimize_outermost(library):
+        if library in outermost:
+            for function in library._final_module.functions:
+                if not function.is_declaration and not function.name.startswith("cfunc."):
+                    function.linkage = "internal"
+            optimize(library)
+
+    CPUCodeLibrary._optimize_final_module = optimize_outermost
+    try:
+        compiled = compile_function()
+        outermost.append(compiled.library)
+        compiled.library.finalize()
+        return compiled
+    finally:
+        CPUCodeLibrary._optimize_final_module = optimize
+
+
 class Callback(CFunc):
     """A C callback (`.address`, `.ctypes`) that is compiled now, or loaded."""
 
@@ -127,7 +154,7 @@ class Callback(CFunc):
         if not expected.get():
             told.start()
         try:
-            return super()._compile_uncached()
+            return optimized_once(super()._compile_uncached)
         except Exception as error:
             raise OpError("kernel", self.__name__, f"can't be compiled: {cause(error)}") from error
         finally:

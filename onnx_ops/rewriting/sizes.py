@@ -115,7 +115,7 @@ def least(size):
     for names, factor in _terms(size).items():
         product = factor
         for name in names:
-            if name.least is None or name.least < 0 and len(names) > 1 or product < 0:
+            if name.least is None or (name.least < 0 and len(names) > 1) or product < 0:
                 return None
             product *= name.least
         total += product
