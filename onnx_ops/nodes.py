@@ -10,6 +10,12 @@ def declared(node):
     return _DECLARED.get(("" if node.domain == "ai.onnx" else node.domain, node.op_type))
 
 
+def model_nodes(model):
+    """The nodes of a model, those of its functions and of all subgraphs included."""
+    for owner in (model.graph, *model.functions):
+        yield from all_nodes(owner)
+
+
 def all_nodes(owner):
     """The nodes of a graph or function and of its subgraphs."""
     for node in owner.node:

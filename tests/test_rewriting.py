@@ -100,6 +100,7 @@ NO_AFFINE_GRIDS = {
     "a theta that broadcasts": {"theta": [2, 2, 1]},
     "a theta of unknown size": {"theta": [2, "rows", 3]},
     "nearest in 16 bits": {"dtype": "float16", "sample": "nearest", "opset": 20},
+    "a base that is random": {"factor": "RandomUniformLike"},
     "a batch that is not theta's": {"target": [2, 5, 7, 2], "open_batch": True},
 }  # fmt: skip
 
@@ -199,6 +200,37 @@ def test_affine_grid_by_operators_of_onnx_alone(name):
 def test_what_operators_of_onnx_alone_do_not_do(proto, reason):
     (found,) = near_miss(proto, {"n": 2}, standard=True)
     assert reason in found
+
+
+SAMPLE = helper.make_node("GridSample", ["image", "grid"], ["y"], mode="nearest")
+
+
+def sampled_in_a_branch(proto):
+    branch = helper.make_graph([SAMPLE], "branch", [], [onnx.ValueInfoProto(name="y")])
+    return helper.make_node("If", ["c"], ["sampled"], then_branch=branch, else_branch=branch)
+
+
+def sampled_in_a_function(proto):
+    imports = [helper.make_opsetid("", 20)]
+    proto.functions.append(helper.make_function("local", "Sample", ["image", "grid"], ["y"], [SAMPLE], imports))
+    proto.opset_import.append(helper.make_opsetid("local", 1))
+    return helper.make_node("Sample", ["image", "grid"], ["sampled"], domain="local")
+
+
+@pytest.mark.parametrize("sampled", [sampled_in_a_branch, sampled_in_a_function])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_nearest_sampling_out_of_sight(sampled, dtype):
+    """Where rounding would count for it the grid stays."""
+    inputs = {"image": (dtype, [2, 3, 5, 7]), "c": ("bool", [])}
+    proto = affine_grid(opset=20, dtype=dtype, inputs=inputs)
+    proto.graph.node.append(sampled(proto))
+    proto.graph.output[0].name = "sampled"
+    (finding,) = rewritten(proto)[1]
+    assert (finding.operator is None) == (dtype == "float16")
+    for standard in [False, True] if dtype == "float16" else [True]:
+        optimized, (finding,) = rewritten(proto, standard)
+        assert optimized == proto
+        assert "nearest" in finding.reason
 
 
 def test_the_model_given_is_not_modified():

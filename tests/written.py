@@ -125,6 +125,8 @@ def affine_grid(open_batch=False, opset=18, after=None, sample=None, **edits):
     axes, w = len(s["size"]), Writer()
     base = edits.get("base", lambda base: base)(base_grid(s["size"], s["align_corners"], s["dtype"]))
     base = w.constant(base.reshape(-1, axes + 1, 1), s["dtype"])
+    if "factor" in edits:
+        base = w.add("Mul", base, w.add(edits["factor"], base, low=1.0, high=1.0))
     theta = w.add("Transpose", "theta", perm=edits.get("perm", [0, 2, 1]), name="transposed")
     theta = w.add("Unsqueeze", theta, w.constant([1]), name="unsqueezed")
     factors = (theta, base) if edits.get("swapped") else (base, theta)

@@ -3,8 +3,7 @@
 import click
 
 from .. import lower as lowered
-from ..nodes import declared
-from ..runtime.external_data import nodes
+from ..nodes import declared, model_nodes
 from .common import say
 from .rewrite import rewrite, source_argument, target_argument
 
@@ -26,5 +25,9 @@ def lower(source, target):
       onnx-ops lower model.onnx lowered.onnx
       onnx-ops run lowered.onnx --random --backend extensions
     """
-    target, count = rewrite(source, target, lambda model: (lowered(model), len(list(filter(declared, nodes(model))))))
+
+    def lowered_and_counted(model):
+        return lowered(model), sum(declared(node) is not None for node in model_nodes(model))
+
+    target, count = rewrite(source, target, lowered_and_counted)
     say(f"{target}: {count} {'node' if count == 1 else 'nodes'} rewritten")

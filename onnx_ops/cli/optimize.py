@@ -5,6 +5,8 @@ from contextlib import suppress
 from dataclasses import asdict
 
 import click
+import onnx
+from google.protobuf.message import DecodeError
 
 from ..rewriting import rewritten
 from ..runtime.external_data import with_sizes
@@ -44,8 +46,8 @@ def optimize(source, target, standard, as_json):
 
 
 def find(path):
-    """The Findings of `optimize` in a model's file; none of a damaged one, of which its session tells."""
-    with suppress(Exception):
+    """The Findings of `optimize` in a model's file; none in one that can't be read, of which its session tells."""
+    with suppress(OSError, DecodeError, onnx.checker.ValidationError):
         if not is_ort_format(path):
             return rewritten(with_sizes(path), folder=path.parent)[1]
     return []

@@ -7,7 +7,7 @@ import click
 import onnx
 from rich.text import Text
 
-from ..nodes import all_nodes, declared
+from ..nodes import declared, model_nodes
 from .common import json_option, number, print_json, progress, reason, say, steps, table
 from .compare import difference
 from .data import test_sets
@@ -98,8 +98,7 @@ def load(model):
 
 def operators_in(proto):
     """The titles of the declared operators in a model."""
-    nodes = (node for owner in (proto.graph, *proto.functions) for node in all_nodes(owner))
-    return sorted({operator.title for operator in map(declared, nodes) if operator})
+    return sorted({operator.title for operator in map(declared, model_nodes(proto)) if operator})
 
 
 def show(results, backend):

@@ -455,7 +455,13 @@ def _(x, y, columns, axes, target):
 
 
 def every(builder, data, index, stride, lanes):
-    """The vector of data[index + b * stride] for b < lanes, where the stride is 1 or 2; it reads from no further."""
+    """The vector of data[index + b * stride] for b < lanes; it reads from no further. The stride is 1, 2 or a value."""
+    if stride not in (1, 2):
+        found = ir.Constant(ir.VectorType(data.type.pointee, lanes), ir.Undefined)
+        for lane in range(lanes):
+            found = builder.insert_element(found, builder.load(builder.gep(data, [index])), I32(lane))
+            index = builder.add(index, stride)
+        return found
     found = load_vector(builder, data, index, lanes)
     if stride == 1:
         return found
@@ -479,37 +485,37 @@ def by_length(builder, count, full, move):
 
 
 @intrinsic
-def copy_vector(typing, x, i, stride, out, j, lanes):
-    """out[j + b] = x[i + b * stride] for b < lanes (stride and lanes are literals)"""
+def copy_vector(typing, x, i, known, stride, out, j, lanes):
+    """out[j + b] = x[i + b * stride] for b < lanes; the literal `known` is the stride if it is 1 or 2, else 0."""
 
     def codegen(context, builder, signature, values):
-        data, into = (address(context, builder, signature, values, k) for k in (0, 3))
-        found = every(builder, data, values[1], stride.literal_value, lanes.literal_value)
-        store_vector(builder, into, values[4], found)
+        data, into = (address(context, builder, signature, values, k) for k in (0, 4))
+        found = every(builder, data, values[1], known.literal_value or values[3], lanes.literal_value)
+        store_vector(builder, into, values[5], found)
         return context.get_dummy_value()
 
-    if isinstance(lanes, types.IntegerLiteral) and isinstance(stride, types.IntegerLiteral):
-        return types.void(x, i, stride, out, j, lanes), codegen
+    if isinstance(lanes, types.IntegerLiteral) and isinstance(known, types.IntegerLiteral):
+        return types.void(x, i, known, stride, out, j, lanes), codegen
     return None
 
 
 @intrinsic
-def copy_short(typing, x, i, stride, out, j, count, full):
-    """out[j + b] = x[i + b * stride] for b < count < 2 * full (stride and full are literals)"""
+def copy_short(typing, x, i, known, stride, out, j, count, full):
+    """The same for b < count < 2 * full (a literal)."""
 
     def codegen(context, builder, signature, values):
-        data, into = (address(context, builder, signature, values, k) for k in (0, 3))
+        data, into = (address(context, builder, signature, values, k) for k in (0, 4))
 
         def move(b, lanes):
-            at = builder.add(values[1], builder.mul(b, WORD(stride.literal_value)))
-            found = every(builder, data, at, stride.literal_value, lanes)
-            store_vector(builder, into, builder.add(values[4], b), found)
+            at = builder.add(values[1], builder.mul(b, values[3]))
+            found = every(builder, data, at, known.literal_value or values[3], lanes)
+            store_vector(builder, into, builder.add(values[5], b), found)
 
-        by_length(builder, values[5], full.literal_value, move)
+        by_length(builder, values[6], full.literal_value, move)
         return context.get_dummy_value()
 
-    if isinstance(full, types.IntegerLiteral) and isinstance(stride, types.IntegerLiteral):
-        return types.void(x, i, stride, out, j, count, full), codegen
+    if isinstance(full, types.IntegerLiteral) and isinstance(known, types.IntegerLiteral):
+        return types.void(x, i, known, stride, out, j, count, full), codegen
     return None
 
 
@@ -553,24 +559,25 @@ def to_boundary(typing, out, j):
     return types.int64(out, j), codegen
 
 
-def copier(stride, full):
-    """copy_box for this stride, in vectors of so many elements, of which the last overlaps those before."""
+def copier(known, full):
+    """copy_box for this stride, or 0 for any, in vectors of so many elements; the last overlaps those before."""
 
     @register_jitable(**FLAGS | INNER)
-    def copy(x, first, steps, sizes, count, out, to, out_steps):
+    def copy(x, first, steps, sizes, count, stride, out, to, out_steps):
         for p in range(sizes[0]):
             for q in range(sizes[1]):
                 source, target = first + p * steps[0] + q * steps[1], to + p * out_steps[0] + q * out_steps[1]
                 for _ in range(sizes[2]):
                     if count < 2 * full:
-                        copy_short(x, source, stride, out, target, count, full)
+                        copy_short(x, source, known, stride, out, target, count, full)
                     else:
-                        copy_vector(x, source, stride, out, target, full)
+                        copy_vector(x, source, known, stride, out, target, full)
                         b = to_boundary(out, target) if count > LONG * full else full
                         while b < count - full:
-                            copy_vector(x, source + b * stride, stride, out, target + b, full)
+                            copy_vector(x, source + b * stride, known, stride, out, target + b, full)
                             b += full
-                        copy_vector(x, source + (count - full) * stride, stride, out, target + count - full, full)
+                        last = count - full
+                        copy_vector(x, source + last * stride, known, stride, out, target + last, full)
                     source += steps[2]
                     target += out_steps[2]
 
@@ -604,22 +611,22 @@ def whole_vector(out):
 def _(x, first, steps, sizes, count, stride, out, to, out_steps):
     if BOUNDSCHECK or isinstance(out.dtype, types.Complex):
         return vectors.copy_box_plainly
-    each, second = (copier(step, whole_vector(out)) for step in (1, 2))
+    each, second, any_other = (copier(known, whole_vector(out)) for known in (1, 2, 0))
     large = min(whole_vector(out), 8)
     in_large_squares, in_small_squares = transposer(large), transposer(4)
 
     def copy_box(x, first, steps, sizes, count, stride, out, to, out_steps):
         square = min(sizes[1], count) if steps[1] == 1 else 0
         if stride == 1:
-            each(x, first, steps, sizes, count, out, to, out_steps)
+            each(x, first, steps, sizes, count, 1, out, to, out_steps)
         elif stride == 2:
-            second(x, first, steps, sizes, count, out, to, out_steps)
+            second(x, first, steps, sizes, count, 2, out, to, out_steps)
         elif square >= large:
             in_large_squares(x, first, steps, sizes, count, stride, out, to, out_steps)
         elif square >= 4:
             in_small_squares(x, first, steps, sizes, count, stride, out, to, out_steps)
         else:
-            vectors.copy_box_plainly(x, first, steps, sizes, count, stride, out, to, out_steps)
+            any_other(x, first, steps, sizes, count, stride, out, to, out_steps)
 
     return copy_box
 

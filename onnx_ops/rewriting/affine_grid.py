@@ -8,9 +8,13 @@ adds up:
 The base grid consists of one vector per image axis, which are taken from the model: no formula is assumed for them.
 """
 
+from collections import Counter
+
 import numpy as np
 
+from ..nodes import model_nodes
 from .finding import NearMiss
+from .graph import AI_ONNX
 from .integers import numbers, shape
 from .views import moved, movers, whole
 
@@ -45,7 +49,7 @@ def match(graph, node, standard):
     if graph.is_constant(theta):
         raise NearMiss(f"{theta} is constant: ONNX Runtime computes the grid once")
     vectors = _vectors(base)
-    nearest = leads_to_nearest(graph, node.output[0])
+    nearest = may_lead_to_nearest(graph, node.output[0])
     if standard:
         return _standard(graph, theta, target, vectors, nearest)
     if nearest and str(vectors[0].dtype) not in EXACT:
@@ -108,18 +112,35 @@ def _vectors(base):
     return vectors
 
 
-def leads_to_nearest(graph, name):
-    """Whether a value decides where a GridSample with mode nearest reads."""
-    names, seen, consumers = [name], {name}, graph.consumers()
+def may_lead_to_nearest(graph, name):
+    """Whether a value may decide where a GridSample with mode nearest reads.
+
+    It may, too, where it can't be followed: into a subgraph or function, or out of one.
+    """
+    if not any(map(is_nearest, model_nodes(graph.model.proto))):
+        return False
+    outputs = Counter(value.name for value in graph.owner.output) if graph.is_main else Counter()
+    names, followed, consumers = [name], {name}, graph.consumers()
     while names:
-        for node, position in consumers[names.pop()]:
+        name = names.pop()
+        if graph.users[name] > len(consumers[name]) + outputs[name]:
+            return True
+        for node, position in consumers[name]:
             if node.op_type == "GridSample" and position == 1:
-                if any(a.name == "mode" and a.s == b"nearest" for a in node.attribute):
+                if is_nearest(node):
                     return True
-                continue
-            names += [made for made in node.output if made not in seen]
-            seen.update(node.output)
+            elif node.domain not in AI_ONNX:
+                return True
+            else:
+                names += [made for made in node.output if made not in followed]
+                followed.update(node.output)
     return False
+
+
+def is_nearest(node):
+    """Whether a node is a GridSample with mode nearest, or, in a function, may have it."""
+    mode = [a for a in node.attribute if a.name == "mode"]
+    return node.op_type == "GridSample" and any(a.s == b"nearest" or a.ref_attr_name for a in mode)
 
 
 def _standard(graph, theta, target, vectors, nearest):

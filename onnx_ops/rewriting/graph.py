@@ -13,11 +13,12 @@ import onnx
 from onnx import FunctionProto, TensorProto, helper, numpy_helper
 from onnx.external_data_helper import uses_external_data
 
+from ..inference import inferred
 from ..nodes import subgraphs, value_names
 
 AI_ONNX = ("", "ai.onnx")
 DEEPEST = 60  # nodes, one after the other, that compute a constant
-LARGE = 1024  # bytes of a tensor that onnx need not see to infer shapes
+RANDOM = {"Bernoulli", "Dropout", "Multinomial", "RandomNormalLike", "RandomUniformLike"}  # other results each run
 
 
 class Model:
@@ -46,26 +47,7 @@ class Model:
     @cached_property
     def inferred(self):
         """{value: its type}, as far as onnx can tell; of the main graph."""
-        slim = onnx.ModelProto()
-        slim.opset_import.extend(self.proto.opset_import)
-        slim.functions.extend(self.proto.functions)
-        slim.ir_version = self.proto.ir_version
-        graph = self.proto.graph
-        slim.graph.name = graph.name or "graph"
-        slim.graph.node.extend(graph.node)
-        slim.graph.input.extend(graph.input)
-        slim.graph.output.extend(graph.output)
-        given = {value.name for value in graph.input}
-        for tensor in graph.initializer:
-            if tensor.ByteSize() < LARGE and not uses_external_data(tensor):
-                slim.graph.initializer.append(tensor)
-            elif tensor.name not in given:
-                slim.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
-        try:
-            slim = onnx.shape_inference.infer_shapes(slim, data_prop=True)
-        except Exception:  # what is wrong with the model is for its session to tell
-            return {}
-        return {value.name: value.type for value in slim.graph.value_info}
+        return {value.name: value.type for value in inferred(self.proto).graph.value_info}
 
     def import_domain(self, owner, domain, version):
         """Let a function, or the model, import a domain."""
@@ -105,6 +87,10 @@ class Graph:
                 yield from Graph(self.model, inner, title, self).nested()
 
     @property
+    def is_main(self):
+        return self.outer is None and not self.is_function
+
+    @property
     def opset(self):
         """The version of ai.onnx."""
         imports = (self.function or self.model.proto).opset_import
@@ -142,7 +128,7 @@ class Graph:
         graph = self.home(name) or self
         if name in graph.types:
             return graph.types[name]
-        return self.model.inferred.get(name) if graph.outer is None and not graph.is_function else None
+        return self.model.inferred.get(name) if graph.is_main else None
 
     def array(self, name):
         """The value of a constant as an array, or None. What lies in a file is read if the model's folder is known."""
@@ -186,7 +172,7 @@ class Graph:
         from onnx.reference import ReferenceEvaluator
 
         node = self.producer(name)
-        if node is None or not node.input or any(subgraphs(node)):
+        if node is None or node.op_type in RANDOM or not node.input or any(subgraphs(node)):
             return None
         given = {}
         for taken in filter(None, node.input):
@@ -212,7 +198,7 @@ class Graph:
             node = graph.producers.get(name)
             if node is not None and id(node) not in seen:
                 seen.add(id(node))
-                if any(subgraphs(node)) or not (node.input or node.op_type == "Constant"):
+                if node.op_type in RANDOM or any(subgraphs(node)) or not (node.input or node.op_type == "Constant"):
                     return False
                 names += [given for given in node.input if given]
         return True

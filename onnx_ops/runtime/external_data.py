@@ -6,7 +6,7 @@ from pathlib import Path
 import onnx
 from onnx.external_data_helper import load_external_data_for_tensor, set_external_data, uses_external_data
 
-from ..nodes import all_nodes, subgraphs
+from ..nodes import model_nodes, subgraphs
 
 
 def is_small(tensor):
@@ -45,14 +45,9 @@ def move_data(model, directory, name):
         set_external_data(tensor, name)
 
 
-def nodes(model):
-    """All nodes of a model, those of its functions and of all subgraphs included."""
-    return [node for owner in (model.graph, *model.functions) for node in all_nodes(owner)]
-
-
 def tensors(model):
     """All tensors that are stored in a model: initializers and attributes, wherever they are."""
-    found = nodes(model)
+    found = list(model_nodes(model))
     for graph in (model.graph, *(inner for node in found for inner in subgraphs(node))):
         yield from graph.initializer
     for attribute in (a for node in found for a in node.attribute):

@@ -18,7 +18,8 @@ import onnx
 from onnx import AttributeProto, FunctionProto, TensorProto, helper
 
 from ..errors import OpError, named
-from ..nodes import all_nodes, declared, subgraphs, value_names
+from ..inference import inferred
+from ..nodes import all_nodes, declared, model_nodes, subgraphs, value_names
 
 RUN = "onnx_ops_run"  # the input `run` of a graph, unless the model has such a name
 DOMAIN, VERSION = "ai.onnx.contrib", 1
@@ -64,18 +65,18 @@ def _leads_to_ours(function, ours):
 def _lower(model, for_session):
     lowered = onnx.ModelProto()
     lowered.CopyFrom(model)
-    if not any(declared(node) for owner in (model.graph, *model.functions) for node in all_nodes(owner)):
+    if not any(map(declared, model_nodes(model))):
         return lowered, None
     taken = {name for owner in (model.graph, *model.functions) for name in value_names(owner)}
     candidates = itertools.chain([RUN] if for_session else [], map("onnx_ops_{}".format, itertools.count()))
     names = (name for name in candidates if name not in taken)
     run = next(names) if for_session else None
-    inferred = _inferred(model)
-    _Lowering(run, names).graph(lowered.graph, inferred.graph, {})
+    twin = inferred(model)
+    _Lowering(run, names).graph(lowered.graph, twin.graph, {})
     _import_contrib(lowered)
     if run:
         lowered.graph.input.append(helper.make_tensor_value_info(run, TensorProto.INT64, RUN_SHAPE))
-    for function, its_types in zip(lowered.functions, inferred.functions, strict=True):
+    for function, its_types in zip(lowered.functions, twin.functions, strict=True):
         if any(map(declared, all_nodes(function))):
             _Lowering(None, names, of_function=True).graph(function, its_types, {})
             _import_contrib(function)
@@ -85,16 +86,6 @@ def _lower(model, for_session):
 def _import_contrib(owner):
     if all(i.domain != DOMAIN for i in owner.opset_import):
         owner.opset_import.append(helper.make_opsetid(DOMAIN, VERSION))
-
-
-def _inferred(model):
-    """The model with the types and shapes of its values in `value_info`, as far as onnx can tell."""
-    from ..schemas import register_schemas
-
-    register_schemas()
-    with suppress(Exception):  # too large to serialize, or wrong in a way that the session will tell
-        return onnx.shape_inference.infer_shapes(model)
-    return model
 
 
 def _types(owner, outer):

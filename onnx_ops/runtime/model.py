@@ -8,7 +8,7 @@ import io
 import os
 from dataclasses import dataclass
 
-from ..nodes import all_nodes
+from ..nodes import model_nodes
 
 MODEL_IMPORT, MODEL_FUNCTIONS, FUNCTION_IMPORT, IMPORT_DOMAIN = 8, 25, 9, 1
 NODE_NAME, NODE_OP_TYPE, NODE_ATTRIBUTE, NODE_DOMAIN, ATTRIBUTE_NAME = 3, 4, 5, 7, 1
@@ -52,7 +52,7 @@ class Node:
 def nodes(model, op_types):
     """The Nodes of these types, wherever they are in a model (path, bytes or ModelProto). ValueError: it is none."""
     if hasattr(model, "opset_import"):
-        found = (node for owner in (model.graph, *model.functions) for node in all_nodes(owner))
+        found = model_nodes(model)
         return [
             Node(n.domain, n.op_type, n.name, tuple(a.name for a in n.attribute))
             for n in found
