@@ -1,4 +1,4 @@
-"""Col2Im and GridSample for ONNX Runtime: complete, fast, on unmodified models."""
+"""PyTorch's fold, unfold, grid_sample and affine_grid in ONNX Runtime: complete, fast, on exported models."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

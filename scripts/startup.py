@@ -53,14 +53,15 @@ lap("other operator")
 COMPILATION = """
 import onnx_ops, numba
 from onnx_ops.runtime import warmup
-(variant,) = [v for n, v in warmup.variants(sys.argv[1:2], sys.argv[2:3]).items() if n.startswith(sys.argv[3])]
+variants = warmup.variants(sys.argv[1:2], sys.argv[2:3])
+((operator, attributes, signature),) = [v for name, v in variants.items() if name.startswith(sys.argv[3])]
 lap("rest")
 from onnx_ops.runtime.compute import compute
 from onnx_ops.runtime.execute import compiled
 lap("rest")
 compute()
 lap("for all operators")
-compiled(*variant)
+compiled(operator, operator.resolved(attributes), signature)
 lap("compilation")
 """
 
