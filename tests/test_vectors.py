@@ -32,6 +32,7 @@ interleaved, interleaved_plainly = map(compiled, (vectors.interleave, vectors.in
 copied, copied_plainly = map(compiled, (vectors.copy_box, vectors.copy_box_plainly))
 cleared, cleared_plainly = map(compiled, (vectors.clear_box, vectors.clear_box_plainly))
 added, added_plainly = map(compiled, (vectors.add_runs, vectors.add_runs_plainly))
+turned, turned_plainly = map(compiled, (vectors.add_transposed, vectors.add_transposed_plainly))
 transformed, transformed_plainly = map(compiled, (vectors.transform_rows, vectors.transform_rows_plainly))
 
 
@@ -42,18 +43,20 @@ INTERLEAVED = ("float16", "bfloat16", "float32", "float64", "uint8", "int64", "b
 @pytest.mark.parametrize("dtype", [long_unless(dtype in ("float32", "bool"), dtype) for dtype in INTERLEAVED])
 def test_interleave(dtype, wide):
     rng, values = np.random.default_rng(0), np.array([np.nan, np.inf, -0.0, 65519, 65520, 6e-8, 3.4e38, 1.00390625])
-    size, pitch = 100, 53
-    for stride in (2, 3, 4, 6, 8, 16):
-        source = rng.standard_normal(stride * pitch).astype(np.float32)
+    size, pitch, rows, row_pitch, out_pitch = 100, 160, 3, 52, 105
+    for stride, count in itertools.product((2, 3, 4, 6, 8, 9, 16), (1, 3, 4, 5, 7, 8, 9, 16, 33, 50)):
+        if stride * count > size:
+            continue
+        source = rng.standard_normal(5 + stride * pitch).astype(np.float32) * (100 if "int" in dtype else 1)
         if not (wide and dtype in ("float16", "bfloat16")):
-            source = storage(source.clip(0, 1), dtype)
+            source = storage(source.clip(0, 200), dtype)
         else:
             source[: values.size] = values
-        got, expected = storage(np.zeros((2, size)), dtype)
-        interleaved(source, pitch, stride, size // stride, got)
-        interleaved_plainly(source, pitch, stride, size // stride, expected)
+        got, expected = storage(np.zeros((2, 7 + 2 * out_pitch + stride * count)), dtype)
+        interleaved(source, 5, pitch, row_pitch, stride, count, rows, got, 7, out_pitch)
+        interleaved_plainly(source, 5, pitch, row_pitch, stride, count, rows, expected, 7, out_pitch)
         assert got.tobytes() == expected.tobytes()
-        assert got.tobytes() != storage(np.zeros(size), dtype).tobytes()
+        assert got.tobytes() != storage(np.zeros(got.size), dtype).tobytes()
 
 
 ADDED = "float16", "bfloat16", "float32", "float64", "int8", "bool"
@@ -70,6 +73,20 @@ def test_add_runs(dtype):
         added_plainly(x, 1, pitch, 3, count, expected, 2, out_pitch)
         assert got.tobytes() == expected.tobytes()
         assert (got != 0).any() == (count > 0)
+
+
+@pytest.mark.parametrize("dtype", [long_unless(dtype in ("float32", "bool"), dtype) for dtype in ADDED])
+def test_add_transposed(dtype):
+    """Nothing before, between or after the places is touched."""
+    rng, pitch = np.random.default_rng(0), 41
+    x = storage(rng.integers(0, 2, 40 * pitch) if dtype == "bool" else rng.standard_normal(40 * pitch) * 9, dtype)
+    kind = np.float32 if dtype in ("float16", "bfloat16") else x.dtype
+    for places, stride, count in itertools.product((1, 3, 7, 8, 9, 16, 31), (2, 8, 11, 31, 40), (0, 1, 5, 8, 13, 33)):
+        size = 3 + max(0, count - 1) * stride + places if count else 3
+        got, expected = np.ones((2, size), kind)
+        turned(x, 1, pitch, places, count, got, 3, stride)
+        turned_plainly(x, 1, pitch, places, count, expected, 3, stride)
+        assert got.tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize("axes", [(0, 1), (0, 1, 2)], ids=["image", "volume"])

@@ -1,19 +1,22 @@
 """Col2Im from the image's side: every part of the output is written by whoever owns its tile, and stays in the cache
 until it is complete.
 
-A unit of work is a band: some rows (along the last two image axes, y and x) of one image plane, at most BAND pixels.
+A unit of work is a band: some rows (along the last two image axes, y and x) of one image plane, at most BAND pixels; or
+some whole planes, one after the other at every step, so that what it takes to find the step counts for little.
 For every position k of the leading axes that lands on that plane, and every position (i, j) along y and x, the blocks
 whose pixels lie inside the band are whole rows of blocks: runs that are contiguous in the input, one after the other. A
-run's block b is added to the pixel b * stride + shift of its row. With a stride the runs are first added up in lanes,
-one per pixel modulo stride, where they are contiguous; the lanes are interleaved when the band is complete.
+run's block b is added to the pixel b * stride + shift of its row. With a short stride the runs are first added up in
+lanes, one per pixel modulo stride, where they are contiguous; the lanes are interleaved when the band is complete. With
+a long one the runs of neighbouring j are transposed, and what then lies side by side is added to neighbouring pixels.
 """
 
 from .blocks import run
-from .elements import integers_in, is_wide, load, plus, store, sums, sums_in, zero
+from .elements import integers_in, is_wide, store, sums, sums_in
 from .jit import jitable
-from .vectors import add_runs, interleave
+from .vectors import add_runs, add_transposed, clear_box, interleave
 
 BAND = 16384  # pixels: 64 KiB of float32 stay in the second-level cache while they are added to
+LONG = 8  # strides from which neighbouring positions along x are added side by side, if there are as many
 LANES = 64  # strides beyond this one leave too few blocks in a row for lanes to pay
 RUNS = 512  # positions along x whose runs are found at once
 LARGEST_SUM = 16  # bytes: complex128
@@ -22,8 +25,10 @@ LARGEST_SUM = 16  # bytes: complex128
 @jitable
 def lane_pitch(g):
     """From one lane to the next, in sums; 0 where runs are added up where they belong."""
-    stride = g.strides[g.axes - 1]
-    return g.band_x // stride + 2 if 1 < stride <= min(LANES, g.band_x) and not g.tiled else 0
+    last = g.axes - 1
+    stride = g.strides[last]
+    side_by_side = g.dilations[last] == 1 and min(stride, g.block[last]) >= LONG
+    return g.band_x // stride + 2 if 1 < stride <= min(LANES, g.band_x) and not (g.tiled or side_by_side) else 0
 
 
 @jitable
@@ -36,7 +41,7 @@ def row_pitch(g):
 @jitable
 def workspace_size(g):
     """Bytes that a tile needs: a band's sums, three numbers for each run, two for each leading axis."""
-    return LARGEST_SUM * g.band_y * row_pitch(g) + 8 * (3 * RUNS + 2 * g.axes)
+    return LARGEST_SUM * g.group * g.band_y * row_pitch(g) + 8 * (3 * RUNS + 2 * g.axes)
 
 
 @jitable
@@ -46,7 +51,8 @@ def col2im(x, g, tile, workspace, out):
     aside = is_wide(out) and lane == 0 and not g.tiled
     leads = integers_in(workspace, 0, (2, g.axes))
     runs = integers_in(workspace, leads.nbytes, (3, RUNS))
-    scratch = sums_in(workspace, leads.nbytes + runs.nbytes, g.band_y * row_pitch(g) if lane > 0 or aside else 0, out)
+    size = g.group * g.band_y * row_pitch(g) if lane > 0 or aside else 0
+    scratch = sums_in(workspace, leads.nbytes + runs.nbytes, size, out)
     add_up(x, g, lane, aside, scratch, runs, leads, tile, out)
 
 
@@ -64,10 +70,11 @@ def add_up(x, g, lane, aside, scratch, runs, leads, tile, out):
     clear = in_place and not covered(g)
     # A row of sums, and from one block's pixel to the next one's.
     pitch, step = width if in_place else row_pitch(g), 1 if lane > 0 else stride
+    plane_pitch = pitch * g.band_y  # whole planes, if there are several
     target, p, k = scratch if lane > 0 else sums(out, scratch), leads[0][:leading], leads[1][:leading]
 
     # Units are shared out without forming units * tile, which could overflow.
-    units = g.planes * g.bands_y * g.bands_x
+    units = (g.planes + g.group - 1) // g.group * g.bands_y * g.bands_x
     share, more = units // g.tiles, units % g.tiles
     first_unit = share * tile + min(tile, more)
     x_known, j_known = -1, -1
@@ -76,14 +83,15 @@ def add_up(x, g, lane, aside, scratch, runs, leads, tile, out):
         x_end = min(x_begin + g.band_x, width)
         y_begin = unit // g.bands_x % g.bands_y * g.band_y
         y_end = min(y_begin + g.band_y, height)
-        plane = unit // (g.bands_x * g.bands_y)
-        whole = (x_end - x_begin) // stride
+        plane = unit // (g.bands_x * g.bands_y) * g.group
+        planes, rows, columns = min(g.group, g.planes - plane), y_end - y_begin, x_end - x_begin
+        whole = columns // stride
         corner = (plane * height + y_begin) * width + x_begin
         scratch[:] = 0
-        for y in range(y_end - y_begin if clear else 0):
-            row = out[corner + y * width :][: x_end - x_begin]
-            for b in range(row.size):
-                store(row, b, zero(out))
+        if clear and columns == width:
+            clear_box(out, corner, (0, 0, 0), (1, 1, 1), planes * rows * width)
+        elif clear:
+            clear_box(out, corner, (0, 0, width), (1, 1, rows), columns)
         for a in range(leading - 1, -1, -1):
             p[a], k[a] = plane % g.image[a], 0
             plane //= g.image[a]
@@ -91,63 +99,82 @@ def add_up(x, g, lane, aside, scratch, runs, leads, tile, out):
             block = hit(g, p, k)
             first = (plane * k_leading + lead) * positions * blocks + block * counts
             if block >= 0 and g.tiled:
-                copy_blocks(x, first, blocks, g, y_begin, y_end, whole, out[corner:])
+                copy_blocks(x, first, blocks, g, y_begin, y_end, whole, planes, out, corner)
             elif block >= 0:
                 for j in range(0, g.block[last], RUNS):
                     if x_begin != x_known or j != j_known:
                         find_runs(g, x_begin, x_end, j, lane, runs)
                         x_known, j_known = x_begin, j
                     at = corner if in_place else 0
-                    add_blocks(x, first, blocks, g, y_begin, y_end, j, runs, step, target, at, pitch)
+                    add_blocks(
+                        x, first, blocks, g, y_begin, y_end, j, runs, step, planes, target, at, pitch, plane_pitch
+                    )
             for a in range(leading - 1, -1, -1):
                 k[a] += 1
                 if k[a] < g.block[a]:
                     break
                 k[a] = 0
-        for y in range(0 if in_place else y_end - y_begin):
-            row, found = out[corner + y * width :][: x_end - x_begin], scratch[y * pitch :]
-            if aside:
-                for b in range(row.size):
-                    store(row, b, found[b])
-            else:
-                interleave(found, lane, stride, whole, row)
-                for r in range(row.size - whole * stride):
-                    store(row, whole * stride + r, found[r * lane + whole])
+        # The rows of whole planes follow each other, in the output and in the scratch.
+        rows *= planes
+        if lane > 0:
+            interleave(scratch, 0, lane, pitch, stride, whole, rows, out, corner, width)
+        for y in range(0 if in_place else rows):
+            row, found = out[corner + y * width :][:columns], scratch[y * pitch :]
+            for b in range(row.size if aside else 0):
+                store(row, b, found[b])
+            for r in range(0 if aside else row.size - whole * stride):
+                store(row, whole * stride + r, found[r * lane + whole])
 
 
 @jitable
-def add_blocks(x, first, blocks, g, y_begin, y_end, j_begin, runs, step, target, at, pitch):
-    """Everything of one position of the leading axes: for every (i, j), runs along y of runs along x.
+def add_blocks(x, first, blocks, g, y_begin, y_end, j_begin, runs, step, planes, target, at, pitch, plane_pitch):
+    """Everything of one position of the leading axes: for every (i, j) and plane, runs along y of runs along x.
 
     The `runs` are those of the positions j from `j_begin` on."""
     last, leading = g.axes - 1, g.axes - 2
     k_x, counts_x, y_pitch = g.block[last], g.counts[last], g.strides[leading] * pitch
+    step_x = g.positions * g.blocks
     j_count = min(RUNS, k_x - j_begin)
     low, high, start = runs[0], runs[1], runs[2]
     for i in range(g.block[leading]):
         y_low, y_high, y_start = run(g, leading, i, y_begin, y_end)
-        for j in range(j_count if y_low < y_high else 0):
-            row = first + (i * k_x + j_begin + j) * blocks
+        j = 0
+        while j < j_count and y_low < y_high:
+            row, count, places = first + (i * k_x + j_begin + j) * blocks, high[j] - low[j], 1
             source, pixel = row + y_low * counts_x + low[j], at + y_start * pitch + start[j]
-            if step == 1:
-                add_runs(x, source, counts_x, y_high - y_low, high[j] - low[j], target, pixel, y_pitch)
-            else:
-                for l in range(y_high - y_low):
-                    for b in range(high[j] - low[j]):
-                        t = pixel + l * y_pitch + b * step
-                        target[t] = plus(target[t], load(x, source + l * counts_x + b))
+            while step > 1 and j + places < j_count and neighbours(runs, j, places):
+                places += 1
+            for _ in range(planes):
+                if step == 1:
+                    add_runs(x, source, counts_x, y_high - y_low, count, target, pixel, y_pitch)
+                for l in range(0 if step == 1 else y_high - y_low):
+                    add_transposed(x, source + l * counts_x, blocks, places, count, target, pixel + l * y_pitch, step)
+                source += step_x
+                pixel += plane_pitch
+            j += places
 
 
 @jitable
-def copy_blocks(x, first, blocks, g, y_begin, y_end, count, out):
-    """The same where blocks tile the image: every pixel is written once. `out` begins at the band."""
+def neighbours(runs, j, distance):
+    """Whether the run of so many positions further has the same blocks, each as many pixels further."""
+    k = j + distance
+    return runs[0, k] == runs[0, j] and runs[1, k] == runs[1, j] and runs[2, k] == runs[2, j] + distance
+
+
+@jitable
+def copy_blocks(x, first, blocks, g, y_begin, y_end, count, planes, out, corner):
+    """The same where blocks tile the image: every pixel is written once. The band begins at `corner`."""
     last, leading = g.axes - 1, g.axes - 2
     for i in range(g.block[leading]):
         y_low, y_high, y_start = run(g, leading, i, y_begin, y_end)
-        for l in range(y_high - y_low):
-            row = x[first + i * g.block[last] * blocks + (y_low + l) * g.counts[last] :]
-            pixel = (y_start + l * g.strides[leading]) * g.image[last]
-            interleave(row, blocks, g.strides[last], count, out[pixel:])
+        source, pixel = first + i * g.block[last] * blocks + y_low * g.counts[last], corner + y_start * g.image[last]
+        for _ in range(planes):
+            interleave(
+                x, source, blocks, g.counts[last], g.strides[last], count, y_high - y_low,
+                out, pixel, g.strides[leading] * g.image[last],
+            )  # fmt: skip
+            source += g.positions * g.blocks
+            pixel += g.image[leading] * g.image[last]
 
 
 @jitable

@@ -10,7 +10,15 @@ Add runs, for Col2Im: rows too short for LLVM, which adds their last 31 elements
 
     out[pixel + l * out_pitch + b] += x[first + l * pitch + b]    for l < rows and b < count.
 
-Interleave, for strides: target[q * stride + r] = lanes[r * pitch + q], a transposition.
+Add transposed, for long strides, where what lies side by side comes from further and further in the input,
+
+    out[pixel + l * stride + k] += x[first + k * pitch + l]    for k < places <= stride and l < count.
+
+Interleave, for strides: rows of transpositions,
+
+    target[to + l * out_pitch + q * stride + r] = lanes[first + l * row_pitch + r * pitch + q]
+
+for l < rows, q < count and r < stride.
 
 Transform rows, for AffineGrid: with a numbers for each place, and every operation rounded,
 
@@ -63,15 +71,28 @@ def add_runs(x, first, pitch, rows, count, out, pixel, out_pitch):
 
 
 @jitable
-def interleave_plainly(lanes, pitch, stride, count, target):
-    for r in range(stride):
-        a = lanes[r * pitch :][:count]
-        for q in range(count):
-            store(target, q * stride + r, load(a, q))
+def add_transposed_plainly(x, first, pitch, places, count, out, pixel, stride):
+    for k in range(places):
+        for l in range(count):
+            t = pixel + l * stride + k
+            out[t] = plus(out[t], load(x, first + k * pitch + l))
 
 
-def interleave(lanes, pitch, stride, count, target):
-    interleave_plainly(lanes, pitch, stride, count, target)
+def add_transposed(x, first, pitch, places, count, out, pixel, stride):
+    add_transposed_plainly(x, first, pitch, places, count, out, pixel, stride)
+
+
+@jitable
+def interleave_plainly(lanes, first, pitch, row_pitch, stride, count, rows, target, to, out_pitch):
+    for l in range(rows):
+        for r in range(stride):
+            a, row = lanes[first + l * row_pitch + r * pitch :][:count], target[to + l * out_pitch + r :]
+            for q in range(count):
+                store(row, q * stride, load(a, q))
+
+
+def interleave(lanes, first, pitch, row_pitch, stride, count, rows, target, to, out_pitch):
+    interleave_plainly(lanes, first, pitch, row_pitch, stride, count, rows, target, to, out_pitch)
 
 
 @jitable

@@ -199,17 +199,25 @@ def transpose_elements(typing, source, i, pitch, target, j, stride, size):
 
 
 @intrinsic
-def zip_elements(typing, source, i, pitch, target, j):
-    """target[j + 2 * q + r] = source[i + r * pitch + q] for q < 8, r < 2"""
+def zip_elements(typing, source, i, pitch, target, j, count, size):
+    """target[j + q * count + r] = source[i + r * pitch + q] for q < size, r < count (both literals)"""
 
     def codegen(context, builder, signature, values):
         data, into = (address(context, builder, signature, values, k) for k in (0, 3))
-        rows = [load_vector(builder, data, at, 8) for at in (values[1], builder.add(values[1], values[2]))]
-        zipped = shuffle(builder, *rows, [k // 2 + k % 2 * 8 for k in range(16)])
+        rows, lanes = count.literal_value, size.literal_value
+        zipped = load_vector(builder, data, values[1], lanes)
+        for r in range(1, rows):
+            row = load_vector(builder, data, builder.add(values[1], builder.mul(WORD(r), values[2])), lanes)
+            # Of one length, as both sides of a shuffle are: what comes after the row is not used.
+            row = shuffle(builder, row, row, [*range(lanes), *[0] * (lanes * (r - 1))])
+            order = [q * r + k if k < r else lanes * r + q for q in range(lanes) for k in range(r + 1)]
+            zipped = shuffle(builder, zipped, row, order)
         store_vector(builder, into, values[4], narrow(builder, zipped, target))
         return context.get_dummy_value()
 
-    return types.void(source, i, pitch, target, j), codegen
+    if isinstance(count, types.IntegerLiteral) and isinstance(size, types.IntegerLiteral):
+        return types.void(source, i, pitch, target, j, count, size), codegen
+    return None
 
 
 @intrinsic
@@ -364,28 +372,96 @@ def _(x, first, pitch, rows, count, out, pixel, out_pitch):
     return add_runs
 
 
+@intrinsic
+def add_square(typing, source, i, pitch, target, j, stride, skipped, size):
+    """target[j + q * stride + r] += source[i + r * pitch + q] for skipped <= q < size and r < size (a literal)"""
+
+    def codegen(context, builder, signature, values):
+        data, into = (address(context, builder, signature, values, k) for k in (0, 3))
+        count = size.literal_value
+        places = [builder.add(values[1], builder.mul(WORD(r), values[2])) for r in range(count)]
+        rows = [widen(builder, load_vector(builder, data, place, count), source) for place in places]
+        add = builder.fadd if isinstance(target.dtype, types.Float) else builder.add
+        for q, column in enumerate(transpose(builder, rows)):
+            at = builder.add(values[4], builder.mul(WORD(q), values[5]))
+            with builder.if_then(builder.icmp_signed("<=", values[6], WORD(q))):
+                store_vector(builder, into, at, add(load_vector(builder, into, at, count), column))
+        return context.get_dummy_value()
+
+    if isinstance(size, types.IntegerLiteral):
+        return types.void(source, i, pitch, target, j, stride, skipped, size), codegen
+    return None
+
+
+@overload(vectors.add_transposed, jit_options=FLAGS | INNER)
+def _(x, first, pitch, places, count, out, pixel, stride):
+    if BOUNDSCHECK or isinstance(out.dtype, types.Boolean | types.Complex) or needs_library(x):
+        return vectors.add_transposed_plainly
+    size = square(out)
+
+    def add_transposed(x, first, pitch, places, count, out, pixel, stride):
+        whole = places // size * size if count >= size and stride >= size else 0
+        for k in range(0, whole, size):
+            at, to = first + k * pitch, pixel + k
+            for l in range(0, count, size):
+                skipped = max(0, l + size - count)  # the last columns overlap those before
+                add_square(x, at + l - skipped, pitch, out, to + (l - skipped) * stride, stride, skipped, size)
+        rest = places - whole
+        vectors.add_transposed_plainly(x, first + whole * pitch, pitch, rest, count, out, pixel + whole, stride)
+
+    return add_transposed
+
+
+def square(array):
+    """The size of squares of such elements that are transposed at once."""
+    return min(8, whole_vector(array))
+
+
 @overload(vectors.interleave, jit_options=FLAGS | INNER)
-def _(lanes, pitch, stride, count, target):
+def _(lanes, first, pitch, row_pitch, stride, count, rows, target, to, out_pitch):
     if (
         BOUNDSCHECK
         or isinstance(target.dtype, types.Complex)
         or (lanes.dtype != target.dtype and needs_library(target))
     ):
         return vectors.interleave_plainly
+    large = square(lanes)
 
-    def interleave(lanes, pitch, stride, count, target):
-        # The last vectors overlap those before. Steps are constants: ranges divide by them.
-        if stride == 2 and count >= 8:
-            for begin in range(0, count, 8):
-                q = min(begin, count - 8)
-                zip_elements(lanes, q, pitch, target, q * 2)
-        elif stride % 4 == 0 and count >= 4:
-            for begin in range(0, count, 4):
-                q = min(begin, count - 4)
-                for r in range(0, stride, 4):
-                    transpose_elements(lanes, r * pitch + q, pitch, target, q * stride + r, stride, 4)
-        else:
-            vectors.interleave_plainly(lanes, pitch, stride, count, target)
+    # The last vectors overlap those before. Steps are constants: ranges divide by them.
+    def transposed_in(size):
+        @register_jitable(**FLAGS | INNER)
+        def transpose_row(lanes, first, pitch, stride, count, target, to):
+            for begin in range(0, count, size):
+                q = min(begin, count - size)
+                for lane in range(0, stride, size):
+                    r = min(lane, stride - size)
+                    transpose_elements(lanes, first + r * pitch + q, pitch, target, to + q * stride + r, stride, size)
+
+        return transpose_row
+
+    in_large_squares, in_small_squares = transposed_in(large), transposed_in(4)
+
+    def interleave(lanes, first, pitch, row_pitch, stride, count, rows, target, to, out_pitch):
+        for l in range(rows):
+            at, row = first + l * row_pitch, to + l * out_pitch
+            if stride == 2 and count >= 8:
+                for begin in range(0, count, 8):
+                    q = min(begin, count - 8)
+                    zip_elements(lanes, at + q, pitch, target, row + q * 2, 2, 8)
+            elif stride == 2 and count >= 4:
+                for begin in range(0, count, 4):
+                    q = min(begin, count - 4)
+                    zip_elements(lanes, at + q, pitch, target, row + q * 2, 2, 4)
+            elif stride == 3 and count >= 8:
+                for begin in range(0, count, 8):
+                    q = min(begin, count - 8)
+                    zip_elements(lanes, at + q, pitch, target, row + q * 3, 3, 8)
+            elif stride >= large and count >= large:
+                in_large_squares(lanes, at, pitch, stride, count, target, row)
+            elif stride >= 4 and count >= 4:
+                in_small_squares(lanes, at, pitch, stride, count, target, row)
+            else:
+                vectors.interleave_plainly(lanes, at, pitch, 0, stride, count, 1, target, row, 0)
 
     return interleave
 

@@ -87,7 +87,10 @@ def plan_blocks(parameters, shapes, batch, g):
     share = max(1, g.planes * g.bands_x * height // max(g.tiles, 1))
     g.band_y = min(height, max(1, BAND // row_pitch(g)), share)
     g.bands_y = (height + g.band_y - 1) // g.band_y
-    g.tiles = min(g.tiles, g.planes * g.bands_y * g.bands_x)
+    # Several planes where they are small, unless their neighbours belong to other positions of the leading axes.
+    group = min(BAND // (height * row_pitch(g)), g.planes // max(g.tiles, 1)) if g.axes == 2 else 1
+    g.group = max(1, group) if g.bands_x * g.bands_y == 1 else 1
+    g.tiles = min(g.tiles, (g.planes + g.group - 1) // g.group * g.bands_y * g.bands_x)
     g.workspace = workspace_size(g)
     return 0
 
@@ -127,7 +130,9 @@ COL2IM = Operator(
     types={"T": dtypes.ALL, "I": ("int64",)},
     attributes=ATTRIBUTES,
     parameters=words(**PARAMETERS),
-    geometry=geometry(planes=None, band_y=None, bands_y=None, band_x=None, bands_x=None, tiled=None, **GEOMETRY),
+    geometry=geometry(
+        planes=None, group=None, band_y=None, bands_y=None, band_x=None, bands_x=None, tiled=None, **GEOMETRY
+    ),
     resolve=resolve,
     lengths=lengths,
     plan=plan,

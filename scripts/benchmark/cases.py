@@ -48,13 +48,16 @@ def times(sizes):
     return "x".join(map(str, sizes))
 
 
-def col2im(n, c, image, block, stride=1, pad=0, dtype="float32", **timed):
-    strides, pads = [stride] * len(image), [pad] * 2 * len(image)
-    blocks = block_counts(image, block, None, pads, strides)
-    name = f"N{n} C{c} {times(image)}, block {times(block)}"
-    name += f", stride {stride}" * (stride > 1) + f", pad {pad}" * (pad > 0)
+def col2im(n, c, image, block, stride=1, pad=0, dilation=1, dtype="float32", **timed):
+    """`stride` is for the last axis only where the image has one row."""
+    axes = len(image)
+    strides, pads, dilations = [1 if size == 1 else stride for size in image], [pad] * 2 * axes, [dilation] * axes
+    blocks = block_counts(image, block, dilations, pads, strides)
+    name = f"N{n} C{c} {times(image)}, block {times(block)}" + f", stride {stride}" * (stride > 1)
+    name += f", pad {pad}" * (pad > 0) + f", dilation {dilation}" * (dilation > 1)
     shapes = ((n, c * int(np.prod(block)), int(np.prod(blocks))), image, block)
-    return Timed(name, "", "Col2Im", shapes, {"strides": strides, "pads": pads}, dtype=dtype, **timed)
+    attributes = {"strides": strides, "pads": pads, "dilations": dilations}
+    return Timed(name, "", "Col2Im", shapes, attributes, dtype=dtype, **timed)
 
 
 def im2col(n, c, image, kernel, stride=1, pad=0, dilation=1, dtype="float32", **timed):
@@ -169,6 +172,24 @@ def one_thread():
     yield from (case for case in baseline(threads=1) if np.prod(case.shapes[0]) < 4e6)
 
 
+def networks():
+    """What exported networks fold: on one thread, which is what servers give a session."""
+    for c, side in ((160, 4), (128, 8), (96, 16), (64, 32), (128, 64)):  # MobileViTv2
+        yield col2im(1, c, (side, side), (2, 2), stride=2, threads=1)
+    for frame, hop, count in ((1280, 320, 200), (1024, 256, 300), (512, 128, 400)):  # an inverse STFT
+        yield col2im(1, 1, (1, frame + hop * (count - 1)), (1, frame), stride=hop, threads=1)
+    yield col2im(2, 3, (240, 320), (32, 32), stride=16, threads=1)  # patches that overlap
+    yield col2im(1, 3, (240, 320), (8, 8), stride=4, threads=1)
+    yield col2im(1, 3, (224, 224), (16, 16), stride=16, threads=1)  # and such that don't: a masked autoencoder
+    yield col2im(1, 96, (56, 56), (7, 7), stride=7, threads=1)  # windows of attention
+    yield col2im(1, 192, (28, 28), (3, 3), stride=2, pad=1, threads=1)  # VOLO's outlook attention
+    yield col2im(1, 64, (56, 56), (3, 3), pad=1, threads=1)
+    yield col2im(1, 256, (14, 14), (3, 3), pad=1, threads=1)
+    yield col2im(1, 64, (256, 256), (3, 3), pad=1, threads=1)
+    yield col2im(3, 48, (77, 77), (3, 3), stride=3, dilation=3, threads=1)
+    yield col2im(64, 16, (17, 17), (2, 2), threads=1)
+
+
 def scaling():
     """About 2**18 to 2**26 elements in the largest tensor."""
     for power in range(18, 27, 2):
@@ -190,5 +211,6 @@ GROUPS = {
     "channels": channels,
     "batch": batch,
     "one-thread": one_thread,
+    "networks": networks,
     "scaling": scaling,
 }
