@@ -427,41 +427,50 @@ def _(lanes, first, pitch, row_pitch, stride, count, rows, target, to, out_pitch
         return vectors.interleave_plainly
     large = square(lanes)
 
-    # The last vectors overlap those before. Steps are constants: ranges divide by them.
-    def transposed_in(size):
+    def zipped(stride, size):
         @register_jitable(**FLAGS | INNER)
-        def transpose_row(lanes, first, pitch, stride, count, target, to):
-            for begin in range(0, count, size):
-                q = min(begin, count - size)
-                for lane in range(0, stride, size):
-                    r = min(lane, stride - size)
-                    transpose_elements(lanes, first + r * pitch + q, pitch, target, to + q * stride + r, stride, size)
+        def zip_rows(lanes, first, pitch, row_pitch, count, rows, target, to, out_pitch):
+            for l in range(rows):
+                at, row = first + l * row_pitch, to + l * out_pitch
+                for begin in range(0, count - size, size):
+                    zip_elements(lanes, at + begin, pitch, target, row + begin * stride, stride, size)
+                last = count - size
+                zip_elements(lanes, at + last, pitch, target, row + last * stride, stride, size)
 
-        return transpose_row
+        return zip_rows
 
-    in_large_squares, in_small_squares = transposed_in(large), transposed_in(4)
+    def transposed(size):
+        @register_jitable(**FLAGS | INNER)
+        def transpose_rows(lanes, first, pitch, row_pitch, stride, count, rows, target, to, out_pitch):
+            for l in range(rows):
+                for begin in range(0, count, size):
+                    q = min(begin, count - size)
+                    at, column = first + l * row_pitch + q, to + l * out_pitch + q * stride
+                    for lane in range(0, stride, size):
+                        r = min(lane, stride - size)
+                        transpose_elements(lanes, at + r * pitch, pitch, target, column + r, stride, size)
+
+        return transpose_rows
+
+    # The last vectors overlap those before. Steps are constants: ranges divide by them.
+    zipped_2_8, zipped_2_4, zipped_2_2, zipped_3_8 = zipped(2, 8), zipped(2, 4), zipped(2, 2), zipped(3, 8)
+    in_large_squares, in_small_squares = transposed(large), transposed(4)
 
     def interleave(lanes, first, pitch, row_pitch, stride, count, rows, target, to, out_pitch):
-        for l in range(rows):
-            at, row = first + l * row_pitch, to + l * out_pitch
-            if stride == 2 and count >= 8:
-                for begin in range(0, count, 8):
-                    q = min(begin, count - 8)
-                    zip_elements(lanes, at + q, pitch, target, row + q * 2, 2, 8)
-            elif stride == 2 and count >= 4:
-                for begin in range(0, count, 4):
-                    q = min(begin, count - 4)
-                    zip_elements(lanes, at + q, pitch, target, row + q * 2, 2, 4)
-            elif stride == 3 and count >= 8:
-                for begin in range(0, count, 8):
-                    q = min(begin, count - 8)
-                    zip_elements(lanes, at + q, pitch, target, row + q * 3, 3, 8)
-            elif stride >= large and count >= large:
-                in_large_squares(lanes, at, pitch, stride, count, target, row)
-            elif stride >= 4 and count >= 4:
-                in_small_squares(lanes, at, pitch, stride, count, target, row)
-            else:
-                vectors.interleave_plainly(lanes, at, pitch, 0, stride, count, 1, target, row, 0)
+        if stride == 2 and count >= 8:
+            zipped_2_8(lanes, first, pitch, row_pitch, count, rows, target, to, out_pitch)
+        elif stride == 2 and count >= 4:
+            zipped_2_4(lanes, first, pitch, row_pitch, count, rows, target, to, out_pitch)
+        elif stride == 2 and count >= 2:
+            zipped_2_2(lanes, first, pitch, row_pitch, count, rows, target, to, out_pitch)
+        elif stride == 3 and count >= 8:
+            zipped_3_8(lanes, first, pitch, row_pitch, count, rows, target, to, out_pitch)
+        elif stride >= large and count >= large:
+            in_large_squares(lanes, first, pitch, row_pitch, stride, count, rows, target, to, out_pitch)
+        elif stride >= 4 and count >= 4:
+            in_small_squares(lanes, first, pitch, row_pitch, stride, count, rows, target, to, out_pitch)
+        else:
+            vectors.interleave_plainly(lanes, first, pitch, row_pitch, stride, count, rows, target, to, out_pitch)
 
     return interleave
 
