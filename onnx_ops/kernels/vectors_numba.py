@@ -129,11 +129,16 @@ def pairs(typing, source, base, b, offset):
         for lane in range(vector.lanes):
             start = builder.load(builder.gep(bases, [builder.add(values[2], WORD(lane))]))
             found.append(load_vector(builder, data, builder.add(start, values[3]), 2))
-        joined = concatenate(builder, found)
-        halves = [
-            widen(builder, shuffle(builder, joined, joined, range(k, 2 * vector.lanes, 2)), source) for k in (0, 1)
-        ]
-        return context.make_tuple(builder, signature.return_type, halves)
+        # 16 bytes each, the even ones in one vector and the odd ones in another: no element then leaves its 16 bytes.
+        count = max(1, 8 // alignment(data.type.pointee))
+        parts = [concatenate(builder, found[k : k + count]) for k in range(0, vector.lanes, count)]
+        even, odd = (concatenate(builder, parts[k::2]) for k in (0, 1))
+        order = [lane // count % 2 * vector.lanes + lane // count // 2 * 2 * count + lane % count * 2
+                 for lane in range(vector.lanes)]  # fmt: skip
+        firsts, seconds = (shuffle(builder, even, odd, [at + k for at in order]) for k in (0, 1))
+        return context.make_tuple(
+            builder, signature.return_type, [widen(builder, v, source) for v in (firsts, seconds)]
+        )
 
     return types.UniTuple(vector, 2)(source, base, b, offset), codegen
 

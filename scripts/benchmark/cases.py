@@ -8,14 +8,21 @@ from cases import Case, block_counts, drawn
 from onnx_ops import dtypes
 
 DRAWN = 1_000_003  # elements, drawn once and repeated; a prime, so that no two rows or planes are the same
+SMOOTH = {  # what images are warped by: where the pixel at (x, y) in [-1, 1] comes from
+    "rotated": lambda x, y: (0.94 * x - 0.34 * y, 0.34 * x + 0.94 * y),
+    "barrel distortion": lambda x, y: (x * (0.85 + 0.2 * (x * x + y * y)), y * (0.85 + 0.2 * (x * x + y * y))),
+    "flow": lambda x, y: (x + 0.02 * np.sin(7 * y), y + 0.02 * np.sin(9 * x)),
+    "enlarged": lambda x, y: (x / 1.02, y / 1.02),
+    "nearly the identity": lambda x, y: (x + 1e-4, y + 1e-4),
+}
 
 
 @dataclass(frozen=True)
 class Timed(Case):
-    """One line of a table. `spread` is only for uniform grids."""
+    """One line of a table. `points` of a grid: see `grid`."""
 
     dtype: str = "float32"
-    uniform: bool = False  # the grid's points: uniform in the image, else the image itself, 2% smaller and jittered
+    points: str = "jittered"
     threads: int | None = None  # None: as many as asked for
     peers: bool = True
     series: str = ""  # cases of one series take turns
@@ -27,7 +34,7 @@ class Timed(Case):
                 made.append(np.array(shape))
             elif i.name == "Grid":
                 kind = grid_dtype or (dtype if dtype in dtypes.FLOATS else "float32")
-                made.append(grid(rng, shape, self.uniform).astype(dtypes.TABLE[kind].numpy))
+                made.append(grid(rng, shape, self.points).astype(dtypes.TABLE[kind].numpy))
             elif self.op_type == "AffineGrid" and i.name != "theta":
                 made.append(np.linspace(-1, 1, *shape).astype(dtypes.TABLE[dtype].numpy))
             else:
@@ -35,11 +42,15 @@ class Timed(Case):
         return made
 
 
-def grid(rng, shape, uniform):
-    if uniform:
+def grid(rng, shape, points):
+    """Points that are "uniform" in the image, the image itself 2 % smaller and "jittered", or one of SMOOTH."""
+    if points == "uniform":
         return rng.random(shape, np.float32) * 2 - 1
     axes = [np.linspace(-1, 1, size, dtype=np.float32) for size in shape[1:-1]]
     identity = np.stack(np.meshgrid(*axes, indexing="ij")[::-1], -1)
+    if points in SMOOTH:
+        warped = np.stack(SMOOTH[points](identity[..., 0], identity[..., 1]), -1)
+        return np.broadcast_to(warped.astype(np.float32), shape)
     jitter = np.resize(rng.normal(0, 0.02, DRAWN).astype(np.float32), shape)
     return identity * np.float32(1.02) + jitter
 
@@ -73,7 +84,8 @@ def grid_sample(
     n, c, image, out=None, *, mode="bilinear", padding_mode="zeros", align_corners=0, dtype="float32", **timed
 ):
     attributes = {"mode": mode, "padding_mode": padding_mode, "align_corners": align_corners}
-    shown = times(image) + (f" -> {times(out)}" if out else "") + (", uniform" if timed.get("uniform") else "")
+    shown = times(image) + (f" -> {times(out)}" if out else "")
+    shown += f", {timed['points']}" if "points" in timed else ""
     domain = "com.microsoft" if len(image) == 2 and dtype in dtypes.FLOATS else ""
     out = out or image
     name = f"N{n} C{c} {shown}, {mode} {padding_mode}{' align' * align_corners}"
@@ -100,8 +112,8 @@ def baseline(**timed):
         grid_sample(1, 64, (128, 128), padding_mode="border", **align),
         grid_sample(1, 64, (128, 128), mode="bicubic", padding_mode="border", **align),
         grid_sample(1, 64, (128, 128), mode="nearest", **timed),
-        grid_sample(4096, 1, (46, 62), (9, 9), uniform=True, **align),
-        grid_sample(8, 32, (100, 100), (900, 4), uniform=True, **timed),
+        grid_sample(4096, 1, (46, 62), (9, 9), points="uniform", **align),
+        grid_sample(8, 32, (100, 100), (900, 4), points="uniform", **timed),
         grid_sample(1, 3, (1080, 1920), **timed),
         grid_sample(1, 3, (1080, 1920), mode="nearest", **timed),
         grid_sample(1, 3, (1080, 1920), mode="bicubic", padding_mode="reflection", **timed),
@@ -190,6 +202,16 @@ def networks():
     yield col2im(64, 16, (17, 17), (2, 2), threads=1)
 
 
+def smooth():
+    yield grid_sample(8, 3, (224, 224), points="rotated")
+    for mode, padding_mode in (("bilinear", "zeros"), ("nearest", "zeros"), ("bicubic", "border")):
+        yield grid_sample(1, 3, (1080, 1920), mode=mode, padding_mode=padding_mode, points="barrel distortion")
+    yield grid_sample(4, 3, (384, 512), points="flow")
+    yield grid_sample(1, 1, (1080, 1920), padding_mode="reflection", points="rotated")
+    yield grid_sample(1, 1, (2160, 3840), padding_mode="border", points="nearly the identity")
+    yield grid_sample(1, 1, (720, 1280), mode="nearest", padding_mode="border", points="enlarged")
+
+
 def scaling():
     """About 2**18 to 2**26 elements in the largest tensor."""
     for power in range(18, 27, 2):
@@ -212,5 +234,6 @@ GROUPS = {
     "batch": batch,
     "one-thread": one_thread,
     "networks": networks,
+    "smooth": smooth,
     "scaling": scaling,
 }
