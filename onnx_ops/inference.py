@@ -27,6 +27,6 @@ def inferred(model):
             slim.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
     register_schemas()
     try:
-        return onnx.shape_inference.infer_shapes(slim, data_prop=True)
+        return onnx.shape_inference.infer_shapes(slim)
     except Exception:  # what is wrong with the model is for its session to tell
         return slim

@@ -75,7 +75,10 @@ def quiet(**settings):
 
 
 def run(session, inputs, shape=None):
-    """The one output. `shape` is needed where it is bfloat16, which ONNX Runtime's Python can't allocate or show."""
+    """The one output. `shape` is needed where it is bfloat16, which ONNX Runtime's Python can't allocate or show.
+
+    Of a call that will be refused it is None.
+    """
     names = [i.name for i in session.get_inputs()]
     if all(v.dtype.name != "bfloat16" for v in inputs):
         (y,) = session.run(None, dict(zip(names, inputs, strict=True)))
@@ -87,7 +90,7 @@ def run(session, inputs, shape=None):
         binding.bind_ortvalue_input(name, kept[-1])
     (output,) = session.get_outputs()
     element_type = {"tensor(bfloat16)": "bfloat16", "tensor(float)": "float32"}.get(output.type, inputs[0].dtype.name)
-    y = np.empty(shape, dtypes.TABLE[element_type].numpy)
+    y = np.empty([0] * len(output.shape) if shape is None else shape, dtypes.TABLE[element_type].numpy)
     target = ort_value(y)
     binding.bind_ortvalue_output(output.name, target)
     session.run_with_iobinding(binding)

@@ -378,7 +378,7 @@ def runners(call):
                 made[backend] = onnx_ops.InferenceSession(
                     proto.SerializeToString(), quiet(intra_op_num_threads=2), backend=backend
                 )
-            return run_session(made[backend], inputs, shape or (0,))
+            return run_session(made[backend], inputs, shape)
 
         return run
 

@@ -8,15 +8,17 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from cases import CASES
-from numba import types
+from numba import njit, types
 from numba.core import config
 from numba.core.ccallback import CFunc
 
 import onnx_ops
 from onnx_ops import dtypes
 from onnx_ops.kernels import cache, entry
+from onnx_ops.kernels.memory import array_at
 from onnx_ops.operator import Record
 from onnx_ops.operators import OPERATORS
 from onnx_ops.runtime import warmup
@@ -334,3 +336,33 @@ def test_slow_compilation_is_told(monkeypatch, caplog):
     make()
     entry.expected.reset(token)
     assert len(caplog.records) == 1
+
+
+def a_users_function():
+    def add_up(a, times):
+        for _ in range(times):
+            for i in range(a.size):
+                a[i] = a[i] * 3 + i
+
+    return njit(add_up)
+
+
+within_a_callback, alone = a_users_function(), a_users_function()
+
+
+def test_functions_that_python_calls_are_optimized():
+    """Even when it is a kernel that has them compiled first."""
+
+    def kernel(place, times):
+        within_a_callback(array_at(place, 1000, np.float64), times)
+
+    signature = ((types.voidptr, types.intp), types.void)
+    array = np.zeros(1000)
+    entry.Callback(kernel, signature, cache.NotKept(OSError("a test"))).ctypes(array.ctypes.data, 1)
+    np.testing.assert_array_equal(array, np.arange(1000.0))
+    taken = {within_a_callback: [], alone: []}
+    for function in [within_a_callback, alone] * 6:
+        start = time.perf_counter()
+        function(array, 3000)
+        taken[function].append(time.perf_counter() - start)
+    assert min(taken[within_a_callback]) < 2.5 * min(taken[alone])

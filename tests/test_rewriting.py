@@ -210,6 +210,19 @@ def sampled_in_a_branch(proto):
     return helper.make_node("If", ["c"], ["sampled"], then_branch=branch, else_branch=branch)
 
 
+def sampled_in_a_loop(proto):
+    """Where it has another name."""
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["go_on"], ["going_on"]), helper.make_node("Identity", ["carried"], ["passed"]),
+         helper.make_node("GridSample", ["image", "carried"], ["y"], mode="nearest")],
+        "body", [helper.make_tensor_value_info("k", 7, []), helper.make_tensor_value_info("go_on", 9, []),
+                 onnx.ValueInfoProto(name="carried")],
+        [onnx.ValueInfoProto(name=name) for name in ("going_on", "passed", "y")],
+    )  # fmt: skip
+    proto.graph.initializer.append(numpy_helper.from_array(np.array(1), "trips"))
+    return helper.make_node("Loop", ["trips", "", "grid"], ["last", "sampled"], body=body)
+
+
 def sampled_in_a_function(proto):
     imports = [helper.make_opsetid("", 20)]
     proto.functions.append(helper.make_function("local", "Sample", ["image", "grid"], ["y"], [SAMPLE], imports))
@@ -217,7 +230,7 @@ def sampled_in_a_function(proto):
     return helper.make_node("Sample", ["image", "grid"], ["sampled"], domain="local")
 
 
-@pytest.mark.parametrize("sampled", [sampled_in_a_branch, sampled_in_a_function])
+@pytest.mark.parametrize("sampled", [sampled_in_a_branch, sampled_in_a_loop, sampled_in_a_function])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_nearest_sampling_out_of_sight(sampled, dtype):
     """Where rounding would count for it the grid stays."""

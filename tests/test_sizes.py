@@ -70,7 +70,22 @@ def test_sizes_that_are_the_same(one, other):
 
 
 @pytest.mark.parametrize(
-    "text", ["h w", "floor(h/2)", "h/2", "h.x", "", "unk__3 > 2", "[h]", "1.5", "h**2", "h if w else n"]
+    "text",
+    [
+        "h w",
+        "floor(h/2)",
+        "h/2",
+        "h.x",
+        "",
+        "unk__3 > 2",
+        "[h]",
+        "1.5",
+        "h**2",
+        "h if w else n",
+        "4//h",
+        "1//0",
+        "-" * 50000 + "h",
+    ],
 )
 def test_names_that_are_no_formulas(text):
     assert parse(text) == unknown(text)

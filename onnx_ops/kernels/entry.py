@@ -114,16 +114,20 @@ def optimized_once(compile_function):
     """What `compile_function` compiles, optimized by LLVM together with all that it calls.
 
     Numba also optimizes each of these by itself before, with its own callees, so the innermost ones as often as there
-    are levels around them. Nobody but callbacks runs them here. They become local to the code that calls them: of
-    functions of one name in several pieces of code, the first would run for all.
+    are levels around them. It still does where Python calls them, too, as it does users' own compiled functions. All
+    become local to the code that calls them: of functions of one name in several pieces of code, the first would run
+    for all.
     """
     optimize, outermost = CPUCodeLibrary._optimize_final_module, []
 
     def optimize_outermost(library):
+        functions = [f for f in library._final_module.functions if not f.is_declaration]
         if library in outermost:
-            for function in library._final_module.functions:
-                if not function.is_declaration and not function.name.startswith("cfunc."):
+            for function in functions:
+                if not function.name.startswith("cfunc."):
                     function.linkage = "internal"
+            optimize(library)
+        elif any(f.name.startswith("_ZN7cpython") for f in functions):
             optimize(library)
 
     CPUCodeLibrary._optimize_final_module = optimize_outermost

@@ -135,7 +135,7 @@ def clear_box_plainly(out, to, steps, sizes, count):
             for r in range(sizes[2]):
                 target = to + p * steps[0] + q * steps[1] + r * steps[2]
                 for b in range(count):
-                    out[target + b] = zero(out)
+                    store(out, target + b, zero(out))
 
 
 def clear_box(out, to, steps, sizes, count):

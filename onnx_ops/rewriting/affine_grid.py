@@ -12,7 +12,7 @@ from collections import Counter
 
 import numpy as np
 
-from ..nodes import model_nodes
+from ..nodes import model_nodes, subgraphs
 from .finding import NearMiss
 from .graph import AI_ONNX
 from .integers import numbers, shape
@@ -129,7 +129,7 @@ def may_lead_to_nearest(graph, name):
             if node.op_type == "GridSample" and position == 1:
                 if is_nearest(node):
                     return True
-            elif node.domain not in AI_ONNX:
+            elif node.domain not in AI_ONNX or any(subgraphs(node)):
                 return True
             else:
                 names += [made for made in node.output if made not in followed]

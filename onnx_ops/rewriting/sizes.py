@@ -92,7 +92,7 @@ def unknown(name, least=1):
 
 def parse(text):
     """The size that a model's name for a dimension states: PyTorch writes formulas, such as "((h + 1)//2)*c"."""
-    with suppress(SyntaxError, ValueError, KeyError, RecursionError):
+    with suppress(SyntaxError, ValueError, KeyError, TypeError, ArithmeticError, RecursionError, MemoryError):
         return _evaluated(ast.parse(text.strip(), mode="eval").body)
     return unknown(text)
 

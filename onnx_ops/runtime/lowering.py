@@ -93,7 +93,8 @@ def _types(owner, outer):
     hiding = dict.fromkeys((name for node in owner.node for name in node.output), TensorProto.UNDEFINED)
     values, tensors = list(owner.value_info), []
     if not isinstance(owner, FunctionProto):  # whose inputs and outputs have no types
-        values, tensors = [*owner.input, *owner.output, *values], owner.initializer
+        values = [*owner.input, *owner.output, *values]
+        tensors = [*owner.initializer, *(tensor.values for tensor in owner.sparse_initializer)]
     declared_types = {value.name: value.type.tensor_type.elem_type for value in values}
     return {**outer, **hiding, **declared_types, **{tensor.name: tensor.data_type for tensor in tensors}}
 
