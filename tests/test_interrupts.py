@@ -92,6 +92,7 @@ def test_ctrl_c_while_a_kernel_compiles(work, tmp_path):
     assert "ignored" not in err
 
 
+@pytest.mark.long
 def test_ctrl_c_during_a_warmup_of_several_processes(tmp_path):
     """They end with it, say nothing, and leave no halves of files."""
     script = """
