@@ -16,6 +16,12 @@ def run(g, a, k, begin, end):
 
 
 @jitable
+def pieces(whole, size):
+    """How many pieces of this size a whole has, the last one of which may be smaller."""
+    return (whole + size - 1) // size
+
+
+@jitable
 def quotient(a, b):
     """a // b, which takes some CPUs as long as adding up a row."""
     return a if b == 1 else a // b

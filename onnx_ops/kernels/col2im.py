@@ -10,7 +10,7 @@ lanes, one per pixel modulo stride, where they are contiguous; the lanes are int
 a long one the runs of neighbouring j are transposed, and what then lies side by side is added to neighbouring pixels.
 """
 
-from .blocks import run
+from .blocks import pieces, run
 from .elements import integers_in, is_wide, store, sums, sums_in
 from .jit import jitable
 from .vectors import add_runs, add_transposed, clear_box, interleave
@@ -45,6 +45,11 @@ def workspace_size(g):
 
 
 @jitable
+def unit_count(g):
+    return pieces(g.planes, g.group) * g.bands_y * g.bands_x
+
+
+@jitable
 def col2im(x, g, tile, workspace, out):
     lane = lane_pitch(g)
     # Sums that the output can't hold are made elsewhere, like lanes, and written when the band is complete.
@@ -70,11 +75,10 @@ def add_up(x, g, lane, aside, scratch, runs, leads, tile, out):
     clear = in_place and not covered(g)
     # A row of sums, and from one block's pixel to the next one's.
     pitch, step = width if in_place else row_pitch(g), 1 if lane > 0 else stride
-    plane_pitch = pitch * g.band_y  # whole planes, if there are several
     target, p, k = scratch if lane > 0 else sums(out, scratch), leads[0][:leading], leads[1][:leading]
 
     # Units are shared out without forming units * tile, which could overflow.
-    units = (g.planes + g.group - 1) // g.group * g.bands_y * g.bands_x
+    units = unit_count(g)
     share, more = units // g.tiles, units % g.tiles
     first_unit = share * tile + min(tile, more)
     x_known, j_known = -1, -1
@@ -106,9 +110,7 @@ def add_up(x, g, lane, aside, scratch, runs, leads, tile, out):
                         find_runs(g, x_begin, x_end, j, lane, runs)
                         x_known, j_known = x_begin, j
                     at = corner if in_place else 0
-                    add_blocks(
-                        x, first, blocks, g, y_begin, y_end, j, runs, step, planes, target, at, pitch, plane_pitch
-                    )
+                    add_blocks(x, first, blocks, g, y_begin, y_end, j, runs, step, planes, target, at, pitch)
             for a in range(leading - 1, -1, -1):
                 k[a] += 1
                 if k[a] < g.block[a]:
@@ -120,20 +122,23 @@ def add_up(x, g, lane, aside, scratch, runs, leads, tile, out):
             interleave(scratch, 0, lane, pitch, stride, whole, rows, out, corner, width)
         for y in range(0 if in_place else rows):
             row, found = out[corner + y * width :][:columns], scratch[y * pitch :]
-            for b in range(row.size if aside else 0):
-                store(row, b, found[b])
-            for r in range(0 if aside else row.size - whole * stride):
-                store(row, whole * stride + r, found[r * lane + whole])
+            if aside:
+                for b in range(row.size):
+                    store(row, b, found[b])
+            else:
+                for r in range(row.size - whole * stride):
+                    store(row, whole * stride + r, found[r * lane + whole])
 
 
 @jitable
-def add_blocks(x, first, blocks, g, y_begin, y_end, j_begin, runs, step, planes, target, at, pitch, plane_pitch):
+def add_blocks(x, first, blocks, g, y_begin, y_end, j_begin, runs, step, planes, target, at, pitch):
     """Everything of one position of the leading axes: for every (i, j) and plane, runs along y of runs along x.
 
     The `runs` are those of the positions j from `j_begin` on."""
     last, leading = g.axes - 1, g.axes - 2
     k_x, counts_x, y_pitch = g.block[last], g.counts[last], g.strides[leading] * pitch
-    step_x = g.positions * g.blocks
+    # From plane to plane; if there are several, a band is all of one.
+    x_step, plane_pitch = g.positions * g.blocks, g.band_y * pitch
     j_count = min(RUNS, k_x - j_begin)
     low, high, start = runs[0], runs[1], runs[2]
     for i in range(g.block[leading]):
@@ -149,7 +154,7 @@ def add_blocks(x, first, blocks, g, y_begin, y_end, j_begin, runs, step, planes,
                     add_runs(x, source, counts_x, y_high - y_low, count, target, pixel, y_pitch)
                 for l in range(0 if step == 1 else y_high - y_low):
                     add_transposed(x, source + l * counts_x, blocks, places, count, target, pixel + l * y_pitch, step)
-                source += step_x
+                source += x_step
                 pixel += plane_pitch
             j += places
 

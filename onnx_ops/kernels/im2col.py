@@ -6,7 +6,7 @@ a group of planes, one after the other, so that what it takes to find out where 
 that follow each other read the same band of the same planes, which stays in the cache.
 """
 
-from .blocks import run
+from .blocks import pieces, run
 from .jit import jitable
 from .vectors import clear_box, copy_box
 
@@ -35,11 +35,6 @@ def share_out(g):
     g.bands_y, g.groups = pieces(height, g.band_y), pieces(g.planes, g.group)
     g.sweeps = g.group * g.pixels <= CACHED
     return g.groups * g.leads * g.bands_y * g.bands_x * g.rows * g.parts
-
-
-@jitable
-def pieces(whole, size):
-    return (whole + size - 1) // size
 
 
 @jitable

@@ -422,6 +422,20 @@ def square(array):
     return min(8, whole_vector(array))
 
 
+def transposer(size):
+    """The transposition of a matrix, in squares of this size, of which the last ones overlap those before."""
+
+    @register_jitable(**FLAGS | INNER)
+    def transpose_matrix(x, first, pitch, rows, columns, out, to, out_pitch):
+        for column in range(0, columns, size):
+            c = min(column, columns - size)
+            for row in range(0, rows, size):
+                r = min(row, rows - size)
+                transpose_elements(x, first + r * pitch + c, pitch, out, to + c * out_pitch + r, out_pitch, size)
+
+    return transpose_matrix
+
+
 @overload(vectors.interleave, jit_options=FLAGS | INNER)
 def _(lanes, first, pitch, row_pitch, stride, count, rows, target, to, out_pitch):
     if (
@@ -444,22 +458,9 @@ def _(lanes, first, pitch, row_pitch, stride, count, rows, target, to, out_pitch
 
         return zip_rows
 
-    def transposed(size):
-        @register_jitable(**FLAGS | INNER)
-        def transpose_rows(lanes, first, pitch, row_pitch, stride, count, rows, target, to, out_pitch):
-            for l in range(rows):
-                for begin in range(0, count, size):
-                    q = min(begin, count - size)
-                    at, column = first + l * row_pitch + q, to + l * out_pitch + q * stride
-                    for lane in range(0, stride, size):
-                        r = min(lane, stride - size)
-                        transpose_elements(lanes, at + r * pitch, pitch, target, column + r, stride, size)
-
-        return transpose_rows
-
     # The last vectors overlap those before. Steps are constants: ranges divide by them.
     zipped_2_8, zipped_2_4, zipped_2_2, zipped_3_8 = zipped(2, 8), zipped(2, 4), zipped(2, 2), zipped(3, 8)
-    in_large_squares, in_small_squares = transposed(large), transposed(4)
+    in_large_squares, in_small_squares = transposer(large), transposer(4)
 
     def interleave(lanes, first, pitch, row_pitch, stride, count, rows, target, to, out_pitch):
         if stride == 2 and count >= 8:
@@ -471,9 +472,13 @@ def _(lanes, first, pitch, row_pitch, stride, count, rows, target, to, out_pitch
         elif stride == 3 and count >= 8:
             zipped_3_8(lanes, first, pitch, row_pitch, count, rows, target, to, out_pitch)
         elif stride >= large and count >= large:
-            in_large_squares(lanes, first, pitch, row_pitch, stride, count, rows, target, to, out_pitch)
+            for l in range(rows):
+                at, row = first + l * row_pitch, to + l * out_pitch
+                in_large_squares(lanes, at, pitch, stride, count, target, row, stride)
         elif stride >= 4 and count >= 4:
-            in_small_squares(lanes, first, pitch, row_pitch, stride, count, rows, target, to, out_pitch)
+            for l in range(rows):
+                at, row = first + l * row_pitch, to + l * out_pitch
+                in_small_squares(lanes, at, pitch, stride, count, target, row, stride)
         else:
             vectors.interleave_plainly(lanes, first, pitch, row_pitch, stride, count, rows, target, to, out_pitch)
 
@@ -674,24 +679,6 @@ def copier(known, full):
     return copy
 
 
-def transposer(size):
-    """copy_box where neighbours along q are neighbours in memory, in squares; the last ones overlap those before."""
-
-    @register_jitable(**FLAGS | INNER)
-    def copy(x, first, steps, sizes, count, stride, out, to, out_steps):
-        for p in range(sizes[0]):
-            for r in range(sizes[2]):
-                source, target = first + p * steps[0] + r * steps[2], to + p * out_steps[0] + r * out_steps[2]
-                for begin in range(0, sizes[1], size):
-                    q = min(begin, sizes[1] - size)
-                    for place in range(0, count, size):
-                        b = min(place, count - size)
-                        at, into = source + b * stride + q, target + q * out_steps[1] + b
-                        transpose_elements(x, at, stride, out, into, out_steps[1], size)
-
-    return copy
-
-
 def whole_vector(out):
     """How many of the array's elements are one vector."""
     return BYTES // alignment(storage(out))
@@ -702,19 +689,23 @@ def _(x, first, steps, sizes, count, stride, out, to, out_steps):
     if BOUNDSCHECK or isinstance(out.dtype, types.Complex):
         return vectors.copy_box_plainly
     each, second, any_other = (copier(known, whole_vector(out)) for known in (1, 2, 0))
-    large = min(whole_vector(out), 8)
+    large = square(out)
     in_large_squares, in_small_squares = transposer(large), transposer(4)
 
     def copy_box(x, first, steps, sizes, count, stride, out, to, out_steps):
-        square = min(sizes[1], count) if steps[1] == 1 else 0
+        side = min(sizes[1], count) if steps[1] == 1 else 0  # where neighbours along q are neighbours in memory
         if stride == 1:
             each(x, first, steps, sizes, count, 1, out, to, out_steps)
         elif stride == 2:
             second(x, first, steps, sizes, count, 2, out, to, out_steps)
-        elif square >= large:
-            in_large_squares(x, first, steps, sizes, count, stride, out, to, out_steps)
-        elif square >= 4:
-            in_small_squares(x, first, steps, sizes, count, stride, out, to, out_steps)
+        elif side >= 4:
+            for p in range(sizes[0]):
+                for r in range(sizes[2]):
+                    source, target = first + p * steps[0] + r * steps[2], to + p * out_steps[0] + r * out_steps[2]
+                    if side >= large:
+                        in_large_squares(x, source, stride, count, sizes[1], out, target, out_steps[1])
+                    else:
+                        in_small_squares(x, source, stride, count, sizes[1], out, target, out_steps[1])
         else:
             any_other(x, first, steps, sizes, count, stride, out, to, out_steps)
 

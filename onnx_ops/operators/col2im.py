@@ -20,7 +20,8 @@ import numpy as np
 from .. import dtypes
 from ..blocks import ATTRIBUTES, AXES, GEOMETRY, LIMIT, PARAMETERS, WORK, block_counts, lay_out, overlaps, resolve
 from ..errors import OpError, refuse
-from ..kernels.col2im import BAND, col2im, row_pitch, workspace_size
+from ..kernels.blocks import pieces
+from ..kernels.col2im import BAND, col2im, row_pitch, unit_count, workspace_size
 from ..kernels.jit import jitable
 from ..operator import ELEMENTS, Attribute, Input, Operator, geometry, words
 
@@ -79,18 +80,18 @@ def plan_blocks(parameters, shapes, batch, g):
     height, width = g.image[g.axes - 2], g.image[g.axes - 1]
     g.planes = batch * channels * (g.pixels // (height * width))
     g.band_x = min(width, BAND)
-    g.bands_x = (width + g.band_x - 1) // g.band_x
+    g.bands_x = pieces(width, g.band_x)
     g.tiled = tiled if g.bands_x == 1 else 0
     work = batch * (channels * g.pixels + rows * columns)
     g.tiles = min(64, work // WORK + 1)
     # As high as the cache allows, but not so high that there are fewer bands than tiles.
     share = max(1, g.planes * g.bands_x * height // max(g.tiles, 1))
     g.band_y = min(height, max(1, BAND // row_pitch(g)), share)
-    g.bands_y = (height + g.band_y - 1) // g.band_y
+    g.bands_y = pieces(height, g.band_y)
     # Several planes where they are small, unless their neighbours belong to other positions of the leading axes.
     group = min(BAND // (height * row_pitch(g)), g.planes // max(g.tiles, 1)) if g.axes == 2 else 1
     g.group = max(1, group) if g.bands_x * g.bands_y == 1 else 1
-    g.tiles = min(g.tiles, (g.planes + g.group - 1) // g.group * g.bands_y * g.bands_x)
+    g.tiles = min(g.tiles, unit_count(g))
     g.workspace = workspace_size(g)
     return 0
 
