@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 _HOME = {
     "InferenceSession": "runtime.session",
     "affine_grid": "functions",
+    "build": "runtime.build",
     "col2im": "functions",
     "export": "export",
     "get_library_path": "runtime.native",
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from .functions import im2col as im2col
     from .reference import reference_ops as reference_ops
     from .rewriting import optimize as optimize
+    from .runtime.build import build as build
     from .runtime.lowering import lower as lower
     from .runtime.native import get_library_path as get_library_path
     from .runtime.session import InferenceSession as InferenceSession

@@ -7,15 +7,21 @@ i: image axis, p: pixel, k: position within the block (K of them in all), l: blo
 
 import numpy as np
 
-from .errors import OpError, refuse
+from .errors import refuse
 from .kernels.jit import jitable
-from .operator import ELEMENTS, MAX_RANK, Attribute
+from .operator import ELEMENTS, MAX_RANK, UNKNOWN, Attribute
 
 LIMIT = 2**40  # of any size, stride, dilation or pad: far past memory, and their sums fit 64 bits
 WORK = 2**15  # elements read and written by one tile, about 15 us
 AXES = MAX_RANK - 2  # at most
 
-ATTRIBUTES = (Attribute("dilations", "ints"), Attribute("pads", "ints"), Attribute("strides", "ints"))
+
+def sizes(name, required=False, axes=(1, AXES), least=1):
+    """An attribute of so many axes' sizes."""
+    return Attribute(name, "ints", None, required, (least, LIMIT), axes)
+
+
+ATTRIBUTES = (sizes("dilations"), sizes("pads", axes=(2, 2 * AXES), least=0), sizes("strides"))
 PARAMETERS = {"axes": None, "strides": AXES, "dilations": AXES, "pads_begin": AXES, "pads_end": AXES}
 # The last three are products over all axes.
 GEOMETRY = {
@@ -24,35 +30,27 @@ GEOMETRY = {
 }  # fmt: skip
 
 
-def resolve(dilations, pads, strides, **block):
-    """Defaults spelled out for every possible axis; `axes` is 0 where the attributes leave the number of axes open.
-
-    `block` may name one more list of sizes, {name: values}, which only takes part in the checks.
-    """
-    given = {"dilations": dilations, "strides": strides, **block, "pads": pads}
-    axes = {name: len(v) // (2 if name == "pads" else 1) for name, v in given.items() if v is not None}
-    if pads is not None and len(pads) % 2:
-        raise OpError("pads", list(pads), "must have two elements per image axis: all begins, then all ends")
-    for name, values in given.items():
-        least = 0 if name == "pads" else 1
-        if values is not None and not all(least <= v <= LIMIT for v in values):
-            raise OpError(name, list(values), f"must lie in [{least}, 2**40]")
-    if len(set(axes.values())) > 1:
-        shown = ", ".join(f"{name} = {list(given[name])}" for name in axes)
-        raise OpError("attributes", shown, "must agree on the number of image axes")
-    count = next(iter(axes.values()), 0)
-    if count > AXES or (axes and count == 0):
-        raise OpError(next(iter(axes)), list(given[next(iter(axes))]), f"must be for 1 to {AXES} image axes")
-    begin, end = (pads[:count], pads[count:]) if pads else ((), ())
-    return {
-        "axes": count, "strides": spread(strides, 1), "dilations": spread(dilations, 1),
-        "pads_begin": spread(begin, 0), "pads_end": spread(end, 0),
-    }  # fmt: skip
-
-
-def spread(values, default):
-    """The values of the axes that there are, the default for all others."""
-    return tuple(values or ()) + (default,) * (AXES - len(values or ()))
+@jitable
+def resolve(attributes, p):
+    """Defaults spelled out for every possible axis; `axes` is 0 where the attributes leave the number of axes open."""
+    dilations, pads, strides = attributes
+    half = len(pads) // 2
+    axes = max(len(dilations), len(strides), half)
+    if len(pads) % 2 != 0:
+        return refuse(p, "pads", pads, "must have two elements per image axis: all begins, then all ends")
+    if len(dilations) != 0 and len(dilations) != axes:
+        return refuse(p, "dilations", dilations, "must agree with other attributes on the number of image axes,", axes)
+    if len(strides) != 0 and len(strides) != axes:
+        return refuse(p, "strides", strides, "must agree with other attributes on the number of image axes,", axes)
+    if half != 0 and half != axes:
+        return refuse(p, "pads", pads, "must agree with other attributes on the number of image axes,", axes)
+    p.axes = axes
+    for i in range(AXES):
+        p.dilations[i] = dilations[i] if i < len(dilations) else 1
+        p.strides[i] = strides[i] if i < len(strides) else 1
+        p.pads_begin[i] = pads[i] if i < half else 0
+        p.pads_end[i] = pads[half + i] if i < half else 0
+    return 0
 
 
 @jitable
@@ -78,16 +76,16 @@ def lay_out(parameters, image, block, g):
     g.pixels = g.positions = g.blocks = 1
     for i in range(axes):
         if not 1 <= image[i] <= LIMIT:
-            return refuse("{image_shape}", image, "must lie in [1, 2**40]")
+            return refuse(g, "{image_shape}", image, "must lie in [1, 2**40]")
         if not 1 <= block[i] <= LIMIT:
-            return refuse("{block_shape}", block, "must lie in [1, 2**40]")
+            return refuse(g, "{block_shape}", block, "must lie in [1, 2**40]")
         count = block_count(parameters, i, image[i], block[i])
         if count == 0:
-            return refuse("{block_shape}", block, "must, dilated, fit into the padded image; too large on axis", i)
+            return refuse(g, "{block_shape}", block, "must, dilated, fit into the padded image; too large on axis", i)
         if image[i] > ELEMENTS // g.pixels:
-            return refuse("{image_shape}", image, "product must be at most 2**58")
+            return refuse(g, "{image_shape}", image, "product must be at most 2**58")
         if block[i] > ELEMENTS // g.positions:
-            return refuse("{block_shape}", block, "product must be at most 2**58")
+            return refuse(g, "{block_shape}", block, "product must be at most 2**58")
         g.pixels, g.positions = g.pixels * image[i], g.positions * block[i]
         g.blocks = g.blocks * count if count <= ELEMENTS // g.blocks else ELEMENTS + 1
         a = i + g.axes - axes
@@ -95,6 +93,17 @@ def lay_out(parameters, image, block, g):
         g.strides[a], g.dilations[a] = parameters.strides[i], parameters.dilations[i]
         g.pads[a] = parameters.pads_begin[i]
     return 0
+
+
+@jitable
+def known_product(vector):
+    """Of sizes; UNKNOWN if one of them is, or is none, or there is too much."""
+    product = 1
+    for size in vector:
+        if not 1 <= size <= ELEMENTS // product:
+            return UNKNOWN
+        product *= size
+    return product
 
 
 def block_counts(parameters, image, block):

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from contextvars import ContextVar
 from types import MappingProxyType
+from typing import Any
 
 SHOWN = 400  # characters of a value or name: ONNX Runtime cuts messages at about 2,000, and the rule comes last
 _terms: ContextVar[Mapping] = ContextVar("terms", default=MappingProxyType({}))  # of the operator whose plan is at work
@@ -22,7 +23,7 @@ class OpError(ValueError):
     kind has no argument and no value (None), and its description for a rule.
     """
 
-    def __init__(self, argument: str, value: object, rule: str, operator: str | None = None) -> None:
+    def __init__(self, argument: Any, value: object, rule: str, operator: str | None = None) -> None:
         text = None if argument is None else shown(value)
         super().__init__(argument, text, rule, operator)
         self.argument, self.value, self.rule, self.operator = argument, text, rule, operator
@@ -44,11 +45,32 @@ def shown(value):
     return f"{text[: SHOWN // 2]} ... {text[cut:]}"
 
 
+# Characters that a message shows by their number: what can't be seen, or changes how the rest looks. library.c has the
+# same list.
+_HIDDEN = re.compile(
+    "[\0-\x1f\x7f-\xa0\xad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\uf8ff\ufeff\ufff0-\ufffb\U000e0000-\U0010ffff]"
+)
+_ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
+
+
+def quoted(text):
+    """A string as Python writes it, but for which characters of Unicode are shown by their number."""
+
+    def number(found):
+        code = ord(found[0])
+        return _ESCAPES.get(found[0]) or (
+            f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
+        )
+
+    quote = '"' if "'" in text and '"' not in text else "'"
+    return quote + _HIDDEN.sub(number, text.replace("\\", r"\\").replace(quote, "\\" + quote)) + quote
+
+
 class named:
     """A context in which an OpError gets the operator's name, and `refuse` the operator's words for its arguments."""
 
     def __init__(self, operator, node=""):
-        self.title = operator.title + (f" (node {shown(node)!r})" if node else "")
+        self.title = operator.title + (f" (node {shown(quoted(node))})" if node else "")
         self.terms = operator.terms
 
     def __enter__(self):
@@ -60,14 +82,14 @@ class named:
             OpError.__init__(error, error.argument, error.value, error.rule, self.title)
 
 
-def refuse(argument, value, rule, expected=None):
-    """Say that `argument = value` breaks `rule` (followed by the `expected` value, if one is given).
+def refuse(record, argument, value, rule, expected=None):
+    """Say that `argument = value`, a number or a vector, breaks `rule` (followed by the `expected` value, if any).
 
     Names of arguments stand in braces in `argument` and `rule`, such as "shape of {input}": the message has the
     operator's own term for them (`Operator.terms`), or else the name itself.
 
-    A plan (see `operator.py`) returns what this returns. Run by Python it raises `OpError`; compiled it is just
-    the number 1, upon which the caller runs the same plan again in Python for the words.
+    resolve, plan and infer (see `operator.py`) return what this returns, and give it the `record` that they fill in.
+    Run by Python it raises `OpError`; compiled it notes in the record what it was given, and is 1.
     """
     value = [int(v) for v in value] if hasattr(value, "__len__") and not isinstance(value, str) else value
     rule = spelled(rule)

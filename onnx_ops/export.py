@@ -187,7 +187,7 @@ class _TorchScript:
     def ours(self, operator, *inputs, **attributes):
         y = self.node(f"{operator.domain}::{operator.name}", *inputs, **attributes)
         parameters = Record(operator.resolved(attributes)[0])
-        shape = operator.infer(parameters, [v.type().varyingSizes() for v in inputs], [None] * len(inputs))
+        shape = operator.inferred(parameters, [v.type().varyingSizes() for v in inputs])
         if shape:
             y.setType(inputs[0].type().with_sizes(shape))
         return y

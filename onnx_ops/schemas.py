@@ -2,12 +2,14 @@
 
 import atexit
 import functools
+from contextlib import suppress
 
 import onnx
 from onnx import TensorProto, TypeProto, helper, numpy_helper
 from onnx.defs import OpSchema
 
 from . import dtypes
+from .errors import OpError
 from .operator import Record
 from .operators import OPERATORS
 
@@ -74,11 +76,10 @@ def infer(operator, context):
     if output.tensor_type.elem_type == TensorProto.UNDEFINED:
         return
     values = [context.get_input_data(k) if i.values else None for k, i in enumerate(operator.inputs)]
-    shape = operator.infer(
-        parameters(operator, context),
-        [dimensions(t) for t in types],
-        [numpy_helper.to_array(v).tolist() if isinstance(v, TensorProto) else None for v in values],
-    )
+    values = [numpy_helper.to_array(v).tolist() if isinstance(v, TensorProto) else None for v in values]
+    shape = None
+    with suppress(OpError):
+        shape = operator.inferred(parameters(operator, context), [dimensions(t) for t in types], values)
     for dimension in shape or ():
         dim = output.tensor_type.shape.dim.add()
         if isinstance(dimension, str):

@@ -41,8 +41,6 @@ onnxruntime.InferenceSession(col2im)
 lap("rest")
 onnxruntime.InferenceSession(grid_sample)
 lap("built-in")
-import numba
-lap("import numba")
 onnx_ops.InferenceSession(grid_sample)
 lap("first")
 onnx_ops.InferenceSession(grid_sample)
@@ -52,16 +50,16 @@ lap("other operator")
 """
 COMPILATION = """
 import onnx_ops, numba
-from onnx_ops.runtime import warmup
-variants = warmup.variants(sys.argv[1:2], sys.argv[2:3])
-((operator, attributes, signature),) = [v for name, v in variants.items() if name.startswith(sys.argv[3])]
+from onnx_ops.kernels.code import code
+from onnx_ops.runtime import variants
+found_variants = variants.variants(sys.argv[1:2], sys.argv[2:3])
+variant = next(v for name, v in found_variants.items() if name.startswith(sys.argv[3]))
+*shared, kernel = variants.entries(*variant)
 lap("rest")
-from onnx_ops.runtime.compute import compute
-from onnx_ops.runtime.execute import compiled
-lap("rest")
-compute()
-lap("for all operators")
-compiled(operator, operator.resolved(attributes), signature)
+for entry in shared:
+    code(entry)
+lap("of all types")
+code(kernel)
 lap("compilation")
 """
 
@@ -87,8 +85,7 @@ def rows(repeats):
     yield "import onnxruntime and onnx_ops", both, f"{both / t['import onnxruntime']:.2f} x"
     t = medians(SESSIONS, repeats, GRID_SAMPLE, COL2IM)
     yield "a session on the built-in kernel", t["built-in"], ""
-    more = t["import numba"] + t["first"] - t["built-in"]
-    yield "first session over cached kernels, more than that", more, f"{t['import numba']:.3f} s of it for import numba"
+    yield "first session over cached kernels, more than that", t["first"] - t["built-in"], ""
     yield "the same operator again, more than that", t["same operator again"] - t["built-in"], ""
     yield "another operator, more than that", t["other operator"] - t["built-in"], ""
 
@@ -98,7 +95,7 @@ def compilations(dtypes):
         for dtype in dtypes:
             with tempfile.TemporaryDirectory() as empty:
                 t = laps(COMPILATION, title.split()[0], dtype, title, NUMBA_CACHE_DIR=empty)
-            remark = f"and {t['for all operators']:.1f} s for what all operators share, if they are the very first"
+            remark = f"and {t['of all types']:.1f} s for what all its types share"
             yield f"first compilation, {title} {dtype}", t["compilation"], remark
 
 

@@ -106,4 +106,4 @@ def ort_value(array):
 def output_shape(case, inputs):
     values = [v.tolist() if i.values else None for i, v in zip(case.operator.inputs, inputs, strict=True)]
     parameters = Record(case.operator.resolved(case.attributes)[0])
-    return case.operator.infer(parameters, [list(v.shape) for v in inputs], values)
+    return case.operator.inferred(parameters, [list(v.shape) for v in inputs], values)

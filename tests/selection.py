@@ -2,6 +2,8 @@
 
 import pytest
 
+from onnx_ops.runtime import library
+
 # Each stands for those whose kernels are written alike: one width of integers for all of them.
 REPRESENTATIVE = ("float32", "float64", "float16", "bfloat16", "uint8", "bool", "string", "complex64")
 
@@ -25,3 +27,7 @@ def has_representative_types(signature):
 def long_unless(representative, *values):
     """A parameter set for `pytest.mark.parametrize` that only the long run has, unless it is representative."""
     return pytest.param(*values, marks=() if representative else pytest.mark.long)
+
+
+# Of what Numba compiles when it is needed, which is nothing where the library has it all.
+on_demand = pytest.mark.skipif(library.is_complete(), reason="the library has every kernel")

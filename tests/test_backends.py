@@ -19,6 +19,7 @@ from backends import BACKENDS, SAME_BITS, quiet, run, with_extensions
 from cases import CASES, COL2IM, GRID_SAMPLE, assert_close, finished, model, operator, reference
 from malformed import AT_CREATION, AT_RUN, BY_TYPE, EVERYTHING, grid_sample
 from onnx import TensorProto, helper
+from selection import on_demand
 from test_errors import parts, unshaped
 
 import onnx_ops
@@ -448,12 +449,12 @@ def test_a_thread_whose_first_output_is_empty():
     assert [y.shape for y in results] == [(0, 3, 9, 11)]
 
 
+@on_demand
 def test_without_numba(monkeypatch):
     """The functions and backend="extensions" then run the reference; the native backend says what is missing."""
-    from onnx_ops.runtime import execute, native
+    from onnx_ops.runtime import library
 
-    for module in (execute, native):
-        monkeypatch.setattr(module, "have_numba", lambda: False)
+    monkeypatch.setattr(library, "have_numba", lambda: False)
     for case in (OVERLAPPING, BILINEAR):
         inputs = case.inputs("float32")
         for name in ("function", "extensions"):
@@ -463,6 +464,7 @@ def test_without_numba(monkeypatch):
         onnx_ops.register(quiet())
 
 
+@on_demand
 def test_imports_without_numba():
     """In a process where `import numba` fails, not only where we are told so."""
     script = """

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import onnxruntime as ort
 import pytest
+from selection import on_demand
 
 ROOT = Path(__file__).parent.parent
 NEEDS_A_PEER = pytest.mark.skipif(ort.__version__.startswith("1.20."), reason="it has no GridSample of version 22")
@@ -37,6 +38,7 @@ def bench(*arguments):
     return run(ROOT / "scripts" / "bench.py", "--group", "baseline", *arguments)
 
 
+@on_demand
 @NEEDS_A_PEER
 def test_times_and_ratios(tmp_path):
     file = tmp_path / "times.json"
@@ -52,11 +54,13 @@ def test_times_and_ratios(tmp_path):
     assert row["to_fastest_peer"] == pytest.approx(min(times[p] for p in peers) / times["onnx_ops"])
 
 
+@on_demand
 @NEEDS_A_PEER
 def test_a_result_that_differs_is_not_timed():
     run("-c", DIFFERING)
 
 
+@on_demand
 def test_picture(tmp_path):
     pytest.importorskip("matplotlib")
     file = tmp_path / "times.png"

@@ -1,6 +1,5 @@
 """Ctrl-C while Python works for ONNX Runtime arrives as KeyboardInterrupt, whatever the program catches."""
 
-import ctypes as C
 import os
 import signal
 import subprocess
@@ -8,30 +7,22 @@ import sys
 import time
 
 import pytest
-from backends import quiet
-from numba import types
-from numba.core.ccallback import CFunc
-from selection import long_unless
+from selection import long_unless, on_demand
 from test_processes import HERE, PATIENCE, SETUP
-
-import onnx_ops
-from onnx_ops.kernels import entry
-from onnx_ops.kernels.cache import NotKept
-from onnx_ops.runtime import native
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there, no process can be sent a SIGINT of its own")
 
 SLOWLY = """
 import signal, time
 import onnxruntime as ort
-from numba.core.ccallback import CFunc
+from onnx_ops.kernels import compiler
 from backends import with_extensions
-compile_now = CFunc._compile_uncached
-def slowly(self):
+compile_now = compiler.object_code
+def slowly(*args):
     print("compiling", flush=True)
     time.sleep(30)
-    return compile_now(self)
-CFunc._compile_uncached = slowly
+    return compile_now(*args)
+compiler.object_code = slowly
 case = CASES[0]
 inputs = case.inputs("float32")
 proto = model(case.domain, case.op_type, inputs, case.attributes)
@@ -82,6 +73,7 @@ WORKS = {
 }
 
 
+@on_demand
 @pytest.mark.parametrize("work", [long_unless(work in ("session", "function"), work) for work in WORKS])
 def test_ctrl_c_while_a_kernel_compiles(work, tmp_path):
     """It ends a program that catches every Exception, and none of its own kind is printed before."""
@@ -92,13 +84,14 @@ def test_ctrl_c_while_a_kernel_compiles(work, tmp_path):
     assert "ignored" not in err
 
 
+@on_demand
 @pytest.mark.long
 def test_ctrl_c_during_a_warmup_of_several_processes(tmp_path):
     """They end with it, say nothing, and leave no halves of files."""
     script = """
 import psutil
-from onnx_ops.runtime import warmup
-warmup.WORKER = "import time; time.sleep(0.5); " + warmup.WORKER
+from onnx_ops.runtime import warmup, workers
+workers.PROGRAM = "import time; time.sleep(0.5); " + workers.PROGRAM
 def show(name, index, total):
     if index == 1:  # each of the two has got its first
         print("compiling", flush=True)
@@ -113,6 +106,7 @@ except KeyboardInterrupt:
     assert not list(tmp_path.rglob(".onnx_ops-*"))
 
 
+@on_demand
 @pytest.mark.long
 def test_after_ctrl_c_the_process_can_go_on(tmp_path):
     """It compiles what was interrupted, and Ctrl-C does what it did before."""
@@ -124,7 +118,7 @@ try:
 except KeyboardInterrupt as error:
     print("interrupted", flush=True)
 assert signal.getsignal(signal.SIGINT) is before
-CFunc._compile_uncached = compile_now
+compiler.object_code = compile_now
 check()
 print("done")
 """
@@ -132,6 +126,7 @@ print("done")
     assert (out, err, code) == ("interrupted\ndone\n", "", 0)
 
 
+@on_demand
 @pytest.mark.parametrize("work", [long_unless(work == "plain session", work) for work in WORKS])
 def test_an_exit_while_a_kernel_compiles(work, tmp_path):
     """As servers leave upon SIGTERM: with the status that they state."""
@@ -173,32 +168,3 @@ print("done")
 """
     out, err, code = signalled(script, "ready", 0.3, NUMBA_CACHE_DIR=str(tmp_path))
     assert (out, code) == ("interrupted\ndone\n", 0), err
-
-
-@pytest.mark.parametrize("ending", [KeyboardInterrupt, SystemExit])
-def test_what_the_compiler_s_own_callbacks_drop(ending, monkeypatch):
-    """LLVM calls back Python's code when it has made machine code."""
-
-    def compile_now(self):
-        @C.CFUNCTYPE(None)
-        def called_back():
-            raise ending
-
-        called_back()
-
-    monkeypatch.setattr(CFunc, "_compile_uncached", compile_now)
-    monkeypatch.setattr(CFunc, "compile", lambda self: self._compile_uncached())
-    before = sys.unraisablehook
-    with pytest.raises(ending):
-        entry.Callback(lambda x: x, ((types.int64,), types.int64), NotKept(OSError("a test")))
-    assert sys.unraisablehook is before
-
-
-def test_a_kernel_that_was_interrupted_does_not_run():
-    """It is none, which ONNX Runtime doesn't know."""
-    onnx_ops.register(quiet())
-    compute = C.CFUNCTYPE(C.c_void_p, C.c_void_p, C.c_void_p)(native.address("compute"))
-    status = compute(None, None)
-    message = C.cast(native._api.raw("GetErrorMessage", status), C.c_char_p).value
-    native._api.raw("ReleaseStatus", status)
-    assert message == b"onnx_ops: its session was not made to run"

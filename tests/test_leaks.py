@@ -26,20 +26,6 @@ def test_memory_stays_flat(what, name, work):
     assert min(leaks.slope(work, CALLS[what]) for _ in range(3)) < ENOUGH[what]
 
 
-def test_callbacks_are_not_made_for_each_session(monkeypatch):
-    """They live for ever, so there may only be as many as there are operators and kernels."""
-    from onnx_ops.runtime import native
-
-    make = next(work for what, name, work in leaks.works() if (what, name) == ("sessions", "native"))
-    make()
-    made = []
-    monkeypatch.setattr(native, "callback", lambda *a: made.append(a) or (lambda f: 0))
-    domains, functions = dict(native._domains), len(native._custom_ops)
-    make()
-    assert not made
-    assert (native._domains, len(native._custom_ops)) == (domains, functions)
-
-
 def test_a_leak_is_seen():
     kept = []
     assert leaks.slope(lambda: kept.append(b"x" * 200_000), 500) > 100_000

@@ -11,20 +11,19 @@ from subprocess import PIPE
 
 import numpy as np
 import pytest
-from backends import quiet, run
-from cases import CASES, COL2IM, assert_close, model, reference
+from cases import CASES, COL2IM, assert_close, reference
 
 import onnx_ops
 from onnx_ops.kernels import col2im, grid_sample
 from onnx_ops.operator import Record
-from onnx_ops.runtime import execute, native
+from onnx_ops.runtime import execute
 
 OVERLAPPING = COL2IM[1]
 SMALL = [c for c in CASES if sum(int(np.prod(s)) for s in c.shapes) < 4000]
 
 
 def geometry_of(case, inputs):
-    g = np.zeros(1, case.operator.geometry)[0]
+    g = np.zeros(1, case.operator.geometry_dtype)[0]
     parameters = Record(case.operator.resolved(case.attributes)[0])
     assert case.operator.plan(parameters, execute.shapes(case.operator, inputs), Record(g)) == 0
     return parameters, g
@@ -41,14 +40,14 @@ def test_the_plan_states_enough(case):
     tensors = [inputs[k].ravel() for k in case.operator.tensors]
     for tile in range(g["tiles"]):
         workspace = np.full(g["workspace"], 0xA5, np.uint8)
-        case.operator.kernel(parameters)(*tensors, Record(g), tile, workspace, out)
+        case.operator.kernel(parameters).function(*tensors, Record(g), tile, workspace, out)
     assert_close(out.reshape(expected.shape), expected, "float64")
 
 
 def test_the_workspace_is_bounded():
     """Whatever the model's numbers, a tile gets at most a megabyte."""
     rng, most = np.random.default_rng(0), 0
-    plan, geometry = OVERLAPPING.operator.plan, OVERLAPPING.operator.geometry
+    plan, geometry = OVERLAPPING.operator.plan, OVERLAPPING.operator.geometry_dtype
     for _ in range(2000):
         axes = rng.integers(1, 4)
         image, block, strides, dilations = (2 ** rng.integers(0, 20, axes) + rng.integers(0, 5, axes) for _ in range(4))
@@ -99,22 +98,6 @@ def test_blocks_longer_than_the_runs_found_at_once(block, stride):
     assert_close(got, case.operator.reference(parameters, *inputs), "float32")
 
 
-def test_a_session_without_memory_to_work_in(monkeypatch):
-    """malloc's NULL becomes an error of the run; the process and other sessions go on."""
-    inputs = OVERLAPPING.inputs("float32")
-    proto = model("", "Col2Im", inputs, OVERLAPPING.attributes).SerializeToString()
-    address = native.libc_address
-    none = native.callback(native.POINTER, native.C.c_size_t)(lambda size: None)
-    with monkeypatch.context() as patched:
-        patched.setattr(native, "libc_address", lambda name: none if name == "malloc" else address(name))
-        session = onnx_ops.InferenceSession(proto, quiet())
-    for _ in range(2):
-        with pytest.raises(onnx_ops.OpError, match=r"^Col2Im: workspace = \d+ bytes: can't be allocated"):
-            run(session, inputs)
-    good = onnx_ops.InferenceSession(proto, quiet())
-    assert_close(run(good, inputs), reference(OVERLAPPING, inputs), "float32")
-
-
 def test_a_function_without_memory_to_work_in():
     def empty(shape, dtype):
         if dtype == np.uint8:
@@ -126,16 +109,6 @@ def test_a_function_without_memory_to_work_in():
         execute.run(OVERLAPPING.operator, OVERLAPPING.operator.resolved(attributes), inputs, 2, empty)
     got = onnx_ops.col2im(*inputs, **OVERLAPPING.attributes)
     assert_close(got, reference(OVERLAPPING, inputs), "float32")
-
-
-def test_no_memory_for_a_kernel(monkeypatch):
-    inputs = OVERLAPPING.inputs("float32")
-    proto = model("", "Col2Im", inputs, OVERLAPPING.attributes).SerializeToString()
-    with monkeypatch.context() as patched:
-        patched.setattr(native, "allocate", lambda size: None)
-        with pytest.raises(Exception, match="Col2Im: MemoryError: no room for a kernel's state"):
-            onnx_ops.InferenceSession(proto, quiet())
-    onnx_ops.InferenceSession(proto, quiet())
 
 
 def test_tiles_side_by_side_have_workspaces_of_their_own(monkeypatch):

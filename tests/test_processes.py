@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from selection import long_unless
+from selection import long_unless, on_demand
 
 import onnx_ops
 
@@ -44,10 +44,10 @@ def check(backends=("native", "extensions"), **settings):
 
 def one_kernel():
     # The smallest that there can be: it takes a tenth of the time of those that do something.
-    from numba import types
-    from onnx_ops.kernels import entry
-    made = entry.callback(types.int64, (types.int64,), "probe", "onnx_ops.kernels.jit")(lambda x: x + 1)
-    assert made.ctypes(5) == 6
+    from onnx_ops.kernels.code import code
+    from onnx_ops.kernels.records import Entry, Number
+    from onnx_ops.operator import without_parameters
+    assert code(Entry(without_parameters, (Number(0), Number(1)), 2)).call(5, 6) == 0
 
 def as_anybody():
     """Take from root, on Linux, what it may do whatever the permissions of files say."""
@@ -189,6 +189,7 @@ def one_kernels_cache(tmp_path_factory):
     return cache
 
 
+@on_demand
 def test_two_processes_compile_into_one_cache(tmp_path):
     cache = {"NUMBA_CACHE_DIR": str(tmp_path)}
     script = "one_kernel(); print('done')"
@@ -214,6 +215,7 @@ print(line)
 """  # prints the one line that says so
 
 
+@on_demand
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc and capset are Linux's")
 @pytest.mark.parametrize("place", ["a file", "read-only", "not to be entered", "relative"])
 def test_a_cache_that_cannot_be_written(place, tmp_path):
@@ -231,18 +233,19 @@ def test_a_cache_that_cannot_be_written(place, tmp_path):
     assert contents(tmp_path).keys() == {tmp_path / "file"}
 
 
+@on_demand
 def test_that_nothing_is_kept_is_said_once(tmp_path):
     """Of many kernels, each of which meets an error with another text, and of one that is defined in a script."""
     (tmp_path / "cache").touch()
     script = """
-from numba import types
-from onnx_ops.kernels import entry
-for k in range(3):
-    made = entry.callback(types.int64, (types.int64,), f"probe_{k}", "onnx_ops.kernels.jit")(lambda x: x + 1)
-def function(x):
-    return x
-for owner in (function, "__main__"):
-    entry.callback(types.int64, (types.int64,), "probe", owner)(lambda x: x + 1)
+from onnx_ops.kernels.code import code
+from onnx_ops.kernels.records import Entry, Number
+from onnx_ops.operator import without_parameters
+def function(x, y):
+    return 0
+for owner in (without_parameters, function):
+    for count in (2, 3):
+        code(Entry(owner, (Number(0), Number(1)), count))
 """
     setup = NOT_KEPT.partition("one_kernel()")[0]
     said = finished(started(setup + script + "print(*lines, sep='\\n')", NUMBA_CACHE_DIR=str(tmp_path / "cache")))
@@ -252,16 +255,17 @@ for owner in (function, "__main__"):
     ], said  # fmt: skip
 
 
+@on_demand
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc and capset are Linux's")
 def test_a_cache_that_can_only_be_read(one_kernels_cache, tmp_path):
     """It is used, and nothing is said."""
     script = """
 as_anybody()
 assert not os.access(os.environ["NUMBA_CACHE_DIR"], os.W_OK)
-from onnx_ops.kernels import cache, entry
+from onnx_ops.kernels import cache, code
 def fail(*args):
     raise AssertionError("written or compiled")
-cache.staged_file = entry.CFunc._compile_uncached = fail
+cache.staged_file = code.Code.compile = fail
 one_kernel()
 print("done")
 """
@@ -300,6 +304,7 @@ GARBLED = {
 }
 
 
+@on_demand
 @pytest.mark.parametrize("damage", [long_unless(k == 0, damage) for k, damage in enumerate(GARBLED)])
 def test_a_damaged_cache(damage, one_kernels_cache, tmp_path):
     """Files that a full disk, a crash or a bad disk has changed are written again, once."""
@@ -315,6 +320,7 @@ def test_a_damaged_cache(damage, one_kernels_cache, tmp_path):
     assert contents(cache) == files, "compiled again"
 
 
+@on_demand
 def test_a_full_disk(tmp_path):
     """Writing to the cache fails halfway: nothing is left there."""
     script = """

@@ -19,7 +19,7 @@ def fresh():
     requirements.check.cache_clear()
 
 
-@pytest.mark.parametrize("name", ["onnxruntime", "onnxruntime-extensions", "onnx", "numpy", "numba"])
+@pytest.mark.parametrize("name", ["onnxruntime", "onnxruntime-extensions", "onnx", "numpy"])
 def test_too_old(name, monkeypatch, fresh):
     version = metadata.version
     monkeypatch.setattr(metadata, "version", lambda n: "0.9.1rc1" if n == name else version(n))
@@ -56,7 +56,7 @@ def test_versions_are_numbers():
 
 def test_the_minimum_itself_is_new_enough(monkeypatch, fresh):
     least = dict(found.groups() for found in map(requirements._AT_LEAST.match, metadata.requires("onnx-ops")) if found)
-    assert least.keys() >= {"onnxruntime", "onnxruntime-extensions", "onnx", "numpy", "numba"}
+    assert least.keys() >= {"onnxruntime", "onnxruntime-extensions", "onnx", "numpy"}
     monkeypatch.setattr(metadata, "version", least.__getitem__)
     requirements.check()
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from selection import long_unless
+from selection import long_unless, on_demand
 
 import onnx_ops
-from onnx_ops.operator import Input, geometry
+from onnx_ops.operator import Input
 from onnx_ops.operators import OPERATORS
 
 SCRIPT = """
@@ -59,6 +59,7 @@ def run_with(tmp_path, source, script):
 SOURCE = Path(__file__).with_name("third_operator.py").read_text()
 
 
+@on_demand
 def test_one_file(tmp_path):
     run_with(tmp_path, SOURCE, SCRIPT)
 
@@ -72,12 +73,12 @@ MISTAKES = {
 REFUSED = """
 import numpy as np, onnx, onnx_ops
 from onnx import helper
-from numba.core.ccallback import CFunc
-compile_now, compiled = CFunc._compile_uncached, []
-def counting(self):
-    compiled.append(self.__name__)
-    return compile_now(self)
-CFunc._compile_uncached = counting
+from onnx_ops.kernels import compiler
+compile_now, compiled = compiler.object_code, []
+def counting(entry, symbol):
+    compiled.append(entry.name)
+    return compile_now(entry, symbol)
+compiler.object_code = counting
 node = helper.make_node("Shift", ["x"], ["y"], domain="test", amount=5)
 infos = [helper.make_tensor_value_info(n, onnx.TensorProto.INT64, ["N"]) for n in "xy"]
 opsets = [helper.make_opsetid("", 18), helper.make_opsetid("test", 1)]
@@ -94,6 +95,7 @@ print(*compiled)
 """
 
 
+@on_demand
 @pytest.mark.parametrize("mistake", [long_unless(k == 0, mistake) for k, mistake in enumerate(MISTAKES)])
 def test_a_kernel_that_cannot_be_compiled(mistake, tmp_path):
     """The error names the operator and the function and has the compiler's words; there is one attempt."""
@@ -103,7 +105,7 @@ def test_a_kernel_that_cannot_be_compiled(mistake, tmp_path):
     assert function.startswith("test.Shift: kernel = shift-shift-uint64-uint64: can't be compiled: ")
     assert session == function
     assert re.search(words, function)
-    assert sorted(compiled.split()) == ["compute", "shift-plan", "shift-shift-uint64-uint64"]
+    assert sorted(compiled.split()) == ["shift-infer", "shift-plan", "shift-resolve", "shift-shift-uint64-uint64"]
 
 
 FOUR = """
@@ -114,6 +116,7 @@ print(onnx_ops.functions.call(operator, *inputs).tolist() == (np.arange(10) * 11
 """
 
 
+@on_demand
 def test_four_tensors(tmp_path):
     source = (
         SOURCE.replace('inputs=(Input("x", "T"),)', 'inputs=tuple(Input(name, "T") for name in "abcd")')
@@ -129,4 +132,4 @@ def test_too_many_inputs_and_too_large_a_geometry():
     with pytest.raises(onnx_ops.OpError, match=r"Col2Im: inputs = 5: must be at most 4"):
         replace(operator, inputs=(Input("x", "T"),) * 5)
     with pytest.raises(onnx_ops.OpError, match=r"Col2Im: bytes of geometry = \d+: must be at most 2048"):
-        replace(operator, geometry=geometry(many=250))
+        replace(operator, geometry={"many": 250})

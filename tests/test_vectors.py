@@ -9,11 +9,11 @@ from numba import njit
 from selection import long_unless
 
 from onnx_ops import dtypes
-from onnx_ops.kernels import entry, vectors
+from onnx_ops.kernels import compiler, vectors
 from onnx_ops.kernels.jit import FLAGS
 
 pytestmark = pytest.mark.long  # compiles these loops by themselves; every other test runs them within kernels
-entry.tell_numba()
+compiler.tell_numba()
 TAPS = {"pairs": (0, 1), "fours": (-1, 0, 1, 2)}
 PITCH, ROWS = 37, 9
 

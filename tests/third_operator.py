@@ -2,20 +2,31 @@
 
 from ..errors import refuse
 from ..kernels.jit import jitable
-from ..operator import Attribute, Input, Operator, geometry, words
+from ..operator import Attribute, Input, Kernel, Operator
 
 
-def resolve(amount):
-    return {"amount": amount}
+@jitable
+def resolve(attributes, p):
+    (amount,) = attributes
+    p.amount = amount[0]
+    return 0
 
 
 @jitable
 def plan(parameters, shapes, g):
     (x,) = shapes
     if len(x) != 1:
-        return refuse("shape of {x}", x, "must have rank 1")
+        return refuse(g, "shape of {x}", x, "must have rank 1")
     g.rank, g.shape[0], g.size, g.amount = 1, x[0], x[0], parameters.amount
     g.tiles = min(x[0], 4)
+    return 0
+
+
+@jitable
+def infer(parameters, shapes, g):
+    (x,) = shapes
+    if len(x) == 1:
+        g.rank, g.shape[0] = 1, x[0]
     return 0
 
 
@@ -35,12 +46,12 @@ OPERATORS = (
         output="T",
         types={"T": ("float32", "int64")},
         attributes=(Attribute("amount", "int", 1),),
-        parameters=words(amount=None),
-        geometry=geometry(size=None, amount=None),
+        parameters={"amount": None},
+        geometry={"size": None, "amount": None},
         resolve=resolve,
         plan=plan,
-        kernel=lambda parameters: shift,
+        infer=infer,
+        kernels=(Kernel(shift),),
         reference=lambda parameters, x: x + parameters.amount,
-        infer=lambda parameters, shapes, values: shapes[0],
     ),
 )

@@ -8,6 +8,7 @@ import click
 
 from .. import __version__
 from .bench import bench
+from .build import build
 from .common import reason
 from .demo import demo
 from .endings import Failure, endings
@@ -97,5 +98,5 @@ def app(traceback):
     """
 
 
-for command in (demo, list_operators, inspect, run, validate, bench, warmup, optimize, lower):
+for command in (demo, list_operators, inspect, run, validate, bench, build, warmup, optimize, lower):
     app.add_command(command)

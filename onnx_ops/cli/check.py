@@ -32,13 +32,14 @@ def check(operator, attributes, inputs):
             parameters = Record(operator.resolved(attributes)[0])
             signature = types(operator, pairs)
             if len(signature) == len(operator.types):
-                operator.allows(parameters, signature)
-            operator.lengths(parameters, [length(v) for i, v in pairs if i.values])
+                operator.check_types(operator.kernel(parameters), signature)
+            values = [v.value.tolist() if i.values and v.value is not None else None for i, v in pairs]
+            operator.inferred(parameters, [v.shape for _, v in pairs], values)
             seen = [planned(i, v) for i, v in pairs]
             if any(s is None for s in seen):
                 return [], None
             with suppress(OpError if is_open(pairs) else ()):  # it may be the stand-ins that don't fit
-                operator.plan(parameters, seen, Record(np.zeros(1, operator.geometry)[0]))
+                operator.plan(parameters, seen, Record(np.zeros(1, operator.geometry_dtype)[0]))
                 return [], sample(pairs, seen)
     except OpError as error:
         return [str(error).removeprefix(f"{operator.title}: ")], None
@@ -61,13 +62,6 @@ def types(operator, pairs):
 def is_open(pairs):
     """Whether the model leaves any dimension open."""
     return any(not i.values and not all(isinstance(d, int) for d in v.shape) for i, v in pairs)
-
-
-def length(v):
-    """Of an input whose values a plan wants, or None."""
-    if v.value is not None:
-        return v.value.size
-    return v.shape[0] if v.shape and isinstance(v.shape[0], int) else None
 
 
 def planned(declared_input, v):

@@ -10,7 +10,7 @@ from .common import json_option, print_json, table
 
 def backends():
     """{backend: None if it works here, or why it doesn't}."""
-    from ..runtime.execute import have_numba
+    from ..runtime import library
     from ..runtime.native import get_library_path
 
     found = {"native": None, "extensions": None, "functions": None}
@@ -22,7 +22,7 @@ def backends():
         import onnxruntime_extensions  # noqa: F401
     except ImportError as error:
         found["extensions"] = f"onnxruntime-extensions can't be imported: {error}"
-    if not have_numba():
+    if not library.have_numba() and not library.is_complete():
         found["functions"] = "works, but slowly: Numba can't be imported"
     return found
 

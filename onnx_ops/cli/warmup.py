@@ -45,6 +45,15 @@ def warmup(models, operators, dtypes, jobs):
             bar.update(task, description=done, completed=index, total=total)
 
         count = warmup(operators or None, dtypes or None, models=models or None, jobs=jobs, progress=show)
+    say(f"{count} {'kernel is' if count == 1 else 'kernels are'} in {place()}")
+
+
+def place():
+    """Where sessions find what is compiled."""
+    from ..runtime import library
+
+    if library.is_complete():
+        return f"the library, {library.PLACE}"
     from ..kernels.cache import directory
 
-    say(f"{count} {'kernel is' if count == 1 else 'kernels are'} in the cache, {directory()}")
+    return f"the cache, {directory()}"

@@ -11,8 +11,8 @@ import hashlib
 import importlib.util
 import logging
 import os
-import pickle
 import re
+import secrets
 import sys
 import sysconfig
 import textwrap
@@ -20,17 +20,11 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import llvmlite
-import numba
 import numpy as np
 import platformdirs
-from numba import config
-from numba.core.caching import NullCache
-from numba.core.compiler import CompileResult
-from numba.core.registry import cpu_target
-from numba.core.runtime import rtsys
-from numba.core.serialize import dumps
 
 from ..files import staged_file
+from . import target
 from .jit import BOUNDSCHECK, stamp, stamps
 
 try:
@@ -39,14 +33,24 @@ except ImportError:  # on Windows
     fcntl = None  # type: ignore[assignment]
 
 ROOT = __name__.split(".", 1)[0]
-MACHINERY = f"{ROOT}.kernels.entry"  # what stands around every function
-TRIED = ((0, 60), (0, 68))
+MACHINERY = f"{ROOT}.kernels.compiler"  # what stands around every function
 CHECKSUM = hashlib.sha256().digest_size
+SETTINGS = {f"NUMBA_{name}" for name in "ENABLE_AVX OPT LOOP_VECTORIZE SLP_VECTORIZE".split()}
+
+
+def spec_of(module):
+    """A module's spec; None if there is no such module, or if it is a script."""
+    try:
+        return importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        return None
+
+
 _PLACES = sysconfig.get_paths()
 INSTALLED = (
     *(_PLACES[kind] + os.sep for kind in ("stdlib", "platstdlib", "purelib", "platlib")),
     # Packages may also be in the user's folder, or anywhere on PYTHONPATH: wherever those are that this one needs.
-    *(str(Path(package.__path__[0]).parent) + os.sep for package in (numba, llvmlite, np)),
+    *(str(Path(spec.origin).parent.parent) + os.sep for spec in map(spec_of, ("numba", "llvmlite", "numpy")) if spec),
 )
 # A statement that begins a line: parsing whole files would take longer than loading what has been compiled.
 _IMPORT = re.compile(
@@ -84,12 +88,10 @@ def source(module):
     return text
 
 
-def spec_of(module):
-    """A module's spec; None if there is no such module, or if it is a script."""
-    try:
-        return importlib.util.find_spec(module)
-    except (ImportError, ValueError):
-        return None
+def is_module(package, name):
+    """Whether a name in a package is a module. What the package is in gets imported, and no other module."""
+    spec = spec_of(package)
+    return bool(spec and spec.submodule_search_locations is not None and spec_of(f"{package}.{name}"))
 
 
 def import_statements(text):
@@ -106,19 +108,23 @@ def imported(module):
     package, found = spec_of(module).parent, set()
     for node in import_statements(source(module)):
         if isinstance(node, ast.Import):
-            found.update(name.name for name in node.names)
+            found.update(name.name for name in node.names if is_followed(name.name, module))
             continue
         base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
-        for name in node.names:
-            found.add(f"{base}.{name.name}" if spec_of(f"{base}.{name.name}") else base)
-    return {name for name in found if is_followed(name, module)}
+        if is_followed(base, module):  # else its spec isn't asked for, which imports what it is in: Numba is large
+            found.update(f"{base}.{name.name}" if is_module(base, name.name) else base for name in node.names)
+    return found
 
 
 def is_followed(name, importer):
     """Whether a module may be edited, or is of the same package as the one that imports it, or of this one."""
-    if name.partition(".")[0] in (importer.partition(".")[0], ROOT):
+    package = name.partition(".")[0]
+    if package in (importer.partition(".")[0], ROOT):
         return True
-    origin = (spec := spec_of(name)) and spec.origin
+    spec = spec_of(package)
+    if spec and not spec.origin:  # a namespace, which consists of several packages
+        spec = spec_of(name)
+    origin = spec and spec.origin
     return bool(origin) and os.path.isabs(origin) and not origin.startswith(INSTALLED)
 
 
@@ -136,11 +142,12 @@ def sources(module):
 
 @functools.cache
 def compiler():
-    """What else decides on the code that comes out."""
-    codegen = cpu_target.target_context.codegen().magic_tuple()
-    versions = numba.__version__, llvmlite.__version__, np.__version__, sys.implementation.cache_tag
-    flags = config.OPT, config.LOOP_VECTORIZE, config.SLP_VECTORIZE, config.BOUNDSCHECK, BOUNDSCHECK
-    return codegen, versions, flags
+    """What else decides on the code that comes out: versions, the CPU, and how Numba is set."""
+    from importlib import metadata
+
+    versions = metadata.version("numba"), llvmlite.__version__, np.__version__, sys.implementation.cache_tag
+    settings = sorted((name, value) for name, value in os.environ.items() if name in SETTINGS)
+    return versions, target.current(), settings, BOUNDSCHECK
 
 
 def digest(owner, *details):
@@ -162,7 +169,7 @@ def digest(owner, *details):
 
 
 class Kept:
-    """The file of one compiled function, in the form that Numba calls a cache.
+    """The file of one compiled function: a checksum, and its object code.
 
     obstacle  why it can't be written, or None
     """
@@ -170,6 +177,7 @@ class Kept:
     obstacle = None
 
     def __init__(self, name, key):
+        self.key = key
         self.path = directory() / f"{name}-{key}.code"
         if not self.path.is_absolute():  # there is no home directory
             raise OSError(f"{self.path.parent} is no absolute path")
@@ -186,30 +194,19 @@ class Kept:
                     stack.callback(lock.unlink, missing_ok=True)
             yield
 
-    def load_overload(self, signature, target_context):
-        """The compiled function, or None. A file that was cut short or garbled is as good as none."""
+    def load(self):
+        """The object code, or None. A file that was cut short or garbled is as good as none."""
         try:
-            content = self.path.read_bytes()
+            return object_in(self.path)
         except FileNotFoundError:
             return None
         except OSError as error:
             self.give_up(error)
             return None
-        if hashlib.sha256(content[CHECKSUM:]).digest() != content[:CHECKSUM]:
-            return None
-        # Numba would first import all that it needs to compile, which takes longer than the rest. Code that is loaded
-        # refers to functions of Numba's runtime by name; LLVM ends the process if it doesn't know one. Hence only with
-        # versions that were found to need no more than this.
-        if TRIED[0] <= numba.version_info.short <= TRIED[1]:
-            rtsys.initialize(target_context)
-        else:
-            target_context.refresh()
-        return CompileResult._rebuild(target_context, *pickle.loads(content[CHECKSUM:]))
 
-    def save_overload(self, signature, compiled):
+    def save(self, content):
         if self.obstacle:
             return
-        content = dumps(compiled._reduce())
         try:
             with staged_file(self.path) as place:
                 place.write_bytes(hashlib.sha256(content).digest() + content)
@@ -225,13 +222,26 @@ class Kept:
         return self.obstacle or (None if os.path.exists(self.path) else f"{self.path.name} is gone")
 
 
-class NotKept(NullCache):
+def object_in(path):
+    """The object code in a file, or None where that isn't what was written."""
+    content = Path(path).read_bytes()
+    checksum, content = content[:CHECKSUM], content[CHECKSUM:]
+    return content if hashlib.sha256(content).digest() == checksum else None
+
+
+class NotKept:
     """What stands in for `Kept` where the obstacle is known before there is anything to keep."""
 
     path, exclusive = None, nullcontext
 
     def __init__(self, obstacle):
-        self.obstacle = reason(obstacle)
+        self.key, self.obstacle = secrets.token_hex(8), reason(obstacle)
+
+    def load(self):
+        return None
+
+    def save(self, content):
+        pass
 
     def missing(self):
         return self.obstacle

@@ -1,11 +1,9 @@
 """elements.py for compiled code: by the type of the array, at no cost."""
 
-import platform
-
-import llvmlite.binding
 import numpy as np
 from llvmlite import ir
-from numba import config, types
+from numba import types
+from numba.core.registry import cpu_target
 from numba.extending import intrinsic, overload, register_jitable
 
 from . import elements
@@ -77,17 +75,8 @@ def narrow_bfloat(value):
 
 def has_half_instructions():
     """Whether the CPU that Numba compiles for converts float16 itself; LLVM would call a library that isn't there."""
-    if config.CPU_NAME or config.CPU_FEATURES is not None:
-        return "f16c" in (config.CPU_FEATURES or "")
-    if platform.machine().lower() in ("aarch64", "arm64"):
-        return True
-    return llvmlite.binding.get_host_cpu_features().get("f16c", False)
-
-
-if has_half_instructions():
-    widen_half, narrow_half = widen_half_by_hardware, narrow_half_by_hardware
-else:
-    widen_half, narrow_half = widen_half_by_bits, narrow_half_by_bits
+    triple, _, features = cpu_target.target_context.codegen().magic_tuple()
+    return triple.startswith(("aarch64", "arm64")) or "+f16c" in features
 
 
 def _kind(array):
@@ -102,6 +91,7 @@ def sum_type(array):
 
 @overload(elements.load)
 def _(array, i):
+    widen_half = widen_half_by_hardware if has_half_instructions() else widen_half_by_bits
     return {
         "float16": lambda array, i: widen_half(array[i].float16),
         "bfloat16": lambda array, i: widen_bfloat(array[i].bfloat16),
@@ -111,6 +101,8 @@ def _(array, i):
 
 @overload(elements.store)
 def _(array, i, value):
+    narrow_half = narrow_half_by_hardware if has_half_instructions() else narrow_half_by_bits
+
     def half(array, i, value):
         array[i].float16 = narrow_half(value)
 

@@ -20,7 +20,7 @@ from .. import dtypes
 from ..errors import refuse
 from ..kernels.affine_grid import affine_grid, workspace_size
 from ..kernels.jit import jitable
-from ..operator import ELEMENTS, Input, Operator, geometry, words
+from ..operator import ELEMENTS, UNKNOWN, Input, Kernel, Operator
 
 WORK = 2**15  # numbers written by one tile, some 5 us
 
@@ -29,16 +29,16 @@ WORK = 2**15  # numbers written by one tile, some 5 us
 def plan(parameters, shapes, g):
     theta, x, y, z = shapes
     if len(theta) != 3 or not 2 <= theta[1] <= 3 or theta[2] != theta[1] + 1:
-        return refuse("shape of {theta}", theta, "must be [N, 2, 3] or [N, 3, 4]")
+        return refuse(g, "shape of {theta}", theta, "must be [N, 2, 3] or [N, 3, 4]")
     if len(x) != 1:
-        return refuse("shape of {x}", x, "must have rank 1")
+        return refuse(g, "shape of {x}", x, "must have rank 1")
     if len(y) != 1:
-        return refuse("shape of {y}", y, "must have rank 1")
+        return refuse(g, "shape of {y}", y, "must have rank 1")
     if len(z) != 1:
-        return refuse("shape of {z}", z, "must have rank 1")
+        return refuse(g, "shape of {z}", z, "must have rank 1")
     axes = theta[1]
     if axes == 2 and z[0] != 0:
-        return refuse("length of {z}", z[0], "must be 0 for two image axes")
+        return refuse(g, "length of {z}", z[0], "must be 0 for two image axes")
     g.rank, g.shape[0] = axes + 2, theta[0]
     g.shape[axes - 1], g.shape[axes], g.shape[axes + 1] = y[0], x[0], axes
     if axes == 3:
@@ -47,7 +47,7 @@ def plan(parameters, shapes, g):
     for a in range(g.rank):
         size = max(g.shape[a], 1)
         if size > ELEMENTS // elements:
-            return refuse("shape of {theta}", theta, "output must have at most 2**58 elements")
+            return refuse(g, "shape of {theta}", theta, "output must have at most 2**58 elements")
         elements *= size
     g.axes, g.width, g.height, g.depth = axes, x[0], y[0], z[0] if axes == 3 else 1
     g.rows = theta[0] * g.depth * y[0] if x[0] > 0 else 0
@@ -68,14 +68,20 @@ def reference(parameters, theta, x, y, z):
     return total
 
 
-def infer(parameters, shapes, values):
-    theta, *places = shapes
-    if not theta or len(theta) != 3:
-        return None
-    known = [axes for axes in (theta[1], theta[2] - 1 if isinstance(theta[2], int) else None) if isinstance(axes, int)]
-    if not known:
-        return None
-    return [theta[0], *(p[0] if p else None for p in reversed(places[: known[0]])), known[0]]
+@jitable
+def infer(parameters, shapes, g):
+    theta, x, y, z = shapes
+    if len(theta) != 3:
+        return 0
+    axes = theta[1] if theta[1] >= 0 else theta[2] - 1
+    if not 2 <= axes <= 3:
+        return 0
+    g.rank, g.shape[0], g.shape[axes + 1] = axes + 2, theta[0], axes
+    g.shape[axes] = x[0] if len(x) == 1 else UNKNOWN
+    g.shape[axes - 1] = y[0] if len(y) == 1 else UNKNOWN
+    if axes == 3:
+        g.shape[1] = z[0] if len(z) == 1 else UNKNOWN
+    return 0
 
 
 AFFINE_GRID = Operator(
@@ -86,13 +92,10 @@ AFFINE_GRID = Operator(
     inputs=(Input("theta", "T"), Input("x", "T"), Input("y", "T"), Input("z", "T")),
     output="T",
     types={"T": dtypes.FLOATS},
-    attributes=(),
-    parameters=words(),
-    geometry=geometry(axes=None, width=None, height=None, depth=None, rows=None),
-    resolve=dict,
+    geometry={"axes": None, "width": None, "height": None, "depth": None, "rows": None},
     plan=plan,
-    kernel=lambda parameters: affine_grid,
-    reference=reference,
     infer=infer,
+    kernels=(Kernel(affine_grid),),
+    reference=reference,
 )
 OPERATORS = (AFFINE_GRID,)

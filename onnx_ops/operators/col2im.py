@@ -18,25 +18,30 @@ from dataclasses import replace
 import numpy as np
 
 from .. import dtypes
-from ..blocks import ATTRIBUTES, AXES, GEOMETRY, LIMIT, PARAMETERS, WORK, block_counts, lay_out, overlaps, resolve
-from ..errors import OpError, refuse
+from ..blocks import (
+    ATTRIBUTES,
+    AXES,
+    GEOMETRY,
+    PARAMETERS,
+    WORK,
+    block_counts,
+    known_product,
+    lay_out,
+    overlaps,
+    resolve,
+    sizes,
+)  # fmt: skip
+from ..errors import refuse
 from ..kernels.blocks import pieces
 from ..kernels.col2im import BAND, col2im, row_pitch, unit_count, workspace_size
 from ..kernels.jit import jitable
-from ..operator import ELEMENTS, Attribute, Input, Operator, geometry, words
-
-
-def lengths(parameters, known):
-    """The number of image axes, where the model already states it."""
-    for name, length in zip(("{image_shape}", "{block_shape}"), known, strict=True):
-        if length is not None and parameters.axes not in (0, length):
-            refuse(f"length of {name}", length, "attributes are for image axes:", parameters.axes)
+from ..operator import ELEMENTS, UNKNOWN, Input, Kernel, Operator
 
 
 @jitable
 def plan(parameters, shapes, g):
     if len(shapes[0]) != 3:
-        return refuse("shape of {input}", shapes[0], "must have rank 3: [N, C * prod({block_shape}), L]")
+        return refuse(g, "shape of {input}", shapes[0], "must have rank 3: [N, C * prod({block_shape}), L]")
     return plan_blocks(parameters, shapes, shapes[0][0], g)
 
 
@@ -47,27 +52,27 @@ def plan_blocks(parameters, shapes, batch, g):
     axes = len(image_shape)
     rows, columns = x[len(x) - 2], x[len(x) - 1]
     if not 1 <= axes <= AXES:
-        return refuse("{image_shape}", image_shape, "number of image axes must be at least 1 and at most", AXES)
+        return refuse(g, "{image_shape}", image_shape, "number of image axes must be at least 1 and at most", AXES)
     if len(block_shape) != axes:
-        return refuse("{block_shape}", block_shape, "must be as long as {image_shape}, which is of length", axes)
+        return refuse(g, "{block_shape}", block_shape, "must be as long as {image_shape}, which is of length", axes)
     if parameters.axes != 0 and parameters.axes != axes:
         return refuse(
-            "{image_shape}", image_shape, "{strides}, {dilations} and {pads} are for image axes:", parameters.axes
+            g, "{image_shape}", image_shape, "{strides}, {dilations} and {pads} are for image axes:", parameters.axes
         )
     if lay_out(parameters, image_shape, block_shape, g) != 0:
         return 1
     block = g.positions
     if rows % block != 0:
         if len(x) == 2:
-            return refuse("shape of {input}", x, "axis 0 must be divisible by the product of {block_shape},", block)
-        return refuse("shape of {input}", x, "axis 1 must be divisible by the product of {block_shape},", block)
+            return refuse(g, "shape of {input}", x, "axis 0 must be divisible by the product of {block_shape},", block)
+        return refuse(g, "shape of {input}", x, "axis 1 must be divisible by the product of {block_shape},", block)
     if columns != g.blocks:
         if len(x) == 2:
-            return refuse("shape of {input}", x, "axis 1 must be the number of blocks,", g.blocks)
-        return refuse("shape of {input}", x, "axis 2 must be the number of blocks,", g.blocks)
+            return refuse(g, "shape of {input}", x, "axis 1 must be the number of blocks,", g.blocks)
+        return refuse(g, "shape of {input}", x, "axis 2 must be the number of blocks,", g.blocks)
     channels = rows // block
     if batch * max(channels, 1) > ELEMENTS // g.pixels:
-        return refuse("{image_shape}", image_shape, "output must have at most 2**58 elements")
+        return refuse(g, "{image_shape}", image_shape, "output must have at most 2**58 elements")
     tiled = 1
     for i in range(axes):
         # Blocks that end outside the image are no whole tiles.
@@ -109,16 +114,30 @@ def reference(parameters, x, image_shape, block_shape):
     return y
 
 
-def infer(parameters, shapes, values):
-    x, *lengths = shapes
-    _, image, block = values
-    axes = [s[0] for s in lengths if s and isinstance(s[0], int)]
-    if image is None and not axes:
-        return None
-    image = [None] * axes[0] if image is None else [size if size > 0 else None for size in image]
-    batch, columns = x[:2] if x and len(x) == 3 else (None, None)
-    known = isinstance(columns, int) and block and min(block) > 0
-    return [batch, columns // math.prod(block) if known else None, *image]
+@jitable
+def infer(parameters, shapes, g):
+    batch = shapes[0][0] if len(shapes[0]) == 3 else UNKNOWN
+    return infer_image(parameters, shapes, batch, g)
+
+
+@jitable
+def infer_image(parameters, shapes, batch, g):
+    """`infer` for the `batch` and what the last two axes of the input say."""
+    x, image_shape, block_shape = shapes
+    axes = max(len(image_shape), len(block_shape))
+    if parameters.axes != 0 and len(image_shape) != 0 and len(image_shape) != parameters.axes:
+        return refuse(g, "length of {image_shape}", len(image_shape), "attributes are for image axes:", parameters.axes)
+    if parameters.axes != 0 and len(block_shape) != 0 and len(block_shape) != parameters.axes:
+        return refuse(g, "length of {block_shape}", len(block_shape), "attributes are for image axes:", parameters.axes)
+    if not 1 <= axes <= AXES:
+        return 0
+    g.rank, g.shape[0], g.shape[1] = 2 + axes, batch, UNKNOWN
+    positions = known_product(block_shape)
+    if len(x) >= 2 and x[len(x) - 2] >= 0 and len(block_shape) > 0 and positions > 0:
+        g.shape[1] = x[len(x) - 2] // positions
+    for i in range(axes):
+        g.shape[2 + i] = image_shape[i] if i < len(image_shape) and image_shape[i] > 0 else UNKNOWN
+    return 0
 
 
 COL2IM = Operator(
@@ -130,27 +149,30 @@ COL2IM = Operator(
     output="T",
     types={"T": dtypes.ALL, "I": ("int64",)},
     attributes=ATTRIBUTES,
-    parameters=words(**PARAMETERS),
-    geometry=geometry(
-        planes=None, group=None, band_y=None, bands_y=None, band_x=None, bands_x=None, tiled=None, **GEOMETRY
-    ),
+    parameters=PARAMETERS,
+    geometry={
+        "planes": None, "group": None, "band_y": None, "bands_y": None, "band_x": None, "bands_x": None, "tiled": None,
+        **GEOMETRY,
+    },
     resolve=resolve,
-    lengths=lengths,
     plan=plan,
-    kernel=lambda parameters: col2im,
-    reference=reference,
     infer=infer,
-)
+    kernels=(Kernel(col2im),),
+    reference=reference,
+)  # fmt: skip
 
 
-def resolve_openvino(strides, dilations, pads_begin, pads_end):
-    for name, values in (("pads_begin", pads_begin), ("pads_end", pads_end)):
-        if values is not None and (len(values) != 2 or not all(0 <= v <= LIMIT for v in values)):
-            raise OpError(name, list(values), "must be two numbers in [0, 2**40]")
-    for name, values in (("strides", strides), ("dilations", dilations)):
-        if values is not None and len(values) != 2:
-            raise OpError(name, list(values), "must be two numbers in [1, 2**40]")
-    return resolve(dilations or (1, 1), (*(pads_begin or (0, 0)), *(pads_end or (0, 0))), strides or (1, 1))
+@jitable
+def resolve_openvino(attributes, p):
+    """For two image axes, whatever is given."""
+    strides, dilations, pads_begin, pads_end = attributes
+    p.axes = 2
+    for i in range(AXES):
+        p.strides[i] = strides[i] if i < len(strides) else 1
+        p.dilations[i] = dilations[i] if i < len(dilations) else 1
+        p.pads_begin[i] = pads_begin[i] if i < len(pads_begin) else 0
+        p.pads_end[i] = pads_end[i] if i < len(pads_end) else 0
+    return 0
 
 
 @jitable
@@ -159,10 +181,7 @@ def plan_openvino(parameters, shapes, g):
         return plan(parameters, shapes, g)
     if plan_blocks(parameters, shapes, 1, g) != 0:
         return 1
-    g.rank -= 1
-    for i in range(g.rank):
-        g.shape[i] = g.shape[i + 1]
-    return 0
+    return drop_batch(g)
 
 
 def reference_openvino(parameters, x, image_shape, block_shape):
@@ -171,12 +190,22 @@ def reference_openvino(parameters, x, image_shape, block_shape):
     return reference(parameters, x, image_shape, block_shape)
 
 
-def infer_openvino(parameters, shapes, values):
-    x, *_ = shapes
-    if not x:
-        return None
-    shape = infer(parameters, [x if len(x) == 3 else [1, *x], [2], [2]], values)
-    return shape if len(x) == 3 else shape[1:]
+@jitable
+def infer_openvino(parameters, shapes, g):
+    if len(shapes[0]) != 2:
+        return infer(parameters, shapes, g) if len(shapes[0]) == 3 else 0
+    if infer_image(parameters, shapes, 1, g) != 0:
+        return 1
+    return drop_batch(g)
+
+
+@jitable
+def drop_batch(g):
+    """Make the output's shape one without its first axis."""
+    g.rank -= 1
+    for i in range(g.rank):
+        g.shape[i] = g.shape[i + 1]
+    return 0
 
 
 OPENVINO = replace(
@@ -186,7 +215,10 @@ OPENVINO = replace(
     ranks=(2, 3),
     inputs=(Input("data", "T"), Input("output_size", "I", values=True), Input("kernel_size", "I", values=True)),
     types={"T": dtypes.ALL, "I": ("int32", "int64")},
-    attributes=tuple(Attribute(name, "ints") for name in ("strides", "dilations", "pads_begin", "pads_end")),
+    attributes=(
+        *(sizes(name, axes=(2, 2)) for name in ("strides", "dilations")),
+        *(sizes(name, axes=(2, 2), least=0) for name in ("pads_begin", "pads_end")),
+    ),
     resolve=resolve_openvino,
     plan=plan_openvino,
     reference=reference_openvino,

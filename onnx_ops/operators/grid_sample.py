@@ -26,58 +26,37 @@ GridSample-1; PyTorch's grid_sample.
 
 import itertools
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
 from .. import dtypes
-from ..errors import OpError, refuse
+from ..errors import refuse
 from ..kernels import grid_sample as kernels
 from ..kernels.jit import jitable
-from ..operator import ELEMENTS, Attribute, Input, Operator, geometry, words
+from ..operator import ELEMENTS, UNKNOWN, Attribute, Input, Kernel, Operator
 
 NEAREST, LINEAR, CUBIC = range(3)
-KERNELS = (kernels.nearest, kernels.linear, kernels.cubic)
 TAPS = (0, 2, 4)
-MODES = {"nearest": NEAREST, "bilinear": LINEAR, "bicubic": CUBIC}
-NEWER_MODES = {**MODES, "linear": LINEAR, "cubic": CUBIC}
+MODES = ("nearest", "bilinear", "bicubic")
+NEWER_MODES = (*MODES, "linear", "cubic")
 PADDING_MODES = ("zeros", "border", "reflection")  # in the order of kernels/coordinates.py
 WORK = 2**13  # outputs computed by one tile, some 10 us
 
-PARAMETERS = words(mode=None, padding_mode=None, align_corners=None, axes=None)
-GEOMETRY = geometry(
-    batch=None,
-    channels=None,
-    axes=None,
-    points=None,
-    images=None,
-    units=None,
-    image=3,
-    padding_mode=None,
-    align_corners=None,
-)
+
+@jitable
+def resolve(attributes, p):
+    """The names as numbers; new names of modes as old ones."""
+    mode, padding_mode, align_corners = attributes
+    p.kernel = mode[0] if mode[0] <= CUBIC else mode[0] - CUBIC
+    p.padding_mode, p.align_corners, p.axes = padding_mode[0], align_corners[0], 3
+    return 0
 
 
-def resolve(modes, axes, mode, padding_mode, align_corners):
-    """The names as numbers. `modes` are those that the domain knows, `axes` the most that it allows."""
-    for name, value, known in (("mode", mode, modes), ("padding_mode", padding_mode, PADDING_MODES)):
-        if value not in known:
-            raise OpError(name, repr(value), f"must be one of {', '.join(known)}")
-    if align_corners not in (0, 1):
-        raise OpError("align_corners", align_corners, "must be 0 or 1")
-    return {
-        "mode": modes[mode],
-        "padding_mode": PADDING_MODES.index(padding_mode),
-        "align_corners": align_corners,
-        "axes": axes,
-    }
-
-
-def allows(parameters, signature):
-    if parameters.mode != NEAREST and signature["T1"] not in dtypes.FLOATS:
-        raise OpError(
-            "dtype of X", signature["T1"], f"must be one of {', '.join(dtypes.FLOATS)} unless mode is nearest"
-        )
+@jitable
+def resolve_microsoft(attributes, p):
+    resolve(attributes, p)
+    p.axes = 2
+    return 0
 
 
 @jitable
@@ -86,28 +65,28 @@ def plan(parameters, shapes, g):
     axes = len(x) - 2
     if axes != 2 and axes != parameters.axes:
         if parameters.axes == 2:
-            return refuse("shape of {X}", x, "must have rank 4: [N, C, H, W]")
-        return refuse("shape of {X}", x, "must have rank 4 or 5: [N, C, H, W] or [N, C, D, H, W]")
+            return refuse(g, "shape of {X}", x, "must have rank 4: [N, C, H, W]")
+        return refuse(g, "shape of {X}", x, "must have rank 4 or 5: [N, C, H, W] or [N, C, D, H, W]")
     if len(grid) != len(x):
         if axes == 2:
-            return refuse("shape of {Grid}", grid, "must have rank 4: [N, H_out, W_out, 2]")
-        return refuse("shape of {Grid}", grid, "must have rank 5: [N, D_out, H_out, W_out, 3]")
+            return refuse(g, "shape of {Grid}", grid, "must have rank 4: [N, H_out, W_out, 2]")
+        return refuse(g, "shape of {Grid}", grid, "must have rank 5: [N, D_out, H_out, W_out, 3]")
     if grid[0] != x[0]:
-        return refuse("shape of {Grid}", grid, "axis 0 must be the batch size N of {X},", x[0])
+        return refuse(g, "shape of {Grid}", grid, "axis 0 must be the batch size N of {X},", x[0])
     if grid[axes + 1] != axes:
-        return refuse("shape of {Grid}", grid, "the last axis must be the number of image axes,", axes)
+        return refuse(g, "shape of {Grid}", grid, "the last axis must be the number of image axes,", axes)
     g.rank, g.shape[0], g.shape[1] = len(x), x[0], x[1]
     points = 1
     for i in range(axes):
         if x[2 + i] < 1:
-            return refuse("shape of {X}", x, "image axes must not be empty; is axis", 2 + i)
+            return refuse(g, "shape of {X}", x, "image axes must not be empty; is axis", 2 + i)
         g.image[i] = x[2 + i]
         g.shape[2 + i] = grid[1 + i]
         if grid[1 + i] > ELEMENTS // max(points, 1):
-            return refuse("shape of {Grid}", grid, "output must have at most 2**58 elements")
+            return refuse(g, "shape of {Grid}", grid, "output must have at most 2**58 elements")
         points *= grid[1 + i]
     if max(x[0], 1) * max(x[1], 1) > ELEMENTS // max(points, 1):
-        return refuse("shape of {Grid}", grid, "output must have at most 2**58 elements")
+        return refuse(g, "shape of {Grid}", grid, "output must have at most 2**58 elements")
     g.batch, g.channels, g.axes, g.points = x[0], x[1], axes, points
     g.padding_mode, g.align_corners = parameters.padding_mode, parameters.align_corners
     g.images = max(1, kernels.BLOCK // max(points, 1))
@@ -117,13 +96,13 @@ def plan(parameters, shapes, g):
         g.units = (x[0] + g.images - 1) // g.images * blocks
     work = x[0] * points * (x[1] + 2)
     g.tiles = min(64, g.units, work // WORK + 1)
-    g.workspace = kernels.workspace_size(axes, TAPS[parameters.mode])
+    g.workspace = kernels.workspace_size(axes, TAPS[parameters.kernel])
     return 0
 
 
 def reference(parameters, x, grid):
     """The formula, tap by tap: coordinates step by step in their own dtype, weights and sums in float64."""
-    mode, padding_mode = parameters.mode, PADDING_MODES[parameters.padding_mode]
+    mode, padding_mode = parameters.kernel, PADDING_MODES[parameters.padding_mode]
     align_corners = bool(parameters.align_corners)
     coordinate = np.float64 if grid.dtype == np.float64 else np.float32
     image = x.shape[2:]
@@ -206,12 +185,20 @@ WEIGHTS = {
 }
 
 
-def infer(parameters, shapes, values):
+@jitable
+def infer(parameters, shapes, g):
     x, grid = shapes
-    if (not x and not grid) or any(s and len(s) < 3 for s in shapes):
-        return None
-    x, grid = x or [grid[0]] + [None] * (len(grid) - 1), grid or [x[0]] + [None] * (len(x) - 1)
-    return [grid[0] if x[0] is None else x[0], x[1], *grid[1:-1]]
+    rank = max(len(x), len(grid))
+    if rank < 3 or 0 < len(x) < 3 or 0 < len(grid) < 3:
+        return 0
+    g.rank, g.shape[0], g.shape[1] = len(grid) if len(grid) > 0 else len(x), UNKNOWN, UNKNOWN
+    for i in range(2, g.rank):
+        g.shape[i] = grid[i - 1] if len(grid) > 0 else UNKNOWN
+    if len(x) > 0:
+        g.shape[0], g.shape[1] = x[0], x[1]
+    if g.shape[0] == UNKNOWN and len(grid) > 0:
+        g.shape[0] = grid[0]
+    return 0
 
 
 ONNX = Operator(
@@ -223,27 +210,32 @@ ONNX = Operator(
     output="T1",
     types={"T1": dtypes.ALL, "T2": dtypes.FLOATS},
     attributes=(
-        Attribute("mode", "string", "bilinear"),
-        Attribute("padding_mode", "string", "zeros"),
-        Attribute("align_corners", "int", 0),
+        Attribute("mode", "string", "bilinear", choices=NEWER_MODES),
+        Attribute("padding_mode", "string", "zeros", choices=PADDING_MODES),
+        Attribute("align_corners", "int", 0, bounds=(0, 1)),
     ),
-    parameters=PARAMETERS,
-    geometry=GEOMETRY,
-    resolve=partial(resolve, NEWER_MODES, 3),
-    allows=allows,
+    parameters={"padding_mode": None, "align_corners": None, "axes": None},
+    geometry={
+        "batch": None, "channels": None, "axes": None, "points": None, "images": None, "units": None, "image": 3,
+        "padding_mode": None, "align_corners": None,
+    },
+    resolve=resolve,
     plan=plan,
-    kernel=lambda parameters: KERNELS[parameters.mode],
-    variants=({"mode": "nearest"}, {"mode": "bilinear"}, {"mode": "bicubic"}),
-    copies=lambda parameters: parameters.mode == NEAREST,
-    reference=reference,
     infer=infer,
-)
+    kernels=(
+        Kernel(kernels.nearest, {"mode": "nearest"}, copies=True),
+        Kernel(kernels.linear, {"mode": "bilinear"}, types={"T1": dtypes.FLOATS}, unless="mode is nearest"),
+        Kernel(kernels.cubic, {"mode": "bicubic"}, types={"T1": dtypes.FLOATS}, unless="mode is nearest"),
+    ),
+    reference=reference,
+)  # fmt: skip
 MICROSOFT = replace(
     ONNX,
     domain="com.microsoft",
     versions=(1,),
     ranks=(4,),
     types={"T1": dtypes.FLOATS, "T2": dtypes.FLOATS},
-    resolve=partial(resolve, MODES, 2),
+    attributes=(replace(ONNX.attributes[0], choices=MODES), *ONNX.attributes[1:]),
+    resolve=resolve_microsoft,
 )
 OPERATORS = (ONNX, MICROSOFT)

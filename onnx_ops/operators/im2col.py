@@ -15,16 +15,38 @@ import math
 import numpy as np
 
 from .. import blocks, dtypes
-from ..blocks import ATTRIBUTES, AXES, GEOMETRY, PARAMETERS, WORK, block_counts, lay_out, overlaps
+from ..blocks import (
+    ATTRIBUTES,
+    AXES,
+    GEOMETRY,
+    LIMIT,
+    PARAMETERS,
+    WORK,
+    block_count,
+    block_counts,
+    known_product,
+    lay_out,
+    overlaps,
+    sizes,
+)  # fmt: skip
 from ..errors import refuse
 from ..kernels.im2col import im2col, share_out
 from ..kernels.jit import jitable
-from ..operator import ELEMENTS, Attribute, Input, Operator, geometry, words
+from ..operator import ELEMENTS, UNKNOWN, Input, Kernel, Operator
 
 
-def resolve(kernel_shape, **sliding):
-    found = blocks.resolve(**sliding, kernel_shape=kernel_shape)
-    return {**found, "kernel_shape": blocks.spread(kernel_shape, 1)}
+@jitable
+def resolve(attributes, p):
+    kernel_shape, dilations, pads, strides = attributes
+    if blocks.resolve((dilations, pads, strides), p) != 0:
+        return 1
+    if p.axes != 0 and p.axes != len(kernel_shape):
+        rule = "must agree with other attributes on the number of image axes,"
+        return refuse(p, "kernel_shape", kernel_shape, rule, p.axes)
+    p.axes = len(kernel_shape)
+    for i in range(AXES):
+        p.kernel_shape[i] = kernel_shape[i] if i < len(kernel_shape) else 1
+    return 0
 
 
 @jitable
@@ -32,11 +54,13 @@ def plan(parameters, shapes, g):
     (x,) = shapes
     axes = parameters.axes
     if len(x) != 2 + axes:
-        return refuse("shape of {x}", x, "must be [N, C, *image], with as many image axes as kernel_shape has:", axes)
+        return refuse(
+            g, "shape of {x}", x, "must be [N, C, *image], with as many image axes as kernel_shape has:", axes
+        )
     if lay_out(parameters, x[2:], parameters.kernel_shape[:axes], g) != 0:
         return 1
     if max(x[0], 1) > ELEMENTS // g.positions // g.blocks // max(x[1], 1):
-        return refuse("shape of {x}", x, "output must have at most 2**58 elements")
+        return refuse(g, "shape of {x}", x, "output must have at most 2**58 elements")
     g.rank, g.shape[0], g.shape[1], g.shape[2] = 3, x[0], x[1] * g.positions, g.blocks
     g.planes = x[0] * x[1]
     g.units = share_out(g)
@@ -55,14 +79,24 @@ def reference(parameters, x):
     return y.reshape(x.shape[0], x.shape[1] * math.prod(block), math.prod(counts))
 
 
-def infer(parameters, shapes, values):
+@jitable
+def infer(parameters, shapes, g):
     (x,) = shapes
-    if parameters is None or not x or len(x) != 2 + parameters.axes:
-        return [x[0] if x else None, None, None]
-    block, sizes = parameters.kernel_shape[: parameters.axes].tolist(), x[2:]
-    known = all(isinstance(size, int) for size in sizes)
-    blocks = math.prod(block_counts(parameters, sizes, block)) if known else 0
-    return [x[0], x[1] * math.prod(block) if isinstance(x[1], int) else None, blocks or None]
+    axes = parameters.axes
+    g.rank, g.shape[0], g.shape[1], g.shape[2] = 3, x[0] if len(x) > 0 else UNKNOWN, UNKNOWN, UNKNOWN
+    if axes == 0 or len(x) != 2 + axes:
+        return 0
+    positions, blocks = known_product(parameters.kernel_shape[:axes]), 1
+    if x[1] >= 0 and positions <= ELEMENTS // max(x[1], 1):
+        g.shape[1] = x[1] * positions
+    for i in range(axes):
+        known = 1 <= x[2 + i] <= LIMIT
+        count = block_count(parameters, i, x[2 + i], parameters.kernel_shape[i]) if known else 0
+        if count == 0 or count > ELEMENTS // blocks:
+            return 0
+        blocks *= count
+    g.shape[2] = blocks
+    return 0
 
 
 IM2COL = Operator(
@@ -73,19 +107,17 @@ IM2COL = Operator(
     inputs=(Input("x", "T"),),
     output="T",
     types={"T": dtypes.ALL},
-    attributes=(Attribute("kernel_shape", "ints", required=True), *ATTRIBUTES),
-    parameters=words(kernel_shape=AXES, **PARAMETERS),
-    geometry=geometry(
-        planes=None, group=None, groups=None, leads=None, band_y=None, bands_y=None, band_x=None, bands_x=None,
-        rows=None, part=None, parts=None, units=None, sweeps=None, **GEOMETRY,
-    ),
+    attributes=(sizes("kernel_shape", required=True), *ATTRIBUTES),
+    parameters={"kernel_shape": AXES, **PARAMETERS},
+    geometry={
+        "planes": None, "group": None, "groups": None, "leads": None, "band_y": None, "bands_y": None, "band_x": None,
+        "bands_x": None, "rows": None, "part": None, "parts": None, "units": None, "sweeps": None, **GEOMETRY,
+    },
     resolve=resolve,
     plan=plan,
-    kernel=lambda parameters: im2col,
-    variants=({"kernel_shape": (1,)},),
-    copies=lambda parameters: True,
-    reference=reference,
     infer=infer,
+    kernels=(Kernel(im2col, {"kernel_shape": (1,)}, copies=True),),
+    reference=reference,
     terms={"image_shape": "image axes of x", "block_shape": "kernel_shape"},
 )  # fmt: skip
 OPERATORS = (IM2COL,)

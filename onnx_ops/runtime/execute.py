@@ -4,7 +4,7 @@ This is the function adapter's engine, and whatever else has arrays rather than 
 It runs the very machine code that sessions run, which is what makes their results equal bit for bit.
 """
 
-import functools
+import ctypes as C
 import os
 from _thread import start_new_thread
 from collections import deque
@@ -13,20 +13,25 @@ from queue import SimpleQueue
 import numpy as np
 
 from .. import dtypes
-from ..errors import OpError, named
+from ..errors import OpError, named, refuse
+from ..kernels import records
 from ..locks import POOL
-from ..operator import MAX_RANK, Record
+from ..operator import MAX_RANK, MAX_TILES, Record
+from . import library
+
+PLAN = C.CFUNCTYPE(C.c_int64, C.c_int64, C.c_int64)
+KERNEL = C.CFUNCTYPE(C.c_int64, C.c_int64, C.c_int64, C.c_int64)
 
 
 def seen(input, array):
     """What a plan sees of one input, as an int64 array; raises OpError."""
+    if array.ndim > MAX_RANK:
+        raise OpError(f"rank of {input.name}", array.ndim, f"must be at most {MAX_RANK}")
     if input.values and array.ndim != 1:
         raise OpError(f"shape of {input.name}", list(array.shape), "must have rank 1")
-    values = array.tolist() if input.values else array.shape
-    if len(values) > MAX_RANK:
-        what = "length" if input.values else "rank"
-        raise OpError(f"{what} of {input.name}", len(values), f"must be at most {MAX_RANK}")
-    return np.array(values, np.int64)
+    if input.values and array.size > MAX_RANK:
+        raise OpError(f"length of {input.name}", array.size, f"must be at most {MAX_RANK}")
+    return np.array(array if input.values else array.shape, np.int64)
 
 
 def shapes(operator, arrays):
@@ -37,40 +42,43 @@ def shapes(operator, arrays):
 def check(operator, parameters, arrays):
     """Raise OpError if the plan refuses these inputs."""
     with named(operator):
-        geometry = np.zeros(1, operator.geometry)
+        geometry = np.zeros(1, operator.geometry_dtype)
         operator.plan(Record(parameters[0]), shapes(operator, arrays), Record(geometry[0]))
 
 
-def explain(operator, parameters, arrays):
-    """Raise the OpError that tells why the compiled plan refuses these inputs."""
-    check(operator, parameters, arrays)
-    raise AssertionError(f"{operator.title}: the compiled plan refuses what the plan in Python accepts")
+def functions(operator, parameters, signature):
+    """The compiled plan and kernel as C functions for ctypes; None where there is nothing that can compile them.
 
-
-def compiled(operator, parameters, signature):
-    """The compiled plan and tile for these parameters and element types; no tile for types that kernels can't see."""
-    from ..kernels import entry
-
-    storage = operator.storage(Record(parameters[0]), signature)
-    plan = entry.plan(operator.plan, tuple(range(len(operator.inputs))), operator.parameters, operator.geometry)
+    They come from the library, if they were compiled ahead.
+    """
     kernel = operator.kernel(Record(parameters[0]))
-    return plan, storage and entry.tile(kernel, storage, operator.tensors, operator.geometry)
+    storage = operator.storage(kernel, signature)
+    if addresses := storage and library.functions(operator, kernel, signature):
+        return PLAN(addresses[0]), KERNEL(addresses[1])
+    if not storage or not library.have_numba():
+        return None
+    from ..kernels.code import code
+
+    return tuple(code(e).call for e in (records.plan_entry(operator), records.kernel_entry(operator, kernel, storage)))
+
+
+def refusal(operator, record):
+    """The OpError for what compiled code has refused, as it says in the `record`."""
+    argument, rule, at, count, has_expected, expected, _ = record["refusal"].tolist()
+    values = (C.c_int64 * abs(count)).from_address(at)
+    argument, rule = (C.string_at(text).decode() for text in (argument, rule))
+    try:
+        with named(operator):
+            refuse(None, argument, values[0] if count < 0 else list(values), rule, expected if has_expected else None)
+    except OpError as error:
+        return error
 
 
 def output_rank(operator, arrays):
     """The rank that the output has, or would have; None if that can't be told."""
     values = [a.tolist() if i.values and a.ndim == 1 else None for i, a in zip(operator.inputs, arrays, strict=True)]
-    shape = operator.infer(None, [list(a.shape) for a in arrays], values)
+    shape = operator.inferred(None, [list(a.shape) for a in arrays], values)
     return None if shape is None else len(shape)
-
-
-@functools.cache
-def have_numba():
-    try:
-        import numba  # noqa: F401
-    except ImportError:
-        return False
-    return True
 
 
 def run_reference(operator, parameters, arrays):
@@ -86,33 +94,34 @@ def run(operator, parameters, arrays, threads=None, empty=np.empty):
 
     `empty` allocates the output and the kernel's workspace.
     """
-    if not have_numba():
-        return run_reference(operator, parameters, arrays)
-    from ..kernels.call import OUTPUT, call_dtype, workspace_bytes
-
     signature = signature_of(operator, parameters, arrays)
     with named(operator):
-        plan, tile = compiled(operator, parameters, signature)
-        if tile is None:
+        compiled = functions(operator, parameters, signature)
+        if compiled is None:
             return run_reference(operator, parameters, arrays)
-        call = np.zeros(1, call_dtype(operator.geometry))
+        plan, kernel = compiled
+        call = np.zeros(1, records.call_dtype(operator.geometry_dtype))
+        tensors, geometry = call["tensors"][0], call["geometry"][0]
         for k, values in enumerate(shapes(operator, arrays)):
-            call["rank"][0, k], call["shape"][0, k, : len(values)] = len(values), values
+            tensors["rank"][k], tensors["shape"][k, : len(values)] = len(values), values
     at = call.ctypes.data
-    if plan.ctypes(parameters.ctypes.data, at):
-        explain(operator, parameters, arrays)
-    geometry = call["geometry"][0]
-    shape = geometry["shape"][: geometry["rank"]].tolist()
-    out = empty(shape, dtypes.TABLE[signature[operator.output]].numpy)
-    workspace = empty(int(workspace_bytes(geometry)), np.dtype(np.uint8))
-    for k, array in (*((k, arrays[k]) for k in operator.tensors), (OUTPUT, out)):
-        call["data"][0, k], call["size"][0, k] = array.ctypes.data, array.size
-    call["workspace"] = workspace.ctypes.data
+    if plan(parameters.ctypes.data, at):
+        raise refusal(operator, geometry)
+    shape, tiles, bytes_each = (geometry[name].tolist() for name in ("shape", "tiles", "workspace"))
+    out = empty(shape[: geometry["rank"]], dtypes.TABLE[signature[operator.output]].numpy)
+    workspace = empty(min(tiles, MAX_TILES) * bytes_each, np.dtype(np.uint8))
+    for k, array in (*((k, arrays[k]) for k in operator.tensors), (records.OUTPUT, out)):
+        tensors["data"][k], tensors["size"][k] = array.ctypes.data, array.size
+    free = deque(workspace.ctypes.data + k * bytes_each for k in range(min(tiles, MAX_TILES)))
 
     def run_tile(index, memory=(call, arrays, workspace, out)):  # which must live for as long as a tile may run
-        tile.ctypes(at, index)
+        place = free.pop()
+        failed = kernel(at, index, place)
+        free.append(place)
+        if failed:
+            raise OpError(None, None, "compiled code has failed", operator.title)
 
-    spread(run_tile, int(geometry["tiles"]), threads or len(cpus()))
+    spread(run_tile, tiles, threads or len(cpus()))
     return out
 
 
@@ -129,7 +138,7 @@ def signature_of(operator, parameters, arrays):
         if found.setdefault(i.type, name) != name:
             raise OpError(f"dtype of {i.name}", name, f"must be {found[i.type]} as before", operator.title)
     with named(operator):
-        operator.allows(Record(parameters[0]), found)
+        operator.check_types(operator.kernel(Record(parameters[0])), found)
     return found
 
 

@@ -16,10 +16,21 @@ from onnx import TensorProto, helper
 import onnx_ops
 from onnx_ops import operators
 from onnx_ops.kernels.jit import jitable
-from onnx_ops.operator import Attribute, Input, Operator, geometry, words
+from onnx_ops.operator import Attribute, Input, Kernel, Operator
 
 DOMAIN = "benchmark"
 WORK = 2**14  # words of a tile: the bytes of 2**15 float32, as in Col2Im
+
+
+@jitable
+def resolve(attributes, p):
+    p.size = attributes[0][0]
+    return 0
+
+
+@jitable
+def infer(parameters, shapes, g):
+    return 0
 
 
 @jitable
@@ -53,14 +64,13 @@ PASS = Operator(
     inputs=(Input("x", "T"), Input("y", "T")),
     output="T",
     types={"T": ("uint64",)},
-    attributes=(Attribute("size", "int"),),
-    parameters=words(size=None),
-    geometry=geometry(),
-    resolve=lambda size: {"size": size},
+    attributes=(Attribute("size", "int", required=True),),
+    parameters={"size": None},
+    resolve=resolve,
     plan=plan,
-    kernel=lambda parameters: read_and_write,
+    infer=infer,
+    kernels=(Kernel(read_and_write, {"size": 1}),),
     reference=lambda parameters, x, y: np.full(parameters.size, x.sum() + y.sum()),
-    infer=lambda parameters, shapes, values: [None],
 )
 operators.OPERATORS += (PASS,)
 

@@ -1,0 +1,110 @@
+"""Compiled code on demand: from the cache, or by Numba, which is only then imported."""
+
+import ctypes
+import functools
+import logging
+import re
+import threading
+from contextvars import ContextVar
+
+import llvmlite.binding as llvm
+
+from ..errors import OpError
+from ..locks import COMPILATION
+from .cache import Kept, NotKept, digest, not_kept
+from .jit import BOUNDSCHECK
+
+PATIENCE = 1.0  # seconds of compiling after which users are told
+expected = ContextVar("expected", default=False)  # whether they know
+log = logging.getLogger("onnx_ops")
+
+
+class Code:
+    """The compiled function of an entry (records.py).
+
+    symbol   its name
+    content  that of an object file
+    kept     its file
+    """
+
+    def __init__(self, entry, kept):
+        self.entry, self.kept = entry, kept
+        self.symbol = re.sub(r"\W", "_", f"{entry.name}-{kept.key}")
+        with COMPILATION, kept.exclusive():
+            self.content = kept.load()
+            if self.content is None:
+                self.content = self.compile()
+                kept.save(self.content)
+
+    @functools.cached_property
+    def address(self):
+        """Where it is in memory, for ever."""
+        with COMPILATION:
+            return loaded(self.content, self.symbol)
+
+    @functools.cached_property
+    def call(self):
+        """For Python: parameters and result are integers."""
+        return ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * self.entry.parameters)(self.address)
+
+    def compile(self):
+        from . import compiler
+
+        kept = f"to be kept in {self.kept.path.parent}" if self.kept.path else "not kept"
+        told = threading.Timer(PATIENCE, log.warning, ["onnx_ops: compiling %s (once; %s)", self.entry.name, kept])
+        told.daemon = True
+        if not expected.get():
+            told.start()
+        try:
+            return compiler.object_code(self.entry, self.symbol)
+        finally:
+            told.cancel()
+
+
+def loaded(content, symbol):
+    """The address of the function `symbol` in an object file's content."""
+    engine = _engine()
+    engine.add_object_file(llvm.ObjectFileRef.from_data(content))
+    engine.finalize_object()
+    return engine.get_function_address(symbol)
+
+
+@functools.cache
+def _engine():
+    if BOUNDSCHECK:
+        from . import bounds  # noqa: F401  which has the counter that checked code refers to
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    machine = llvm.Target.from_default_triple().create_target_machine()
+    return llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+
+
+def once(function):
+    """Decorator: functools.cache that keeps OpErrors, too. Numba explains a mistake in full only the first time."""
+
+    @functools.cache
+    def outcome(*args):
+        try:
+            return function(*args), None
+        except OpError as error:
+            return None, error
+
+    @functools.wraps(function)
+    def call(*args):
+        made, error = outcome(*args)
+        if error:
+            raise OpError(*error.args) from error.__cause__
+        return made
+
+    return call
+
+
+@once
+def code(entry):
+    """The `Code` of an entry. Raises OpError."""
+    try:
+        kept = Kept(entry.name + "-checked" * BOUNDSCHECK, digest(entry.function, entry.name, entry.arguments))
+    except OSError as error:
+        not_kept(error)
+        kept = NotKept(error)
+    return Code(entry, kept)

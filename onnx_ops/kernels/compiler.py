@@ -1,0 +1,218 @@
+"""From Python functions to object code. What reaches into Numba's internals is here, and nowhere else:
+
+    FunctionIdentity._unique_ids                  `tell_code_apart` says why
+    compile_extra, Flags, options.parse_as_flags  numba.cfunc does the same, but for Numba's own C wrapper, which prints
+                                                  an exception and goes on
+    JITCodeLibrary: _final_module, _finalized, _optimize_final_module, _finalize_final_module
+    JITCPUCodegen: set_env, _engine               `optimized_once` says why
+    call_conv.call_function, context.make_tuple   what a C wrapper consists of
+
+numba.np.arrayobj.populate_array (memory.py) and numba.core.cgutils are the rest. `check_numba` looks for them.
+Importing this module imports Numba.
+"""
+
+import itertools
+import os
+import re
+from contextlib import contextmanager
+
+import llvmlite.binding as llvm
+import numba
+from llvmlite import ir
+from numba import config, types
+from numba.core import codegen, compiler
+from numba.core.bytecode import FunctionIdentity
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.registry import cpu_target
+from numba.extending import register_jitable
+
+from ..errors import OpError
+from . import elements_numba, vectors_numba  # noqa: F401  for their overloads
+from .jit import BOUNDSCHECK, FLAGS, INNER, marked
+from .memory import WORD, array_type, view
+from .records import Held, Number, RecordView
+
+NUMBA = os.path.dirname(numba.__file__)
+TRIED = ((0, 60), (0, 68))
+if BOUNDSCHECK:
+    from . import bounds  # noqa: F401  all code that is compiled from here on is checked
+
+
+def check_numba():
+    """Raise OpError where this isn't a Numba whose internals are those that this module knows."""
+    known = {
+        FunctionIdentity: "_unique_ids",
+        codegen.JITCodeLibrary: "_optimize_final_module _finalize_final_module create_ir_module add_ir_module",
+        codegen.JITCPUCodegen: "set_env magic_tuple",
+    }
+    found = all(hasattr(owner, name) for owner, names in known.items() for name in names.split())
+    if not (found and TRIED[0] <= numba.version_info.short <= TRIED[1]):
+        rule = f"must be one of {'.'.join(map(str, TRIED[0]))} to {'.'.join(map(str, TRIED[1]))} to compile kernels"
+        raise OpError("numba", numba.__version__, rule, "onnx_ops")
+
+
+check_numba()
+
+
+def tell_code_apart():
+    """Have Numba number functions from a random number on, so that no two processes give one name to different code.
+
+    A name in machine code consists of the function's, of this number, and of types, where records are numbered as they
+    are met.
+    """
+    FunctionIdentity._unique_ids = itertools.count(int.from_bytes(os.urandom(7), "little"))
+
+
+tell_code_apart()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=tell_code_apart)
+
+
+def tell_numba():
+    """Let compiled code call all functions that have been marked so far."""
+    while marked:
+        helper, flags = marked.pop()
+        register_jitable(**flags)(helper)
+
+
+def cause(error):
+    """What an exception of the compiler is about, on one line.
+
+    A message of Numba's nests the explanation for each function on the way to the reason, and after it names the lines.
+    """
+    heading, *lines = [line.strip() for line in str(error).splitlines()] or [""]
+    after = [k for k, line in enumerate([heading, *lines]) if "Failed in nopython mode" in line]
+    if not after or after[-1] >= len(lines):
+        return f"{type(error).__name__}: {heading}"
+    lines = lines[after[-1] :]
+    reason = " ".join([lines[0], *[line for line in lines[:4] if line.startswith(">>>")]])
+    if "Only accept returning of array" in reason:
+        reason = "it allocates an array; compiled code has only the workspace that its plan states"
+    places = re.findall(r"^During: typing of .* at (.+) \((\d+)\)$", "\n".join(lines), re.MULTILINE)
+    places = [f" ({file}, line {line})" for file, line in places if not file.startswith(NUMBA)]
+    return reason + (places[0] if places else "")
+
+
+@contextmanager
+def optimized_once(symbol):
+    """While this lasts, Numba optimizes only libraries that have the function `symbol`, together with all they call.
+
+    Numba also optimizes each callee by itself before, with its own callees, so the innermost ones as often as there are
+    levels around them, and makes machine code of each. It still does where Python calls them, too, as it does users'
+    own compiled functions.
+    """
+    library, generator = codegen.JITCodeLibrary, codegen.JITCPUCodegen
+    optimize, finish, set_env = library._optimize_final_module, library._finalize_final_module, generator.set_env
+
+    def names(module):
+        return {f.name for f in module.functions if not f.is_declaration}
+
+    def is_called_by_python(self):
+        return any(name.startswith("_ZN7cpython") for name in names(self._final_module))
+
+    def optimize_some(self):
+        found = names(self._final_module)
+        if symbol in found:
+            for part in (*self._final_module.functions, *self._final_module.global_variables):
+                if not part.is_declaration and part.name != symbol:
+                    part.linkage = "internal"
+        if symbol in found or is_called_by_python(self):
+            optimize(self)
+
+    def finish_some(self):
+        if is_called_by_python(self):
+            finish(self)
+        else:
+            self._finalized = True
+
+    def set_known_env(self, name, env):
+        if self._engine.is_symbol_defined(name):
+            set_env(self, name, env)
+
+    library._optimize_final_module, library._finalize_final_module = optimize_some, finish_some
+    generator.set_env = set_known_env
+    try:
+        yield
+    finally:
+        library._optimize_final_module, library._finalize_final_module = optimize, finish
+        generator.set_env = set_env
+
+
+def object_code(entry, symbol):
+    """An entry (records.py) as an object file, in which the compiled function is called `symbol`.
+
+    It is for the CPU that Numba compiles for: this one, unless NUMBA_CPU_NAME and NUMBA_CPU_FEATURES name another.
+    Raises OpError.
+    """
+    try:
+        with global_compiler_lock, optimized_once(symbol):
+            tell_numba()
+            library = _compiled(entry, symbol)
+            # Whatever library it becomes part of, nobody else can find it there.
+            library._final_module.get_function(symbol).visibility = "hidden"
+            return _target_machine().emit_object(library._final_module)
+    except Exception as error:
+        raise OpError("kernel", entry.name, f"can't be compiled: {cause(error)}") from error
+
+
+def _compiled(entry, symbol):
+    flags = compiler.Flags()
+    cpu_target.options.parse_as_flags(flags, FLAGS | INNER)
+    flags.no_compile = True  # until the wrapper is there
+    flags.enable_pyobject = False
+    typing, context = cpu_target.typing_context, cpu_target.target_context
+    kinds = tuple(map(_type, entry.arguments))
+    made = compiler.compile_extra(typing, context, entry.function, kinds, None, flags, {})
+    module = made.library.create_ir_module(symbol)
+    function = ir.Function(module, ir.FunctionType(WORD, [WORD] * entry.parameters), symbol)
+    builder = ir.IRBuilder(function.append_basic_block())
+    callee = context.declare_function(builder.module, made.fndesc)
+    values = [_value(context, builder, function.args, a) for a in entry.arguments]
+    status, value = context.call_conv.call_function(builder, callee, made.signature.return_type, kinds, values)
+    with builder.if_then(status.is_error, likely=False):
+        builder.ret(WORD(-1))
+    has_value = isinstance(made.signature.return_type, types.Integer | types.Boolean)
+    builder.ret(context.cast(builder, value, made.signature.return_type, types.int64) if has_value else WORD(0))
+    made.library.add_ir_module(module)
+    made.library.finalize()
+    return made.library
+
+
+def _type(argument):
+    """Numba's type of what a function gets."""
+    if isinstance(argument, tuple):
+        return types.BaseTuple.from_types(tuple(map(_type, argument)))
+    if isinstance(argument, Number):
+        return types.int64
+    kind = numba.from_dtype(argument.dtype)
+    return kind if isinstance(argument, RecordView) else array_type(kind, types.int64)
+
+
+def _value(context, builder, parameters, argument):
+    """The same as a value, made from the parameters of the compiled function."""
+
+    def address(at):
+        if isinstance(at, Held):
+            return builder.inttoptr(held(at), ir.IntType(8).as_pointer())
+        word = builder.add(parameters[at.parameter], WORD(at.offset))
+        return builder.inttoptr(word, ir.IntType(8).as_pointer())
+
+    def held(at):
+        return builder.load(builder.bitcast(address(at.place), WORD.as_pointer()))
+
+    kind = _type(argument)
+    if isinstance(argument, tuple):
+        return context.make_tuple(builder, kind, [_value(context, builder, parameters, a) for a in argument])
+    if isinstance(argument, Number):
+        return parameters[argument.parameter]
+    if isinstance(argument, RecordView):
+        return builder.bitcast(address(argument.at), context.get_value_type(kind))
+    return view(context, builder, kind, address(argument.at), types.int64, held(argument.size))
+
+
+def _target_machine():
+    """Like Numba's own, but for code that a linker or a loader may put anywhere."""
+    codegen_of_cpu = cpu_target.target_context.codegen()
+    triple, cpu, features = codegen_of_cpu.magic_tuple()
+    target = llvm.Target.from_triple(triple)
+    return target.create_target_machine(cpu=cpu, features=features, opt=config.OPT, reloc="pic", codemodel="default")

@@ -1,0 +1,9 @@
+"""The CPUs that libraries are built for, from the oldest to the newest of an architecture."""
+
+# {name: (architecture, LLVM's name, features that compiled code is told of)}.
+LEVELS = {
+    "x86-64-v2": ("x86_64", "x86-64-v2", ""),
+    "x86-64-v3": ("x86_64", "x86-64-v3", "+f16c"),
+    "x86-64-v4": ("x86_64", "x86-64-v4", "+f16c"),
+    "armv8-a": ("aarch64", "generic", "+neon"),
+}

@@ -1,0 +1,60 @@
+#ifndef ONNX_OPS_LIBRARY_H
+#define ONNX_OPS_LIBRARY_H
+/* What the parts of the library share. */
+#include "ort.h"
+#include "table.h"
+#include "words.h"
+#ifdef _WIN32
+#define EXPORT __declspec(dllexport)
+#define OF_THREAD __declspec(thread)
+#else
+#define EXPORT __attribute__((visibility("default")))
+#define OF_THREAD __thread
+#endif
+
+extern struct table onnx_ops_table; /* the one in use */
+#ifdef ONNX_OPS_AHEAD
+struct level { /* the table with the functions that were compiled for a CPU; the last of them is empty */
+    const char *cpu;
+    struct table table;
+};
+extern const struct level onnx_ops_levels[];
+#endif
+
+struct custom_op {
+    uint32_t version;
+    void *functions[25];
+    struct op *op;
+    struct overload *overload;
+};
+struct state { /* of a node's kernel; after it come the operator's parameters, and the result if it is constant */
+    struct op *op;
+    const struct overload *overload;
+    kernel_function *kernel; /* 0: strings */
+    void *result;
+    size_t result_size;
+    int64_t rank, shape[MAX_RANK];
+    struct parameters parameters;
+};
+enum { STRINGS = 8, LARGEST_RESULT = 1 << 26 };
+extern const unsigned char item_size[]; /* by element type */
+int is_of_strings(const struct overload *);
+int64_t elements(const int64_t *shape, int64_t rank);
+
+/* python.c */
+enum function { RESOLVE, INFER, PLAN, KERNEL };
+status compile(const struct op *op, enum function function, int64_t overload, int64_t kernel, int *available);
+int knows_strings(void);
+int is_surveying(void);
+status run_strings(const struct state *state, struct call *call, void *context);
+
+/* run.c */
+status explained(const struct op *op, const struct text *title, const struct refusal *refusal, int64_t returned);
+status put_tensor(const struct op *op, const struct text *title, size_t k, void *value, struct call *call);
+status run_tiles(const struct op *op, kernel_function *kernel, const struct call *call, void *context);
+status compute(struct state *state, void *context);
+
+/* node.c */
+status create_kernel(const struct custom_op *custom, const void *unused, const void *info, void **kernel);
+status infer(const struct custom_op *custom, void *context);
+#endif

@@ -1,0 +1,57 @@
+#ifndef ONNX_OPS_ORT_H
+#define ONNX_OPS_ORT_H
+/* ONNX Runtime's C interface: a table of functions that only ever grows at its end. Source: onnxruntime_c_api.h;
+ * the byte offsets were measured on 1.20.1 and 1.31.1. What these return is a status: 0 for success. */
+#include <stddef.h>
+#include <stdint.h>
+
+typedef void *status;
+struct api_base {
+    void *const *(*get_api)(uint32_t version);
+    const char *(*get_version)(void);
+};
+extern void *const *api; /* set when ONNX Runtime first calls RegisterCustomOps */
+extern unsigned api_version;
+#define API(offset, ...) ((status (*)(__VA_ARGS__))api[(offset) / 8])
+#define CreateStatus API(0, int code, const char *message)
+#define CreateCustomOpDomain API(208, const char *domain, void **out)
+#define CustomOpDomain_Add API(216, void *domain, void *op)
+#define AddCustomOpDomain API(224, void *options, void *domain)
+#define GetTensorMutableData API(408, void *value, void **out)
+#define FillStringTensor API(416, void *value, const char *const *strings, size_t count)
+#define GetStringTensorDataLength API(424, const void *value, size_t *out)
+#define GetStringTensorContent API(432, const void *value, void *out, size_t bytes, size_t *offsets, size_t count)
+#define CastTypeInfoToTensorInfo API(440, const void *info, void **out)
+#define CreateTensorTypeAndShapeInfo API(456, void **out)
+#define SetTensorElementType API(464, void *info, int type)
+#define SetDimensions API(472, void *info, const int64_t *dims, size_t count)
+#define GetTensorElementType API(480, const void *info, int *out)
+#define GetDimensionsCount API(488, const void *info, size_t *out)
+#define GetDimensions API(496, const void *info, int64_t *out, size_t count)
+#define GetSymbolicDimensions API(504, const void *info, const char **out, size_t count)
+#define GetTensorTypeAndShape API(520, const void *value, void **out)
+#define KernelInfoGetAttribute_int64 API(688, const void *info, const char *name, int64_t *out)
+#define KernelInfoGetAttribute_string API(696, const void *info, const char *name, char *out, size_t *size)
+#define KernelContext_GetInput API(720, const void *context, size_t index, void **out)
+#define KernelContext_GetOutput API(728, void *context, size_t index, const int64_t *dims, size_t rank, void **out)
+#define ReleaseStatus API(744, status)
+#define ReleaseTypeInfo API(784, void *info)
+#define ReleaseTensorTypeAndShapeInfo API(792, void *info)
+#define ReleaseCustomOpDomain API(808, void *domain)
+#define AddSessionConfigEntry API(1040, void *options, const char *key, const char *value)
+#define KernelInfoGetAttributeArray_int64 API(1304, const void *info, const char *name, int64_t *out, size_t *size)
+#define KernelInfo_GetInputTypeInfo API(1872, const void *info, size_t index, void **out)
+#define HasSessionConfigEntry API(1896, const void *options, const char *key, int *out)
+#define KernelInfo_GetNodeName API(1952, const void *info, char *out, size_t *size)
+#define KernelInfoGetConstantInput_tensor API(1992, const void *info, size_t index, int *is_constant, void **out)
+#define ShapeInferContext_GetInputTypeShape API(2144, void *context, size_t index, void **out)
+#define ShapeInferContext_SetOutputTypeShape API(2160, void *context, size_t index, void *info)
+#define SetSymbolicDimensions API(2168, void *info, const char **names, size_t count)
+#define KernelContext_ParallelFor                                                                                      \
+    API(2192, const void *context, void (*tile)(void *, size_t), size_t total, size_t batches,                         \
+        void *) /* batches 0: it decides */
+#define GetTensorElementTypeAndShapeDataReference                                                                      \
+    API(3312, const void *value, int *type, const int64_t **shape, size_t *rank)
+enum { OLDEST = 17, WITH_DATA_REFERENCE = 24 }; /* versions of the table: 1.17 has all of these but the last one */
+enum { FAIL = 1, INVALID_ARGUMENT = 2 };        /* codes of a status */
+#endif

@@ -1,0 +1,152 @@
+/* Runs of a node. */
+#include "library.h"
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const unsigned char item_size[] = {0, 4, 1, 1, 2, 2, 4, 8, 0, 1, 2, 8, 4, 8, 8, 16, 2};
+
+int is_of_strings(const struct overload *overload) {
+    for (size_t k = 0; k <= MAX_INPUTS; k++)
+        if (overload->types[k] == STRINGS) return 1;
+    return 0;
+}
+
+int64_t elements(const int64_t *shape, int64_t rank) {
+    uint64_t product = 1; /* which may overflow where a dimension is 0 */
+    for (int64_t a = 0; a < rank; a++) product *= (uint64_t)shape[a];
+    return (int64_t)product;
+}
+
+/* The status for what compiled code has returned other than 0. `title`: with the node's name, or 0. */
+status explained(const struct op *op, const struct text *title, const struct refusal *refusal, int64_t returned) {
+    struct text text = {"", 0};
+    if (title) say(&text, title->at, title->used);
+    else say_title(&text, op);
+    say_words(&text, ": ");
+    if (returned == 1) {
+        say_refusal(&text, op, refusal);
+        return refused(&text);
+    }
+    say_words(&text, "compiled code has failed");
+    return failed(text.at);
+}
+
+static status refuse_input(const struct op *op, const struct text *title, size_t k, const char *what,
+                           const int64_t *values, int64_t count, const char *rule) {
+    char argument[256];
+    snprintf(argument, sizeof argument, "%s of %s", what, op->inputs[k].name);
+    return explained(op, title, &(struct refusal){argument, rule, values, count, count < 0, MAX_RANK, 0}, 1);
+}
+
+/* Put what the plan wants of an input into the call, from its shape, which is complete, and its data. */
+static status put_input(const struct op *op, const struct text *title, size_t k, int type, const int64_t *shape,
+                        size_t rank, void *data, struct call *call) {
+    struct tensor *tensor = &call->tensors[k];
+    int64_t values = op->inputs[k].wants_values, axes = (int64_t)rank;
+    if (rank > MAX_RANK) return refuse_input(op, title, k, "rank", &axes, -1, "must be at most");
+    if (values && rank != 1) return refuse_input(op, title, k, "shape", shape, axes, "must have rank 1");
+    if (values && shape[0] > MAX_RANK) return refuse_input(op, title, k, "length", shape, -1, "must be at most");
+    tensor->data = data;
+    tensor->size = elements(shape, axes);
+    tensor->rank = values ? shape[0] : axes;
+    for (int64_t a = 0; a < tensor->rank; a++)
+        tensor->shape[a] = !values                ? shape[a]
+                           : item_size[type] == 8 ? ((const int64_t *)data)[a]
+                                                  : ((const int32_t *)data)[a];
+    return 0;
+}
+
+/* The same from a tensor of ONNX Runtime's. */
+status put_tensor(const struct op *op, const struct text *title, size_t k, void *value, struct call *call) {
+    const int64_t *shape;
+    int64_t copy[MAX_RANK];
+    size_t rank = 0;
+    int type = 0;
+    void *info, *data = 0;
+    status wrong;
+    if (api_version >= WITH_DATA_REFERENCE) {
+        if ((wrong = GetTensorElementTypeAndShapeDataReference(value, &type, &shape, &rank))) return wrong;
+    } else {
+        if ((wrong = GetTensorTypeAndShape(value, &info))) return wrong;
+        wrong = GetTensorElementType(info, &type);
+        if (!wrong) wrong = GetDimensionsCount(info, &rank);
+        if (!wrong && rank <= MAX_RANK) wrong = GetDimensions(info, copy, rank);
+        ReleaseTensorTypeAndShapeInfo(info);
+        if (wrong) return wrong;
+        shape = copy;
+    }
+    if (type != STRINGS && (wrong = GetTensorMutableData(value, &data))) return wrong;
+    return put_input(op, title, k, type, shape, rank, data, call);
+}
+
+struct work {
+    kernel_function *kernel;
+    const struct call *call;
+    char *workspace;
+    atomic_ullong busy;
+    atomic_llong failed;
+};
+
+static void run_tile(void *work_of_call, size_t tile) {
+    struct work *work = work_of_call;
+    unsigned long long busy = atomic_load_explicit(&work->busy, memory_order_relaxed), bit;
+    int number;
+    do { /* the first that is free is the likeliest to be in the cache; there are as many as tiles that run at once */
+        for (number = 0, bit = 1; busy & bit && number < MAX_TILES - 1; number++) bit <<= 1;
+    } while (!atomic_compare_exchange_weak_explicit(&work->busy, &busy, busy | bit, memory_order_acquire,
+                                                    memory_order_relaxed) ||
+             busy & bit);
+    int64_t returned =
+        work->kernel(work->call, (int64_t)tile, work->workspace + number * work->call->geometry.workspace);
+    if (returned) atomic_store(&work->failed, returned);
+    atomic_fetch_and_explicit(&work->busy, ~bit, memory_order_release);
+}
+
+/* Run all tiles of a call whose plan is made, by the threads of the context, if there is one. */
+status run_tiles(const struct op *op, kernel_function *kernel, const struct call *call, void *context) {
+    const struct geometry *g = &call->geometry;
+    size_t needed = (size_t)(g->tiles < MAX_TILES ? g->tiles : MAX_TILES) * (size_t)g->workspace;
+    struct work work = {kernel, call, needed ? malloc(needed) : 0, 0, 0};
+    status wrong = 0;
+    if (needed && !work.workspace) {
+        struct text text = {"", 0};
+        say_title(&text, op), say_words(&text, ": workspace = "), say_number(&text, (int64_t)needed),
+            say_words(&text, " bytes: can't be allocated");
+        return refused(&text);
+    }
+    if (g->tiles > 1 && context) wrong = KernelContext_ParallelFor(context, run_tile, (size_t)g->tiles, 0, &work);
+    else
+        for (int64_t tile = 0; tile < g->tiles; tile++) run_tile(&work, (size_t)tile);
+    free(work.workspace);
+    return wrong || !work.failed ? wrong : explained(op, 0, 0, -1);
+}
+
+status compute(struct state *state, void *context) {
+    struct call call;
+    struct tensor *out = &call.tensors[MAX_INPUTS];
+    void *value;
+    status wrong;
+    if (!state) return failed("onnx_ops: its session was not made to run");
+    if (state->result) {
+        if ((wrong = KernelContext_GetOutput(context, 0, state->shape, (size_t)state->rank, &value))) return wrong;
+        if ((wrong = GetTensorMutableData(value, &out->data))) return wrong;
+        memcpy(out->data, state->result, state->result_size);
+        return 0;
+    }
+    const struct op *op = state->op;
+    for (size_t k = 0; k < (size_t)op->input_count; k++) {
+        if ((wrong = KernelContext_GetInput(context, k, &value))) return wrong;
+        if ((wrong = put_tensor(op, 0, k, value, &call))) return wrong;
+    }
+    memset(&call.geometry, 0, (size_t)op->geometry_size);
+    int64_t returned = op->plan(&state->parameters, &call);
+    if (returned) return explained(op, 0, &call.geometry.refusal, returned);
+    if (!state->kernel) return run_strings(state, &call, context);
+    const struct geometry *g = &call.geometry;
+    if ((wrong = KernelContext_GetOutput(context, 0, g->shape, (size_t)g->rank, &value))) return wrong;
+    if ((wrong = GetTensorMutableData(value, &out->data))) return wrong;
+    out->size = elements(g->shape, g->rank);
+    return run_tiles(op, state->kernel, &call, context);
+}

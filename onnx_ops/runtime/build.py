@@ -1,0 +1,208 @@
+"""Building a shared library of the operators, for ONNX Runtime in any process, with or without Python."""
+
+import ctypes as C
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from .. import dtypes as element_types
+from ..errors import OpError
+from ..files import staged_file
+from ..operators import OPERATORS
+from . import library, table, variants
+from .execute import cpus as cpus_of_process
+from .workers import share_out
+
+SOURCES = Path(__file__).parent.parent / "native"
+FLAGS = ["-std=c11", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-DONNX_OPS_AHEAD"]
+CROSS = {"aarch64": "aarch64-linux-gnu-gcc", "x86_64": "x86_64-linux-gnu-gcc"}  # where cc is for another architecture
+
+
+def build(
+    output: "str | os.PathLike[str]",
+    *,
+    operators: Iterable[str] | None = None,
+    dtypes: Iterable[str] | None = None,
+    cpus: Iterable[str] | None = None,
+    jobs: int | None = None,
+    progress: Callable[[str, int, int], object] | None = None,
+) -> None:
+    """Write a library with these operators, for `register_custom_ops_library` of any ONNX Runtime.
+
+    output     where to; what is there stays until the new library is complete
+    operators  names as in models, such as "GridSample"; default: all
+    dtypes     element types of the operators' tensors, such as "float32": all combinations of these. Default: all
+    cpus       "x86-64-v2", "x86-64-v3", "x86-64-v4", or "armv8-a": the library has code for each of these, and runs the
+               last one that it finds it can. Default: all of this machine's architecture
+    jobs       processes that compile side by side; default: as many as there are CPUs
+    progress   called before each kernel with (its name, its index, how many there are)
+
+    What has been compiled before is only linked. Raises OpError, also where there is no Numba or no C compiler.
+    """
+    from ..kernels import target
+
+    if not library.have_numba():
+        raise OpError(None, None, "Numba can't be imported, which compiles the kernels", "onnx_ops")
+    cpus = list(cpus or [name for name, (kind, *_) in target.LEVELS.items() if kind == target.architecture()])
+    kinds = {target.level(cpu).triple.partition("-")[0] for cpu in cpus}
+    if len(kinds) != 1:
+        raise OpError("cpu", ", ".join(cpus), "must be of one architecture", "onnx_ops")
+    compiler = c_compiler(kinds.pop())
+    every = [name for name, t in element_types.TABLE.items() if t.in_sessions and t.storage]
+    wanted = variants.asked_for(operators, dtypes, every, every)
+    found = {}
+    for k, cpu in enumerate(cpus):
+
+        def of_all(name, index, total, k=k, cpu=cpu):
+            if progress:
+                progress(f"{cpu}: {name}", k * total + index, len(cpus) * total)
+
+        tasks = [(name, [OPERATORS.index(o), dict(attributes), s]) for name, (o, attributes, s) in wanted.items()]
+        answers = share_out("runtime.build:objects", tasks, jobs or len(cpus_of_process()), of_all, level=cpu)
+        found[cpu] = dict(zip(wanted, answers, strict=True))
+    with TemporaryDirectory() as folder:
+        link(compiler, found, wanted, Path(folder), Path(output))
+
+
+def objects(number, attributes, signature):
+    """What a worker makes of one variant (variants.py): [symbol, file] of resolve, infer, plan and the kernel."""
+    from ..kernels import cache
+    from ..kernels.code import code
+
+    operator, made = OPERATORS[number], []
+    for entry in variants.entries(operator, attributes, signature):
+        compiled = code(entry)
+        if missing := compiled.kept.missing():
+            raise OpError("cache", cache.directory(), f"can't keep what is compiled: {missing}", "onnx_ops")
+        made.append([compiled.symbol, str(compiled.kept.path)])
+    return made
+
+
+def c_compiler(architecture):
+    """The command of a C compiler for an architecture. Raises OpError."""
+    from ..kernels import target
+
+    names = [os.environ["CC"]] if "CC" in os.environ else ["cc", "gcc", "clang"]
+    if architecture != target.architecture() and "CC" not in os.environ:
+        names = [CROSS[architecture]]
+    for name in names:
+        if found := shutil.which(name):
+            return found
+    rule = f"there is no C compiler called {' or '.join(names)}; install one, or name another in the variable CC"
+    raise OpError(None, None, rule, "onnx_ops")
+
+
+def link(compiler, found, wanted, folder, output):
+    """Make the library of what the workers have `found` of the variants that were `wanted`, for each CPU."""
+    from ..kernels.cache import object_in
+
+    files, text = [], Text()
+    for cpu, objects_of in found.items():
+        for symbol, path in {tuple(each) for made in objects_of.values() for each in made}:
+            files.append(folder / f"{symbol}.o")
+            files[-1].write_bytes(object_in(path))
+        text.level(cpu, wanted, objects_of)
+    (folder / "levels.c").write_text(text.finished())
+    command = [compiler, *FLAGS, f"-I{SOURCES}", *sorted(SOURCES.glob("*.c")), folder / "levels.c", *files, "-lm"]
+    with staged_file(output) as place:
+        done = subprocess.run([*map(str, command), "-o", str(place)], capture_output=True, text=True)
+        if done.returncode:
+            lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()[-1:]
+            raise OpError(None, None, f"{compiler} can't build the library: {' '.join(lines[:3])}", "onnx_ops")
+        place.chmod(0o755)
+
+
+class Text:
+    """C code of one table for each CPU, from the structures of table.py: their pointers become arrays of their own."""
+
+    def __init__(self):
+        self.lines, self.levels, self.names = ['#include "library.h"\n'], [], 0
+
+    def level(self, cpu, wanted, objects_of):
+        """Add the table of what was compiled for a CPU."""
+        symbols = [None]  # a function pointer is a position among these
+        rows = []
+
+        def pointer(symbol, kind):
+            if symbol not in symbols:
+                symbols.append(symbol)
+                self.lines.append(f"extern {kind}_function {symbol};")
+            return symbols.index(symbol)
+
+        by_kernel = {variants.kernel_key(o, variants.chosen(o, a), s): objects_of[n] for n, (o, a, s) in wanted.items()}
+        for operator in OPERATORS:
+            made, signatures = None, []
+            for signature in operator.signatures():
+                kernels = {}
+                for k, kernel in enumerate(operator.kernels):
+                    each = by_kernel.get(variants.kernel_key(operator, kernel, signature))
+                    if each and takes(operator, kernel, signature):
+                        kernels[k], made = each[3][0], each
+                if kernels or "string" in signature.values():
+                    signatures.append((signature, kernels))
+            if made:
+                row = table.operator(operator, [signature for signature, _ in signatures])
+                (resolve, _), (infer, _), (plan, _) = made[:3]
+                row.resolve, row.plan = pointer(resolve, "resolve"), pointer(plan, "shapes")
+                row.infer = pointer(infer, "shapes")
+                for overload, (_, kernels) in enumerate(signatures):
+                    for k, symbol in kernels.items():
+                        row.overloads[overload].kernels[k] = pointer(symbol, "kernel")
+                rows.append(row)
+        made = table.Table(table.array(table.Operator, rows), len(rows))
+        self.levels.append(f'{{"{cpu}", {self.initializer(made, symbols)}}}')
+
+    def finished(self):
+        """The C file: the best level is the first."""
+        levels = ",\n".join([*reversed(self.levels), "{0}"])
+        return "\n".join([*self.lines, f"const struct level onnx_ops_levels[] = {{\n{levels}}};\n"])
+
+    def initializer(self, value, symbols):
+        if isinstance(value, C.Structure):
+            fields = []
+            for name, kind in value._fields_:
+                member = getattr(value, name)
+                if isinstance(member, C._Pointer):
+                    count = getattr(value, f"{name[:-1]}_count") * (2 if name == "terms" else 1)
+                    fields.append(self.array(kind._type_, [member[k] for k in range(count)], symbols))
+                elif kind is table.POINTER:
+                    fields.append(symbols[member or 0] or "0")
+                else:
+                    fields.append(self.initializer(member, symbols))
+            return f"{{{', '.join(fields)}}}"
+        if isinstance(value, C.Array):
+            if value._type_ is table.POINTER:
+                return f"{{{', '.join(symbols[member or 0] or '0' for member in value)}}}"
+            return f"{{{', '.join(self.initializer(member, symbols) for member in value)}}}"
+        if value is None:
+            return "0"
+        if isinstance(value, bytes):
+            return json.dumps(value.decode("ascii"))
+        return f"{value}LL" if value > -(2**63) else "INT64_MIN"
+
+    def array(self, kind, items, symbols):
+        """The name of a new array of the items."""
+        if not items:
+            return "0"
+        self.names += 1
+        name, content = f"array_{self.names}", ", ".join(self.initializer(item, symbols) for item in items)
+        declared = "const char *const" if kind is table.TEXT else f"struct {STRUCTURES[kind]}"
+        self.lines.append(f"static {declared} {name}[] = {{{content}}};")
+        return name
+
+
+STRUCTURES = {
+    table.Attribute: "attribute", table.Input: "input", table.Overload: "overload", table.Operator: "op",
+}  # fmt: skip
+
+
+def takes(operator, kernel, signature):
+    try:
+        operator.check_types(kernel, signature)
+    except OpError:
+        return False
+    return True

@@ -1,0 +1,91 @@
+"""The C library that ONNX Runtime loads: where it is, and the functions that were compiled into it, if any were."""
+
+import ctypes as C
+import functools
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+from .. import dtypes, operators
+from ..errors import OpError
+from . import table
+
+NAME = {"win32": "onnx_ops.dll", "darwin": "libonnx_ops.dylib"}.get(sys.platform, "libonnx_ops.so")
+PLACE = Path(__file__).with_name(NAME)
+_NAMES = {t.onnx: name for name, t in dtypes.TABLE.items()}
+
+
+@functools.cache
+def have_numba():
+    return importlib.util.find_spec("numba") is not None
+
+
+def obstacle():
+    """Why there is no library that can be used, or None."""
+    if not os.path.exists(__file__):
+        return "no C library can be loaded from inside a zip file, where onnx_ops is; unpack it"
+    if not PLACE.exists():
+        return "the C library was not built when onnx_ops was installed; install a C compiler and onnx_ops again"
+    if not have_numba() and not is_complete():
+        return "Numba can't be imported, which compiles the kernels when they are needed: pip install 'onnx-ops[jit]'"
+    return None
+
+
+@functools.cache
+def load():
+    """The library, which stays loaded for ever. Raises OpError."""
+    try:
+        library = C.CDLL(str(PLACE))
+    except OSError as error:
+        raise OpError("library", repr(str(PLACE)), f"can't be loaded: {error}", "onnx_ops") from error
+    sizes = [C.sizeof(s) for s in table.LAYOUT]
+    if list((C.c_int64 * len(sizes)).in_dll(library, "onnx_ops_layout")) != sizes:
+        raise OpError("library", repr(str(PLACE)), "is of another version of onnx_ops", "onnx_ops")
+    library.onnx_ops_choose.restype = C.c_char_p
+    if lack := library.onnx_ops_choose():
+        raise OpError("library", repr(str(PLACE)), lack.decode(), "onnx_ops")
+    C.pythonapi.Py_IncRef(C.py_object(library))
+    return library
+
+
+def table_in_use():
+    """The table of operators that the library reads. What was compiled ahead is in it from the beginning."""
+    return table.Table.in_dll(load(), "onnx_ops_table")
+
+
+@functools.cache
+def is_complete():
+    """Whether the library has compiled functions of its own."""
+    return PLACE.exists() and bool(C.c_char_p.in_dll(load(), "onnx_ops_cpu").value)
+
+
+def declared(row):
+    """The operator that is meant by one of the table's."""
+    title = row.domain.decode(), row.name.decode()
+    return next(operator for operator in operators.OPERATORS if (operator.domain, operator.name) == title)
+
+
+def signature(operator, overload):
+    """{type variable: element type} of one of the table's overloads."""
+    return {i.type: _NAMES[number] for i, number in zip(operator.inputs, overload.types, strict=False)}
+
+
+@functools.cache
+def _functions():
+    """{(operator, kernel, element types of the inputs): (addresses of plan, of kernel)} of what was compiled ahead."""
+    found = {}
+    rows = table_in_use() if is_complete() else table.Table()
+    for row in rows.operators[: rows.operator_count]:
+        operator = declared(row)
+        for overload in row.overloads[: row.overload_count]:
+            for kernel, address in zip(operator.kernels, overload.kernels, strict=False):
+                if address:
+                    types = tuple(_NAMES[number] for number in overload.types[: len(operator.inputs)])
+                    found[operator, kernel.function, types] = row.plan, address
+    return found
+
+
+def functions(operator, kernel, signature):
+    """The addresses of plan and kernel for these types, if they were compiled ahead; else None."""
+    return _functions().get((operator, kernel.function, tuple(signature[i.type] for i in operator.inputs)))

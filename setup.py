@@ -1,0 +1,55 @@
+"""The C library (onnx_ops/native): of C alone, or with ONNX_OPS_AHEAD set with every kernel compiled ahead.
+
+It uses nothing of Python's, so one wheel serves every version. Without a C compiler the rest still installs.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_ext import build_ext
+
+AHEAD = os.environ.get("ONNX_OPS_AHEAD", "")  # CPUs, as in onnx_ops.build, or "all"
+SOURCES, NAME = Path("onnx_ops", "native"), "onnx_ops.runtime.libonnx_ops"
+SUFFIXES = {"win32": ".dll", "darwin": ".dylib"}
+
+
+class BuildLibrary(build_ext):
+    def get_ext_filename(self, name):
+        return name.replace(".", os.sep) + SUFFIXES.get(sys.platform, ".so")
+
+    def get_export_symbols(self, extension):
+        return []
+
+    def build_extension(self, extension):
+        if not AHEAD:
+            super().build_extension(extension)
+            return
+        sys.path.insert(0, str(Path(__file__).parent))
+        from onnx_ops.runtime.build import build
+
+        path = Path(self.get_ext_fullpath(extension.name))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        build(path, cpus=None if AHEAD == "all" else AHEAD.split(), progress=lambda *now: print(*now, flush=True))
+
+
+class Wheel(bdist_wheel):
+    def get_tag(self):
+        return "py3", "none", super().get_tag()[2]
+
+
+library = Extension(
+    NAME,
+    sorted(map(str, SOURCES.glob("*.c"))),
+    depends=sorted(map(str, SOURCES.glob("*.h"))),
+    extra_compile_args=["-std=c11", "-fvisibility=hidden"],
+    optional=not AHEAD,
+)
+needed = ["ml-dtypes>=0.5", "numba>=0.60", "numpy>=1.26", "onnxruntime>=1.20", "onnx>=1.19", "platformdirs>=3"]
+setup(
+    ext_modules=[library],
+    cmdclass={"build_ext": BuildLibrary, "bdist_wheel": Wheel},
+    setup_requires=needed if AHEAD else [],
+)

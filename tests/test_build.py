@@ -1,0 +1,272 @@
+"""A library of the operators: alone in processes without this package, for every CPU, with the same words."""
+
+import ctypes as C
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from backends import quiet, run
+from cases import COL2IM, GRID_SAMPLE, OPENVINO, assert_close, col2im, model, operator, reference
+from click.testing import CliRunner
+from malformed import AT_CREATION, AT_RUN, BY_TYPE
+
+import onnx_ops
+from onnx_ops.cli.app import app
+from onnx_ops.kernels.levels import LEVELS
+from onnx_ops.runtime import build as building
+from onnx_ops.runtime import library
+
+HERE = Path(__file__).parent
+OPERATORS, BEST = ["Col2Im", "GridSample"], "x86-64-v3"
+CASES = [c for c in COL2IM + GRID_SAMPLE + OPENVINO if c.shapes]
+REGISTER = {
+    domain: f"onnx_ops.register.{domain or 'ai.onnx'}" for domain in ("", "com.microsoft", "org.openvinotoolkit")
+}
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="tried on Linux only"),
+    pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="there is no C compiler"),
+    pytest.mark.skipif(not library.have_numba(), reason="there is no Numba"),
+]
+
+
+def runs_here(cpu):
+    """As the kernel of Linux says, which is none of what the library asks."""
+    flags = Path("/proc/cpuinfo").read_text().partition("flags")[2].partition("\n")[0].split()
+    lacking = {"x86-64-v2": "ssse3", "x86-64-v3": "avx2", "x86-64-v4": "avx512bw"}
+    return lacking.get(cpu, "no flag") in flags
+
+
+def made(folder, cpus):
+    path = folder / library.NAME
+    onnx_ops.build(path, operators=OPERATORS, dtypes=["float32"], cpus=cpus, jobs=2)
+    return path
+
+
+@pytest.fixture(scope="session")
+def path(tmp_path_factory):
+    """Of a library with code for one CPU."""
+    if not runs_here(BEST):
+        pytest.skip(f"this machine is no {BEST}")
+    return made(tmp_path_factory.mktemp("library"), [BEST])
+
+
+@pytest.fixture(scope="session")
+def path_for_all(tmp_path_factory):
+    return made(tmp_path_factory.mktemp("library"), None)
+
+
+def session(path, proto, domain=""):
+    """One that knows the library alone; this package's Python has nothing to do with it."""
+    options = quiet()
+    options.add_session_config_entry(REGISTER[domain], "1")
+    options.register_custom_ops_library(str(path))
+    return ort.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"])
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_results(case, path):
+    inputs = case.inputs("float32")
+    proto = model(case.domain, case.op_type, inputs, case.attributes)
+    assert_close(run(session(path, proto, case.domain), inputs), reference(case, inputs), "float32")
+
+
+def of_the_library(bad):
+    return bad.domain in REGISTER and all(v.dtype in (np.float32, np.int64) for v in bad.inputs)
+
+
+@pytest.mark.parametrize("bad", [b for b in AT_RUN + AT_CREATION if of_the_library(b)], ids=str)
+def test_words(bad, path):
+    """What is refused is refused in the words of the functions, when the session is made or at the run."""
+    declared = operator(bad.domain, bad.op_type)
+    with pytest.raises(onnx_ops.OpError) as refused:
+        onnx_ops.functions.call(declared, *bad.inputs, **bad.attributes)
+    words = [str(refused.value).removeprefix(declared.title), f"= (of another kind): {refused.value.rule}"]
+    words.append(": attributes are for image axes: ")  # which lengths show that the model states
+    proto = model(bad.domain, bad.op_type, bad.inputs, bad.attributes)
+    said = ""
+    try:
+        run(session(path, proto, bad.domain), bad.inputs)
+    except Exception as error:
+        said = str(error)
+    assert any(text in said for text in words), said
+
+
+@pytest.mark.parametrize("bad", BY_TYPE, ids=str)
+def test_types_that_the_library_lacks(bad, path):
+    """It has no operator for them; ONNX Runtime says so."""
+    with pytest.raises(Exception, match=r"[Tt]ype|NOT_IMPLEMENTED"):
+        session(path, model(bad.domain, bad.op_type, bad.inputs, bad.attributes), bad.domain)
+
+
+ALONE = """
+import sys
+for name in ("numba", "llvmlite", "onnx_ops"):
+    sys.modules[name] = None
+import numpy as np, onnxruntime as ort
+options = ort.SessionOptions()
+options.register_custom_ops_library(sys.argv[1])
+session = ort.InferenceSession(sys.argv[2], options)
+inputs = np.load(sys.argv[3])
+(y,) = session.run(None, {i.name: inputs[i.name] for i in session.get_inputs()})
+np.save(sys.argv[4], y)
+"""
+
+
+def saved(folder):
+    """A Col2Im that ONNX Runtime's own kernel gets wrong: (its model, its inputs, their file, the right result)."""
+    case = col2im("dilated", (12,), (3,), dilations=[2])
+    names, inputs = [i.name for i in case.operator.inputs], case.inputs("float32")
+    (folder / "model.onnx").write_bytes(model("", "Col2Im", inputs, case.attributes).SerializeToString())
+    np.savez(folder / "inputs.npz", **dict(zip(names, inputs, strict=True)))
+    return folder / "model.onnx", dict(zip(names, inputs, strict=True)), folder / "inputs.npz", reference(case, inputs)
+
+
+def alone(path, folder, **environment):
+    proto, _, inputs, expected = saved(folder)
+    command = [sys.executable, "-c", ALONE, *map(str, (path, proto, inputs, folder / "y.npy"))]
+    done = subprocess.run(command, env={**os.environ, **environment}, cwd=folder, capture_output=True, text=True)
+    return done, expected
+
+
+def test_in_a_process_without_this_package(path, tmp_path):
+    done, expected = alone(path, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert_close(np.load(tmp_path / "y.npy"), expected, "float32")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("cpu", [name for name, (kind, *_) in LEVELS.items() if kind == "x86_64"])
+def test_every_cpu(cpu, path_for_all, tmp_path):
+    """What the variable names is run, and what this machine can't run is refused, not replaced."""
+    done, expected = alone(path_for_all, tmp_path, ONNX_OPS_CPU=cpu)
+    if not runs_here(cpu):
+        assert f"ONNX_OPS_CPU = {cpu}: this library has no code that this CPU can run" in done.stderr
+        pytest.skip(f"this machine is no {cpu}: its code was not run")
+    assert done.returncode == 0, done.stderr
+    assert_close(np.load(tmp_path / "y.npy"), expected, "float32")
+
+
+@pytest.mark.parametrize("cpu", ["armv8-a", "x86-64-v9", "nonsense"])
+def test_a_cpu_that_the_library_has_not(cpu, path, tmp_path):
+    done, _ = alone(path, tmp_path, ONNX_OPS_CPU=cpu)
+    assert f"ONNX_OPS_CPU = {cpu}: this library has no code that this CPU can run" in done.stderr
+
+
+def test_in_a_program_in_c(path, tmp_path):
+    """With ONNX Runtime as it is in the wheel."""
+    runtime = next(Path(ort.__file__).parent.glob("capi/libonnxruntime.so*"), None)
+    if runtime is None:
+        pytest.skip("this onnxruntime has no library of its own")
+    build = [
+        "-std=c11",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        f"-I{building.SOURCES}",
+        "-o",
+        tmp_path / "host",
+        HERE / "host.c",
+        "-ldl",
+    ]
+    subprocess.run([building.c_compiler("x86_64"), *build], check=True)
+    proto, inputs, _, expected = saved(tmp_path)
+    words = []
+    for name, value in inputs.items():
+        value.tofile(tmp_path / f"{name}.bin")
+        kind = 1 if value.dtype == np.float32 else 7
+        words.append(f"{name}:{kind}:{','.join(map(str, value.shape))}:{tmp_path / name}.bin")
+    command = [tmp_path / "host", runtime, path, proto, tmp_path / "y.bin", *words]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert_close(np.fromfile(tmp_path / "y.bin", np.float32).reshape(expected.shape), expected, "float32")
+
+
+def test_what_it_needs_and_what_it_shows(path):
+    """libc and libm alone, and no names but its own and that which ONNX Runtime asks for."""
+    needed = subprocess.run(["ldd", path], capture_output=True, text=True, check=True).stdout
+    names = {line.split()[0].partition(".so")[0].rpartition("/")[2] for line in needed.splitlines()}
+    assert names <= {"linux-vdso", "libc", "libm", "ld-linux-x86-64", "ld-linux-aarch64"}
+    shown = subprocess.run(["nm", "-D", "--defined-only", path], capture_output=True, text=True, check=True).stdout
+    found = {line.split()[-1] for line in shown.splitlines()}
+    assert "RegisterCustomOps" in found
+    assert all(name == "RegisterCustomOps" or name.startswith("onnx_ops_") for name in found), found
+
+
+def test_the_domains_that_are_registered(path):
+    """All but com.microsoft, unless entries of the options name others."""
+    case = next(c for c in GRID_SAMPLE if c.domain == "com.microsoft")
+    inputs = case.inputs("float32")
+    proto = model(case.domain, case.op_type, inputs, case.attributes)
+    table = building.table.Table.in_dll(C.CDLL(str(path)), "onnx_ops_table")
+
+    def kernels():
+        return sum(row.kernels_made for row in table.operators[: table.operator_count])
+
+    plain = quiet()
+    plain.register_custom_ops_library(str(path))
+    before = kernels()
+    ort.InferenceSession(proto.SerializeToString(), plain)
+    assert kernels() == before
+    session(path, proto, "com.microsoft")
+    assert kernels() == before + 1
+
+
+def call(*words):
+    return CliRunner().invoke(app, ["build", *map(str, words)])
+
+
+def test_the_command(path, tmp_path):
+    """What has been compiled is linked again; a library that is there is replaced when the new one is complete."""
+    output = tmp_path / library.NAME
+    output.write_text("the old one")
+    done = call("--output", output, "--operator", "Col2Im", "--dtype", "float32", "--cpu", BEST)
+    assert (done.exit_code, done.output) == (0, f"{output}: {output.stat().st_size / 2**20:.1f} MB\n")
+    assert output.stat().st_size < path.stat().st_size
+    assert alone(output, tmp_path)[0].returncode == 0
+
+
+def test_all_types_of_an_operator(tmp_path):
+    """Which are not all that there are."""
+    output = tmp_path / library.NAME
+    done = call("--output", output, "--operator", "AffineGrid", "--cpu", BEST)
+    assert done.exit_code == 0, done.output
+    table = building.table.Table.in_dll(loaded := C.CDLL(str(output)), "onnx_ops_table")
+    assert loaded.onnx_ops_choose() == 0
+    (row,) = table.operators[: table.operator_count]
+    assert (row.name, row.overload_count) == (b"AffineGrid", 4)
+
+
+FAILURES = {
+    "no compiler": ({"CC": "/nonexistent/cc"}, [], "there is no C compiler called /nonexistent/cc; install one, or"),
+    "a compiler that fails": ({"CC": "false"}, [], "false can't build the library"),
+    "two architectures": ({}, ["--cpu", "armv8-a"], f"cpu = {BEST}, armv8-a: must be of one architecture"),
+    "no such types": ({}, ["--dtype", "string"], "dtypes = 'string': must be among float32"),
+}
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_what_goes_wrong(failure, path, tmp_path, monkeypatch):
+    environment, words, message = FAILURES[failure]
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    output = tmp_path / library.NAME
+    output.write_text("the old one")
+    done = call("--output", output, "--operator", "Col2Im", "--dtype", "float32", "--cpu", BEST, *words)
+    assert done.exit_code == 3, done.output
+    assert message in done.stderr
+    assert output.read_text() == "the old one"
+    assert list(tmp_path.iterdir()) == [output]
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not shutil.which("aarch64-linux-gnu-gcc"), reason="there is no compiler for arm64")
+def test_for_another_architecture(tmp_path):
+    output = tmp_path / library.NAME
+    done = call("--output", output, "--operator", "Col2Im", "--dtype", "float32", "--cpu", "armv8-a")
+    assert done.exit_code == 0, done.output
+    assert output.read_bytes()[18:20] == b"\xb7\x00"  # AArch64, in an ELF file

@@ -1,0 +1,867 @@
+"""The C library against an ONNX Runtime that is none: the functions of its table are written in Python.
+
+Each such runtime has a copy of the library of its own, because a library knows but one table.
+"""
+
+# ruff: noqa: N802  the names are ONNX Runtime's
+
+import codecs
+import ctypes as C
+import itertools
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
+
+import numpy as np
+import pytest
+from cases import COL2IM, IM2COL, VOLUMES, assert_close, operator, type_of
+from hypothesis import example, given
+from hypothesis import strategies as st
+from malformed import AT_CREATION, AT_RUN, BY_TYPE
+
+import onnx_ops
+from onnx_ops import dtypes
+from onnx_ops.errors import OpError, named
+from onnx_ops.kernels import records
+from onnx_ops.operator import MAX_RANK, MAX_TILES, Record
+from onnx_ops.operators import OPERATORS
+from onnx_ops.runtime import library, native, table
+
+COMPILER = shutil.which("cc") or shutil.which("gcc")
+FLAGS = "ONNX_OPS_TEST_FLAGS"  # of the environment: the compiler's, to test the library in another build
+SOURCES = Path(onnx_ops.__file__).parent / "native"
+COPIES = itertools.count()
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="its compilers take other flags"),
+    pytest.mark.skipif(COMPILER is None, reason="there is no C compiler"),
+]
+# What the library allocates is counted and full of garbage.
+COUNTED_H = """
+#include <stdlib.h>
+void *counted_malloc(size_t), *counted_calloc(size_t, size_t), counted_free(void *);
+#define malloc counted_malloc
+#define calloc counted_calloc
+#define free counted_free
+"""
+COUNTED_C = """
+#undef malloc
+#undef calloc
+#undef free
+#include <string.h>
+__attribute__((visibility("default"))) long counted[4]; /* in use, asked for so far, the first and the last that fail */
+static void *count(void *made, size_t size, int byte) {
+    counted[1]++;
+    if (!made || (counted[2] <= counted[1] && counted[1] <= counted[3])) return free(made), NULL;
+    counted[0]++;
+    return memset(made, byte, size);
+}
+void *counted_malloc(size_t size) { return count(malloc(size), size, 0xA5); }
+void *counted_calloc(size_t number, size_t size) { return count(malloc(number * size), number * size, 0); }
+void counted_free(void *made) { counted[0] -= made != NULL, free(made); }
+"""
+HANDLE, PLACE, TEXT, TEXTS = C.c_void_p, C.POINTER(C.c_void_p), C.c_char_p, C.POINTER(C.c_char_p)
+SIZE, SIZES, NUMBERS, INT, INTS = C.c_size_t, C.POINTER(C.c_size_t), C.POINTER(C.c_int64), C.c_int, C.POINTER(C.c_int)
+TILE = C.CFUNCTYPE(None, HANDLE, SIZE)
+ORT_H = (SOURCES / "ort.h").read_text()
+OFFSETS = {name: int(at) for name, at in re.findall(r"#define (\w+)\s+(?:\\\s+)?API\((\d+),", ORT_H)}
+CANNOT_FAIL = {"CreateStatus", *(name for name in OFFSETS if name.startswith("Release"))}
+CustomOp = table.structure("CustomOp", version=C.c_uint32, functions=HANDLE * 25)
+GET_NAME, GET_INPUT_TYPE, GET_INPUT_COUNT, DESTROY, CREATE, COMPUTE, INFER = 1, 3, 4, 8, 16, 17, 18  # of its functions
+OPTIONS, INFO, CONTEXT = 0x100, 0x200, 0x300
+FAILURE = "failed as it was told to"
+
+
+@dataclass
+class Node:
+    """A node of a model.
+
+    constants  positions of the inputs that are
+    known      the inputs' shapes as they stand there, whose dimensions may be names or None; by default the real ones
+    """
+
+    operator: object
+    inputs: list
+    attributes: dict
+    name: bytes = b"the_node"
+    constants: tuple = ()
+    known: tuple | None = None
+
+    def expected(self):
+        return self.operator.reference(Record(self.operator.resolved(self.attributes)[0]), *self.inputs)
+
+    def info(self, k):
+        shape = self.inputs[k].shape if self.known is None else self.known[k]
+        return SimpleNamespace(type=type_of(self.inputs[k].dtype), shape=list(shape))
+
+
+class AbsentError(Exception):
+    """What ONNX Runtime answers with a failing status."""
+
+
+class Runtime:
+    """An ONNX Runtime of this release. What it hands out are handles: numbers, of which `things` knows the meaning.
+
+    calls     the functions that were called, of those that can fail
+    failure   the status of the one that failed because it was to
+    taken     handles that must be given back
+    mistakes  of the library's
+    threads   that run tiles
+    """
+
+    threads = 4
+
+    def __init__(self, path, release="1.31.1", operators=OPERATORS):
+        copy = path.with_name(f"copy_{next(COPIES)}.so")
+        shutil.copy(path, copy)
+        self.library = C.CDLL(str(copy))
+        if FLAGS not in os.environ:  # sanitizers look there for what they report
+            copy.unlink()
+        self.library.RegisterCustomOps.restype = HANDLE
+        self.counted = (C.c_long * 4).in_dll(self.library, "counted")
+        self.table, filled = table.table(operators), table.Table.in_dll(self.library, "onnx_ops_table")
+        filled.operators, filled.operator_count = self.table.operators, self.table.operator_count
+        self.python = table.Python.in_dll(self.library, "onnx_ops_python")
+        self.python.compile, self.python.run_strings = native.compile_function, native.run_strings
+
+        self.api, self.asked, self.release = (HANDLE * 500)(), [], C.create_string_buffer(release.encode())
+        get_api = C.CFUNCTYPE(HANDLE, C.c_uint32)(lambda version: self.asked.append(version) or C.addressof(self.api))
+        get_version = C.CFUNCTYPE(HANDLE)(lambda: C.addressof(self.release))
+        self.base = (HANDLE * 2)(C.cast(get_api, HANDLE), C.cast(get_version, HANDLE))
+        self.functions = [get_api, get_version]
+        for name, offset in OFFSETS.items():
+            types = getattr(self, name).__annotations__.values()
+            returned = None if name.startswith("Release") else HANDLE
+            self.functions.append(C.CFUNCTYPE(returned, *types)(partial(self.call, name)))
+            self.api[offset // 8] = C.cast(self.functions[-1], HANDLE)
+        self.handles, self.things, self.alive, self.domains = itertools.count(0x1000, 16), {}, [], {}
+        self.taken, self.mistakes, self.kernel = [], [], None
+
+    def call(self, name, *args):
+        if name not in CANNOT_FAIL:
+            self.calls.append(name)
+            if len(self.calls) == self.fails:
+                self.failure = self.take((1, FAILURE))
+                return self.failure
+        try:
+            return getattr(self, name)(*args)
+        except AbsentError:
+            return self.take((1, "there is none"))
+        except Exception as error:
+            self.mistakes.append((name, args, error))
+            return self.take((1, "a mistake"))
+
+    def hand(self, thing):
+        handle = next(self.handles)
+        self.things[handle] = thing
+        return handle
+
+    def take(self, thing):
+        self.taken.append(self.hand(thing))
+        return self.taken[-1]
+
+    def give_back(self, handle: HANDLE):
+        self.taken.remove(handle)
+
+    def told(self, status):
+        """What a status says, which is then released; of success nothing."""
+        if status is None:
+            return ""
+        self.give_back(status)
+        return self.things[status][1]
+
+    def begin(self, fails=0, lacks=0, more=0):
+        """In what comes next that call fails, or that allocation and so many more."""
+        self.calls, self.fails, self.failure, self.output, self.inferred = [], fails, None, None, None
+        self.counted[1:] = [0, lacks, lacks and lacks + more]
+        self.things.clear()
+        self.alive.clear()
+
+    # What a session does. All of these return a status.
+
+    def within(self, function, *args):
+        """Call a function of the library's, to which Python belongs meanwhile."""
+        with mock.patch.object(library, "load", return_value=self.library):
+            return function(*args)
+
+    def register(self, node=None, domains=tuple({o.domain for o in OPERATORS})):
+        """With new options that ask for these domains or, if they are None, with the same as before."""
+        if domains is not None:
+            self.entries, self.on_options = {f"onnx_ops.register.{d or 'ai.onnx'}" for d in domains}, []
+        return self.within(self.library.RegisterCustomOps, HANDLE(OPTIONS), self.base)
+
+    def create(self, node):
+        """Make a kernel by the operator that has these types of inputs."""
+        self.node, kernel = node, HANDLE()
+        wanted = node.operator.name, [type_of(v.dtype) for v in node.inputs]
+        self.op = next(op for op in self.operators(node.operator.domain) if described(op) == wanted)
+        make = function(self.op, CREATE, HANDLE, HANDLE, HANDLE, PLACE)
+        status = self.within(make, C.byref(self.op), self.api, INFO, kernel)
+        self.kernel = kernel.value
+        return status
+
+    def run(self, node):
+        return self.within(function(self.op, COMPUTE, HANDLE, HANDLE), self.kernel, CONTEXT)
+
+    def infer(self, node):
+        return self.within(function(self.op, INFER, HANDLE, HANDLE), C.byref(self.op), CONTEXT)
+
+    def destroy(self):
+        function(self.op, DESTROY, None)(self.kernel)
+        self.kernel = None
+
+    def operators(self, domain):
+        return next(found for name, found in self.domains.values() if name == domain)
+
+    # The functions of the table, with the types of their parameters.
+
+    def CreateStatus(self, code: INT, message: TEXT):
+        return self.take((code, message.decode()))
+
+    ReleaseStatus = ReleaseTypeInfo = ReleaseTensorTypeAndShapeInfo = give_back
+
+    def CreateCustomOpDomain(self, domain: TEXT, out: PLACE):
+        out[0] = self.hand(domain)
+        self.domains[out[0]] = domain.decode(), []
+
+    def CustomOpDomain_Add(self, domain: HANDLE, op: C.POINTER(CustomOp)):
+        self.domains[domain][1].append(op.contents)
+
+    def ReleaseCustomOpDomain(self, domain: HANDLE):
+        assert domain not in self.on_options
+        del self.domains[domain]
+
+    def AddCustomOpDomain(self, options: HANDLE, domain: HANDLE):
+        assert options == OPTIONS
+        assert domain in self.domains
+        self.on_options.append(domain)
+
+    def HasSessionConfigEntry(self, options: HANDLE, key: TEXT, out: INTS):
+        out[0] = key.decode() in self.entries
+
+    def AddSessionConfigEntry(self, options: HANDLE, key: TEXT, value: TEXT):
+        self.entries.add(key.decode())
+
+    def copied(self, text, out, size):
+        if out:
+            assert size[0] > len(text)
+            C.memmove(out, text + b"\0", len(text) + 1)
+        size[0] = len(text) + 1
+
+    def KernelInfo_GetNodeName(self, info: HANDLE, out: HANDLE, size: SIZES):
+        self.copied(self.node.name, out, size)
+
+    def attribute(self, name, *kinds):
+        value = self.node.attributes.get(name.decode())
+        if not isinstance(value, kinds):
+            raise AbsentError
+        return value
+
+    def KernelInfoGetAttribute_int64(self, info: HANDLE, name: TEXT, out: NUMBERS):
+        out[0] = self.attribute(name, int)
+
+    def KernelInfoGetAttribute_string(self, info: HANDLE, name: TEXT, out: HANDLE, size: SIZES):
+        text = self.attribute(name, str, bytes)
+        self.copied(text.encode() if isinstance(text, str) else text, out, size)
+
+    def KernelInfoGetAttributeArray_int64(self, info: HANDLE, name: TEXT, out: NUMBERS, size: SIZES):
+        """What is of another kind counts as an empty list."""
+        values = self.attribute(name, int, float, str, bytes, list)
+        values = values if isinstance(values, list) and all(isinstance(v, int) for v in values) else []
+        for k, value in enumerate(values if out else []):
+            assert k < size[0]
+            out[k] = value
+        size[0] = len(values)
+
+    def KernelInfoGetConstantInput_tensor(self, info: HANDLE, index: SIZE, is_constant: INTS, out: PLACE):
+        is_constant[0] = index in self.node.constants
+        out[0] = self.hand(self.node.inputs[index]) if is_constant[0] else None
+
+    def KernelInfo_GetInputTypeInfo(self, info: HANDLE, index: SIZE, out: PLACE):
+        out[0] = self.take(self.node.info(index))
+
+    def CastTypeInfoToTensorInfo(self, info: HANDLE, out: PLACE):
+        out[0] = info
+
+    def ShapeInferContext_GetInputTypeShape(self, context: HANDLE, index: SIZE, out: PLACE):
+        out[0] = self.hand(self.node.info(index))
+
+    def GetTensorElementType(self, info: HANDLE, out: INTS):
+        out[0] = self.things[info].type
+
+    def GetDimensionsCount(self, info: HANDLE, out: SIZES):
+        out[0] = len(self.things[info].shape)
+
+    def GetDimensions(self, info: HANDLE, out: NUMBERS, count: SIZE):
+        assert count <= MAX_RANK
+        for a, dimension in zip(range(count), self.things[info].shape, strict=True):
+            out[a] = dimension if isinstance(dimension, int) else -1
+
+    def GetSymbolicDimensions(self, info: HANDLE, out: TEXTS, count: SIZE):
+        assert count <= MAX_RANK
+        for a, dimension in zip(range(count), self.things[info].shape, strict=True):
+            self.alive.append(dimension.encode() if isinstance(dimension, str) else b"")
+            out[a] = self.alive[-1]
+
+    def CreateTensorTypeAndShapeInfo(self, out: PLACE):
+        out[0] = self.take(SimpleNamespace(type=0, shape=[]))
+
+    def SetTensorElementType(self, info: HANDLE, kind: INT):
+        self.things[info].type = kind
+
+    def SetDimensions(self, info: HANDLE, dims: NUMBERS, count: SIZE):
+        self.things[info].shape = dims[:count]
+
+    def SetSymbolicDimensions(self, info: HANDLE, names: TEXTS, count: SIZE):
+        pairs = zip(self.things[info].shape, names[:count], strict=True)
+        self.things[info].shape = [name.decode() if size == -1 else size for size, name in pairs]
+
+    def ShapeInferContext_SetOutputTypeShape(self, context: HANDLE, index: SIZE, info: HANDLE):
+        self.inferred = self.things[info]
+
+    def KernelContext_GetInput(self, context: HANDLE, index: SIZE, out: PLACE):
+        out[0] = self.hand(self.node.inputs[index])
+
+    def KernelContext_GetOutput(self, context: HANDLE, index: SIZE, dims: NUMBERS, rank: SIZE, out: PLACE):
+        self.output = np.full(dims[:rank], -77, self.node.inputs[0].dtype)
+        out[0] = self.hand(self.output)
+
+    def GetTensorMutableData(self, value: HANDLE, out: PLACE):
+        out[0] = self.things[value].ctypes.data
+
+    def GetTensorTypeAndShape(self, value: HANDLE, out: PLACE):
+        array = self.things[value]
+        out[0] = self.take(SimpleNamespace(type=type_of(array.dtype), shape=list(array.shape)))
+
+    def GetTensorElementTypeAndShapeDataReference(self, value: HANDLE, kind: INTS, shape: PLACE, rank: SIZES):
+        array = self.things[value]
+        self.alive.append(np.array(array.shape, np.int64))
+        kind[0], shape[0], rank[0] = type_of(array.dtype), self.alive[-1].ctypes.data, array.ndim
+
+    def KernelContext_ParallelFor(self, context: HANDLE, tile: TILE, total: SIZE, batches: SIZE, argument: HANDLE):
+        with ThreadPoolExecutor(self.threads) as pool:
+            list(pool.map(partial(tile, argument), range(total)))
+
+    def GetStringTensorDataLength(self, value: HANDLE, out: SIZES):
+        out[0] = sum(len(text.encode()) for text in self.things[value].flat)
+
+    def GetStringTensorContent(self, value: HANDLE, out: HANDLE, size: SIZE, offsets: SIZES, count: SIZE):
+        content = [text.encode() for text in self.things[value].flat]
+        assert (size, count) == (len(b"".join(content)), len(content))
+        C.memmove(out, b"".join(content), size)
+        for k in range(count):
+            offsets[k] = len(b"".join(content[:k]))
+
+    def FillStringTensor(self, value: HANDLE, strings: TEXTS, count: SIZE):
+        self.things[value].flat = [text.decode() for text in strings[:count]]
+
+
+def function(op, number, returned, *types):
+    """One of an operator's; the first parameter is the operator or a kernel."""
+    return C.CFUNCTYPE(returned, HANDLE, *types)(op.functions[number])
+
+
+def described(op):
+    """Its name and the types of its inputs."""
+    count, type_at = function(op, GET_INPUT_COUNT, SIZE), function(op, GET_INPUT_TYPE, INT, SIZE)
+    types = [type_at(C.byref(op), k) for k in range(count(C.byref(op)))]
+    return function(op, GET_NAME, TEXT)(C.byref(op)).decode(), types
+
+
+def node(case, *dtypes, **settings):
+    return Node(case.operator, case.inputs(*(dtypes or ["float32"])), case.attributes, **settings)
+
+
+RELEASES = {"new": "1.31.1", "old": "1.23.2"}
+MANY_TILES = node(replace(COL2IM[2], shapes=((2400, 36, 15), *COL2IM[2].shapes[1:])))  # MAX_TILES
+BLOCKS = node(COL2IM[7], known=((), (), ()))
+GRID = node(VOLUMES[6])
+CONSTANT = node(COL2IM[0], constants=(0, 1, 2))
+SCENARIOS = {  # a node, and the step that is tried; what belongs before it succeeds
+    "creation with lists": (BLOCKS, "create"),
+    "creation with a list that is required": (node(IM2COL[2], known=((),)), "create"),
+    "creation with strings and a number": (GRID, "create"),
+    "creation for constants": (CONSTANT, "create"),
+    "creation for tensors of strings": (node(COL2IM[0], "string"), "create"),
+    "inference": (node(VOLUMES[0], "float64", "float32", known=(("N", 3, None, None), ("M", None, "W", 2))), "infer"),
+    "run": (MANY_TILES, "run"),
+    "run without a workspace": (node(IM2COL[2]), "run"),
+    "run with constants": (node(COL2IM[0], constants=(1, 2)), "run"),
+    "run with a constant result": (CONSTANT, "run"),
+    "run with tensors of strings": (node(COL2IM[0], "string"), "run"),
+}
+RUNS = [name for name, (_, step) in SCENARIOS.items() if step == "run"]
+AT_WORKSPACE = records.GEOMETRY + MANY_TILES.operator.geometry_dtype.fields["workspace"][1]  # its size, in a call
+FEW = [o for o in OPERATORS if o.title in ("onnx_ops.AffineGrid", "org.openvinotoolkit.Col2Im")]
+
+
+def build(directory, *flags):
+    path = directory / "library.so"
+    command = [COMPILER, "-std=c11", "-fPIC", "-shared", "-fvisibility=hidden", "-o", path, *flags]
+    subprocess.run([*command, *SOURCES.glob("*.c")], check=True)
+    return path
+
+
+@pytest.fixture(scope="module")
+def make(tmp_path_factory):
+    """A function that makes a Runtime."""
+    directory = tmp_path_factory.mktemp("library")
+    (directory / "counted.h").write_text(COUNTED_H)
+    (directory / "counted.c").write_text(COUNTED_C)
+    counted = ["-include", directory / "counted.h", directory / "counted.c"]
+    return partial(Runtime, build(directory, *counted, *os.environ.get(FLAGS, "").split()))
+
+
+@pytest.fixture(scope="module", params=RELEASES)
+def runtime(request, make):
+    return make(RELEASES[request.param])
+
+
+@pytest.fixture(scope="module")
+def new(make):
+    return make()
+
+
+@contextmanager
+def prepared(runtime, node, step):
+    """A function that tries this step of the node and returns its status. At the end nothing is left of it."""
+    runtime.taken, runtime.mistakes = [], []
+    runtime.begin()
+    assert runtime.register() is None
+    in_use = runtime.counted[0]
+    if step != "create":
+        assert runtime.create(node) is None
+
+    def attempt(**limits):
+        if step == "create" and runtime.kernel:
+            runtime.destroy()
+        runtime.begin(**limits)
+        return getattr(runtime, step)(node)
+
+    yield attempt
+    runtime.destroy()
+    assert (runtime.mistakes, runtime.taken, runtime.counted[0]) == ([], [], in_use)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_runs(runtime, name):
+    node, step = SCENARIOS[name]
+    with prepared(runtime, node, step) as attempt:
+        for _ in range(2):
+            assert attempt() is None
+            assert_close(runtime.output, node.expected(), dtypes.name_of(node.inputs[0]))
+    if name == "run":
+        assert "KernelContext_ParallelFor" in runtime.calls
+        assert ("GetTensorTypeAndShape" in runtime.calls) == (runtime.asked == [23])
+    if node is CONSTANT:
+        assert runtime.calls == ["KernelContext_GetOutput", "GetTensorMutableData"]
+
+
+def test_inference(new):
+    """What is not known gets a name that nothing else has."""
+    node, step = SCENARIOS["inference"]
+    with prepared(new, node, step) as attempt:
+        assert attempt() is None
+        first = new.inferred
+        assert first.type == node.info(0).type
+        assert re.fullmatch(r"N 3 onnx_ops_\d+ W", " ".join(map(str, first.shape)))
+        assert attempt() is None
+        assert new.inferred.shape[2] != first.shape[2]
+
+
+@pytest.mark.parametrize("key", RELEASES)
+def test_every_function_is_called(make, key):
+    """What is said of every call below holds for every function."""
+    runtime = make(RELEASES[key])
+    runtime.begin()
+    assert runtime.register() is None
+    called = set(runtime.calls)
+    for node, step in SCENARIOS.values():
+        with prepared(runtime, node, step) as attempt:
+            assert attempt() is None
+            called.update(runtime.calls)
+    others = {"new": "GetTensorTypeAndShape", "old": "GetTensorElementTypeAndShapeDataReference"}
+    assert called == OFFSETS.keys() - CANNOT_FAIL - {others[key]}
+
+
+UNREADABLE = re.compile(r"|.*: \w+ = (None: must be given|\(of another kind\): must be an? .*)")
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_no_status_is_dropped(runtime, name):
+    """Whichever call fails, its status comes back at once. Only that of an attribute says that there is none."""
+    with prepared(runtime, *SCENARIOS[name]) as attempt:
+        assert attempt() is None
+        calls = runtime.calls
+        for n, called in enumerate(calls, 1):
+            status = attempt(fails=n)
+            if called.startswith("KernelInfoGetAttribute"):
+                assert runtime.failure not in runtime.taken
+                assert UNREADABLE.fullmatch(runtime.told(status))
+            else:
+                assert (status, runtime.taken, runtime.calls) == (runtime.failure, [status], calls[:n])
+                runtime.told(status)
+            assert runtime.taken == []
+        assert attempt() is None
+
+
+@pytest.mark.parametrize("limit", ["fails", "lacks"])
+def test_a_registration_that_fails(make, limit):
+    """A domain that can't be filled is released, and the next attempt makes a new one. Operators are never freed."""
+    whole = make(operators=FEW)
+    whole.begin()
+    assert whole.register() is None
+    filled = [(name, len(found)) for name, found in whole.domains.values()]
+    assert filled == [(o.domain, len(list(o.signatures()))) for o in FEW]
+    for n in range(1, 1 + (len(whole.calls) if limit == "fails" else whole.counted[1])):
+        runtime = make(operators=FEW)
+        runtime.begin(**{limit: n})
+        status, made = runtime.register(), runtime.calls.count("CustomOpDomain_Add")
+        if limit == "fails":
+            assert (status, runtime.calls) == (runtime.failure, whole.calls[:n])
+        assert runtime.told(status) == {"fails": FAILURE, "lacks": "onnx_ops: no room for an operator"}[limit]
+        runtime.begin()
+        assert runtime.register() is None
+        assert (runtime.mistakes, runtime.taken) == ([], [])
+        assert sorted(runtime.domains) == sorted(runtime.on_options)
+        assert sorted((name, len(found)) for name, found in runtime.domains.values()) == filled
+        assert runtime.counted[0] == made + runtime.calls.count("CustomOpDomain_Add")
+
+
+def test_domains_are_made_once(make):
+    """Options get each of them once, com.microsoft only if they ask for it."""
+    runtime, default, every = make(), sorted(native.default_domains()), sorted({o.domain for o in OPERATORS})
+    for domains, expected, new in (
+        ((), default, default), (None, default, []), (every, every, ["com.microsoft"]), ([""], [""], []),
+    ):  # fmt: skip
+        before = len(runtime.domains)
+        runtime.begin()
+        assert runtime.register(domains=domains) is None
+        assert sorted(runtime.domains[d][0] for d in runtime.on_options) == expected
+        assert sorted(name for name, _ in list(runtime.domains.values())[before:]) == new
+
+
+@pytest.mark.parametrize(
+    ("release", "asked_for"),
+    [("1.31.1", 24), ("1.24.0", 24), ("1.24.0-dev", 24), ("1.23.2", 23), ("1.20.0", 20), ("1.17.0", 17)],
+)
+def test_the_version_of_the_table_that_is_asked_for(make, release, asked_for):
+    """The newest that has what is read; never one that ONNX Runtime doesn't know, of which it would complain."""
+    runtime = make(release)
+    for _ in range(2):
+        runtime.begin()
+        assert runtime.register() is None
+    assert runtime.asked == [asked_for]
+
+
+@pytest.mark.parametrize("release", ["1.16.3", "1.9.0", "1", ""])
+def test_releases_that_are_too_old(make, release):
+    """Version 1 of the table, which all have, is asked for the status alone."""
+    runtime = make(release)
+    runtime.begin()
+    assert runtime.told(runtime.register()) == "onnx_ops needs ONNX Runtime 1.17 or newer"
+    assert (runtime.asked, runtime.calls, runtime.taken) == ([1], [], [])
+
+
+def replace_kernel(runtime, kernel):
+    """Let a function of (address of the call, tile, address of its workspace) be the kernel of MANY_TILES."""
+    made = C.CFUNCTYPE(C.c_int64, HANDLE, C.c_int64, HANDLE)(kernel)
+    row = runtime.table.operators[OPERATORS.index(MANY_TILES.operator)]
+    for overload in row.overloads[: row.overload_count]:
+        overload.kernels[0] = C.cast(made, HANDLE)
+    runtime.functions.append(made)
+
+
+@pytest.mark.parametrize("threads", [4, MAX_TILES])
+def test_tiles_side_by_side_have_workspaces_of_their_own(make, threads):
+    """As many as there are threads, each as large as the plan says."""
+    runtime, seen, together = make(), [], threading.Barrier(threads, timeout=60)
+    runtime.threads = threads
+
+    def kernel(call, tile, workspace):
+        size = C.c_int64.from_address(call + AT_WORKSPACE).value
+        seen.append((tile, workspace, size))
+        C.memset(workspace, 0x77, size)
+        together.wait()
+        return 0
+
+    replace_kernel(runtime, kernel)
+    with prepared(runtime, MANY_TILES, "run") as attempt:
+        assert attempt() is None
+    tiles, places, (size, *_) = zip(*seen, strict=True)
+    assert sorted(tiles) == list(range(MAX_TILES))
+    for k in range(0, MAX_TILES, threads):
+        assert sorted(places[k : k + threads]) == list(range(min(places), max(places) + 1, size))
+
+
+def test_a_tile_that_fails(make):
+    """A result that is constant is then left to the runs."""
+    runtime = make()
+    replace_kernel(runtime, lambda call, tile, workspace: 7 if tile == 0 else 0)
+    with prepared(runtime, MANY_TILES, "run") as attempt:
+        assert runtime.told(attempt()) == "Col2Im: compiled code has failed"
+    with prepared(runtime, replace(MANY_TILES, constants=(0, 1, 2)), "run") as attempt:
+        assert runtime.told(attempt()) == "Col2Im: compiled code has failed"
+
+
+NO_NAME, NO_LIST = "onnx_ops: no room for a node's name", ["onnx_ops: no room for an attribute", ""]
+NO_STRING, NO_STATE = NO_LIST[0], "onnx_ops: no room for a kernel's state"
+NO_ROOM = {  # what is said where an allocation fails, each in turn; nothing if it was for words that nobody says
+    "creation with lists": [NO_NAME, "", *NO_LIST * 3, NO_STATE],
+    "creation with a list that is required": [NO_NAME, "", *NO_LIST * 4, NO_STATE],
+    "creation with strings and a number": [NO_NAME, "", NO_STRING, NO_STRING, NO_STATE],
+    "creation for constants": [NO_NAME, "", "", ""],
+    "creation for tensors of strings": [NO_NAME, "", NO_STATE],
+    "inference": [],
+    "run": ["Col2Im: workspace = N bytes: can't be allocated"],
+    "run without a workspace": [],
+    "run with constants": ["Col2Im: workspace = N bytes: can't be allocated"],
+    "run with a constant result": [],
+    "run with tensors of strings": ["onnx_ops: no room for the strings of an input"],
+}
+
+
+def without_room(runtime, node, step):
+    """What is said where each allocation in turn fails."""
+    with prepared(runtime, node, step) as attempt:
+        runtime.told(attempt())
+        turns = range(1, runtime.counted[1] + 1)
+        for n in turns:  # and all that follow
+            runtime.told(attempt(lacks=n, more=1000))
+        return [re.sub(r"\d+ bytes", "N bytes", runtime.told(attempt(lacks=n))) for n in turns]
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_no_room(runtime, name):
+    assert without_room(runtime, *SCENARIOS[name]) == NO_ROOM[name]
+
+
+def test_no_room_for_words(new):
+    """What can't be shown is left out."""
+    bad, rule = replace(GRID, attributes={"mode": "area"}), "must be one of nearest, bilinear, bicubic, linear, cubic"
+    assert without_room(new, bad, "create") == [
+        NO_NAME, f"GridSample (node (too long)): mode = 'area': {rule}",
+        NO_STRING, f"GridSample (node 'the_node'): mode = (too long): {rule}",
+    ]  # fmt: skip
+    x, *sizes = BLOCKS.inputs
+    (said,) = without_room(new, replace(BLOCKS, inputs=[x[0], *sizes]), "run")
+    assert said == "Col2Im: shape of input = (too long): must have rank 3: [N, C * prod(block_shape), L]"
+
+
+@pytest.mark.parametrize("lacking", ["the result", "workspace", "both"])
+def test_a_constant_result_that_cannot_be_kept(new, lacking):
+    """It is computed at every run."""
+    row = new.table.operators[OPERATORS.index(CONSTANT.operator)]
+    with prepared(new, CONSTANT, "create") as attempt:
+        before = row.results_made
+        assert attempt() is None
+        last, kept = new.counted[1], row.results_made
+        assert kept == before + 1
+        status = attempt(lacks=last - (lacking != "workspace"), more=lacking == "both")
+        assert new.told(status) == (NO_STATE if lacking == "both" else "")
+        for _ in range(0 if lacking == "both" else 2):
+            new.begin()
+            assert new.run(CONSTANT) is None
+            assert_close(new.output, CONSTANT.expected(), "float32")
+        assert row.results_made == kept
+
+
+def malformed(bad, **settings):
+    return Node(operator(bad.domain, bad.op_type), list(bad.inputs), bad.attributes, **settings)
+
+
+@pytest.mark.parametrize("bad", AT_CREATION + BY_TYPE, ids=str)
+def test_malformed_attributes(new, bad):
+    with prepared(new, malformed(bad), "create") as attempt:
+        assert re.match(rf"{bad.title} \(node 'the_node'\): {bad.message}", new.told(attempt()))
+
+
+@pytest.mark.parametrize("bad", AT_RUN, ids=str)
+def test_malformed_inputs(runtime, bad):
+    """In a run, where shapes are inferred, and as constants."""
+    with prepared(runtime, malformed(bad, known=((),) * len(bad.inputs)), "run") as attempt:
+        assert re.match(f"{bad.title}: {bad.message}", runtime.told(attempt()))
+        runtime.node = malformed(bad)
+        assert runtime.infer(runtime.node) is None
+    with prepared(runtime, malformed(bad, constants=range(len(bad.inputs))), "create") as attempt:
+        message = rf"{bad.title} \(node 'the_node'\): ({bad.message}|.* attributes are for image axes)"
+        assert re.match(message, runtime.told(attempt()))
+
+
+# Whatever is long is cut after 200 characters, and before the last 100.
+SPECIAL = "'\"\\\n\r\t\x01\x1f\x7f\xa0\xada\xe9\u4e2d\u061c\u200b\u200f\u2028\u202e\u2060\u206f\ud7ff\ue000\uf8ff"
+SPECIAL += "\ufeff\ufff0\ufffb\ufffd\U0001f600\U000dffff\U000e0000\U0010ffff"
+CHARACTERS = st.sampled_from(SPECIAL) | st.characters(codec="utf-8", exclude_characters="\0")
+PIECES = st.text(CHARACTERS, max_size=9) | st.builds(str.__mul__, CHARACTERS, st.integers(0, 210))
+BROKEN = [b"\xff", b"\xc3", b"\xc0\xaf", b"\xe2\x82", b"\xed\xa0\x80", b"\xf0\x9f\x98", b"\xf4\x90\x80\x80", b"\x80"]
+codecs.register_error("each byte", lambda error: ("\ufffd", error.start + 1))
+
+
+def said_by_python(node):
+    """Of the node's one attribute."""
+    ((name, value),) = node.attributes.items()
+    attribute = next(a for a in node.operator.attributes if a.name == name)
+    try:
+        with named(node.operator, node.name.decode(errors="each byte")):
+            attribute.check(value)
+    except OpError as error:
+        return str(error)
+    return ""
+
+
+def assert_same_words(runtime, node):
+    with prepared(runtime, node, "create") as attempt:
+        assert runtime.told(attempt()) == said_by_python(node)
+
+
+@given(mode=st.lists(PIECES, max_size=8).map("".join))
+@example("'" * 10_000)
+@example("\x01" * 10_000)
+@example("\\" * 9_999)
+@example("\U0010ffff" * 10_000)
+def test_strings_are_shown_alike(new, mode):
+    assert_same_words(new, replace(GRID, attributes={"mode": mode}))
+
+
+@given(name=st.lists(PIECES.map(str.encode) | st.sampled_from(BROKEN), max_size=8).map(b"".join))
+@example(b"\xff" * 10_000)
+def test_names_are_shown_alike(new, name):
+    """Each byte that belongs to no character is a U+FFFD."""
+    assert_same_words(new, replace(GRID, name=name, attributes={"mode": "area"}))
+
+
+@pytest.mark.parametrize("special", SPECIAL, ids=ascii)
+@pytest.mark.parametrize("quote", "'\"", ids=ascii)
+def test_escapes_where_texts_are_cut(new, special, quote):
+    for n in range(12):
+        mode = quote + "a" * (189 + n) + special * 3 + "b" * 200 + special * 3 + "c" * (89 + n)
+        assert_same_words(new, replace(GRID, attributes={"mode": mode}))
+
+
+@pytest.mark.parametrize("text", ["nearest\0", "\0", "a\0b"], ids=ascii)
+def test_a_zero_is_a_character(new, text):
+    assert_same_words(new, replace(GRID, attributes={"mode": text}))
+    assert_same_words(new, replace(GRID, name=text.encode(), attributes={"mode": "area"}))
+
+
+@given(strides=st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(1, 9), min_size=1, max_size=100))
+@example([1] * 10_000)
+@example([-(2**63)] * 1000)
+def test_lists_are_shown_alike(new, strides):
+    assert_same_words(new, replace(BLOCKS, attributes={"strides": strides}))
+
+
+def answering(runtime, outcome, strings=None):
+    """Have Python give this answer, and strings if there are any, to all that it is asked: a list of that."""
+    asked = []
+
+    def answer(question, *args):
+        asked.append(question)
+        if strings:
+            runtime.library.onnx_ops_fill_strings(HANDLE(args[2]), (TEXT * len(strings))(*strings), SIZE(len(strings)))
+        args[-1].contents.outcome, args[-1].contents.message = outcome, SAID.encode()
+
+    pointer = C.POINTER(table.Answer)
+    functions = {
+        "compile": C.CFUNCTYPE(None, *[C.c_int64] * 4, pointer)(partial(answer, "compile")),
+        "run_strings": C.CFUNCTYPE(None, C.c_int64, C.c_int64, HANDLE, pointer)(partial(answer, "run_strings")),
+        "interrupt": C.CFUNCTYPE(None)(lambda: asked.append("interrupt")),
+    }
+    for name, made in functions.items():
+        runtime.functions.append(made)
+        setattr(runtime.python, name, C.cast(made, HANDLE))
+    return asked
+
+
+SAID, NOT_TO_RUN = "what Python says", "onnx_ops: its session was not made to run"
+ANSWERS = {  # what is said when a kernel is made, and when it runs; of strings when they run
+    native.UNFINISHED: ("", NOT_TO_RUN, "onnx_ops: interrupted"),
+    native.LEFT_OUT: ("", NOT_TO_RUN, "onnx_ops: interrupted"),
+    native.FAILED: (SAID, NOT_TO_RUN, SAID),
+    native.REFUSED: (SAID, NOT_TO_RUN, SAID),
+}
+
+
+@pytest.mark.parametrize("outcome", ANSWERS)
+def test_what_python_answers(make, outcome):
+    runtime, interrupts = make(), outcome == native.UNFINISHED
+    with prepared(runtime, *SCENARIOS["run with tensors of strings"]) as attempt:
+        asked = answering(runtime, outcome)
+        assert runtime.told(attempt()) == ANSWERS[outcome][2]
+        assert asked == ["run_strings", *["interrupt"] * interrupts]
+    runtime = make()
+    asked = answering(runtime, outcome)
+    with prepared(runtime, GRID, "create") as attempt:
+        status = attempt()
+        assert status is None or runtime.things[status] == ({native.FAILED: 1, native.REFUSED: 2}[outcome], SAID)
+        assert runtime.told(status) == ANSWERS[outcome][0]
+        assert asked == ["compile", *["interrupt"] * interrupts]
+        assert runtime.told(runtime.run(GRID)) == ANSWERS[outcome][1]
+
+
+def test_python_fails_after_a_status(make):
+    """One of the two is told, the other released."""
+    runtime, (strings, step) = make(), SCENARIOS["run with tensors of strings"]
+    with prepared(runtime, strings, step) as attempt:
+        answering(runtime, native.FAILED, [b""] * strings.expected().size)
+        assert runtime.told(attempt()) == SAID
+        calls = runtime.calls
+        for n, called in enumerate(calls, 1):
+            if called in ("KernelContext_GetOutput", "FillStringTensor"):
+                assert runtime.told(attempt(fails=n)) in (SAID, FAILURE)
+                assert runtime.taken == []
+
+
+def test_python_is_not_called_while_an_interrupt_waits(make):
+    runtime = make()
+    asked = answering(runtime, native.DONE)
+    with prepared(runtime, GRID, "create") as attempt:
+        runtime.library.onnx_ops_wait_for_interrupt(1)
+        assert attempt() is None
+        runtime.library.onnx_ops_wait_for_interrupt(0)
+    assert "compile" not in asked
+
+
+def test_without_python(make):
+    """There are no operators on strings, no others can be compiled; without a table there are none."""
+    runtime = make()
+    runtime.python.compile = runtime.python.run_strings = None
+    with prepared(runtime, GRID, "create") as attempt:
+        said = "onnx_ops: its operators are compiled by Python, where it has not been imported"
+        assert runtime.told(attempt()) == said
+    types = [kind for _, found in runtime.domains.values() for op in found for kind in described(op)[1]]
+    assert dtypes.TABLE["string"].onnx not in types
+    runtime = make(operators=())
+    runtime.begin()
+    assert runtime.told(runtime.register()).startswith("onnx_ops must be imported in this process")
+
+
+def test_it_compiles_without_warnings(tmp_path):
+    for level in ("-O0", "-O2"):
+        build(tmp_path, "-Wall", "-Wextra", "-Werror", level)
+
+
+SANITIZERS = "-g -fsanitize=address,undefined -fno-sanitize-recover=all"
+
+
+@pytest.mark.skipif(FLAGS in os.environ, reason="this is the build that it makes")
+def test_with_sanitizers(tmp_path):
+    """The other tests, with a build that ends the process at the first access out of bounds, overflow and the like."""
+    asan = subprocess.run([COMPILER, "-print-file-name=libasan.so"], capture_output=True, text=True).stdout.strip()
+    settings = {**os.environ, "LD_PRELOAD": asan, "ASAN_OPTIONS": "detect_leaks=0", FLAGS: SANITIZERS}
+    trial = subprocess.run([sys.executable, "-c", ""], env=settings, capture_output=True)
+    if not os.path.isabs(asan) or trial.returncode or trial.stderr:
+        pytest.skip("the compiler has no sanitizers")
+    options = "-q --capture=sys -p no:cacheprovider".split()  # what sanitizers write to stderr is not captured
+    command = [sys.executable, "-m", "pytest", *options, "-k", "not warnings", __file__]
+    done = subprocess.run(command, env=settings, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
