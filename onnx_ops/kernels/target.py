@@ -12,13 +12,15 @@ from .levels import LEVELS
 
 @dataclass(frozen=True)
 class Target:
-    """triple: of the system; cpu, features: as LLVM calls them."""
+    """triple: of the system; cpu, features: as LLVM calls them; linked: into a library, rather than loaded here."""
 
     triple: str
     cpu: str
     features: str
+    linked: bool = False
 
 
+_chosen: list = []
 ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}  # other names for them
 
 
@@ -34,11 +36,13 @@ def level(name):
         raise OpError("cpu", repr(name), f"must be one of {', '.join(LEVELS)}", "onnx_ops")
     kind, cpu, features = LEVELS[name]
     here = kind == architecture()
-    return Target(llvm.get_process_triple() if here else f"{kind}-unknown-linux-gnu", cpu, features)
+    return Target(llvm.get_process_triple() if here else f"{kind}-unknown-linux-gnu", cpu, features, True)
 
 
 def current():
     """The target of this process, which Numba's own settings may have changed."""
+    if _chosen:
+        return _chosen[0]
     cpu = os.environ.get("NUMBA_CPU_NAME") or llvm.get_host_cpu_name()
     features = os.environ.get("NUMBA_CPU_FEATURES")
     if features is None:
@@ -50,6 +54,7 @@ def choose(target):
     """Have this process compile for another target; what it compiles then, it can't run."""
     if "numba" in sys.modules:
         raise RuntimeError("Numba has been imported, and compiles for this machine")
+    _chosen.append(target)
     os.environ["NUMBA_CPU_NAME"], os.environ["NUMBA_CPU_FEATURES"] = target.cpu, target.features
     if target.triple != llvm.get_process_triple():
         # Numba asks llvmlite for the system that it runs on, by these names and no others.
