@@ -454,7 +454,7 @@ def test_without_numba(monkeypatch):
     """The functions and backend="extensions" then run the reference; the native backend says what is missing."""
     from onnx_ops.runtime import library
 
-    monkeypatch.setattr(library, "have_numba", lambda: False)
+    monkeypatch.setattr(library, "numba_obstacle", lambda: "Numba can't be imported")
     for case in (OVERLAPPING, BILINEAR):
         inputs = case.inputs("float32")
         for name in ("function", "extensions"):

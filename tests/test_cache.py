@@ -86,8 +86,9 @@ IM2COL = {"operators.im2col", "kernels.im2col"} | BLOCKS
 GRID_SAMPLE = {"operators.grid_sample", "kernels.grid_sample", "kernels.coordinates"}
 # What the functions around each plan and kernel, and what these are written in, consists of.
 SHARED = {
-    "dtypes", "errors", "operator", "kernels.compiler", "kernels.elements", "kernels.elements_numba", "kernels.jit", "kernels.levels",
-    "kernels.memory", "kernels.records", "kernels.target", "kernels.vectors", "kernels.vectors_numba", "kernels.bounds",
+    "dtypes", "errors", "operator", "kernels.bounds", "kernels.compiler", "kernels.elements", "kernels.elements_numba",
+    "kernels.jit", "kernels.levels", "kernels.memory", "kernels.records", "kernels.target", "kernels.vectors",
+    "kernels.vectors_numba",
 }  # fmt: skip
 MADE_FROM = {
     "operators.col2im": COL2IM | SHARED,  # of functions that are defined there: plans

@@ -104,7 +104,7 @@ def test_list():
 @on_demand
 def test_list_says_why_a_backend_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime_extensions", None)
-    monkeypatch.setattr("onnx_ops.runtime.library.have_numba", lambda: False)
+    monkeypatch.setattr("onnx_ops.runtime.library.numba_obstacle", lambda: "Numba can't be imported")
     backends = call_json("list")["backends"]
     assert "Numba can't be imported" in backends["native"]
     assert "onnxruntime-extensions can't be imported" in backends["extensions"]

@@ -28,12 +28,11 @@ from numba.extending import register_jitable
 
 from ..errors import OpError
 from . import elements_numba, target, vectors_numba  # noqa: F401  two of them for their overloads
-from .jit import BOUNDSCHECK, FLAGS, INNER, marked
+from .jit import BOUNDSCHECK, FLAGS, INNER, marked, numba_obstacle
 from .memory import WORD, array_type, view
 from .records import Held, Number, RecordView
 
 NUMBA = os.path.dirname(numba.__file__)
-TRIED = ((0, 60), (0, 68))
 if BOUNDSCHECK:
     from . import bounds  # noqa: F401  all code that is compiled from here on is checked
 
@@ -45,10 +44,9 @@ def check_numba():
         codegen.JITCodeLibrary: "_optimize_final_module _finalize_final_module create_ir_module add_ir_module",
         codegen.JITCPUCodegen: "set_env magic_tuple",
     }
-    found = all(hasattr(owner, name) for owner, names in known.items() for name in names.split())
-    if not (found and TRIED[0] <= numba.version_info.short <= TRIED[1]):
-        rule = f"must be one of {'.'.join(map(str, TRIED[0]))} to {'.'.join(map(str, TRIED[1]))} to compile kernels"
-        raise OpError("numba", numba.__version__, rule, "onnx_ops")
+    lacking = [name for owner, names in known.items() for name in names.split() if not hasattr(owner, name)]
+    if obstacle := numba_obstacle() or (lacking and f"Numba lacks {', '.join(lacking)}"):
+        raise OpError("kernel", "any", f"can't be compiled: {obstacle}", "onnx_ops")
 
 
 check_numba()

@@ -5,6 +5,7 @@ Functions that compiled code calls are marked `@jitable` and stay plain Python f
 """
 
 import functools
+import importlib.util
 import os
 
 # A slow mode to look for kernels that leave their arrays: see bounds.py.
@@ -22,6 +23,23 @@ FUSE = {"fastmath": {"contract"}}
 REORDER = {"fastmath": {"reassoc"}}
 # What only calls from Python and C need, marked functions do without: they are called by compiled code.
 INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+
+NUMBA = ((0, 60), (0, 68))  # the versions whose internals compiler.py knows
+
+
+@functools.cache
+def numba_obstacle():
+    """Why Numba can't compile kernels here, or None. Asked without importing it."""
+    if not importlib.util.find_spec("numba"):
+        return "Numba can't be imported, which compiles the kernels when they are needed: pip install 'onnx-ops[jit]'"
+    from importlib import metadata
+
+    version = metadata.version("numba")
+    if not NUMBA[0] <= tuple(map(int, version.split(".")[:2])) <= NUMBA[1]:
+        least, most = (".".join(map(str, each)) for each in NUMBA)
+        return f"Numba is of version {version}, but must be one of {least} to {most} to compile the kernels"
+    return None
+
 
 marked: list = []  # (function, flags) of those that Numba has not been told of yet
 

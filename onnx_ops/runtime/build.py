@@ -12,8 +12,9 @@ from tempfile import TemporaryDirectory
 from .. import dtypes as element_types
 from ..errors import OpError
 from ..files import staged_file
+from ..kernels.jit import numba_obstacle
 from ..operators import OPERATORS
-from . import library, table, variants
+from . import table, variants
 from .execute import cpus as cpus_of_process
 from .workers import share_out
 
@@ -45,8 +46,8 @@ def build(
     """
     from ..kernels import target
 
-    if not library.have_numba():
-        raise OpError(None, None, "Numba can't be imported, which compiles the kernels", "onnx_ops")
+    if lack := numba_obstacle():
+        raise OpError(None, None, lack, "onnx_ops")
     cpus = list(cpus or [name for name, (kind, *_) in target.LEVELS.items() if kind == target.architecture()])
     kinds = {target.level(cpu).triple.partition("-")[0] for cpu in cpus}
     if len(kinds) != 1:

@@ -2,23 +2,18 @@
 
 import ctypes as C
 import functools
-import importlib.util
 import os
 import sys
 from pathlib import Path
 
 from .. import dtypes, operators
 from ..errors import OpError
+from ..kernels.jit import numba_obstacle
 from . import table
 
 NAME = {"win32": "onnx_ops.dll", "darwin": "libonnx_ops.dylib"}.get(sys.platform, "libonnx_ops.so")
 PLACE = Path(__file__).with_name(NAME)
 _NAMES = {t.onnx: name for name, t in dtypes.TABLE.items()}
-
-
-@functools.cache
-def have_numba():
-    return importlib.util.find_spec("numba") is not None
 
 
 def obstacle():
@@ -27,9 +22,12 @@ def obstacle():
         return "no C library can be loaded from inside a zip file, where onnx_ops is; unpack it"
     if not PLACE.exists():
         return "the C library was not built when onnx_ops was installed; install a C compiler and onnx_ops again"
-    if not have_numba() and not is_complete():
-        return "Numba can't be imported, which compiles the kernels when they are needed: pip install 'onnx-ops[jit]'"
-    return None
+    return None if is_complete() else numba_obstacle()
+
+
+def have_numba():
+    """Whether what isn't in the library can be compiled."""
+    return numba_obstacle() is None
 
 
 @functools.cache

@@ -7,6 +7,7 @@ import onnxruntime as ort
 
 from .. import dtypes as element_types
 from ..errors import OpError
+from ..kernels.jit import numba_obstacle
 from ..operators import OPERATORS
 from . import library, native, variants
 from .execute import cpus
@@ -39,8 +40,8 @@ def warmup(operators=None, dtypes=None, *, models=None, jobs=1, progress=None):
     else:
         raise OpError("models", "given", "can't be combined with operators or dtypes", "onnx_ops")
     left = {name: variant for name, variant in found.items() if not in_library(*variant)}
-    if left and not library.have_numba():
-        raise OpError(None, None, "Numba can't be imported, which compiles the kernels", "onnx_ops")
+    if left and (lack := numba_obstacle()):
+        raise OpError(None, None, lack, "onnx_ops")
     compile_variants(left, jobs or len(cpus()), progress or (lambda name, index, total: None))
     return len(found)
 
