@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
-        requirements.check()
+        requirements.check_versions()
         module = import_module(f".{_HOME[name]}", __name__)
         return module if name == _HOME[name] else getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

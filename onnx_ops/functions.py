@@ -11,7 +11,7 @@ from .operators.affine_grid import AFFINE_GRID
 from .operators.col2im import COL2IM
 from .operators.grid_sample import ONNX as GRID_SAMPLE
 from .operators.im2col import IM2COL
-from .runtime.execute import run
+from .runtime.execute import compute
 
 
 def call(operator, *inputs, threads=None, **attributes):
@@ -19,7 +19,7 @@ def call(operator, *inputs, threads=None, **attributes):
     with named(operator):
         parameters = operator.resolved(attributes)
     arrays = [np.asarray(a, a.dtype.newbyteorder("="), order="C") for a in map(np.asarray, inputs)]
-    return run(operator, parameters, arrays, threads)
+    return compute(operator, parameters, arrays, threads)
 
 
 def affine_grid(

@@ -60,7 +60,7 @@ class Attribute:
     lengths: tuple[int, int] = (1, MAX_VALUES)
     choices: tuple[str, ...] = ()
 
-    def check(self, value):
+    def vector(self, value):
         """`value` as what `resolve` sees: a vector of int64, which holds a string's position among the choices."""
         try:
             if self.kind == "string":
@@ -252,7 +252,7 @@ class Operator:
                 raise OpError(name, None, "must be given")
         values = [a.default if given.get(a.name) is None else given[a.name] for a in self.attributes]
         vectors = [
-            np.empty(0, np.int64) if v is None else a.check(v) for a, v in zip(self.attributes, values, strict=True)
+            np.empty(0, np.int64) if v is None else a.vector(v) for a, v in zip(self.attributes, values, strict=True)
         ]
         parameters = np.zeros(1, self.parameters_dtype)
         self.resolve(tuple(vectors), Record(parameters[0]))

@@ -7,7 +7,7 @@ from onnx.reference.op_run import OpRun
 
 from .errors import named
 from .operators import OPERATORS
-from .runtime.execute import run_reference
+from .runtime.execute import compute_reference
 from .schemas import schema
 
 
@@ -20,7 +20,7 @@ def reference_op(operator):
     def run(self, *inputs, **attributes):
         with named(operator):
             parameters = operator.resolved(attributes)
-        return (run_reference(operator, parameters, inputs),)
+        return (compute_reference(operator, parameters, inputs),)
 
     members = {"op_domain": operator.domain, "op_schema": schema(operator), "_run": run}
     return type(operator.name, (OpRun,), members)

@@ -9,7 +9,7 @@ _AT_LEAST = re.compile(r"([\w.-]+)[^;]*?>=([\d.]+)(?:; python_version.*)?$")  # 
 
 
 @functools.cache
-def check():
+def check_versions():
     """Raise OpError if an installed package is older than this distribution's metadata asks for."""
     from importlib import metadata  # takes as long as the rest of `import onnx_ops`
 

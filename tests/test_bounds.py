@@ -44,7 +44,7 @@ def outcome(work):
 operator = onnx_ops.operators.OPERATORS[-1]
 parameters = operator.resolved({})
 x = guarded.readonly(np.arange(1024, dtype=np.int64))
-print("function", outcome(lambda: execute.run(operator, parameters, [x], 2, guarded.empty)), flush=True)
+print("function", outcome(lambda: execute.compute(operator, parameters, [x], 2, guarded.empty)), flush=True)
 node = helper.make_node("Shift", ["x"], ["y"], domain="test")
 infos = (helper.make_tensor_value_info(n, onnx.TensorProto.INT64, ["N"]) for n in "xy")
 opsets = [helper.make_opsetid("", 18), helper.make_opsetid("test", 1)]
@@ -120,7 +120,7 @@ for case in CASES:
         placed = [guarded.readonly(v, at_end=at_end) for v in inputs]
         parameters = case.operator.resolved(case.attributes)
         empty = lambda shape, kind: guarded.empty(shape, kind, at_end=at_end)
-        assert_close(execute.run(case.operator, parameters, placed, 2, empty), expected, dtype)
+        assert_close(execute.compute(case.operator, parameters, placed, 2, empty), expected, dtype)
         if expected.size and all(v.size for v in inputs):
             proto = model(case.domain, case.op_type, inputs, case.attributes).SerializeToString()
             session = onnx_ops.InferenceSession(proto, quiet(intra_op_num_threads=2))

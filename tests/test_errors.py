@@ -135,7 +135,7 @@ def test_only_names_in_braces_get_the_operators_terms():
     of_its_own = replace(OPENVINO_COL2IM, plan=plan)
     x, size = np.zeros((1, 9, 9), np.float32), np.array([5, 5])
     with pytest.raises(onnx_ops.OpError) as caught:
-        execute.check(of_its_own, of_its_own.resolved({}), [x, size, size])
+        execute.check_shapes(of_its_own, of_its_own.resolved({}), [x, size, size])
     rule = "of an ordinary input, and as long as output_size, whose length is 2"
     assert parts(caught.value) == ("shape of data", "[1, 9, 9]", rule)
     for name in ("input_shape", "{input}"):

@@ -18,7 +18,7 @@ def function(o, inputs, attributes, y):
     def empty(shape, kind):
         return y if shape == list(y.shape) else np.empty(shape, kind)  # the latter for what kernels work in
 
-    execute.run(o, o.resolved(attributes), inputs, empty=empty)
+    execute.compute(o, o.resolved(attributes), inputs, empty=empty)
 
 
 def native(o, inputs, attributes, y):

@@ -712,7 +712,7 @@ def said_by_python(node):
     attribute = next(a for a in node.operator.attributes if a.name == name)
     try:
         with named(node.operator, node.name.decode(errors="each byte")):
-            attribute.check(value)
+            attribute.vector(value)
     except OpError as error:
         return str(error)
     return ""

@@ -106,7 +106,7 @@ def test_a_function_without_memory_to_work_in():
 
     inputs, attributes = OVERLAPPING.inputs("float32"), OVERLAPPING.attributes
     with pytest.raises(MemoryError, match="no room"):
-        execute.run(OVERLAPPING.operator, OVERLAPPING.operator.resolved(attributes), inputs, 2, empty)
+        execute.compute(OVERLAPPING.operator, OVERLAPPING.operator.resolved(attributes), inputs, 2, empty)
     got = onnx_ops.col2im(*inputs, **OVERLAPPING.attributes)
     assert_close(got, reference(OVERLAPPING, inputs), "float32")
 

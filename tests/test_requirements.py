@@ -14,9 +14,9 @@ from onnx_ops import requirements
 
 @pytest.fixture
 def fresh():
-    requirements.check.cache_clear()
+    requirements.check_versions.cache_clear()
     yield
-    requirements.check.cache_clear()
+    requirements.check_versions.cache_clear()
 
 
 @pytest.mark.parametrize("name", ["onnxruntime", "onnxruntime-extensions", "onnx", "numpy"])
@@ -33,10 +33,10 @@ def test_what_only_some_versions_of_python_need(monkeypatch, fresh):
     monkeypatch.setattr(metadata, "requires", lambda name: asked)
     monkeypatch.setattr(metadata, "version", {"onnxruntime-extensions": "0.12.0", "click": "7"}.__getitem__)
     with pytest.raises(onnx_ops.OpError, match=r"^onnx_ops: onnxruntime-extensions = 0\.12\.0: must be at least 0\.13"):
-        requirements.check()
-    requirements.check.cache_clear()
+        requirements.check_versions()
+    requirements.check_versions.cache_clear()
     monkeypatch.setattr(metadata, "version", {"onnxruntime-extensions": "0.13.0", "click": "7"}.__getitem__)
-    requirements.check()
+    requirements.check_versions()
 
 
 def test_of_what_is_not_installed_nothing_is_said(monkeypatch, fresh):
@@ -44,9 +44,9 @@ def test_of_what_is_not_installed_nothing_is_said(monkeypatch, fresh):
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "version", missing)
-    requirements.check()
+    requirements.check_versions()
     monkeypatch.setattr(metadata, "requires", missing)
-    requirements.check()
+    requirements.check_versions()
 
 
 def test_versions_are_numbers():
@@ -58,11 +58,11 @@ def test_the_minimum_itself_is_new_enough(monkeypatch, fresh):
     least = dict(found.groups() for found in map(requirements._AT_LEAST.match, metadata.requires("onnx-ops")) if found)
     assert least.keys() >= {"onnxruntime", "onnxruntime-extensions", "onnx", "numpy"}
     monkeypatch.setattr(metadata, "version", least.__getitem__)
-    requirements.check()
+    requirements.check_versions()
 
 
 def test_the_check_costs_no_import():
-    script = "import onnx_ops, sys; onnx_ops.requirements.check(); sys.exit('numba' in sys.modules)"
+    script = "import onnx_ops, sys; onnx_ops.requirements.check_versions(); sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script]).returncode == 0
 
 

@@ -39,7 +39,7 @@ def shapes(operator, arrays):
     return [seen(i, array) for i, array in zip(operator.inputs, arrays, strict=True)]
 
 
-def check(operator, parameters, arrays):
+def check_shapes(operator, parameters, arrays):
     """Raise OpError if the plan refuses these inputs."""
     with named(operator):
         geometry = np.zeros(1, operator.geometry_dtype)
@@ -81,15 +81,15 @@ def output_rank(operator, arrays):
     return None if shape is None else len(shape)
 
 
-def run_reference(operator, parameters, arrays):
-    """`run` in plain NumPy: slow."""
+def compute_reference(operator, parameters, arrays):
+    """`compute` in plain NumPy: slow."""
     dtype = dtypes.TABLE[signature_of(operator, parameters, arrays)[operator.output]].numpy
-    check(operator, parameters, arrays)
+    check_shapes(operator, parameters, arrays)
     with np.errstate(over="ignore", invalid="ignore"):
         return operator.reference(Record(parameters[0]), *arrays).astype(dtype, order="C")
 
 
-def run(operator, parameters, arrays, threads=None, empty=np.empty):
+def compute(operator, parameters, arrays, threads=None, empty=np.empty):
     """The operator's output for C-contiguous arrays of declared element types.
 
     `empty` allocates the output and the kernel's workspace.
@@ -98,7 +98,7 @@ def run(operator, parameters, arrays, threads=None, empty=np.empty):
     with named(operator):
         compiled = functions(operator, parameters, signature)
         if compiled is None:
-            return run_reference(operator, parameters, arrays)
+            return compute_reference(operator, parameters, arrays)
         plan, kernel = compiled
         call = np.zeros(1, records.call_dtype(operator.geometry_dtype))
         tensors, geometry = call["tensors"][0], call["geometry"][0]

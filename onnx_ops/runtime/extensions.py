@@ -47,7 +47,7 @@ class Output:
         return self.array.ravel().tolist() if self.array.dtype.hasobject else self.array
 
 
-def register(options):
+def add_library(options):
     """Put the library's ops, ours among them, on a session's options; nothing happens where they are already."""
     key = "onnx_ops.registered.extensions"
     with REGISTRATION:  # twice makes every session fail
@@ -126,7 +126,7 @@ def _computed(operator, inputs, attributes):
     names = [a.name for a in operator.attributes if a.kind == "ints"]
     attributes.update((n, tuple(v.tolist()) or None) for n, v in zip(names, lists, strict=True))
     parameters = _parameters(operator, tuple(attributes.items()))
-    return execute.run(operator, parameters, inputs[:count], int(threads))
+    return execute.compute(operator, parameters, inputs[:count], int(threads))
 
 
 def _output_rank(operator, inputs):

@@ -80,7 +80,7 @@ def connect():
         rows.operators, rows.operator_count = made.operators, made.operator_count
 
 
-def register(options, domains):
+def add_domains(options, domains):
     """Put these domains' operators on the options; those that they have already stay as they are."""
     path = get_library_path()
     for domain in domains:

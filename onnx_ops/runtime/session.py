@@ -59,13 +59,13 @@ def register(
         if domains - known:
             raise OpError("domains", sorted(domains - known), f"must be among {sorted(known)}", "onnx_ops")
     if backend == "extensions":
-        extensions().register(options)
+        extensions().add_library(options)
         return options
     if domains is None and model is not None:
         imported = ort_format.domains(model) if ort_format.is_ort_format(model) else imported_domains(model)
         domains = None if imported is None else known & imported
     if domains is None or domains:
-        native.register(options, domains or native.default_domains())
+        native.add_domains(options, domains or native.default_domains())
         if model is not None:
             warn_of_unknown(model)
     return options

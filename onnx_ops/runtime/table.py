@@ -89,7 +89,7 @@ def first_version(declared):
 
 def attribute(declared):
     least, most = declared.limits
-    default = [] if declared.default is None else declared.check(declared.default).tolist()
+    default = [] if declared.default is None else declared.vector(declared.default).tolist()
     return Attribute(
         name=declared.name.encode(),
         kind_rule=declared.kind_rule.encode(),
