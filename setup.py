@@ -17,6 +17,10 @@ SUFFIXES = {"win32": ".dll", "darwin": ".dylib"}
 
 
 class BuildLibrary(build_ext):
+    def finalize_options(self):
+        super().finalize_options()
+        self.force = True  # what is in build/ may be of the other kind
+
     def get_ext_filename(self, name):
         return name.replace(".", os.sep) + SUFFIXES.get(sys.platform, ".so")
 

@@ -3,6 +3,7 @@
 They are listed in the order in which a thread that holds one may take others.
 """
 
+import logging  # noqa: F401  first: what is registered for forks last runs first, and its lock is taken within ours
 import os
 import threading
 from _thread import interrupt_main, start_new_thread

@@ -42,6 +42,9 @@ class Input:
     values: bool = False
 
 
+KINDS = {"int": "an integer", "ints": "a list of integers", "string": "a string"}
+
+
 @dataclass(frozen=True)
 class Attribute:
     """An attribute of `kind` "int", "ints" or "string".
@@ -59,6 +62,10 @@ class Attribute:
     bounds: tuple[int, int] = (INT64.min, INT64.max)
     lengths: tuple[int, int] = (1, MAX_VALUES)
     choices: tuple[str, ...] = ()
+
+    def __post_init__(self):
+        if self.kind not in KINDS:
+            raise OpError(f"kind of {self.name}", repr(self.kind), f"must be one of {', '.join(KINDS)}")
 
     def vector(self, value):
         """`value` as what `resolve` sees: a vector of int64, which holds a string's position among the choices."""
@@ -99,9 +106,6 @@ class Attribute:
         return (
             f"must be {least} or {most}" if self.bounds[1] - self.bounds[0] == 1 else f"must lie in [{least}, {most}]"
         )
-
-
-KINDS = {"int": "an integer", "ints": "a list of integers", "string": "a string"}
 
 
 def spelled_out(number):

@@ -30,7 +30,7 @@ inside() { # a shell line in the emulated system
     unshare --mount sh -c '
         mount --make-rprivate / && mount -t proc proc "$1/proc" && mount --bind "$2/cpuinfo" "$1/proc/cpuinfo"
         mount -t sysfs -o ro sysfs "$1/sys" && mount --rbind /dev "$1/dev" && mount -t tmpfs tmpfs "$1/dev/shm"
-        exec env -i PATH=/packages/bin:/usr/bin:/bin HOME=/root LANG=C.UTF-8 PYTHONPATH=/packages chroot "$1" sh -c "$3"
+        exec env -i PATH=/packages/bin:/usr/bin:/bin:/usr/sbin HOME=/root LANG=C.UTF-8 PYTHONPATH=/packages chroot "$1" sh -c "$3"
     ' sh "$root" "$folder" "$1"
 }
 

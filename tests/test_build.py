@@ -145,7 +145,7 @@ def test_every_cpu(cpu, path_for_all, tmp_path):
     """What the variable names is run, and what this machine can't run is refused, not replaced."""
     done, expected = alone(path_for_all, tmp_path, ONNX_OPS_CPU=cpu)
     if not runs_here(cpu):
-        assert f"ONNX_OPS_CPU = {cpu}: this library has no code that this CPU can run" in done.stderr
+        assert f"ONNX_OPS_CPU = {cpu}: can't be run here by this library, which has x86-64-v" in done.stderr
         pytest.skip(f"this machine is no {cpu}: its code was not run")
     assert done.returncode == 0, done.stderr
     assert_close(np.load(tmp_path / "y.npy"), expected, "float32")
@@ -154,7 +154,7 @@ def test_every_cpu(cpu, path_for_all, tmp_path):
 @pytest.mark.parametrize("cpu", ["armv8-a", "x86-64-v9", "nonsense"])
 def test_a_cpu_that_the_library_has_not(cpu, path, tmp_path):
     done, _ = alone(path, tmp_path, ONNX_OPS_CPU=cpu)
-    assert f"ONNX_OPS_CPU = {cpu}: this library has no code that this CPU can run" in done.stderr
+    assert f"ONNX_OPS_CPU = {cpu}: can't be run here by this library, which has x86-64-v" in done.stderr
 
 
 def test_in_a_program_in_c(path, tmp_path):
@@ -173,7 +173,7 @@ def test_in_a_program_in_c(path, tmp_path):
         HERE / "host.c",
         "-ldl",
     ]
-    subprocess.run([building.c_compiler("x86_64"), *build], check=True)
+    subprocess.run([*building.c_compiler("x86_64"), *build], check=True)
     proto, inputs, _, expected = saved(tmp_path)
     words = []
     for name, value in inputs.items():
@@ -242,25 +242,86 @@ def test_all_types_of_an_operator(tmp_path):
 
 
 FAILURES = {
-    "no compiler": ({"CC": "/nonexistent/cc"}, [], "there is no C compiler called /nonexistent/cc; install one, or"),
-    "a compiler that fails": ({"CC": "false"}, [], "false can't build the library"),
-    "two architectures": ({}, ["--cpu", "armv8-a"], f"cpu = {BEST}, armv8-a: must be of one architecture"),
-    "no such types": ({}, ["--dtype", "string"], "dtypes = 'string': must be among float32"),
+    "no compiler": (
+        {"CC": "/nonexistent/cc -O3"},
+        [],
+        3,
+        "there is no C compiler called /nonexistent/cc",
+    ),
+    "a compiler that fails": ({"CC": "false"}, [], 3, "false can't build the library: it ends with exit code 1"),
+    "a compiler that does nothing": ({"CC": "true"}, [], 3, "true can't build the library: it ends with exit code 0"),
+    "two architectures": ({}, ["--cpu", "armv8-a"], 3, f"cpu = {BEST}, armv8-a: must be of one architecture"),
+    "no such types": ({}, ["--dtype", "string"], 2, "'string' is not one of"),
+    "nowhere to write": ({}, ["--output", "/proc/x.so"], 3, "output = '/proc/x.so': can't be written: No such file"),
 }
 
 
 @pytest.mark.parametrize("failure", FAILURES)
 def test_what_goes_wrong(failure, path, tmp_path, monkeypatch):
-    environment, words, message = FAILURES[failure]
+    environment, words, code, message = FAILURES[failure]
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     output = tmp_path / library.NAME
     output.write_text("the old one")
     done = call("--output", output, "--operator", "Col2Im", "--dtype", "float32", "--cpu", BEST, *words)
-    assert done.exit_code == 3, done.output
+    assert done.exit_code == code, done.output
     assert message in done.stderr
     assert output.read_text() == "the old one"
     assert list(tmp_path.iterdir()) == [output]
+
+
+def test_a_compiler_with_arguments(path, tmp_path, monkeypatch):
+    monkeypatch.setenv("CC", "cc -O1")
+    done = call("--output", tmp_path / "a.so", "--operator", "Col2Im", "--dtype", "float32", "--cpu", BEST)
+    assert done.exit_code == 0, done.output
+
+
+def test_wrong_numbers_of_processes(tmp_path):
+    with pytest.raises(onnx_ops.OpError, match="jobs = -1: must be at least 1"):
+        onnx_ops.build(tmp_path / "a.so", jobs=-1)
+
+
+def test_it_stays_when_it_was_loaded(path, tmp_path):
+    """What it has allocated for ever would be lost whenever ONNX Runtime, with its last session, unloads it."""
+    proto = saved(tmp_path)[0].read_bytes()
+
+    def once():
+        options = quiet()
+        options.register_custom_ops_library(str(path))
+        ort.InferenceSession(proto, options)
+
+    table = lambda: building.table.Table.in_dll(C.CDLL(str(path)), "onnx_ops_table")
+    once()
+    before = sum(row.kernels_made for row in table().operators[: table().operator_count])
+    once()
+    assert sum(row.kernels_made for row in table().operators[: table().operator_count]) == before + 1
+
+
+OTHER = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+from onnx_ops import operators
+from onnx_ops.runtime import library
+first, *others = operators.OPERATORS
+if sys.argv[2] == "other":
+    operators.OPERATORS = (replace(first, parameters={**first.parameters, "one_more": None}), *others)
+library.PLACE = Path(sys.argv[1])
+import onnx_ops
+try:
+    print(library.is_complete(), onnx_ops.get_library_path())
+except onnx_ops.OpError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("declarations", ["same", "other"])
+def test_a_library_and_python_of_other_versions(declarations, path):
+    """What they share would lie elsewhere: the library isn't used."""
+    command = [sys.executable, "-c", OTHER, path, declarations]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=HERE.parent)
+    said = f"True {path}" if declarations == "same" else "is of another version of onnx_ops than its Python"
+    assert said in done.stdout, done.stderr
 
 
 @pytest.mark.long

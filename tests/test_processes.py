@@ -338,14 +338,14 @@ pathlib.Path.write_bytes = full
 
 FORK = """
 import signal, time, warnings
-from numba.core.ccallback import CFunc
+from onnx_ops.kernels import compiler
 warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads around
-compile_now, compiling = CFunc._compile_uncached, threading.Event()
-def slowly(self):
+compile_now, compiling = compiler.object_code, threading.Event()
+def slowly(*args):
     compiling.set()
     time.sleep(1)
-    return compile_now(self)
-CFunc._compile_uncached = slowly
+    return compile_now(*args)
+compiler.object_code = slowly
 {holder}
 assert compiling.wait(60)
 child = os.fork()

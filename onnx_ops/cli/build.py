@@ -8,6 +8,8 @@ from .. import dtypes as table
 from ..kernels.levels import LEVELS
 from .common import NAMES, progress, say
 
+TYPES = [name for name, t in table.TABLE.items() if t.in_sessions and t.storage]
+
 
 @click.command()
 @click.option(
@@ -16,7 +18,7 @@ from .common import NAMES, progress, say
 @click.option(
     "--operator", "operators", multiple=True, type=click.Choice(NAMES), help="Only this one; may be repeated."
 )
-@click.option("--dtype", "dtypes", multiple=True, type=click.Choice(table.ALL), help="Only this type; may be repeated.")
+@click.option("--dtype", "dtypes", multiple=True, type=click.Choice(TYPES), help="Only this type; may be repeated.")
 @click.option(
     "--cpu", "cpus", multiple=True, type=click.Choice(list(LEVELS)),
     help="With code for these; may be repeated.  [default: all of this machine's architecture]",

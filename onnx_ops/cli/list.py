@@ -22,7 +22,7 @@ def backends():
         import onnxruntime_extensions  # noqa: F401
     except ImportError as error:
         found["extensions"] = f"onnxruntime-extensions can't be imported: {error}"
-    if not library.have_numba() and not library.is_complete():
+    if not library.have_numba() and (found["native"] or not library.is_complete()):
         found["functions"] = "works, but slowly: Numba can't be imported"
     return found
 

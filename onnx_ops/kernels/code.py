@@ -2,9 +2,12 @@
 
 import ctypes
 import functools
+import importlib
 import logging
 import re
+import sys
 import threading
+from contextlib import suppress
 from contextvars import ContextVar
 
 import llvmlite.binding as llvm
@@ -28,7 +31,7 @@ class Code:
     """
 
     def __init__(self, entry, kept):
-        self.entry, self.kept = entry, kept
+        self.entry, self.kept, self._address, self._call = entry, kept, None, None
         self.symbol = re.sub(r"\W", "_", f"{entry.name}-{kept.key}")
         with COMPILATION, kept.exclusive():
             self.content = kept.load()
@@ -36,20 +39,24 @@ class Code:
                 self.content = self.compile()
                 kept.save(self.content)
 
-    @functools.cached_property
+    # No cached_property: before Python 3.12 it has a lock, which a fork might leave to nobody.
+    @property
     def address(self):
         """Where it is in memory, for ever."""
         with COMPILATION:
-            return loaded(self.content, self.symbol)
+            if self._address is None:
+                self._address = loaded(self.content, self.symbol)
+            return self._address
 
-    @functools.cached_property
+    @property
     def call(self):
         """For Python: parameters and result are integers."""
-        return ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * self.entry.parameters)(self.address)
+        if self._call is None:
+            self._call = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * self.entry.parameters)(self.address)
+        return self._call
 
     def compile(self):
-        from . import compiler
-
+        compiler = import_compiler()
         kept = f"to be kept in {self.kept.path.parent}" if self.kept.path else "not kept"
         told = threading.Timer(PATIENCE, log.warning, ["onnx_ops: compiling %s (once; %s)", self.entry.name, kept])
         told.daemon = True
@@ -59,6 +66,30 @@ class Code:
             return compiler.object_code(self.entry, self.symbol)
         finally:
             told.cancel()
+
+
+def import_compiler():
+    """The module, which imports Numba, in a thread of its own: no Ctrl-C may leave Numba imported by half."""
+    name, errors = f"{__package__}.compiler", []
+
+    def work():
+        try:
+            importlib.import_module(name)
+        except BaseException as error:
+            errors.append(error)
+
+    if name not in sys.modules:
+        thread = threading.Thread(target=work)
+        thread.start()
+        try:
+            thread.join()
+        finally:  # an interrupt waits for it
+            while thread.is_alive():
+                with suppress(BaseException):
+                    thread.join()
+    if errors:
+        raise errors[0]
+    return importlib.import_module(name)
 
 
 def loaded(content, symbol):

@@ -1,7 +1,7 @@
 """Which functions Numba may compile, and with which flags.
 
 Functions that compiled code calls are marked `@jitable` and stay plain Python functions, importable without Numba;
-`entry.py` compiles what calls them.
+`compiler.py` compiles what calls them.
 """
 
 import functools

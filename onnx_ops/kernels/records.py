@@ -10,7 +10,7 @@
                      shape   or, of an input whose values the plan wants, these, and `rank` is how many
                  geometry    what the plan finds, see operator.py
 
-ONNX Runtime's side of them is in runtime/library.h.
+The C library's side of them is in native/table.h.
 Compiled code consists of functions of up to three parameters, each an address or a number, that return 0 for success:
 
     resolve(attributes, parameters), infer(parameters, call), plan(parameters, call), kernel(call, tile, workspace)

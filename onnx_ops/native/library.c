@@ -138,8 +138,12 @@ EXPORT const char *onnx_ops_choose(void) {
             onnx_ops_table = level->table;
         }
     if (!onnx_ops_table.operator_count) {
-        snprintf(words, sizeof words, "onnx_ops: %s%s: this library has no code that this CPU can run",
-                 wanted ? "ONNX_OPS_CPU = " : "CPU", wanted ? wanted : "");
+        int used = snprintf(words, sizeof words,
+                            wanted ? "ONNX_OPS_CPU = %.40s: can't be run here by this library, which has"
+                                   : "CPU: can't run this library, which has",
+                            wanted);
+        for (const struct level *level = onnx_ops_levels; level->cpu && used < (int)sizeof words; level++)
+            used += snprintf(words + used, sizeof words - (size_t)used, " %s", level->cpu);
         return words;
     }
 #endif

@@ -66,7 +66,7 @@ struct overload { /* an operator for one combination of element types, those of 
     const char *arguments[MAX_KERNELS], *rules[MAX_KERNELS]; /* why a kernel doesn't take these types, or 0 */
 };
 struct op {
-    const char *domain, *name;
+    const char *domain, *name, *declaration; /* the last: a digest, for Python to compare with its own */
     int64_t first_version, parameters_size, geometry_size, output_like; /* the last: an input of the output's type */
     const struct attribute *attributes;
     int64_t attribute_count;

@@ -3,8 +3,10 @@
 import ctypes as C
 import json
 import os
+import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,6 +22,8 @@ from .workers import share_out
 
 SOURCES = Path(__file__).parent.parent / "native"
 FLAGS = ["-std=c11", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-DONNX_OPS_AHEAD"]
+if sys.platform == "linux":  # ONNX Runtime unloads it with its last session, but not what it has allocated for ever
+    FLAGS.append("-Wl,-z,nodelete")
 CROSS = {"aarch64": "aarch64-linux-gnu-gcc", "x86_64": "x86_64-linux-gnu-gcc"}  # where cc is for another architecture
 
 
@@ -44,11 +48,14 @@ def build(
 
     What has been compiled before is only linked. Raises OpError, also where there is no Numba or no C compiler.
     """
-    from ..kernels import target
-
     if lack := numba_obstacle():
         raise OpError(None, None, lack, "onnx_ops")
+    if jobs is not None and jobs < 1:
+        raise OpError("jobs", jobs, "must be at least 1", "onnx_ops")
+    from ..kernels import target
+
     cpus = list(cpus or [name for name, (kind, *_) in target.LEVELS.items() if kind == target.architecture()])
+    cpus.sort(key=lambda cpu: list(target.LEVELS).index(cpu) if cpu in target.LEVELS else -1)
     kinds = {target.level(cpu).triple.partition("-")[0] for cpu in cpus}
     if len(kinds) != 1:
         raise OpError("cpu", ", ".join(cpus), "must be of one architecture", "onnx_ops")
@@ -65,8 +72,13 @@ def build(
         tasks = [(name, [OPERATORS.index(o), dict(attributes), s]) for name, (o, attributes, s) in wanted.items()]
         answers = share_out("runtime.build:objects", tasks, jobs or len(cpus_of_process()), of_all, level=cpu)
         found[cpu] = dict(zip(wanted, answers, strict=True))
-    with TemporaryDirectory() as folder:
-        link(compiler, found, wanted, Path(folder), Path(output))
+    try:
+        with TemporaryDirectory() as folder:
+            link(compiler, found, wanted, Path(folder), Path(output))
+    except OSError as error:
+        raise OpError(
+            "output", repr(str(output)), f"can't be written: {error.strerror or error}", "onnx_ops"
+        ) from error
 
 
 def objects(number, attributes, signature):
@@ -84,16 +96,18 @@ def objects(number, attributes, signature):
 
 
 def c_compiler(architecture):
-    """The command of a C compiler for an architecture. Raises OpError."""
+    """The command of a C compiler for an architecture, as words. Raises OpError."""
     from ..kernels import target
 
-    names = [os.environ["CC"]] if "CC" in os.environ else ["cc", "gcc", "clang"]
-    if architecture != target.architecture() and "CC" not in os.environ:
-        names = [CROSS[architecture]]
-    for name in names:
-        if found := shutil.which(name):
-            return found
-    rule = f"there is no C compiler called {' or '.join(names)}; install one, or name another in the variable CC"
+    given = shlex.split(os.environ.get("CC", ""))
+    commands = [given] if given else [["cc"], ["gcc"], ["clang"]]
+    if architecture != target.architecture() and not given:
+        commands = [[CROSS[architecture]]]
+    for command in commands:
+        if shutil.which(command[0]):
+            return command
+    names = " or ".join(command[0] for command in commands)
+    rule = f"there is no C compiler called {names}; install one, or name another in the variable CC"
     raise OpError(None, None, rule, "onnx_ops")
 
 
@@ -108,13 +122,13 @@ def link(compiler, found, wanted, folder, output):
             files[-1].write_bytes(object_in(path))
         text.level(cpu, wanted, objects_of)
     (folder / "levels.c").write_text(text.finished())
-    command = [compiler, *FLAGS, f"-I{SOURCES}", *sorted(SOURCES.glob("*.c")), folder / "levels.c", *files, "-lm"]
+    command = [*compiler, *FLAGS, f"-I{SOURCES}", *sorted(SOURCES.glob("*.c")), folder / "levels.c", *files, "-lm"]
     with staged_file(output) as place:
         done = subprocess.run([*map(str, command), "-o", str(place)], capture_output=True, text=True)
-        if done.returncode:
+        if done.returncode or not place.exists():
             lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()[-1:]
-            raise OpError(None, None, f"{compiler} can't build the library: {' '.join(lines[:3])}", "onnx_ops")
-        place.chmod(0o755)
+            said = " ".join(lines[:3]) or f"it ends with exit code {done.returncode} and says nothing"
+            raise OpError(None, None, f"{shlex.join(compiler)} can't build the library: {said}", "onnx_ops")
 
 
 class Text:
@@ -160,7 +174,8 @@ class Text:
     def finished(self):
         """The C file: the best level is the first."""
         levels = ",\n".join([*reversed(self.levels), "{0}"])
-        return "\n".join([*self.lines, f"const struct level onnx_ops_levels[] = {{\n{levels}}};\n"])
+        levels = f"const struct level onnx_ops_levels[] = {{\n{levels}}};\n"
+        return "\n".join([*self.lines, levels])
 
     def initializer(self, value, symbols):
         if isinstance(value, C.Structure):

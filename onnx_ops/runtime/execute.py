@@ -15,7 +15,7 @@ import numpy as np
 from .. import dtypes
 from ..errors import OpError, named, refuse
 from ..kernels import records
-from ..locks import POOL
+from ..locks import COMPILATION, POOL
 from ..operator import MAX_RANK, MAX_TILES, Record
 from . import library
 
@@ -57,7 +57,8 @@ def functions(operator, parameters, signature):
         return PLAN(addresses[0]), KERNEL(addresses[1])
     if not storage or not library.have_numba():
         return None
-    from ..kernels.code import code
+    with COMPILATION:  # or a fork might leave to nobody the lock of a module that is being imported
+        from ..kernels.code import code
 
     return tuple(code(e).call for e in (records.plan_entry(operator), records.kernel_entry(operator, kernel, storage)))
 

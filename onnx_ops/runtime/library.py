@@ -37,12 +37,16 @@ def load():
         library = C.CDLL(str(PLACE))
     except OSError as error:
         raise OpError("library", repr(str(PLACE)), f"can't be loaded: {error}", "onnx_ops") from error
-    sizes = [C.sizeof(s) for s in table.LAYOUT]
-    if list((C.c_int64 * len(sizes)).in_dll(library, "onnx_ops_layout")) != sizes:
-        raise OpError("library", repr(str(PLACE)), "is of another version of onnx_ops", "onnx_ops")
     library.onnx_ops_choose.restype = C.c_char_p
-    if lack := library.onnx_ops_choose():
-        raise OpError("library", repr(str(PLACE)), lack.decode(), "onnx_ops")
+    sizes = [C.sizeof(s) for s in table.LAYOUT]
+    fits = list((C.c_int64 * len(sizes)).in_dll(library, "onnx_ops_layout")) == sizes
+    lack = library.onnx_ops_choose() if fits else None
+    rows = table.Table.in_dll(library, "onnx_ops_table") if fits and not lack else table.Table()
+    found = {declared(row): row.declaration.decode() for row in rows.operators[: rows.operator_count]}
+    if not fits or any(o is None or table.declaration(o) != digest for o, digest in found.items()):
+        lack = b"is of another version of onnx_ops than its Python; install that again"
+    if lack:
+        raise OpError("library", repr(str(PLACE)), lack.decode(errors="replace"), "onnx_ops")
     C.pythonapi.Py_IncRef(C.py_object(library))
     return library
 
@@ -59,9 +63,9 @@ def is_complete():
 
 
 def declared(row):
-    """The operator that is meant by one of the table's."""
+    """The operator that is meant by one of the table's; None if there is none."""
     title = row.domain.decode(), row.name.decode()
-    return next(operator for operator in operators.OPERATORS if (operator.domain, operator.name) == title)
+    return next((operator for operator in operators.OPERATORS if (operator.domain, operator.name) == title), None)
 
 
 def signature(operator, overload):

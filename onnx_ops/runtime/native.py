@@ -16,6 +16,7 @@ import numpy as np
 from .. import dtypes, operators
 from ..errors import OpError, named
 from ..kernels import records
+from ..locks import COMPILATION
 from ..operator import Record
 from . import interrupts, library, table
 
@@ -75,9 +76,13 @@ def connect():
     functions.compile, functions.run_strings = compile_function, run_strings
     functions.interrupt = interrupts.INTERRUPT
     interrupts.listeners.append(loaded.onnx_ops_wait_for_interrupt)
-    if not library.is_complete():
-        made = immortal(table.table(operators.OPERATORS))
-        rows.operators, rows.operator_count = made.operators, made.operator_count
+    there = rows.operators[: rows.operator_count]
+    declared = {library.declared(row) for row in there}
+    more = [operator for operator in operators.OPERATORS if operator not in declared] if library.have_numba() else []
+    if more:
+        made = table.table(more).operators[: len(more)]
+        rows.operators = immortal(table.array(table.Operator, [*there, *made]))
+        rows.operator_count = len(there) + len(made)
 
 
 def add_domains(options, domains):
@@ -116,7 +121,8 @@ def survey():
 @callback(C.c_int64, C.c_int64, C.c_int64, C.c_int64)
 def compile_function(number, function, overload, kernel):
     """Put a function of an operator into the table."""
-    from ..kernels.code import code
+    with COMPILATION:  # or a fork might leave to nobody the lock of a module that is being imported
+        from ..kernels.code import code
 
     row = library.table_in_use().operators[number]
     operator = library.declared(row)

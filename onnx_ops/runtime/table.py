@@ -1,13 +1,14 @@
 """The table of operators that library.c reads, filled from the declarations. The structures are those of library.h."""
 
 import ctypes as C
+import hashlib
 
 import numpy as np
 
 from .. import dtypes
 from ..errors import OpError
 from ..kernels import records
-from ..operator import MAX_GEOMETRY, MAX_INPUTS, MAX_KERNELS, MAX_VALUES
+from ..operator import MAX_GEOMETRY, MAX_INPUTS, MAX_KERNELS, MAX_RANK, MAX_VALUES
 
 POINTER, TEXT, NUMBER = C.c_void_p, C.c_char_p, C.c_int64
 TEXTS = C.POINTER(TEXT)
@@ -33,9 +34,9 @@ Overload = structure(
 )  # fmt: skip
 Operator = structure(
     "Operator",
-    domain=TEXT, name=TEXT, first_version=NUMBER, parameters_size=NUMBER, geometry_size=NUMBER, output_like=NUMBER,
-    attributes=C.POINTER(Attribute), attribute_count=NUMBER, inputs=C.POINTER(Input), input_count=NUMBER,
-    overloads=C.POINTER(Overload), overload_count=NUMBER, terms=TEXTS, term_count=NUMBER, resolve=POINTER,
+    domain=TEXT, name=TEXT, declaration=TEXT, first_version=NUMBER, parameters_size=NUMBER, geometry_size=NUMBER,
+    output_like=NUMBER, attributes=C.POINTER(Attribute), attribute_count=NUMBER, inputs=C.POINTER(Input),
+    input_count=NUMBER, overloads=C.POINTER(Overload), overload_count=NUMBER, terms=TEXTS, term_count=NUMBER, resolve=POINTER,
     plan=POINTER, infer=POINTER, kernels_made=NUMBER, results_made=NUMBER,
 )  # fmt: skip
 Table = structure("Table", operators=C.POINTER(Operator), operator_count=NUMBER)
@@ -55,6 +56,14 @@ def table(operators):
     return Table(array(Operator, [operator(o, o.signatures()) for o in operators]), len(operators))
 
 
+def declaration(declared):
+    """A digest of what compiled code and Python must agree on about an operator."""
+    kernels = [(k.function.__qualname__, k.copies, sorted(k.types.items())) for k in declared.kernels]
+    layout = declared.parameters_dtype.descr, declared.geometry_dtype.descr, MAX_RANK, MAX_VALUES, MAX_INPUTS
+    found = declared.title, declared.inputs, declared.output, declared.types, declared.attributes, kernels, layout
+    return hashlib.sha256(repr(found).encode()).hexdigest()[:16]
+
+
 def operator(declared, signatures):
     """An operator with an overload for each of these {type variable: element type}."""
     terms = [word.encode() for pair in declared.terms.items() for word in pair]
@@ -62,6 +71,7 @@ def operator(declared, signatures):
     return Operator(
         domain=declared.domain.encode(),
         name=declared.name.encode(),
+        declaration=declaration(declared).encode(),
         first_version=first_version(declared),
         parameters_size=declared.parameters_dtype.itemsize,
         geometry_size=declared.geometry_dtype.itemsize,
