@@ -201,7 +201,7 @@ def test_whatever_a_body_does_the_process_lives(monkeypatch, caplog):
             raise error
 
         with monkeypatch.context() as patched:
-            patched.setattr(execute, "run", fail)
+            patched.setattr(execute, "compute", fail)
             failure = isinstance(error, Exception)
             words = f"^Col2Im: {type(error).__name__}" if failure else None
             with pytest.raises(onnx_ops.OpError if failure else type(error), match=words):

@@ -303,9 +303,10 @@ from dataclasses import replace
 from pathlib import Path
 from onnx_ops import operators
 from onnx_ops.runtime import library
-first, *others = operators.OPERATORS
+def changed(o):
+    return replace(o, parameters={**o.parameters, "one_more": None}) if o.title == "Col2Im" else o
 if sys.argv[2] == "other":
-    operators.OPERATORS = (replace(first, parameters={**first.parameters, "one_more": None}), *others)
+    operators.OPERATORS = tuple(map(changed, operators.OPERATORS))
 library.PLACE = Path(sys.argv[1])
 import onnx_ops
 try:

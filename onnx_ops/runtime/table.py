@@ -36,8 +36,8 @@ Operator = structure(
     "Operator",
     domain=TEXT, name=TEXT, declaration=TEXT, first_version=NUMBER, parameters_size=NUMBER, geometry_size=NUMBER,
     output_like=NUMBER, attributes=C.POINTER(Attribute), attribute_count=NUMBER, inputs=C.POINTER(Input),
-    input_count=NUMBER, overloads=C.POINTER(Overload), overload_count=NUMBER, terms=TEXTS, term_count=NUMBER, resolve=POINTER,
-    plan=POINTER, infer=POINTER, kernels_made=NUMBER, results_made=NUMBER,
+    input_count=NUMBER, overloads=C.POINTER(Overload), overload_count=NUMBER, terms=TEXTS, term_count=NUMBER,
+    resolve=POINTER, plan=POINTER, infer=POINTER, kernels_made=NUMBER, results_made=NUMBER,
 )  # fmt: skip
 Table = structure("Table", operators=C.POINTER(Operator), operator_count=NUMBER)
 Answer = structure("Answer", outcome=NUMBER, message=C.c_char * 4096)
