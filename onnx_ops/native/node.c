@@ -200,6 +200,7 @@ status create_kernel(const struct custom_op *custom, const void *unused, const v
     begin(op, &call);
     if (complete && (returned = op->plan(&found.parameters, &call)))
         return explained(op, &title, &call.geometry.refusal, returned);
+    if (call.geometry.rank > MAX_RANK) return explained(op, &title, 0, -1);
 
     if (overload->rules[position]) {
         struct text text = title;
@@ -233,10 +234,11 @@ status infer(const struct custom_op *custom, void *context) {
     NEED(op->infer, INFER, 0, 0);
     begin(op, &call);
     const struct geometry *g = &call.geometry;
-    if (op->infer(nothing, &call) || g->rank < 0) return 0;
+    if (op->infer(nothing, &call) || g->rank < 0 || g->rank > MAX_RANK) return 0;
     for (int64_t a = 0; a < g->rank; a++) {
         sizes[a] = g->shape[a] < 0 ? -1 : g->shape[a];
-        symbols[a] = g->shape[a] >= 0 ? "" : g->shape[a] < UNKNOWN ? names[UNKNOWN - 1 - g->shape[a]] : made_up[a];
+        int64_t name = UNKNOWN - 1 - g->shape[a];
+        symbols[a] = g->shape[a] >= 0 ? "" : 0 <= name && name < name_count ? names[name] : made_up[a];
         /* without a name an unknown dimension would become a literal -1 */
         snprintf(made_up[a], sizeof made_up[a], "onnx_ops_%u", atomic_fetch_add(&unknown, 1));
     }

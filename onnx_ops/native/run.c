@@ -142,6 +142,7 @@ status compute(struct state *state, void *context) {
     }
     memset(&call.geometry, 0, (size_t)op->geometry_size);
     int64_t returned = op->plan(&state->parameters, &call);
+    if (!returned && (call.geometry.rank < 0 || call.geometry.rank > MAX_RANK)) returned = -1;
     if (returned) return explained(op, 0, &call.geometry.refusal, returned);
     if (!state->kernel) return run_strings(state, &call, context);
     const struct geometry *g = &call.geometry;
