@@ -10,7 +10,7 @@ from onnx_ops.operators import OPERATORS
 from onnx_ops.runtime import library, native, variants, warmup
 
 if library.is_complete():  # then nothing is compiled, and there may be no Numba
-    collect_ignore = [f"test_{name}.py" for name in ("cache", "deployment", "elements", "vectors", "warmup")]
+    collect_ignore = [f"test_{name}.py" for name in ("cache", "deployment", "elements", "library", "vectors", "warmup")]
 
 # Every run draws the same; `--hypothesis-profile=default` draws anew.
 settings.register_profile("seeded", derandomize=True, deadline=None)

@@ -910,6 +910,7 @@ def test_bench_of_an_optimized_model(tmp_path):
     assert re.search(r"AffineGrid +[\d.]+ +\d+ %", text)
 
 
+@on_demand
 def test_warmup(monkeypatch):
     asked = []
 
