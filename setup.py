@@ -51,7 +51,7 @@ library = Extension(
     extra_compile_args=["-std=c11", "-fvisibility=hidden"],
     optional=not AHEAD,
 )
-needed = ["ml-dtypes>=0.5", "numba>=0.60", "numpy>=1.26", "onnxruntime>=1.20", "onnx>=1.19", "platformdirs>=3"]
+needed = ["ml-dtypes>=0.5", "numba>=0.60,<0.69", "numpy>=1.26", "onnxruntime>=1.20", "onnx>=1.19", "platformdirs>=3"]
 setup(
     ext_modules=[library],
     cmdclass={"build_ext": BuildLibrary, "bdist_wheel": Wheel},

@@ -45,12 +45,19 @@ def resolve(attributes, p):
     if half != 0 and half != axes:
         return refuse(p, "pads", pads, "must agree with other attributes on the number of image axes,", axes)
     p.axes = axes
-    for i in range(AXES):
-        p.dilations[i] = dilations[i] if i < len(dilations) else 1
-        p.strides[i] = strides[i] if i < len(strides) else 1
-        p.pads_begin[i] = pads[i] if i < half else 0
-        p.pads_end[i] = pads[half + i] if i < half else 0
+    fill(p.dilations, dilations, 1)
+    fill(p.strides, strides, 1)
+    fill(p.pads_begin, pads[:half], 0)
+    fill(p.pads_end, pads[half:], 0)
     return 0
+
+
+@jitable
+def fill(field, values, default):
+    """The values of the axes that there are, the default for all others."""
+    field[:] = default
+    for i in range(len(values)):
+        field[i] = values[i]
 
 
 @jitable

@@ -45,8 +45,8 @@ def shown(value):
     return f"{text[: SHOWN // 2]} ... {text[cut:]}"
 
 
-# Characters that a message shows by their number: what can't be seen, or changes how the rest looks. library.c has the
-# same list.
+# Characters that a message shows by their number: what can't be seen, or changes how the rest looks. native/words.c has
+# the same list.
 _HIDDEN = re.compile(
     "[\0-\x1f\x7f-\xa0\xad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\uf8ff\ufeff\ufff0-\ufffb\U000e0000-\U0010ffff]"
 )

@@ -1,12 +1,13 @@
 """`onnx-ops build`: the operators as a library for processes without this package."""
 
+from functools import partial
 from pathlib import Path
 
 import click
 
 from .. import dtypes as table
 from ..kernels.levels import LEVELS
-from .common import NAMES, progress, say
+from .common import NAMES, compiling, say
 
 TYPES = [name for name, t in table.TABLE.items() if t.in_sessions and t.storage]
 
@@ -37,11 +38,6 @@ def build(output, operators, dtypes, cpus, jobs):
     """
     from .. import build
 
-    with progress() as bar:
-        task = bar.add_task("compiling", total=None)
-
-        def show(done, index, total):
-            bar.update(task, description=done, completed=index, total=total)
-
-        build(output, operators=operators or None, dtypes=dtypes or None, cpus=cpus or None, jobs=jobs, progress=show)
+    settings = {"operators": operators or None, "dtypes": dtypes or None, "cpus": cpus or None, "jobs": jobs}
+    compiling(partial(build, output, **settings))
     say(f"{output}: {output.stat().st_size / 2**20:.1f} MB")

@@ -64,6 +64,15 @@ def steps(items, name):
             bar.advance(task)
 
 
+def compiling(work):
+    """What work(progress=...) returns, which compiles, with a bar of what it is at."""
+    with progress() as bar:
+        task = bar.add_task("compiling", total=None)
+        return work(
+            progress=lambda name, index, total: bar.update(task, description=name, completed=index, total=total)
+        )
+
+
 def table(title, columns, rows):
     """Print a table of values or Texts. The headers of columns of numbers end in "|", which is not shown."""
     say(f"\n{title}", "bold")

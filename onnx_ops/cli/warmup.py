@@ -1,11 +1,12 @@
 """`onnx-ops warmup`: compile before the first session asks for it."""
 
+from functools import partial
 from pathlib import Path
 
 import click
 
 from .. import dtypes as table
-from .common import NAMES, is_model, progress, say
+from .common import NAMES, compiling, is_model, say
 
 
 def are_models(ctx, parameter, paths):
@@ -38,13 +39,7 @@ def warmup(models, operators, dtypes, jobs):
 
     if models and (operators or dtypes):
         raise click.UsageError("Models leave no choice of operators and types.")
-    with progress() as bar:
-        task = bar.add_task("compiling", total=None)
-
-        def show(done, index, total):
-            bar.update(task, description=done, completed=index, total=total)
-
-        count = warmup(operators or None, dtypes or None, models=models or None, jobs=jobs, progress=show)
+    count = compiling(partial(warmup, operators or None, dtypes or None, models=models or None, jobs=jobs))
     say(f"{count} {'kernel is' if count == 1 else 'kernels are'} in {place()}")
 
 

@@ -7,8 +7,8 @@
     JITCPUCodegen: set_env, _engine, _tm          `optimized_once` says why
     call_conv.call_function, context.make_tuple   what a C wrapper consists of
 
-numba.np.arrayobj.populate_array (memory.py) and numba.core.cgutils are the rest. `check_numba` looks for them.
-Importing this module imports Numba.
+numba.np.arrayobj.populate_array (memory.py) and numba.core.cgutils are the rest. `check_numba` looks for those that are
+replaced, and at the version. Importing this module imports Numba.
 """
 
 import itertools
@@ -69,9 +69,8 @@ if hasattr(os, "register_at_fork"):
 def tell_numba():
     """Let compiled code call all functions that have been marked so far."""
     while marked:
-        helper, flags = marked[-1]
+        helper, flags = marked.pop()
         register_jitable(**flags)(helper)
-        marked.pop()  # not before: an interrupt would lose it
 
 
 def cause(error):
@@ -97,8 +96,7 @@ def optimized_once(symbol):
     """While this lasts, Numba optimizes only libraries that have the function `symbol`, together with all they call.
 
     Numba also optimizes each callee by itself before, with its own callees, so the innermost ones as often as there are
-    levels around them. It still does where Python calls them, too, as it does users'
-    own compiled functions.
+    levels around them. It still does where Python calls them, too, as it does users' own compiled functions.
     """
     library, generator = codegen.JITCodeLibrary, codegen.JITCPUCodegen
     optimize, finish, set_env = library._optimize_final_module, library._finalize_final_module, generator.set_env
@@ -199,7 +197,6 @@ def _value(context, builder, parameters, argument):
     def address(at):
         if isinstance(at, Held):
             return builder.inttoptr(held(at), cgutils.voidptr_t)
-        # Never by way of a number: LLVM would know less of which of these places differ, and vectorize fewer loops.
         return builder.gep(parameters[at.parameter], [WORD(at.offset)])
 
     def held(at):

@@ -1,8 +1,8 @@
 /* The operators as ONNX Runtime custom ops: what ONNX Runtime loads, and all that knows its C interface.
  *
  * ONNX Runtime calls RegisterCustomOps with a session's options, create_kernel for every node, compute at every run.
- * What these do with a node, the table of operators says (library.h). A function that is missing there is Python's to
- * compile, if Python runs here (`python`); so are the tensors of strings, of which compiled code knows nothing.
+ * What these do with a node, the table of operators says (table.h). A function that is missing there is Python's to
+ * compile, if Python runs here (python.c); so are the tensors of strings, of which compiled code knows nothing.
  *
  * ONNX Runtime keeps pointers to all of this until its last session is gone: nothing is ever freed but kernels' state.
  */
@@ -10,8 +10,6 @@
 #include <limits.h>
 #include <stdatomic.h>
 #include <stdio.h>
-
-#define COUNT(array) (sizeof(array) / sizeof *(array))
 #include <stdlib.h>
 #include <string.h>
 
@@ -165,7 +163,3 @@ EXPORT status RegisterCustomOps(void *options, const struct api_base *base) {
     atomic_flag_clear(&busy);
     return wrong;
 }
-
-#ifndef ONNX_OPS_AHEAD
-EXPORT void *PyInit_library(void) { return 0; } /* never imported; some linkers insist on it */
-#endif

@@ -56,8 +56,7 @@ status compile(const struct op *op, enum function function, int64_t overload, in
 
 int knows_strings(void) { return onnx_ops_python.run_strings != 0; }
 
-/* Strings, which compiled code does not know: Python gets a tensor of them as count + 1 offsets, then the bytes.
- */
+/* Strings, which compiled code does not know: Python gets a tensor of them as count + 1 offsets, then the bytes. */
 static status put_strings(void *value, struct tensor *tensor) {
     size_t count = (size_t)tensor->size, bytes = 0, header = (count + 1) * sizeof(size_t);
     status wrong = GetStringTensorDataLength(value, &bytes);

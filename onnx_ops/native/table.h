@@ -5,6 +5,8 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
 enum {
     MAX_RANK = 16,
     MAX_VALUES = 32,

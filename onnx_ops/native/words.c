@@ -4,8 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define COUNT(array) (sizeof(array) / sizeof *(array))
-
 enum { SHOWN = 400 }; /* characters of a value or name: errors.py says why */
 
 void say(struct text *text, const char *words, size_t length) {

@@ -25,12 +25,13 @@ from ..blocks import (
     PARAMETERS,
     WORK,
     block_counts,
+    fill,
     known_product,
     lay_out,
     overlaps,
     resolve,
     sizes,
-)  # fmt: skip
+)
 from ..errors import refuse
 from ..kernels.blocks import pieces
 from ..kernels.col2im import BAND, col2im, row_pitch, unit_count, workspace_size
@@ -167,11 +168,10 @@ def resolve_openvino(attributes, p):
     """For two image axes, whatever is given."""
     strides, dilations, pads_begin, pads_end = attributes
     p.axes = 2
-    for i in range(AXES):
-        p.strides[i] = strides[i] if i < len(strides) else 1
-        p.dilations[i] = dilations[i] if i < len(dilations) else 1
-        p.pads_begin[i] = pads_begin[i] if i < len(pads_begin) else 0
-        p.pads_end[i] = pads_end[i] if i < len(pads_end) else 0
+    fill(p.strides, strides, 1)
+    fill(p.dilations, dilations, 1)
+    fill(p.pads_begin, pads_begin, 0)
+    fill(p.pads_end, pads_end, 0)
     return 0
 
 

@@ -28,7 +28,7 @@ from ..blocks import (
     lay_out,
     overlaps,
     sizes,
-)  # fmt: skip
+)
 from ..errors import refuse
 from ..kernels.im2col import im2col, share_out
 from ..kernels.jit import jitable
@@ -44,8 +44,7 @@ def resolve(attributes, p):
         rule = "must agree with other attributes on the number of image axes,"
         return refuse(p, "kernel_shape", kernel_shape, rule, p.axes)
     p.axes = len(kernel_shape)
-    for i in range(AXES):
-        p.kernel_shape[i] = kernel_shape[i] if i < len(kernel_shape) else 1
+    blocks.fill(p.kernel_shape, kernel_shape, 1)
     return 0
 
 

@@ -62,14 +62,13 @@ def build(
     compiler = c_compiler(kinds.pop())
     every = [name for name, t in element_types.TABLE.items() if t.in_sessions and t.storage]
     wanted = variants.asked_for(operators, dtypes, every, every)
-    found = {}
+    tasks, found = variants.tasks(wanted), {}
     for k, cpu in enumerate(cpus):
 
         def of_all(name, index, total, k=k, cpu=cpu):
             if progress:
                 progress(f"{cpu}: {name}", k * total + index, len(cpus) * total)
 
-        tasks = [(name, [OPERATORS.index(o), dict(attributes), s]) for name, (o, attributes, s) in wanted.items()]
         answers = share_out("runtime.build:objects", tasks, jobs or len(cpus_of_process()), of_all, level=cpu)
         found[cpu] = dict(zip(wanted, answers, strict=True))
     try:
@@ -83,16 +82,7 @@ def build(
 
 def objects(number, attributes, signature):
     """What a worker makes of one variant (variants.py): [symbol, file] of resolve, infer, plan and the kernel."""
-    from ..kernels import cache
-    from ..kernels.code import code
-
-    operator, made = OPERATORS[number], []
-    for entry in variants.entries(operator, attributes, signature):
-        compiled = code(entry)
-        if missing := compiled.kept.missing():
-            raise OpError("cache", cache.directory(), f"can't keep what is compiled: {missing}", "onnx_ops")
-        made.append([compiled.symbol, str(compiled.kept.path)])
-    return made
+    return [[code.symbol, str(code.kept.path)] for code in variants.codes(number, attributes, signature)]
 
 
 def c_compiler(architecture):

@@ -5,6 +5,7 @@ It runs the very machine code that sessions run, which is what makes their resul
 """
 
 import ctypes as C
+import functools
 import os
 from _thread import start_new_thread
 from collections import deque
@@ -57,9 +58,16 @@ def functions(operator, parameters, signature):
         return PLAN(addresses[0]), KERNEL(addresses[1])
     if not storage or not library.have_numba():
         return None
+    return compiled_now(operator, int(parameters["kernel"][0]), storage)
+
+
+@functools.cache
+def compiled_now(operator, position, storage):
+    """`functions` of what isn't in the library, for the kernel at this position. Raises OpError."""
     with COMPILATION:  # or a fork might leave to nobody the lock of a module that is being imported
         from ..kernels.code import code
 
+    kernel = operator.kernels[position]
     return tuple(code(e).call for e in (records.plan_entry(operator), records.kernel_entry(operator, kernel, storage)))
 
 

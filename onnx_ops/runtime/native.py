@@ -1,4 +1,4 @@
-"""The operators in ONNX Runtime, through library.c, which this module gives what it needs of Python.
+"""The operators in ONNX Runtime, through the C library (native/), which this module gives what it needs of Python.
 
 The library asks for functions of the table that are not compiled yet, and for what tensors of strings come to. ONNX
 Runtime keeps pointers to all of this until its last session is gone, which at exit can be after Python has begun to
@@ -171,7 +171,7 @@ def borrowed(address, count, dtype):
 
 
 def strings_at(address, count):
-    """The strings of a tensor as library.c lays them out: count + 1 offsets, then the bytes."""
+    """The strings of a tensor as native/python.c lays them out: count + 1 offsets, then the bytes."""
     offsets = borrowed(address, count + 1, np.dtype(np.uintp)).tolist()
     content, found = C.string_at(address + 8 * (count + 1), offsets[count]), np.empty(count, object)
     found[:] = [content[a:b].decode(errors="surrogateescape") for a, b in itertools.pairwise(offsets)]

@@ -1,4 +1,4 @@
-"""The table of operators that library.c reads, filled from the declarations. The structures are those of library.h."""
+"""The table of operators that the C library reads (native/table.h), filled from the declarations."""
 
 import ctypes as C
 import hashlib
@@ -91,8 +91,8 @@ def first_version(declared):
     """In ai.onnx one that ONNX Runtime's own kernels don't have.
 
     Its constant folding looks for its own kernel of a node whose inputs are all constant, by this version; one that it
-    finds doesn't fit our schema, and the session fails. It then warns that it can't fold the node; library.c does in
-    its place.
+    finds doesn't fit our schema, and the session fails. It then warns that it can't fold the node; the C library does
+    in its place.
     """
     return declared.versions[0] - (declared.domain == "")
 

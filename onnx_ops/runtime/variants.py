@@ -76,6 +76,23 @@ def entries(operator, attributes, signature):
         yield records.kernel_entry(operator, kernel, storage)
 
 
+def tasks(found):
+    """For `share_out`: (name, arguments of `codes`) of these variants."""
+    return [(name, [OPERATORS.index(o), dict(attributes), s]) for name, (o, attributes, s) in found.items()]
+
+
+def codes(number, attributes, signature):
+    """The `Code` of each of the entries of operator `number`. Raises OpError where one isn't kept."""
+    from ..kernels import cache
+    from ..kernels.code import code
+
+    found = [code(entry) for entry in entries(OPERATORS[number], attributes, signature)]
+    for each in found:
+        if missing := each.kept.missing():
+            raise OpError("cache", cache.directory(), f"can't keep what is compiled: {missing}", "onnx_ops")
+    return found
+
+
 def known(argument, given, known):
     names = list(known if given is None else given)
     for name in names:

@@ -90,10 +90,7 @@ def compile_variants(found, jobs, progress):
 
     Raises OpError where they aren't kept.
     """
-    described = [
-        (name, [OPERATORS.index(operator), dict(attributes), signature])
-        for name, (operator, attributes, signature) in found.items()
-    ]
+    described = variants.tasks(found)
     if min(jobs, len(found)) < 2:
         for index, (name, variant) in enumerate(described):
             progress(name, index, len(found))
@@ -107,14 +104,8 @@ def compile_variant(number, attributes, signature):
 
     Raises OpError where it isn't kept.
     """
-    from ..kernels import cache
-    from ..kernels.code import code
-
     with _expected():
-        found = [code(entry) for entry in variants.entries(OPERATORS[number], attributes, signature)]
-    for each in found:
-        if missing := each.kept.missing():
-            raise OpError("cache", cache.directory(), f"can't keep what is compiled: {missing}", "onnx_ops")
+        variants.codes(number, attributes, signature)
 
 
 @contextmanager
