@@ -50,8 +50,10 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
-        requirements.check_versions()
-        module = import_module(f".{_HOME[name]}", __name__)
+        try:
+            module = import_module(f".{_HOME[name]}", __name__)
+        finally:  # even if it failed: that may be why
+            requirements.check_versions()
         return module if name == _HOME[name] else getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -1,30 +1,29 @@
 """Refuse the versions of other packages that this one was not made for, before they fail in ways that say nothing."""
 
-import functools
 import re
+import sys
 
 from .errors import OpError
 
-_AT_LEAST = re.compile(r"([\w.-]+)[^;]*?>=([\d.]+)(?:; python_version.*)?$")  # not what only an extra asks for
+# As in pyproject.toml. Asked of the packages themselves: importlib.metadata takes longer than a first session.
+LEAST = {
+    "ml-dtypes": "0.5",
+    "numpy": "1.26",
+    "onnx": "1.19",
+    "onnxruntime": "1.20",
+    "onnxruntime-extensions": "0.13",
+    "platformdirs": "3",
+}
 
 
-@functools.cache
 def check_versions():
-    """Raise OpError if an installed package is older than this distribution's metadata asks for."""
-    from importlib import metadata  # takes as long as the rest of `import onnx_ops`
-
-    try:
-        required = metadata.requires("onnx-ops") or ()
-    except metadata.PackageNotFoundError:  # run from a checkout
-        return
-    for name, least in (found.groups() for found in map(_AT_LEAST.match, required) if found):
-        try:
-            version = metadata.version(name)
-        except metadata.PackageNotFoundError:  # what this leaves without is said where it is needed
-            continue
+    """Raise OpError if a package that has been imported is too old."""
+    for name, least in LEAST.items():
+        version = getattr(sys.modules.get(name.replace("-", "_")), "__version__", least)
         if _numbers(version) < _numbers(least):
             raise OpError(name, version, f"must be at least {least}", "onnx_ops")
 
 
 def _numbers(version):
-    return tuple(map(int, re.match(r"[\d.]*\d", version)[0].split(".")))
+    found = re.match(r"\d+(\.\d+)*", str(version))
+    return tuple(map(int, found[0].split("."))) if found else (sys.maxsize,)

@@ -2,7 +2,9 @@
 until it is complete.
 
 A unit of work is a band: some rows (along the last two image axes, y and x) of one image plane, at most BAND pixels; or
-some whole planes, one after the other at every step, so that what it takes to find the step counts for little.
+some whole planes, at most GROUP pixels, one after the other at every step, so that what it takes to find the step
+counts for little.
+
 For every position k of the leading axes that lands on that plane, and every position (i, j) along y and x, the blocks
 whose pixels lie inside the band are whole rows of blocks: runs that are contiguous in the input, one after the other. A
 run's block b is added to the pixel b * stride + shift of its row. With a short stride the runs are first added up in
@@ -16,6 +18,7 @@ from .jit import jitable
 from .vectors import add_runs, add_transposed, clear_box, interleave
 
 BAND = 16384  # pixels: 64 KiB of float32 stay in the second-level cache while they are added to
+GROUP = 4096  # pixels of several planes: 16 KiB of float32 stay in the first-level cache
 LONG = 8  # strides from which neighbouring positions along x are added side by side, if there are as many
 LANES = 64  # strides beyond this one leave too few blocks in a row for lanes to pay
 RUNS = 512  # positions along x whose runs are found at once

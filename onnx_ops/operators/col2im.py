@@ -34,7 +34,7 @@ from ..blocks import (
 )
 from ..errors import refuse
 from ..kernels.blocks import pieces
-from ..kernels.col2im import BAND, col2im, row_pitch, unit_count, workspace_size
+from ..kernels.col2im import BAND, GROUP, col2im, row_pitch, unit_count, workspace_size
 from ..kernels.jit import jitable
 from ..operator import ELEMENTS, UNKNOWN, Input, Kernel, Operator
 
@@ -95,7 +95,7 @@ def plan_blocks(parameters, shapes, batch, g):
     g.band_y = min(height, max(1, BAND // row_pitch(g)), share)
     g.bands_y = pieces(height, g.band_y)
     # Several planes where they are small, unless their neighbours belong to other positions of the leading axes.
-    group = min(BAND // (height * row_pitch(g)), g.planes // max(g.tiles, 1)) if g.axes == 2 else 1
+    group = min(GROUP // (height * row_pitch(g)), g.planes // max(g.tiles, 1)) if g.axes == 2 else 1
     g.group = max(1, group) if g.bands_x * g.bands_y == 1 else 1
     g.tiles = min(g.tiles, unit_count(g))
     g.workspace = workspace_size(g)

@@ -3,7 +3,6 @@
 ONNX Runtime tells custom operators only of those that they ask for, so a misspelt one is as good as absent.
 """
 
-import difflib
 import logging
 from contextlib import suppress
 
@@ -18,6 +17,8 @@ log = logging.getLogger("onnx_ops")
 
 def unknown(operator, names):
     """Yield a sentence on each of these names of attributes that the operator doesn't have."""
+    import difflib
+
     known = [a.name for a in operator.attributes]
     for name in sorted(set(names) - set(known)):
         near = difflib.get_close_matches(name, known, 1)
