@@ -27,7 +27,12 @@ SHORT = ["test_node_cases.py", "test_coverage.py", "test_sessions.py", "test_err
 WHOLE = ["."]
 RESOLVED = ["no tests"]
 PATIENCE, PATIENCE_PER_TEST = 7200, 600  # seconds; then a run is stopped; then a test's stacks are printed
-PROBE = "import onnxruntime, onnx_ops; onnx_ops.register(onnxruntime.SessionOptions())"
+PROBE = """
+import onnxruntime, onnx_ops
+onnx_ops.lower
+onnx_ops.register(onnxruntime.SessionOptions(), backend="extensions")
+onnx_ops.register(onnxruntime.SessionOptions())
+"""
 
 
 @dataclass(frozen=True)

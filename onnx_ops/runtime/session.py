@@ -10,6 +10,7 @@ import onnxruntime as ort
 
 from ..errors import OpError
 from ..operators import OPERATORS
+from ..requirements import check_versions
 from . import native, ort_format
 from .attributes import warn_of_unknown
 from .model import imported_domains
@@ -80,6 +81,7 @@ def extensions():
     except ImportError as error:
         rule = f"needs onnxruntime-extensions, which can't be imported: {error}"
         raise OpError("backend", "'extensions'", rule, "onnx_ops") from error
+    check_versions()
     return extensions
 
 
@@ -156,6 +158,7 @@ class InferenceSession(ort.InferenceSession):
             raise OpError(argument, value, rule, "onnx_ops")
         import onnx
 
+        check_versions()
         from ..rewriting import rewritten
         from .external_data import refer, with_sizes
         from .lowering import lower_for_session
