@@ -2,7 +2,7 @@
 
 python scripts/bench.py                          everything, some ten minutes
 python scripts/bench.py --group baseline         one group of cases; --only TEXT picks from them
-python scripts/bench.py --group baseline --write the README's table and picture
+python scripts/bench.py --write                  the README's groups, table and picture
 python scripts/bench.py --accuracy               errors of float32 results instead of times
 
 Who is installed takes part; docs/performance.md tells how it is done and what the columns are.
@@ -22,18 +22,19 @@ import peers
 import readme
 from benchmark import accuracy, report
 from benchmark.cases import GROUPS
-from benchmark.measure import LIMIT, measure, series
+from benchmark.measure import LIMIT, READS, measure, series
 
 from onnx_ops.files import staged_file
 
-RUNTIMES = ("extensions", *peers.PEERS, LIMIT)
+RUNTIMES = ("extensions", *peers.PEERS, LIMIT, READS)
 TURNS, BUDGET = 5, 2.0  # at least; and seconds per case in which there may be more
+SHOWN = ("baseline", "smooth")  # in the README
 PICTURE = "docs/images/performance.png"
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--group", nargs="+", choices=GROUPS, default=list(GROUPS), help="default: all of them")
+    parser.add_argument("--group", nargs="+", choices=GROUPS, help="default: all of them")
     parser.add_argument("--only", default="", metavar="TEXT", help="cases with this in operator, name or element type")
     parser.add_argument("--runtimes", nargs="*", choices=RUNTIMES, default=RUNTIMES, help="beside the native backend")
     parser.add_argument("--threads", type=int, default=2)
@@ -41,11 +42,12 @@ def arguments():
     parser.add_argument("--quick", action="store_true", help="one turn, to see that it runs")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all that was measured")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the groups but scaling (needs matplotlib)")
-    parser.add_argument("--write", action="store_true", help="put table and picture of the baseline into README.md")
+    parser.add_argument("--write", action="store_true", help=f"put {' and '.join(SHOWN)} into README.md")
     parser.add_argument("--accuracy", action="store_true", help="errors instead of times")
     given = parser.parse_args()
-    if given.write and "baseline" not in given.group:
-        parser.error("--write is for the baseline")
+    given.group = given.group or list(SHOWN if given.write else GROUPS)
+    if given.write and not set(SHOWN) <= set(given.group):
+        parser.error(f"--write needs {' and '.join(SHOWN)}")
     return given
 
 
@@ -87,7 +89,7 @@ def main():
         shown = [row for group, rows in found.items() if group != "scaling" for row in rows]
         report.plot(shown, given.threads, given.plot)
     if given.write:
-        rows = found["baseline"]
+        rows = [row for group in SHOWN for row in found[group]]
         report.plot(rows, given.threads, readme.ROOT / PICTURE)
         text = "\n".join(report.markdown(rows))
         readme.put("performance", f"![Ratios to the peers and to the limit]({PICTURE})\n\n{text}")

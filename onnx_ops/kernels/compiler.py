@@ -5,6 +5,7 @@
                                                   an exception and goes on
     JITCodeLibrary: _final_module, _finalized, _optimize_final_module, _finalize_final_module
     JITCPUCodegen: set_env, _engine, _tm          `optimized_once` says why
+    cpu_target.options.noalias                    is added, see below
     call_conv.call_function, context.make_tuple   what a C wrapper consists of
 
 numba.np.arrayobj.populate_array (memory.py) and numba.core.cgutils are the rest. `check_numba` looks for those that are
@@ -23,6 +24,7 @@ from numba import config, types
 from numba.core import cgutils, codegen, compiler
 from numba.core.bytecode import FunctionIdentity
 from numba.core.compiler_lock import global_compiler_lock
+from numba.core.options import TargetOptions
 from numba.core.registry import cpu_target
 from numba.extending import register_jitable
 
@@ -50,6 +52,8 @@ def check_numba():
 
 
 check_numba()
+# Numba has the flag (`APART`, jit.py), for functions that it makes itself, but no option for it.
+cpu_target.options.noalias = TargetOptions.Mapping("noalias")
 
 
 def tell_code_apart():

@@ -15,37 +15,32 @@ def coordinates(grid, start, points, count, g, p, cubic):
     Whatever has no taps at all becomes -2 (for cubic: -3 * size - 8). What is more than there are `points` is a centre.
     """
     number = p.dtype.type
-    one, half = number(1), number(0.5)
+    zero, one, half = number(0), number(1), number(0.5)
     split(grid[start * g.axes :][: points * g.axes], p)
     for i in range(g.axes):
         size, places = g.image[i], p[i][:count]
         for b in range(points, count):
-            places[b] = number(0)
-        if g.align_corners:
-            span = number(size - 1)
-            for b in range(count):
-                places[b] = (places[b] + one) * half * span
-        else:
-            span = number(size)
-            for b in range(count):
-                places[b] = ((places[b] + one) * span - one) * half
-        low, high = number(-2), number(size + 1)
+            places[b] = zero
+        # (v + 1) / 2 * (size - 1) and ((v + 1) * size - 1) / 2, both as ((v + 1) * first - shift) * second.
+        first, shift, second = (half, zero, number(size - 1)) if g.align_corners else (number(size), one, half)
+        nowhere, low, high = number(-2), number(-2), number(size + 1)
         if cubic:
-            low, high = number(-3 * size - 8), number(3 * size + 8)
-            if g.padding_mode == REFLECTION:
+            nowhere, low, high = number(-3 * size - 8), number(-4), number(size + 3)
+        elif g.padding_mode != ZEROS:
+            low, high = zero, number(size - 1)
+        if g.padding_mode == REFLECTION:
+            for b in range(count):
+                places[b] = ((places[b] + one) * first - shift) * second
+            if cubic:
                 remainders(places, number(max(1, 2 * (size - g.align_corners))))
+                low, high = nowhere, -nowhere
             else:
-                for b in range(count):
-                    places[b] = clip(places[b], number(-4), number(size + 3))
-        else:
-            if g.padding_mode == REFLECTION:
                 reflect(places, size, g.align_corners)
-            if g.padding_mode != ZEROS:
-                for b in range(count):
-                    places[b] = clip(places[b], number(0), number(size - 1))
-        for b in range(count):
-            v = places[b] if places[b] >= low else low
-            places[b] = v if v <= high else high
+            for b in range(count):
+                places[b] = within(places[b], low, high, nowhere)
+        else:
+            for b in range(count):
+                places[b] = within(((places[b] + one) * first - shift) * second, low, high, nowhere)
 
 
 @jitable
@@ -62,10 +57,11 @@ def split(grid, p):
 
 
 @jitable
-def clip(v, low, high):
-    """`v` within [low, high]; NaN stays NaN."""
+def within(v, low, high, nowhere):
+    """`v` within [low, high]; of NaN `nowhere`, which is at most `low`."""
     v = low if v < low else v
-    return high if v > high else v
+    v = high if v > high else v
+    return v if v >= nowhere else nowhere
 
 
 @jitable

@@ -41,6 +41,11 @@ def integers_in(workspace, begin, shape):
     return np.ndarray(shape, np.int64, workspace, begin)
 
 
+def indices_in(workspace, begin, shape):
+    """Room for int32, likewise."""
+    return np.ndarray(shape, np.int32, workspace, begin)
+
+
 def sums(array, scratch):
     """Where to add up what the array is to hold: in the array itself if it can hold sums, else in `scratch`."""
     return array

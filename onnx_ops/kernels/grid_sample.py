@@ -8,12 +8,13 @@ infinities and in images smaller than the square, points are read again tap by t
 
 import numpy as np
 
-from .coordinates import ZEROS, coordinates, pad_index
-from .elements import integers_in, is_wide, load, store, sums, sums_in, zero
-from .jit import REORDER, jitable
+from .coordinates import BORDER, REFLECTION, ZEROS, coordinates, pad_index
+from .elements import indices_in, integers_in, is_wide, load, store, sums, sums_in, zero
+from .jit import APART, REORDER, jitable
 from .vectors import GROUP, blend
 
 BLOCK = 512
+LARGEST = 2**29  # size of an axis, and a quarter of the pixels, of images whose pixels have 32-bit numbers
 
 
 @jitable
@@ -26,46 +27,84 @@ def workspace_size(axes, taps):
 @jitable
 def nearest(x, grid, g, tile, workspace, out):
     p = sums_in(workspace, 0, (g.axes, BLOCK), grid)
-    copy_nearest(x, grid, g, p, integers_in(workspace, p.nbytes, BLOCK), tile, out)
+    copy_nearest(x, grid, g, p, indices_in(workspace, p.nbytes, BLOCK), tile, out)
 
 
 @jitable
 def copy_nearest(x, grid, g, p, base, tile, out):
-    pixels = image_size(g)
+    pixels, indexed = image_size(g), has_indices(g)
     for unit in range(g.units * tile // g.tiles, g.units * (tile + 1) // g.tiles):
         n, first, images, count = part(g, unit)
         total = images * count
         coordinates(grid, n * g.points + first, total, total, g, p, False)
-        place_nearest(p, total, g, base)
-        shift_images(base, images, count, g.channels * pixels)
+        outside = 0
+        if indexed:
+            outside = place_nearest(p, total, g, base)
+            shift_images(base, images, count, g.channels * pixels)
         for c in range(g.channels):
             source = x[(n * g.channels + c) * pixels :]
             for m in range(images):
                 target, at = out[((n + m) * g.channels + c) * g.points + first :][:count], base[m * count :][:count]
-                for b in range(at.size):
-                    k = at[b]
-                    v = load(source, np.uint64(max(k, 0)))
-                    store(target, b, v if k >= 0 else zero(out))
+                if not indexed:
+                    for b in range(count):
+                        k = nearest_pixel(p, m * count + b, g)
+                        store(target, b, load(source, k) if k >= 0 else zero(out))
+                elif outside > 0:
+                    for b in range(at.size):
+                        v = load(source, np.uint32(max(at[b], 0)))
+                        store(target, b, v if at[b] >= 0 else zero(out))
+                else:
+                    for b in range(at.size):
+                        store(target, b, load(source, np.uint32(at[b])))
+
+
+@jitable
+def has_indices(g):
+    """Whether 32 bits hold the number of every pixel of an image, and what is added to it meanwhile."""
+    small = image_size(g) < 4 * LARGEST
+    for i in range(g.axes):
+        small &= g.image[i] < LARGEST
+    return small
 
 
 @jitable
 def place_nearest(p, count, g, base):
-    """base[b]: the pixel of the image that point b reads, or -1."""
+    """base[b]: the pixel of the image that point b reads, or -1. Returns how many read none."""
+    outside, rows = 0, base[:count]
+    rows[:] = 0
     for i in range(g.axes):
-        size, places, at = g.image[i], p[i][:count], base[:count]
-        for b in range(at.size):
-            k = np.int64(np.rint(places[b]))
-            before = at[b] if i > 0 else 0
-            at[b] = before * size + k if (before >= 0) & (k >= 0) & (k < size) else -1
+        outside = place_nearest_on_axis(p[i][:count], np.int32(g.image[i]), rows)
+    return outside
+
+
+@jitable(**APART)
+def place_nearest_on_axis(places, size, base):
+    outside = 0
+    for b in range(places.size):
+        k = np.int32(np.rint(places[b]))
+        exists = (base[b] >= 0) & (k >= 0) & (k < size)
+        base[b] = np.int32(base[b] * size + k) if exists else np.int32(-1)
+        outside += not exists
+    return outside
+
+
+@jitable
+def nearest_pixel(p, b, g):
+    """The same of one point of a larger image."""
+    pixel = 0
+    for i in range(g.axes):
+        k = np.int64(np.rint(p[i, b]))
+        pixel = pixel * g.image[i] + k if pixel >= 0 and 0 <= k < g.image[i] else -1
+    return pixel
 
 
 @jitable
 def shift_images(base, images, count, pitch):
     """Offsets of `count` points in each of several images, `pitch` elements apart: from the first image; -1 stays."""
     for m in range(1, images):
-        of_image = base[m * count : (m + 1) * count]
+        of_image, shift = base[m * count : (m + 1) * count], np.int32(m * pitch)
         for b in range(of_image.size):
-            of_image[b] += m * pitch if of_image[b] >= 0 else 0
+            of_image[b] = np.int32(of_image[b] + shift) if of_image[b] >= 0 else np.int32(-1)
 
 
 @jitable
@@ -83,7 +122,7 @@ def interpolate(x, grid, g, offsets, tile, workspace, out):
     """`offsets`: of an axis' taps from the coordinate's floor. How many there are is known when this is compiled."""
     taps = len(offsets)
     p = sums_in(workspace, 0, (g.axes, BLOCK), grid)
-    base = integers_in(workspace, p.nbytes, BLOCK)
+    base = indices_in(workspace, p.nbytes, BLOCK)
     begin = p.nbytes + base.nbytes
     weight = sums_in(workspace, begin, (g.axes, taps, BLOCK), out)
     begin += weight.nbytes
@@ -97,7 +136,7 @@ def interpolate(x, grid, g, offsets, tile, workspace, out):
 @jitable
 def add_up(x, grid, g, offsets, p, base, weight, row_weight, values, rest, tile, out):
     pixels, taps, width = image_size(g), len(offsets), g.image[g.axes - 1]
-    planes, plane, fits, across = 1, 0, True, weight[g.axes - 1]
+    planes, plane, fits, across = 1, 0, has_indices(g), weight[g.axes - 1]
     if g.axes == 3:
         planes, plane = taps, g.image[1] * width
     for i in range(g.axes):
@@ -156,59 +195,105 @@ def image_size(g):
 @jitable
 def place(p, count, g, offsets, base, weight):
     """weight[axis, tap, b] of neighbours that exist, the first of which is the pixel at `base[b]`."""
-    number, taps = weight.dtype.type, len(offsets)
-    zero, one, two = number(0), number(1), number(2)
     for i in range(g.axes):
-        places, size, at, d = p[i][:count], g.image[i], base[:count], weight[i, taps - 1][:count]
-        last = size - taps
-        for b in range(places.size):
-            whole = np.floor(places[b])
-            first = np.int64(whole) + offsets[0]
-            k = 0 if first < 0 else first
-            k = last if k > last else k
-            at[b] = at[b] * size + k if i > 0 else k
-            # The fraction, and by how much the neighbours had to move.
-            d[b] = number(places[b] - whole) + number(first - k)
+        places, size, w = p[i][:count], np.int32(g.image[i]), weight[i]
+        rows = base[:count]  # of pixels, in which base[b] is one so far
+        if i == 0:
+            rows[:] = 0
         if len(offsets) == 2:
-            left = weight[i, 0][:count]
-            for b in range(left.size):
-                rest, f = one - abs(d[b]), d[b] if d[b] < one else two - d[b]
-                left[b] = rest if rest > zero else zero
-                d[b] = f if f > zero else zero
-        else:
-            w0, w1, w2 = weight[i, 0][:count], weight[i, 1][:count], weight[i, 2][:count]
-            outside = 0
-            for b in range(w1.size):
-                f = d[b]
-                outside += not ((f >= zero) & (f < one))
-                w1[b], w2[b] = cubic_middle(f), cubic_middle(one - f)
-            for b in range(w0.size):
-                w0[b], d[b] = cubic_end(d[b]), cubic_end(one - d[b])
-            if outside > 0:
-                bring_inside(places, i, g, base, weight[i])
+            place_linear(places, size, rows, w[0], w[1])
+        elif place_cubic(places, size, rows, w[0], w[1], w[2], w[3]) > 0:
+            for b in range(0, count, GROUP):
+                bring_inside(
+                    places[b:], size, g.padding_mode, g.align_corners, rows[b:], w[0][b:], w[1][b:], w[2][b:], w[3][b:]
+                )
+
+
+@jitable(**APART)
+def place_linear(places, size, base, left, right):
+    number, last = left.dtype.type, np.int32(size - 2)
+    zero, one, two = number(0), number(1), number(2)
+    for b in range(places.size):
+        whole = np.floor(places[b])
+        first = np.int32(whole)
+        k = inside(first, last)
+        base[b] = np.int32(base[b] * size + k)
+        # From the first neighbour: the fraction, and by how much the neighbours had to move.
+        d = number(places[b] - whole) + number(np.int32(first - k))
+        rest, f = one - abs(d), d if d < one else two - d
+        left[b] = rest if rest > zero else zero
+        right[b] = f if f > zero else zero
+
+
+@jitable(**APART)
+def place_cubic(places, size, base, w0, w1, w2, w3):
+    """Returns how many points have taps outside, whose weights are still to be moved."""
+    number, last, outside = w0.dtype.type, np.int32(size - 4), 0
+    for b in range(places.size):
+        whole = np.floor(places[b])
+        first = first_tap(places[b])
+        k = inside(first, last)
+        base[b] = np.int32(base[b] * size + k)
+        w0[b], w1[b], w2[b], w3[b] = cubic_weights(number(places[b] - whole))
+        outside += first != k
+    return outside
 
 
 @jitable
-def bring_inside(places, i, g, base, weight):
-    """Of cubic's taps outside of the image along axis i: add their weights to those of the pixels they stand for."""
-    number, size = weight.dtype.type, g.image[i]
-    for b in range(places.size):
-        whole = np.floor(places[b])
-        k = np.int64(whole) - 1
-        if k < 0 or k + 4 > size:
-            base[b] -= min(max(k, 0), size - 4)
-            first = size - 4
-            for t in range(4):
-                j = pad_index(k + t, size, g.padding_mode, g.align_corners)
-                if 0 <= j < first:
-                    first = j
-                weight[t, b] = number(0)
-            base[b] += first
-            moved = cubic_weights(number(places[b] - whole))
-            for t in range(4):
-                j = pad_index(k + t, size, g.padding_mode, g.align_corners)
-                if j >= 0:
-                    weight[j - first, b] += moved[t]
+def inside(k, last):
+    k = np.int32(0) if k < 0 else k
+    return last if k > last else k
+
+
+@jitable
+def first_tap(place):
+    """Of cubic's four."""
+    return np.int32(np.int32(np.floor(place)) - 1)
+
+
+@jitable(**APART)
+def bring_inside(places, size, padding_mode, align_corners, base, w0, w1, w2, w3):
+    """Of cubic's taps of GROUP points: add the weights of those outside of an axis of this size to those of the pixels
+    that they stand for. The first of these is at `base` then."""
+    zero, last, outside = w0.dtype.type(0), np.int32(size - 4), 0
+    for b in range(GROUP):
+        k = first_tap(places[b])
+        outside += inside(k, last) != k
+    for b in range(GROUP if outside > 0 else 0):
+        k = first_tap(places[b])
+        at0 = padded(k, size, padding_mode, align_corners)
+        at1 = padded(k + 1, size, padding_mode, align_corners)
+        at2 = padded(k + 2, size, padding_mode, align_corners)
+        at3 = padded(k + 3, size, padding_mode, align_corners)
+        first = min(min(min(at0, at1), min(at2, at3)), last)
+        v0, v1 = w0[b] if at0 < size else zero, w1[b] if at1 < size else zero
+        v2, v3 = w2[b] if at2 < size else zero, w3[b] if at3 < size else zero
+        base[b] += np.int32(first - inside(k, last))
+        w0[b] = of_pixel(first, at0, at1, at2, at3, v0, v1, v2, v3)
+        w1[b] = of_pixel(first + 1, at0, at1, at2, at3, v0, v1, v2, v3)
+        w2[b] = of_pixel(first + 2, at0, at1, at2, at3, v0, v1, v2, v3)
+        w3[b] = of_pixel(first + 3, at0, at1, at2, at3, v0, v1, v2, v3)
+
+
+@jitable
+def of_pixel(pixel, at0, at1, at2, at3, v0, v1, v2, v3):
+    """The sum of the weights v0 to v3 of taps that stand at this pixel."""
+    zero = type(v0)(0)
+    low = (v0 if at0 == pixel else zero) + (v1 if at1 == pixel else zero)
+    return low + ((v2 if at2 == pixel else zero) + (v3 if at3 == pixel else zero))
+
+
+@jitable
+def padded(tap, size, padding_mode, align_corners):
+    """`pad_index` without a division, for taps less than two sizes away; `size` if no pixel stands for the tap."""
+    k = tap
+    if padding_mode == REFLECTION:
+        k = align_corners - 1 - k if k < 0 else k
+        k = 2 * size - 1 - align_corners - k if k >= size else k
+        k = align_corners - 1 - k if k < 0 else k
+    if padding_mode == BORDER and tap >= -2 * size - 4:
+        k = min(max(k, 0), size - 1)
+    return np.int32(k) if 0 <= k < size else np.int32(size)
 
 
 @jitable

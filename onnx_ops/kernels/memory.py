@@ -55,7 +55,12 @@ def _(typing):
     return lambda workspace, begin, shape: array_type(types.int64, shape)
 
 
-for function in (elements.sums_in, elements.integers_in):
+@type_callable(elements.indices_in)
+def _(typing):
+    return lambda workspace, begin, shape: array_type(types.int32, shape)
+
+
+for function in (elements.sums_in, elements.integers_in, elements.indices_in):
     lower_builtin(function, types.VarArg(types.Any))(_view_of_workspace)
 
 

@@ -127,7 +127,7 @@ def pairs(typing, source, base, b, offset):
         bases = context.make_array(base)(context, builder, values[1]).data
         found = []
         for lane in range(vector.lanes):
-            start = builder.load(builder.gep(bases, [builder.add(values[2], WORD(lane))]))
+            start = builder.sext(builder.load(builder.gep(bases, [builder.add(values[2], WORD(lane))])), WORD)
             found.append(load_vector(builder, data, builder.add(start, values[3]), 2))
         # 16 bytes each, the even ones in one vector and the odd ones in another: no element then leaves its 16 bytes.
         count = max(1, 8 // alignment(data.type.pointee))

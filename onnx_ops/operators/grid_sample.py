@@ -89,7 +89,9 @@ def plan(parameters, shapes, g):
         return refuse(g, "shape of {Grid}", grid, "output must have at most 2**58 elements")
     g.batch, g.channels, g.axes, g.points = x[0], x[1], axes, points
     g.padding_mode, g.align_corners = parameters.padding_mode, parameters.align_corners
-    g.images = max(1, kernels.BLOCK // max(points, 1))
+    # Several small images at once, as far as 32 bits number their pixels.
+    images = min(kernels.BLOCK // max(points, 1), kernels.LARGEST // (max(x[1], 1) * kernels.image_size(g)))
+    g.images = max(1, images)
     g.units = 0
     if x[1] > 0 and points > 0:
         blocks = (points + kernels.BLOCK - 1) // kernels.BLOCK

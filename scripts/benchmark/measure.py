@@ -19,12 +19,13 @@ from cases import model
 import onnx_ops
 
 from .limit import limit
+from .reads import has_reads, reads
 
 PAUSE, PATIENCE = 0.01, 1.0  # seconds in which no thread must have spun; and for which that is waited for at most
 WAKE = 5e-3  # seconds until they run, each on its own core: the system moves them at its next tick, 4 ms or sooner
 SHORT, LONG = 2e-3, 0.05  # seconds: shorter runs are timed many at once, longer ones are not woken for
 SPEED_UP = 5e-4  # seconds from which one thread is measured, too
-OWN, LIMIT, ALONE = "onnx_ops", "limit", ", 1 thread"
+OWN, LIMIT, READS, ALONE = "onnx_ops", "limit", "reads", ", 1 thread"
 # What a peer's result may be off, in most elements: by coordinates in float32, and by sums in 16 bits.
 TOLERANCE = {"float16": 0.03, "bfloat16": 0.25, "float32": 4e-3, "float64": 1e-9}
 FEW = 1e-3  # of the elements: places on the edge between two pixels
@@ -81,6 +82,10 @@ class Row:
         return self.ratio(LIMIT)
 
     @property
+    def of_reads(self):
+        return self.ratio(READS)
+
+    @property
     def speed_up(self):
         """Of all threads over one."""
         return self.ratio(OWN + ALONE)
@@ -134,6 +139,8 @@ def prepare(case, group, threads, runtimes):
             row.calls[LIMIT + ALONE] = {LIMIT + ALONE: plain_pass(1)}
     if LIMIT in runtimes:
         row.calls[LIMIT] = {LIMIT: plain_pass(threads)}
+    if READS in runtimes and has_reads(case):
+        row.calls[READS] = {READS: bound(*reads(case, inputs, y, quiet(intra_op_num_threads=threads)))}
     return row
 
 

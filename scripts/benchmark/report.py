@@ -8,13 +8,13 @@ from rich.table import Table
 
 from onnx_ops.files import staged_file
 
-from .measure import ALONE, LIMIT, OWN
+from .measure import ALONE, LIMIT, OWN, READS
 
 TINY = 2**12  # bytes: what such a case takes is the call, not the kernel
 COLUMNS = {
     OWN: OWN, f"{OWN} run": "run", "extensions": "extensions", "extensions run": "run",
     **{c: h for p in peers.PEERS for c, h in ((p, p), *([(f"{p} run", "run")] if p == "ONNX Runtime" else []))},
-    LIMIT: LIMIT,
+    LIMIT: LIMIT, READS: READS,
 }  # fmt: skip
 
 
@@ -45,13 +45,13 @@ def table(group, rows, threads):
     for header in ("", "case", "data"):
         made.add_column(header)
     shown = [c for c in COLUMNS if any(c in row.seconds or c in row.differ for row in rows)]
-    for header in (*map(COLUMNS.get, shown), "to fastest peer", "of limit", "to one thread"):
+    for header in (*map(COLUMNS.get, shown), "to fastest peer", "of limit", "of reads", "to one thread"):
         made.add_column(header, justify="right")
     for row in rows:
         made.add_row(
             row.case.op_type, described(row), data_size(row),
             *(milliseconds(row, c) for c in shown),
-            factor(row.to_fastest), percent(row.of_limit), factor(row.speed_up),
+            factor(row.to_fastest), percent(row.of_limit), percent(row.of_reads), factor(row.speed_up),
         )  # fmt: skip
     return made
 
@@ -103,7 +103,8 @@ def data(row):
         "group": row.group, "operator": row.case.op_type, "case": row.case.name, "dtype": row.case.dtype,
         "threads": row.threads, "bytes": row.bytes, "elements": row.elements, "within": row.within,
         "milliseconds": {c: row.time(c) * 1e3 for c in row.seconds}, "differ": row.differ,
-        "to_fastest_peer": row.to_fastest, "of_limit": row.of_limit, "to_one_thread": row.speed_up,
+        "to_fastest_peer": row.to_fastest, "of_limit": row.of_limit, "of_reads": row.of_reads,
+        "to_one_thread": row.speed_up,
     }  # fmt: skip
 
 

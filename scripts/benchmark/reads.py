@@ -1,0 +1,110 @@
+"""The reads: GridSample without its arithmetic, for what no kernel can do without.
+
+It is GridSample with another kernel, in blocks and tiles of the same size, that gets for each point the number of the
+first pixel that is read, in place of the point's two coordinates: as many bytes. It reads the same neighbours of it, in
+the same order and in equally wide loads, adds them up, and writes as many elements. No kernel that reads them in this
+order can take less time; what a case takes beyond that is coordinates, weights, and multiplying.
+
+Importing this module adds the operator to those of the package, for this process.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+from cases import finished
+from numba.extending import overload
+from onnx import TensorProto, helper
+
+import onnx_ops
+from onnx_ops import operators
+from onnx_ops.kernels.elements import indices_in
+from onnx_ops.kernels.grid_sample import BLOCK, image_size, part, shift_images
+from onnx_ops.kernels.jit import FLAGS, INNER, jitable
+from onnx_ops.kernels.vectors_numba import pairs, plus, put
+from onnx_ops.operator import Kernel
+from onnx_ops.operators.grid_sample import MICROSOFT, pad, unnormalize
+
+DOMAIN, STEP = "benchmark", 8
+
+
+def add_pairs(source, base, width, target):
+    """Add up two neighbours in each of two rows."""
+    raise NotImplementedError
+
+
+@overload(add_pairs, jit_options=FLAGS | INNER)
+def _(source, base, width, target):
+    def add_pairs(source, base, width, target):
+        for b in range(0, target.size - STEP + 1, STEP):
+            (low, high), (next_low, next_high) = pairs(source, base, b, 0), pairs(source, base, b, width)
+            put(target, b, plus(plus(low, high), plus(next_low, next_high)))
+        for b in range(target.size // STEP * STEP, target.size):
+            k = base[b]
+            target[b] = source[k] + source[k + 1] + (source[k + width] + source[k + width + 1])
+
+    return add_pairs
+
+
+@jitable
+def read(x, numbers, g, taps, tile, workspace, out):
+    base, pixels = indices_in(workspace, 0, BLOCK), image_size(g)
+    for unit in range(g.units * tile // g.tiles, g.units * (tile + 1) // g.tiles):
+        n, first, images, count = part(g, unit)
+        words = numbers[2 * (n * g.points + first) :]
+        for b in range(images * count):
+            base[b] = words[2 * b] + words[2 * b + 1]
+        shift_images(base, images, count, g.channels * pixels)
+        for c in range(g.channels):
+            source = x[(n * g.channels + c) * pixels :]
+            for m in range(images):
+                target, at = out[((n + m) * g.channels + c) * g.points + first :][:count], base[m * count :][:count]
+                if taps == 2:
+                    add_pairs(source, at, g.image[1], target)
+                else:
+                    for b in range(at.size):
+                        target[b] = source[np.uint32(at[b])]
+
+
+@jitable
+def read_one(x, numbers, g, tile, workspace, out):
+    read(x, numbers, g, 1, tile, workspace, out)
+
+
+@jitable
+def read_pairs(x, numbers, g, tile, workspace, out):
+    read(x, numbers, g, 2, tile, workspace, out)
+
+
+READS = replace(
+    MICROSOFT,
+    domain=DOMAIN,
+    name="Reads",
+    types={"T1": ("float32",), "T2": ("int32",)},
+    kernels=(Kernel(read_one, {"mode": "nearest"}), Kernel(read_pairs, {"mode": "bilinear"})),
+    reference=lambda parameters, x, numbers: np.zeros((*x.shape[:2], *numbers.shape[1:-1]), x.dtype),
+)
+operators.OPERATORS += (READS,)
+
+
+def has_reads(case):
+    return case.op_type == "GridSample" and case.dtype == "float32" and len(case.shapes[0]) == 4 and taps(case) < 4
+
+
+def taps(case):
+    return {"nearest": 1, "bilinear": 2}.get(case.attributes["mode"], 4)
+
+
+def reads(case, inputs, y, options):
+    """(session, its inputs, its output) for what `case` reads."""
+    x, grid = inputs
+    count, align, numbers = taps(case), case.attributes["align_corners"], np.zeros(grid.shape[:-1], np.int64)
+    for size, g in zip(x.shape[2:], np.moveaxis(grid, -1, 0)[::-1], strict=True):
+        places = pad(unnormalize(g, np.float32(size), align), size, case.attributes["padding_mode"], align)
+        first = np.rint(places) if count == 1 else np.floor(places)
+        numbers = numbers * size + np.clip(first, 0, size - count).astype(np.int64)
+    words = np.stack([numbers, np.zeros_like(numbers)], -1).astype(np.int32)
+    node = helper.make_node("Reads", ["x", "numbers"], ["y"], domain=DOMAIN, mode=case.attributes["mode"])
+    kinds = zip(("x", "numbers", "y"), (TensorProto.FLOAT, TensorProto.INT32, TensorProto.FLOAT), strict=True)
+    infos = [helper.make_tensor_value_info(name, kind, [None] * 4) for name, kind in kinds]
+    proto = finished(helper.make_graph([node], "reads", infos[:2], infos[2:]), 21, DOMAIN)
+    return onnx_ops.InferenceSession(proto.SerializeToString(), options), (x, words), y

@@ -1,0 +1,46 @@
+"""GridSample on images too large for 32-bit numbers of pixels, without the memory: uncompiled, with a lower limit."""
+
+import numpy as np
+import pytest
+from cases import GRID_SAMPLE, VOLUMES, assert_close, reference
+
+from onnx_ops.kernels import grid_sample as kernels
+from onnx_ops.operator import Record
+
+CASES = [*GRID_SAMPLE[:18:5], *VOLUMES[:18:7]]
+
+
+def run_plainly(case, inputs, expected):
+    """The output of the operator's kernel, uncompiled."""
+    operator, parameters = case.operator, case.operator.resolved(case.attributes)[0]
+    geometry, out = np.zeros(1, operator.geometry_dtype)[0], np.empty(expected.size, inputs[0].dtype)
+    g = Record(geometry)
+    assert operator.plan(Record(parameters), [np.array(v.shape) for v in inputs], g) == 0
+    kernel = operator.kernel(Record(parameters)).function
+    for tile in range(g.tiles):
+        kernel(*(v.ravel() for v in inputs), g, tile, np.zeros(g.workspace, np.uint8), out)
+    return out.reshape(expected.shape)
+
+
+@pytest.mark.parametrize("large", [False, True], ids=["small", "large"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_pixels(case, large, monkeypatch):
+    inputs = case.inputs("float32")
+    if large:
+        monkeypatch.setattr(kernels, "LARGEST", 8)
+        for function in ("place", "place_nearest", "blend"):  # which need the numbers
+            monkeypatch.delattr(kernels, function)
+    expected = reference(case, inputs)
+    with np.errstate(invalid="ignore"):
+        assert_close(run_plainly(case, inputs, expected), expected, "float32")
+
+
+def test_several_small_images_are_no_large_one():
+    """Images that are sampled at once, and are numbered together, have fewer pixels than the limit."""
+    operator = GRID_SAMPLE[0].operator
+    parameters, grid = Record(operator.resolved({})[0]), np.array([1000, 1, 2, 2])
+    for channels, images in {1: 256, 2**10: 128, 2**24: 1}.items():
+        g = Record(np.zeros(1, operator.geometry_dtype)[0])
+        assert operator.plan(parameters, [np.array([1000, channels, 64, 64]), grid], g) == 0
+        assert g.images == images
+        assert g.units == -(-1000 // g.images)
