@@ -2,92 +2,100 @@
 
 import numpy as np
 
-from .elements import load
-from .jit import jitable
+from .elements import load, zero
+from .jit import APART, jitable
 
 ZEROS, BORDER, REFLECTION = 0, 1, 2
+# Two ways to reflect: for places less than a period away from the image's edge, and for all. LLVM makes no vectors of
+# the latter's remainders. Compiled code knows lengths of tuples, and so which way is meant.
+NEAR, FAR = (), (0,)
 
 
 @jitable
-def coordinates(grid, start, points, count, g, p, cubic):
+def coordinates(grid, start, points, count, g, p, offsets):
     """p[axis, b]: pixel coordinates of `count` points, padded (except for cubic) and within reach of an integer.
 
-    Whatever has no taps at all becomes -2 (for cubic: -3 * size - 8). What is more than there are `points` is a centre.
+    Whatever has no taps at all becomes -2 (for cubic: -3 * size - 8). What is more than there are `points` is 0.
     """
-    number = p.dtype.type
-    zero, one, half = number(0), number(1), number(0.5)
-    split(grid[start * g.axes :][: points * g.axes], p)
+    values = grid[start * g.axes :][: points * g.axes]
+    cubic, none = len(offsets) == 4, zero(grid)
     for i in range(g.axes):
-        size, places = g.image[i], p[i][:count]
-        for b in range(points, count):
-            places[b] = zero
-        # (v + 1) / 2 * (size - 1) and ((v + 1) * size - 1) / 2, both as ((v + 1) * first - shift) * second.
-        first, shift, second = (half, zero, number(size - 1)) if g.align_corners else (number(size), one, half)
-        nowhere, low, high = number(-2), number(-2), number(size + 1)
-        if cubic:
-            nowhere, low, high = number(-3 * size - 8), number(-4), number(size + 3)
-        elif g.padding_mode != ZEROS:
-            low, high = zero, number(size - 1)
-        if g.padding_mode == REFLECTION:
-            for b in range(count):
-                places[b] = ((places[b] + one) * first - shift) * second
-            if cubic:
-                remainders(places, number(max(1, 2 * (size - g.align_corners))))
-                low, high = nowhere, -nowhere
-            else:
-                reflect(places, size, g.align_corners)
-            for b in range(count):
-                places[b] = within(places[b], low, high, nowhere)
-        else:
-            for b in range(count):
-                places[b] = within(((places[b] + one) * first - shift) * second, low, high, nowhere)
-
-
-@jitable
-def split(grid, p):
-    """The grid's columns, which list the axes backwards, as rows; written out so that the strides are known."""
-    if p.shape[0] == 2:
-        x, y = p[1], p[0]
-        for b in range(grid.size // 2):
-            x[b], y[b] = load(grid, 2 * b), load(grid, 2 * b + 1)
+        p[i][points:count] = 0
+    y, x = axis_of(g, g.axes - 2, cubic, none), axis_of(g, g.axes - 1, cubic, none)
+    if g.axes == 2:
+        if locate_in_image(values, y, x, offsets, NEAR, p[0], p[1]) > 0:
+            locate_in_image(values, y, x, offsets, FAR, p[0], p[1])
     else:
-        x, y, z = p[2], p[1], p[0]
-        for b in range(grid.size // 3):
-            x[b], y[b], z[b] = load(grid, 3 * b), load(grid, 3 * b + 1), load(grid, 3 * b + 2)
+        z = axis_of(g, 0, cubic, none)
+        if locate_in_volume(values, z, y, x, offsets, NEAR, p[0], p[1], p[2]) > 0:
+            locate_in_volume(values, z, y, x, offsets, FAR, p[0], p[1], p[2])
+
+
+# One function for each number of axes: a grid lists them backwards, and strides must be known for vectors.
+@jitable(**APART)
+def locate_in_image(values, y_axis, x_axis, offsets, way, y, x):
+    """Coordinates as rows. Returns how many points are too far away for this way."""
+    far = 0
+    for b in range(values.size // 2):
+        x[b], x_far = coordinate(load(values, 2 * b), x_axis, len(offsets) == 4, way)
+        y[b], y_far = coordinate(load(values, 2 * b + 1), y_axis, len(offsets) == 4, way)
+        far += x_far | y_far
+    return far
+
+
+@jitable(**APART)
+def locate_in_volume(values, z_axis, y_axis, x_axis, offsets, way, z, y, x):
+    far = 0
+    for b in range(values.size // 3):
+        x[b], x_far = coordinate(load(values, 3 * b), x_axis, len(offsets) == 4, way)
+        y[b], y_far = coordinate(load(values, 3 * b + 1), y_axis, len(offsets) == 4, way)
+        z[b], z_far = coordinate(load(values, 3 * b + 2), z_axis, len(offsets) == 4, way)
+        far += x_far | y_far | z_far
+    return far
 
 
 @jitable
-def within(v, low, high, nowhere):
-    """`v` within [low, high]; of NaN `nowhere`, which is at most `low`."""
+def axis_of(g, i, cubic, zero):
+    """What `coordinate` needs for axis i, in numbers of the type of `zero`."""
+    number, size = type(zero), g.image[i]
+    # (v + 1) / 2 * (size - 1) and ((v + 1) * size - 1) / 2, both as ((v + 1) * first - shift) * second.
+    first, shift, second = number(size), number(1), number(0.5)
+    if g.align_corners:
+        first, shift, second = number(0.5), number(0), number(size - 1)
+    # Mirrored at 0 and size - 1, or at -1/2 and size - 1/2. Cubic's repeats: its taps are mirrored one by one.
+    edge, span = (number(0), number(size - 1)) if g.align_corners else (number(-0.5), number(size))
+    period = number(max(1, 2 * (size - g.align_corners))) if cubic else span + span
+    reflects, nowhere, low, high = g.padding_mode == REFLECTION, number(-2), number(-2), number(size + 1)
+    if cubic:
+        nowhere, low, high = number(-3 * size - 8), number(-4), number(size + 3)
+        if reflects:
+            low, high = nowhere, -nowhere
+    elif g.padding_mode != ZEROS:
+        low, high = number(0), number(size - 1)
+    return first, shift, second, reflects, edge, span, period, nowhere, low, high
+
+
+@jitable
+def coordinate(v, axis, cubic, way):
+    """The pixel coordinate for a grid's value, padded (except for cubic) and within reach of an integer; and whether it
+    is too far away for the way NEAR, and therefore wrong.
+
+    What has no taps at all becomes -2 (for cubic: -3 * size - 8). Reflection is exact up to the final addition, for
+    every finite value.
+    """
+    first, shift, second, reflects, edge, span, period, nowhere, low, high = axis
+    v = ((v + type(v)(1)) * first - shift) * second
+    far = False
+    if reflects:
+        v = v if cubic else abs(v - edge)
+        far = not abs(v) < period
+        if len(way) > 0 and far:
+            v = np.fmod(v, period) if period > 0 else v * type(v)(0)
+        if not cubic:
+            v = (period - v if v > span else v) + edge
     v = low if v < low else v
     v = high if v > high else v
-    return v if v >= nowhere else nowhere
-
-
-@jitable
-def reflect(places, size, align_corners):
-    """Mirrored at 0 and size - 1, or at -1/2 and size - 1/2. Exact up to the final addition, for every finite place."""
-    number = places.dtype.type
-    low, span = (number(0), number(size - 1)) if align_corners else (number(-0.5), number(size))
-    twice = span + span
-    for b in range(places.size):
-        places[b] = abs(places[b] - low)
-    remainders(places, twice)
-    for b in range(places.size):
-        d = places[b]
-        places[b] = (twice - d if d > span else d) + low
-
-
-@jitable
-def remainders(places, period):
-    """Of a division by the period, exact; 0 of 0, but for NaN and infinities."""
-    number, far = places.dtype.type, 0
-    for b in range(places.size):
-        far += 0 if abs(places[b]) < period else 1
-    if far > 0:  # LLVM would compute all of them, one by one
-        for b in range(places.size):
-            if not abs(places[b]) < period:
-                places[b] = np.fmod(places[b], period) if period > 0 else places[b] * number(0)
+    return v if v >= nowhere else nowhere, far
 
 
 @jitable

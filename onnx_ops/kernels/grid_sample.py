@@ -36,7 +36,7 @@ def copy_nearest(x, grid, g, p, base, tile, out):
     for unit in range(g.units * tile // g.tiles, g.units * (tile + 1) // g.tiles):
         n, first, images, count = part(g, unit)
         total = images * count
-        coordinates(grid, n * g.points + first, total, total, g, p, False)
+        coordinates(grid, n * g.points + first, total, total, g, p, (0,))
         outside = 0
         if indexed:
             outside = place_nearest(p, total, g, base)
@@ -145,7 +145,7 @@ def add_up(x, grid, g, offsets, p, base, weight, row_weight, values, rest, tile,
         n, first, images, count = part(g, unit)
         total = images * count
         padded = (total + GROUP - 1) // GROUP * GROUP
-        coordinates(grid, n * g.points + first, total, padded, g, p, taps == 4)
+        coordinates(grid, n * g.points + first, total, padded, g, p, offsets)
         if fits:
             place(p, padded, g, offsets, base, weight)
             shift_images(base, images, count, g.channels * pixels)
