@@ -83,7 +83,7 @@ def test_what_a_process_compiles_and_the_next_ones_do_not(home):
 BLOCKS = {"blocks", "kernels.blocks"}
 COL2IM = {"operators.col2im", "kernels.col2im"} | BLOCKS
 IM2COL = {"operators.im2col", "kernels.im2col"} | BLOCKS
-GRID_SAMPLE = {"operators.grid_sample", "kernels.grid_sample", "kernels.coordinates"}
+SAMPLING = {"kernels.grid_sample", "kernels.places", "kernels.coordinates"}
 # What the functions around each plan and kernel, and what these are written in, consists of.
 SHARED = {
     "dtypes", "errors", "operator", "kernels.bounds", "kernels.compiler", "kernels.elements", "kernels.elements_numba",
@@ -95,8 +95,8 @@ MADE_FROM = {
     "kernels.col2im": {"kernels.col2im", "kernels.blocks"} | SHARED,
     "operators.im2col": IM2COL | SHARED,
     "kernels.im2col": {"kernels.im2col", "kernels.blocks"} | SHARED,
-    "operators.grid_sample": GRID_SAMPLE | SHARED,
-    "kernels.grid_sample": {"kernels.grid_sample", "kernels.coordinates"} | SHARED,
+    "operators.grid_sample": {"operators.grid_sample"} | SAMPLING | SHARED,
+    "kernels.grid_sample": SAMPLING | SHARED,
     "blocks": {"blocks"} | SHARED,
 }
 

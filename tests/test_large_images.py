@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from cases import GRID_SAMPLE, VOLUMES, assert_close, reference
 
-from onnx_ops.kernels import grid_sample as kernels
+from onnx_ops import operators
+from onnx_ops.kernels import grid_sample, places
 from onnx_ops.operator import Record
 
 CASES = [*GRID_SAMPLE[:18:5], *VOLUMES[:18:7]]
@@ -27,9 +28,10 @@ def run_plainly(case, inputs, expected):
 def test_pixels(case, large, monkeypatch):
     inputs = case.inputs("float32")
     if large:
-        monkeypatch.setattr(kernels, "LARGEST", 8)
+        for module in (places, operators.grid_sample):
+            monkeypatch.setattr(module, "LARGEST", 8)
         for function in ("place", "place_nearest", "blend"):  # which need the numbers
-            monkeypatch.delattr(kernels, function)
+            monkeypatch.delattr(grid_sample, function)
     expected = reference(case, inputs)
     with np.errstate(invalid="ignore"):
         assert_close(run_plainly(case, inputs, expected), expected, "float32")

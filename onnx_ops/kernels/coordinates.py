@@ -3,55 +3,12 @@
 import numpy as np
 
 from .elements import load, zero
-from .jit import APART, jitable
+from .jit import jitable
 
 ZEROS, BORDER, REFLECTION = 0, 1, 2
 # Two ways to reflect: for places less than a period away from the image's edge, and for all. LLVM makes no vectors of
 # the latter's remainders. Compiled code knows lengths of tuples, and so which way is meant.
 NEAR, FAR = (), (0,)
-
-
-@jitable
-def coordinates(grid, start, points, count, g, p, offsets):
-    """p[axis, b]: pixel coordinates of `count` points, padded (except for cubic) and within reach of an integer.
-
-    Whatever has no taps at all becomes -2 (for cubic: -3 * size - 8). What is more than there are `points` is 0.
-    """
-    values = grid[start * g.axes :][: points * g.axes]
-    cubic, none = len(offsets) == 4, zero(grid)
-    for i in range(g.axes):
-        p[i][points:count] = 0
-    y, x = axis_of(g, g.axes - 2, cubic, none), axis_of(g, g.axes - 1, cubic, none)
-    if g.axes == 2:
-        if locate_in_image(values, y, x, offsets, NEAR, p[0], p[1]) > 0:
-            locate_in_image(values, y, x, offsets, FAR, p[0], p[1])
-    else:
-        z = axis_of(g, 0, cubic, none)
-        if locate_in_volume(values, z, y, x, offsets, NEAR, p[0], p[1], p[2]) > 0:
-            locate_in_volume(values, z, y, x, offsets, FAR, p[0], p[1], p[2])
-
-
-# One function for each number of axes: a grid lists them backwards, and strides must be known for vectors.
-@jitable(**APART)
-def locate_in_image(values, y_axis, x_axis, offsets, way, y, x):
-    """Coordinates as rows. Returns how many points are too far away for this way."""
-    far = 0
-    for b in range(values.size // 2):
-        x[b], x_far = coordinate(load(values, 2 * b), x_axis, len(offsets) == 4, way)
-        y[b], y_far = coordinate(load(values, 2 * b + 1), y_axis, len(offsets) == 4, way)
-        far += x_far | y_far
-    return far
-
-
-@jitable(**APART)
-def locate_in_volume(values, z_axis, y_axis, x_axis, offsets, way, z, y, x):
-    far = 0
-    for b in range(values.size // 3):
-        x[b], x_far = coordinate(load(values, 3 * b), x_axis, len(offsets) == 4, way)
-        y[b], y_far = coordinate(load(values, 3 * b + 1), y_axis, len(offsets) == 4, way)
-        z[b], z_far = coordinate(load(values, 3 * b + 2), z_axis, len(offsets) == 4, way)
-        far += x_far | y_far | z_far
-    return far
 
 
 @jitable
@@ -96,6 +53,13 @@ def coordinate(v, axis, cubic, way):
     v = low if v < low else v
     v = high if v > high else v
     return v if v >= nowhere else nowhere, far
+
+
+@jitable
+def coordinate_of(points, b, i, g, cubic):
+    """The same of one point, along axis i."""
+    v = load(points, (b + 1) * g.axes - 1 - i)
+    return coordinate(v, axis_of(g, i, cubic, zero(points)), cubic, FAR)[0]
 
 
 @jitable

@@ -33,6 +33,7 @@ from .. import dtypes
 from ..errors import refuse
 from ..kernels import grid_sample as kernels
 from ..kernels.jit import jitable
+from ..kernels.places import LARGEST, image_size
 from ..operator import ELEMENTS, UNKNOWN, Attribute, Input, Kernel, Operator
 
 NEAREST, LINEAR, CUBIC = range(3)
@@ -90,7 +91,7 @@ def plan(parameters, shapes, g):
     g.batch, g.channels, g.axes, g.points = x[0], x[1], axes, points
     g.padding_mode, g.align_corners = parameters.padding_mode, parameters.align_corners
     # Several small images at once, as far as 32 bits number their pixels.
-    images = min(kernels.BLOCK // max(points, 1), kernels.LARGEST // (max(x[1], 1) * kernels.image_size(g)))
+    images = min(kernels.BLOCK // max(points, 1), LARGEST // (max(x[1], 1) * image_size(g)))
     g.images = max(1, images)
     g.units = 0
     if x[1] > 0 and points > 0:
