@@ -1,4 +1,4 @@
-"""Refuse the versions of other packages that this one was not made for, before they fail in ways that say nothing."""
+"""Refuse the versions of other packages that this one was not made for, as soon as they have been imported."""
 
 import re
 import sys
@@ -16,12 +16,18 @@ LEAST = {
 }
 
 
+_MODULES = [(name, name.replace("-", "_"), least) for name, least in LEAST.items()]
+_new_enough: set = set()  # (name, version)
+
+
 def check_versions():
     """Raise OpError if a package that has been imported is too old."""
-    for name, least in LEAST.items():
-        version = getattr(sys.modules.get(name.replace("-", "_")), "__version__", least)
-        if _numbers(version) < _numbers(least):
-            raise OpError(name, version, f"must be at least {least}", "onnx_ops")
+    for name, module, least in _MODULES:
+        version = getattr(sys.modules.get(module), "__version__", least)
+        if (name, version) not in _new_enough:
+            if _numbers(version) < _numbers(least):
+                raise OpError(name, version, f"must be at least {least}", "onnx_ops")
+            _new_enough.add((name, version))
 
 
 def _numbers(version):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from cases import GRID_SAMPLE, VOLUMES, assert_close, reference
 
+import onnx_ops
 from onnx_ops import operators
 from onnx_ops.kernels import grid_sample, places
 from onnx_ops.operator import Record
@@ -46,3 +47,15 @@ def test_several_small_images_are_no_large_one():
         assert operator.plan(parameters, [np.array([1000, channels, 64, 64]), grid], g) == 0
         assert g.images == images
         assert g.units == -(-1000 // g.images)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
+@pytest.mark.parametrize("padding_mode", ["zeros", "reflection"])
+def test_places_on_axes_longer_than_float32_has_digits(mode, padding_mode):
+    """What is right of the image stays there, and what is nowhere too."""
+    length = 2**27 + 5
+    x, grid = np.zeros((1, 1, 4, length), np.float16), np.zeros((1, 1, 2, 2), np.float32)
+    x[..., -64:] = 7
+    grid[0, 0, :, 0] = np.nan, 10 if padding_mode == "zeros" else np.inf
+    y = onnx_ops.grid_sample(x, grid, mode=mode, padding_mode=padding_mode)
+    np.testing.assert_array_equal(y, np.zeros((1, 1, 1, 2)))

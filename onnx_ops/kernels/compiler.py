@@ -45,6 +45,8 @@ def check_numba():
         FunctionIdentity: "_unique_ids",
         codegen.JITCodeLibrary: "_optimize_final_module _finalize_final_module create_ir_module add_ir_module",
         codegen.JITCPUCodegen: "set_env magic_tuple",
+        TargetOptions: "Mapping",
+        compiler.Flags: "noalias",
     }
     lacking = [name for owner, names in known.items() for name in names.split() if not hasattr(owner, name)]
     if obstacle := numba_obstacle() or (lacking and f"Numba lacks {', '.join(lacking)}"):

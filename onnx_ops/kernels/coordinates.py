@@ -6,8 +6,8 @@ from .elements import load, zero
 from .jit import jitable
 
 ZEROS, BORDER, REFLECTION = 0, 1, 2
-# Two ways to reflect: for places less than a period away from the image's edge, and for all. LLVM makes no vectors of
-# the latter's remainders. Compiled code knows lengths of tuples, and so which way is meant.
+# Two ways to reflect: for places less than a period away from the image's edge (cubic: from pixel 0), and for all. LLVM
+# makes no vectors of the latter's remainders. Compiled code knows lengths of tuples, and so which way is meant.
 NEAR, FAR = (), (0,)
 
 
@@ -22,9 +22,10 @@ def axis_of(g, i, cubic, zero):
     # Mirrored at 0 and size - 1, or at -1/2 and size - 1/2. Cubic's repeats: its taps are mirrored one by one.
     edge, span = (number(0), number(size - 1)) if g.align_corners else (number(-0.5), number(size))
     period = number(max(1, 2 * (size - g.align_corners))) if cubic else span + span
-    reflects, nowhere, low, high = g.padding_mode == REFLECTION, number(-2), number(-2), number(size + 1)
+    # So far to the right that it is still there when it is rounded, on axes with more pixels than float32 has digits.
+    reflects, nowhere, low, high = g.padding_mode == REFLECTION, number(-2), number(-2), number(2 * size + 4)
     if cubic:
-        nowhere, low, high = number(-3 * size - 8), number(-4), number(size + 3)
+        nowhere, low = number(-3 * size - 8), number(-4)
         if reflects:
             low, high = nowhere, -nowhere
     elif g.padding_mode != ZEROS:
@@ -37,8 +38,8 @@ def coordinate(v, axis, cubic, way):
     """The pixel coordinate for a grid's value, padded (except for cubic) and within reach of an integer; and whether it
     is too far away for the way NEAR, and therefore wrong.
 
-    What has no taps at all becomes -2 (for cubic: -3 * size - 8). Reflection is exact up to the final addition, for
-    every finite value.
+    NaN becomes `nowhere`, a place without taps: -2 (for cubic: -3 * size - 8). Reflection rounds only where the edge is
+    subtracted and added, for every finite value.
     """
     first, shift, second, reflects, edge, span, period, nowhere, low, high = axis
     v = ((v + type(v)(1)) * first - shift) * second

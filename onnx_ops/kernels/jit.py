@@ -21,8 +21,8 @@ FLAGS = {"error_model": "numpy", "_nrt": False}
 FUSE = {"fastmath": {"contract"}}
 # Lets a sum be added up in any order, many lanes at a time. Only where the order can't be seen in the result.
 REORDER = {"fastmath": {"reassoc"}}
-# Promises that no two of the function's arrays overlap. LLVM otherwise compares their addresses before it vectorizes a
-# loop, and gives up where there are many.
+# Promises that no two of the function's arrays overlap, as far as it touches both. LLVM otherwise compares their
+# addresses before it vectorizes a loop, and gives up where there are many.
 APART = {"noalias": True}
 # What only calls from Python and C need, marked functions do without: they are called by compiled code.
 INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}

@@ -123,6 +123,7 @@ def place_by(points, axes, way, g, offsets, p, base, weight):
 def place_linear(
     points, axes, way, z_axis, y_axis, x_axis, depth, height, width, base, front, back, up, down, left, right
 ):
+    """For an image, which has no planes, `front` and `back` are arrays that it does not touch."""
     number, all_far = left.dtype.type, np.int32(0)
     for b in range(points.size // len(axes)):
         x, far = coordinate(load(points, b * len(axes)), x_axis, False, way)
@@ -155,6 +156,7 @@ def neighbours(place, size, number):
 
 @jitable(**APART)
 def locate(points, axes, way, z_axis, y_axis, x_axis, z, y, x):
+    """Coordinates as rows; of an image, `z` is an array that is not touched."""
     all_far = np.int32(0)
     for b in range(points.size // len(axes)):
         x[b], far = coordinate(load(points, b * len(axes)), x_axis, True, way)
@@ -236,13 +238,14 @@ def inside(k, last):
 
 @jitable
 def padded(tap, size, padding_mode, align_corners):
-    """`pad_index` without a division, for taps less than two sizes away; `size` if no pixel stands for the tap."""
-    k = tap
-    if padding_mode == REFLECTION:
+    """`pad_index` without a division, for taps at most a period and two pixels away, or nowhere; `size` if no pixel
+    stands for the tap."""
+    k, somewhere = tap, tap >= -2 * size - 4
+    if padding_mode == REFLECTION and somewhere:
         k = align_corners - 1 - k if k < 0 else k
         k = 2 * size - 1 - align_corners - k if k >= size else k
         k = align_corners - 1 - k if k < 0 else k
-    if padding_mode == BORDER and tap >= -2 * size - 4:
+    if padding_mode == BORDER and somewhere:
         k = min(max(k, 0), size - 1)
     return np.int32(k) if 0 <= k < size else np.int32(size)
 

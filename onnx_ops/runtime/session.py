@@ -81,7 +81,8 @@ def extensions():
     except ImportError as error:
         rule = f"needs onnxruntime-extensions, which can't be imported: {error}"
         raise OpError("backend", "'extensions'", rule, "onnx_ops") from error
-    check_versions()
+    finally:
+        check_versions()
     return extensions
 
 
