@@ -19,7 +19,6 @@ from cases import model
 import onnx_ops
 
 from .limit import limit
-from .reads import has_reads, reads
 
 PAUSE, PATIENCE = 0.01, 1.0  # seconds in which no thread must have spun; and for which that is waited for at most
 WAKE = 5e-3  # seconds until they run, each on its own core: the system moves them at its next tick, 4 ms or sooner
@@ -122,6 +121,8 @@ def ours(case, inputs, threads, backend="native"):
 
 def prepare(case, group, threads, runtimes):
     """The row of a case, with everything that is to be timed."""
+    from .reads import has_reads, reads  # which imports Numba: accuracy is measured without; and before any session
+
     threads = case.threads or threads
     inputs = case.inputs()
     y = np.empty(output_shape(case, inputs), inputs[0].dtype)
