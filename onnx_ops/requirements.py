@@ -14,8 +14,6 @@ LEAST = {
     "onnxruntime-extensions": "0.13",
     "platformdirs": "3",
 }
-
-
 _MODULES = [(name, name.replace("-", "_"), least) for name, least in LEAST.items()]
 _new_enough: set = set()  # (name, version)
 

@@ -12,6 +12,7 @@ import pytest
 
 import onnx_ops
 from onnx_ops import requirements
+from onnx_ops.kernels.jit import NUMBA
 
 
 @pytest.mark.parametrize("name", ["onnxruntime", "onnxruntime-extensions", "onnx", "numpy"])
@@ -43,6 +44,14 @@ except onnx_ops.OpError as error:
 def test_the_minima_are_those_that_are_installed_with():
     required = "".join(f"{line}\n" for line in metadata.requires("onnx-ops") if "extra ==" not in line)
     assert dict(re.findall(r"^([\w-]+)[^;\n]*?>=([\d.]+)", required, re.MULTILINE)) == requirements.LEAST
+
+
+def test_the_minima_are_those_that_wheels_are_made_with():
+    (needed,) = re.findall(r"^needed = .*$", (Path(__file__).parent.parent / "setup.py").read_text(), re.MULTILINE)
+    least = dict(re.findall(r'"([\w-]+)>=([\d.]+)', needed))
+    assert least.pop("numba") == ".".join(map(str, NUMBA[0]))
+    assert f"<{NUMBA[1][0]}.{NUMBA[1][1] + 1}" in needed
+    assert least == {name: version for name, version in requirements.LEAST.items() if "extensions" not in name}
 
 
 def test_without_a_version_nothing_is_said(monkeypatch):

@@ -5,11 +5,9 @@ from pathlib import Path
 
 import click
 
-from .. import dtypes as table
 from ..kernels.levels import LEVELS
+from ..runtime.variants import TYPES
 from .common import NAMES, compiling, say
-
-TYPES = [name for name, t in table.TABLE.items() if t.in_sessions and t.storage]
 
 
 @click.command()

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from .. import dtypes as element_types
 from ..errors import OpError
 from ..files import staged_file
 from ..kernels.jit import numba_obstacle
@@ -60,8 +59,7 @@ def build(
     if len(kinds) != 1:
         raise OpError("cpu", ", ".join(cpus), "must be of one architecture", "onnx_ops")
     compiler = c_compiler(kinds.pop())
-    every = [name for name, t in element_types.TABLE.items() if t.in_sessions and t.storage]
-    wanted = variants.asked_for(operators, dtypes, every, every)
+    wanted = variants.asked_for(operators, dtypes, variants.TYPES, variants.TYPES)
     tasks, found = variants.tasks(wanted), {}
     for k, cpu in enumerate(cpus):
 

@@ -8,6 +8,8 @@ from ..kernels import records
 from ..operator import Record
 from ..operators import OPERATORS
 
+TYPES = [name for name, t in element_types.TABLE.items() if t.in_sessions and t.storage]  # that compiled code knows
+
 
 def asked_for(operators, dtypes, known_types=tuple(element_types.TABLE), default=element_types.FLOATS):
     """`variants` of these; raises OpError if there are none of one of the operators, or with one of the dtypes."""
