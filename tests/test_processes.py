@@ -339,7 +339,10 @@ pathlib.Path.write_bytes = full
 FORK = """
 import signal, time, warnings
 from onnx_ops.kernels import compiler
+from onnx_ops.runtime import native
 warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads around
+with native.survey():  # ONNX Runtime's own first session: a fork during that one can leave its locks to nobody
+    make(CASES[0])
 compile_now, compiling = compiler.object_code, threading.Event()
 def slowly(*args):
     compiling.set()
@@ -352,7 +355,7 @@ child = os.fork()
 if not child:
     status = 1
     try:
-        signal.alarm({patience})
+        signal.alarm({patience} // 2)
         {child}
         status = 0
     finally:
