@@ -23,7 +23,7 @@ from .kernels.jit import jitable
 
 MAX_RANK = 16  # axes of a tensor, and length of an input whose values a plan reads
 MAX_VALUES = 2 * MAX_RANK  # of an attribute that is a list
-MAX_INPUTS = 4
+MAX_INPUTS = 8
 MAX_ATTRIBUTES = 8
 MAX_KERNELS = 4
 MAX_TILES = 64  # of a call: as many as a mask of workspaces in use has bits

@@ -10,7 +10,7 @@
 enum {
     MAX_RANK = 16,
     MAX_VALUES = 32,
-    MAX_INPUTS = 4,
+    MAX_INPUTS = 8,
     MAX_ATTRIBUTES = 8,
     MAX_KERNELS = 4,
     MAX_TILES = 64,
