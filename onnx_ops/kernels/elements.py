@@ -36,6 +36,11 @@ def sums_in(workspace, begin, shape, array):
     return np.ndarray(shape, array.dtype, workspace, begin)
 
 
+def elements_in(workspace, begin, shape, array):
+    """Room for elements like the array's, likewise."""
+    return np.ndarray(shape, array.dtype, workspace, begin)
+
+
 def integers_in(workspace, begin, shape):
     """Room for int64, likewise."""
     return np.ndarray(shape, np.int64, workspace, begin)

@@ -12,42 +12,62 @@ from .coordinates import ZEROS, coordinate_of, pad_index
 from .elements import indices_in, integers_in, is_wide, load, store, sums, sums_in, zero
 from .jit import REORDER, jitable
 from .places import cubic_weights, has_indices, image_size, nearest_pixel, place, place_nearest
+from .points import BLOCK, provide, room_for_points
 from .vectors import GROUP, blend
 
-BLOCK = 512
+LINEAR, CUBIC = (0, 1), (-1, 0, 1, 2)  # their taps, from the floor of a coordinate
 
 
 @jitable
 def workspace_size(axes, taps):
-    """Bytes that a tile needs: for the arrays of `interpolate` and `tap_by_tap`, or of `nearest`, which has no taps."""
+    """Bytes that a tile needs: for the arrays of `interpolate` and `tap_by_tap`, or of `copy_nearest`, which has no
+    taps."""
     of_points = 1 + axes + axes * taps + (taps if axes == 3 else 1) * taps + 1
     return 8 * (of_points * BLOCK + 2 * 3 * taps + 2 * taps**3)
 
 
 @jitable
 def nearest(x, grid, g, tile, workspace, out):
-    pixels, indexed, base = image_size(g), has_indices(g), indices_in(workspace, 0, BLOCK)
+    copy_nearest(x, grid, (), g, tile, workspace, out)
+
+
+@jitable
+def linear(x, grid, g, tile, workspace, out):
+    interpolate(x, grid, (), g, LINEAR, tile, workspace, out)
+
+
+@jitable
+def cubic(x, grid, g, tile, workspace, out):
+    interpolate(x, grid, (), g, CUBIC, tile, workspace, out)
+
+
+@jitable
+def copy_nearest(x, grid, recipe, g, tile, workspace, out):
+    """`recipe`: of the points, see points.py."""
+    pixels, indexed = image_size(g), has_indices(g)
+    base = indices_in(workspace, room_for_points(g.axes) if len(recipe) > 0 else 0, BLOCK)
     for unit in range(g.units * tile // g.tiles, g.units * (tile + 1) // g.tiles):
         n, first, images, count = part(g, unit)
-        points, outside = grid[(n * g.points + first) * g.axes :][: images * count * g.axes], 0
+        at = provide(recipe, n, first, images, count, g, workspace, grid)
+        points, outside = grid[at * g.axes :][: images * count * g.axes], 0
         if indexed:
             outside = place_nearest(points, g, base)
             shift_images(base, images, count, g.channels * pixels)
         for c in range(g.channels):
             source = x[(n * g.channels + c) * pixels :]
             for m in range(images):
-                target, at = out[((n + m) * g.channels + c) * g.points + first :][:count], base[m * count :][:count]
+                target, pixel = out[((n + m) * g.channels + c) * g.points + first :][:count], base[m * count :][:count]
                 if not indexed:
                     for b in range(count):
                         k = nearest_pixel(points, m * count + b, g)
                         store(target, b, load(source, k) if k >= 0 else zero(out))
                 elif outside > 0:
-                    for b in range(at.size):
-                        v = load(source, np.uint32(max(at[b], 0)))
-                        store(target, b, v if at[b] >= 0 else zero(out))
+                    for b in range(pixel.size):
+                        v = load(source, np.uint32(max(pixel[b], 0)))
+                        store(target, b, v if pixel[b] >= 0 else zero(out))
                 else:
-                    for b in range(at.size):
-                        store(target, b, load(source, np.uint32(at[b])))
+                    for b in range(pixel.size):
+                        store(target, b, load(source, np.uint32(pixel[b])))
 
 
 @jitable
@@ -60,20 +80,11 @@ def shift_images(base, images, count, pitch):
 
 
 @jitable
-def linear(x, grid, g, tile, workspace, out):
-    interpolate(x, grid, g, (0, 1), tile, workspace, out)
-
-
-@jitable
-def cubic(x, grid, g, tile, workspace, out):
-    interpolate(x, grid, g, (-1, 0, 1, 2), tile, workspace, out)
-
-
-@jitable
-def interpolate(x, grid, g, offsets, tile, workspace, out):
+def interpolate(x, grid, recipe, g, offsets, tile, workspace, out):
     """`offsets`: of an axis' taps from the coordinate's floor. How many there are is known when this is compiled."""
-    taps, base = len(offsets), indices_in(workspace, 0, BLOCK)
-    begin = base.nbytes
+    taps, begin = len(offsets), room_for_points(g.axes) if len(recipe) > 0 else 0
+    base = indices_in(workspace, begin, BLOCK)
+    begin += base.nbytes
     p = sums_in(workspace, begin, (g.axes if taps == 4 else 0, BLOCK), grid)
     begin += p.nbytes
     weight = sums_in(workspace, begin, (g.axes, taps, BLOCK), out)
@@ -82,11 +93,11 @@ def interpolate(x, grid, g, offsets, tile, workspace, out):
     begin += row_weight.nbytes
     values = sums_in(workspace, begin, BLOCK, out)
     rest = workspace[begin + values.nbytes :]
-    add_up(x, grid, g, offsets, p, base, weight, row_weight, values, rest, tile, out)
+    add_up(x, grid, recipe, g, offsets, p, base, weight, row_weight, values, rest, workspace, tile, out)
 
 
 @jitable
-def add_up(x, grid, g, offsets, p, base, weight, row_weight, values, rest, tile, out):
+def add_up(x, grid, recipe, g, offsets, p, base, weight, row_weight, values, rest, workspace, tile, out):
     pixels, taps, width = image_size(g), len(offsets), g.image[g.axes - 1]
     planes, plane, fits, across = 1, 0, has_indices(g), weight[g.axes - 1]
     if g.axes == 3:
@@ -97,7 +108,8 @@ def add_up(x, grid, g, offsets, p, base, weight, row_weight, values, rest, tile,
         n, first, images, count = part(g, unit)
         total = images * count
         padded = (total + GROUP - 1) // GROUP * GROUP
-        points = grid[(n * g.points + first) * g.axes :][: total * g.axes]
+        at = provide(recipe, n, first, images, count, g, workspace, grid)
+        points = grid[at * g.axes :][: total * g.axes]
         if fits:
             place(points, padded, g, offsets, p, base, weight)
             shift_images(base, images, count, g.channels * pixels)

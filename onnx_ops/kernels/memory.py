@@ -50,6 +50,11 @@ def _(typing):
     return lambda workspace, begin, shape, array: array_type(sum_type(array), shape)
 
 
+@type_callable(elements.elements_in)
+def _(typing):
+    return lambda workspace, begin, shape, array: array_type(array.dtype, shape)
+
+
 @type_callable(elements.integers_in)
 def _(typing):
     return lambda workspace, begin, shape: array_type(types.int64, shape)
@@ -60,7 +65,7 @@ def _(typing):
     return lambda workspace, begin, shape: array_type(types.int32, shape)
 
 
-for function in (elements.sums_in, elements.integers_in, elements.indices_in):
+for function in (elements.sums_in, elements.elements_in, elements.integers_in, elements.indices_in):
     lower_builtin(function, types.VarArg(types.Any))(_view_of_workspace)
 
 

@@ -18,16 +18,17 @@ import numpy as np
 
 from .. import dtypes
 from ..errors import refuse
-from ..kernels.affine_grid import affine_grid, workspace_size
+from ..kernels.affine_grid import affine_grid
 from ..kernels.jit import jitable
+from ..kernels.points import POINTS
 from ..operator import ELEMENTS, UNKNOWN, Input, Kernel, Operator
 
 WORK = 2**15  # numbers written by one tile, some 5 us
 
 
 @jitable
-def plan(parameters, shapes, g):
-    theta, x, y, z = shapes
+def check(theta, x, y, z, g):
+    """Refuse what makes no grid."""
     if len(theta) != 3 or not 2 <= theta[1] <= 3 or theta[2] != theta[1] + 1:
         return refuse(g, "shape of {theta}", theta, "must be [N, 2, 3] or [N, 3, 4]")
     if len(x) != 1:
@@ -36,9 +37,17 @@ def plan(parameters, shapes, g):
         return refuse(g, "shape of {y}", y, "must have rank 1")
     if len(z) != 1:
         return refuse(g, "shape of {z}", z, "must have rank 1")
-    axes = theta[1]
-    if axes == 2 and z[0] != 0:
+    if theta[1] == 2 and z[0] != 0:
         return refuse(g, "length of {z}", z[0], "must be 0 for two image axes")
+    return 0
+
+
+@jitable
+def plan(parameters, shapes, g):
+    theta, x, y, z = shapes
+    if check(theta, x, y, z, g):
+        return 1
+    axes = theta[1]
     g.rank, g.shape[0] = axes + 2, theta[0]
     g.shape[axes - 1], g.shape[axes], g.shape[axes + 1] = y[0], x[0], axes
     if axes == 3:
@@ -52,7 +61,7 @@ def plan(parameters, shapes, g):
     g.axes, g.width, g.height, g.depth = axes, x[0], y[0], z[0] if axes == 3 else 1
     g.rows = theta[0] * g.depth * y[0] if x[0] > 0 else 0
     g.tiles = min(64, g.rows, elements // WORK + 1)
-    g.workspace = workspace_size(axes)
+    g.workspace = POINTS
     return 0
 
 

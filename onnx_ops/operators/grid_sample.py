@@ -76,18 +76,25 @@ def plan(parameters, shapes, g):
         return refuse(g, "shape of {Grid}", grid, "axis 0 must be the batch size N of {X},", x[0])
     if grid[axes + 1] != axes:
         return refuse(g, "shape of {Grid}", grid, "the last axis must be the number of image axes,", axes)
+    for i in range(axes):
+        g.shape[2 + i] = grid[1 + i]
+    return plan_samples(parameters, x, 0, g)
+
+
+@jitable
+def plan_samples(parameters, x, room, g):
+    """The plan for images of shape `x`, if the output's image axes are stated; room: bytes that points take."""
+    axes, points = len(x) - 2, 1
     g.rank, g.shape[0], g.shape[1] = len(x), x[0], x[1]
-    points = 1
     for i in range(axes):
         if x[2 + i] < 1:
             return refuse(g, "shape of {X}", x, "image axes must not be empty; is axis", 2 + i)
         g.image[i] = x[2 + i]
-        g.shape[2 + i] = grid[1 + i]
-        if grid[1 + i] > ELEMENTS // max(points, 1):
-            return refuse(g, "shape of {Grid}", grid, "output must have at most 2**58 elements")
-        points *= grid[1 + i]
+        if g.shape[2 + i] > ELEMENTS // max(points, 1):
+            return refuse(g, "shape of the output", g.shape[: g.rank], "must have at most 2**58 elements")
+        points *= g.shape[2 + i]
     if max(x[0], 1) * max(x[1], 1) > ELEMENTS // max(points, 1):
-        return refuse(g, "shape of {Grid}", grid, "output must have at most 2**58 elements")
+        return refuse(g, "shape of the output", g.shape[: g.rank], "must have at most 2**58 elements")
     g.batch, g.channels, g.axes, g.points = x[0], x[1], axes, points
     g.padding_mode, g.align_corners = parameters.padding_mode, parameters.align_corners
     # Several small images at once, as far as 32 bits number their pixels.
@@ -99,7 +106,7 @@ def plan(parameters, shapes, g):
         g.units = (x[0] + g.images - 1) // g.images * blocks
     work = x[0] * points * (x[1] + 2)
     g.tiles = min(64, g.units, work // WORK + 1)
-    g.workspace = kernels.workspace_size(axes, TAPS[parameters.kernel])
+    g.workspace = room + kernels.workspace_size(axes, TAPS[parameters.kernel])
     return 0
 
 

@@ -7,11 +7,11 @@ whichever nodes compute them. It replaces what it is certain of and says why it 
 import onnx
 import onnx.inliner
 
-from . import affine_grid, unfold
+from . import affine_grid, grid_sample, unfold
 from .finding import Finding, NearMiss
 from .graph import AI_ONNX, Model
 
-PATTERNS = {"Reshape": (unfold, affine_grid)}  # by the node that ends one
+PATTERNS = {"Reshape": (unfold, affine_grid), "GridSample": (grid_sample,)}  # by the node that ends one
 
 
 def optimize(model: onnx.ModelProto, standard: bool = False, folder=None) -> onnx.ModelProto:

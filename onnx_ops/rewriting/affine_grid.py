@@ -154,13 +154,13 @@ def _standard(graph, theta, target, vectors, nearest):
     if target[0] == -1:
         raise NearMiss("the batch size is open")
     for align_corners in (0, 1):
-        if all(np.allclose(v, _coordinates(len(v), align_corners), 0, TOLERANCE) for v in vectors):
+        if all(np.allclose(v, places(len(v), align_corners), 0, TOLERANCE) for v in vectors):
             size = graph.add_constant("size", np.array([target[0], 1, *target[1:-1]]))
             return {"op_type": OPERATOR, "inputs": [theta, size], "align_corners": align_corners}
     raise NearMiss("its base grid is not what AffineGrid of ai.onnx would use")
 
 
-def _coordinates(size, align_corners):
+def places(size, align_corners):
     """PyTorch's: the pixels' centres in [-1, 1], whose ends are the outer pixels' centres or their outer edges."""
     if align_corners:
         return np.linspace(-1, 1, size) if size > 1 else np.zeros(1)

@@ -223,31 +223,41 @@ class Graph:
             self.initializers[tensor.name] = self.owner.initializer[-1]
         return tensor.name
 
+    def add_node(self, before, op_type, inputs, domain="", version=1, **attributes):
+        """The output's name of a new node, which comes before another one and has a name like that one's."""
+        output = self.model.new_name(f"{before.output[0]}_{op_type}")
+        node = helper.make_node(op_type, inputs, [output], before.name and output, domain=domain, **attributes)
+        at = next(k for k, other in enumerate(self.owner.node) if other.output == before.output)
+        self.owner.node.insert(at, node)
+        self.producers[output] = self.owner.node[at]
+        self._import(domain, version)
+        for name in inputs:
+            self._count(name, 1)
+        return output
+
     def replace(self, node, op_type, inputs, domain="", version=1, before=False, **attributes):
         """Let another node give what a node gives, or, with `before`, what a node takes as its first input.
 
         What is then used by nobody is taken away.
         """
         obsolete = [name for name in node.input if name][: 1 if before else None]
-        outputs = [self.model.new_name(f"{node.output[0]}_{op_type}")] if before else node.output
-        new = helper.make_node(op_type, inputs, outputs, node.name, node.doc_string, domain, **attributes)
-        new.metadata_props.extend(node.metadata_props)
         if before:
-            new.name = node.name and f"{node.name}_{op_type}"
-            at = next(k for k, other in enumerate(self.owner.node) if other.output == node.output)
-            self.owner.node.insert(at, new)
-            self.producers[outputs[0]] = self.owner.node[at]
-            self.users[outputs[0]] = 1
-            node.input[0] = outputs[0]
+            node.input[0] = self.add_node(node, op_type, inputs, domain, version, **attributes)
+            self._count(node.input[0], 1)
         else:
+            new = helper.make_node(op_type, inputs, node.output, node.name, node.doc_string, domain, **attributes)
+            new.metadata_props.extend(node.metadata_props)
             node.CopyFrom(new)
-        if domain not in AI_ONNX:
-            self.model.import_domain(self.function, domain, version)
-        for name in inputs:
-            self._count(name, 1)
+            self._import(domain, version)
+            for name in inputs:
+                self._count(name, 1)
         for name in obsolete:
             self._count(name, -1)
         self._sweep(obsolete)
+
+    def _import(self, domain, version):
+        if domain not in AI_ONNX:
+            self.model.import_domain(self.function, domain, version)
 
     def _count(self, name, change):
         graph = self

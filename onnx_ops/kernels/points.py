@@ -1,0 +1,181 @@
+"""The points at which GridSample reads: of a grid, or, a block at a time, of what would make a grid.
+
+A `recipe` is a tuple of arrays, whose length compiled code knows:
+
+    ()                         there is a grid
+    (theta, x, y)              PerspectiveGridSample's points
+    (theta, x, y, z)           AffineGrid's, with all of its roundings
+    (flow, operands, x, y, z)  FlowGridSample's
+
+operators/ has their formulas. A row is what lies along the last image axis, all with the same (n, d, h).
+"""
+
+from .elements import elements_in, load, sums_in
+from .jit import APART, jitable
+from .vectors import transform_rows
+
+BLOCK = 512  # points
+LARGEST = 8  # bytes of a number: float64
+POINTS = 128  # bytes of the workspace for theta's columns, after which there is room for a block of points
+
+
+@jitable
+def room_for_points(axes):
+    """Bytes at the beginning of the workspace if there is a recipe: for columns, points, and FlowGridSample's rows."""
+    return POINTS + 3 * LARGEST * axes * BLOCK
+
+
+@jitable
+def provide(recipe, n, first, images, count, g, workspace, grid):
+    """Which of the grid's points is the first of `count` from `first` on, in each of `images` images from n on.
+
+    With a recipe, `grid` is room for these points alone, which are computed.
+    """
+    if len(recipe) == 0:
+        return n * g.points + first
+    for m in range(images):
+        write_points(recipe, n + m, first, g, workspace, grid[m * count * g.axes :][: count * g.axes])
+    return 0
+
+
+@jitable
+def write_points(recipe, n, first, g, workspace, out):
+    """The points of image n from `first` on, as many as there is room for."""
+    if len(recipe) == 3:
+        theta, x, y = recipe
+        write_perspective(theta, x, y, n, first, out)
+    elif len(recipe) == 4:
+        theta, x, y, z = recipe
+        write_affine(theta, x, y, z, n, first, g, workspace, out)
+    else:
+        flow, operands, x, y, z = recipe
+        write_flow(flow, operands, x, y, z, n, first, g, workspace, out)
+
+
+@jitable
+def write_perspective(theta, x, y, n, first, out):
+    k, end = first, first + out.size // 2
+    while k < end:
+        h, w = k // x.size, k % x.size
+        points = min(x.size - w, end - k)
+        divide_row(theta[n * 9 :], x[w:][:points], load(y, h), out[(k - first) * 2 :][: points * 2])
+        k += points
+
+
+@jitable(**APART)
+def divide_row(theta, x, y, out):
+    for b in range(x.size):
+        u = theta[0] * x[b] + theta[1] * y + theta[2]
+        v = theta[3] * x[b] + theta[4] * y + theta[5]
+        w = theta[6] * x[b] + theta[7] * y + theta[8]
+        out[2 * b], out[2 * b + 1] = u / w, v / w
+
+
+@jitable
+def write_flow(flow, operands, x, y, z, n, first, g, workspace, out):
+    if g.axes == 2:
+        write_moved(flow, operands, (x, y), n, first, g, workspace, out)
+    else:
+        write_moved(flow, operands, (x, y, z), n, first, g, workspace, out)
+
+
+@jitable
+def write_moved(flow, operands, shifts, n, first, g, workspace, out):
+    """`shifts`: for each coordinate its array."""
+    axes, height, width = len(shifts), g.shape[g.rank - 2], g.shape[g.rank - 1]
+    rows = elements_in(workspace, POINTS + LARGEST * axes * BLOCK, (axes, BLOCK), out)
+    k, end = first, first + out.size // axes
+    while k < end:
+        d, h, w = k // width // height, k // width % height, k % width
+        points = min(width - w, end - k)
+        for i in range(axes):
+            stride, row = g.flow_strides[2:], rows[i][:points]
+            at = n * g.flow_strides[0] + g.channels_of_flow[i] * g.flow_strides[1]
+            copy_row(flow[at + d * stride[0] + h * stride[1] + w * stride[2] :], stride[2], row)
+            for s in range(g.step_count):
+                if g.steps[s] < 3:
+                    move_row(row, g.steps[s], operands[s * axes + i])
+                else:
+                    stride = g.shift_strides[3 * i :]
+                    add_row(shifts[i][d * stride[0] + h * stride[1] + w * stride[2] :], stride[2], row)
+        into = out[(k - first) * axes :]
+        if axes == 2:
+            interleave(rows[0][:points], rows[1], (), into)
+        else:
+            interleave(rows[0][:points], rows[1], (rows[2],), into)
+        k += points
+
+
+# A loop for each stride, and for each step, of which LLVM makes vectors.
+
+
+@jitable(**APART)
+def copy_row(source, stride, row):
+    for b in range(row.size if stride == 0 else 0):
+        row[b] = source[0]
+    for b in range(row.size if stride == 1 else 0):
+        row[b] = source[b]
+    for b in range(row.size if stride > 1 else 0):
+        row[b] = source[b * stride]
+
+
+@jitable(**APART)
+def add_row(source, stride, row):
+    for b in range(row.size if stride == 0 else 0):
+        row[b] += source[0]
+    for b in range(row.size if stride == 1 else 0):
+        row[b] += source[b]
+
+
+@jitable
+def move_row(row, step, operand):
+    for b in range(row.size if step == 0 else 0):
+        row[b] += operand
+    for b in range(row.size if step == 1 else 0):
+        row[b] *= operand
+    for b in range(row.size if step == 2 else 0):
+        row[b] /= operand
+
+
+@jitable(**APART)
+def interleave(x, y, z, out):
+    """x[0], y[0], (z[0],) x[1], ..."""
+    for b in range(x.size):
+        if len(z) == 0:
+            out[2 * b], out[2 * b + 1] = x[b], y[b]
+        else:
+            out[3 * b], out[3 * b + 1], out[3 * b + 2] = x[b], y[b], z[0][b]
+
+
+@jitable
+def write_affine(theta, x, y, z, n, first, g, workspace, out):
+    """AffineGrid's points of image n, from `first` on, as many as there is room for."""
+    columns = sums_in(workspace, 0, (g.axes + 1, g.axes), out)
+    if g.axes == 2:
+        write_rows(theta, x, y, z, n, first, (0, 1), columns, out)
+    else:
+        write_rows(theta, x, y, z, n, first, (0, 1, 2), columns, out)
+
+
+@jitable
+def write_rows(theta, x, y, z, n, first, axes, columns, out):
+    """How many `axes` there are is known when this is compiled."""
+    count = len(axes)
+    k, end = first, first + out.size // count
+    while k < end:
+        row, w = k // x.size, k % x.size
+        d, h = row // y.size, row % y.size
+        for i in range(count):
+            for j in range(count + 1):
+                columns[j, i] = load(theta, (n * count + i) * (count + 1) + j)
+            if count == 3:
+                columns[2, i] *= load(z, d)
+            # A sum that begins with +0 is never -0; nor is this one, wherever the 0 is added.
+            columns[count, i] += columns.dtype.type(0)
+        # Whole rows, or a part of one.
+        rows, points = min(y.size - h, (end - k) // x.size), x.size
+        if w > 0 or rows == 0:
+            rows, points = 1, min(x.size - w, end - k)
+        written = out[(k - first) * count :][: rows * points * count]
+        transform_rows(x[w:][:points], y[h:][:rows], columns, axes, written)
+        k += rows * points

@@ -1,0 +1,80 @@
+"""AffineGridSample: an image read at the places that an affine transformation makes of the output's own.
+
+    y = GridSample(X, AffineGrid(theta, x, y, z))
+
+for 2 or 3 image axes, with all roundings of both (affine_grid.py, grid_sample.py), but without the grid: its points are
+computed some hundred at a time. `onnx_ops.optimize` makes it of the two.
+"""
+
+from .. import dtypes
+from ..errors import refuse
+from ..kernels import affine_grid_sample as kernels
+from ..kernels.jit import jitable
+from ..kernels.points import room_for_points
+from ..operator import UNKNOWN, Input, Kernel, Operator
+from . import affine_grid, grid_sample
+
+
+@jitable
+def plan(parameters, shapes, g):
+    image, theta, x, y, z = shapes
+    if affine_grid.check(theta, x, y, z, g):
+        return 1
+    axes = theta[1]
+    if len(image) != axes + 2:
+        return refuse(g, "shape of {X}", image, "must be [N, C, image axes], of which {theta} has as many as rows:", axes)
+    if theta[0] != image[0]:
+        return refuse(g, "shape of {theta}", theta, "axis 0 must be the batch size N of {X},", image[0])
+    g.shape[axes], g.shape[axes + 1] = y[0], x[0]
+    if axes == 3:
+        g.shape[2] = z[0]
+    return grid_sample.plan_samples(parameters, image, room_for_points(axes), g)
+
+
+@jitable
+def infer(parameters, shapes, g):
+    image, theta, x, y, z = shapes
+    axes = len(image) - 2
+    if len(theta) == 3 and theta[1] >= 0:
+        axes = theta[1]
+    if not 2 <= axes <= 3:
+        return 0
+    g.rank, g.shape[0], g.shape[1] = axes + 2, UNKNOWN, UNKNOWN
+    if len(image) > 0:
+        g.shape[0], g.shape[1] = image[0], image[1]
+    if len(theta) > 0 and g.shape[0] == UNKNOWN:
+        g.shape[0] = theta[0]
+    g.shape[axes + 1] = x[0] if len(x) == 1 else UNKNOWN
+    g.shape[axes] = y[0] if len(y) == 1 else UNKNOWN
+    if axes == 3:
+        g.shape[2] = z[0] if len(z) == 1 else UNKNOWN
+    return 0
+
+
+def reference(parameters, image, theta, x, y, z):
+    grid = affine_grid.reference(parameters, theta, x, y, z).astype(theta.dtype)
+    return grid_sample.reference(parameters, image, grid)
+
+
+AFFINE_GRID_SAMPLE = Operator(
+    domain="onnx_ops",
+    name="AffineGridSample",
+    versions=(1,),
+    ranks=(4, 5),
+    inputs=(Input("X", "T"), Input("theta", "T"), Input("x", "T"), Input("y", "T"), Input("z", "T")),
+    output="T",
+    types={"T": dtypes.FLOATS},
+    attributes=grid_sample.MICROSOFT.attributes,
+    parameters=grid_sample.ONNX.parameters,
+    geometry=grid_sample.ONNX.geometry,
+    resolve=grid_sample.resolve,
+    plan=plan,
+    infer=infer,
+    kernels=(
+        Kernel(kernels.nearest, {"mode": "nearest"}),
+        Kernel(kernels.linear, {"mode": "bilinear"}),
+        Kernel(kernels.cubic, {"mode": "bicubic"}),
+    ),
+    reference=reference,
+)
+OPERATORS = (AFFINE_GRID_SAMPLE,)

@@ -1,0 +1,182 @@
+"""FlowGridSample: an image read at places that are listed for each coordinate by itself, or moved by a flow.
+
+    y = GridSample(X, grid)
+    grid[n, h, w, i]    = moved_i(flow[n, channels[i], h, w])
+    grid[n, d, h, w, i] = moved_i(flow[n, channels[i], d, h, w])
+
+without the grid: its points are computed some hundred at a time. With `interleaved`, the flow's channels are its last
+axis instead of the second one. Moved is what the steps, one after the other, make of a number v:
+
+    0   v + operands[step, i]
+    1   v * operands[step, i]
+    2   v / operands[step, i]
+    3   v + shift_i[h, w], or shift_i[d, h, w]
+
+each rounded, with the shifts x, y (and z) for i = 0, 1 (and 2). Axes of one element are broadcast: a shift of shape [1, W]
+is the same in all rows. For two image axes, z is empty, of shape [0].
+
+A flow in pixels needs a shift by the pixels' own places, then steps to a grid's coordinates. `onnx_ops.optimize` makes
+the operator of what exporters write for that.
+"""
+
+import numpy as np
+
+from .. import dtypes
+from ..errors import refuse
+from ..kernels import flow_grid_sample as kernels
+from ..kernels.jit import jitable
+from ..kernels.points import room_for_points
+from ..operator import UNKNOWN, Attribute, Input, Kernel, Operator
+from . import grid_sample
+
+CHANNELS = 3
+ADD, MULTIPLY, DIVIDE, SHIFT = range(4)
+STEPS = 8  # at most
+
+
+@jitable
+def resolve(attributes, p):
+    mode, padding_mode, align_corners, interleaved, channels, steps = attributes
+    grid_sample.resolve((mode, padding_mode, align_corners), p)
+    p.step_count = len(steps)
+    for s in range(len(steps)):
+        p.steps[s] = steps[s]
+    p.interleaved, p.channel_count = interleaved[0], len(channels)
+    for i in range(CHANNELS):
+        p.channels[i] = channels[i] if i < len(channels) else i
+    return 0
+
+
+@jitable
+def plan(parameters, shapes, g):
+    image, flow, operands, x, y, z = shapes
+    axes = len(image) - 2
+    if axes != 2 and axes != 3:
+        return refuse(g, "shape of {X}", image, "must have rank 4 or 5: [N, C, H, W] or [N, C, D, H, W]")
+    at = axes + 1 if parameters.interleaved else 1
+    if len(flow) != axes + 2:
+        return refuse(g, "shape of {flow}", flow, "must have as many axes as {X},", axes + 2)
+    if flow[at] != axes:
+        return refuse(g, "shape of {flow}", flow, "must have as many channels as {X} has image axes,", axes)
+    if flow[0] != image[0] and flow[0] != 1:
+        return refuse(g, "shape of {flow}", flow, "axis 0 must be 1 or the batch size N of {X},", image[0])
+    if parameters.channel_count > 0 and parameters.channel_count != axes:
+        return refuse(g, "number of {channels}", parameters.channel_count, "must be that of {X}'s image axes,", axes)
+    for i in range(axes):
+        if parameters.channels[i] >= axes:
+            return refuse(g, "{channels}", parameters.channels[:axes], "must be less than their number,", axes)
+        g.channels_of_flow[i] = parameters.channels[i]
+    if len(operands) != 2 or operands[0] != parameters.step_count or operands[1] != axes:
+        return refuse(g, "shape of {operands}", operands, "must be [steps, image axes]; steps are", parameters.step_count)
+    g.step_count = parameters.step_count
+    for s in range(g.step_count):
+        g.steps[s] = parameters.steps[s]
+    # In the records, axes are those of a volume; strides are 0 of what is broadcast or isn't there.
+    stride = 1
+    for k in range(axes + 2):
+        a = axes + 1 - k
+        place = 1 if a == at else 0 if a == 0 else a + (3 - axes) + (1 if a < at else 0)
+        g.flow_strides[place] = stride if flow[a] != 1 else 0
+        stride *= flow[a]
+    for a in range(axes):
+        g.shape[2 + a] = flow[1 + a if parameters.interleaved else 2 + a]
+    if len(x) != axes or put_shift(x, 0, g):
+        return refuse(g, "shape of {x}", x, "must be that of {flow}'s image axes, or 1 along some; their number is", axes)
+    if len(y) != axes or put_shift(y, 1, g):
+        return refuse(g, "shape of {y}", y, "must be that of {flow}'s image axes, or 1 along some; their number is", axes)
+    if axes == 2 and (len(z) != 1 or z[0] != 0):
+        return refuse(g, "shape of {z}", z, "must be [0] for two image axes")
+    if axes == 3 and (len(z) != axes or put_shift(z, 2, g)):
+        return refuse(g, "shape of {z}", z, "must be that of {flow}'s image axes, or 1 along some; their number is", axes)
+    return grid_sample.plan_samples(parameters, image, room_for_points(axes), g)
+
+
+@jitable
+def put_shift(shape, i, g):
+    """Note the strides of coordinate i's shift, and the axes that it gives the output. Returns whether these don't fit."""
+    axes, stride, wrong = len(shape), 1, False
+    for k in range(axes):
+        a = axes - 1 - k
+        g.shift_strides[3 * i + 2 - k] = stride if shape[a] != 1 else 0
+        stride *= shape[a]
+        if g.shape[2 + a] == 1:
+            g.shape[2 + a] = shape[a]
+        wrong |= shape[a] != 1 and shape[a] != g.shape[2 + a]
+    return wrong
+
+
+@jitable
+def infer(parameters, shapes, g):
+    image, flow, operands, x, y, z = shapes
+    axes = max(len(image), len(flow)) - 2
+    if not 2 <= axes <= 3:
+        return 0
+    g.rank, g.shape[0], g.shape[1] = axes + 2, UNKNOWN, UNKNOWN
+    if len(image) == axes + 2:
+        g.shape[0], g.shape[1] = image[0], image[1]
+    for a in range(axes):
+        g.shape[2 + a] = UNKNOWN
+        if len(flow) == axes + 2 and len(x) == axes and len(y) == axes and (axes == 2 or len(z) == axes):
+            of_flow = flow[1 + a if parameters.interleaved else 2 + a]
+            size = broadcast(broadcast(of_flow, x[a]), y[a])
+            g.shape[2 + a] = broadcast(size, z[a]) if axes == 3 else size
+    return 0
+
+
+@jitable
+def broadcast(one, other):
+    """The dimension that two give, as far as it can be told."""
+    if one == other or other == 1:
+        return one
+    if one == 1 or other > 1:
+        return other
+    return one if one > 1 else UNKNOWN
+
+
+def reference(parameters, image, flow, operands, *shifts):
+    """Every place rounded once, to the type of the flow."""
+    axes = image.ndim - 2
+    channels = np.moveaxis(flow.astype(np.float64), -1 if parameters.interleaved else 1, 0)
+    moved = []
+    for i, shift in enumerate(shifts[:axes]):
+        v, *_ = np.broadcast_arrays(channels[parameters.channels[i]], *shifts[:axes])
+        for step, operand in zip(parameters.steps, operands[:, i].astype(np.float64)):
+            v = (v + operand, v * operand, v / operand, v + shift)[step]
+        moved.append(v)
+    grid = np.stack(moved, -1).astype(flow.dtype)
+    return grid_sample.reference(parameters, image, np.broadcast_to(grid, (len(image), *grid.shape[1:])))
+
+
+FLOW_GRID_SAMPLE = Operator(
+    domain="onnx_ops",
+    name="FlowGridSample",
+    versions=(1,),
+    ranks=(4, 5),
+    inputs=tuple(Input(name, "T") for name in ("X", "flow", "operands", "x", "y", "z")),
+    output="T",
+    types={"T": dtypes.WIDE_FLOATS},
+    attributes=(
+        *grid_sample.MICROSOFT.attributes,
+        Attribute("interleaved", "int", 0, bounds=(0, 1)),
+        Attribute("channels", "ints", bounds=(0, CHANNELS - 1), lengths=(2, CHANNELS)),
+        Attribute("steps", "ints", bounds=(ADD, SHIFT), lengths=(1, STEPS)),
+    ),
+    parameters={
+        **grid_sample.ONNX.parameters,
+        "interleaved": None, "channel_count": None, "channels": CHANNELS, "step_count": None, "steps": STEPS,
+    },
+    geometry={
+        **grid_sample.ONNX.geometry,
+        "channels_of_flow": CHANNELS, "flow_strides": 5, "shift_strides": 9, "step_count": None, "steps": STEPS,
+    },
+    resolve=resolve,
+    plan=plan,
+    infer=infer,
+    kernels=(
+        Kernel(kernels.nearest, {"mode": "nearest"}),
+        Kernel(kernels.linear, {"mode": "bilinear"}),
+        Kernel(kernels.cubic, {"mode": "bicubic"}),
+    ),
+    reference=reference,
+)  # fmt: skip
+OPERATORS = (FLOW_GRID_SAMPLE,)

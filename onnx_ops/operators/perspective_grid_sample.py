@@ -1,0 +1,83 @@
+"""PerspectiveGridSample: an image read at the places that a homography makes of the output's own.
+
+    y = GridSample(X, grid)
+    grid[n, h, w, i] = ((theta[n, i, 0] * x[w] + theta[n, i, 1] * y[h]) + theta[n, i, 2])
+                     / ((theta[n, 2, 0] * x[w] + theta[n, 2, 1] * y[h]) + theta[n, 2, 2])
+
+for i < 2, rounded after every operation; without the grid: its points are computed some hundred at a time. A division
+by zero gives a place without meaning, or one that is infinitely far away. `onnx_ops.optimize` makes it of the nodes that
+exporters write for kornia's `warp_perspective`.
+"""
+
+import numpy as np
+
+from .. import dtypes
+from ..errors import refuse
+from ..kernels import perspective_grid_sample as kernels
+from ..kernels.jit import jitable
+from ..kernels.points import room_for_points
+from ..operator import UNKNOWN, Input, Kernel, Operator
+from . import grid_sample
+
+
+@jitable
+def plan(parameters, shapes, g):
+    image, theta, x, y = shapes
+    if len(image) != 4:
+        return refuse(g, "shape of {X}", image, "must have rank 4: [N, C, H, W]")
+    if len(theta) != 3 or theta[1] != 3 or theta[2] != 3:
+        return refuse(g, "shape of {theta}", theta, "must be [N, 3, 3]")
+    if theta[0] != image[0]:
+        return refuse(g, "shape of {theta}", theta, "axis 0 must be the batch size N of {X},", image[0])
+    if len(x) != 1:
+        return refuse(g, "shape of {x}", x, "must have rank 1")
+    if len(y) != 1:
+        return refuse(g, "shape of {y}", y, "must have rank 1")
+    g.shape[2], g.shape[3] = y[0], x[0]
+    return grid_sample.plan_samples(parameters, image, room_for_points(2), g)
+
+
+@jitable
+def infer(parameters, shapes, g):
+    image, theta, x, y = shapes
+    g.rank, g.shape[0], g.shape[1] = 4, UNKNOWN, UNKNOWN
+    if len(image) == 4:
+        g.shape[0], g.shape[1] = image[0], image[1]
+    if len(theta) == 3 and g.shape[0] == UNKNOWN:
+        g.shape[0] = theta[0]
+    g.shape[2] = y[0] if len(y) == 1 else UNKNOWN
+    g.shape[3] = x[0] if len(x) == 1 else UNKNOWN
+    return 0
+
+
+def reference(parameters, image, theta, x, y):
+    """Every place rounded once, to the type of theta."""
+    places = np.stack(np.broadcast_arrays(x[None, :], y[:, None], np.ones((), x.dtype)), -1).astype(np.float64)
+    moved = np.einsum("nij,hwj->nhwi", theta.astype(np.float64), places)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        grid = (moved[..., :2] / moved[..., 2:]).astype(theta.dtype)
+    return grid_sample.reference(parameters, image, grid)
+
+
+PERSPECTIVE_GRID_SAMPLE = Operator(
+    domain="onnx_ops",
+    name="PerspectiveGridSample",
+    versions=(1,),
+    ranks=(4,),
+    inputs=(Input("X", "T"), Input("theta", "T"), Input("x", "T"), Input("y", "T")),
+    output="T",
+    types={"T": dtypes.WIDE_FLOATS},
+    attributes=grid_sample.MICROSOFT.attributes,
+    parameters=grid_sample.ONNX.parameters,
+    geometry=grid_sample.ONNX.geometry,
+    resolve=grid_sample.resolve,
+    plan=plan,
+    infer=infer,
+    kernels=(
+        Kernel(kernels.nearest, {"mode": "nearest"}),
+        Kernel(kernels.linear, {"mode": "bilinear"}),
+        Kernel(kernels.cubic, {"mode": "bicubic"}),
+    ),
+    reference=reference,
+)
+OPERATORS = (PERSPECTIVE_GRID_SAMPLE,)
