@@ -44,9 +44,17 @@ class Case:
                 far_out = np.isinf(self.spread)
                 grid = rng.choice(extremes(kind), shape) if far_out else (rng.random(shape) * 2 - 1) * self.spread
                 made.append(grid.astype(kind))
+            elif i.name == "operands":  # not so small that to divide by one makes rounding visible
+                made.append((rng.random(shape) + 0.5).astype(dtype))
+            elif i.name == "theta" and self.op_type == "PerspectiveGridSample":  # nor by what it adds up to
+                made.append((np.eye(3) + 0.1 * rng.standard_normal(shape)).astype(dtype))
             else:
                 made.append(drawn(rng, shape, dtype))
         return made
+
+    def taking(self, *shapes):
+        """The same with other inputs before its own."""
+        return replace(self, shapes=(*shapes, *self.shapes))
 
     def __str__(self):
         return self.name
@@ -271,9 +279,74 @@ AFFINE_GRID = [
     affine_grid("affine_volumes_without_columns", (3, 4, 0)),
     affine_grid("affine_no_volumes", (3, 4, 5), N=0),
 ]
+
+
+def affine_grid_sample(name, x, out, **attributes):
+    return replace(affine_grid(name, out, x[0]), op_type="AffineGridSample", attributes=attributes).taking(x)
+
+
+def perspective_grid_sample(name, x, out, **attributes):
+    shapes = (tuple(x), (x[0], 3, 3), (out[1],), (out[0],))
+    return Case(name, "onnx_ops", "PerspectiveGridSample", shapes, attributes)
+
+
+def flow_grid_sample(name, x, flow, shifts, steps=(), **attributes):
+    """`shifts`: the shapes of x, y (and z)."""
+    shapes = (tuple(x), tuple(flow), (len(steps), len(shifts)), *shifts, *[(0,)] * (3 - len(shifts)))
+    attributes = {**attributes, "steps": list(steps)} if steps else attributes
+    return Case(name, "onnx_ops", "FlowGridSample", shapes, attributes)
+
+
+SAMPLED = [
+    ("small_images", (9, 2, 5, 6), (4, 5), {}),
+    ("more_than_a_block", (2, 3, 11, 12), (27, 40), {"padding_mode": "border"}),
+    ("rows_of_more_than_a_block", (1, 2, 9, 10), (3, 1100), {"align_corners": 1}),
+    ("reflected", (2, 3, 9, 11), (12, 13), {"padding_mode": "reflection"}),
+    ("one_pixel", (1, 1, 1, 1), (1, 1), {}),
+    ("no_images", (0, 2, 5, 5), (3, 3), {}),
+    ("no_channels", (2, 0, 5, 5), (3, 3), {}),
+    ("no_points", (2, 2, 5, 5), (0, 3), {}),
+]  # fmt: skip
+MODES = "nearest", "bilinear", "bicubic"
+AFFINE_GRID_SAMPLE = [
+    affine_grid_sample(f"affine_{name}_{mode}", x, out, mode=mode, **more)
+    for mode in MODES
+    for name, x, out, more in (
+        *SAMPLED,
+        ("volumes", (2, 3, 5, 6, 7), (4, 5, 33), {"padding_mode": "border"}),
+        ("small_volumes", (5, 2, 4, 5, 4), (3, 2, 5), {"align_corners": 1}),
+        ("no_volumes", (2, 3, 5, 6, 7), (0, 5, 33), {}),
+    )
+]
+PERSPECTIVE_GRID_SAMPLE = [
+    perspective_grid_sample(f"perspective_{name}_{mode}", x, out, mode=mode, **more)
+    for mode in MODES
+    for name, x, out, more in SAMPLED
+]
+ADDED, MULTIPLIED, DIVIDED, SHIFTED = range(4)
+WARP = (SHIFTED, MULTIPLIED, DIVIDED, ADDED)
+FLOW_GRID_SAMPLE = [
+    flow_grid_sample(f"flow_{name}_{mode}", x, flow, shifts, steps, mode=mode, **more)
+    for mode in MODES
+    for name, x, flow, shifts, steps, more in (
+        *((n, x, (x[0], 2, *out), ((1, out[1]), (out[0], 1)), WARP, more) for n, x, out, more in SAMPLED),
+        ("interleaved", (2, 3, 9, 11), (2, 12, 50, 2), ((1, 50), (12, 1)), WARP, {"interleaved": 1}),
+        ("backwards", (2, 3, 9, 11), (2, 2, 12, 50), ((1, 1), (1, 1)), (MULTIPLIED, ADDED), {"channels": [1, 0]}),
+        ("same_channel", (2, 3, 9, 11), (2, 12, 50, 2), ((1, 1), (1, 1)), (), {"channels": [1, 1], "interleaved": 1}),
+        ("without_steps", (2, 3, 9, 11), (2, 2, 12, 50), ((1, 1), (1, 1)), (), {}),
+        ("one_for_all_images", (3, 2, 9, 11), (1, 2, 12, 50), ((12, 50), (12, 1)), (SHIFTED,), {}),
+        ("lookup", (20, 1, 9, 11), (20, 1, 1, 2), ((5, 1), (1, 5)), (DIVIDED, SHIFTED, ADDED), {"interleaved": 1}),
+        ("rows_alike", (2, 3, 9, 11), (2, 2, 1, 50), ((12, 1), (1, 1)), (ADDED, SHIFTED), {}),
+        ("columns_alike", (2, 3, 9, 11), (2, 2, 12, 1), ((1, 50), (1, 1)), (SHIFTED, SHIFTED), {}),
+        ("volumes", (2, 3, 5, 6, 7), (2, 3, 4, 5, 33), ((1, 1, 33), (1, 5, 1), (4, 1, 1)), WARP, {}),
+        ("interleaved_volumes", (2, 1, 5, 6, 7), (2, 4, 5, 9, 3), ((4, 5, 9), (1, 5, 9), (4, 1, 9)), WARP,
+         {"interleaved": 1, "channels": [2, 1, 0], "padding_mode": "border"}),
+    )
+]  # fmt: skip
+FUSED = AFFINE_GRID_SAMPLE + PERSPECTIVE_GRID_SAMPLE + FLOW_GRID_SAMPLE
 # Every mode, padding_mode and align_corners.
 EXTREME = [replace(c, name=f"extreme_{c.name}", spread=np.inf) for c in GRID_SAMPLE[:18] + VOLUMES[:18]]
-CASES = COL2IM + GRID_SAMPLE + VOLUMES + OPENVINO + AFFINE_GRID + EXTREME + IM2COL
+CASES = COL2IM + GRID_SAMPLE + VOLUMES + OPENVINO + AFFINE_GRID + EXTREME + IM2COL + FUSED
 
 
 def type_of(dtype):

@@ -205,6 +205,41 @@ def affine_grid_calls(draw, types=dtypes.FLOATS):
     )  # fmt: skip
 
 
+@st.composite
+def fused_calls(draw, types=("float32", "float64")):
+    """Of the operators that compute the grid of a GridSample."""
+    name = draw(st.sampled_from(["AffineGridSample", "PerspectiveGridSample", "FlowGridSample"]))
+    axes = draw(st.sampled_from([2, 3])) if name != "PerspectiveGridSample" else 2
+    n, c = draw(st.integers(0, 3)), draw(st.sampled_from([1, 1, 2, 3, 0]))
+    image = draw(st.lists(sizes(1, 6, 60 if axes < 3 else 9), min_size=axes, max_size=axes))
+    out = draw(st.lists(sizes(0, 6, 60 if axes < 3 else 9), min_size=axes, max_size=axes))
+    attributes = draw(merged(
+        optional("mode", st.sampled_from(MODES["com.microsoft"])),
+        optional("padding_mode", st.sampled_from(PADDING_MODES)), optional("align_corners", st.integers(0, 1)),
+    ))  # fmt: skip
+    lengths = [(length,) for length in (*reversed(out), 0)[: 3 if name == "AffineGridSample" else 2]]
+    inputs = [(n, axes, axes + 1), *lengths] if name == "AffineGridSample" else [(n, 3, 3), *lengths]
+    if name == "FlowGridSample":
+        attributes |= draw(merged(
+            optional("steps", st.lists(st.integers(0, 3), min_size=1, max_size=8)),
+            optional("channels", st.lists(st.integers(0, axes - 1), min_size=axes, max_size=axes)),
+            optional("interleaved", st.integers(0, 1)),
+        ))  # fmt: skip
+
+        def some_of(shape):
+            """The shape, or 1 along some axes."""
+            return tuple(draw(st.sampled_from([size, size, 1])) for size in shape)
+
+        flow = some_of(out)
+        flow = (*flow, axes) if attributes.get("interleaved") else (axes, *flow)
+        shifts = [*(some_of(out) for _ in range(axes)), (0,)][:3]
+        inputs = [(draw(st.sampled_from([n, n, 1])), *flow), (len(attributes.get("steps", ())), axes), *shifts]
+    return Call(
+        "onnx_ops", name, ((n, c, *image), *inputs), (draw(st.sampled_from(types)),) * (1 + len(inputs)), attributes,
+        draw(st.sampled_from(["normal", "normal", "special", "denormal"])), draw(st.integers(0, 2**32 - 1)),
+    )  # fmt: skip
+
+
 ODD = [0, -1, 1, 2, 3, 5, 17, 2**31, 2**40, 2**40 + 1, 2**62, 2**63 - 1, -(2**63)]
 
 
@@ -238,7 +273,11 @@ def broken(draw, call):
 def calls(types=dtypes.ALL, grids=dtypes.FLOATS):
     """(a call, None or a broken variant of it)"""
     good = st.one_of(
-        col2im_calls(types), grid_sample_calls(types, grids), im2col_calls(types), affine_grid_calls(types)
+        col2im_calls(types),
+        grid_sample_calls(types, grids),
+        im2col_calls(types),
+        affine_grid_calls(types),
+        fused_calls([t for t in types if t in dtypes.WIDE_FLOATS]),
     )
     return good.flatmap(lambda call: st.tuples(st.just(call), st.one_of(st.none(), broken(call))))
 
@@ -328,6 +367,43 @@ def affine_grid_shape(call, given):
     if theta[1] == 2 and lengths.pop() != 0:
         return None
     return (theta[0], *reversed(lengths), theta[1])
+
+
+def fused_shape(call, given):
+    """Of what computes a grid, from the shape of that grid."""
+    x, *others = call.shapes
+    axes, places = len(x) - 2, None
+    if call.op_type == "AffineGridSample" and axes in (2, 3):
+        grid = affine_grid_shape(replace(call, shapes=tuple(others)), {})
+        places = grid if grid and grid[-1] == axes else None
+    elif call.op_type == "PerspectiveGridSample" and axes == 2 and len(others[0]) == 3 and others[0][1:] == (3, 3):
+        places = (others[0][0], *others[2], *others[1], 2) if len(others[1]) == len(others[2]) == 1 else None
+    elif call.op_type == "FlowGridSample" and axes in (2, 3):
+        places = flow_shape(x, given, *others)
+    if places is None or given.get("mode", "bilinear") not in MODES["com.microsoft"]:
+        return None
+    return grid_sample_shape(replace(call, domain="", shapes=(x, places)), given)
+
+
+def flow_shape(x, given, flow, operands, *shifts):
+    axes, steps = len(x) - 2, given.get("steps", [])
+    channels, interleaved = given.get("channels", [0] * axes), given.get("interleaved", 0)
+    if not isinstance(steps, list) or not isinstance(channels, list) or interleaved not in (0, 1):
+        return None
+    if (given.get("steps") is not None and not 1 <= len(steps) <= 8) or not all(s in range(4) for s in steps):
+        return None
+    if len(channels) != axes or not all(c in range(axes) for c in channels) or operands != (len(steps), axes):
+        return None
+    if len(flow) != len(x) or flow[-1 if interleaved else 1] != axes or flow[0] not in (1, x[0]):
+        return None
+    if any(len(shift) != axes for shift in shifts[:axes]) or shifts[axes:] not in ((), ((0,),)):
+        return None
+    size = list(flow[1:-1] if interleaved else flow[2:])
+    for shift in shifts[:axes]:
+        size = [b if a == 1 else a for a, b in zip(size, shift, strict=True)]
+        if any(b not in (1, a) for a, b in zip(size, shift, strict=True)):
+            return None
+    return (x[0], *size, axes)
 
 
 def reference(call, inputs):
@@ -436,7 +512,10 @@ def check(call, variant=None):
 
 SHAPES = {
     "AffineGrid": affine_grid_shape,
+    "AffineGridSample": fused_shape,
     "Col2Im": col2im_shape,
+    "FlowGridSample": fused_shape,
     "GridSample": grid_sample_shape,
     "Im2Col": im2col_shape,
+    "PerspectiveGridSample": fused_shape,
 }

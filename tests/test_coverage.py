@@ -9,6 +9,7 @@ from backends import BACKENDS, output_shape, quiet, run
 from cases import (
     AFFINE_GRID,
     COL2IM,
+    FUSED,
     EXTREME,
     GRID_SAMPLE,
     IM2COL,
@@ -55,6 +56,10 @@ def cases_of(domain, name, rank, types):
         yield im2col(
             "unfold", (2, 3, *image), kernel, strides=[2] * len(image), pads=[0] * len(image) + [1] * len(image)
         )
+        return
+    if name.endswith("GridSample") and name != "GridSample":
+        alike = [c for c in FUSED if c.op_type == name and len(c.shapes[0]) == rank and 0 not in sum(c.shapes[:2], ())]
+        yield from ({c.attributes["mode"]: c for c in alike}).values()
         return
     out = (4, 5, 6)[: rank - 2]
     shapes = ((2, 3, 5, 6, 4)[:rank], (2, *out, len(out)))

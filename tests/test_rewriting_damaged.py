@@ -7,7 +7,7 @@ import pytest
 from backends import quiet
 from onnx import numpy_helper
 from selection import long_unless
-from written import affine_grid, feeds, unfold
+from written import affine_grid, feeds, perspective, unfold, warp
 
 import onnx_ops
 from onnx_ops.rewriting import rewritten
@@ -17,9 +17,27 @@ WRITTEN = {
     "unfold of open sizes": unfold(open_sizes=True),
     "affine_grid": affine_grid(),
     "affine_grid that is sampled": affine_grid(open_batch=True, sample="linear", opset=20),
+    "flow": warp(),
+    "flow by several nodes": warp(flow=[2, 5, 9, 12], channels=[4, 2]),
+    "flow, together": warp(whole=True, mode="nearest"),
+    "perspective": perspective(),
 }
 SIZES = {"n": 2, "size_0": 11, "size_1": 13}
-OTHERS = ("Squeeze", "Unsqueeze", "Transpose", "Gather", "Pad", "Reshape", "ReduceSum", "Slice", "Add", "Sub")
+OTHERS = (
+    "Mul",
+    "Div",
+    "Concat",
+    "Squeeze",
+    "Unsqueeze",
+    "Transpose",
+    "Gather",
+    "Pad",
+    "Reshape",
+    "ReduceSum",
+    "Slice",
+    "Add",
+    "Sub",
+)
 
 
 def one_of(rng, values):
@@ -72,8 +90,8 @@ def damaged(rng, proto):
 
 
 def results(proto, inputs):
-    """By ONNX Runtime, without its own changes to the model; None if it refuses."""
-    options = onnx_ops.register(quiet(), domains=["onnx_ops"])
+    """By ONNX Runtime, without its own changes to the model, and our GridSample; None if it refuses."""
+    options = onnx_ops.register(quiet(), domains=["", "onnx_ops"])  # which round alike
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
         session = ort.InferenceSession(proto.SerializeToString(), options)

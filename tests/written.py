@@ -153,3 +153,100 @@ def feeds(proto, sizes=(), seed=0):
         kind = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
         made[value.name] = (rng.standard_normal(dims) * 3).astype(kind)
     return made
+
+
+def mesh(size, dtype="float32"):
+    """For each coordinate, x first, the pixels' own as an array of this size."""
+    return [v.astype(dtype) for v in np.meshgrid(*map(np.arange, size), indexing="ij")[::-1]]
+
+
+WARP = {
+    "size": (9, 12), "batch": 2, "dtype": "float32", "mode": "linear", "opset": 20, "channels": None, "layout": "first",
+    "sampling": {},
+}  # fmt: skip
+
+
+def in_pixels(size):
+    """The steps from a flow in pixels to a grid."""
+    return [("Add", mesh(size)), ("Mul", 2), ("Div", [n - 1 for n in size[::-1]]), ("Sub", 1)]
+
+
+def warp(steps=None, whole=False, after=None, **edits):
+    """A GridSample of "image" at the places of "flow" after `steps`.
+
+    steps   [(operator, its constant for each coordinate or for all)]; "rSub" subtracts from the constant
+    whole   whether the coordinates are moved together, and then transposed
+    layout  "first": flow is [N, 2, H, W]; "last": [N, H, W, 2]; "maps": a value [N, H, W] for each coordinate, "flow_x" ...
+    """
+    s = WARP | edits
+    size, axes, w = s["size"], len(s["size"]), Writer()
+    steps = in_pixels(size) if steps is None else steps
+    flow = s.get("flow") or ([s["batch"], axes, *size] if s["layout"] == "first" else [s["batch"], *size, axes])
+    inputs = {"image": (s["dtype"], [s["batch"], 3, *[n + 2 for n in size]]), "flow": (s["dtype"], flow)}
+    if s["layout"] == "maps":
+        inputs |= {f"flow_{axis}": (s["dtype"], [s["batch"], *size]) for axis in "xyz"[:axes]}
+        del inputs["flow"]
+    inputs |= s.get("inputs", {})
+    if whole:
+        constants = [(op, np.stack(c)[None] if op == "Add" and isinstance(c, list) else
+                      np.reshape(c, (1, -1, *[1] * axes))) for op, c in steps]  # fmt: skip
+        grid = moved(w, "flow", constants, s["dtype"])
+        grid = w.add("Transpose", grid, perm=[0, *range(2, axes + 2), 1], name="grid")
+    else:
+        parts = []
+        for i, channel in enumerate(s["channels"] or range(axes)):
+            at = {"axis": 1 if s["layout"] == "first" else axes + 1}
+            v = f"flow_{'xyz'[i]}" if s["layout"] == "maps" else w.add("Gather", "flow", w.constant(channel), **at)
+            of_one = [(op, c[i] if isinstance(c, list) else c) for op, c in s.get("by_coordinate", {}).get(i, steps)]
+            parts.append(w.add("Unsqueeze", moved(w, v, of_one, s["dtype"]), w.constant([-1])))
+        grid = w.add("Concat", *parts, axis=-1, name="grid")
+    if s.get("expanded"):
+        grid = w.add("Expand", grid, w.constant([s["batch"], *[1] * (axes + 1)]))
+    w.add("GridSample", "image", grid, mode=s["mode"], name="y", **s["sampling"])
+    return w.model(inputs, (after(w) if after else "y", s["dtype"], None), s["opset"])
+
+
+def moved(w, v, steps, dtype):
+    for op, c in steps:
+        if op == "Neg":
+            v = w.add("Neg", v)
+            continue
+        c = c if isinstance(c, str) else w.constant(c, dtype)
+        v = w.add("Sub", c, v) if op == "rSub" else w.add(op, v, c)
+    return v
+
+
+PERSPECTIVE = {
+    "size": (9, 12), "batch": 2, "dtype": "float32", "mode": "linear", "opset": 20, "theta": 3, "order": lambda a, b, c: (a, b, c),
+    "rows": (0, 1, 2), "last": None, "base": lambda base: base,
+}  # fmt: skip
+
+
+def perspective(divided=True, **edits):
+    """A GridSample of "image" at the pixels' places, transformed by "theta" and divided by its last row, as kornia does."""
+    s = PERSPECTIVE | edits
+    w, base = Writer(), s["base"](base_grid(s["size"], False, s["dtype"]))
+    x, y = w.constant(base[..., 0], s["dtype"]), w.constant(base[..., 1], s["dtype"])
+
+    def element(i, j):
+        row = w.add("Gather", "theta", w.constant(i), axis=1)
+        return w.add("Unsqueeze", w.add("Gather", row, w.constant(j), axis=1), w.constant([1, 2]))
+
+    def summed(i):
+        last = element(i, 2)
+        last = w.add("Mul", last, w.constant(s["last"], s["dtype"])) if s["last"] is not None else last
+        a, b, c = s["order"](w.add("Mul", element(i, 0), x), w.add("Mul", y, element(i, 1)), last)
+        return w.add("Add", w.add("Add", a, b), c)
+
+    rows = [summed(i) for i in s["rows"]]
+    if divided:
+        rows = [w.add("Div", row, rows[2]) for row in rows[:2]]
+    parts = [w.add("Unsqueeze", row, w.constant([-1])) for row in rows[:2]]
+    grid = w.add("Concat", *parts, axis=-1, name="grid")
+    if "thetas" in s:
+        grid = w.add("Expand", grid, w.constant([s["batch"], 1, 1, 1]))
+    w.add("GridSample", "image", grid, mode=s["mode"], name="y")
+    inputs = {
+        "image": (s["dtype"], [s["batch"], 3, 8, 7]), "theta": (s["dtype"], [s.get("thetas", s["batch"]), s["theta"], 3]),
+    }  # fmt: skip
+    return w.model(inputs, ("y", s["dtype"], None), s["opset"])

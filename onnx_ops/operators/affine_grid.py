@@ -67,14 +67,19 @@ def plan(parameters, shapes, g):
 
 def reference(parameters, theta, x, y, z):
     """The formula with the sums' roundings left out."""
-    theta, *places = (dtypes.widest(v) for v in (theta, x, y, z)[: theta.shape[1] + 1])
-    *factors, total = np.moveaxis(theta, -1, 0)  # each [N, axes]
-    shape = (len(theta), *(len(p) for p in reversed(places)), len(places))
-    total = np.broadcast_to(np.expand_dims(total, tuple(range(1, len(shape) - 1))), shape)
-    for k, (factor, place) in enumerate(zip(factors, places, strict=True)):
-        along = place.reshape(-1, *[1] * (k + 1))  # the axis of x is the last before that of i, y's the one before it
-        total = total + np.expand_dims(factor, tuple(range(1, len(shape) - 1))) * along
-    return total
+    return sums(*(dtypes.widest(v) for v in (theta, x, y, z)))
+
+
+def sums(theta, *places):
+    """The formula in the type that these have, from the left."""
+    axes = theta.shape[1]
+    *factors, last = (np.expand_dims(column, tuple(range(1, axes + 1))) for column in np.moveaxis(theta, -1, 0))
+    # The axis of x is the last before that of i, y's the one before it.
+    along = [place.reshape(-1, *[1] * (k + 1)) for k, place in enumerate(places[:axes])]
+    total = factors[0] * along[0]
+    for factor, place in zip(factors[1:], along[1:], strict=True):
+        total = total + factor * place
+    return total + last
 
 
 @jitable

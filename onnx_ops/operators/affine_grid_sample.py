@@ -6,6 +6,8 @@ for 2 or 3 image axes, with all roundings of both (affine_grid.py, grid_sample.p
 computed some hundred at a time. `onnx_ops.optimize` makes it of the two.
 """
 
+import numpy as np
+
 from .. import dtypes
 from ..errors import refuse
 from ..kernels import affine_grid_sample as kernels
@@ -18,11 +20,13 @@ from . import affine_grid, grid_sample
 @jitable
 def plan(parameters, shapes, g):
     image, theta, x, y, z = shapes
+    axes = len(image) - 2
+    if axes != 2 and axes != 3:
+        return refuse(g, "shape of {X}", image, "must have rank 4 or 5: [N, C, H, W] or [N, C, D, H, W]")
     if affine_grid.check(theta, x, y, z, g):
         return 1
-    axes = theta[1]
-    if len(image) != axes + 2:
-        return refuse(g, "shape of {X}", image, "must be [N, C, image axes], of which {theta} has as many as rows:", axes)
+    if theta[1] != axes:
+        return refuse(g, "shape of {theta}", theta, "axis 1 must be the number of image axes of {X},", axes)
     if theta[0] != image[0]:
         return refuse(g, "shape of {theta}", theta, "axis 0 must be the batch size N of {X},", image[0])
     g.shape[axes], g.shape[axes + 1] = y[0], x[0]
@@ -51,8 +55,11 @@ def infer(parameters, shapes, g):
     return 0
 
 
-def reference(parameters, image, theta, x, y, z):
-    grid = affine_grid.reference(parameters, theta, x, y, z).astype(theta.dtype)
+def reference(parameters, image, theta, *places):
+    """The grid step by step in its own type, 16-bit floats in float32 until they are stored."""
+    wide = np.float64 if theta.dtype == np.float64 else np.float32
+    with np.errstate(all="ignore"):
+        grid = affine_grid.sums(*(v.astype(wide) for v in (theta, *places))).astype(theta.dtype)
     return grid_sample.reference(parameters, image, grid)
 
 

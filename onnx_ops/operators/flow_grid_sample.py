@@ -67,7 +67,9 @@ def plan(parameters, shapes, g):
             return refuse(g, "{channels}", parameters.channels[:axes], "must be less than their number,", axes)
         g.channels_of_flow[i] = parameters.channels[i]
     if len(operands) != 2 or operands[0] != parameters.step_count or operands[1] != axes:
-        return refuse(g, "shape of {operands}", operands, "must be [steps, image axes]; steps are", parameters.step_count)
+        return refuse(
+            g, "shape of {operands}", operands, "must be [steps, image axes]; steps are", parameters.step_count
+        )
     g.step_count = parameters.step_count
     for s in range(g.step_count):
         g.steps[s] = parameters.steps[s]
@@ -81,13 +83,19 @@ def plan(parameters, shapes, g):
     for a in range(axes):
         g.shape[2 + a] = flow[1 + a if parameters.interleaved else 2 + a]
     if len(x) != axes or put_shift(x, 0, g):
-        return refuse(g, "shape of {x}", x, "must be that of {flow}'s image axes, or 1 along some; their number is", axes)
+        return refuse(
+            g, "shape of {x}", x, "must be that of {flow}'s image axes, or 1 along some; their number is", axes
+        )
     if len(y) != axes or put_shift(y, 1, g):
-        return refuse(g, "shape of {y}", y, "must be that of {flow}'s image axes, or 1 along some; their number is", axes)
+        return refuse(
+            g, "shape of {y}", y, "must be that of {flow}'s image axes, or 1 along some; their number is", axes
+        )
     if axes == 2 and (len(z) != 1 or z[0] != 0):
         return refuse(g, "shape of {z}", z, "must be [0] for two image axes")
     if axes == 3 and (len(z) != axes or put_shift(z, 2, g)):
-        return refuse(g, "shape of {z}", z, "must be that of {flow}'s image axes, or 1 along some; their number is", axes)
+        return refuse(
+            g, "shape of {z}", z, "must be that of {flow}'s image axes, or 1 along some; their number is", axes
+        )
     return grid_sample.plan_samples(parameters, image, room_for_points(axes), g)
 
 
@@ -134,17 +142,18 @@ def broadcast(one, other):
 
 
 def reference(parameters, image, flow, operands, *shifts):
-    """Every place rounded once, to the type of the flow."""
+    """The grid step by step in its own type."""
     axes = image.ndim - 2
-    channels = np.moveaxis(flow.astype(np.float64), -1 if parameters.interleaved else 1, 0)
-    moved = []
-    for i, shift in enumerate(shifts[:axes]):
-        v, *_ = np.broadcast_arrays(channels[parameters.channels[i]], *shifts[:axes])
-        for step, operand in zip(parameters.steps, operands[:, i].astype(np.float64)):
-            v = (v + operand, v * operand, v / operand, v + shift)[step]
-        moved.append(v)
-    grid = np.stack(moved, -1).astype(flow.dtype)
-    return grid_sample.reference(parameters, image, np.broadcast_to(grid, (len(image), *grid.shape[1:])))
+    flow, coordinates = np.moveaxis(flow, -1 if parameters.interleaved else 1, 0), []
+    with np.errstate(all="ignore"):
+        for i, shift in enumerate(shifts[:axes]):
+            v = flow[parameters.channels[i]]
+            for step, operand in zip(parameters.steps[: len(operands)], operands[:, i], strict=True):
+                v = (v + operand, v * operand, v / operand, v + shift)[step]
+            coordinates.append(v)
+        shape = np.broadcast_shapes((len(image), *[1] * axes), *(v.shape for v in (*coordinates, *shifts[:axes])))
+    grid = np.stack([np.broadcast_to(v, shape) for v in coordinates], -1)
+    return grid_sample.reference(parameters, image, grid)
 
 
 FLOW_GRID_SAMPLE = Operator(

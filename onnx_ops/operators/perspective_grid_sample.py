@@ -51,12 +51,11 @@ def infer(parameters, shapes, g):
 
 
 def reference(parameters, image, theta, x, y):
-    """Every place rounded once, to the type of theta."""
-    places = np.stack(np.broadcast_arrays(x[None, :], y[:, None], np.ones((), x.dtype)), -1).astype(np.float64)
-    moved = np.einsum("nij,hwj->nhwi", theta.astype(np.float64), places)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        grid = (moved[..., :2] / moved[..., 2:]).astype(theta.dtype)
-    return grid_sample.reference(parameters, image, grid)
+    """The grid step by step in its own type."""
+    a, b, c = theta[:, None, None, :, :].transpose(4, 0, 1, 2, 3)
+    with np.errstate(all="ignore"):
+        moved = (a * x[:, None] + b * y[:, None, None]) + c
+        return grid_sample.reference(parameters, image, moved[..., :2] / moved[..., 2:])
 
 
 PERSPECTIVE_GRID_SAMPLE = Operator(

@@ -11,14 +11,18 @@ from . import affine_grid, grid_sample, unfold
 from .finding import Finding, NearMiss
 from .graph import AI_ONNX, Model
 
-PATTERNS = {"Reshape": (unfold, affine_grid), "GridSample": (grid_sample,)}  # by the node that ends one
+PATTERNS = {  # by the node that ends one
+    **{(domain, "Reshape"): (unfold, affine_grid) for domain in AI_ONNX},
+    **{(domain, "GridSample"): (grid_sample,) for domain in (*AI_ONNX, "com.microsoft")},
+}
 
 
 def optimize(model: onnx.ModelProto, standard: bool = False, folder=None) -> onnx.ModelProto:
     """A copy of an onnx.ModelProto that gives the same results by fewer and faster nodes.
 
     PyTorch's `unfold` and `affine_grid`, as its exporters write them, become nodes Im2Col and AffineGrid of the domain
-    onnx_ops. Subgraphs and local functions are searched, too. A model in which nothing is found comes back equal.
+    onnx_ops; a GridSample and what makes its grid one node AffineGridSample, PerspectiveGridSample or FlowGridSample.
+    Subgraphs and local functions are searched, too. A model in which nothing is found comes back equal.
 
     standard  use operators of ai.onnx only
     folder    where the model's external data are: constants that lie there are unknown without it. They are not loaded.
@@ -41,8 +45,8 @@ def _rewritten(model, standard, folder):
     optimized.CopyFrom(model)
     findings = []
     for graph in Model(optimized, folder).graphs():
-        for node in [n for n in graph.owner.node if n.domain in AI_ONNX and n.op_type in PATTERNS]:
-            for pattern in PATTERNS[node.op_type]:
+        for node in [n for n in graph.owner.node if (n.domain, n.op_type) in PATTERNS]:
+            for pattern in PATTERNS[node.domain, node.op_type]:
                 if finding := applied(pattern, graph, node, standard):
                     findings.append(finding)
                     break

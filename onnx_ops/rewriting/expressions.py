@@ -49,21 +49,28 @@ class Operation:
 def expression(graph, name, index, depth=DEEPEST):
     """Of a value as seen through an index."""
     array = graph.computed(name)
-    if array is not None and array.dtype.kind == "f":
+    if array is not None and array.dtype.kind == "f" and array.ndim == len(index):
         return constant(array, index)
     node = graph.producer(name)
     if node is None or not depth or any(a.ref_attr_name for a in node.attribute):
         return Leaf(name, index)
-    if node.op_type in MOVES:
-        found = MOVES[node.op_type](graph, node, {a.name: a for a in node.attribute}, name, index)
-        return expression(graph, *found, depth - 1) if found else Leaf(name, index)
-    inner = []
-    if node.op_type in OPERATIONS and any(axis in index for axis in AXES[1:]):
-        inner = [repeated(graph, given, name, index) for given in node.input]
-    if not inner or None in inner:
+    try:
+        inner = _inner(graph, node, name, index)
+    except (ValueError, IndexError, TypeError, ZeroDivisionError):  # a node that ONNX Runtime will refuse
+        inner = [None]
+    if None in inner:
         return Leaf(name, index)
-    given = (expression(graph, *of_operand, depth - 1) for of_operand in zip(node.input, inner, strict=True))
-    return Operation(node.op_type, tuple(given))
+    given = tuple(expression(graph, *operand, depth - 1) for operand in inner)
+    return Operation(node.op_type, given) if node.op_type in OPERATIONS else given[0]
+
+
+def _inner(graph, node, name, index):
+    """What a node makes an element of, as names and indices into them; [None] where that is to be a leaf."""
+    if node.op_type in MOVES:
+        return [MOVES[node.op_type](graph, node, {a.name: a for a in node.attribute}, name, index)]
+    if node.op_type in OPERATIONS and any(axis in index for axis in AXES[1:]):
+        return [repeated(graph, given, name, index) for given in node.input]
+    return [None]
 
 
 OPERATIONS = ("Add", "Div", "Mul", "Neg", "Sub")
@@ -84,14 +91,14 @@ def constant(array, index):
 
 
 def repeated(graph, name, made, index):
-    """The index into what is repeated along axes of one element to make a value; None if it can't be told along which."""
+    """What an index leads to in what is repeated along axes of one element; None if it can't be told along which."""
     dimensions, wanted = shape(graph, name), shape(graph, made)
     if dimensions is None or wanted is None or len(dimensions) > len(index):
         return None
     more = len(index) - len(dimensions)
     if any(not isinstance(d, int) and d != w for d, w in zip(dimensions, wanted[more:], strict=True)):
         return None
-    return tuple(0 if d == 1 else at for d, at in zip(dimensions, index[more:], strict=True))
+    return name, tuple(0 if d == 1 else at for d, at in zip(dimensions, index[more:], strict=True))
 
 
 # What nodes that move elements do: where in which input an index of their output leads, or None.
@@ -186,8 +193,7 @@ def _concat(graph, node, attributes, name, index):
 
 
 def _expand(graph, node, attributes, name, index):
-    inner = repeated(graph, node.input[0], name, index)
-    return None if inner is None else (node.input[0], inner)
+    return repeated(graph, node.input[0], name, index)
 
 
 def _tile(graph, node, attributes, name, index):

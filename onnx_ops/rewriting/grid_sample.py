@@ -54,7 +54,7 @@ class Sampling:
 
 def match(graph, node, standard):
     """The arguments of `Graph.replace` that make the GridSample one without a grid; None if there is no such grid."""
-    if standard:
+    if standard or len(node.input) != 2 or any(a.ref_attr_name for a in node.attribute):
         return None
     attributes = {a.name: a.i if a.name == "align_corners" else a.s.decode() for a in node.attribute}
     attributes = {name: MODES.get(value, value) for name, value in attributes.items()}
@@ -138,7 +138,9 @@ def _matrix(sampling, rows):
                 raise NearMiss("its coordinates are made of other values than one matrix' elements times places")
             thetas.add(leaf.name)
             factors.append(factor)
-        if any(f != factors[0] for f in factors) or factors[0].array.size != (factors[0].array.shape[along] if along else 1):
+        if any(f != factors[0] for f in factors) or factors[0].array.size != (
+            factors[0].array.shape[along] if along else 1
+        ):
             raise NearMiss("its matrix is multiplied by other values than places along the image's axes")
         vectors.append(factors[0].array.ravel())
     theta = thetas.pop()
@@ -147,7 +149,7 @@ def _matrix(sampling, rows):
         raise NearMiss(f"{theta} is not known to be one matrix per image")
     if vectors.pop() != 1:
         raise NearMiss("the last column of its matrix is multiplied by another value than 1")
-    if not all(isinstance(size, int) for size in sizes):
+    if any(len(v) not in (1, size) for v, size in zip(vectors, sizes[::-1], strict=True)):
         raise NearMiss("the size of its grid is open")
     if dimensions[1:] != (len(rows), len(axes) + 1):  # of a homogeneous matrix, without its last row
         theta = sampling.add_node("Slice", theta, [0], [len(rows)], [1])
@@ -163,7 +165,13 @@ def _terms(found):
         return [*_terms(left), right]
     if isinstance(right, Operation) and right.op_type == "Add":
         return [*_terms(right), left]
-    return sorted(found.operands, key=lambda term: str((_product(term) or [term])[0].index[-1:]))
+    return sorted(found.operands, key=_column)
+
+
+def _column(term):
+    """Of the matrix whose element is in the term; columns end where it is something else."""
+    leaf, _ = _product(term) or (None, None)
+    return leaf.index[-1] if leaf and leaf.index and not isinstance(leaf.index[-1], str) else np.inf
 
 
 def _product(found):
@@ -181,7 +189,9 @@ def _flow(sampling, coordinates):
     chains = [_chain(found) for found in coordinates]
     planes = [leaf for leaf, _ in chains]
     steps, operands, shifts = _steps([of_one for _, of_one in chains])
-    shifts = [shift.reshape(shift.shape[-len(planes) :]) for shift in shifts or [np.zeros((1,) * len(AXES))] * len(planes)]
+    shifts = [
+        shift.reshape(shift.shape[-len(planes) :]) for shift in shifts or [np.zeros((1,) * len(AXES))] * len(planes)
+    ]
     # What is the same along an axis has its size nevertheless.
     for a, (axis, size) in enumerate(zip(sampling.axes[1:], sampling.dimensions[1:-1], strict=True)):
         if size != 1 and not any(axis in leaf.index for leaf in planes) and all(v.shape[a] == 1 for v in shifts):
@@ -191,7 +201,11 @@ def _flow(sampling, coordinates):
     interleaved = _channels(sampling, planes, len(planes) + 1)
     channels = interleaved or _channels(sampling, planes, 1)
     flow = planes[0].name if channels else _stacked(sampling, planes)
-    inputs = [flow, sampling.constant("operands", np.reshape(operands, (len(steps), len(planes)))), *sampling.places(*shifts)]
+    inputs = [
+        flow,
+        sampling.constant("operands", np.reshape(operands, (len(steps), len(planes)))),
+        *sampling.places(*shifts),
+    ]
     more = {"steps": steps, "channels": channels, "interleaved": int(bool(interleaved))}
     return "FlowGridSample", inputs, {name: value for name, value in more.items() if value}
 
@@ -245,25 +259,30 @@ def _channels(sampling, planes, at):
         return None
     expected = [*sampling.axes[:at], None, *sampling.axes[at:]]
     for leaf in planes:
-        others = (k == at or i == name or d == 1 for k, (i, name, d) in enumerate(zip(leaf.index, expected, dimensions, strict=True)))
-        if leaf.name != planes[0].name or isinstance(leaf.index[at], str) or not all(others):
+        if leaf.name != planes[0].name or len(leaf.index) != len(expected) or isinstance(leaf.index[at], str):
+            return None
+        others = zip(leaf.index, expected, dimensions, strict=True)
+        if not all(k == at or i == axis or d == 1 for k, (i, axis, d) in enumerate(others)):
             return None
     return [leaf.index[at] for leaf in planes]
 
 
 def _stacked(sampling, planes):
     """One tensor of the planes as channels, made by new nodes."""
+    dimensions = [shape(sampling.graph, leaf.name) for leaf in planes]
+    named = [at for at in planes[0].index if isinstance(at, str)]
+    for leaf, of_leaf in zip(planes, dimensions, strict=True):
+        if of_leaf is None or len(of_leaf) != len(leaf.index):
+            raise NearMiss(f"the rank of {leaf.name} is unknown")
+        if [at for at in leaf.index if isinstance(at, str)] != named or named != sorted(named, key=AXES.index):
+            raise NearMiss(f"the axes of {leaf.name} are in another order, or vary")
     pieces = []
-    for leaf in planes:
-        name, dimensions = leaf.name, shape(sampling.graph, leaf.name)
-        named = [at for at in leaf.index if isinstance(at, str)]
-        if dimensions is None or named != sorted(named, key=AXES.index) or set(named) != set(planes[0].index) & set(AXES):
-            raise NearMiss(f"the axes of {name} are in another order, or vary")
-        for k, at in enumerate(leaf.index):
-            if not isinstance(at, str) and dimensions[k] != 1:
-                name = sampling.add_node("Slice", name, [at], [at + 1], [k])
-        if len(named) < len(leaf.index):
-            name = sampling.add_node("Squeeze", name, [k for k, at in enumerate(leaf.index) if not isinstance(at, str)])
+    for leaf, of_leaf in zip(planes, dimensions, strict=True):
+        name, picked = leaf.name, [k for k, at in enumerate(leaf.index) if not isinstance(at, str)]
+        for k in picked:
+            if of_leaf[k] != 1:
+                name = sampling.add_node("Slice", name, [leaf.index[k]], [leaf.index[k] + 1], [k])
+        name = sampling.add_node("Squeeze", name, picked) if picked else name
         missing = [k + (k > 0) for k, axis in enumerate(sampling.axes) if axis not in named]
         pieces.append(sampling.add_node("Unsqueeze", name, sorted([1, *missing])))
     return sampling.graph.add_node(sampling.node, "Concat", pieces, axis=1)

@@ -12,6 +12,7 @@ import numpy as np
 
 from .finding import NearMiss
 from .integers import integers, numbers, shape
+from .sizes import Size, least
 from .views import moved, movers, whole
 
 DOMAIN, OPERATOR = "onnx_ops", "Im2Col"
@@ -110,6 +111,11 @@ def _flattens(graph, node, sizes, axes):
     same = len(target) == 3 and [t if t != -1 else e for t, e in zip(target, expected, strict=True)] == expected
     if same and target.count(-1) < 2:
         return True
-    if copies and any(size == 0 for size in given[1:]):
+    if copies and any(size == 0 or may_be_zero(size) for size in given[1:]):
         raise NearMiss("the shape that it gets copies sizes from its input")
     return False
+
+
+def may_be_zero(size):
+    smallest = least(size)
+    return isinstance(size, Size) and (smallest is None or smallest < 1)
