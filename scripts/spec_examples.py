@@ -2,7 +2,7 @@
 
 Sources: ONNX operator documentation, Col2Im-18; onnxruntime ContribOperators, com.microsoft GridSample-1;
 OpenVINO operation specification, Col2Im-15. Numbers stand here as printed there, unless a comment says otherwise.
-AffineGrid is specified here: docs/affine_grid.md.
+AffineGrid and what samples without a grid are specified here: docs/affine_grid.md, docs/fused_sampling.md.
 Im2Col has no specification but its formula: two examples of Col2Im read backwards, and two done by hand.
 """
 
@@ -44,6 +44,13 @@ def grid_sample(name, x, grid, y, **attributes):
 def affine_grid(name, theta, x, y, z, grid):
     inputs = {"theta": f32(theta), "x": f32(x), "y": f32(y), "z": f32(z)}
     return Example(name, "onnx_ops", "AffineGrid", 1, {}, inputs, f32(grid), "grid")
+
+
+def sampled(op_type, name, result, steps=None, **others):
+    """SIX read by bilinear interpolation between the pixels' centres, which are -1 to 1 apart."""
+    inputs = {"X": SIX, **{given: f32(value) for given, value in others.items()}}
+    attributes = {"mode": "bilinear", "align_corners": 1} | ({"steps": steps} if steps else {})
+    return Example(name, "onnx_ops", op_type, 1, attributes, inputs, f32(result), "Y")
 
 
 def im2col(name, x, kernel_shape, y, **attributes):
@@ -263,6 +270,23 @@ AFFINE_GRID = (  # worked out by hand
            [[0, 1, 1.5], [2, 1, 1.5]]]]],
     ),
 )
+
+SIX = f32([[[[1, 2, 3], [4, 5, 6]]]])
+FUSED = (  # worked out by hand
+    sampled(
+        "AffineGridSample", "affine_grid_sample", [[[[1.5, 2.5, 1.5], [4.5, 5.5, 3]]]],
+        theta=[[[1, 0, 0.5], [0, 1, 0]]], x=[-1, 0, 1], y=[-1, 1], z=[],
+    ),
+    sampled(
+        "PerspectiveGridSample", "perspective_grid_sample", [[[[2.25, 2.75, 3.25], [3.75, 4.25, 4.75]]]],
+        theta=[[[1, 0, 0], [0, 1, 0], [0, 0, 2]]], x=[-1, 0, 1], y=[-1, 1],
+    ),
+    sampled(  # a flow in pixels: to the right in the first row, up in the second one
+        "FlowGridSample", "flow_grid_sample", [[[[2, 3, 0], [1, 2, 3]]]], steps=[3, 1, 2, 0],
+        flow=[[[[1, 1, 1], [0, 0, 0]], [[0, 0, 0], [-1, -1, -1]]]], operands=[[0, 0], [2, 2], [2, 1], [-1, -1]],
+        x=[[0, 1, 2]], y=[[0], [1]], z=[],
+    ),
+)
 # fmt: on
 
 # Their attributes give L = 49 to example 2 (printed: 25) and L = 1296 to example 3 (printed: 324).
@@ -292,7 +316,7 @@ OPENVINO_DOMAIN = (
     openvino_domain(unbatched(openvino_col2im(4, [1, 12, 225], [16, 16], [2, 2]))),
 )
 
-EXAMPLES = (*COL2IM, *GRID_SAMPLE, *OPENVINO, *OPENVINO_DOMAIN, *IM2COL, *AFFINE_GRID)
+EXAMPLES = (*COL2IM, *GRID_SAMPLE, *OPENVINO, *OPENVINO_DOMAIN, *IM2COL, *AFFINE_GRID, *FUSED)
 
 # Examples 2 and 3 with L as printed, by name: to be refused.
 OPENVINO_MISPRINTED = {

@@ -9,8 +9,8 @@ from backends import BACKENDS, output_shape, quiet, run
 from cases import (
     AFFINE_GRID,
     COL2IM,
-    FUSED,
     EXTREME,
+    FUSED,
     GRID_SAMPLE,
     IM2COL,
     OPENVINO,

@@ -68,7 +68,8 @@ NO_PERSPECTIVES = {
     "divided by another row": (perspective(rows=(0, 2, 1)), "one matrix"),
     "a last column of 2": (perspective(last=np.full(SIZE, 2)), "another value than 1"),
     "a base that is bent": (
-        perspective(base=lambda base: base + (np.arange(base.size) == 49).reshape(base.shape)), "along the image's axes",
+        perspective(base=lambda base: base + (np.arange(base.size) == 49).reshape(base.shape)),
+        "along the image's axes",
     ),
     "a base that is turned": (perspective(base=lambda base: base[..., [1, 0, 2]]), "along the image's axes"),
     "one matrix for all": (perspective(thetas=1), "one matrix per image"),

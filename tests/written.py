@@ -176,7 +176,7 @@ def warp(steps=None, whole=False, after=None, **edits):
 
     steps   [(operator, its constant for each coordinate or for all)]; "rSub" subtracts from the constant
     whole   whether the coordinates are moved together, and then transposed
-    layout  "first": flow is [N, 2, H, W]; "last": [N, H, W, 2]; "maps": a value [N, H, W] for each coordinate, "flow_x" ...
+    layout  "first": flow is [N, 2, H, W]; "last": [N, H, W, 2]; "maps": [N, H, W] for each coordinate, "flow_x" ...
     """
     s = WARP | edits
     size, axes, w = s["size"], len(s["size"]), Writer()
@@ -217,13 +217,13 @@ def moved(w, v, steps, dtype):
 
 
 PERSPECTIVE = {
-    "size": (9, 12), "batch": 2, "dtype": "float32", "mode": "linear", "opset": 20, "theta": 3, "order": lambda a, b, c: (a, b, c),
-    "rows": (0, 1, 2), "last": None, "base": lambda base: base,
+    "size": (9, 12), "batch": 2, "dtype": "float32", "mode": "linear", "opset": 20, "theta": 3,
+    "order": lambda a, b, c: (a, b, c), "rows": (0, 1, 2), "last": None, "base": lambda base: base,
 }  # fmt: skip
 
 
 def perspective(divided=True, **edits):
-    """A GridSample of "image" at the pixels' places, transformed by "theta" and divided by its last row, as kornia does."""
+    """As kornia's warp_perspective: a GridSample of "image" where "theta" moves places, divided by its last row."""
     s = PERSPECTIVE | edits
     w, base = Writer(), s["base"](base_grid(s["size"], False, s["dtype"]))
     x, y = w.constant(base[..., 0], s["dtype"]), w.constant(base[..., 1], s["dtype"])
@@ -247,6 +247,7 @@ def perspective(divided=True, **edits):
         grid = w.add("Expand", grid, w.constant([s["batch"], 1, 1, 1]))
     w.add("GridSample", "image", grid, mode=s["mode"], name="y")
     inputs = {
-        "image": (s["dtype"], [s["batch"], 3, 8, 7]), "theta": (s["dtype"], [s.get("thetas", s["batch"]), s["theta"], 3]),
+        "image": (s["dtype"], [s["batch"], 3, 8, 7]),
+        "theta": (s["dtype"], [s.get("thetas", s["batch"]), s["theta"], 3]),
     }  # fmt: skip
     return w.model(inputs, ("y", s["dtype"], None), s["opset"])

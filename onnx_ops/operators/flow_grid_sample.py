@@ -12,8 +12,8 @@ axis instead of the second one. Moved is what the steps, one after the other, ma
     2   v / operands[step, i]
     3   v + shift_i[h, w], or shift_i[d, h, w]
 
-each rounded, with the shifts x, y (and z) for i = 0, 1 (and 2). Axes of one element are broadcast: a shift of shape [1, W]
-is the same in all rows. For two image axes, z is empty, of shape [0].
+each rounded, with the shifts x, y (and z) for i = 0, 1 (and 2). Axes of one element are broadcast: a shift of shape
+[1, W] is the same in all rows. For two image axes, z is empty, of shape [0].
 
 A flow in pixels needs a shift by the pixels' own places, then steps to a grid's coordinates. `onnx_ops.optimize` makes
 the operator of what exporters write for that.
@@ -101,7 +101,7 @@ def plan(parameters, shapes, g):
 
 @jitable
 def put_shift(shape, i, g):
-    """Note the strides of coordinate i's shift, and the axes that it gives the output. Returns whether these don't fit."""
+    """Note the strides of coordinate i's shift, and the axes that it gives the output. Returns whether it doesn't fit."""
     axes, stride, wrong = len(shape), 1, False
     for k in range(axes):
         a = axes - 1 - k
@@ -115,7 +115,7 @@ def put_shift(shape, i, g):
 
 @jitable
 def infer(parameters, shapes, g):
-    image, flow, operands, x, y, z = shapes
+    image, flow, _, x, y, z = shapes
     axes = max(len(image), len(flow)) - 2
     if not 2 <= axes <= 3:
         return 0

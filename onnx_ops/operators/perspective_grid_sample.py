@@ -5,8 +5,8 @@
                      / ((theta[n, 2, 0] * x[w] + theta[n, 2, 1] * y[h]) + theta[n, 2, 2])
 
 for i < 2, rounded after every operation; without the grid: its points are computed some hundred at a time. A division
-by zero gives a place without meaning, or one that is infinitely far away. `onnx_ops.optimize` makes it of the nodes that
-exporters write for kornia's `warp_perspective`.
+by zero gives a place without meaning, or one that is infinitely far away. `onnx_ops.optimize` makes the operator of
+what exporters write for kornia's `warp_perspective`.
 """
 
 import numpy as np

@@ -1,8 +1,8 @@
 """What nodes compute of an element: an expression of other values' elements and constants.
 
 A value is looked at through an index, with an entry for each of its axes: the position of one element along it, or the
-name of one of the AXES, along all of which it runs. Nodes that only move elements are followed to where these come from.
-So are sums and products, but only of what runs along image axes: what is the same for all of an image's pixels is
+name of one of the AXES, along all of which it runs. Nodes that only move elements are followed to where these come
+from. So are sums and products, but only of what runs along image axes: what is the same for all of an image's pixels is
 somebody's matrix, and a leaf as it is.
 """
 
@@ -32,8 +32,6 @@ class Constant:
 
     def __eq__(self, other):
         return isinstance(other, Constant) and np.array_equal(self.array, other.array)
-
-    __hash__ = None
 
 
 @dataclass(frozen=True)

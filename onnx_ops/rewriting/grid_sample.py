@@ -1,8 +1,8 @@
 """`torch.nn.functional.grid_sample` with the nodes that only make its grid, as one node that needs none.
 
-By what the coordinates are: those of an AffineGrid become AffineGridSample; elements of a matrix times places, added up,
-too, or, divided by such a sum, PerspectiveGridSample; a number of a plane each, moved step by step, FlowGridSample. All
-of these round as the nodes do, so that any mode may follow.
+By what the coordinates are: those of an AffineGrid become AffineGridSample; elements of a matrix times places, added
+up, too, or, divided by such a sum, PerspectiveGridSample; a number of a plane each, moved step by step, FlowGridSample.
+All of these round as the nodes do, so that any mode may follow.
 """
 
 from dataclasses import dataclass
