@@ -52,6 +52,7 @@ NO_WARPS = {
     "steps in another order": (warp(by_coordinate={1: [("Mul", 2), ("Add", 1), ("Div", 5), ("Sub", 1)]}), "different"),
     "fewer steps": (warp(by_coordinate={1: in_pixels(SIZE)[:1]}), "different"),
     "16 bits": (warp(dtype="float16", mode="nearest"), "float32 or float64"),
+    "an image of another type": (warp(image="float64"), "of one type"),
 }
 PERSPECTIVES = {
     "quotients": (perspective(), "PerspectiveGridSample"),
@@ -106,7 +107,7 @@ def test_flow(name):
 @pytest.mark.parametrize("name", NO_WARPS)
 def test_no_flow(name):
     proto, reason = NO_WARPS[name]
-    found = near_miss(proto)
+    found = near_miss(proto, runs=name != "an image of another type")  # which ONNX Runtime alone lacks
     assert reason in found[0]
 
 

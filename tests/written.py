@@ -182,7 +182,8 @@ def warp(steps=None, whole=False, after=None, **edits):
     size, axes, w = s["size"], len(s["size"]), Writer()
     steps = in_pixels(size) if steps is None else steps
     flow = s.get("flow") or ([s["batch"], axes, *size] if s["layout"] == "first" else [s["batch"], *size, axes])
-    inputs = {"image": (s["dtype"], [s["batch"], 3, *[n + 2 for n in size]]), "flow": (s["dtype"], flow)}
+    image = s.get("image", s["dtype"])
+    inputs = {"image": (image, [s["batch"], 3, *[n + 2 for n in size]]), "flow": (s["dtype"], flow)}
     if s["layout"] == "maps":
         inputs |= {f"flow_{axis}": (s["dtype"], [s["batch"], *size]) for axis in "xyz"[:axes]}
         del inputs["flow"]
@@ -203,7 +204,7 @@ def warp(steps=None, whole=False, after=None, **edits):
     if s.get("expanded"):
         grid = w.add("Expand", grid, w.constant([s["batch"], *[1] * (axes + 1)]))
     w.add("GridSample", "image", grid, mode=s["mode"], name="y", **s["sampling"])
-    return w.model(inputs, (after(w) if after else "y", s["dtype"], None), s["opset"])
+    return w.model(inputs, (after(w) if after else "y", image, None), s["opset"])
 
 
 def moved(w, v, steps, dtype):

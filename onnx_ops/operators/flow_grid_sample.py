@@ -101,7 +101,7 @@ def plan(parameters, shapes, g):
 
 @jitable
 def put_shift(shape, i, g):
-    """Note the strides of coordinate i's shift, and the axes that it gives the output. Returns whether it doesn't fit."""
+    """Note the strides of coordinate i's shift, and what axes it gives the output. Returns whether they don't fit."""
     axes, stride, wrong = len(shape), 1, False
     for k in range(axes):
         a = axes - 1 - k
