@@ -83,7 +83,7 @@ def test_what_a_process_compiles_and_the_next_ones_do_not(home):
 BLOCKS = {"blocks", "kernels.blocks"}
 COL2IM = {"operators.col2im", "kernels.col2im"} | BLOCKS
 IM2COL = {"operators.im2col", "kernels.im2col"} | BLOCKS
-SAMPLING = {"kernels.grid_sample", "kernels.places", "kernels.coordinates"}
+SAMPLING = {"kernels.grid_sample", "kernels.places", "kernels.points", "kernels.coordinates"}
 # What the functions around each plan and kernel, and what these are written in, consists of.
 SHARED = {
     "dtypes", "errors", "operator", "kernels.bounds", "kernels.compiler", "kernels.elements", "kernels.elements_numba",

@@ -903,11 +903,11 @@ def test_bench_of_an_optimized_model(tmp_path):
     assert list(report["speedup"]) == list(report["largest_difference"]) == ["onnx_ops", "optimized"]
     operators = {n: {o["operator"] for o in listed} for n, listed in report["operators"].items()}
     assert "ReduceSum" in operators["builtin"] & operators["onnx_ops"]
-    assert operators["optimized"] == {"AffineGrid", "GridSample"}
+    assert operators["optimized"] == {"AffineGridSample"}
     assert report["largest_difference"]["optimized"] < 1e-4
     text = call("bench", path, "--repeats", 1)
     assert "with onnx_ops, optimized" in text
-    assert re.search(r"AffineGrid +[\d.]+ +\d+ %", text)
+    assert re.search(r"AffineGridSample +[\d.]+ +\d+ %", text)
 
 
 @on_demand

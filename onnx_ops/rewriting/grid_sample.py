@@ -8,8 +8,10 @@ All of these round as the nodes do, so that any mode may follow.
 from dataclasses import dataclass
 
 import numpy as np
-from onnx import TypeProto
+from onnx import TypeProto, helper
 
+from ..errors import OpError
+from ..operators import grid_sample
 from .affine_grid import places
 from .expressions import AXES, Constant, Leaf, Operation, expression
 from .finding import NearMiss
@@ -21,7 +23,7 @@ from .matrices import affine, perspective
 DOMAIN = "onnx_ops"
 NAME = "grid_sample"
 TYPES = {1: "float32", 11: "float64"}  # by their numbers in ONNX
-MODES = {"linear": "bilinear", "cubic": "bicubic"}  # newer names
+MODES = {b"linear": b"bilinear", b"cubic": b"bicubic"}  # newer names
 
 
 @dataclass
@@ -58,7 +60,11 @@ def match(graph, node, standard):
     """The arguments of `Graph.replace` that make the GridSample one without a grid; None if there is no such grid."""
     if standard or len(node.input) != 2 or any(a.ref_attr_name for a in node.attribute):
         return None
-    attributes = {a.name: a.i if a.name == "align_corners" else a.s.decode() for a in node.attribute}
+    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    try:
+        grid_sample.ONNX.resolved(attributes)
+    except OpError:  # which the session will tell
+        return None
     attributes = {name: MODES.get(value, value) for name, value in attributes.items()}
     maker = graph.producers.get(node.input[1])
     if maker is not None and (maker.domain, maker.op_type) == (DOMAIN, "AffineGrid"):
