@@ -15,6 +15,7 @@ _HOME = {
     "affine_grid": "functions",
     "build": "runtime.build",
     "col2im": "functions",
+    "deformable_attention": "functions",
     "export": "export",
     "get_library_path": "runtime.native",
     "grid_sample": "functions",
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from . import export as export
     from .functions import affine_grid as affine_grid
     from .functions import col2im as col2im
+    from .functions import deformable_attention as deformable_attention
     from .functions import grid_sample as grid_sample
     from .functions import im2col as im2col
     from .reference import reference_ops as reference_ops

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from .errors import named
 from .operators.affine_grid import AFFINE_GRID
 from .operators.col2im import COL2IM
+from .operators.deformable_attention import DEFORMABLE_ATTENTION
 from .operators.grid_sample import ONNX as GRID_SAMPLE
 from .operators.im2col import IM2COL
 from .runtime.execute import compute
@@ -68,6 +69,30 @@ def col2im(
     """
     attributes = {"dilations": dilations, "pads": pads, "strides": strides}
     return call(COL2IM, x, image_shape, block_shape, threads=threads, **attributes)
+
+
+def deformable_attention(
+    value: ArrayLike,
+    spatial_shapes: Sequence[int] | Sequence[Sequence[int]] | NDArray[np.int64],
+    sampling_locations: ArrayLike,
+    attention_weights: ArrayLike,
+    *,
+    threads: int | None = None,
+) -> NDArray[Any]:
+    """Weighted sums of what images of several sizes hold at places that queries name: Deformable DETR's attention.
+
+    value               [N, S, M, D]: D channels for each of M heads, of all S pixels of 1 to 8 images, called levels
+    spatial_shapes      the levels' heights and widths, [L, 2] or one after the other
+    sampling_locations  [N, Q, M, L, P, 2]: for each query, head and level P places x, y, from 0 to 1 from one border of
+                        the image to the other
+    attention_weights   [N, Q, M, L, P]
+    threads             default: the CPUs that this process may use
+
+    Returns [N, Q, M * D] in value's dtype, which attention_weights have, too. Raises OpError. Images are read as by
+    grid_sample with mode bilinear; outside of them nothing is read.
+    """
+    sizes = np.ravel(spatial_shapes)
+    return call(DEFORMABLE_ATTENTION, value, sizes, sampling_locations, attention_weights, threads=threads)
 
 
 def im2col(

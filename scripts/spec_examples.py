@@ -2,7 +2,8 @@
 
 Sources: ONNX operator documentation, Col2Im-18; onnxruntime ContribOperators, com.microsoft GridSample-1;
 OpenVINO operation specification, Col2Im-15. Numbers stand here as printed there, unless a comment says otherwise.
-AffineGrid and what samples without a grid are specified here: docs/affine_grid.md, docs/fused_sampling.md.
+AffineGrid, MultiScaleDeformableAttention and what samples without a grid are specified here: docs/affine_grid.md,
+docs/deformable_attention.md, docs/fused_sampling.md.
 Im2Col has no specification but its formula: two examples of Col2Im read backwards, and two done by hand.
 """
 
@@ -51,6 +52,16 @@ def sampled(op_type, name, result, steps=None, **others):
     inputs = {"X": SIX, **{given: f32(value) for given, value in others.items()}}
     attributes = {"mode": "bilinear", "align_corners": 1} | ({"steps": steps} if steps else {})
     return Example(name, "onnx_ops", op_type, 1, attributes, inputs, f32(result), "Y")
+
+
+def attention(name, value, spatial_shapes, sampling_locations, attention_weights, y):
+    inputs = {
+        "value": f32(value),
+        "spatial_shapes": np.array(spatial_shapes, np.int64),
+        "sampling_locations": f32(sampling_locations),
+        "attention_weights": f32(attention_weights),
+    }
+    return Example(name, "onnx_ops", "MultiScaleDeformableAttention", 1, {}, inputs, f32(y), "y")
 
 
 def im2col(name, x, kernel_shape, y, **attributes):
@@ -287,6 +298,27 @@ FUSED = (  # worked out by hand
         x=[[0, 1, 2]], y=[[0], [1]], z=[],
     ),
 )
+
+ATTENTION = (  # worked out by hand
+    attention(  # two levels, two queries: between all pixels and on the only one; on a pixel and at the left border
+        "deformable_attention",
+        [[[[1, 10]], [[2, 20]],
+          [[3, 30]], [[4, 40]],
+          [[100, 1000]]]],
+        [2, 2, 1, 1],
+        [[[[[[0.5, 0.5]], [[0.5, 0.5]]]], [[[[0.25, 0.75]], [[0, 0.5]]]]]],
+        [[[[[0.5], [0.25]]], [[[1], [0.5]]]]],
+        [[[0.5 * 2.5 + 0.25 * 100, 0.5 * 25 + 0.25 * 1000], [3 + 0.5 * 50, 30 + 0.5 * 500]]],
+    ),
+    attention(  # two heads with two points each, one of which is outside
+        "deformable_attention_heads",
+        [[[[1], [10]], [[2], [20]]]],
+        [1, 2],
+        [[[[[[0.25, 0.5], [0.5, 0.5]]], [[[0.75, 0.5], [2, 0.5]]]]]],
+        [[[[[0.5, 2]], [[0.25, 1]]]]],
+        [[[0.5 * 1 + 2 * 1.5, 0.25 * 20]]],
+    ),
+)
 # fmt: on
 
 # Their attributes give L = 49 to example 2 (printed: 25) and L = 1296 to example 3 (printed: 324).
@@ -316,7 +348,7 @@ OPENVINO_DOMAIN = (
     openvino_domain(unbatched(openvino_col2im(4, [1, 12, 225], [16, 16], [2, 2]))),
 )
 
-EXAMPLES = (*COL2IM, *GRID_SAMPLE, *OPENVINO, *OPENVINO_DOMAIN, *IM2COL, *AFFINE_GRID, *FUSED)
+EXAMPLES = (*COL2IM, *GRID_SAMPLE, *OPENVINO, *OPENVINO_DOMAIN, *IM2COL, *AFFINE_GRID, *ATTENTION, *FUSED)
 
 # Examples 2 and 3 with L as printed, by name: to be refused.
 OPENVINO_MISPRINTED = {

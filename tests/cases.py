@@ -27,23 +27,23 @@ class Case:
     op_type: str
     shapes: tuple  # of each input; for image_shape and block_shape their values
     attributes: dict = field(default_factory=dict)
-    spread: float = 1.0  # of the grid's values: how far out of [-1, 1] they go; infinite: `extremes`
+    spread: float = 1.0  # of places in images, as a grid has them: how far out of [-1, 1]; infinite: `extremes`
 
     @property
     def operator(self):
         return operator(self.domain, self.op_type)
 
     def inputs(self, dtype, grid_dtype=None, values_dtype="int64", seed=0):
-        """`dtype`: a name of onnx_ops.dtypes; that of the grid, if there is one, is the same unless given."""
+        """`dtype`: a name of onnx_ops.dtypes; that of places in images, if there are any, is the same unless given."""
         rng, made = np.random.default_rng(seed), []
         for i, shape in zip(self.operator.inputs, self.shapes, strict=True):
             if i.values:
                 made.append(np.array(shape, values_dtype))
-            elif i.name == "Grid":
+            elif i.name in ("Grid", "sampling_locations"):
                 kind = dtypes.TABLE[grid_dtype or dtype].numpy
                 far_out = np.isinf(self.spread)
                 grid = rng.choice(extremes(kind), shape) if far_out else (rng.random(shape) * 2 - 1) * self.spread
-                made.append(grid.astype(kind))
+                made.append((grid if i.name == "Grid" or far_out else (grid + 1) / 2).astype(kind))
             elif i.name == "operands":  # not so small that to divide by one makes rounding visible
                 made.append((rng.random(shape) + 0.5).astype(dtype))
             elif i.name == "theta" and self.op_type == "PerspectiveGridSample":  # nor by what it adds up to
@@ -281,6 +281,36 @@ AFFINE_GRID = [
 ]
 
 
+def attention(name, *levels, N=2, Q=5, M=3, D=4, P=2, spread=1.3):  # noqa: N803
+    pixels, count = sum(h * w for h, w in levels), len(levels)
+    shapes = ((N, pixels, M, D), tuple(np.ravel(levels).tolist()), (N, Q, M, count, P, 2), (N, Q, M, count, P))
+    return Case(name, "onnx_ops", "MultiScaleDeformableAttention", shapes, spread=spread)
+
+
+ATTENTION = [
+    attention("attention", (7, 9), (4, 5), (2, 3)),
+    attention("attention_of_a_network", (16, 20), (8, 10), (4, 5), N=1, Q=70, M=8, D=32, P=4, spread=1.1),
+    attention("attention_on_one_level", (6, 5), P=3),
+    attention("attention_on_eight_levels", *((9 - k, 2 + k) for k in range(8)), D=8),
+    attention("attention_on_pixels", (1, 1), (1, 1), spread=3.0),
+    attention("attention_on_thin_levels", (1, 7), (6, 1), (1, 2), (2, 1), spread=1.5),
+    attention("attention_all_inside", (30, 20), (20, 15), spread=0.8),
+    attention("attention_far_out", (6, 5), (3, 2), spread=1000.0),
+    attention("attention_of_one_head", (6, 5), (3, 4), M=1, D=16),
+    attention("attention_of_one_channel", (6, 5), (3, 4), D=1),
+    attention("attention_of_63_channels", (6, 5), (3, 4), M=2, D=63),
+    attention("attention_of_more_channels_than_a_sum", (5, 4), N=1, Q=3, M=2, D=300),
+    attention("attention_to_more_points_than_a_block", (5, 4), (3, 2), Q=2, M=2, P=200),
+    attention("attention_to_many_points_and_channels", (5, 4), (3, 2), N=1, Q=2, M=1, D=257, P=150),
+    attention("attention_of_many_queries", (12, 10), (6, 5), Q=300, M=5, D=9, P=3),
+    attention("attention_without_batch", (6, 5), (3, 4), N=0),
+    attention("attention_without_queries", (6, 5), (3, 4), Q=0),
+    attention("attention_without_heads", (6, 5), (3, 4), M=0),
+    attention("attention_without_channels", (6, 5), (3, 4), D=0),
+    attention("attention_without_points", (6, 5), (3, 4), P=0),
+]
+
+
 def affine_grid_sample(name, x, out, **attributes):
     return replace(affine_grid(name, out, x[0]), op_type="AffineGridSample", attributes=attributes).taking(x)
 
@@ -345,8 +375,8 @@ FLOW_GRID_SAMPLE = [
 ]  # fmt: skip
 FUSED = AFFINE_GRID_SAMPLE + PERSPECTIVE_GRID_SAMPLE + FLOW_GRID_SAMPLE
 # Every mode, padding_mode and align_corners.
-EXTREME = [replace(c, name=f"extreme_{c.name}", spread=np.inf) for c in GRID_SAMPLE[:18] + VOLUMES[:18]]
-CASES = COL2IM + GRID_SAMPLE + VOLUMES + OPENVINO + AFFINE_GRID + EXTREME + IM2COL + FUSED
+EXTREME = [replace(c, name=f"extreme_{c.name}", spread=np.inf) for c in GRID_SAMPLE[:18] + VOLUMES[:18] + ATTENTION[:2]]
+CASES = COL2IM + GRID_SAMPLE + VOLUMES + OPENVINO + AFFINE_GRID + EXTREME + IM2COL + ATTENTION + FUSED
 
 
 def type_of(dtype):

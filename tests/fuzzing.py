@@ -68,6 +68,8 @@ class Call:
                 made.append(np.array(shape, dtype))
             elif i.name == "Grid":
                 made.append(grid(rng, self, shape).astype(dtypes.TABLE[dtype].numpy))
+            elif i.name == "sampling_locations":
+                made.append(locations(rng, self, shape).astype(dtypes.TABLE[dtype].numpy))
             else:
                 made.append(np.asarray(image(rng, shape, dtype, self.values)))  # NumPy makes a scalar of rank 0
         return made
@@ -101,6 +103,18 @@ def grid(rng, call, shape):
     special = np.array(SPECIAL)[rng.integers(0, len(SPECIAL), shape)]
     far = g * 10.0 ** rng.integers(0, 38, shape)
     return np.choose(rng.choice(4, shape, p=[0.3, 0.4, 0.15, 0.15]), [g, ties, special, far])
+
+
+def locations(rng, call, shape):
+    """The same in [0, 1], ties between the pixels of some level among them."""
+    x = rng.uniform(-0.2, 1.2, shape)
+    if call.values == "normal" or not x.size:
+        return x
+    levels = np.maximum(np.resize(np.array(call.shapes[1], np.float64), 2 * shape[3] if len(shape) > 3 else 2), 1)
+    size = rng.choice(levels, shape)
+    ties = np.floor(rng.uniform(-1.5, 2 * size + 2)) / 2 / size
+    special = np.array(SPECIAL)[rng.integers(0, len(SPECIAL), shape)]
+    return np.choose(rng.choice(3, shape, p=[0.4, 0.5, 0.1]), [x, ties, special])
 
 
 def sizes(least, most, seldom):
@@ -240,6 +254,22 @@ def fused_calls(draw, types=("float32", "float64")):
     )  # fmt: skip
 
 
+@st.composite
+def attention_calls(draw, types=dtypes.FLOATS, places=dtypes.FLOATS):
+    levels = draw(st.lists(sizes(1, 5, 20), min_size=2, max_size=16).filter(lambda v: len(v) % 2 == 0))
+    batch, heads, queries = draw(st.integers(0, 2)), draw(sizes(0, 3, 9)), draw(sizes(0, 5, 60))
+    channels, points = draw(st.one_of(sizes(0, 9, 70), st.sampled_from([16, 32, 300]))), draw(sizes(0, 4, 300))
+    pixels = sum(math.prod(levels[k : k + 2]) for k in range(0, len(levels), 2))
+    value, given = (batch, pixels, heads, channels), (batch, queries, heads, len(levels) // 2, points)
+    assume(max(math.prod(value), math.prod(given) * 2 * min(max(channels, 1), 32)) <= TOO_LARGE)
+    kind, place = draw(st.sampled_from([t for t in types if t in dtypes.FLOATS])), draw(st.sampled_from(places))
+    return Call(
+        "onnx_ops", "MultiScaleDeformableAttention", (value, tuple(levels), (*given, 2), given),
+        (kind, "int64", place, kind), {}, draw(st.sampled_from(["normal", "normal", "special", "denormal"])),
+        draw(st.integers(0, 2**32 - 1)),
+    )  # fmt: skip
+
+
 ODD = [0, -1, 1, 2, 3, 5, 17, 2**31, 2**40, 2**40 + 1, 2**62, 2**63 - 1, -(2**63)]
 
 
@@ -277,6 +307,7 @@ def calls(types=dtypes.ALL, grids=dtypes.FLOATS):
         grid_sample_calls(types, grids),
         im2col_calls(types),
         affine_grid_calls(types),
+        attention_calls(types, grids),
         fused_calls([t for t in types if t in dtypes.WIDE_FLOATS]),
     )
     return good.flatmap(lambda call: st.tuples(st.just(call), st.one_of(st.none(), broken(call))))
@@ -406,6 +437,26 @@ def flow_shape(x, given, flow, operands, *shifts):
     return (x[0], *size, axes)
 
 
+def attention_shape(call, given):
+    value, levels, places, weights = call.shapes
+    if len(value) != 4 or len(levels) % 2 or not 2 <= len(levels) <= 16:
+        return None
+    if (
+        places != (*weights, 2)
+        or len(weights) != 5
+        or weights[0] != value[0]
+        or weights[2:4] != (value[2], len(levels) // 2)
+    ):
+        return None
+    pixels = sum(h * w for h, w in zip(levels[::2], levels[1::2], strict=True))
+    if min(levels) < 1 or max(*levels, pixels) > 2**29 or value[1] != pixels:
+        return None
+    shape = value[0], weights[1], value[2], value[3]
+    if max(math.prod(max(size, 1) for size in sizes) for sizes in (shape, weights)) > ELEMENTS:
+        return None
+    return value[0], weights[1], value[2] * value[3]
+
+
 def reference(call, inputs):
     """(result in float64 or as it is, how far off 1 is): both of the output's shape."""
     parameters = Record(call.operator.resolved(call.attributes)[0])
@@ -417,6 +468,9 @@ def reference(call, inputs):
             return expected, call.operator.reference(parameters, abs(inputs[0]), *inputs[1:])
         if call.op_type == "AffineGrid":  # likewise
             return expected, call.operator.reference(parameters, *map(abs, inputs))
+        if call.op_type == "MultiScaleDeformableAttention":
+            value, levels, places, weights = inputs
+            return expected, call.operator.reference(parameters, abs(value), levels, places, abs(weights))
         x = inputs[0].astype(np.float64)
         largest = abs(np.where(np.isfinite(x), x, 0)).max(axis=tuple(range(2, x.ndim)), keepdims=True, initial=0)
     # The absolute values of cubic's weights add up to at most 1.375 on each axis.
@@ -517,5 +571,6 @@ SHAPES = {
     "FlowGridSample": fused_shape,
     "GridSample": grid_sample_shape,
     "Im2Col": im2col_shape,
+    "MultiScaleDeformableAttention": attention_shape,
     "PerspectiveGridSample": fused_shape,
 }

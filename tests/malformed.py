@@ -67,6 +67,12 @@ def flow_grid_sample(
 VOLUME_FLOW = {"image": (2, 1, 4, 4, 4), "flow": (2, 3, 4, 5, 6), "operands": (1, 3), "x": (1, 1, 6), "y": (1, 5, 1)}
 
 
+def attention(name, message, value=(1, 6, 2, 3), sizes=(2, 3), locations=(1, 4, 2, 1, 5, 2), weights=(1, 4, 2, 1, 5)):
+    value, locations, weights = (np.zeros(shape, np.float32) for shape in (value, locations, weights))
+    inputs = value, np.array(sizes, np.int64), locations, weights
+    return Malformed(name, "onnx_ops", "MultiScaleDeformableAttention", message, inputs)
+
+
 def im2col(name, message, x=(1, 1, 5, 5), kernel_shape=(3, 3), **attributes):
     given = {} if kernel_shape is None else {"kernel_shape": kernel_shape}
     given = {n: list(v) if isinstance(v, tuple) else v for n, v in given.items()}
@@ -283,6 +289,46 @@ AT_RUN = [
         x=(2**20,),
         y=(2**20,),
         z=(2**20,),
+    ),
+    attention("value_scalar", r"shape of value = \[\]: must have rank 4", value=()),
+    attention("value_rank_3", r"shape of value = \[1, 6, 6\]: must have rank 4: \[N, S, M, D\]", value=(1, 6, 6)),
+    attention("value_rank_17", r"rank of value = 17: must be at most 16", value=(1,) * 17),
+    attention("value_of_7_pixels", r"shape of value = .*axis 1 must be the number of pixels .* 6", value=(1, 7, 2, 3)),
+    attention("sizes_scalar", r"shape of spatial_shapes = \[\]: must have rank 1", sizes=6),
+    attention("sizes_rank_2", r"shape of spatial_shapes = \[1, 2\]: must have rank 1", sizes=((2, 3),)),
+    attention("sizes_empty", r"spatial_shapes = \[\]: must be a height and a width for each of 1 to 8", sizes=()),
+    attention("sizes_odd", r"spatial_shapes = \[2, 3, 4\]: must be a height and a width", sizes=(2, 3, 4)),
+    attention("sizes_of_nine_levels", r"length of spatial_shapes = 18: must be at most 16", sizes=(1,) * 18),
+    attention("size_zero", r"spatial_shapes = \[0, 3\]: must lie in \[1, 2\*\*29\]", sizes=(0, 3)),
+    attention("size_negative", r"spatial_shapes = \[-2, -3\]: must lie in", sizes=(-2, -3)),
+    attention("size_int64_min", r"spatial_shapes = .*: must lie in", sizes=(-(2**63), 3)),
+    attention("size_int64_max", r"spatial_shapes = .*: must lie in", sizes=(2, 2**63 - 1)),
+    attention("size_past_2**29", r"spatial_shapes = .*: must lie in", sizes=(1, 2**29 + 1)),
+    attention("sizes_past_2**29", r"spatial_shapes = .*: must have at most 2\*\*29 pixels", sizes=(2**29, 2**29)),
+    attention("locations_scalar", r"shape of sampling_locations = \[\]: must be \[N, Q, M, L, P, 2\]", locations=()),
+    attention("locations_rank_5", r"shape of sampling_locations = .*: must be \[N", locations=(1, 4, 2, 5, 2)),
+    attention("locations_rank_17", r"rank of sampling_locations = 17: must be at most 16", locations=(1,) * 17),
+    attention("locations_of_volumes", r"shape of sampling_locations = .*: must be \[N", locations=(1, 4, 2, 1, 5, 3)),
+    attention("locations_of_2_images", r"shape of samp.*axis 0 must be .* size N .* 1", locations=(2, 4, 2, 1, 5, 2)),
+    attention("locations_of_3_heads", r"shape of samp.*axis 2 must be .* heads M .* 2", locations=(1, 4, 3, 1, 5, 2)),
+    attention("locations_of_2_levels", r"shape of samp.*axis 3 must be .* L .* 1", locations=(1, 4, 2, 2, 5, 2)),
+    attention("weights_scalar", r"shape of attention_weights = \[\]: must have rank 5", weights=()),
+    attention("weights_rank_4", r"shape of attention_weights = \[1, 4, 2, 5\]: must have rank 5", weights=(1, 4, 2, 5)),
+    attention("weights_of_3_queries", r"shape of attention_weights = .*differs on axis 1", weights=(1, 3, 2, 1, 5)),
+    attention("weights_of_6_points", r"shape of attention_weights = .*differs on axis 4", weights=(1, 4, 2, 1, 6)),
+    attention(
+        "points_past_2**58",
+        r"shape of sampling_locations = .*: must have at most 2\*\*58 points",
+        value=(0, 6, 2**20, 3),
+        locations=(0, 2**20, 2**20, 1, 2**19, 2),
+        weights=(0, 2**20, 2**20, 1, 2**19),
+    ),
+    attention(
+        "output_past_2**58",
+        r"shape of value = .*: output must have at most 2\*\*58 elements",
+        value=(0, 6, 2**20, 2**19),
+        locations=(0, 2**20, 2**20, 1, 5, 2),
+        weights=(0, 2**20, 2**20, 1, 5),
     ),
     im2col("x_scalar", r"shape of x = \[\]: must be \[N, C, \*image\], .* kernel_shape has: 2", x=()),
     im2col("x_rank_2", r"shape of x = \[5, 5\]: must be \[N, C, \*image\], .* 2", x=(5, 5)),

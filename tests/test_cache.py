@@ -83,6 +83,7 @@ def test_what_a_process_compiles_and_the_next_ones_do_not(home):
 BLOCKS = {"blocks", "kernels.blocks"}
 COL2IM = {"operators.col2im", "kernels.col2im"} | BLOCKS
 IM2COL = {"operators.im2col", "kernels.im2col"} | BLOCKS
+ATTENTION = {"operators.deformable_attention", "kernels.deformable_attention"}
 SAMPLING = {"kernels.grid_sample", "kernels.places", "kernels.points", "kernels.coordinates"}
 # What the functions around each plan and kernel, and what these are written in, consists of.
 SHARED = {
@@ -97,6 +98,8 @@ MADE_FROM = {
     "kernels.im2col": {"kernels.im2col", "kernels.blocks"} | SHARED,
     "operators.grid_sample": {"operators.grid_sample"} | SAMPLING | SHARED,
     "kernels.grid_sample": SAMPLING | SHARED,
+    "operators.deformable_attention": ATTENTION | SHARED,
+    "kernels.deformable_attention": {"kernels.deformable_attention"} | SHARED,
     "blocks": {"blocks"} | SHARED,
 }
 

@@ -6,7 +6,18 @@ import onnxruntime as ort
 import psutil
 import pytest
 from backends import quiet
-from cases import AFFINE_GRID, COL2IM, GRID_SAMPLE, OPENVINO, VOLUMES, assert_close, finished, model, reference
+from cases import (
+    AFFINE_GRID,
+    ATTENTION,
+    COL2IM,
+    GRID_SAMPLE,
+    OPENVINO,
+    VOLUMES,
+    assert_close,
+    finished,
+    model,
+    reference,
+)
 from onnx import TensorProto, helper
 from selection import is_representative, long_unless
 
@@ -14,7 +25,7 @@ import onnx_ops
 from onnx_ops import dtypes
 from onnx_ops.cli.routes import Route
 
-CASES = [COL2IM[1], COL2IM[7], GRID_SAMPLE[6], VOLUMES[0], VOLUMES[12], OPENVINO[0], AFFINE_GRID[0]]
+CASES = [COL2IM[1], COL2IM[7], GRID_SAMPLE[6], VOLUMES[0], VOLUMES[12], OPENVINO[0], AFFINE_GRID[0], ATTENTION[0]]
 
 
 def constant(case, dtype="float32", grid_dtype=None, opset=21):

@@ -8,6 +8,7 @@ import pytest
 from backends import BACKENDS, output_shape, quiet, run
 from cases import (
     AFFINE_GRID,
+    ATTENTION,
     COL2IM,
     EXTREME,
     FUSED,
@@ -50,6 +51,9 @@ def cases_of(domain, name, rank, types):
         return
     if name == "AffineGrid":
         yield from (next(c for c in AFFINE_GRID if c.shapes[0][1] == axes) for axes in (2, 3))
+        return
+    if name == "MultiScaleDeformableAttention":
+        yield ATTENTION[0]
         return
     if name == "Im2Col":
         image, kernel = (5, 4, 3, *[1] * 11)[: rank - 2], (2, 3, *[1] * 12)[: rank - 2]
@@ -132,7 +136,7 @@ def test_other_types_on_every_backend(backend, case, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("case", COL2IM + GRID_SAMPLE[:18] + VOLUMES[:18] + OPENVINO + AFFINE_GRID, ids=str)
+@pytest.mark.parametrize("case", COL2IM + GRID_SAMPLE[:18] + VOLUMES[:18] + OPENVINO + AFFINE_GRID + ATTENTION, ids=str)
 def test_16_bits_are_the_rounded_float32_result(case, dtype):
     """Summed in float32 and rounded once, to nearest, ties to even; on both session backends."""
     narrow = dtypes.TABLE[dtype].numpy
@@ -152,6 +156,15 @@ def test_a_16_bit_grid_is_the_float32_grid_of_its_values(case, dtype):
     expected = BACKENDS["function"](onnx_case, [x, grid.astype(np.float32)])
     for name in ("function", "native"):
         np.testing.assert_array_equal(BACKENDS[name](onnx_case, [x, grid]), expected)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("case", [ATTENTION[0], EXTREME[-1]], ids=str)
+def test_16_bit_locations_are_the_float32_ones_of_their_values(case, dtype):
+    value, sizes, locations, weights = case.inputs("float32", dtype)
+    expected = BACKENDS["function"](case, [value, sizes, locations.astype(np.float32), weights])
+    for name in ("function", "native"):
+        np.testing.assert_array_equal(BACKENDS[name](case, [value, sizes, locations, weights]), expected)
 
 
 def test_strings_come_in_ascending_order():

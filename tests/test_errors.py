@@ -9,6 +9,7 @@ import pytest
 from backends import quiet, run
 from cases import (
     AFFINE_GRID,
+    ATTENTION,
     COL2IM,
     FUSED,
     GRID_SAMPLE,
@@ -30,7 +31,8 @@ from onnx_ops.operators import OPERATORS
 from onnx_ops.runtime import execute
 
 WITH_DEFAULTS = [
-    replace(c, attributes={}) for c in (COL2IM[0], GRID_SAMPLE[6], OPENVINO[0], VOLUMES[6], AFFINE_GRID[0])
+    replace(c, attributes={})
+    for c in (COL2IM[0], GRID_SAMPLE[6], OPENVINO[0], VOLUMES[6], AFFINE_GRID[0], ATTENTION[0])
 ]
 GOOD = {(c.domain, c.op_type): c for c in (*WITH_DEFAULTS, IM2COL[0], *FUSED[::-1])}
 

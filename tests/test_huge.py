@@ -71,6 +71,22 @@ def test_im2col(route):
 
 
 @pytest.mark.parametrize("route", [function, native])
+def test_attention(route):
+    """One query for each of some pixels, which it reads alone."""
+    h, w, heads, channels = 1024, 1031, 2, 1025
+    value = np.zeros((1, h * w, heads, channels), np.float16)
+    assert value.size > 2**31
+    pixels = np.array([0, 1, 2**19, 2**20 - 1, 2**20, h * w - 2, h * w - 1])
+    value[0, pixels] = 1 + np.arange(pixels.size)[:, None, None] + np.arange(heads)[:, None] * 16
+    places = np.stack([(pixels % w + 0.5) / w, (pixels // w + 0.5) / h], -1)
+    locations = np.broadcast_to(places[:, None, None, None], (1, pixels.size, heads, 1, 1, 2)).copy()
+    weights, y = np.ones(locations.shape[:-1], np.float16), np.empty((1, pixels.size, heads * channels), np.float16)
+    route(operator("onnx_ops", "MultiScaleDeformableAttention"), [value, np.array([h, w]), locations, weights], {}, y)
+    expected = 1 + np.arange(pixels.size)[:, None] + np.repeat([0, 16], channels)
+    np.testing.assert_allclose(y[0], expected, rtol=2**-10)
+
+
+@pytest.mark.parametrize("route", [function, native])
 def test_col2im(route):
     """Blocks of one pixel put everything where it was."""
     image = (32769, 32771)

@@ -4,7 +4,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from backends import quiet
-from cases import AFFINE_GRID, COL2IM, GRID_SAMPLE, IM2COL, OPENVINO, VOLUMES, finished, model
+from cases import AFFINE_GRID, ATTENTION, COL2IM, GRID_SAMPLE, IM2COL, OPENVINO, VOLUMES, finished, model
 from onnx import TensorProto, helper
 
 import onnx_ops
@@ -72,6 +72,19 @@ def test_im2col(case):
     batch, (again, *others) = known(dims="symbolic")
     assert batch == again == "x_0"
     assert all(d.startswith("unk__") for d in others)
+
+
+def test_attention():
+    """The number of channels is a product: known if both factors are."""
+    inputs = ATTENTION[0].inputs("float32")
+    proto = model("onnx_ops", "MultiScaleDeformableAttention", inputs, {})
+    assert output_shape(proto) == [2, 5, 12]
+    symbolic = model("onnx_ops", "MultiScaleDeformableAttention", inputs, {}, dims="symbolic")
+    batch, queries, channels = output_shape(symbolic)
+    assert (batch, queries) == ("value_0", "sampling_locations_1")
+    assert channels not in (batch, queries)
+    unknown = model("onnx_ops", "MultiScaleDeformableAttention", inputs, {}, dims="none")
+    assert len(set(output_shape(unknown))) == 3
 
 
 def test_later_nodes_see_it():

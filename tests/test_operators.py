@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from cases import AFFINE_GRID, CASES, COL2IM, GRID_SAMPLE, IM2COL, assert_close, grid_sample, reference
+from cases import AFFINE_GRID, ATTENTION, CASES, COL2IM, GRID_SAMPLE, IM2COL, assert_close, grid_sample, reference
 
 import onnx_ops
 from onnx_ops.dtypes import INTEGERS
@@ -66,7 +66,7 @@ def test_infinite_pixels_stay_where_they_are(backend, mode):
     np.testing.assert_array_equal(y, 0)
 
 
-@pytest.mark.parametrize("case", [COL2IM[7], GRID_SAMPLE[2], IM2COL[2], AFFINE_GRID[6]], ids=str)
+@pytest.mark.parametrize("case", [COL2IM[7], GRID_SAMPLE[2], IM2COL[2], AFFINE_GRID[6], ATTENTION[1]], ids=str)
 def test_any_memory_order_and_number_of_threads(case):
     """Functions take whatever NumPy calls an array, never write to it, and give the same bits on any threads."""
     inputs = case.inputs("float32")
@@ -76,6 +76,7 @@ def test_any_memory_order_and_number_of_threads(case):
         "Col2Im": onnx_ops.col2im,
         "GridSample": onnx_ops.grid_sample,
         "Im2Col": onnx_ops.im2col,
+        "MultiScaleDeformableAttention": onnx_ops.deformable_attention,
     }[case.op_type]
     expected = function(*inputs, threads=1, **case.attributes)
     shuffled = np.moveaxis(np.ascontiguousarray(np.moveaxis(first, 0, -1)), -1, 0)

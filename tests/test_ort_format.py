@@ -4,7 +4,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from backends import quiet, run
-from cases import AFFINE_GRID, COL2IM, GRID_SAMPLE, OPENVINO, VOLUMES, assert_close, model, reference
+from cases import AFFINE_GRID, ATTENTION, COL2IM, GRID_SAMPLE, OPENVINO, VOLUMES, assert_close, model, reference
 from onnx import TensorProto, helper
 from test_sessions import conv_relu_col2im_sigmoid
 
@@ -12,7 +12,7 @@ import onnx_ops
 from onnx_ops.runtime import ort_format
 from onnx_ops.runtime.model import imported_domains
 
-CASES = [COL2IM[1], VOLUMES[0], GRID_SAMPLE[6], OPENVINO[0], AFFINE_GRID[0]]
+CASES = [COL2IM[1], VOLUMES[0], GRID_SAMPLE[6], OPENVINO[0], AFFINE_GRID[0], ATTENTION[0]]
 
 
 def written(proto, path, with_onnx_ops=True):

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import onnx
 import pytest
-from cases import AFFINE_GRID, COL2IM, GRID_SAMPLE, IM2COL, model
+from cases import AFFINE_GRID, ATTENTION, COL2IM, GRID_SAMPLE, IM2COL, model
 
 import onnx_ops
 
@@ -40,9 +40,11 @@ def test_checker_takes_every_mode(case):
 
 
 @pytest.mark.parametrize(
-    ("case", "shape"), [(AFFINE_GRID[0], [2, 9, 20, 2]), (AFFINE_GRID[11], [2, 3, 4, 17, 3])], ids=str
+    ("case", "shape"),
+    [(AFFINE_GRID[0], [2, 9, 20, 2]), (AFFINE_GRID[11], [2, 3, 4, 17, 3]), (ATTENTION[0], [2, 5, 12])],
+    ids=str,
 )
-def test_checker_takes_affine_grids(case, shape):
+def test_checker_takes_what_onnx_lacks(case, shape):
     proto = model(case.domain, case.op_type, case.inputs("float16"), case.attributes)
     onnx.checker.check_model(with_output_rank(proto, len(shape)), full_check=True)
     assert inferred(proto) == (onnx.TensorProto.FLOAT16, shape)

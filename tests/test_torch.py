@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import pytest
 from backends import quiet, run
-from cases import AFFINE_GRID, COL2IM, GRID_SAMPLE, IM2COL, TOLERANCE, VOLUMES, spelled_out
+from cases import AFFINE_GRID, ATTENTION, COL2IM, GRID_SAMPLE, IM2COL, TOLERANCE, VOLUMES, spelled_out
 
 import onnx_ops
 from onnx_ops import functions
@@ -507,6 +507,33 @@ def test_function_agrees_on_unfolds(case, dtype):
     np.testing.assert_array_equal(onnx_ops.im2col(x, **case.attributes), theirs.numpy())
 
 
-@pytest.mark.parametrize("function", [onnx_ops.col2im, onnx_ops.grid_sample, onnx_ops.im2col, onnx_ops.affine_grid])
+def attention(value, sizes, locations, weights):
+    """Deformable DETR's, by PyTorch's grid_sample."""
+    n, _, m, d = value.shape
+    _, q, _, count, p, _ = locations.shape
+    sampled = []
+    for level, (image, (h, w)) in enumerate(zip(value.split([h * w for h, w in sizes], 1), sizes, strict=True)):
+        image = image.permute(0, 2, 3, 1).reshape(n * m, d, h, w)
+        grid = (2 * locations[:, :, :, level] - 1).transpose(1, 2).reshape(n * m, q, p, 2)
+        sampled.append(torch.nn.functional.grid_sample(image, grid, align_corners=False))
+    weights = weights.transpose(1, 2).reshape(n * m, 1, q, count, p)
+    return (torch.stack(sampled, -2) * weights).sum((-2, -1)).reshape(n, m * d, q).transpose(1, 2)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("case", [c for c in ATTENTION if all(0 not in shape for shape in c.shapes)], ids=str)
+def test_function_agrees_on_attention(case, dtype):
+    value, sizes, locations, weights = case.inputs(dtype)
+    ours = onnx_ops.deformable_attention(value, sizes.reshape(-1, 2), locations, weights)
+    theirs = attention(*map(torch.from_numpy, (value,)), sizes.reshape(-1, 2).tolist(),
+                       *map(torch.from_numpy, (locations, weights))).numpy()  # fmt: skip
+    scale = abs(theirs).max()
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=4 * TOLERANCE[dtype] * scale)
+
+
+FUNCTIONS = "affine_grid", "col2im", "deformable_attention", "grid_sample", "im2col"
+
+
+@pytest.mark.parametrize("function", [getattr(onnx_ops, name) for name in FUNCTIONS])
 def test_parameters_are_documented(function):
     assert all(name in inspect.getdoc(function) for name in inspect.signature(function).parameters)

@@ -34,6 +34,7 @@ copied, copied_plainly = map(compiled, (vectors.copy_box, vectors.copy_box_plain
 cleared, cleared_plainly = map(compiled, (vectors.clear_box, vectors.clear_box_plainly))
 added, added_plainly = map(compiled, (vectors.add_runs, vectors.add_runs_plainly))
 turned, turned_plainly = map(compiled, (vectors.add_transposed, vectors.add_transposed_plainly))
+attended, attended_plainly = map(compiled, (vectors.add_points, vectors.add_points_plainly))
 transformed, transformed_plainly = map(compiled, (vectors.transform_rows, vectors.transform_rows_plainly))
 
 
@@ -102,6 +103,28 @@ def test_transform_rows(dtype, axes):
         transformed_plainly(x, y, columns, axes, expected[:-1])
         assert got.tobytes() == expected.tobytes()
         assert (got != storage(np.zeros(1), dtype)).sum() == got.size - 1
+
+
+@pytest.mark.parametrize("add", [False, True])
+@pytest.mark.parametrize("dtype", [long_unless(dtype == "float32", dtype) for dtype in dtypes.FLOATS])
+def test_add_points(dtype, add):
+    """Taps that don't exist are not even read: their pixels are outside of the image, their weights NaN."""
+    rng, kind = np.random.default_rng(0), np.float64 if dtype == "float64" else np.float32
+    height, width, pitch = 4, 5, 150
+    source = storage(rng.standard_normal(height * width * pitch), dtype)
+    row, column = rng.integers(-1, height, 40), rng.integers(-1, width, 40)
+    exist, weight = np.zeros(40, np.int32), rng.standard_normal((4, 40)).astype(kind)
+    for t, (i, j) in enumerate(np.ndindex(2, 2)):
+        there = (row + i >= 0) & (row + i < height) & (column + j >= 0) & (column + j < width)
+        exist |= there.astype(np.int32) << t
+        weight[t, ~there] = np.nan
+    pixels, widths = (row * width + column).astype(np.int32), np.full(40, width, np.int32)
+    for channels, count in itertools.product((0, 1, 2, 3, 7, 8, 15, 16, 31, 32, 33, 63, 64, 127, 150), (0, 1, 2, 40)):
+        got, expected = np.ones((2, channels + 1), kind)
+        for function, target in ((attended, got), (attended_plainly, expected)):
+            function(source, pitch, pixels[:count], widths, exist, weight, add, target[:-1])
+        np.testing.assert_allclose(got, expected, atol=1e-13 if kind == np.float64 else 4e-5)
+        assert got[-1] == 1
 
 
 WIDTHS = "uint8", "uint16", "uint32", "uint64", "complex128"

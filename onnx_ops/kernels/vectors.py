@@ -30,7 +30,15 @@ Copy box, for Im2Col: runs of any length and stride along three further axes,
         = x[first + p * steps[0] + q * steps[1] + r * steps[2] + b * stride]
 
 for p, q, r < sizes and b < count; Clear box, the same for zeros.
+
+Add points, for deformable attention: of each of many points as many of its four taps as exist,
+
+    target[c] = sum over b, i, j of  weight[2 * i + j, b] * source[(pixels[b] + i * widths[b] + j) * pitch + c]
+
+for i, j < 2 where exist[b] has the bit 2 * i + j, added to what is there if `add` says so.
 """
+
+import numpy as np
 
 from .elements import load, plus, store, zero
 from .jit import FUSE, jitable
@@ -140,3 +148,19 @@ def clear_box_plainly(out, to, steps, sizes, count):
 
 def clear_box(out, to, steps, sizes, count):
     clear_box_plainly(out, to, steps, sizes, count)
+
+
+@jitable(**FUSE)
+def add_points_plainly(source, pitch, pixels, widths, exist, weight, add, target):
+    for c in range(target.size):
+        total = target[c] if add else target.dtype.type(0)
+        for b in range(pixels.size):
+            for t in range(4):
+                if exist[b] >> t & 1:
+                    pixel = np.int64(pixels[b]) + t // 2 * np.int64(widths[b]) + t % 2
+                    total += weight[t, b] * load(source, pixel * pitch + c)
+        target[c] = total
+
+
+def add_points(source, pitch, pixels, widths, exist, weight, add, target):
+    add_points_plainly(source, pitch, pixels, widths, exist, weight, add, target)

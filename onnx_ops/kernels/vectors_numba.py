@@ -4,6 +4,7 @@ The vectors here are LLVM's own, which it lowers to whatever the CPU has. In Num
 other: made by loads, combined by `times` and `times_plus`, shuffled, and stored.
 """
 
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, models, overload, register_jitable, register_model
@@ -736,3 +737,68 @@ def _(out, to, steps, sizes, count):
                     target += steps[2]
 
     return clear_box
+
+
+@intrinsic
+def sums_at(typing, source, i, like):
+    """source[i:] as a vector like `like`, in the type in which the elements are summed."""
+
+    def codegen(context, builder, signature, values):
+        data = address(context, builder, signature, values, 0)
+        return widen(builder, load_vector(builder, data, values[1], like.lanes), source)
+
+    return like(source, i, like), codegen
+
+
+@intrinsic
+def zeros(typing, sums, lanes):
+    """A vector of so many zeros (a literal) of the array's type."""
+
+    def codegen(context, builder, signature, values):
+        return ir.Constant(context.get_value_type(signature.return_type), None)
+
+    if isinstance(lanes, types.IntegerLiteral):
+        return Vector(sums.dtype, lanes.literal_value)(sums, lanes), codegen
+    return None
+
+
+def points_adder(lanes):
+    """add_points from a channel on: for so many channels at a time, for half as many of what is left, and so on."""
+    add_rest = points_adder(lanes // 2) if lanes > 1 else register_jitable(**FLAGS | INNER)(lambda *arguments: None)
+
+    @register_jitable(**FLAGS | INNER)
+    def add_channels(source, pitch, pixels, widths, exist, weight, add, target, channel):
+        w0, w1, w2, w3 = weight[0], weight[1], weight[2], weight[3]
+        while channel + lanes <= target.size:
+            # Two sums, so that an addition need not wait for the one before it.
+            upper = lower = zeros(target, lanes)
+            if add:
+                upper = vector_at(target, channel, upper)
+            for b in range(pixels.size):
+                above, taps = np.int64(pixels[b]) * pitch + channel, exist[b]
+                below = above + np.int64(widths[b]) * pitch
+                if taps & 1:
+                    upper = times_plus(spread(w0[b], upper), sums_at(source, above, upper), upper)
+                if taps & 2:
+                    upper = times_plus(spread(w1[b], upper), sums_at(source, above + pitch, upper), upper)
+                if taps & 4:
+                    lower = times_plus(spread(w2[b], lower), sums_at(source, below, lower), lower)
+                if taps & 8:
+                    lower = times_plus(spread(w3[b], lower), sums_at(source, below + pitch, lower), lower)
+            put(target, channel, plus(upper, lower))
+            channel += lanes
+        add_rest(source, pitch, pixels, widths, exist, weight, add, target, channel)
+
+    return add_channels
+
+
+@overload(vectors.add_points, jit_options=FLAGS | INNER)
+def _(source, pitch, pixels, widths, exist, weight, add, target):
+    if BOUNDSCHECK or needs_library(source):
+        return vectors.add_points_plainly
+    add_channels = points_adder(4 * lanes_of(target.dtype))
+
+    def add_points(source, pitch, pixels, widths, exist, weight, add, target):
+        add_channels(source, pitch, pixels, widths, exist, weight, add, target, 0)
+
+    return add_points

@@ -1,0 +1,144 @@
+"""MultiScaleDeformableAttention: weighted sums of what images of several sizes hold at places that each query names
+(Deformable DETR's `multi_scale_deformable_attn`).
+
+    y[n, q, m * D + d] = sum over l, p and taps t of
+                         attention_weights[n, q, m, l, p] * weight_h[t] * weight_w[t] * value[n, pixel_l[t], m, d]
+
+n: batch, q: query, m: head (M of them), d: channel of a head (D of them), l: level (L of them), p: point (P of them for
+each query, head and level). `value` holds the images of all levels, pixel by pixel, one after the other, S pixels in
+all; spatial_shapes lists their heights and widths, h_0, w_0, h_1, w_1, ...
+
+The taps of sampling_locations[n, q, m, l, p], which is x, y in [0, 1] from one border of the image to the other, are
+those that GridSample with mode linear, padding_mode zeros and align_corners 0 has for the grid 2 * x - 1, 2 * y - 1.
+Along each axis these are, for the place
+
+    p = ((2 * x - 1 + 1) * size - 1) / 2
+
+computed in float32 (float64 for float64 locations), step by step, the pixels floor(p) + (0, 1) with weights 1 - f and f
+for f = p - floor(p). Taps outside of the image are left out; a location without meaning (NaN) has none.
+
+Source: Deformable DETR (arXiv 2010.04159), as transformers has it.
+"""
+
+import numpy as np
+
+from .. import dtypes
+from ..errors import refuse
+from ..kernels.deformable_attention import PIXELS, deformable_attention, workspace_size
+from ..kernels.jit import jitable
+from ..operator import ELEMENTS, MAX_RANK, UNKNOWN, Input, Kernel, Operator
+
+LEVELS = MAX_RANK // 2
+WORK = 2**17  # channels of points, and some more for each point, of one tile: about 20 us
+
+
+@jitable
+def plan(parameters, shapes, g):
+    value, sizes, locations, attention = shapes
+    levels = len(sizes) // 2
+    if len(value) != 4:
+        return refuse(g, "shape of {value}", value, "must have rank 4: [N, S, M, D]")
+    if levels == 0 or len(sizes) != 2 * levels:
+        return refuse(g, "{spatial_shapes}", sizes, "must be a height and a width for each of 1 to 8 levels")
+    if len(locations) != 6 or locations[5] != 2:
+        return refuse(g, "shape of {sampling_locations}", locations, "must be [N, Q, M, L, P, 2]")
+    if locations[0] != value[0]:
+        rule = "axis 0 must be the batch size N of {value},"
+        return refuse(g, "shape of {sampling_locations}", locations, rule, value[0])
+    if locations[2] != value[2]:
+        rule = "axis 2 must be the number of heads M of {value},"
+        return refuse(g, "shape of {sampling_locations}", locations, rule, value[2])
+    if locations[3] != levels:
+        rule = "axis 3 must be the number of levels L of {spatial_shapes},"
+        return refuse(g, "shape of {sampling_locations}", locations, rule, levels)
+    if len(attention) != 5:
+        return refuse(g, "shape of {attention_weights}", attention, "must have rank 5: [N, Q, M, L, P]")
+    points = 1
+    for a in range(5):
+        if attention[a] != locations[a]:
+            rule = "must be [N, Q, M, L, P], as in {sampling_locations}; it differs on axis"
+            return refuse(g, "shape of {attention_weights}", attention, rule, a)
+        if locations[a] > ELEMENTS // points:
+            return refuse(g, "shape of {sampling_locations}", locations, "must have at most 2**58 points")
+        points *= max(locations[a], 1)
+    pixels = 0
+    for l in range(levels):
+        g.heights[l], g.widths[l] = sizes[2 * l], sizes[2 * l + 1]
+        if not (1 <= g.heights[l] <= PIXELS and 1 <= g.widths[l] <= PIXELS):
+            return refuse(g, "{spatial_shapes}", sizes, "must lie in [1, 2**29]")
+        pixels += g.heights[l] * g.widths[l]
+    if pixels > PIXELS:
+        return refuse(g, "{spatial_shapes}", sizes, "must have at most 2**29 pixels in all")
+    if value[1] != pixels:
+        return refuse(g, "shape of {value}", value, "axis 1 must be the number of pixels of all levels,", pixels)
+    if value[3] > ELEMENTS // (max(value[0], 1) * max(locations[1], 1) * max(value[2], 1)):
+        return refuse(g, "shape of {value}", value, "output must have at most 2**58 elements")
+    g.queries, g.heads, g.channels, g.pixels = locations[1], value[2], value[3], pixels
+    g.level_points, g.points = locations[4], levels * locations[4]
+    g.rank, g.shape[0], g.shape[1], g.shape[2] = 3, value[0], g.queries, g.heads * g.channels
+    g.rows = value[0] * g.queries * g.heads if g.channels > 0 else 0
+    g.tiles = min(64, g.rows, g.rows // max(1, WORK // max(g.points, 1) // (g.channels + 16)) + 1)
+    g.workspace = workspace_size()
+    return 0
+
+
+def reference(parameters, value, spatial_shapes, sampling_locations, attention_weights):
+    """The formula, tap by tap: places step by step in their own dtype, weights and sums in float64."""
+    number = np.float64 if sampling_locations.dtype == np.float64 else np.float32
+    value, attention = dtypes.widest(value), dtypes.widest(attention_weights)
+    n, _, m, _ = np.ogrid[tuple(map(slice, sampling_locations[:, :, :, 0, :, 0].shape))]
+    total, start = np.zeros((*sampling_locations.shape[:3], value.shape[3])), 0
+    for l, size in enumerate(np.asarray(spatial_shapes).reshape(-1, 2).tolist()):
+        first, weights = [], []  # of the taps along y and x, each [N, Q, M, P]
+        for s, location in zip(size, np.moveaxis(sampling_locations[:, :, :, l], -1, 0)[::-1], strict=True):
+            with np.errstate(invalid="ignore", over="ignore"):
+                p = ((location.astype(number) * 2 - 1 + 1) * number(s) - 1) / 2
+            p = np.clip(np.where(np.isnan(p), -2, p), -2, 2 * s + 4)
+            first.append(np.floor(p).astype(np.int64))
+            weights.append((1 - (p - np.floor(p)), p - np.floor(p)))
+        for i, j in np.ndindex(2, 2):
+            row, column = first[0] + i, first[1] + j
+            exists = (row >= 0) & (row < size[0]) & (column >= 0) & (column < size[1])
+            tap = value[n, np.where(exists, start + row * size[1] + column, 0), m]
+            weight = attention[:, :, :, l] * weights[0][i] * weights[1][j]
+            total += np.where(exists[..., None], weight[..., None] * tap, 0).sum(3)
+        start += size[0] * size[1]
+    return total.reshape(*total.shape[:2], value.shape[2] * value.shape[3])
+
+
+@jitable
+def infer(parameters, shapes, g):
+    value, _, locations, _ = shapes
+    g.rank, g.shape[0], g.shape[1], g.shape[2] = 3, UNKNOWN, UNKNOWN, UNKNOWN
+    if len(locations) == 6:
+        g.shape[0], g.shape[1] = locations[0], locations[1]
+    if len(value) == 4:
+        g.shape[0] = value[0]
+        if value[3] >= 0 and 0 <= value[2] <= ELEMENTS // max(value[3], 1):
+            g.shape[2] = value[2] * value[3]
+    return 0
+
+
+DEFORMABLE_ATTENTION = Operator(
+    domain="onnx_ops",
+    name="MultiScaleDeformableAttention",
+    versions=(1,),
+    ranks=(4,),
+    inputs=(
+        Input("value", "T1"),
+        Input("spatial_shapes", "I", values=True),
+        Input("sampling_locations", "T2"),
+        Input("attention_weights", "T1"),
+    ),
+    output="T1",
+    types={"T1": dtypes.FLOATS, "T2": dtypes.FLOATS, "I": ("int64",)},
+    geometry={
+        "rows": None, "queries": None, "heads": None, "channels": None, "pixels": None, "points": None,
+        "level_points": None, "heights": LEVELS, "widths": LEVELS,
+    },
+    plan=plan,
+    infer=infer,
+    kernels=(Kernel(deformable_attention),),
+    reference=reference,
+)  # fmt: skip
+OPERATORS = (DEFORMABLE_ATTENTION,)

@@ -1,0 +1,119 @@
+"""Relations of MultiScaleDeformableAttention: to GridSample, between levels, heads and queries, and at its edges."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from cases import ATTENTION, TOLERANCE, attention
+
+import onnx_ops
+
+NAN, INF = np.nan, np.inf
+WHOLE = [c for c in ATTENTION if all(0 not in shape for shape in c.shapes)]
+
+
+def levels_of(sizes):
+    """(pixels before it, height, width) of each level."""
+    start = 0
+    for h, w in np.reshape(sizes, (-1, 2)).tolist():
+        yield start, h, w
+        start += h * w
+
+
+@pytest.mark.parametrize("case", WHOLE, ids=str)
+def test_is_weighted_sums_of_samples(backend, case):
+    """Of GridSample's, to which it is the same places."""
+    value, sizes, locations, weights = case.inputs("float64")
+    n, _, m, d = value.shape
+    total = np.zeros((*locations.shape[:3], d))
+    for level, (start, h, w) in enumerate(levels_of(sizes)):
+        image = np.moveaxis(value[:, start : start + h * w], 1, -1).reshape(n * m, d, h, w)
+        grid = np.moveaxis(2 * locations[:, :, :, level] - 1, 2, 1).reshape(n * m, *locations[0, :, 0, 0].shape)
+        sampled = onnx_ops.grid_sample(image, grid).reshape(n, m, d, *grid.shape[1:3])
+        total += np.einsum("nmdqp,nqmp->nqmd", sampled, weights[:, :, :, level])
+    expected = total.reshape(n, -1, m * d)
+    np.testing.assert_allclose(backend(case, [value, sizes, locations, weights]), expected, atol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_centres_of_pixels_are_the_pixels(backend, dtype):
+    """One point at a time, which reads one pixel: the sum over a query's points is then that of these pixels."""
+    case = attention("centres", (8, 4), (2, 16), N=1, Q=64, M=2, D=3, P=1)  # sizes by which halves are exact
+    value, sizes, locations, weights = case.inputs(dtype)
+    weights[:] = 0
+    for level, (start, h, w) in enumerate(levels_of(sizes)):
+        y, x = np.divmod(np.arange(h * w), w)
+        locations[0, start : start + h * w, :, level, 0] = np.stack([(x + 0.5) / w, (y + 0.5) / h], -1)[:, None]
+        weights[0, start : start + h * w, :, level] = 1
+    np.testing.assert_array_equal(backend(case, [value, sizes, locations, weights]), value.reshape(1, 64, 6))
+
+
+OUTSIDE = [(NAN, 0.5), (0.5, NAN), (INF, 0.5), (0.5, -INF), (3e38, -3e38), (-0.6, 0.5), (0.5, 1.6), (-1e10, 1e10)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_nothing_is_read_outside(backend, dtype):
+    """Not even times 0: pixels are infinite or NaN here."""
+    case = attention("outside", (2, 3), (1, 1), N=1, Q=len(OUTSIDE), M=2, D=9, P=2)
+    value, sizes, locations, weights = case.inputs(dtype)
+    value[:], value[:, ::2] = INF, NAN
+    locations[:] = np.array(OUTSIDE)[None, :, None, None, None]
+    np.testing.assert_array_equal(backend(case, [value, sizes, locations, weights]), np.zeros((1, len(OUTSIDE), 18)))
+
+
+def test_only_taps_have_an_influence(backend):
+    """A point near a corner reads one pixel there, whatever is beside it, and before and after the level."""
+    case = attention("corners", (2, 2), (3, 4), (2, 2), N=1, Q=4, M=1, D=5, P=1)
+    value, sizes, locations, weights = case.inputs("float32")
+    value[:] = INF
+    corners = [(0.01, 0.01), (0.99, 0.01), (0.01, 0.99), (0.99, 0.99)]
+    at = [4, 7, 12, 15]
+    value[0, at, 0] = np.arange(1, 21).reshape(4, 5)
+    weights[:, :, :, ::2], locations[:, :, :, ::2] = 0, -1
+    locations[0, :, 0, 1, 0] = corners
+    share = np.array([(0.5 + 4 * 0.01) * (0.5 + 3 * 0.01)])
+    expected = value[0, at, 0] * share * weights[0, :, 0, 1]
+    np.testing.assert_allclose(backend(case, [value, sizes, locations, weights])[0], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_heads_queries_and_images_are_independent(backend, dtype):
+    """Each by itself gives the same bits."""
+    case = attention("many", (5, 6), (3, 3), N=2, Q=3, M=2, D=6)
+    value, sizes, locations, weights = case.inputs(dtype)
+    whole = backend(case, [value, sizes, locations, weights]).reshape(2, 3, 2, 6)
+    for n, q, m in np.ndindex(2, 3, 2):
+        alone = attention("alone", (5, 6), (3, 3), N=1, Q=1, M=1, D=6)
+        part = (slice(n, n + 1), slice(q, q + 1), slice(m, m + 1))
+        inputs = [value[n : n + 1, :, m : m + 1], sizes, locations[part], weights[part]]
+        y = backend(alone, [np.ascontiguousarray(v) for v in inputs])
+        np.testing.assert_array_equal(y[0, 0], whole[n, q, m])
+
+
+def test_a_level_without_weight_changes_nothing(backend):
+    case = attention("two", (5, 6), (3, 3))
+    value, sizes, locations, weights = case.inputs("float64")
+    weights[:, :, :, 1] = 0
+    alone = replace(case, shapes=attention("one", (5, 6)).shapes)
+    inputs = [value[:, :30], sizes[:2], locations[:, :, :, :1], weights[:, :, :, :1]]
+    y = backend(alone, [np.ascontiguousarray(v) for v in inputs])
+    np.testing.assert_allclose(backend(case, [value, sizes, locations, weights]), y, atol=1e-14)
+
+
+def test_locations_of_another_type():
+    """Places in float64 under an image in float32: they are not rounded."""
+    case = ATTENTION[1]
+    value, sizes, locations, weights = case.inputs("float32", "float64")
+    got = onnx_ops.deformable_attention(value, sizes, locations, weights)
+    expected = onnx_ops.deformable_attention(value.astype(np.float64), sizes, locations, weights.astype(np.float64))
+    assert got.dtype == np.float32
+    np.testing.assert_allclose(got, expected, atol=4 * TOLERANCE["float32"] * abs(expected).max())
+
+
+def test_function_takes_sizes_as_pairs_or_flat():
+    value, sizes, locations, weights = ATTENTION[0].inputs("float16")
+    expected = onnx_ops.deformable_attention(value, sizes, locations, weights)
+    for given in (sizes.reshape(-1, 2), sizes.tolist(), sizes.reshape(-1, 2).tolist()):
+        np.testing.assert_array_equal(onnx_ops.deformable_attention(value, given, locations, weights), expected)
+    with pytest.raises(onnx_ops.OpError, match="dtype of attention_weights = float32: must be float16 as before"):
+        onnx_ops.deformable_attention(value, sizes, locations, weights.astype(np.float32))
