@@ -28,9 +28,9 @@ REST = "#bbbbbb"
 FEW = 0.02  # of the longest run: what takes less is drawn as "others"
 
 
-def measure(folder, shape):
-    model = readme.ROOT / "models/exported" / folder / "model.onnx"
-    command = ["bench", model, "--shape", shape, "--threads", THREADS, "--repeats", 41, "--json"]
+def measure(model, *options):
+    """What `onnx-ops bench` tells of a model."""
+    command = ["bench", model, *options, "--threads", THREADS, "--json"]
     done = subprocess.run(
         [sys.executable, "-m", "onnx_ops", *map(str, command)], check=True, capture_output=True, text=True
     )
@@ -86,7 +86,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", action="store_true", help="into the README and docs/images")
     write = parser.parse_args().write
-    reports = {folder: measure(folder, shape) for folder, (_, shape) in NETWORKS.items()}
+    exported = readme.ROOT / "models/exported"
+    reports = {
+        folder: measure(exported / folder / "model.onnx", "--shape", shape, "--repeats", 41)
+        for folder, (_, shape) in NETWORKS.items()
+    }
     lines = "\n".join(table(reports))
     print(lines)
     if write:

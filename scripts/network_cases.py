@@ -1,0 +1,324 @@
+"""The networks of scripts/networks.py: needs PyTorch, kornia, transformers and scipy.
+
+Nothing is downloaded: the configurations are small, the weights random. NETWORKS has, for each name, a function without
+arguments that returns (function, the modules that it takes first, its other inputs); `assembled` makes one of them.
+"""
+
+import os
+from unittest import mock
+
+import torch
+import transformers as of
+from kornia.contrib import combine_tensor_patches, extract_tensor_patches
+from kornia.geometry import transform
+from kornia.geometry.calibration import undistort_image
+from torch import nn
+from torch.nn import functional as F
+
+os.environ["TRANSFORMERS_DISABLE_TORCH_CHECK"] = "1"  # checks of shapes at run time, which not all can be exported
+
+SMALL_RESNET = {"embedding_size": 32, "depths": [1, 1, 1, 1], "layer_type": "basic"}
+SMALL_BERT = {"model_type": "bert", "vocab_size": 1200, "hidden_size": 64, "intermediate_size": 128}
+SMALL_BERT |= {"num_hidden_layers": 2, "num_attention_heads": 2}
+FEW = {"decoder_layers": 2, "num_queries": 100}
+STAGES = ["stage2", "stage3", "stage4"]
+NETWORKS = {}
+
+
+def network(name, *settings):
+    """Enter a function that makes a network, with these arguments, into NETWORKS."""
+
+    def entered(make):
+        NETWORKS[name] = lambda: make(*settings)
+        return make
+
+    return entered
+
+
+class Network(nn.Module):
+    def __init__(self, function, modules):
+        super().__init__()
+        self.function, self.parts = function, nn.ModuleList(modules)
+
+    def forward(self, *inputs):
+        return self.function(*self.parts, *inputs)
+
+
+@torch.no_grad()
+def assembled(name):
+    """A network as one module, and its inputs.
+
+    Weights that start as zeros get noise as the others do: where deformable attention looks would depend on no image.
+    BatchNorm gets the statistics of its input: a deep network's signal would fade until all places look alike.
+    """
+    torch.manual_seed(0)
+    function, modules, inputs = NETWORKS[name]()
+    module = Network(function, modules).eval()
+    for parameter in module.parameters():
+        fan_in = parameter[0].numel() if parameter.ndim > 1 else 2500
+        parameter += torch.randn(parameter.shape) / fan_in**0.5
+    hooks = [m.register_forward_pre_hook(settle) for m in module.modules() if isinstance(m, nn.BatchNorm2d)]
+    module(*inputs)
+    for hook in hooks:
+        hook.remove()
+    return module, inputs
+
+
+def settle(batch_norm, inputs):
+    batch_norm.running_mean[:] = inputs[0].mean((0, 2, 3))
+    batch_norm.running_var[:] = inputs[0].var((0, 2, 3), correction=0)
+
+
+# An image moved by an optical flow, in three ways that networks for optical flow do it.
+
+
+def pixels(height, width):
+    return torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
+
+
+def flow_warp(image, flow):
+    n, _, height, width = image.shape
+    y, x = pixels(height, width)
+    place = torch.stack((x, y)).float()[None].repeat(n, 1, 1, 1) + flow
+    x = 2 * place[:, 0] / max(width - 1, 1) - 1
+    y = 2 * place[:, 1] / max(height - 1, 1) - 1
+    return F.grid_sample(image, torch.stack((x, y), 1).permute(0, 2, 3, 1), align_corners=True)
+
+
+def flow_warp_stack(image, flow):
+    height, width = image.shape[2:]
+    y, x = pixels(height, width)
+    x, y = x + flow[:, 0], y + flow[:, 1]
+    grid = torch.stack((x / ((width - 1) / 2) - 1, y / ((height - 1) / 2) - 1), -1)
+    return F.grid_sample(image, grid, align_corners=True)
+
+
+def flow_warp_half(image, flow):
+    height, width = image.shape[2:]
+    y, x = pixels(height, width)
+    place = torch.stack((x, y), -1) + flow.permute(0, 2, 3, 1)
+    grid = (2 * place + 1) / torch.tensor([width, height]) - 1
+    return F.grid_sample(image, grid, padding_mode="border", align_corners=False)
+
+
+@network("flow_warp", flow_warp)
+@network("flow_warp_stack", flow_warp_stack)
+@network("flow_warp_half", flow_warp_half)
+def optical_flow(warp):
+    return warp, [], (torch.rand(1, 3, 384, 512), 8 * torch.randn(1, 2, 384, 512))
+
+
+# kornia's transformations and patches.
+
+
+def warp_perspective(image, homography):
+    return transform.warp_perspective(image, homography, image.shape[2:])
+
+
+def warp_affine(image, homography):
+    return transform.warp_affine(image, homography[:, :2], image.shape[2:])
+
+
+@network("warp_perspective", warp_perspective, 2, 120, 160)
+@network("warp_perspective_big", warp_perspective, 1, 480, 640)
+@network("warp_affine", warp_affine, 2, 120, 160)
+def kornia_homography(warp, n, height, width):
+    steps = torch.tensor([[0.05, 0.05, 5], [0.05, 0.05, 5], [1e-4, 1e-4, 0]])
+    return warp, [], (torch.rand(n, 3, height, width), torch.eye(3) + steps * torch.randn(n, 3, 3))
+
+
+@network("homography_warp")
+def kornia_homography_warp():
+    def warp(image, homography):
+        return transform.homography_warp(image, homography, image.shape[2:])
+
+    return warp, [], (torch.rand(2, 3, 120, 160), torch.eye(3) + 0.05 * torch.randn(2, 3, 3))
+
+
+@network("rotate")
+def kornia_rotate():
+    return (
+        lambda image, angle: transform.rotate(image, angle),
+        [],
+        (torch.rand(2, 3, 120, 160), torch.tensor([20.0, -35])),
+    )
+
+
+@network("remap")
+def kornia_remap():
+    def remap(image, x, y):
+        return transform.remap(image, x, y, align_corners=True)
+
+    x, y = (place + 4 * torch.randn(2, 120, 160) for place in reversed(pixels(120, 160)))
+    return remap, [], (torch.rand(2, 3, 120, 160), x, y)
+
+
+@network("elastic_transform2d")
+def kornia_elastic_transform2d():
+    def elastic(image, noise):
+        return transform.elastic_transform2d(image, noise)
+
+    return elastic, [], (torch.rand(2, 3, 120, 160), 2 * torch.rand(2, 2, 120, 160) - 1)
+
+
+@network("undistort_image")
+def kornia_undistort_image():
+    camera = torch.tensor([[150.0, 0, 80], [0, 150, 60], [0, 0, 1]]).repeat(2, 1, 1)
+    lens = torch.tensor([0.1, -0.05, 0.001, 0.002]).repeat(2, 1)
+    return undistort_image, [], (torch.rand(2, 3, 120, 160), camera, lens)
+
+
+def extract(image):
+    return extract_tensor_patches(image, 16, stride=8)
+
+
+def combine(patches):
+    return combine_tensor_patches(patches, (128, 160), 16, 8)
+
+
+@network("extract_patches", extract, 2, 3, 120, 160)
+@network("combine_patches", combine, 2, 15 * 19, 3, 16, 16)
+@network("extract_combine", lambda image: combine(extract(image)), 2, 3, 128, 160)
+def kornia_patches(function, *shape):
+    return function, [], (torch.rand(shape),)
+
+
+# Networks with deformable attention.
+
+
+def boxes(model, image):
+    found = model(image)
+    return found.logits, found.pred_boxes
+
+
+def detector(model, function=boxes, *more):
+    return function, [model], (torch.randn(1, 3, 256, 320), *more)
+
+
+@network("deformable_detr")
+def deformable_detr():
+    backbone = of.ResNetConfig(hidden_sizes=[64, 128, 192, 256], out_features=STAGES, **SMALL_RESNET)
+    config = of.DeformableDetrConfig(backbone_config=backbone, encoder_layers=2, disable_custom_kernels=True, **FEW)
+    return detector(of.DeformableDetrForObjectDetection(config))
+
+
+@network("rt_detr", of.RTDetrConfig, of.RTDetrForObjectDetection)
+@network("rt_detr_v2", of.RTDetrV2Config, of.RTDetrV2ForObjectDetection)
+def rt_detr(config, model):
+    backbone = of.RTDetrResNetConfig(hidden_sizes=[32, 64, 128, 256], out_features=STAGES, **SMALL_RESNET)
+    return detector(model(config(backbone_config=backbone, encoder_in_channels=[64, 128, 256], **FEW)))
+
+
+def swin(*stages):
+    return of.SwinConfig(embed_dim=32, depths=[1, 1, 2, 1], num_heads=[1, 2, 4, 8], out_features=list(stages))
+
+
+@network("mask2former")
+def mask2former():
+    def masks(model, image):
+        found = model(image)
+        return found.class_queries_logits, found.masks_queries_logits
+
+    layers = {"encoder_layers": 2, "decoder_layers": 3, "num_queries": 50}
+    config = of.Mask2FormerConfig(backbone_config=swin("stage1", *STAGES), **layers)
+    return detector(of.Mask2FormerForUniversalSegmentation(config), masks)
+
+
+def running_maximum(x, dim):
+    """torch.cummax of integers [n, length], along their last axis: it can't be exported."""
+    length = x.shape[1]
+    is_before = torch.arange(length)[:, None] >= torch.arange(length)
+    return torch.where(is_before, x[:, None], x.min()).amax(2), None
+
+
+def running_minimum(x, dim):
+    return -running_maximum(-x, dim)[0], None
+
+
+@network("grounding_dino")
+def grounding_dino():
+    def named_boxes(model, image, words):
+        with mock.patch.multiple(torch, cummax=running_maximum, cummin=running_minimum):
+            found = model(pixel_values=image, input_ids=words)
+        return found.logits[..., : words.shape[1]], found.pred_boxes
+
+    settings = {"text_config": SMALL_BERT, "encoder_layers": 2, "disable_custom_kernels": True, **FEW}
+    config = of.GroundingDinoConfig(backbone_config=swin(*STAGES), **settings)
+    words = torch.tensor([[101, 200, 201, 1012, 300, 1012, 102]])  # two phrases, between BERT's marks
+    return detector(of.GroundingDinoForObjectDetection(config), named_boxes, words)
+
+
+# Other networks that unfold, fold or sample.
+
+
+@network("mobilevitv2", of.MobileViTV2ForImageClassification, 32)
+@network("mobilevitv2_segmentation", of.MobileViTV2ForSemanticSegmentation, 16)
+def mobilevitv2(model, output_stride):
+    config = of.MobileViTV2Config(width_multiplier=0.5, output_stride=output_stride)
+    return lambda model, image: model(image).logits, [model(config)], (torch.randn(1, 3, 256, 256),)
+
+
+@network("uvdoc")
+def uvdoc():
+    def flattened(model, image, page):
+        mesh = model(image).last_hidden_state
+        mesh = F.interpolate(mesh, size=page.shape[2:], mode="bilinear", align_corners=True)
+        # Without a border, the rounding of random weights would show at the page's edges.
+        return F.grid_sample(page, mesh.permute(0, 2, 3, 1), padding_mode="border", align_corners=True)
+
+    backbone = {"model_type": "uvdoc_backbone", "out_features": [f"stage{k}" for k in range(1, 7)]}
+    model = of.UVDocModel(of.UVDocConfig(backbone_config=backbone))
+    page = F.interpolate(torch.rand(1, 3, 23, 16), (712, 488), mode="bilinear")
+    return flattened, [model], (torch.rand(1, 3, 356, 244), page)
+
+
+@network("spatial_transformer", nn.Conv2d, nn.AdaptiveAvgPool2d, 2, 3, 144, 192)
+@network("spatial_transformer_3d", nn.Conv3d, nn.AdaptiveAvgPool3d, 1, 1, 24, 48, 48)
+def spatial_transformer(convolution, pool, n, channels, *size):
+    axes = len(size)
+
+    def transformed(model, image):
+        theta = model(image).reshape(-1, axes, axes + 1)
+        return F.grid_sample(image, F.affine_grid(theta, image.shape, align_corners=False), align_corners=False)
+
+    last = nn.Linear(8, axes * (axes + 1))
+    nn.init.eye_(last.bias.data.view(axes, axes + 1))
+    model = nn.Sequential(convolution(channels, 8, 5, 4), nn.ReLU(), pool(1), nn.Flatten(), last)
+    return transformed, [model], (torch.rand(n, channels, *size),)
+
+
+@network("raft_lookup")
+def raft_lookup(levels=4, radius=4, channels=64, height=46, width=62):
+    """What RAFT reads of the correlation of two images' features: a window around each place, in each level."""
+
+    def lookup(first, second, place):
+        correlation = first.flatten(2).transpose(1, 2) @ second.flatten(2) / channels**0.5
+        correlation = correlation.reshape(-1, 1, height, width)
+        steps = torch.linspace(-radius, radius, 2 * radius + 1)
+        window = torch.stack(torch.meshgrid(steps, steps, indexing="ij"), -1)
+        place = place.permute(0, 2, 3, 1).reshape(-1, 1, 1, 2)
+        values = []
+        for level in range(levels):
+            h, w = correlation.shape[2:]
+            x, y = (place / 2**level + window).split([1, 1], dim=-1)
+            grid = torch.cat((2 * x / (w - 1) - 1, 2 * y / (h - 1) - 1), -1)
+            values.append(F.grid_sample(correlation, grid, align_corners=True).view(-1, height, width, len(steps) ** 2))
+            correlation = F.avg_pool2d(correlation, 2, stride=2)
+        return torch.cat(values, -1).permute(0, 3, 1, 2)
+
+    features = torch.randn(2, 1, channels, height, width)
+    place = torch.stack(pixels(height, width)[::-1])[None] + 3 * torch.randn(1, 2, height, width)
+    return lookup, [], (*features, place)
+
+
+@network("patch_denoiser")
+def patch_denoiser(size=(144, 192), patch=8, stride=4):
+    """Halve the contrast of overlapping patches and put them together again."""
+
+    def denoised(image):
+        patches = F.unfold(image, patch, stride=stride).unflatten(1, (3, patch**2))
+        patches = (patches + patches.mean(2, keepdim=True)).flatten(1, 2) / 2
+        overlap = F.fold(F.unfold(torch.ones(1, 1, *size), patch, stride=stride), size, patch, stride=stride)
+        return F.fold(patches, size, patch, stride=stride) / overlap
+
+    return denoised, [], (torch.rand(2, 3, *size),)

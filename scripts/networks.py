@@ -1,0 +1,158 @@
+"""What networks of others gain: exported by PyTorch, compared with its results, and timed three ways.
+
+python scripts/networks.py --export FOLDER   export them: needs what scripts/network_cases.py does, and onnxscript
+python scripts/networks.py FOLDER            run and time the exports, print the table
+python scripts/networks.py FOLDER --write    put it into docs/networks.md
+
+`--only NAME ...` takes these alone. Each network is exported twice: NAME by PyTorch's default exporter, NAME_ts by that
+for TorchScript. `onnx-ops bench` times them.
+"""
+
+import argparse
+import contextlib
+import itertools
+import logging
+import os
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+import numpy as np
+import readme
+from whole_models import THREADS, measure
+
+from onnx_ops.cli.bench import WAYS, opened
+from onnx_ops.files import staged
+
+OPSET = 20
+EXPORTERS = {"": True, "_ts": False}  # suffix: whether it is the default one, which PyTorch calls dynamo
+TOLERANCE = 1e-3  # of the largest magnitude of PyTorch's result
+SHOWN = 3  # operators
+
+
+def export(folder, only):
+    """Write FOLDER/NAME/model.onnx of each network, and data.npz: its inputs and PyTorch's outputs."""
+    import torch
+    from network_cases import NETWORKS, assembled
+
+    warnings.simplefilter("ignore")
+    logging.disable()
+    torch.set_grad_enabled(False)
+    for name, (suffix, dynamo) in itertools.product(only or NETWORKS, EXPORTERS.items()):
+        try:
+            write(folder / (name + suffix), *assembled(name), dynamo)
+            progress(f"{name}{suffix}: exported")
+        except Exception as error:
+            progress(f"{name}{suffix}: no export: {cause(error)}")
+
+
+def write(folder, network, inputs, dynamo):
+    import torch
+
+    outputs = network(*inputs)
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    arrays = {f"input_{k}": value.numpy() for k, value in enumerate(inputs)}
+    results = {f"output_{k}": value.numpy() for k, value in enumerate(outputs)}
+    settings = {"input_names": list(arrays), "output_names": list(results), "opset_version": OPSET}
+    with staged(folder) as new:
+        np.savez(new / "data.npz", **arrays, **results)
+        with silence():
+            torch.onnx.export(network, inputs, new / "model.onnx", dynamo=dynamo, external_data=False, **settings)
+
+
+@contextlib.contextmanager
+def silence():
+    """Keep what exporters print, some of it from C++, off standard output."""
+    sys.stdout.flush()
+    output = os.dup(1)
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(output, 1)
+        os.close(output)
+
+
+def cause(error):
+    """What an exporter's error goes back to, in one line."""
+    while error.__cause__:
+        error = error.__cause__
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
+
+
+def progress(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def table(folder, only):
+    """The lines of the table."""
+    times = " | ".join(f"{title}, ms" for title, _ in WAYS.values())
+    yield f"| network | {times} | longest operators, before | after |"
+    yield f"|---|{'---:|' * len(WAYS)}---|---|"
+    for model in sorted(folder.glob("*/model.onnx")):
+        name = model.parent.name
+        if not only or name.removesuffix("_ts") in only:
+            try:
+                yield f"| {name} | {' | '.join(row(model))} |"
+            except Exception as error:
+                progress(f"{name}: {cause(error)}")
+                yield f"| {name} | failed |"
+
+
+def row(model):
+    """The cells of an exported network."""
+    with np.load(model.with_name("data.npz")) as data:
+        arrays = dict(data)
+    with tempfile.TemporaryDirectory() as directory:
+        inputs = Path(directory) / "inputs.npz"
+        np.savez(inputs, **{name: array for name, array in arrays.items() if name.startswith("input")})
+        report = measure(model, "--input", inputs)
+    differences = {way: difference(model, way, arrays) for way in report["seconds"]}
+    by_way = ", ".join(f"{way} {value:.0e}" for way, value in differences.items())
+    progress(f"{model.parent.name}: off from PyTorch by {by_way} of the largest magnitude")
+    cells = [cell(way, report, differences) for way in WAYS]
+    operators = report["operators"]
+    return [*cells, longest(operators.get("builtin", [])), longest(operators[max(operators, key=list(WAYS).index)])]
+
+
+def cell(way, report, differences):
+    if way not in report["seconds"]:
+        return "refused" if way == "builtin" else "nothing to replace"
+    if differences[way] > TOLERANCE:
+        return "**wrong**"
+    milliseconds = f"{report['seconds'][way] * 1e3:.2f}"
+    return f"{milliseconds}: {report['speedup'][way]:.1f} x" if way in report["speedup"] else milliseconds
+
+
+def longest(operators):
+    return ", ".join(f"{o['operator']} {o['share'] * 100:.0f} %" for o in operators[:SHOWN])
+
+
+def difference(model, way, arrays):
+    """The largest difference of a way's outputs from PyTorch's, each as a part of PyTorch's largest magnitude."""
+    route = opened(model, way, THREADS)
+    outputs = route.run({name: arrays[name] for name in route.inputs})
+    return max(np.abs(array - arrays[name]).max() / np.abs(arrays[name]).max() for name, array in outputs.items())
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", nargs="?", type=Path)
+    parser.add_argument("--export", metavar="FOLDER", type=Path)
+    parser.add_argument("--only", metavar="NAME", nargs="+", help="the networks to take")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/networks.md")
+    given = parser.parse_args()
+    if given.export:
+        export(given.export, given.only)
+    if given.folder:
+        lines = "\n".join(table(given.folder, given.only))
+        print(lines)
+        if given.write:
+            readme.put("networks", lines, "docs/networks.md")
+
+
+if __name__ == "__main__":
+    main()
