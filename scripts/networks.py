@@ -77,10 +77,10 @@ def silence():
 
 
 def cause(error):
-    """What an exporter's error goes back to, in one line."""
+    """What an error goes back to, in one line: of an exporter, or of what `onnx-ops bench` prints."""
     while error.__cause__:
         error = error.__cause__
-    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
+    return " ".join(f"{type(error).__name__}: {getattr(error, 'stderr', error)}".split())[:200]
 
 
 def progress(text):
