@@ -9,12 +9,9 @@ import onnx.inliner
 
 from . import affine_grid, grid_sample, unfold
 from .finding import Finding, NearMiss
-from .graph import AI_ONNX, Model
+from .graph import Model
 
-PATTERNS = {  # by the node that ends one
-    **{(domain, "Reshape"): (unfold, affine_grid) for domain in AI_ONNX},
-    **{(domain, "GridSample"): (grid_sample,) for domain in (*AI_ONNX, "com.microsoft")},
-}
+PATTERNS = unfold, affine_grid, grid_sample  # in this order, since one may be part of a later one
 
 
 def optimize(model: onnx.ModelProto, standard: bool = False, folder=None) -> onnx.ModelProto:
@@ -45,11 +42,13 @@ def _rewritten(model, standard, folder):
     optimized.CopyFrom(model)
     findings = []
     for graph in Model(optimized, folder).graphs():
-        for node in [n for n in graph.owner.node if (n.domain, n.op_type) in PATTERNS]:
-            for pattern in PATTERNS[node.domain, node.op_type]:
-                if finding := applied(pattern, graph, node, standard):
+        told = set()  # one thing of a node is enough
+        for pattern in PATTERNS:
+            for node in [n for n in graph.owner.node if n.op_type == pattern.LAST and n.domain in pattern.DOMAINS]:
+                is_there = node.output and node.output[0] in graph.producers  # others may have been taken away
+                if is_there and node.output[0] not in told and (finding := applied(pattern, graph, node, standard)):
                     findings.append(finding)
-                    break
+                    told.add(node.output[0])
     return optimized, findings
 
 

@@ -20,6 +20,7 @@ from .views import moved, movers, whole
 
 DOMAIN, OPERATOR, STANDARD_VERSION = "onnx_ops", "AffineGrid", 20
 NAME = "affine_grid"
+LAST, DOMAINS = "Reshape", AI_ONNX  # of the node that ends it
 N, I, J = range(3)  # the axes of theta: batch, coordinate of the grid, coordinate of the base grid
 EXACT = ("float32", "float64")  # in these our operator rounds as ONNX Runtime's nodes do
 TOLERANCE = 2**-20  # of a coordinate in [-1, 1], for `standard`

@@ -16,12 +16,13 @@ from .affine_grid import places
 from .expressions import AXES, Constant, Leaf, Operation, expression
 from .finding import NearMiss
 from .flows import flow
-from .graph import Graph
+from .graph import AI_ONNX, Graph
 from .integers import numbers, shape
 from .matrices import affine, perspective
 
 DOMAIN = "onnx_ops"
 NAME = "grid_sample"
+LAST, DOMAINS = "GridSample", (*AI_ONNX, "com.microsoft")  # of the node that ends it
 TYPES = {1: "float32", 11: "float64"}  # by their numbers in ONNX
 MODES = {b"linear": b"bilinear", b"cubic": b"bicubic"}  # newer names
 

@@ -11,12 +11,14 @@ import math
 import numpy as np
 
 from .finding import NearMiss
+from .graph import AI_ONNX
 from .integers import integers, numbers, shape
 from .sizes import Size, least
 from .views import moved, movers, whole
 
 DOMAIN, OPERATOR = "onnx_ops", "Im2Col"
 NAME = "unfold"
+LAST, DOMAINS = "Reshape", AI_ONNX  # of the node that ends it
 
 
 def match(graph, node, standard):
