@@ -1,5 +1,8 @@
 """The types and shapes that onnx infers for a model's values."""
 
+import itertools
+from contextlib import suppress
+
 import onnx
 from onnx import helper
 from onnx.external_data_helper import uses_external_data
@@ -7,10 +10,14 @@ from onnx.external_data_helper import uses_external_data
 from .schemas import register_schemas
 
 LARGE = 1024  # bytes of a tensor whose values shapes don't depend on
+LONG = 2**12  # elements of a vector whose values they don't depend on: onnx would take 400 bytes for each
 
 
-def inferred(model):
-    """The model without its large tensors, and with the types and shapes in `value_info` that onnx can tell."""
+def inferred(model, values=False):
+    """The model without its large tensors, and with the types and shapes in `value_info` that onnx can tell.
+
+    values  whether onnx shall work out what is in vectors, as shapes are; it doesn't if there is a long one
+    """
     slim = onnx.ModelProto()
     slim.ir_version = model.ir_version
     slim.opset_import.extend(model.opset_import)
@@ -26,7 +33,14 @@ def inferred(model):
         elif tensor.name not in given:
             slim.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
     register_schemas()
-    try:
-        return onnx.shape_inference.infer_shapes(slim)
-    except Exception:  # what is wrong with the model is for its session to tell
-        return slim
+    with suppress(Exception):  # what is wrong with the model is for its session to tell
+        slim = onnx.shape_inference.infer_shapes(slim)
+        if values and not any(map(is_long, itertools.chain(slim.graph.input, slim.graph.value_info))):
+            slim = onnx.shape_inference.infer_shapes(slim, data_prop=True)
+    return slim
+
+
+def is_long(value):
+    """Whether it is a long vector."""
+    dims = value.type.tensor_type.shape.dim
+    return len(dims) == 1 and dims[0].dim_value > LONG

@@ -6,7 +6,7 @@ import onnxruntime as ort
 import pytest
 from backends import quiet
 from onnx import helper, numpy_helper
-from written import affine_grid, feeds, unfold
+from written import affine_grid, attention, feeds, unfold
 
 import onnx_ops
 from onnx_ops.nodes import all_nodes
@@ -101,6 +101,60 @@ NO_AFFINE_GRIDS = {
     "a base that is random": {"factor": "RandomUniformLike"},
     "a batch that is not theta's": {"target": [2, 5, 7, 2], "open_batch": True},
 }  # fmt: skip
+ATTENTIONS = {
+    "two levels": {},
+    "slices": {"sliced": True},
+    "one axis for levels and points": {"merged": True},
+    "slices, one axis for levels and points": {"merged": True, "sliced": True},
+    "one level": {"levels": ((4, 5),)},
+    "eight levels": {"levels": ((3, 2),) * 8},
+    "levels of one row, column and pixel": {"levels": ((1, 5), (4, 1), (1, 1))},
+    "one image": {"batch": 1},
+    "one head": {"heads": 1},
+    "one image, one head": {"batch": 1, "heads": 1},
+    "one channel": {"channels": 1},
+    "one point": {"points": 1},
+    "one query": {"queries": 1},
+    "as many of all": {"levels": ((2, 2),) * 2, "batch": 2, "queries": 2, "heads": 2, "channels": 2, "points": 2},
+    "float16": {"dtype": "float16"},
+    "float64": {"dtype": "float64"},
+    "opset 16": {"opset": 16, "sampling": {"mode": "bilinear"}},
+    "opset 23": {"opset": 23},
+    "settings left out": {"sampling": {}},
+    "sampled by com.microsoft": {"sampling": {"mode": "bilinear", "domain": "com.microsoft"}},
+    "factors swapped": {"swapped": True},
+    "the axis of the sum kept": {"keepdims": 1},
+    "the axis of the sum from the front": {"over": [3]},
+}
+NO_ATTENTIONS = {
+    "nearest": {"sampling": {"mode": "nearest"}},
+    "border": {"sampling": {"padding_mode": "border"}},
+    "corners": {"sampling": {"align_corners": 1}},
+    "other places": {"factor": 3},
+    "places plus 1": {"shift": "Add"},
+    "levels in another order": {"order": (1, 0)},
+    "one level twice": {"order": (0, 0)},
+    "grids of several sources": {"second_grid": "other", "inputs": {"other": ("float32", [2, 7, 3, 2, 2, 2])}},
+    "pixels left over": {"cut": (20, 6, 4)},
+    "pixels in another order": {"cut": (6, 20), "levels": ((4, 5), (2, 3)), "runs": False},
+    "images on their side": {"turned": True},
+    "points before levels": {"axis": -1},
+    "weights of points before levels": {"weights_perm": [0, 2, 1, 4, 3]},
+    "weights of queries before heads": {"weights_perm": [0, 1, 2, 3, 4], "queries": 3},
+    "a sum over channels": {"over": [1]},
+    "images and heads mixed": {"target": (3, 8, 7)},
+    "heads and queries mixed": {"target": (2, 7, 12)},
+    "channels before queries": {"perm": [0, 1, 2]},
+    "nine levels": {"levels": ((1, 2),) * 9},
+    "an unknown number of pixels": {"value": [2, "s", 3, 4]},
+    "an unknown number of heads": {"value": [2, 26, "m", 4]},
+    "a value of unknown shape": {"value": ["a", "b", "c", "d"]},
+    "a sample used twice": {"after": used_twice("sample_1", "y")},
+    "the samples used twice": {"after": used_twice("samples", "y")},
+    "the product used twice": {"after": used_twice("product", "y")},
+    "the result used twice": {"after": used_twice("result", "y")},
+    "an image used twice": {"after": used_twice("image_0", "y")},
+}
 
 
 def results(proto, inputs, optimized=False):
@@ -168,6 +222,68 @@ def test_affine_grid(name):
     assert finding.operator == "AffineGrid"
 
 
+ATTENTION = "MultiScaleDeformableAttention"
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_attention(name):
+    case = ATTENTIONS[name]
+    tolerance = {"float16": 0.1, "float64": 1e-13}.get(case.get("dtype"), 1e-5)
+    nodes, (finding,) = compare(attention(**case), tolerance=tolerance)
+    assert nodes == [*["Reshape"] * 2 * ("merged" in case), ATTENTION]
+    assert (finding.operator, finding.reason) == (ATTENTION, None)
+
+
+@pytest.mark.parametrize("opset", [16, 20, 23])
+@pytest.mark.parametrize("name", ["two levels", "slices", "one axis for levels and points", "one level", "one head"])
+def test_attention_of_open_sizes(name, opset):
+    mode = {"sampling": {"mode": "bilinear" if opset < 20 else "linear"}}
+    proto = attention(open_sizes=True, opset=opset, **ATTENTIONS[name], **mode)
+    for sizes in ({"n": 2, "q": 7}, {"n": 1, "q": 1}, {"n": 3, "q": 40}):
+        assert compare(proto, sizes=sizes, tolerance=1e-5)[0][-1] == ATTENTION
+
+
+def test_attention_at_places_in_float64(kernels_made):
+    """Which TorchScript's exporter makes of PyTorch's `linspace`. ONNX Runtime has no GridSample for them."""
+    proto = attention(places="float64")
+    inputs = feeds(proto)
+    (expected,) = onnx_ops.InferenceSession(proto.SerializeToString(), quiet()).run(None, inputs)
+    assert kernels_made == ["GridSample", "GridSample"]
+    (got,) = onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), optimize=True).run(None, inputs)
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NO_ATTENTIONS)
+def test_no_attention(name):
+    case = dict(NO_ATTENTIONS[name])
+    runs = case.pop("runs", True)
+    (reason,) = near_miss(attention(**case), {"s": 26, "m": 3, "a": 2, "b": 26, "c": 3, "d": 4}, runs)
+    assert reason
+
+
+def test_attention_of_constants():
+    """To some of them it may be applied, to all of them ONNX Runtime applies it once."""
+    for constant in (["value"], ["sampling_locations"], ["value", "sampling_locations", "attention_weights"]):
+        proto = attention()
+        inputs = feeds(proto)
+        for name in constant:
+            proto.graph.input.remove(next(v for v in proto.graph.input if v.name == name))
+            proto.graph.initializer.append(numpy_helper.from_array(inputs[name], name))
+        if len(constant) < 3:
+            assert compare(proto, tolerance=1e-5)[0] == [ATTENTION]
+        else:
+            (reason,) = near_miss(proto)
+            assert "constant" in reason
+
+
+def test_shapes_of_values_in_between_are_no_other_use():
+    """They are what TorchScript's exporter computes other shapes from; those that are needed otherwise stay."""
+    proto = attention(after=lambda w: w.add("Mul", "y", w.add("Cast", w.add("Shape", "samples", end=1), to=1)))
+    nodes, (finding,) = compare(proto, tolerance=1e-4)
+    assert finding.operator == ATTENTION
+    assert {ATTENTION, "GridSample", "Shape"} <= set(nodes)
+
+
 @pytest.mark.parametrize("name", NO_AFFINE_GRIDS)
 def test_no_affine_grid(name):
     reasons = near_miss(affine_grid(**NO_AFFINE_GRIDS[name]), {"n": 2, "rows": 2})
@@ -193,6 +309,7 @@ def test_affine_grid_by_operators_of_onnx_alone(name):
         (affine_grid(opset=20, base=lambda base: base * np.float32([3, 1, 1])), "not what AffineGrid"),
         (affine_grid(opset=20, open_batch=True), "batch size is open"),
         (unfold(), "no operator"),
+        (attention(), "no operator"),
     ],
 )
 def test_what_operators_of_onnx_alone_do_not_do(proto, reason):
@@ -245,13 +362,13 @@ def test_nearest_sampling_out_of_sight(sampled, dtype):
 
 
 def test_the_model_given_is_not_modified():
-    for proto in (unfold(), affine_grid()):
+    for proto in (unfold(), affine_grid(), attention()):
         before = proto.SerializeToString()
         assert onnx_ops.optimize(proto) != proto
         assert proto.SerializeToString() == before
 
 
-@pytest.mark.parametrize("make", [unfold, affine_grid])
+@pytest.mark.parametrize("make", [unfold, affine_grid, attention])
 def test_constants_that_callers_may_replace(make):
     """An initializer that is an input, too, is a default."""
     proto = make()
@@ -273,7 +390,7 @@ def test_what_is_constant_is_left_to_onnx_runtime(make, name):
     assert all("constant" in reason for reason in near_miss(proto))
 
 
-@pytest.mark.parametrize("make", [unfold, affine_grid])
+@pytest.mark.parametrize("make", [unfold, affine_grid, attention])
 def test_values_in_between_that_are_outputs_stay(make):
     proto = make()
     between = proto.graph.node[-2].output[0]
@@ -303,7 +420,7 @@ def in_a_branch(proto):
     return outer
 
 
-@pytest.mark.parametrize(("make", "name"), [(unfold, "Im2Col"), (affine_grid, "AffineGrid")])
+@pytest.mark.parametrize(("make", "name"), [(unfold, "Im2Col"), (affine_grid, "AffineGrid"), (attention, ATTENTION)])
 def test_in_a_branch(make, name):
     proto = in_a_branch(make())
     optimized, findings = rewritten(proto)
@@ -313,7 +430,8 @@ def test_in_a_branch(make, name):
     inputs = feeds(proto)
     for chosen in (True, False):
         inputs["c"] = np.array(chosen)
-        np.testing.assert_array_equal(results(optimized, inputs, True)[0], results(proto, inputs)[0])
+        got, expected = results(optimized, inputs, True)[0], results(proto, inputs)[0]
+        np.testing.assert_allclose(got, expected, rtol=0, atol=2e-5 if make is attention else 0)
 
 
 @pytest.mark.parametrize(("make", "name"), [(unfold, "Im2Col")])

@@ -7,7 +7,7 @@ import pytest
 from backends import quiet
 from onnx import numpy_helper
 from selection import long_unless
-from written import affine_grid, feeds, perspective, unfold, warp
+from written import affine_grid, attention, feeds, perspective, unfold, warp
 
 import onnx_ops
 from onnx_ops.rewriting import rewritten
@@ -21,8 +21,11 @@ WRITTEN = {
     "flow by several nodes": warp(flow=[2, 5, 9, 12], channels=[4, 2]),
     "flow, together": warp(whole=True, mode="nearest"),
     "perspective": perspective(),
+    "attention": attention(),
+    "attention of open sizes": attention(open_sizes=True, sliced=True),
+    "attention with merged axes": attention(merged=True),
 }
-SIZES = {"n": 2, "size_0": 11, "size_1": 13}
+SIZES = {"n": 2, "size_0": 11, "size_1": 13, "q": 7}
 OTHERS = (
     "Mul",
     "Div",
@@ -114,7 +117,7 @@ def test_damaged(name, seed):
             if expected is not None:
                 ran += 1
                 for got, value in zip(results(optimized, inputs), expected, strict=True):
-                    np.testing.assert_array_equal(got, value)
+                    np.testing.assert_allclose(got, value, rtol=0, atol=2e-5 if "attention" in name else 0)
         else:
             assert optimized == proto
     assert ran > 3

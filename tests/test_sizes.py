@@ -10,7 +10,7 @@ from written import Writer
 
 from onnx_ops.rewriting.graph import Model
 from onnx_ops.rewriting.integers import Lattice, integers, lattice
-from onnx_ops.rewriting.sizes import Size, never_negative, parse, unknown
+from onnx_ops.rewriting.sizes import Size, never_negative, parse, quotient, unknown
 
 SIZES = {"h": 7, "w": 12, "n": 3}
 
@@ -45,6 +45,26 @@ def test_equal_sizes_are_equal_numbers(one, other):
         for sizes in (SIZES, {"h": 1, "w": 2, "n": 5}, {"h": 20, "w": 3, "n": 1}):
             assert filled(a, sizes) == filled(b, sizes)
     assert (a == b) == (repr(a) == repr(b))
+
+
+@given(formulas, formulas)
+def test_quotients(one, other):
+    a, b = parse(one), parse(other)
+    assert b == 0 or quotient(a * b, b) in (a, None)
+    found = quotient(a, b)
+    for sizes in (SIZES, {"h": 1, "w": 2, "n": 5}, {"h": 20, "w": 3, "n": 1}):
+        assert found is None or filled(found, sizes) * filled(b, sizes) == filled(a, sizes)
+
+
+def test_quotients_that_are_certain():
+    assert quotient(parse("6*n*h*h + 4*h"), parse("2*h")) == parse("3*n*h + 2")
+    assert quotient(parse("n*(h + 1)"), parse("n")) == parse("h + 1")
+    assert (quotient(parse("n + 1"), parse("n + 1")), quotient(0, 4), quotient(12, 4)) == (1, 0, 3)
+
+
+def test_quotients_that_are_none():
+    for one, other in (("n", "2"), ("n", "h"), ("2*n", "n*h"), ("n + h", "n"), ("6", "4"), ("n", "0")):
+        assert quotient(parse(one), parse(other)) is None
 
 
 @given(formulas)

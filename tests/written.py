@@ -1,4 +1,5 @@
-"""What exporters write for `unfold` and `affine_grid`, node by node as PyTorch 2.13 does, in any variation.
+"""What exporters write for `unfold`, `affine_grid` and deformable attention, node by node as PyTorch 2.13 does, in any
+variation.
 
 Names in `edits` replace one step each, so that a test can make nearly the same model.
 """
@@ -30,7 +31,9 @@ class Writer:
         described = [helper.make_tensor_value_info(n, kind(np.dtype(d)), dims) for n, (d, dims) in inputs.items()]
         result = helper.make_tensor_value_info(output[0], kind(np.dtype(output[1])), output[2])
         graph = helper.make_graph(self.nodes, "written", described, [result], self.initializers)
-        proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+        domains = {"": opset, **{node.domain: 1 for node in self.nodes if node.domain}}
+        imports = [helper.make_opsetid(*domain) for domain in domains.items()]
+        proto = helper.make_model(graph, opset_imports=imports, ir_version=9)
         return onnx.shape_inference.infer_shapes(proto)
 
 
@@ -144,6 +147,87 @@ def affine_grid(open_batch=False, opset=18, after=None, sample=None, **edits):
     return w.model(inputs, (y, s["dtype"], None), opset)
 
 
+ATTENTION = {
+    "levels": ((4, 5), (2, 3)), "batch": 2, "queries": 7, "heads": 3, "channels": 4, "points": 2, "dtype": "float32",
+    "sampling": {"mode": "linear", "padding_mode": "zeros", "align_corners": 0},
+}  # fmt: skip
+
+
+def attention(open_sizes=False, opset=20, after=None, **edits):
+    """Deformable attention of "value", "sampling_locations" and "attention_weights", the result being "y".
+
+    open_sizes  those of the batch and of the queries
+    sliced      as the TorchScript exporter has it
+    merged      with one axis for levels and points, as in RT-DETRv2
+    """
+    s = ATTENTION | edits
+    pixels, count = [h * w for h, w in s["levels"]], len(s["levels"])
+    batch, queries, heads, channels, points = (s[k] for k in ("batch", "queries", "heads", "channels", "points"))
+    w, merged, images = Writer(), s.get("merged"), -1 if open_sizes else batch * heads
+    q = w.add("Gather", w.add("Shape", "sampling_locations"), w.constant([1]), axis=0) if open_sizes else queries
+
+    def reshaped(source, *target, **how):
+        if open_sizes:
+            target = w.add("Concat", *(t if isinstance(t, str) else w.constant([t]) for t in target), axis=0)
+        return w.add("Reshape", source, target if open_sizes else w.constant(target), **how)
+
+    def parts(name, sizes, axis):
+        if not s.get("sliced"):
+            names = [f"{name}_{level}" for level in range(len(sizes))]
+            w.nodes.append(helper.make_node("Split", [name, w.constant(sizes)], names, axis=axis))
+            return names
+        ends = np.cumsum(sizes)
+        bounds = ((w.constant([end - size]), w.constant([end])) for end, size in zip(ends, sizes, strict=True))
+        return [w.add("Slice", name, *ends, w.constant([axis]), w.constant([1])) for ends in bounds]
+
+    number = s.get("places", s["dtype"])
+    factors = ["sampling_locations", w.constant(s.get("factor", 2), number)][:: -1 if s.get("swapped") else 1]
+    grid = w.add(s.get("shift", "Sub"), w.add("Mul", *factors), w.constant(1, number), name="grid")
+    if merged:
+        value = w.add("Transpose", "value", perm=[0, 2, 3, 1])
+        value = reshaped(value, images, channels, sum(pixels), name="flat_value")
+        flat = w.add("Transpose", grid, perm=[0, 2, 1, 3, 4])
+        flat = reshaped(flat, images, q, count * points, 2, name="flat_grid")
+        values, grids = parts(value, pixels, -1), parts(flat, [points] * count, -2)
+    else:
+        values = parts("value", s.get("cut", pixels), 1)
+        grids = [w.add("Gather", grid if level == 0 else s.get("second_grid", grid), w.constant(level), axis=3)
+                 for level in s.get("order", range(count))]  # fmt: skip
+    samples = []
+    for level, ((height, width), image, places) in enumerate(zip(s["levels"], values, grids, strict=False)):
+        if not merged:
+            image = w.add("Transpose", reshaped(image, 0, 0, -1), perm=[0, 2, 1], name=f"image_{level}")
+            places = w.add("Transpose", places, perm=[0, 2, 1, 3, 4])
+            places = reshaped(places, images, q, points, 2)
+        image = reshaped(image, images, channels, height, width)
+        if s.get("turned"):
+            image = reshaped(image, images, channels, width, height)
+            image = w.add("Transpose", image, perm=[0, 1, 3, 2])
+        sample = w.add("GridSample", image, places, name=f"sample_{level}", **s["sampling"])
+        axis = s.get("axis", -1 if merged else -2)
+        samples.append(sample if merged else w.add("Unsqueeze", sample, w.constant([axis])))
+    y = w.add("Concat", *samples, axis=s.get("axis", -1 if merged else -2), name="samples")
+    if not merged:
+        y = reshaped(y, 0, 0, 0, -1)
+    order = [0, 2, 1, 3, 4][: 4 if merged else 5]
+    weights = w.add("Transpose", "attention_weights", perm=s.get("weights_perm", order))
+    weights = reshaped(weights, images, 1, q, count * points, name="weights")
+    y = w.add("Mul", *[y, weights][:: -1 if s.get("swapped") else 1], name="product")
+    keeps = s.get("keepdims", 0)
+    y = w.add("ReduceSum", y, w.constant(s.get("over", [-1])), keepdims=keeps, name="summed")
+    target = s.get("target", (-1 if open_sizes else batch, heads * channels, q))
+    y = w.add("Transpose", reshaped(y, *target, name="result"), perm=s.get("perm", [0, 2, 1]), name="y")
+    n, q = ("n", "q") if open_sizes else (batch, queries)
+    ends = (count * points,) if merged else (count, points)
+    inputs = {
+        "value": (s["dtype"], s.get("value", [n, sum(s.get("cut", pixels)), heads, channels])),
+        "sampling_locations": (number, [n, q, heads, *ends, 2]),
+        "attention_weights": (s["dtype"], [n, q, heads, *ends]),
+        **s.get("inputs", {}),
+    }
+    return w.model(inputs, (after(w) if after else y, s["dtype"], None), opset)
+
+
 def feeds(proto, sizes=(), seed=0):
     """{input: array} for a model, `sizes` being {name of an open dimension: its size}."""
     rng, sizes = np.random.default_rng(seed), dict(sizes)
@@ -152,6 +236,8 @@ def feeds(proto, sizes=(), seed=0):
         dims = [d.dim_value or sizes[d.dim_param] for d in value.type.tensor_type.shape.dim]
         kind = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
         made[value.name] = (rng.standard_normal(dims) * 3).astype(kind)
+        if value.name == "sampling_locations":
+            made[value.name] = rng.uniform(-0.2, 1.2, dims).astype(kind)
     return made
 
 

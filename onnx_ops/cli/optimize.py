@@ -21,10 +21,10 @@ from .rewrite import rewrite, source_argument, target_argument
 @click.option("--standard", is_flag=True, help="Use operators of ai.onnx only, which other runtimes have, too.")
 @json_option
 def optimize(source, target, standard, as_json):
-    """Replace what PyTorch's exporters write for unfold, affine_grid and grids by one node each.
+    """Replace what PyTorch's exporters write for unfold, grids and deformable attention by one node each.
 
-    The nodes are Im2Col and AffineGrid of the domain onnx_ops, and GridSamples that compute their grids themselves
-    (AffineGridSample, FlowGridSample ...), which sessions with this package run; with --standard
+    The nodes are of the domain onnx_ops, which sessions with this package run: Im2Col, AffineGrid, GridSamples that
+    compute their grids themselves (AffineGridSample, FlowGridSample ...), MultiScaleDeformableAttention; with --standard
     AffineGrid of ai.onnx, where the model imports its version 20. Results may differ by rounding: docs/optimize.md
     says how much. What only resembles these patterns stays, and the reason is told.
 

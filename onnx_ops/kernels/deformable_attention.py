@@ -1,8 +1,8 @@
 """Deformable attention, row by row: a row is what one head of one query reads, and gives numbers that lie side by side.
 
 A block is the points of several rows, or a part of a long one's. Where its points lie is worked out in vectors, for all
-of them; then the pixels there are added up, row by row. Taps that don't exist are left out, so that they have no
-influence whatever lies in their place.
+of them; then the pixels there are added up, row by row. Taps that don't exist are left out: whatever lies in memory
+where they would be has no influence.
 """
 
 import numpy as np

@@ -7,19 +7,21 @@ whichever nodes compute them. It replaces what it is certain of and says why it 
 import onnx
 import onnx.inliner
 
-from . import affine_grid, grid_sample, unfold
+from . import affine_grid, deformable_attention, grid_sample, unfold
 from .finding import Finding, NearMiss
 from .graph import Model
 
-PATTERNS = unfold, affine_grid, grid_sample  # in this order, since one may be part of a later one
+# In this order, since one may be part of another: of deformable attention grids, of grids affine_grid.
+PATTERNS = deformable_attention, unfold, affine_grid, grid_sample
 
 
 def optimize(model: onnx.ModelProto, standard: bool = False, folder=None) -> onnx.ModelProto:
     """A copy of an onnx.ModelProto that gives the same results by fewer and faster nodes.
 
     PyTorch's `unfold` and `affine_grid`, as its exporters write them, become nodes Im2Col and AffineGrid of the domain
-    onnx_ops; a GridSample and what makes its grid one node AffineGridSample, PerspectiveGridSample or FlowGridSample.
-    Subgraphs and local functions are searched, too. A model in which nothing is found comes back equal.
+    onnx_ops; a GridSample and what makes its grid one node AffineGridSample, PerspectiveGridSample or FlowGridSample; the
+    attention of Deformable DETR and its successors MultiScaleDeformableAttention. Subgraphs and local functions are
+    searched, too. A model in which nothing is found comes back equal.
 
     standard  use operators of ai.onnx only
     folder    where the model's external data are: constants that lie there are unknown without it. They are not loaded.

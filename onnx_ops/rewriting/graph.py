@@ -47,7 +47,7 @@ class Model:
     @cached_property
     def inferred(self):
         """{value: its type}, as far as onnx can tell; of the main graph."""
-        return {value.name: value.type for value in inferred(self.proto).graph.value_info}
+        return {value.name: value.type for value in inferred(self.proto, values=True).graph.value_info}
 
     def import_domain(self, owner, domain, version):
         """Let a function, or the model, import a domain."""

@@ -126,3 +126,22 @@ def never_negative(size):
     """Whether it is certain, each dimension being at least 1."""
     smallest = least(size)
     return smallest is not None and smallest >= 0
+
+
+def quotient(size, by):
+    """What times `by` is the size, for certain; None if nothing is known to be."""
+    if size == by:
+        return 1
+    terms = _terms(by)
+    ((names, factor),) = terms.items() if len(terms) == 1 else [((), 0)]
+    found = {}
+    for product, number in _terms(size).items():
+        left = list(product)
+        for name in names:
+            if name not in left:
+                return None
+            left.remove(name)
+        if factor == 0 or number % factor:
+            return None
+        found[tuple(left)] = number // factor
+    return _simplest(found)

@@ -1,0 +1,94 @@
+"""Views through reshapes, against the nodes run on numbered elements."""
+
+import numpy as np
+import pytest
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
+from test_sizes import filled
+from written import Writer
+
+from onnx_ops.rewriting.digits import View, layout, moved, path
+from onnx_ops.rewriting.graph import Model
+from onnx_ops.rewriting.sizes import unknown
+
+SIZES = {"N": 2, "S": 6, "M": 4, "D": 3}
+
+
+def elements(view, sizes, **opened):
+    """The number of the source's element that each element of a view is, given the numbers that open sizes are."""
+    digits = [digit for axis in view.axes for digit in axis]
+    shape = [filled(digit.size, opened) for digit in digits]
+    at = {name: np.full(shape, view.starts.get(name, 0)) for name in sizes}
+    for digit, index in zip(digits, np.indices(shape), strict=True):
+        at[digit.along] += filled(digit.step, opened) * index
+    numbers = np.ravel_multi_index(list(at.values()), [filled(size, opened) for size in sizes.values()])
+    return numbers.reshape([filled(view.size(axis), opened) for axis in range(len(view.axes))])
+
+
+def add_move(rng, w, name, shape):
+    """Add a node that moves elements of a value of this shape, some of which it may leave out; returns its output."""
+    rank = len(shape)
+    axis = int(rng.integers(max(rank, 1)))
+    kind = rng.choice(["Transpose", "Reshape", "Reshape", "Unsqueeze", *["Slice", "Split", "Gather"][: 3 * (rank > 1)]])
+    if kind == "Transpose":
+        return w.add(kind, name, perm=rng.permutation(rank).tolist())
+    if kind == "Unsqueeze":
+        return w.add(kind, name, w.constant([rng.integers(-rank - 1, rank + 1)]))
+    if kind == "Gather":
+        return w.add(kind, name, w.constant(rng.integers(-shape[axis], shape[axis])), axis=axis - rank)
+    if kind == "Slice":
+        start, end = np.sort(rng.choice(shape[axis] + 1, 2, replace=False))
+        return w.add(kind, name, *(w.constant([v]) for v in (start, end, axis)))
+    if kind == "Split":
+        first, second = f"first_{len(w.nodes)}", f"second_{len(w.nodes)}"
+        sizes = w.constant([shape[axis] // 2, shape[axis] - shape[axis] // 2])
+        w.nodes.append(helper.make_node(kind, [name, sizes], [first, second], axis=axis))
+        return second
+    target, left = [], int(np.prod(shape))
+    for factor in rng.permutation([2, 2, 2, 3, 3, 4, 6]).tolist():
+        if left % factor == 0 and rng.random() < 0.6:
+            target, left = [*target, factor], left // factor
+    target.insert(int(rng.integers(len(target) + 1)), left if rng.random() < 0.5 else -1)
+    return w.add(kind, name, w.constant(target))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_views_are_what_nodes_make(seed):
+    """As far as a view is known: a reshape may cut what is left of axes where it has no digits for it."""
+    rng, known, all_of_them = np.random.default_rng(seed), 0, 0
+    numbered = np.arange(np.prod(list(SIZES.values()))).reshape(list(SIZES.values()))
+    for _ in range(40):
+        w, name, value = Writer(), "x", numbered
+        for _ in range(5):
+            name = add_move(rng, w, name, value.shape)
+            proto = w.model({"x": ("int64", numbered.shape)}, (name, "int64", None))
+            (value,) = ReferenceEvaluator(proto).run(None, {"x": numbered})
+            graph = next(Model(proto).graphs())
+            view = moved(graph, View(layout(SIZES, *SIZES), {}), path(graph, name)[0])
+            all_of_them += 1
+            if view is not None:
+                known += 1
+                np.testing.assert_array_equal(elements(view, SIZES), value)
+    assert known > all_of_them / 3
+
+
+@pytest.mark.parametrize(
+    "target", [["n", 4, 6, 3], ["n", 4, -1], [-1, 4, 2, 9], ["4n", 6, 3], [0, -1], [0, 0, 0, 0]], ids=str
+)
+def test_open_sizes(target):
+    """A batch of any size is merged with another axis and told apart again."""
+    w = Writer()
+    batch = w.add("Gather", w.add("Shape", "x"), w.constant([0]), axis=0)
+    sizes = {"n": batch, "4n": w.add("Mul", batch, w.constant(4))}
+    y = w.add("Transpose", "x", perm=[0, 2, 1, 3])
+    if 0 not in target:
+        y = w.add("Reshape", y, w.constant([-1, 18]))
+    y = w.add("Reshape", y, w.add("Concat", *(sizes[t] if t in sizes else w.constant([t]) for t in target), axis=0))
+    proto = w.model({"x": ("int64", ["n", 6, 4, 3])}, (y, "int64", [None] * len(target)))
+    graph = next(Model(proto).graphs())
+    opened = {**SIZES, "N": unknown("n")}
+    view = moved(graph, View(layout(opened, *opened), {}), path(graph, y)[0])
+    for n in (1, 2, 5):
+        numbered = np.arange(n * 72).reshape(n, 6, 4, 3)
+        (value,) = ReferenceEvaluator(proto).run(None, {"x": numbered})
+        np.testing.assert_array_equal(elements(view, opened, n=n), value)
