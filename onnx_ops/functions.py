@@ -91,7 +91,7 @@ def deformable_attention(
     Returns [N, Q, M * D] in value's dtype, which attention_weights have, too. Raises OpError. Images are read as by
     grid_sample with mode bilinear; outside of them nothing is read.
     """
-    sizes = np.ravel(spatial_shapes)
+    sizes = np.ravel(spatial_shapes) if len(spatial_shapes) else np.empty(0, np.int64)
     return call(DEFORMABLE_ATTENTION, value, sizes, sampling_locations, attention_weights, threads=threads)
 
 

@@ -285,12 +285,16 @@ def warp(steps=None, whole=False, after=None, **edits):
             at = {"axis": 1 if s["layout"] == "first" else axes + 1}
             v = f"flow_{'xyz'[i]}" if s["layout"] == "maps" else w.add("Gather", "flow", w.constant(channel), **at)
             of_one = [(op, c[i] if isinstance(c, list) else c) for op, c in s.get("by_coordinate", {}).get(i, steps)]
-            parts.append(w.add("Unsqueeze", moved(w, v, of_one, s["dtype"]), w.constant([-1])))
+            one = moved(w, v, of_one, s["dtype"])
+            old = s["opset"] < 13
+            parts.append(w.add("Unsqueeze", one, axes=[-1]) if old else w.add("Unsqueeze", one, w.constant([-1])))
         grid = w.add("Concat", *parts, axis=-1, name="grid")
     if s.get("expanded"):
         grid = w.add("Expand", grid, w.constant([s["batch"], *[1] * (axes + 1)]))
     w.add("GridSample", "image", grid, mode=s["mode"], name="y", **s["sampling"])
-    return w.model(inputs, (after(w) if after else "y", image, None), s["opset"])
+    w.nodes[-1].domain = s.get("domain", "")
+    dims = [s["batch"], 3, *size] if s.get("domain") else None
+    return w.model(inputs, (after(w) if after else "y", image, dims), s["opset"])
 
 
 def moved(w, v, steps, dtype):
@@ -316,7 +320,8 @@ def perspective(divided=True, **edits):
     x, y = w.constant(base[..., 0], s["dtype"]), w.constant(base[..., 1], s["dtype"])
 
     def element(i, j):
-        row = w.add("Gather", "theta", w.constant(i), axis=1)
+        row = w.add("Gather", w.add("Slice", "theta", *map(w.constant, ([0], [1]))) if s.get("first") else "theta",
+                    w.constant(i), axis=1)  # fmt: skip
         return w.add("Unsqueeze", w.add("Gather", row, w.constant(j), axis=1), w.constant([1, 2]))
 
     def summed(i):
@@ -330,11 +335,11 @@ def perspective(divided=True, **edits):
         rows = [w.add("Div", row, rows[2]) for row in rows[:2]]
     parts = [w.add("Unsqueeze", row, w.constant([-1])) for row in rows[:2]]
     grid = w.add("Concat", *parts, axis=-1, name="grid")
-    if "thetas" in s:
+    if "thetas" in s or "first" in s:
         grid = w.add("Expand", grid, w.constant([s["batch"], 1, 1, 1]))
     w.add("GridSample", "image", grid, mode=s["mode"], name="y")
     inputs = {
         "image": (s["dtype"], [s["batch"], 3, 8, 7]),
-        "theta": (s["dtype"], [s.get("thetas", s["batch"]), s["theta"], 3]),
+        "theta": (s["dtype"], [s.get("thetas", s["batch"]), s["theta"], s.get("columns", 3)]),
     }  # fmt: skip
     return w.model(inputs, ("y", s["dtype"], None), s["opset"])

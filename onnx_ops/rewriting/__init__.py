@@ -19,8 +19,8 @@ def optimize(model: onnx.ModelProto, standard: bool = False, folder=None) -> onn
     """A copy of an onnx.ModelProto that gives the same results by fewer and faster nodes.
 
     PyTorch's `unfold` and `affine_grid`, as its exporters write them, become nodes Im2Col and AffineGrid of the domain
-    onnx_ops; a GridSample and what makes its grid one node AffineGridSample, PerspectiveGridSample or FlowGridSample; the
-    attention of Deformable DETR and its successors MultiScaleDeformableAttention. Subgraphs and local functions are
+    onnx_ops; a GridSample and what makes its grid one node AffineGridSample, PerspectiveGridSample or FlowGridSample;
+    the attention of Deformable DETR and its successors MultiScaleDeformableAttention. Subgraphs and local functions are
     searched, too. A model in which nothing is found comes back equal.
 
     standard  use operators of ai.onnx only
@@ -33,7 +33,11 @@ def rewritten(model, standard=False, folder=None):
     """What `optimize` returns, and a list with a Finding for each place that a pattern fits, or nearly fits."""
     optimized, findings = _rewritten(model, standard, folder)
     if model.functions:  # in which a part of a pattern may be: older exporters write a function for each of PyTorch's
-        inlined = _rewritten(onnx.inliner.inline_local_functions(model), standard, folder)
+        try:
+            flat = onnx.inliner.inline_local_functions(model)
+        except (RuntimeError, onnx.checker.ValidationError):  # what is wrong with the model is for its session to tell
+            return optimized, findings
+        inlined = _rewritten(flat, standard, folder)
         if sum(f.operator is not None for f in inlined[1]) > sum(f.operator is not None for f in findings):
             return inlined
     return optimized, findings

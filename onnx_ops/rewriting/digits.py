@@ -142,7 +142,7 @@ def _slice(graph, view, node, attributes, made):
     given = [numbers(graph, name) if name else None for name in node.input[1:]]
     if None in given[:2] or len(node.input) < 4 or given[2] is None:
         return None
-    starts, ends, axes, steps = *given[:3], given[3] if len(given) > 3 else [1] * len(given[0])
+    starts, ends, axes, steps = [*given, [1] * len(given[0])][:4]
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         size = view.size(axis)
         if step != 1 or not isinstance(size, int):

@@ -7,6 +7,7 @@ somebody's matrix, and a leaf as it is.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from .integers import integers, numbers, shape
 
 AXES = "ndhw"  # images, and the axes of each
 DEEPEST = 100  # nodes, one after the other
+LARGEST = 100  # operations in an expression
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Constant:
     array: np.ndarray
 
     def __eq__(self, other):
-        return isinstance(other, Constant) and np.array_equal(self.array, other.array)
+        return isinstance(other, Constant) and self.array.shape == other.array.shape and same(self.array, other.array)
 
 
 @dataclass(frozen=True)
@@ -39,27 +41,45 @@ class Operation:
     op_type: str
     operands: tuple
 
+    @cached_property
+    def size(self):
+        return 1 + sum(map(size_of, self.operands))
+
     def leaves(self):
         for operand in self.operands:
             yield from operand.leaves() if isinstance(operand, Operation) else [operand][: isinstance(operand, Leaf)]
 
 
-def expression(graph, name, index, depth=DEEPEST):
-    """Of a value as seen through an index."""
-    array = graph.computed(name)
-    if array is not None and array.dtype.kind == "f" and array.ndim == len(index):
-        return constant(array, index)
-    node = graph.producer(name)
-    if node is None or not depth or any(a.ref_attr_name for a in node.attribute):
-        return Leaf(name, index)
+def expression(graph, name, index, depth=DEEPEST, known=None):
+    """Of a value as seen through an index. known: what has been found on the way, {leaf: expression}."""
+    known, leaf = {} if known is None else known, Leaf(name, index)
+    if leaf not in known:
+        known[leaf] = _expression(graph, leaf, depth, known)
+    return known[leaf]
+
+
+def _expression(graph, leaf, depth, known):
+    array, node = graph.computed(leaf.name), graph.producer(leaf.name)
     try:
-        inner = _inner(graph, node, name, index)
+        if array is not None and array.dtype.kind == "f":
+            return constant(array, leaf.index)
+        if node is None or not depth or any(a.ref_attr_name for a in node.attribute):
+            return leaf
+        inner = _inner(graph, node, leaf.name, leaf.index)
     except (ValueError, IndexError, TypeError, ZeroDivisionError):  # a node that ONNX Runtime will refuse
-        inner = [None]
+        return leaf
     if None in inner:
-        return Leaf(name, index)
-    given = tuple(expression(graph, *operand, depth - 1) for operand in inner)
-    return Operation(node.op_type, given) if node.op_type in OPERATIONS else given[0]
+        return leaf
+    given = tuple(expression(graph, *operand, depth - 1, known) for operand in inner)
+    if node.op_type not in OPERATIONS:
+        return given[0]
+    # What is used again and again would be looked at as often.
+    return Operation(node.op_type, given) if sum(map(size_of, given)) < LARGEST else leaf
+
+
+def size_of(found):
+    """How many operations an expression consists of."""
+    return found.size if isinstance(found, Operation) else 0
 
 
 def _inner(graph, node, name, index):
@@ -83,9 +103,14 @@ def constant(array, index):
     picked = picked.reshape([next(sizes) if axis in named else 1 for axis in AXES])
     for k in range(picked.ndim):  # without what is repeated
         first = picked.take([0], k) if picked.shape[k] else picked
-        if (picked == first).all():
+        if same(picked, first):
             picked = first
     return Constant(picked)
+
+
+def same(one, other):
+    """Whether two arrays hold the same numbers, zeros of different signs being different."""
+    return bool(((one == other) & (np.signbit(one) == np.signbit(other))).all())
 
 
 def repeated(graph, name, made, index):
@@ -127,7 +152,11 @@ def _squeeze(graph, node, attributes, name, index):
     dimensions = shape(graph, node.input[0])
     if dimensions is None:
         return None
-    axes = _axes(graph, node, attributes, len(dimensions)) or [k for k, size in enumerate(dimensions) if size == 1]
+    axes = _axes(graph, node, attributes, len(dimensions))
+    if axes is None and "axes" not in attributes and len(node.input) == 1:
+        axes = [k for k, size in enumerate(dimensions) if size == 1]
+    if axes is None or len(dimensions) != len(index) + len(axes):
+        return None
     given = iter(index)
     return node.input[0], tuple(0 if k in axes else next(given) for k in range(len(dimensions)))
 
@@ -149,12 +178,11 @@ def _gather(graph, node, attributes, name, index):
 
 
 def _slice(graph, node, attributes, name, index):
-    dimensions, (starts, ends, *rest) = shape(graph, node.input[0]), [numbers(graph, v) for v in node.input[1:] if v]
-    if dimensions is None or starts is None or ends is None or None in rest:
+    dimensions, given = shape(graph, node.input[0]), [numbers(graph, v) if v else () for v in node.input[1:]]
+    if dimensions is None or len(given) < 2 or None in given:
         return None
-    axes = rest[0] if rest else range(len(starts))
-    steps = rest[1] if len(rest) > 1 else [1] * len(starts)
-    index = list(index)
+    starts, ends, axes, steps = [*given, (), ()][:4]
+    axes, steps, index = axes or range(len(starts)), steps or [1] * len(starts), list(index)
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         size, at = dimensions[axis], index[axis]
         if not isinstance(size, int):
@@ -206,7 +234,7 @@ def _reshape(graph, node, attributes, name, index):
     before, after = shape(graph, node.input[0]), shape(graph, name)
     if before is None or after is None or [d for d in before if d != 1] != [d for d in after if d != 1]:
         return None
-    kept = iter([at for d, at in zip(after, index, strict=True) if d != 1])
+    kept = iter([at for d, at in zip(after, index, strict=True) if d != 1])  # as many as of `before`, see above
     return node.input[0], tuple(0 if d == 1 else next(kept) for d in before)
 
 

@@ -18,9 +18,8 @@ def flow(sampling, coordinates):
     # What is the same along an axis has its size nevertheless.
     for a, (axis, size) in enumerate(zip(sampling.axes[1:], sampling.dimensions[1:-1], strict=True)):
         if size != 1 and not any(axis in leaf.index for leaf in planes) and all(v.shape[a] == 1 for v in shifts):
-            if not isinstance(size, int):
-                raise NearMiss("the size of its grid is open")
-            shifts[0] = np.repeat(shifts[0], size, a)
+            repeated = sampling.along(np.zeros(1), size).reshape([-1 if k == a else 1 for k in range(len(planes))])
+            shifts[0] = shifts[0] + repeated
     interleaved = _channels(sampling, planes, len(planes) + 1)
     channels = interleaved or _channels(sampling, planes, 1)
     flow = planes[0].name if channels else _stacked(sampling, planes)

@@ -22,6 +22,7 @@ from .matrices import affine, perspective
 
 DOMAIN = "onnx_ops"
 NAME = "grid_sample"
+LARGEST = 2**24  # places along an axis
 LAST, DOMAINS = "GridSample", (*AI_ONNX, "com.microsoft")  # of the node that ends it
 TYPES = {1: "float32", 11: "float64"}  # by their numbers in ONNX
 MODES = {b"linear": b"bilinear", b"cubic": b"bicubic"}  # newer names
@@ -47,12 +48,22 @@ class Sampling:
     def constant(self, name, array):
         return self.graph.add_constant(f"{self.node.output[0]}_{name}", np.ascontiguousarray(array, self.dtype))
 
+    def along(self, vector, size):
+        """A vector along an axis of the grid of this size; one element is repeated."""
+        if not isinstance(size, int) or size > LARGEST or len(vector) not in (1, size):
+            raise NearMiss(f"the size of its grid along an axis, {size}, is not known, or large")
+        return np.broadcast_to(vector, size)
+
     def places(self, *vectors):
         """x, y and z; of two image axes an empty z."""
         return [self.constant(axis, v) for axis, v in zip("xyz", [*vectors, [], []][:3], strict=True)]
 
     def add_node(self, op_type, name, *lists, **attributes):
         """What a node makes of a value and lists of integers."""
+        if self.graph.opset < 13:
+            raise NearMiss(
+                f"other nodes are needed for it, in version 13 of ai.onnx; the model imports {self.graph.opset}"
+            )
         given = [self.graph.add_constant(op_type, np.array(numbers, np.int64)) for numbers in lists]
         return self.graph.add_node(self.node, op_type, [name, *given], **attributes)
 
@@ -68,7 +79,7 @@ def match(graph, node, standard):
         return None
     attributes = {name: MODES.get(value, value) for name, value in attributes.items()}
     maker = graph.producers.get(node.input[1])
-    if maker is not None and (maker.domain, maker.op_type) == (DOMAIN, "AffineGrid"):
+    if maker is not None and (maker.domain, maker.op_type, len(maker.input)) == (DOMAIN, "AffineGrid", 4):
         _check_types(graph, node.input[0], maker.input[0])
         found = "AffineGridSample", maker.input, {}
     else:
@@ -84,6 +95,9 @@ def _of_coordinates(graph, node):
     grid = node.input[1]
     dimensions, described = shape(graph, grid), graph.type(grid)
     if dimensions is None or len(dimensions) not in (4, 5) or dimensions[-1] != len(dimensions) - 2:
+        return None
+    images, grids = (shape(graph, node.input[0]) or (None,))[0], dimensions[0]
+    if isinstance(images, int) and isinstance(grids, int) and images != grids:  # which the session will tell
         return None
     sampling = Sampling(graph, node, dimensions, TYPES.get(described.tensor_type.elem_type))
     indices = [(*sampling.axes, i) for i in range(dimensions[-1])]
@@ -115,13 +129,13 @@ def _affine_grid(sampling, maker):
     _check_types(sampling.graph, *sampling.node.input)
     size = numbers(sampling.graph, maker.input[1])
     align_corners = any(a.name == "align_corners" and a.i for a in maker.attribute)
-    if size is None:
+    if size is None or len(size) != len(sampling.dimensions) or min(size) < 1:
         raise NearMiss("the size of its AffineGrid is open")
     if sampling.mode == "nearest" or sampling.dtype is None:
         raise NearMiss("every rounding matters of an AffineGrid that ONNX Runtime computes")
     if align_corners and 1 in size[2:]:
         raise NearMiss("an AffineGrid of one pixel along an axis is ONNX Runtime's own")
-    vectors = [places(n, align_corners) for n in size[:1:-1]]
+    vectors = [places(sampling.along(np.zeros(1), n).size, align_corners) for n in size[:1:-1]]
     return "AffineGridSample", [maker.input[0], *sampling.places(*vectors)], {}
 
 

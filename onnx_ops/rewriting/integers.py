@@ -56,7 +56,7 @@ def shape(graph, name):
 
 
 def _dimension(dimension, otherwise):
-    if dimension.HasField("dim_value"):
+    if dimension.HasField("dim_value") and dimension.dim_value >= 0:
         return dimension.dim_value
     return sizes.parse(dimension.dim_param) if dimension.dim_param else sizes.unknown(otherwise)
 

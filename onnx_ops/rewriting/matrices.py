@@ -23,7 +23,7 @@ def affine(sampling, coordinates):
 def _matrix(sampling, rows):
     """(theta, [x, y, ...]) if each row is the sum over j of theta[n, row, j] times vector j, and the last one is 1."""
     axes, (batch, *sizes, _) = sampling.axes[1:], sampling.dimensions
-    thetas, vectors = set(), []
+    thetas, images, vectors = set(), set(), []
     for j in range(len(axes) + 1):
         along, factors = AXES.index(axes[-1 - j]) if j < len(axes) else None, []
         for i, row in enumerate(rows):
@@ -31,23 +31,23 @@ def _matrix(sampling, rows):
             if leaf is None or leaf.index not in (("n", i, j), (0, i, j)) or len(_terms(row)) != len(axes) + 1:
                 raise NearMiss("its coordinates are made of other values than one matrix' elements times places")
             thetas.add(leaf.name)
+            images.add(leaf.index[0])
             factors.append(factor)
-        if any(f != factors[0] for f in factors) or factors[0].array.size != (
-            factors[0].array.shape[along] if along else 1
-        ):
+        varies = factors[0].array.size != (factors[0].array.shape[along] if along else 1)
+        if varies or any(f != factors[0] for f in factors):
             raise NearMiss("its matrix is multiplied by other values than places along the image's axes")
         vectors.append(factors[0].array.ravel())
     theta = thetas.pop()
     dimensions = shape(sampling.graph, theta)
-    if thetas or dimensions is None or dimensions[0] != batch:
+    if thetas or dimensions is None or dimensions[0] != batch or (images != {"n"} and batch != 1):
         raise NearMiss(f"{theta} is not known to be one matrix per image")
     if vectors.pop() != 1:
         raise NearMiss("the last column of its matrix is multiplied by another value than 1")
-    if any(len(v) not in (1, size) for v, size in zip(vectors, sizes[::-1], strict=True)):
-        raise NearMiss("the size of its grid is open")
-    if dimensions[1:] != (len(rows), len(axes) + 1):  # of a homogeneous matrix, without its last row
-        theta = sampling.add_node("Slice", theta, [0], [len(rows)], [1])
-    return theta, [np.broadcast_to(v, size) for v, size in zip(vectors, sizes[::-1], strict=True)]
+    vectors = [sampling.along(v, size) for v, size in zip(vectors, sizes[::-1], strict=True)]
+    wanted = [len(rows), len(axes) + 1]
+    if list(dimensions[1:]) != wanted:  # more rows, as of a homogeneous matrix, or columns
+        theta = sampling.add_node("Slice", theta, [0, 0], wanted, [1, 2])
+    return theta, vectors
 
 
 def _terms(found):
