@@ -24,6 +24,7 @@ REFUSED = "refused"
 def cases():
     """{name: (module, arguments, names of open dimensions for each argument)}"""
     import torch
+    from attention_by_torch import Attention, MergedAttention
     from torch.nn import functional as F
 
     class Unfold(torch.nn.Module):
@@ -44,7 +45,8 @@ def cases():
 
     generator = torch.Generator().manual_seed(0)
     image, plane, volume = (torch.rand(shape, generator=generator) for shape in ((2, 3, 11, 14), (2, 2, 3), (2, 3, 4)))
-    both = {0: "n", 2: "h", 3: "w"}
+    both, places = {0: "n", 2: "h", 3: "w"}, ({0: "n"}, {0: "n", 1: "q"}, {0: "n", 1: "q"})
+    attention, merged = Attention((8, 10), (4, 5)), MergedAttention((8, 10), (4, 5))
     return {
         "unfold": (Unfold(), (image,), (both,)),
         "unfold, float16": (Unfold(), (image.half(),), (both,)),
@@ -53,6 +55,8 @@ def cases():
         "affine_grid, volume": (Spatial(5, 6, 7, align_corners=False), (volume,), ({0: "n"},)),
         "affine_grid, float16": (Spatial(9, 12, align_corners=False), (plane.half(),), ({0: "n"},)),
         "affine_grid of an image's size": (Alike(), (image, plane), (both, {0: "n"})),
+        "deformable attention": (attention, attention.inputs(), places),
+        "deformable attention of RT-DETRv2": (merged, merged.inputs(), places),
     }
 
 

@@ -103,9 +103,11 @@ NO_AFFINE_GRIDS = {
 }  # fmt: skip
 ATTENTIONS = {
     "two levels": {},
-    "slices": {"sliced": True},
+    "slices": {"cut": "Slice"},
+    "sequences": {"cut": "SplitToSequence"},
     "one axis for levels and points": {"merged": True},
-    "slices, one axis for levels and points": {"merged": True, "sliced": True},
+    "slices, one axis for levels and points": {"merged": True, "cut": "Slice"},
+    "sequences, one axis for levels and points": {"merged": True, "cut": "SplitToSequence"},
     "one level": {"levels": ((4, 5),)},
     "eight levels": {"levels": ((3, 2),) * 8},
     "levels of one row, column and pixel": {"levels": ((1, 5), (4, 1), (1, 1))},
@@ -135,8 +137,7 @@ NO_ATTENTIONS = {
     "levels in another order": {"order": (1, 0)},
     "one level twice": {"order": (0, 0)},
     "grids of several sources": {"second_grid": "other", "inputs": {"other": ("float32", [2, 7, 3, 2, 2, 2])}},
-    "pixels left over": {"cut": (20, 6, 4)},
-    "pixels in another order": {"cut": (6, 20), "levels": ((4, 5), (2, 3)), "runs": False},
+    "pixels left over": {"pixels": (20, 6, 4)},
     "images on their side": {"turned": True},
     "points before levels": {"axis": -1},
     "weights of points before levels": {"weights_perm": [0, 2, 1, 4, 3]},
@@ -235,7 +236,7 @@ def test_attention(name):
 
 
 @pytest.mark.parametrize("opset", [16, 20, 23])
-@pytest.mark.parametrize("name", ["two levels", "slices", "one axis for levels and points", "one level", "one head"])
+@pytest.mark.parametrize("name", [*list(ATTENTIONS)[:7], "one head"])
 def test_attention_of_open_sizes(name, opset):
     mode = {"sampling": {"mode": "bilinear" if opset < 20 else "linear"}}
     proto = attention(open_sizes=True, opset=opset, **ATTENTIONS[name], **mode)
@@ -255,9 +256,7 @@ def test_attention_at_places_in_float64(kernels_made):
 
 @pytest.mark.parametrize("name", NO_ATTENTIONS)
 def test_no_attention(name):
-    case = dict(NO_ATTENTIONS[name])
-    runs = case.pop("runs", True)
-    (reason,) = near_miss(attention(**case), {"s": 26, "m": 3, "a": 2, "b": 26, "c": 3, "d": 4}, runs)
+    (reason,) = near_miss(attention(**NO_ATTENTIONS[name]), {"s": 26, "m": 3, "a": 2, "b": 26, "c": 3, "d": 4})
     assert reason
 
 

@@ -22,8 +22,9 @@ WRITTEN = {
     "flow, together": warp(whole=True, mode="nearest"),
     "perspective": perspective(),
     "attention": attention(),
-    "attention of open sizes": attention(open_sizes=True, sliced=True),
+    "attention of open sizes": attention(open_sizes=True, cut="Slice"),
     "attention with merged axes": attention(merged=True),
+    "attention by sequences": attention(cut="SplitToSequence"),
 }
 SIZES = {"n": 2, "size_0": 11, "size_1": 13, "q": 7}
 OTHERS = (

@@ -21,6 +21,8 @@ from onnx_ops import functions
 from onnx_ops.export import export
 
 torch = pytest.importorskip("torch")
+import attention_by_torch as by_torch  # noqa: E402
+
 pytest.importorskip("onnxscript")
 pytestmark = pytest.mark.filterwarnings("ignore")  # the exporters have many to give
 
@@ -507,70 +509,9 @@ def test_function_agrees_on_unfolds(case, dtype):
     np.testing.assert_array_equal(onnx_ops.im2col(x, **case.attributes), theirs.numpy())
 
 
-class Attention(torch.nn.Module):
-    """Deformable DETR's, by PyTorch's grid_sample, as its authors wrote it."""
-
-    def __init__(self, *sizes):
-        super().__init__()
-        self.sizes = sizes
-
-    def forward(self, value, locations, weights):
-        n, _, m, d = value.shape
-        _, q, _, count, p, _ = locations.shape
-        images, grids, sampled = value.split([h * w for h, w in self.sizes], dim=1), 2 * locations - 1, []
-        for level, (h, w) in enumerate(self.sizes):
-            image = images[level].flatten(2).transpose(1, 2).reshape(n * m, d, h, w)
-            grid = grids[:, :, :, level].transpose(1, 2).flatten(0, 1)
-            sampled.append(torch.nn.functional.grid_sample(image, grid, "bilinear", "zeros", align_corners=False))
-        weights = weights.transpose(1, 2).reshape(n * m, 1, q, count * p)
-        y = (torch.stack(sampled, dim=-2).flatten(-2) * weights).sum(-1).view(n, m * d, q)
-        return y.transpose(1, 2).contiguous()
-
-    def inputs(self, n=2, q=7, m=4, d=8, p=3):
-        generator, count = torch.manual_seed(5), len(self.sizes)
-        value = torch.randn(n, sum(h * w for h, w in self.sizes), m, d, generator=generator)
-        weights = torch.randn(n, q, m, count * p, generator=generator).softmax(-1)
-        return value, torch.rand(n, q, m, count, p, 2, generator=generator), weights.unflatten(-1, (count, p))
-
-
-class MergedAttention(Attention):
-    """RT-DETRv2's, which has one axis for levels and points."""
-
-    def forward(self, value, locations, weights):
-        n, _, m, d = value.shape
-        _, q, _, points, _ = locations.shape
-        images = value.permute(0, 2, 3, 1).flatten(0, 1).split([h * w for h, w in self.sizes], dim=-1)
-        grids = (2 * locations - 1).permute(0, 2, 1, 3, 4).flatten(0, 1).split(points // len(self.sizes), dim=-2)
-        sampled = [
-            torch.nn.functional.grid_sample(image.reshape(n * m, d, h, w), grid, align_corners=False)
-            for image, grid, (h, w) in zip(images, grids, self.sizes, strict=True)
-        ]
-        weights = weights.permute(0, 2, 1, 3).reshape(n * m, 1, q, points)
-        return (torch.concat(sampled, dim=-1) * weights).sum(-1).view(n, m * d, q).permute(0, 2, 1)
-
-    def inputs(self, **sizes):
-        value, locations, weights = super().inputs(**sizes)
-        return value, locations.flatten(3, 4), weights.flatten(3, 4)
-
-
-class PlainAttention(Attention):
-    """By as few operations as it takes."""
-
-    def forward(self, value, locations, weights):
-        images, grids = value.permute(0, 2, 3, 1).split([h * w for h, w in self.sizes], -1), 2 * locations - 1
-        sampled = [
-            torch.nn.functional.grid_sample(
-                image.reshape(-1, value.shape[3], h, w), grids[:, :, :, level].transpose(1, 2).flatten(0, 1)
-            )
-            for level, (image, (h, w)) in enumerate(zip(images, self.sizes, strict=True))
-        ]
-        y = torch.stack(sampled, -2) * weights.transpose(1, 2).flatten(0, 1).unsqueeze(1)
-        return y.sum((-2, -1)).reshape(value.shape[0], -1, locations.shape[1]).transpose(1, 2)
-
-
 @pytest.mark.parametrize("opened", [False, True], ids=["fixed", "open"])
 @pytest.mark.parametrize(("dynamo", "opset"), [(True, 18), (True, 23), (False, 16), (False, 20)], ids=str)
-@pytest.mark.parametrize("kind", [Attention, MergedAttention, PlainAttention])
+@pytest.mark.parametrize("kind", [by_torch.Attention, by_torch.MergedAttention, by_torch.PlainAttention])
 def test_exported_attention_becomes_one_node(kind, dynamo, opset, opened, kernels_made):
     model, how = kind((8, 10), (4, 5), (2, 3)), {}
     names = ["value", "locations", "weights"]
@@ -596,7 +537,7 @@ def test_function_agrees_on_attention(case, dtype):
     value, sizes, locations, weights = case.inputs(dtype)
     sizes = sizes.reshape(-1, 2).tolist()
     ours = onnx_ops.deformable_attention(value, sizes, locations, weights)
-    theirs = Attention(*sizes)(*map(torch.from_numpy, (value, locations, weights))).numpy()
+    theirs = by_torch.Attention(*sizes)(*map(torch.from_numpy, (value, locations, weights))).numpy()
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=4 * TOLERANCE[dtype] * abs(theirs).max())
 
 

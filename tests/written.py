@@ -157,13 +157,14 @@ def attention(open_sizes=False, opset=20, after=None, **edits):
     """Deformable attention of "value", "sampling_locations" and "attention_weights", the result being "y".
 
     open_sizes  those of the batch and of the queries
-    sliced      as the TorchScript exporter has it
+    cut         how levels are taken apart: "Split", "Slice" as by the TorchScript exporter, "SplitToSequence" as by the
+                other one of PyTorch 2.5, which casts its constants, too
     merged      with one axis for levels and points, as in RT-DETRv2
     """
     s = ATTENTION | edits
     pixels, count = [h * w for h, w in s["levels"]], len(s["levels"])
     batch, queries, heads, channels, points = (s[k] for k in ("batch", "queries", "heads", "channels", "points"))
-    w, merged, images = Writer(), s.get("merged"), -1 if open_sizes else batch * heads
+    w, merged, images, cut = Writer(), s.get("merged"), -1 if open_sizes else batch * heads, s.get("cut", "Split")
     q = w.add("Gather", w.add("Shape", "sampling_locations"), w.constant([1]), axis=0) if open_sizes else queries
 
     def reshaped(source, *target, **how):
@@ -172,17 +173,25 @@ def attention(open_sizes=False, opset=20, after=None, **edits):
         return w.add("Reshape", source, target if open_sizes else w.constant(target), **how)
 
     def parts(name, sizes, axis):
-        if not s.get("sliced"):
+        if cut == "SplitToSequence":
+            sequence = w.add(cut, name, w.constant(sizes if len(set(sizes)) > 1 else sizes[0]), axis=axis)
+            return [w.add("SequenceAt", sequence, w.constant(level)) for level in range(len(sizes))]
+        if cut == "Split":
             names = [f"{name}_{level}" for level in range(len(sizes))]
-            w.nodes.append(helper.make_node("Split", [name, w.constant(sizes)], names, axis=axis))
+            w.nodes.append(helper.make_node(cut, [name, w.constant(sizes)], names, axis=axis))
             return names
         ends = np.cumsum(sizes)
         bounds = ((w.constant([end - size]), w.constant([end])) for end, size in zip(ends, sizes, strict=True))
-        return [w.add("Slice", name, *ends, w.constant([axis]), w.constant([1])) for ends in bounds]
+        return [w.add(cut, name, *ends, w.constant([axis]), w.constant([1])) for ends in bounds]
+
+    def constant(value):
+        if cut != "SplitToSequence":
+            return w.constant(value, number)
+        return w.add("Cast", w.constant(value), to=helper.np_dtype_to_tensor_dtype(np.dtype(number)))
 
     number = s.get("places", s["dtype"])
-    factors = ["sampling_locations", w.constant(s.get("factor", 2), number)][:: -1 if s.get("swapped") else 1]
-    grid = w.add(s.get("shift", "Sub"), w.add("Mul", *factors), w.constant(1, number), name="grid")
+    factors = ["sampling_locations", constant(s.get("factor", 2))][:: -1 if s.get("swapped") else 1]
+    grid = w.add(s.get("shift", "Sub"), w.add("Mul", *factors), constant(1), name="grid")
     if merged:
         value = w.add("Transpose", "value", perm=[0, 2, 3, 1])
         value = reshaped(value, images, channels, sum(pixels), name="flat_value")
@@ -190,7 +199,7 @@ def attention(open_sizes=False, opset=20, after=None, **edits):
         flat = reshaped(flat, images, q, count * points, 2, name="flat_grid")
         values, grids = parts(value, pixels, -1), parts(flat, [points] * count, -2)
     else:
-        values = parts("value", s.get("cut", pixels), 1)
+        values = parts("value", s.get("pixels", pixels), 1)
         grids = [w.add("Gather", grid if level == 0 else s.get("second_grid", grid), w.constant(level), axis=3)
                  for level in s.get("order", range(count))]  # fmt: skip
     samples = []
@@ -220,12 +229,15 @@ def attention(open_sizes=False, opset=20, after=None, **edits):
     n, q = ("n", "q") if open_sizes else (batch, queries)
     ends = (count * points,) if merged else (count, points)
     inputs = {
-        "value": (s["dtype"], s.get("value", [n, sum(s.get("cut", pixels)), heads, channels])),
+        "value": (s["dtype"], s.get("value", [n, sum(s.get("pixels", pixels)), heads, channels])),
         "sampling_locations": (number, [n, q, heads, *ends, 2]),
         "attention_weights": (s["dtype"], [n, q, heads, *ends]),
         **s.get("inputs", {}),
     }
-    return w.model(inputs, (after(w) if after else y, s["dtype"], None), opset)
+    proto = w.model(inputs, (after(w) if after else y, s["dtype"], None), opset)
+    if cut == "SplitToSequence":  # onnx takes all members of a sequence for as large as the first one
+        del proto.graph.value_info[:]
+    return proto
 
 
 def feeds(proto, sizes=(), seed=0):

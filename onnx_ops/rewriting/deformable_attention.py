@@ -24,6 +24,7 @@ DOMAIN, OPERATOR = "onnx_ops", "MultiScaleDeformableAttention"
 NAME = "deformable_attention"
 LAST, DOMAINS = "Transpose", AI_ONNX  # of the node that ends it
 LEVELS = 8  # at most
+CUTS = "SequenceAt", "Slice", "Split"
 SETTINGS = {"mode": ("linear", "bilinear"), "padding_mode": ("zeros",), "align_corners": (0,)}  # the defaults, too
 
 
@@ -116,6 +117,8 @@ def _doubled(graph, grid):
 
 def _is(graph, name, number):
     array = graph.array(name)
+    if array is None and shape(graph, name) in ((), (1,)):
+        array = graph.computed(name)
     return array is not None and array.ndim <= 1 and array.size == 1 and array.item() == number
 
 
@@ -123,7 +126,7 @@ def _value(graph, samples, sizes):
     """(value, the heights and widths of its levels, the sizes with those of its axes)"""
     names = [sample.input[0] for sample, _ in samples]
     sources = [node.input[0] for node, _ in path(graph, names[0])[0]]
-    sources.sort(key=lambda source: graph.producer(source, "Slice", "Split") is not None)  # what is not cut first
+    sources.sort(key=lambda source: graph.producer(source, *CUTS) is not None)  # what is not cut first
     for source in sources:
         dimensions = shape(graph, source)
         if dimensions is None or len(dimensions) != 4 or dimensions[2] != sizes["M"]:

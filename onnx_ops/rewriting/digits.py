@@ -166,6 +166,23 @@ def _split(graph, view, node, attributes, made):
     return None if parts is None else _cut(view, axis, sum(parts[:at]), parts[at])
 
 
+def _sequence(graph, view, node, attributes, made):
+    """As it is, until an element of the sequence is taken."""
+    return view
+
+
+def _sequence_at(graph, view, node, attributes, made):
+    split, at = graph.producer(node.input[0], "SplitToSequence"), numbers(graph, node.input[1])
+    parts = integers(graph, split.input[1]) if split is not None and len(split.input) > 1 else None
+    if not isinstance(parts, np.ndarray) or parts.dtype == object or at is None:
+        return None
+    axis = view.position(next((a.i for a in split.attribute if a.name == "axis"), 0))
+    if parts.ndim == 0:
+        parts = [min(int(parts), view.size(axis) - start) for start in range(0, view.size(axis), int(parts))]
+    at = range(len(parts))[at[0]]
+    return _cut(view, axis, int(sum(parts[:at])), int(parts[at]))
+
+
 def _gather(graph, view, node, attributes, made):
     index = integers(graph, node.input[1])
     axis = view.position(attributes["axis"].i if "axis" in attributes else 0)
@@ -181,6 +198,8 @@ MOVES = {
     **dict.fromkeys(("Identity", "Squeeze", "Transpose", "Unsqueeze"), _rearranged),
     "Gather": _gather,
     "Reshape": _reshape,
+    "SequenceAt": _sequence_at,
     "Slice": _slice,
     "Split": _split,
+    "SplitToSequence": _sequence,
 }
