@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 import peers
 import readme
 from backends import function, native
-from cases import AFFINE_GRID, COL2IM, GRID_SAMPLE, IM2COL, VOLUMES, assert_close, reference
+from cases import AFFINE_GRID, ATTENTION, COL2IM, GRID_SAMPLE, IM2COL, VOLUMES, assert_close, reference
 
 from onnx_ops import dtypes
 
@@ -85,6 +85,8 @@ ROWS = [
     *(("AffineGrid, onnx_ops", t, IMAGES, pytorchs(IMAGES, t)) for t in dtypes.FLOATS),
     ("AffineGrid, onnx_ops", "any places", IMAGES, None),
     ("AffineGrid, onnx_ops", "volume", AFFINE_VOLUMES, pytorchs(AFFINE_VOLUMES)),
+    *(("MultiScaleDeformableAttention", t, ATTENTION[0], ATTENTION[0].inputs(t)) for t in dtypes.FLOATS),
+    ("MultiScaleDeformableAttention", "locations in float64", ATTENTION[0], ATTENTION[0].inputs("float32", "float64")),
 ]
 
 

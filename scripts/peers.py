@@ -10,6 +10,8 @@ import numpy as np
 import onnxruntime as ort
 from backends import output_shape, quiet, run
 from cases import model, spelled_out
+from onnx import TensorProto, helper
+from written import attention
 
 OLDER_NAMES = {"linear": "bilinear", "cubic": "bicubic"}
 NEWER_NAMES = {older: newer for newer, older in OLDER_NAMES.items()}
@@ -21,11 +23,26 @@ def builtin_session(case, inputs, threads=0):
         return ort.InferenceSession(
             spelled_out(inputs).SerializeToString(), quiet(intra_op_num_threads=threads), ["CPUExecutionProvider"]
         )
+    if case.op_type == "MultiScaleDeformableAttention":
+        return ort.InferenceSession(
+            attention_nodes(*inputs).SerializeToString(), quiet(intra_op_num_threads=threads), ["CPUExecutionProvider"]
+        )
     attributes = dict(case.attributes)
     if case.op_type == "GridSample" and not case.domain:
         attributes["mode"] = NEWER_NAMES.get(attributes["mode"], attributes["mode"])
     proto = model(case.domain, case.op_type, inputs, attributes, opset=22)
     return ort.InferenceSession(proto.SerializeToString(), quiet(intra_op_num_threads=threads))
+
+
+def attention_nodes(value, sizes, locations, weights):
+    """The nodes that PyTorch's exporter writes for deformable attention. The sizes are an input, too, but unused."""
+    batch, queries, heads, _, points = weights.shape
+    proto = attention(
+        levels=sizes.reshape(-1, 2).tolist(), batch=batch, queries=queries, heads=heads, channels=value.shape[3],
+        points=points, dtype=value.dtype, places=locations.dtype,
+    )  # fmt: skip
+    proto.graph.input.insert(1, helper.make_tensor_value_info("spatial_shapes", TensorProto.INT64, sizes.shape))
+    return proto
 
 
 def builtin(case, inputs, threads=0):
@@ -54,6 +71,12 @@ def pytorch(case, inputs, threads=0):
             raise NotImplementedError("has places of its own")
         shape = [first.shape[0], 1, *map(len, reversed(places))]
         compute = lambda: functions.affine_grid(first, shape, align_corners=True)
+    elif case.op_type == "MultiScaleDeformableAttention":
+        from attention_by_torch import Attention
+
+        sizes, *others = others
+        module = Attention(*sizes.reshape(-1, 2).tolist())
+        compute = lambda: module(first, *others)
     else:
         settings["mode"] = OLDER_NAMES.get(settings["mode"], settings["mode"])
         settings["align_corners"] = bool(settings.get("align_corners", 0))
@@ -72,16 +95,14 @@ def openvino(case, inputs, threads=0):
     import openvino as ov
     import openvino.opset15 as opset
 
-    if case.op_type == "Im2Col":
-        raise NotImplementedError("OpenVINO has none")
+    if case.op_type in ("Im2Col", "AffineGrid", "MultiScaleDeformableAttention"):
+        raise NotImplementedError("has no such operator")
     attributes, first = dict(case.attributes), opset.parameter(inputs[0].shape, ov.Type(inputs[0].dtype))
     if case.op_type == "Col2Im":
         pads = attributes.pop("pads", [0] * 2 * len(inputs[1]))
         half = len(pads) // 2
         parameters, sizes = [first], (opset.constant(v) for v in inputs[1:])
         node = opset.col2im(first, *sizes, pads_begin=pads[:half], pads_end=pads[half:], **attributes)
-    elif case.op_type == "AffineGrid":
-        raise NotImplementedError("has no such operator")
     else:
         parameters = [first, opset.parameter(inputs[1].shape, ov.Type(inputs[1].dtype))]
         attributes["align_corners"] = bool(attributes.get("align_corners", 0))

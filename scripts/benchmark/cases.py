@@ -35,6 +35,9 @@ class Timed(Case):
             elif i.name == "Grid":
                 kind = grid_dtype or (dtype if dtype in dtypes.FLOATS else "float32")
                 made.append(grid(rng, shape, self.points).astype(dtypes.TABLE[kind].numpy))
+            elif i.name == "sampling_locations":
+                places = locations(rng, shape, self.shapes[1], self.points)
+                made.append(places.astype(dtypes.TABLE[grid_dtype or dtype].numpy))
             elif self.op_type == "AffineGrid" and i.name != "theta":
                 made.append(np.linspace(-1, 1, *shape).astype(dtypes.TABLE[dtype].numpy))
             else:
@@ -53,6 +56,16 @@ def grid(rng, shape, points):
         return np.broadcast_to(warped.astype(np.float32), shape)
     jitter = np.resize(rng.normal(0, 0.02, DRAWN).astype(np.float32), shape)
     return identity * np.float32(1.02) + jitter
+
+
+def locations(rng, shape, sizes, points):
+    """Places that are "uniform" in the image, or, of as many queries as there are pixels, around each pixel itself."""
+    if points == "uniform":
+        return rng.random(shape, np.float32)
+    levels = np.reshape(sizes, (-1, 2)).tolist()
+    own = [np.stack([(np.arange(h * w) % w + 0.5) / w, (np.arange(h * w) // w + 0.5) / h], -1) for h, w in levels]
+    jitter = np.resize(rng.normal(0, 2, DRAWN).astype(np.float32), shape) / np.array(levels)[:, None, ::-1]
+    return np.concatenate(own)[:, None, None, None] + jitter
 
 
 def times(sizes):
@@ -97,6 +110,16 @@ def affine_grid(n, out, dtype="float32", **timed):
     lengths = (*reversed(out), 0)[:3]
     shapes = ((n, len(out), len(out) + 1), *((length,) for length in lengths))
     return Timed(f"N{n} {times(out)}", "onnx_ops", "AffineGrid", shapes, dtype=dtype, **timed)
+
+
+def attention(*levels, queries=None, dtype="float32", **timed):
+    """`queries`: at places of their own; None: one for each pixel, around it."""
+    pixels, count, points = sum(h * w for h, w in levels), len(levels), 4
+    given = (1, queries or pixels, 8, count, points)
+    name = f"{', '.join(map(times, levels))}; {queries or 'all'} queries, 8 heads, 32 channels"
+    shapes = ((1, pixels, 8, 32), np.ravel(levels).tolist(), (*given, 2), given)
+    timed = {"points": "uniform" if queries else "own", **timed}
+    return Timed(name, "onnx_ops", "MultiScaleDeformableAttention", shapes, dtype=dtype, **timed)
 
 
 def baseline(**timed):
@@ -160,6 +183,18 @@ def unfold():
         yield im2col(1, 8, (32, 32, 32), (3, 3, 3), pad=1, dtype=kind)
     yield im2col(8, 3, (224, 224), (16, 16), stride=16)
     yield im2col(4, 512, (7, 7), (3, 3), pad=1)
+
+
+def attentions():
+    """Deformable DETR's encoder and decoder, the decoder of RT-DETR, the encoder of Mask2Former."""
+    detr = (100, 134), (50, 67), (25, 34), (13, 17)
+    for threads in (None, 1):
+        yield attention(*detr, threads=threads)
+        yield attention(*detr, queries=300, threads=threads)
+        yield attention((80, 80), (40, 40), (20, 20), queries=300, threads=threads)
+        yield attention((16, 16), (32, 32), (64, 64), threads=threads)
+    for dtype in ("float16", "bfloat16", "float64"):
+        yield attention((16, 16), (32, 32), (64, 64), dtype=dtype)
 
 
 def sizes():
@@ -229,6 +264,7 @@ GROUPS = {
     "axes": axes,
     "affine-grid": affine_grids,
     "unfold": unfold,
+    "attention": attentions,
     "sizes": sizes,
     "channels": channels,
     "batch": batch,

@@ -76,8 +76,9 @@ operators.OPERATORS += (PASS,)
 
 
 def limit(tensors, out, options):
-    """(session, its inputs, its output). tensors: the one or two arrays to read; out: an array like that to write."""
-    a, b = map(memory, (*tensors, np.empty(0))[:2])
+    """(session, its inputs, its output). tensors: the arrays to read; out: an array like that to write."""
+    a, *others = map(memory, tensors)
+    b = np.concatenate(others or [a[:0]])
     y = np.empty(out.nbytes // 8, np.uint64)
     node = helper.make_node("Pass", ["a", "b"], ["y"], domain=DOMAIN, size=y.size)
     infos = [helper.make_tensor_value_info(n, TensorProto.UINT64, [None]) for n in "aby"]
