@@ -13,7 +13,7 @@ from ..errors import refuse
 from ..kernels import affine_grid_sample as kernels
 from ..kernels.jit import jitable
 from ..kernels.points import room_for_points
-from ..operator import UNKNOWN, Input, Kernel, Operator
+from ..operator import UNKNOWN, Input
 from . import affine_grid, grid_sample
 
 
@@ -63,25 +63,14 @@ def reference(parameters, image, theta, *places):
     return grid_sample.reference(parameters, image, grid)
 
 
-AFFINE_GRID_SAMPLE = Operator(
-    domain="onnx_ops",
-    name="AffineGridSample",
-    versions=(1,),
+AFFINE_GRID_SAMPLE = grid_sample.without_grid(
+    "AffineGridSample",
+    kernels,
     ranks=(4, 5),
     inputs=(Input("X", "T"), Input("theta", "T"), Input("x", "T"), Input("y", "T"), Input("z", "T")),
-    output="T",
     types={"T": dtypes.FLOATS},
-    attributes=grid_sample.MICROSOFT.attributes,
-    parameters=grid_sample.ONNX.parameters,
-    geometry=grid_sample.ONNX.geometry,
-    resolve=grid_sample.resolve,
     plan=plan,
     infer=infer,
-    kernels=(
-        Kernel(kernels.nearest, {"mode": "nearest"}),
-        Kernel(kernels.linear, {"mode": "bilinear"}),
-        Kernel(kernels.cubic, {"mode": "bicubic"}),
-    ),
     reference=reference,
 )
 OPERATORS = (AFFINE_GRID_SAMPLE,)

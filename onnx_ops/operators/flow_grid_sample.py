@@ -26,7 +26,7 @@ from ..errors import refuse
 from ..kernels import flow_grid_sample as kernels
 from ..kernels.jit import jitable
 from ..kernels.points import room_for_points
-from ..operator import UNKNOWN, Attribute, Input, Kernel, Operator
+from ..operator import UNKNOWN, Attribute, Input
 from . import grid_sample
 
 CHANNELS = 3
@@ -156,13 +156,11 @@ def reference(parameters, image, flow, operands, *shifts):
     return grid_sample.reference(parameters, image, grid)
 
 
-FLOW_GRID_SAMPLE = Operator(
-    domain="onnx_ops",
-    name="FlowGridSample",
-    versions=(1,),
+FLOW_GRID_SAMPLE = grid_sample.without_grid(
+    "FlowGridSample",
+    kernels,
     ranks=(4, 5),
     inputs=tuple(Input(name, "T") for name in ("X", "flow", "operands", "x", "y", "z")),
-    output="T",
     types={"T": dtypes.WIDE_FLOATS},
     attributes=(
         *grid_sample.MICROSOFT.attributes,
@@ -171,21 +169,14 @@ FLOW_GRID_SAMPLE = Operator(
         Attribute("steps", "ints", bounds=(ADD, SHIFT), lengths=(1, STEPS)),
     ),
     parameters={
-        **grid_sample.ONNX.parameters,
         "interleaved": None, "channel_count": None, "channels": CHANNELS, "step_count": None, "steps": STEPS,
     },
     geometry={
-        **grid_sample.ONNX.geometry,
         "channels_of_flow": CHANNELS, "flow_strides": 5, "shift_strides": 9, "step_count": None, "steps": STEPS,
     },
     resolve=resolve,
     plan=plan,
     infer=infer,
-    kernels=(
-        Kernel(kernels.nearest, {"mode": "nearest"}),
-        Kernel(kernels.linear, {"mode": "bilinear"}),
-        Kernel(kernels.cubic, {"mode": "bicubic"}),
-    ),
     reference=reference,
 )  # fmt: skip
 OPERATORS = (FLOW_GRID_SAMPLE,)

@@ -249,3 +249,26 @@ MICROSOFT = replace(
     resolve=resolve_microsoft,
 )
 OPERATORS = (ONNX, MICROSOFT)
+
+
+def without_grid(name, kernels, parameters=(), geometry=(), **declared):
+    """The Operator of onnx_ops that computes its grid itself: its own fields, and what all of these have in common.
+
+    kernels  the module that has them
+    """
+    return Operator(**{
+        "domain": "onnx_ops",
+        "name": name,
+        "versions": (1,),
+        "output": "T",
+        "attributes": MICROSOFT.attributes,
+        "parameters": {**ONNX.parameters, **dict(parameters)},
+        "geometry": {**ONNX.geometry, **dict(geometry)},
+        "resolve": resolve,
+        "kernels": (
+            Kernel(kernels.nearest, {"mode": "nearest"}),
+            Kernel(kernels.linear, {"mode": "bilinear"}),
+            Kernel(kernels.cubic, {"mode": "bicubic"}),
+        ),
+        **declared,
+    })  # fmt: skip

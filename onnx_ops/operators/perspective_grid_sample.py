@@ -16,7 +16,7 @@ from ..errors import refuse
 from ..kernels import perspective_grid_sample as kernels
 from ..kernels.jit import jitable
 from ..kernels.points import room_for_points
-from ..operator import UNKNOWN, Input, Kernel, Operator
+from ..operator import UNKNOWN, Input
 from . import grid_sample
 
 
@@ -58,25 +58,14 @@ def reference(parameters, image, theta, x, y):
         return grid_sample.reference(parameters, image, moved[..., :2] / moved[..., 2:])
 
 
-PERSPECTIVE_GRID_SAMPLE = Operator(
-    domain="onnx_ops",
-    name="PerspectiveGridSample",
-    versions=(1,),
+PERSPECTIVE_GRID_SAMPLE = grid_sample.without_grid(
+    "PerspectiveGridSample",
+    kernels,
     ranks=(4,),
     inputs=(Input("X", "T"), Input("theta", "T"), Input("x", "T"), Input("y", "T")),
-    output="T",
     types={"T": dtypes.WIDE_FLOATS},
-    attributes=grid_sample.MICROSOFT.attributes,
-    parameters=grid_sample.ONNX.parameters,
-    geometry=grid_sample.ONNX.geometry,
-    resolve=grid_sample.resolve,
     plan=plan,
     infer=infer,
-    kernels=(
-        Kernel(kernels.nearest, {"mode": "nearest"}),
-        Kernel(kernels.linear, {"mode": "bilinear"}),
-        Kernel(kernels.cubic, {"mode": "bicubic"}),
-    ),
     reference=reference,
 )
 OPERATORS = (PERSPECTIVE_GRID_SAMPLE,)

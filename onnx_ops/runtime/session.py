@@ -110,8 +110,8 @@ class InferenceSession(ort.InferenceSession):
     optimize=True runs what `onnx_ops.optimize` makes of the model, in which PyTorch's `unfold` and `affine_grid` are
     one node each, and a GridSample one with what makes its grid. The results may differ by rounding: those of an
     `affine_grid` in 16-bit floats do, in float32 and float64 they were the same wherever this was tried, and an
-    `unfold` copies. A model in which there is nothing to
-    replace is opened as it is; one in ONNX Runtime's own format can't be optimized.
+    `unfold` copies. A model in which there is nothing to replace is opened as it is; one in ONNX Runtime's own format
+    can't be optimized.
     """
 
     def __init__(
