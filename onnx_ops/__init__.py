@@ -11,32 +11,44 @@ __version__ = "0.1.0"
 
 # Imported when they are first asked for: `import onnx_ops` stays light.
 _HOME = {
+    "FLOATS": "dtypes",
+    "INTEGERS": "dtypes",
     "InferenceSession": "runtime.session",
     "affine_grid": "functions",
     "build": "runtime.build",
+    "check": "own.check",
     "col2im": "functions",
     "deformable_attention": "functions",
     "export": "export",
     "get_library_path": "runtime.native",
     "grid_sample": "functions",
     "im2col": "functions",
+    "jitable": "kernels.jit",
     "lower": "runtime.lowering",
+    "operator": "own.operator",
     "operators": "operators",
     "optimize": "rewriting",
     "reference_ops": "reference",
     "register": "runtime.session",
     "register_schemas": "schemas",
+    "require": "errors",
     "warmup": "runtime.warmup",
 }
 __all__ = ["OpError", *_HOME]
 
 if TYPE_CHECKING:
     from . import export as export
+    from .dtypes import FLOATS as FLOATS
+    from .dtypes import INTEGERS as INTEGERS
+    from .errors import require as require
     from .functions import affine_grid as affine_grid
     from .functions import col2im as col2im
     from .functions import deformable_attention as deformable_attention
     from .functions import grid_sample as grid_sample
     from .functions import im2col as im2col
+    from .kernels.jit import jitable as jitable
+    from .own.check import check as check
+    from .own.operator import operator as operator
     from .reference import reference_ops as reference_ops
     from .rewriting import optimize as optimize
     from .runtime.build import build as build
@@ -56,7 +68,8 @@ def __getattr__(name: str) -> Any:
             module = import_module(f".{_HOME[name]}", __name__)
         finally:  # even if it failed: that may be why
             requirements.check_versions()
-        return module if name == _HOME[name] else getattr(module, name)
+        found = module if name == _HOME[name] else getattr(module, name)
+        return globals().setdefault(name, found)  # which is not asked for again
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -7,9 +7,9 @@ i: image axis, p: pixel, k: position within the block (K of them in all), l: blo
 
 import numpy as np
 
-from .errors import refuse
+from .declaration import ELEMENTS, MAX_RANK, UNKNOWN, Attribute
+from .errors import require
 from .kernels.jit import jitable
-from .operator import ELEMENTS, MAX_RANK, UNKNOWN, Attribute
 
 LIMIT = 2**40  # of any size, stride, dilation or pad: far past memory, and their sums fit 64 bits
 WORK = 2**15  # elements read and written by one tile, about 15 us
@@ -36,20 +36,16 @@ def resolve(attributes, p):
     dilations, pads, strides = attributes
     half = len(pads) // 2
     axes = max(len(dilations), len(strides), half)
-    if len(pads) % 2 != 0:
-        return refuse(p, "pads", pads, "must have two elements per image axis: all begins, then all ends")
-    if len(dilations) != 0 and len(dilations) != axes:
-        return refuse(p, "dilations", dilations, "must agree with other attributes on the number of image axes,", axes)
-    if len(strides) != 0 and len(strides) != axes:
-        return refuse(p, "strides", strides, "must agree with other attributes on the number of image axes,", axes)
-    if half != 0 and half != axes:
-        return refuse(p, "pads", pads, "must agree with other attributes on the number of image axes,", axes)
+    require(len(pads) % 2 == 0, "pads", pads, "must have two elements per image axis: all begins, then all ends")
+    rule = "must agree with other attributes on the number of image axes,"
+    require(len(dilations) == 0 or len(dilations) == axes, "dilations", dilations, rule, axes)
+    require(len(strides) == 0 or len(strides) == axes, "strides", strides, rule, axes)
+    require(half == 0 or half == axes, "pads", pads, rule, axes)
     p.axes = axes
     fill(p.dilations, dilations, 1)
     fill(p.strides, strides, 1)
     fill(p.pads_begin, pads[:half], 0)
     fill(p.pads_end, pads[half:], 0)
-    return 0
 
 
 @jitable
@@ -82,24 +78,18 @@ def lay_out(parameters, image, block, g):
     g.pads[0] = 0
     g.pixels = g.positions = g.blocks = 1
     for i in range(axes):
-        if not 1 <= image[i] <= LIMIT:
-            return refuse(g, "{image_shape}", image, "must lie in [1, 2**40]")
-        if not 1 <= block[i] <= LIMIT:
-            return refuse(g, "{block_shape}", block, "must lie in [1, 2**40]")
+        require(1 <= image[i] <= LIMIT, "{image_shape}", image, "must lie in [1, 2**40]")
+        require(1 <= block[i] <= LIMIT, "{block_shape}", block, "must lie in [1, 2**40]")
         count = block_count(parameters, i, image[i], block[i])
-        if count == 0:
-            return refuse(g, "{block_shape}", block, "must, dilated, fit into the padded image; too large on axis", i)
-        if image[i] > ELEMENTS // g.pixels:
-            return refuse(g, "{image_shape}", image, "product must be at most 2**58")
-        if block[i] > ELEMENTS // g.positions:
-            return refuse(g, "{block_shape}", block, "product must be at most 2**58")
+        require(count > 0, "{block_shape}", block, "must, dilated, fit into the padded image; too large on axis", i)
+        require(image[i] <= ELEMENTS // g.pixels, "{image_shape}", image, "product must be at most 2**58")
+        require(block[i] <= ELEMENTS // g.positions, "{block_shape}", block, "product must be at most 2**58")
         g.pixels, g.positions = g.pixels * image[i], g.positions * block[i]
         g.blocks = g.blocks * count if count <= ELEMENTS // g.blocks else ELEMENTS + 1
         a = i + g.axes - axes
         g.image[a], g.block[a], g.counts[a] = image[i], block[i], count
         g.strides[a], g.dilations[a] = parameters.strides[i], parameters.dilations[i]
         g.pads[a] = parameters.pads_begin[i]
-    return 0
 
 
 @jitable

@@ -67,7 +67,7 @@ def quoted(text):
 
 
 class named:
-    """A context in which an OpError gets the operator's name, and `refuse` the operator's words for its arguments."""
+    """A context in which an OpError gets the operator's name, and `require` the operator's words for its arguments."""
 
     def __init__(self, operator, node=""):
         self.title = operator.title + (f" (node {shown(quoted(node))})" if node else "")
@@ -82,18 +82,20 @@ class named:
             OpError.__init__(error, error.argument, error.value, error.rule, self.title)
 
 
-def refuse(record, argument, value, rule, expected=None):
-    """Say that `argument = value`, a number or a vector, breaks `rule` (followed by the `expected` value, if any).
+def require(condition: object, argument: str, value: Any, rule: str, expected: int | None = None) -> None:
+    """Raise OpError unless the condition holds: `argument = value` breaks the `rule`.
 
-    Names of arguments stand in braces in `argument` and `rule`, such as "shape of {input}": the message has the
-    operator's own term for them (`Operator.terms`), or else the name itself.
+    value     a number, or a sequence of numbers
+    expected  a number that the message has after the rule, which must be a literal text in compiled code
 
-    resolve, plan and infer (see `operator.py`) return what this returns, and give it the `record` that they fill in.
-    Run by Python it raises `OpError`; compiled it notes in the record what it was given, and is 1.
+    Operators' functions refuse by this, compiled or not. Names of arguments may stand in braces in `argument` and
+    `rule`, such as "shape of {input}": the message then has the operator's own term for them (`Operator.terms`), or
+    else the name itself.
     """
-    value = [int(v) for v in value] if hasattr(value, "__len__") and not isinstance(value, str) else value
-    rule = spelled(rule)
-    raise OpError(spelled(argument), value, rule if expected is None else f"{rule} {expected}")
+    if not condition:
+        value = [int(v) for v in value] if hasattr(value, "tolist") or isinstance(value, list | tuple) else value
+        rule = spelled(rule)
+        raise OpError(spelled(argument), value, rule if expected is None else f"{rule} {expected}")
 
 
 def spelled(text):

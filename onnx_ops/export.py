@@ -18,9 +18,9 @@ from importlib import import_module
 import numpy as np
 from onnx import TensorProto, numpy_helper
 
+from .declaration import Record
 from .files import staged_file
 from .locks import EXPORT
-from .operator import Record
 from .operators.affine_grid import AFFINE_GRID
 from .operators.grid_sample import MICROSOFT, PADDING_MODES
 from .operators.im2col import IM2COL

@@ -16,11 +16,20 @@ from .runtime.execute import compute
 
 
 def call(operator, *inputs, threads=None, **attributes):
-    """`operator` on anything that NumPy takes for an array. Attributes that are None take their defaults."""
+    """`operator` on anything that NumPy takes for an array. Attributes that are None take their defaults.
+
+    Returns the output, or a tuple of several.
+    """
     with named(operator):
         parameters = operator.resolved(attributes)
-    arrays = [np.asarray(a, a.dtype.newbyteorder("="), order="C") for a in map(np.asarray, inputs)]
-    return compute(operator, parameters, arrays, threads)
+    found = compute(operator, parameters, [as_array(a) for a in inputs], threads)
+    return found[0] if len(operator.outputs) == 1 else tuple(found)
+
+
+def as_array(value):
+    """What NumPy takes it for, as kernels see arrays; None of an absent input."""
+    array = None if value is None else np.asarray(value)
+    return array if array is None else np.asarray(array, array.dtype.newbyteorder("="), order="C")
 
 
 def affine_grid(

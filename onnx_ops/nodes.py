@@ -1,13 +1,15 @@
 """A model's nodes and the names of its values, those in subgraphs included."""
 
-from .operators import OPERATORS
-
-_DECLARED = {(operator.domain, operator.name): operator for operator in OPERATORS}
+from .operators import known
 
 
-def declared(node):
-    """The Operator that a node is one of, or None."""
-    return _DECLARED.get(("" if node.domain == "ai.onnx" else node.domain, node.op_type))
+def declared(node, operators=None):
+    """The operator that a node is one of, or None.
+
+    operators  what `operators.known` returns, by default without operators of one's own
+    """
+    found = known() if operators is None else operators
+    return found.get(("" if node.domain == "ai.onnx" else node.domain, node.op_type))
 
 
 def model_nodes(model):

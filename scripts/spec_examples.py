@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from onnx_ops.operator import Record
+from onnx_ops.declaration import Record
 from onnx_ops.operators import col2im as onnx_col2im
 
 

@@ -56,7 +56,7 @@ COMPILATION = """
 import onnx_ops, numba
 from onnx_ops.kernels.code import code
 from onnx_ops.runtime import variants
-found_variants = variants.variants(sys.argv[1:2], sys.argv[2:3])
+found_variants = variants.variants(variants.chosen(sys.argv[1:2]), sys.argv[2:3])
 variant = next(v for name, v in found_variants.items() if name.startswith(sys.argv[3]))
 *shared, kernel = variants.entries(*variant)
 lap("rest")

@@ -11,7 +11,7 @@ from onnx.reference import ReferenceEvaluator
 
 import onnx_ops
 from onnx_ops import dtypes, functions
-from onnx_ops.operator import Record
+from onnx_ops.declaration import Record
 
 
 def function(case, inputs):

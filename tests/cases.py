@@ -8,7 +8,7 @@ import onnx
 from onnx import helper
 
 from onnx_ops import dtypes
-from onnx_ops.operator import Record
+from onnx_ops.declaration import Record
 from onnx_ops.operators import OPERATORS
 
 IR_VERSION = 9

@@ -27,7 +27,7 @@ def pytest_sessionstart(session):
     processes = getattr(session.config.option, "numprocesses", None)
     if processes and not hasattr(session.config, "workerinput") and not library.is_complete():
         everything = "long" not in session.config.option.markexpr
-        combinations = variants.combinations({o.name for o in OPERATORS}, dtypes.TABLE)
+        combinations = variants.combinations(OPERATORS, dtypes.TABLE)
         wanted = variants.distinct(c for c in combinations if everything or has_representative_types(c[2]))
         warmup.compile_variants(wanted, processes, lambda *now: None)
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import onnx_ops
 from onnx_ops import dtypes, functions
-from onnx_ops.operator import Record
+from onnx_ops.declaration import Record
 
 LIMIT, ELEMENTS = 2**40, 2**58
 TOO_LARGE = 2**16  # elements of a tensor that takes too long

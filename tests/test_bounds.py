@@ -109,7 +109,7 @@ from onnx_ops.runtime import execute
 from onnx_ops import dtypes
 done = 0
 for case in CASES:
-    copies = "uint8" in case.operator.types[case.operator.output]
+    copies = "uint8" in case.operator.types[case.operator.outputs[0].type]
     if case.op_type == "GridSample":
         copies = copies and case.attributes["mode"] == "nearest"
     types = ["float32", "float64", *["uint8"] * copies]

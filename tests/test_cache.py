@@ -16,9 +16,9 @@ from numba import njit
 
 import onnx_ops
 from onnx_ops import dtypes
+from onnx_ops.declaration import Record, without_parameters
 from onnx_ops.kernels import cache, code, compiler
-from onnx_ops.kernels.records import ArrayView, Entry, Held, Number, Place
-from onnx_ops.operator import Record, without_parameters
+from onnx_ops.kernels.records import ArrayView, Entry, Held, Number, Place, Step
 from onnx_ops.operators import OPERATORS
 from onnx_ops.runtime import variants
 
@@ -87,9 +87,9 @@ ATTENTION = {"operators.deformable_attention", "kernels.deformable_attention"}
 SAMPLING = {"kernels.grid_sample", "kernels.places", "kernels.points", "kernels.coordinates"}
 # What the functions around each plan and kernel, and what these are written in, consists of.
 SHARED = {
-    "dtypes", "errors", "operator", "kernels.bounds", "kernels.compiler", "kernels.elements", "kernels.elements_numba",
-    "kernels.jit", "kernels.levels", "kernels.memory", "kernels.records", "kernels.target", "kernels.vectors",
-    "kernels.vectors_numba",
+    "declaration", "dtypes", "errors", "kernels.bounds", "kernels.compiler", "kernels.elements",
+    "kernels.elements_numba", "kernels.jit", "kernels.levels", "kernels.memory", "kernels.records", "kernels.target",
+    "kernels.vectors", "kernels.vectors_numba",
 }  # fmt: skip
 MADE_FROM = {
     "operators.col2im": COL2IM | SHARED,  # of functions that are defined there: plans
@@ -140,11 +140,32 @@ def made(amount):
     return shift
 
 
-@pytest.mark.parametrize("function", [made(1), lambda x: x])
-def test_functions_that_have_no_name_of_their_own(function):
+def test_functions_that_use_variables_of_another():
     """Two of one factory would share a file."""
-    with pytest.raises(OSError, match="is no global function of the module test_cache"):
-        cache.digest(function)
+    with pytest.raises(OSError, match="shift uses variables of the function around it"):
+        cache.digest(made(1))
+
+
+NUMBER = 1
+UNNAMED = {"one": lambda x: x + 1, "other": lambda x: x + 2, "of a number": lambda x: x + NUMBER}  # on one line
+
+
+def _(x):
+    return x + 1
+
+
+UNNAMED["below"] = _
+del _
+
+
+def test_functions_that_have_no_name_of_their_own(monkeypatch):
+    """Each has a file of its own, also of another number that it finds in its module."""
+    digests = {name: cache.digest(function) for name, function in UNNAMED.items()}
+    assert {name: cache.digest(function) for name, function in UNNAMED.items()} == digests
+    assert len(set(digests.values())) == len(UNNAMED)
+    monkeypatch.setattr(sys.modules[__name__], "NUMBER", 2)
+    changed = {name for name, function in UNNAMED.items() if cache.digest(function) != digests[name]}
+    assert changed == {"of a number"}
 
 
 IMPORTS = {
@@ -278,9 +299,9 @@ def test_after_warmup_sessions_compile_nothing(home):
 def test_warmup_knows_every_kernel(domain):
     """All that any of the tests' cases leads to."""
     found = {}
-    for operator, attributes, signature in variants.variants({o.name for o in OPERATORS}, dtypes.TABLE).values():
-        parameters = operator.resolved(attributes)
-        found.setdefault(operator.plan, set()).add(kernel_of(operator, parameters, signature))
+    for operator, position, signature in variants.variants(OPERATORS, dtypes.TABLE).values():
+        kernel = operator.kernels[position]
+        found.setdefault(operator.plan, set()).add((kernel.function, operator.storage(kernel, signature)))
     cases = [c for c in CASES if c.domain == domain]
     assert cases
     for case in cases:
@@ -308,10 +329,10 @@ def test_slow_compilation_is_told(monkeypatch, caplog):
     monkeypatch.setattr(code, "PATIENCE", 0.0)
     monkeypatch.setattr(compiler, "object_code", lambda entry, symbol: time.sleep(0.5))
     monkeypatch.setattr(code, "loaded", lambda content, symbol: 1)
-    make = lambda: code.Code(Entry(without_parameters, (), 2), cache.NotKept(OSError("a test")))
+    make = lambda: code.Code(Entry((Step(without_parameters, ()),), 2, Place(0)), cache.NotKept(OSError("a test")))
     make()
     assert [r.getMessage() for r in caplog.records] == [
-        "onnx_ops: compiling operator-without_parameters (once; not kept)"
+        "onnx_ops: compiling declaration-without_parameters (once; not kept)"
     ]
     token = code.expected.set(True)
     make()
@@ -339,8 +360,8 @@ def test_functions_that_python_calls_are_optimized():
     """Even when it is a kernel that has them compiled first."""
     array = np.zeros(1000)
     record = np.array([array.ctypes.data, array.size])
-    view = ArrayView(array.dtype, Held(Place(0)), Held(Place(0, 8)))
-    made = code.Code(Entry(kernel, (view, Number(1)), 2), cache.NotKept(OSError("a test")))
+    view = ArrayView(array.dtype, Place(Held(Place(0))), (Held(Place(0, 8)),))
+    made = code.Code(Entry((Step(kernel, (view, Number(1))),), 2, Place(0)), cache.NotKept(OSError("a test")))
     assert made.call(record.ctypes.data, 1) == 0
     np.testing.assert_array_equal(array, np.arange(1000.0))
     taken = {within_a_kernel: [], alone: []}

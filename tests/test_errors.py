@@ -25,8 +25,8 @@ from malformed import AT_CREATION, AT_RUN, BY_TYPE, EVERYTHING
 
 import onnx_ops
 from onnx_ops import functions
-from onnx_ops.errors import refuse
-from onnx_ops.operator import Record
+from onnx_ops.declaration import Record
+from onnx_ops.errors import require
 from onnx_ops.operators import OPERATORS
 from onnx_ops.runtime import execute
 
@@ -144,7 +144,7 @@ def test_only_names_in_braces_get_the_operators_terms():
     """Words of the rule and text of the user's stay as they are."""
 
     def plan(parameters, shapes, geometry):
-        return refuse(geometry, "shape of {input}", shapes[0], RULE, 2)
+        require(False, "shape of {input}", shapes[0], RULE, 2)
 
     of_its_own = replace(OPENVINO_COL2IM, plan=plan)
     x, size = np.zeros((1, 9, 9), np.float32), np.array([5, 5])

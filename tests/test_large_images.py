@@ -6,8 +6,8 @@ from cases import GRID_SAMPLE, VOLUMES, assert_close, reference
 
 import onnx_ops
 from onnx_ops import operators
+from onnx_ops.declaration import Record
 from onnx_ops.kernels import grid_sample, places
-from onnx_ops.operator import Record
 
 CASES = [*GRID_SAMPLE[:18:5], *VOLUMES[:18:7]]
 
@@ -17,7 +17,7 @@ def run_plainly(case, inputs, expected):
     operator, parameters = case.operator, case.operator.resolved(case.attributes)[0]
     geometry, out = np.zeros(1, operator.geometry_dtype)[0], np.empty(expected.size, inputs[0].dtype)
     g = Record(geometry)
-    assert operator.plan(Record(parameters), [np.array(v.shape) for v in inputs], g) == 0
+    operator.plan(Record(parameters), [np.array(v.shape) for v in inputs], g)
     kernel = operator.kernel(Record(parameters)).function
     for tile in range(g.tiles):
         kernel(*(v.ravel() for v in inputs), g, tile, np.zeros(g.workspace, np.uint8), out)
@@ -44,7 +44,7 @@ def test_several_small_images_are_no_large_one():
     parameters, grid = Record(operator.resolved({})[0]), np.array([1000, 1, 2, 2])
     for channels, images in {1: 256, 2**10: 128, 2**24: 1}.items():
         g = Record(np.zeros(1, operator.geometry_dtype)[0])
-        assert operator.plan(parameters, [np.array([1000, channels, 64, 64]), grid], g) == 0
+        operator.plan(parameters, [np.array([1000, channels, 64, 64]), grid], g)
         assert g.images == images
         assert g.units == -(-1000 // g.images)
 

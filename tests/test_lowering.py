@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 
 import onnx_ops
 from onnx_ops.nodes import all_nodes
+from onnx_ops.operators import known
 from onnx_ops.runtime.lowering import _types, lower_for_session
 
 EVERYTHING, BILINEAR = next(c for c in COL2IM if c.name == "everything"), GRID_SAMPLE[8]
@@ -298,11 +299,11 @@ def taking(kind, name):
 def test_names_that_lowering_makes_are_new(kind, name):
     """The model runs, and its own inputs are what they were, whatever they are called."""
     proto, inputs = taking(kind, name)
-    for lowered in (onnx_ops.lower(proto), lower_for_session(proto)[0]):
+    for lowered in (onnx_ops.lower(proto), lower_for_session(proto, known())[0]):
         made = [n for node in all_nodes(lowered.graph) for n in node.output if node not in list(all_nodes(proto.graph))]
         assert len(made) >= 3
         assert name not in made
-    _, ran_by = lower_for_session(proto)
+    _, ran_by = lower_for_session(proto, known())
     assert ran_by != name
     for session in all_sessions(proto):
         names = [i.name for i in session.get_inputs()]
@@ -331,7 +332,7 @@ def test_functions_that_share_a_name():
     other.overload = "second"
     del other.node[:]
     other.node.append(helper.make_node("Identity", ["input"], ["y"]))
-    lowered, name = lower_for_session(proto)
+    lowered, name = lower_for_session(proto, known())
     assert name in next(n for n in all_nodes(lowered.graph) if n.op_type == "ai_onnx_Col2Im").input
 
 

@@ -14,8 +14,8 @@ import pytest
 from cases import CASES, COL2IM, assert_close, reference
 
 import onnx_ops
+from onnx_ops.declaration import Record
 from onnx_ops.kernels import col2im, grid_sample
-from onnx_ops.operator import Record
 from onnx_ops.runtime import execute
 
 OVERLAPPING = COL2IM[1]
@@ -25,7 +25,7 @@ SMALL = [c for c in CASES if sum(int(np.prod(s)) for s in c.shapes) < 4000]
 def geometry_of(case, inputs):
     g = np.zeros(1, case.operator.geometry_dtype)[0]
     parameters = Record(case.operator.resolved(case.attributes)[0])
-    assert case.operator.plan(parameters, execute.shapes(case.operator, inputs), Record(g)) == 0
+    case.operator.plan(parameters, execute.shapes(case.operator, inputs), Record(g))
     return parameters, g
 
 

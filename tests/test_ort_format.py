@@ -9,6 +9,7 @@ from onnx import TensorProto, helper
 from test_sessions import conv_relu_col2im_sigmoid
 
 import onnx_ops
+from onnx_ops.operators import known
 from onnx_ops.runtime import ort_format
 from onnx_ops.runtime.model import imported_domains
 
@@ -66,7 +67,7 @@ def test_a_network_with_fused_nodes_of_com_microsoft(tmp_path, kernels_made):
     inputs = [x.astype(np.float32)]
     expected = run(ort.InferenceSession(proto.SerializeToString(), quiet()), inputs)
     path = written(proto, tmp_path / "model.ort")
-    assert ort_format.domains(path) == {""}
+    assert ort_format.domains(path, known()) == {""}
     np.testing.assert_allclose(run(onnx_ops.InferenceSession(path, quiet()), inputs), expected, rtol=1e-5, atol=1e-6)
 
     proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
@@ -76,7 +77,7 @@ def test_a_network_with_fused_nodes_of_com_microsoft(tmp_path, kernels_made):
     inputs.append(np.random.default_rng(1).uniform(-1, 1, (2, 5, 6, 2)).astype(np.float32))
     expected = run(ort.InferenceSession(proto.SerializeToString(), quiet()), inputs)
     path = written(proto, tmp_path / "model.ort")
-    assert ort_format.domains(path) == {"", "com.microsoft"}
+    assert ort_format.domains(path, known()) == {"", "com.microsoft"}
     kernels_made.clear()
     np.testing.assert_allclose(run(onnx_ops.InferenceSession(path, quiet()), inputs), expected, rtol=1e-5, atol=1e-6)
     assert kernels_made == ["Col2Im", "com.microsoft.GridSample"]
@@ -97,7 +98,7 @@ def test_damaged_files(tmp_path):
         for _ in range(3):
             garbled[rng.integers(8, len(garbled)) if len(garbled) > 8 else 0] = rng.integers(256)
         try:
-            assert ort_format.domains(bytes(garbled)) <= {""}
+            assert ort_format.domains(bytes(garbled), known()) <= {""}
         except onnx_ops.OpError as error:
             assert "was written without" in str(error)  # noqa: PT017
     with pytest.raises(Exception, match=r"(?i)ort|verif|model"):

@@ -45,9 +45,9 @@ def check(backends=("native", "extensions"), **settings):
 def one_kernel():
     # The smallest that there can be: it takes a tenth of the time of those that do something.
     from onnx_ops.kernels.code import code
-    from onnx_ops.kernels.records import Entry, Number
-    from onnx_ops.operator import without_parameters
-    assert code(Entry(without_parameters, (Number(0), Number(1)), 2)).call(5, 6) == 0
+    from onnx_ops.kernels.records import Entry, Number, Place, Step
+    from onnx_ops.declaration import without_parameters
+    assert code(Entry((Step(without_parameters, (Number(0), Number(1))),), 3, Place(2))).call(5, 6, 0) == 0
 
 def as_anybody():
     """Take from root, on Linux, what it may do whatever the permissions of files say."""
@@ -239,13 +239,13 @@ def test_that_nothing_is_kept_is_said_once(tmp_path):
     (tmp_path / "cache").touch()
     script = """
 from onnx_ops.kernels.code import code
-from onnx_ops.kernels.records import Entry, Number
-from onnx_ops.operator import without_parameters
+from onnx_ops.kernels.records import Entry, Number, Place, Step
+from onnx_ops.declaration import without_parameters
 def function(x, y):
     return 0
 for owner in (without_parameters, function):
-    for count in (2, 3):
-        code(Entry(owner, (Number(0), Number(1)), count))
+    for count in (3, 4):
+        code(Entry((Step(owner, (Number(0), Number(1))),), count, Place(2)))
 """
     setup = NOT_KEPT.partition("one_kernel()")[0]
     said = finished(started(setup + script + "print(*lines, sep='\\n')", NUMBA_CACHE_DIR=str(tmp_path / "cache")))

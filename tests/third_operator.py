@@ -1,25 +1,22 @@
 """y = x + amount: what a third operator takes, all of it. The tests put this file into a copy of onnx_ops/operators."""
 
-from ..errors import refuse
+from ..declaration import Attribute, Input, Kernel, Operator, Output
+from ..errors import require
 from ..kernels.jit import jitable
-from ..operator import Attribute, Input, Kernel, Operator
 
 
 @jitable
 def resolve(attributes, p):
     (amount,) = attributes
     p.amount = amount[0]
-    return 0
 
 
 @jitable
 def plan(parameters, shapes, g):
     (x,) = shapes
-    if len(x) != 1:
-        return refuse(g, "shape of {x}", x, "must have rank 1")
+    require(len(x) == 1, "shape of {x}", x, "must have rank 1")
     g.rank, g.shape[0], g.size, g.amount = 1, x[0], x[0], parameters.amount
     g.tiles = min(x[0], 4)
-    return 0
 
 
 @jitable
@@ -27,7 +24,6 @@ def infer(parameters, shapes, g):
     (x,) = shapes
     if len(x) == 1:
         g.rank, g.shape[0] = 1, x[0]
-    return 0
 
 
 @jitable
@@ -43,7 +39,7 @@ OPERATORS = (
         versions=(1,),
         ranks=(1,),
         inputs=(Input("x", "T"),),
-        output="T",
+        outputs=(Output("output", "T"),),
         types={"T": ("float32", "int64")},
         attributes=(Attribute("amount", "int", 1),),
         parameters={"amount": None},

@@ -3,10 +3,12 @@
 import logging
 import warnings
 from contextlib import contextmanager
+from pathlib import Path
 
 import click
 
 from .. import __version__
+from ..own.files import use_file
 from .bench import bench
 from .build import build
 from .common import reason
@@ -78,7 +80,11 @@ class Lines(logging.Handler):
 @click.group(cls=Application, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="onnx-ops")
 @click.option("--traceback", is_flag=True, help="Show where in the program an error was met.")
-def app(traceback):
+@click.option(
+    "--operators", "own", multiple=True, type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A Python file with operators of your own, made by onnx_ops.operator; may be repeated.",
+)  # fmt: skip
+def app(traceback, own):
     """Col2Im and GridSample for ONNX Runtime: complete, fast, on unmodified models.
 
     \b
@@ -96,6 +102,8 @@ def app(traceback):
       130  interrupted, by Ctrl-C
       141  the reader of the output has closed the pipe
     """
+    for path in own:
+        use_file(path)
 
 
 for command in (demo, list_operators, inspect, run, validate, bench, build, warmup, optimize, lower):

@@ -7,16 +7,14 @@ import click
 
 from ..kernels.levels import LEVELS
 from ..runtime.variants import TYPES
-from .common import NAMES, compiling, say
+from .common import OperatorName, compiling, say
 
 
 @click.command()
 @click.option(
     "--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="Where the library is to be."
 )
-@click.option(
-    "--operator", "operators", multiple=True, type=click.Choice(NAMES), help="Only this one; may be repeated."
-)
+@click.option("--operator", "operators", multiple=True, type=OperatorName(), help="Only this one; may be repeated.")
 @click.option("--dtype", "dtypes", multiple=True, type=click.Choice(TYPES), help="Only this type; may be repeated.")
 @click.option(
     "--cpu", "cpus", multiple=True, type=click.Choice(list(LEVELS)),
@@ -33,9 +31,16 @@ def build(output, operators, dtypes, cpus, jobs):
     Examples:
       onnx-ops build --output libonnx_ops.so
       onnx-ops build --output libonnx_ops.so --operator GridSample --dtype float32 --cpu x86-64-v3
+      onnx-ops --operators my_ops.py build --output libmine.so
     """
     from .. import build
+    from ..operators import own_operators
 
-    settings = {"operators": operators or None, "dtypes": dtypes or None, "cpus": cpus or None, "jobs": jobs}
+    settings = {
+        "operators": operators or own_operators() or None,
+        "dtypes": dtypes or None,
+        "cpus": cpus or None,
+        "jobs": jobs,
+    }
     compiling(partial(build, output, **settings))
     say(f"{output}: {output.stat().st_size / 2**20:.1f} MB")

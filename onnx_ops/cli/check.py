@@ -10,8 +10,8 @@ import onnx
 from onnx import helper
 
 from .. import OpError, dtypes
-from ..errors import named
-from ..operator import Record
+from ..declaration import Record
+from ..errors import named, require
 from . import data
 from .common import reason
 from .compare import difference
@@ -24,22 +24,24 @@ LARGEST = 2**24  # elements of an input that are made up to try a node
 
 def check(operator, attributes, inputs):
     """([what the declaration refuses], the inputs made up as arrays, or None where too little is known)."""
-    if len(inputs) != len(operator.inputs) or not all(v.name for v in inputs):
-        return [f"must have {len(operator.inputs)} inputs"], None
-    pairs = list(zip(operator.inputs, inputs, strict=True))
     try:
         with named(operator):
-            parameters = Record(operator.resolved(attributes)[0])
+            pairs = list(zip(operator.each_input(len(inputs)), inputs, strict=True))
+            for i, v in pairs:
+                require(v.name or i.presence == "optional", i.name, None, "must be given")
+            pairs = [(i, v) for i, v in pairs if v.name]
+            parameters = operator.resolved(attributes)
             signature = types(operator, pairs)
-            if len(signature) == len(operator.types):
-                operator.check_types(operator.kernel(parameters), signature)
+            if len(signature) == len(operator.types) and not operator.is_function:
+                operator.check_types(operator.kernel(Record(parameters[0])), signature)
             values = [v.value.tolist() if i.values and v.value is not None else None for i, v in pairs]
-            operator.inferred(parameters, [v.shape for _, v in pairs], values)
+            operator.output_shapes(parameters, [v.shape for _, v in pairs], values)
             seen = [planned(i, v) for i, v in pairs]
             if any(s is None for s in seen):
                 return [], None
             with suppress(OpError if is_open(pairs) else ()):  # it may be the stand-ins that don't fit
-                operator.plan(parameters, seen, Record(np.zeros(1, operator.geometry_dtype)[0]))
+                if not operator.is_function:
+                    operator.plan(Record(parameters[0]), seen, Record(np.zeros(1, operator.geometry_dtype)[0]))
                 return [], sample(pairs, seen)
     except OpError as error:
         return [str(error).removeprefix(f"{operator.title}: ")], None

@@ -12,12 +12,27 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from ..operators import OPERATORS
+from ..operators import known
 from ..runtime.model import imported_domains
 
 WIDTH = 120  # of tables that are not for a terminal
 ORT_FORMAT = ".ort"  # ONNX Runtime's own, in which only it can read
-NAMES = sorted({operator.name for operator in OPERATORS})
+
+
+def names():
+    """Those of all operators that there are."""
+    return sorted({name for _, name in known()})
+
+
+class OperatorName(click.ParamType):
+    """One of `names`, which may be of one's own."""
+
+    name = "operator"
+
+    def convert(self, value, parameter, context):
+        if value not in names():
+            self.fail(f"{value!r} must be one of {', '.join(names())}.", parameter, context)
+        return value
 
 
 def is_model(ctx, parameter, path):

@@ -12,7 +12,7 @@ import onnx.inliner
 from onnx import helper
 
 from ..nodes import declared
-from ..operators import OPERATORS
+from ..operators import known
 from ..runtime.attributes import WARNING, unknown
 from ..runtime.lowering import DOMAIN
 from ..runtime.model import imported_domains
@@ -151,7 +151,7 @@ def refusal(node):
     name = intended(node)
     if node.op_type != name:
         return f"not run by onnx_ops; did you mean {name}?"
-    domains = [o.domain or "ai.onnx" for o in OPERATORS if o.name == name]
+    domains = [o.domain or "ai.onnx" for o in known().values() if o.name == name]
     near = difflib.get_close_matches(node.domain, domains, 1)
     hint = f"; did you mean {near[0]}?" if near else ""
     return f"not run by onnx_ops, which has {name} in the domains {', '.join(domains)}{hint}"
@@ -221,7 +221,7 @@ def cut(text, width):
 
 def tensors(finding):
     """The types and shapes of what a node computes on, without its lists of sizes: float32 [1,3,8,9] [1,5,6,2]"""
-    operator = next((o for o in OPERATORS if o.title == finding.operator), None)
+    operator = next((o for o in known().values() if o.title == finding.operator), None)
     shown = [v for k, v in enumerate(finding.inputs) if operator is None or k in operator.tensors]
     groups = groupby(shown, key=lambda v: v["type"] or "?")
     return ", ".join(f"{kind} {' '.join(map(shape, values))}" for kind, values in groups)

@@ -11,7 +11,7 @@ from .. import dtypes
 from ..nodes import subgraphs
 from ..runtime.external_data import is_small
 from ..schemas import dimensions
-from .common import NAMES
+from .common import names
 
 LIKENESS = 0.8  # of a misspelt name to the right one, as difflib measures it
 ELEMENT_TYPES = {t.onnx: name for name, t in dtypes.TABLE.items()}
@@ -45,11 +45,11 @@ def relevant(graph, outer, path, directory):
 
 def intended(node):
     """The name of the declared operator that a node has or, being unknown to onnx, seems to have misspelt, or None."""
-    if node.op_type in NAMES:
+    if node.op_type in names():
         return node.op_type
     if onnx.defs.has(node.op_type, domain="" if node.domain == "ai.onnx" else node.domain):
         return None
-    by_small_letters = {name.lower(): name for name in NAMES}
+    by_small_letters = {name.lower(): name for name in names()}
     near = difflib.get_close_matches(node.op_type.lower(), by_small_letters, 1, LIKENESS)
     return by_small_letters[near[0]] if near else None
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from .. import dtypes as table
-from .common import NAMES, compiling, is_model, say
+from .common import OperatorName, compiling, is_model, say
 
 
 def are_models(ctx, parameter, paths):
@@ -18,9 +18,7 @@ def are_models(ctx, parameter, paths):
     "models", metavar="[MODEL]...", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path),
     callback=are_models,
 )  # fmt: skip
-@click.option(
-    "--operator", "operators", multiple=True, type=click.Choice(NAMES), help="Only this one; may be repeated."
-)
+@click.option("--operator", "operators", multiple=True, type=OperatorName(), help="Only this one; may be repeated.")
 @click.option("--dtype", "dtypes", multiple=True, type=click.Choice(table.ALL), help="Only this type; may be repeated.")
 @click.option("--jobs", type=click.IntRange(1), help="Processes side by side.  [default: all cores]")
 def warmup(models, operators, dtypes, jobs):

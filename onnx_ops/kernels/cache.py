@@ -77,7 +77,10 @@ def source(module):
     """
     spec = spec_of(module)
     loader = spec and spec.loader
-    if hasattr(loader, "get_source"):
+    script = getattr(sys.modules.get(module), "__file__", None)
+    if not spec and script:
+        text = Path(script).read_text()
+    elif hasattr(loader, "get_source"):
         text = loader.get_source(module)
     else:
         text = Path(spec.origin).read_text() if spec and spec.origin else None
@@ -105,7 +108,8 @@ def import_statements(text):
 @functools.cache
 def imported(module):
     """The modules that a module imports anywhere in its source, other than those of Python and installed packages."""
-    package, found = spec_of(module).parent, set()
+    spec, found = spec_of(module), set()
+    package = spec.parent if spec else ""  # of a script
     for node in import_statements(source(module)):
         if isinstance(node, ast.Import):
             found.update(name.name for name in node.names if is_followed(name.name, module))
@@ -150,22 +154,42 @@ def compiler():
     return versions, target.current(), settings, BOUNDSCHECK
 
 
-def digest(owner, *details):
+def digest(owners, *details):
     """Of what compiled code is made from.
 
-    owner    the function that it calls, or a module: the sources of the module, of what this imports and of whatever
-             stands around every function
+    owners   the functions that it calls, or names of modules: the sources of the modules, of what these import and of
+             whatever stands around every function
     details  what else the code depends on, with a stable repr
 
     Raises OSError where the sources don't tell.
     """
-    module = owner if isinstance(owner, str) else owner.__module__
-    if owner is not module and getattr(sys.modules.get(module), owner.__qualname__, None) is not owner:
-        raise OSError(f"{owner.__qualname__} is no global function of the module {module}")
-    found = hashlib.sha256(repr((compiler(), details)).encode())
-    for name, text in sorted((sources(module) | sources(MACHINERY)).items()):
+    owners = owners if isinstance(owners, tuple) else (owners,)
+    functions = [owner for owner in owners if not isinstance(owner, str)]
+    found = hashlib.sha256(repr((compiler(), details, [*map(identity, functions)])).encode())
+    texts = dict(sources(MACHINERY))
+    for owner in owners:
+        texts |= sources(owner if isinstance(owner, str) else owner.__module__)
+    for name, text in sorted(texts.items()):
         found.update(f"{name}\0{text}\0".encode())
     return found.hexdigest()[:16]
+
+
+def identity(function):
+    """What tells a function from others of its module; raises OSError where the module's source doesn't.
+
+    One that is no global of its module, as where several are called "_", is known by its line, its code and the numbers
+    and texts that it finds in its module.
+    """
+    code = function.__code__
+    if getattr(sys.modules.get(function.__module__), function.__qualname__, None) is function:
+        return function.__qualname__
+    if function.__closure__:
+        raise OSError(f"{function.__qualname__} uses variables of the function around it")
+    plain = bool, int, float, complex, str, bytes, tuple, type(None)
+    values = {name: function.__globals__.get(name) for name in code.co_names}
+    values = {name: value for name, value in values.items() if isinstance(value, plain)}
+    constants = [each for each in code.co_consts if isinstance(each, plain)]
+    return function.__qualname__, code.co_firstlineno, code.co_code, constants, values
 
 
 class Kept:

@@ -15,6 +15,7 @@ from ..locks import COMPILATION
 from .cache import Kept, NotKept, digest, not_kept
 from .jit import BOUNDSCHECK
 
+_OF_NUMBA = re.compile(rb"(?<=\0)numba_\w+(?=\0)")  # functions of Numba's own library, by name in an object file
 PATIENCE = 1.0  # seconds of compiling after which users are told
 expected = ContextVar("expected", default=False)  # whether they know
 log = logging.getLogger("onnx_ops")
@@ -100,8 +101,16 @@ def uninterrupted(function):
 
 
 def loaded(content, symbol):
-    """The address of the function `symbol` in an object file's content."""
+    """The address of the function `symbol` in an object file's content. Raises OpError."""
     engine = _engine()
+    for name in set(_OF_NUMBA.findall(content)):
+        if not llvm.address_of_symbol(name.decode()):
+            from numba import _helperlib  # as importing Numba takes long, only for code that calls it
+
+            address = _helperlib.c_helpers.get(name.decode().removeprefix("numba_"))
+            if not address:
+                raise OpError("kernel", symbol, f"can't be loaded: it calls {name.decode()}, which Numba doesn't have")
+            llvm.add_symbol(name.decode(), address)
     engine.add_object_file(llvm.ObjectFileRef.from_data(content))
     engine.finalize_object()
     return engine.get_function_address(symbol)
@@ -141,7 +150,7 @@ def once(function):
 def code(entry):
     """The `Code` of an entry. Raises OpError."""
     try:
-        kept = Kept(entry.name + "-checked" * BOUNDSCHECK, digest(entry.function, entry.name, entry.arguments))
+        kept = Kept(entry.name + "-checked" * BOUNDSCHECK, digest(entry.functions, entry.name, entry))
     except OSError as error:
         not_kept(error)
         kept = NotKept(error)

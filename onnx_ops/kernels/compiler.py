@@ -7,15 +7,19 @@
     JITCPUCodegen: set_env, _engine, _tm          `optimized_once` says why
     cpu_target.options.noalias                    is added, see below
     call_conv.call_function, context.make_tuple   what a C wrapper consists of
+    call_conv._get_excinfo_argument, _return_errcode_raw, callconv.excinfo_t
+                                                  by which compiled code refuses what breaks a rule (memory.py)
 
 numba.np.arrayobj.populate_array (memory.py) and numba.core.cgutils are the rest. `check_numba` looks for those that are
 replaced, and at the version. Importing this module imports Numba.
 """
 
+import functools
 import itertools
 import os
 import re
 from contextlib import contextmanager
+from dataclasses import replace
 
 import llvmlite.binding as llvm
 import numba
@@ -29,10 +33,10 @@ from numba.core.registry import cpu_target
 from numba.extending import register_jitable
 
 from ..errors import OpError
-from . import elements_numba, target, vectors_numba  # noqa: F401  two of them for their overloads
+from . import elements_numba, memory, target, vectors_numba  # noqa: F401  two of them for their overloads
 from .jit import BOUNDSCHECK, FLAGS, INNER, marked, numba_obstacle
-from .memory import WORD, array_type, view
-from .records import Held, Number, RecordView
+from .memory import WORD
+from .records import TENSOR, ArrayView, Held, Number, RecordView, Tensors
 
 NUMBA = os.path.dirname(numba.__file__)
 if BOUNDSCHECK:
@@ -168,54 +172,135 @@ def _compiled(entry, symbol):
     flags.no_compile = True  # until the wrapper is there
     flags.enable_pyobject = False
     typing, context = cpu_target.typing_context, cpu_target.target_context
-    kinds = tuple(map(_type, entry.arguments))
-    made = compiler.compile_extra(typing, context, entry.function, kinds, None, flags, {})
-    module = made.library.create_ir_module(symbol)
-    numbers = [argument.parameter for argument in entry.arguments if isinstance(argument, Number)]
+
+    @functools.cache
+    def compiled(step):
+        return compiler.compile_extra(typing, context, step.function, kinds(step), None, flags, {})
+
+    def kinds(step):
+        return tuple(_type(ranked(a)) for a in step.arguments)
+
+    def ranked(argument):
+        """The same with the number of axes that a rule gives it."""
+        if not isinstance(argument, ArrayView) or not argument.ruled:
+            return argument
+        step, position = argument.ruled.step, argument.ruled.position
+        axes = len(_shapes(compiled(step).signature.return_type, step.result.count)[position])
+        return replace(argument, shape=argument.shape[:axes], ruled=None)
+
+    library = compiled(entry.steps[0]).library
+    module = library.create_ir_module(symbol)
+    numbers = {a.parameter for step in entry.steps for a in step.arguments if isinstance(a, Number)}
     parameters = [WORD if k in numbers else cgutils.voidptr_t for k in range(entry.parameters)]
     function = ir.Function(module, ir.FunctionType(WORD, parameters), symbol)
     builder = ir.IRBuilder(function.append_basic_block())
-    callee = context.declare_function(builder.module, made.fndesc)
-    values = [_value(context, builder, function.args, a) for a in entry.arguments]
-    status, value = context.call_conv.call_function(builder, callee, made.signature.return_type, kinds, values)
-    with builder.if_then(status.is_error, likely=False):
-        builder.ret(WORD(-1))
-    has_value = isinstance(made.signature.return_type, types.Integer | types.Boolean)
-    builder.ret(context.cast(builder, value, made.signature.return_type, types.int64) if has_value else WORD(0))
-    made.library.add_ir_module(module)
-    made.library.finalize()
-    return made.library
+    for step in entry.steps:
+        made = compiled(step)
+        if made.library is not library:
+            made.library.finalize()
+            library.add_linking_library(made.library)
+        callee, returned = context.declare_function(module, made.fndesc), made.signature.return_type
+        values = [_value(context, builder, function.args, ranked(a)) for a in step.arguments]
+        status, value = context.call_conv.call_function(builder, callee, returned, kinds(step), values)
+        with builder.if_then(status.is_error, likely=False):
+            with builder.if_then(builder.icmp_unsigned("!=", status.code, memory.CODE)):
+                builder.ret(WORD(-1))
+            memory.note_refusal(builder, status, _address(builder, function.args, entry.refusal))
+            builder.ret(WORD(1))
+        if step.result:
+            place = step.result.at if isinstance(step.result, Tensors) else step.result
+            _keep(context, builder, _address(builder, function.args, place), step.result, returned, value)
+    builder.ret(WORD(0))
+    library.add_ir_module(module)
+    library.finalize()
+    return library
+
+
+def _shapes(kind, count):
+    """The types of the shapes of so many tensors in what a rule returns, each a tuple of those of its numbers."""
+    shapes = tuple(kind) if isinstance(kind, types.BaseTuple) else None
+    if shapes is not None and count == 1 and all(isinstance(n, types.Integer) for n in shapes):
+        shapes = (kind,)
+    fits = shapes is not None and len(shapes) == count and all(isinstance(s, types.BaseTuple) for s in shapes)
+    if not fits or not all(isinstance(n, types.Integer) for shape in shapes for n in shape):
+        rule = "a tuple of integers" if count == 1 else f"{count} tuples of integers"
+        raise OpError("rule", f"a function that returns {kind}", f"must return {rule}")
+    return shapes
+
+
+def _keep(context, builder, place, result, kind, value):
+    """Store what a step has returned."""
+
+    def put(number, its_kind, offset):
+        word = context.cast(builder, number, its_kind, types.int64)
+        builder.store(word, builder.bitcast(builder.gep(place, [WORD(offset)]), WORD.as_pointer()))
+
+    if not isinstance(result, Tensors):
+        if not isinstance(kind, types.Integer):
+            raise OpError("loop or workspace", f"a function that returns {kind}", "must return an integer")
+        put(value, kind, 0)
+        return
+    rank, shape = TENSOR.fields["rank"][1], TENSOR.fields["shape"][1]
+    if result.shapes:
+        shapes = _shapes(kind, result.count)
+        values = [value] if shapes == (kind,) else cgutils.unpack_tuple(builder, value)
+        for k, (numbers, each) in enumerate(zip(shapes, values, strict=True)):
+            put(WORD(len(numbers)), types.int64, k * TENSOR.itemsize + rank)
+            for a, (its_kind, number) in enumerate(zip(numbers, cgutils.unpack_tuple(builder, each), strict=True)):
+                put(number, its_kind, k * TENSOR.itemsize + shape + 8 * a)
+        return
+    lengths = tuple(kind) if isinstance(kind, types.BaseTuple) else (kind,) * result.count
+    if len(lengths) != result.count or not all(isinstance(n, types.Integer) for n in lengths):
+        raise OpError("kernel", f"a function that returns {kind}", "must return the length of the outputs' first axes")
+    values = cgutils.unpack_tuple(builder, value) if isinstance(kind, types.BaseTuple) else [value] * result.count
+    for k, (its_kind, number) in enumerate(zip(lengths, values, strict=True)):
+        put(number, its_kind, k * TENSOR.itemsize + shape)
 
 
 def _type(argument):
     """Numba's type of what a function gets."""
+    if argument is None:
+        return types.none
     if isinstance(argument, tuple):
         return types.BaseTuple.from_types(tuple(map(_type, argument)))
     if isinstance(argument, Number):
         return types.int64
     kind = numba.from_dtype(argument.dtype)
-    return kind if isinstance(argument, RecordView) else array_type(kind, types.int64)
+    return memory.array_type(kind, len(argument.shape)) if isinstance(argument, ArrayView) else kind
 
 
 def _value(context, builder, parameters, argument):
     """The same as a value, made from the parameters of the compiled function."""
-
-    def address(at):
-        if isinstance(at, Held):
-            return builder.inttoptr(held(at), cgutils.voidptr_t)
-        return builder.gep(parameters[at.parameter], [WORD(at.offset)])
-
-    def held(at):
-        return builder.load(builder.bitcast(address(at.place), WORD.as_pointer()))
-
     kind = _type(argument)
+    if argument is None:
+        return context.get_dummy_value()
     if isinstance(argument, tuple):
         return context.make_tuple(builder, kind, [_value(context, builder, parameters, a) for a in argument])
     if isinstance(argument, Number):
         return parameters[argument.parameter]
+    if isinstance(argument, Held):
+        return _held(builder, parameters, argument)
+    address = _address(builder, parameters, argument.at)
     if isinstance(argument, RecordView):
-        return builder.bitcast(address(argument.at), context.get_value_type(kind))
-    return view(context, builder, kind, address(argument.at), types.int64, held(argument.size))
+        return builder.bitcast(address, context.get_value_type(kind))
+    sizes = [_held(builder, parameters, size) for size in argument.shape]
+    return memory.array_over(context, builder, kind, address, sizes)
+
+
+def _address(builder, parameters, place):
+    if isinstance(place.base, Held):
+        base = builder.inttoptr(_held(builder, parameters, place.base), cgutils.voidptr_t)
+    else:
+        base = parameters[place.base]
+    offset = WORD(place.offset)
+    return builder.gep(
+        base, [builder.add(offset, _held(builder, parameters, place.further)) if place.further else offset]
+    )
+
+
+def _held(builder, parameters, held):
+    kind = ir.DoubleType() if held.dtype.kind == "f" else WORD
+    return builder.load(builder.bitcast(_address(builder, parameters, held.at), kind.as_pointer()))
 
 
 def _target_machine():

@@ -2,7 +2,7 @@
  *
  * ONNX Runtime calls RegisterCustomOps with a session's options, create_kernel for every node, compute at every run.
  * What these do with a node, the table of operators says (table.h). A function that is missing there is Python's to
- * compile, if Python runs here (python.c); so are the tensors of strings, of which compiled code knows nothing.
+ * compile, if Python runs here (python.c); so are bodies that Python runs itself.
  *
  * ONNX Runtime keeps pointers to all of this until its last session is gone: nothing is ever freed but kernels' state.
  */
@@ -22,93 +22,118 @@ static const char *name(const struct custom_op *custom) { return custom->op->nam
 static const char *provider(const struct custom_op *custom) { return (void)custom, "CPUExecutionProvider"; }
 static size_t input_count(const struct custom_op *custom) { return (size_t)custom->op->input_count; }
 static int input_type(const struct custom_op *custom, size_t input) { return (int)custom->overload->types[input]; }
-static size_t output_count(const struct custom_op *custom) { return (void)custom, 1; }
+static size_t output_count(const struct custom_op *custom) { return (size_t)custom->op->output_count; }
 static int output_type(const struct custom_op *custom, size_t output) {
-    return (void)output, (int)custom->overload->types[MAX_INPUTS];
+    return (int)custom->overload->types[MAX_INPUTS + output];
 }
+static int presence(const struct custom_op *custom, size_t input) { return (int)custom->op->inputs[input].presence; }
 static int first_version(const struct custom_op *custom) { return (int)custom->op->first_version; }
 static int last_version(const struct custom_op *custom) { return (void)custom, INT_MAX; }
-static int required(void) { return 0; } /* of inputs and outputs: not optional, not variadic, in ordinary memory */
-static int one(void) { return 1; } /* of what would be variadic: its least number, and that its types are the same */
+static int required(void) { return 0; } /* of outputs: neither optional nor variadic; of inputs: in ordinary memory */
+static int one(void) { return 1; } /* of what is variadic: its least number, and that its types are the same */
 
+enum { INFER_OF_FUNCTIONS = 18, FIRST_WITH_ABSENT_INPUTS = 21 };
 static void *const FUNCTIONS[25] = {
     /* of an OrtCustomOp, in the order of the header's struct */
     0,   name, provider,      input_type, input_count, output_type,   output_count,
-    0,   free, required,      required,   required,    one,           one,
+    0,   free, presence,      required,   required,    one,           one,
     one, one,  create_kernel, compute,    infer,       first_version, last_version,
 };
-static struct {
-    const char *name;
+
+/* What ONNX Runtime knows the overloads of an operator by: made once. */
+static struct custom_op *find_customs(struct op *op) {
+    struct custom_op *customs = op->customs;
+    int has_optional = 0;
+    if (customs || !(customs = malloc((size_t)op->overload_count * sizeof *customs))) return customs;
+    for (int64_t k = 0; k < op->input_count; k++) has_optional = has_optional || op->inputs[k].presence == OPTIONAL;
+    for (int64_t o = 0; o < op->overload_count; o++) {
+        customs[o].version = OLDEST, customs[o].op = op, customs[o].overload = &op->overloads[o];
+        memcpy(customs[o].functions, FUNCTIONS, sizeof FUNCTIONS);
+        /* it would crash there, where a node leaves an optional input out */
+        if (has_optional && api_version < FIRST_WITH_ABSENT_INPUTS) customs[o].functions[INFER_OF_FUNCTIONS] = 0;
+    }
+    return op->customs = customs;
+}
+
+/* One domain of one session's options, whose address these keep in an entry, and its operators. */
+struct domain {
     void *made;
-} domains[16];
-
-static status make_domain(const char *name, void **domain) {
-    status wrong = CreateCustomOpDomain(name, domain);
-    if (wrong) return wrong;
-    for (int64_t k = 0; k < onnx_ops_table.operator_count && !wrong; k++) {
-        struct op *op = &onnx_ops_table.operators[k];
-        for (int64_t o = 0; o < op->overload_count && !wrong && !strcmp(op->domain, name); o++) {
-            if (is_of_strings(&op->overloads[o]) && !knows_strings()) continue;
-            struct custom_op *custom = malloc(sizeof *custom);
-            if (custom) {
-                custom->version = OLDEST, custom->op = op, custom->overload = &op->overloads[o];
-                memcpy(custom->functions, FUNCTIONS, sizeof FUNCTIONS);
-            }
-            wrong = custom ? CustomOpDomain_Add(*domain, custom) : failed("onnx_ops: no room for an operator");
-        }
-    }
-    if (wrong) ReleaseCustomOpDomain(*domain);
-    return wrong;
-}
-
-/* The domain of this name, made once and never released. */
-static status find_domain(const char *name, void **domain) {
-    size_t k = 0;
-    while (k < COUNT(domains) && domains[k].made && strcmp(domains[k].name, name)) k++;
-    if (k == COUNT(domains)) return failed("onnx_ops: too many domains");
-    if (!domains[k].made) {
-        status wrong = make_domain(name, domain);
-        if (wrong) return wrong;
-        domains[k].name = name, domains[k].made = *domain;
-    }
-    *domain = domains[k].made;
-    return 0;
-}
+    size_t count;
+    struct op **ops;
+};
 
 static status has_entry(const void *options, const char *what, const char *domain, char key[256], int *has) {
     snprintf(key, 256, "onnx_ops.%s.%s", what, *domain ? domain : "ai.onnx");
     return HasSessionConfigEntry(options, key, has);
 }
 
-/* Whether this is the first operator of its domain. */
-static int begins_domain(int64_t k) {
-    for (int64_t before = 0; before < k; before++)
-        if (!strcmp(onnx_ops_table.operators[before].domain, onnx_ops_table.operators[k].domain)) return 0;
-    return 1;
+static status find_domain(void *options, const char *name, struct domain **domain) {
+    char key[256], address[32] = "";
+    size_t size = sizeof address;
+    int has;
+    void *found = 0;
+    status wrong = has_entry(options, "registered", name, key, &has);
+    if (wrong) return wrong;
+    if (has) {
+        if ((wrong = GetSessionConfigEntry(options, key, address, &size))) return wrong;
+        sscanf(address, "%p", &found);
+        return *domain = found, found ? 0 : failed("onnx_ops: an entry of the options isn't what it was");
+    }
+    struct domain *made = calloc(1, sizeof *made);
+    if (!made) return failed("onnx_ops: no room for a domain");
+    snprintf(address, sizeof address, "%p", (void *)made);
+    if ((wrong = CreateCustomOpDomain(name, &made->made))) return free(made), wrong;
+    if ((wrong = AddCustomOpDomain(options, made->made)))
+        return ReleaseCustomOpDomain(made->made), free(made), wrong;
+    return *domain = made, AddSessionConfigEntry(options, key, address);
 }
+
+/* Put an operator on the options, unless it is there. */
+static status add_operator(void *options, struct op *op) {
+    struct domain *domain = 0;
+    struct custom_op *customs;
+    status wrong = find_domain(options, op->domain, &domain);
+    if (wrong) return wrong;
+    for (size_t k = 0; k < domain->count; k++) {
+        if (domain->ops[k] == op) return 0;
+        if (!strcmp(domain->ops[k]->name, op->name)) {
+            struct text text = {"", 0};
+            say_title(&text, op);
+            say_words(&text, ": the session's options have another operator of this name; use new options");
+            return refused(&text);
+        }
+    }
+    struct op **ops = realloc(domain->ops, (domain->count + 1) * sizeof *ops);
+    if (ops) domain->ops = ops;
+    if (!ops || !(customs = find_customs(op))) return failed("onnx_ops: no room for an operator");
+    for (int64_t o = 0; o < op->overload_count && !wrong; o++)
+        if (!is_of_strings(&op->overloads[o]) || knows_strings())
+            wrong = CustomOpDomain_Add(domain->made, &customs[o]);
+    if (!wrong) domain->ops[domain->count++] = op;
+    return wrong;
+}
+
+static OF_THREAD struct op *const *own; /* operators of one's own that this thread's next registration adds */
+static OF_THREAD size_t own_count;
+
+EXPORT void onnx_ops_add(struct op *const *ops, size_t count) { own = ops, own_count = count; }
 
 /* Put on the options what their entries onnx_ops.register.DOMAIN name or, without any, all domains but com.microsoft,
  * which as a custom domain breaks models that ONNX Runtime fuses nodes of into it. Those that they have already stay.
  */
-static status register_domains(void *options) {
+static status register_operators(void *options) {
     char key[256];
-    int any = 0, wanted, has;
+    int any = 0, wanted;
     status wrong = 0;
-    void *domain;
+    for (int64_t k = 0; k < onnx_ops_table.operator_count && !wrong && !any; k++)
+        wrong = has_entry(options, "register", onnx_ops_table.operators[k].domain, key, &any);
     for (int64_t k = 0; k < onnx_ops_table.operator_count && !wrong; k++) {
-        wrong = has_entry(options, "register", onnx_ops_table.operators[k].domain, key, &has);
-        any = any || has;
+        struct op *op = &onnx_ops_table.operators[k];
+        wrong = has_entry(options, "register", op->domain, key, &wanted);
+        if (!wrong && (any ? wanted : strcmp(op->domain, "com.microsoft"))) wrong = add_operator(options, op);
     }
-    for (int64_t k = 0; k < onnx_ops_table.operator_count && !wrong; k++) {
-        const char *name = onnx_ops_table.operators[k].domain;
-        if (!begins_domain(k)) continue;
-        if ((wrong = has_entry(options, "register", name, key, &wanted))) break;
-        if ((wrong = has_entry(options, "registered", name, key, &has))) break;
-        if (has || !(any ? wanted : strcmp(name, "com.microsoft"))) continue;
-        if (!(wrong = find_domain(name, &domain)) && !(wrong = AddCustomOpDomain(options, domain)))
-            wrong = AddSessionConfigEntry(options, key, "1");
-    }
-    return wrong;
+    for (size_t k = 0; k < own_count && !wrong; k++) wrong = add_operator(options, own[k]);
+    return own_count = 0, wrong;
 }
 
 #ifdef ONNX_OPS_AHEAD
@@ -156,10 +181,10 @@ EXPORT status RegisterCustomOps(void *options, const struct api_base *base) {
     while (atomic_flag_test_and_set(&busy)) {}
     if (!api) api_version = version, api = base->get_api(version < OLDEST ? 1 : version);
     const char *lack = version < OLDEST ? "onnx_ops needs ONNX Runtime 1.17 or newer" : onnx_ops_choose();
-    if (!lack && !onnx_ops_table.operator_count)
+    if (!lack && !onnx_ops_table.operator_count && !own_count)
         lack = "onnx_ops must be imported in this process, and its get_library_path() called, before the library is "
                "registered: its operators are compiled by Python";
-    status wrong = lack ? failed(lack) : register_domains(options);
+    status wrong = lack ? failed(lack) : register_operators(options);
     atomic_flag_clear(&busy);
     return wrong;
 }

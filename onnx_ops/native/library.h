@@ -30,29 +30,53 @@ struct custom_op {
 struct state { /* of a node's kernel; after it come the operator's parameters, and the result if it is constant */
     struct op *op;
     const struct overload *overload;
-    kernel_function *kernel; /* 0: strings */
+    kernel_function *kernel; /* 0: Python's, or a function's */
     void *result;
     size_t result_size;
     int64_t rank, shape[MAX_RANK];
     struct parameters parameters;
 };
-enum { STRINGS = 8, LARGEST_RESULT = 1 << 26 };
+enum { STRINGS = 8, HALF = 10, BRAIN_HALF = 16, LARGEST_RESULT = 1 << 26 };
 extern const unsigned char item_size[]; /* by element type */
 int is_of_strings(const struct overload *);
 int64_t elements(const int64_t *shape, int64_t rank);
 
 /* python.c */
 enum function { RESOLVE, INFER, PLAN, KERNEL };
-status compile(const struct op *op, enum function function, int64_t overload, int64_t kernel, int *available);
+status compile(const struct op *op, enum function function, int64_t overload, int64_t position, int *available);
 int knows_strings(void);
 int is_surveying(void);
-status run_strings(const struct state *state, struct call *call, void *context);
+status plan_in_python(const struct op *op, struct call *call);
+status run_in_python(const struct op *op, const struct overload *overload, struct call *call, void *context);
+/* Return unless there is this function of the table, which Python compiles if it isn't there. */
+#define NEED(function, ...)                                                                                            \
+    do {                                                                                                               \
+        int available = (function) != 0;                                                                               \
+        status lack = available ? 0 : compile(op, __VA_ARGS__, &available);                                            \
+        if (lack || !available) return lack;                                                                           \
+    } while (0)
+
+/* halves.c */
+void widen(int type, const uint16_t *from, float *to, int64_t count);
+void narrow(int type, const float *from, uint16_t *to, int64_t count);
 
 /* run.c */
+const struct input *input_of(const struct op *op, size_t k);
 status explained(const struct op *op, const struct text *title, const struct refusal *refusal, int64_t returned);
+status read_tensor(const void *value, int *type, size_t *rank, int64_t copy[MAX_RANK], const int64_t **shape);
 status put_tensor(const struct op *op, const struct text *title, size_t k, void *value, struct call *call);
-status run_tiles(const struct op *op, kernel_function *kernel, const struct call *call, void *context);
+void put_absent(size_t k, struct call *call);
+status put_inputs(const struct op *op, void *context, struct call *call);
+status too_many_inputs(const struct op *op, const struct text *title, size_t count);
+void begin_plan(const struct op *op, struct call *call);
+void put_output(const struct geometry *geometry, struct tensor *output);
+status run_tiles(const struct op *op, kernel_function *kernel, struct call *call, void *context);
 status compute(struct state *state, void *context);
+
+/* function.c */
+status plan_function(struct op *op, const struct text *title, struct call *call);
+status check_function(struct op *op, const struct overload *overload, const struct text *title, struct call *call);
+status compute_function(struct state *state, struct call *call, void *context);
 
 /* node.c */
 status create_kernel(const struct custom_op *custom, const void *unused, const void *info, void **kernel);

@@ -8,7 +8,7 @@
 const unsigned char item_size[] = {0, 4, 1, 1, 2, 2, 4, 8, 0, 1, 2, 8, 4, 8, 8, 16, 2};
 
 int is_of_strings(const struct overload *overload) {
-    for (size_t k = 0; k <= MAX_INPUTS; k++)
+    for (size_t k = 0; k < MAX_INPUTS + MAX_OUTPUTS; k++)
         if (overload->types[k] == STRINGS) return 1;
     return 0;
 }
@@ -33,18 +33,27 @@ status explained(const struct op *op, const struct text *title, const struct ref
     return failed(text.at);
 }
 
+/* The declaration of an input; of those that a variadic one stands for the last. */
+const struct input *input_of(const struct op *op, size_t k) {
+    return &op->inputs[k < (size_t)op->input_count ? k : (size_t)op->input_count - 1];
+}
+
+status too_many_inputs(const struct op *op, const struct text *title, size_t count) {
+    return explained(op, title, &(struct refusal){"inputs", "must be at most", (int64_t[]){(int64_t)count}, -1, 1, MAX_INPUTS, {0}}, 1);
+}
+
 static status refuse_input(const struct op *op, const struct text *title, size_t k, const char *what,
                            const int64_t *values, int64_t count, const char *rule) {
     char argument[256];
-    snprintf(argument, sizeof argument, "%s of %s", what, op->inputs[k].name);
-    return explained(op, title, &(struct refusal){argument, rule, values, count, count < 0, MAX_RANK, 0}, 1);
+    snprintf(argument, sizeof argument, "%s of %s", what, input_of(op, k)->name);
+    return explained(op, title, &(struct refusal){argument, rule, values, count, count < 0, MAX_RANK, {0}}, 1);
 }
 
 /* Put what the plan wants of an input into the call, from its shape, which is complete, and its data. */
 static status put_input(const struct op *op, const struct text *title, size_t k, int type, const int64_t *shape,
                         size_t rank, void *data, struct call *call) {
     struct tensor *tensor = &call->tensors[k];
-    int64_t values = op->inputs[k].wants_values, axes = (int64_t)rank;
+    int64_t values = input_of(op, k)->wants_values, axes = (int64_t)rank;
     if (rank > MAX_RANK) return refuse_input(op, title, k, "rank", &axes, -1, "must be at most");
     if (values && rank != 1) return refuse_input(op, title, k, "shape", shape, axes, "must have rank 1");
     if (values && shape[0] > MAX_RANK) return refuse_input(op, title, k, "length", shape, -1, "must be at most");
@@ -58,32 +67,70 @@ static status put_input(const struct op *op, const struct text *title, size_t k,
     return 0;
 }
 
-/* The same from a tensor of ONNX Runtime's. */
+/* A tensor's type and shape, which is ONNX Runtime's own or, from older ones, a copy; of more axes than MAX_RANK none. */
+status read_tensor(const void *value, int *type, size_t *rank, int64_t copy[MAX_RANK], const int64_t **shape) {
+    void *info;
+    if (api_version >= WITH_DATA_REFERENCE)
+        return GetTensorElementTypeAndShapeDataReference(value, type, shape, rank);
+    status wrong = GetTensorTypeAndShape(value, &info);
+    if (wrong) return wrong;
+    wrong = GetTensorElementType(info, type);
+    if (!wrong) wrong = GetDimensionsCount(info, rank);
+    if (!wrong && *rank <= MAX_RANK) wrong = GetDimensions(info, copy, *rank);
+    ReleaseTensorTypeAndShapeInfo(info);
+    *shape = copy;
+    return wrong;
+}
+
+/* The same as `put_input` from a tensor of ONNX Runtime's. */
 status put_tensor(const struct op *op, const struct text *title, size_t k, void *value, struct call *call) {
-    const int64_t *shape;
+    const int64_t *shape = 0;
     int64_t copy[MAX_RANK];
     size_t rank = 0;
     int type = 0;
-    void *info, *data = 0;
-    status wrong;
-    if (api_version >= WITH_DATA_REFERENCE) {
-        if ((wrong = GetTensorElementTypeAndShapeDataReference(value, &type, &shape, &rank))) return wrong;
-    } else {
-        if ((wrong = GetTensorTypeAndShape(value, &info))) return wrong;
-        wrong = GetTensorElementType(info, &type);
-        if (!wrong) wrong = GetDimensionsCount(info, &rank);
-        if (!wrong && rank <= MAX_RANK) wrong = GetDimensions(info, copy, rank);
-        ReleaseTensorTypeAndShapeInfo(info);
-        if (wrong) return wrong;
-        shape = copy;
-    }
+    void *data = 0;
+    status wrong = read_tensor(value, &type, &rank, copy, &shape);
+    if (wrong) return wrong;
     if (type != STRINGS && (wrong = GetTensorMutableData(value, &data))) return wrong;
     return put_input(op, title, k, type, shape, rank, data, call);
 }
 
+/* An optional input that the node doesn't have. */
+void put_absent(size_t k, struct call *call) {
+    call->tensors[k].data = 0, call->tensors[k].size = 0, call->tensors[k].rank = ABSENT;
+}
+
+status put_inputs(const struct op *op, void *context, struct call *call) {
+    size_t count = (size_t)op->input_count;
+    void *value;
+    status wrong;
+    if (op->is_function && (wrong = KernelContext_GetInputCount(context, &count))) return wrong;
+    if (count > MAX_INPUTS) return too_many_inputs(op, 0, count);
+    for (size_t k = 0; k < count; k++) {
+        if ((wrong = KernelContext_GetInput(context, k, &value))) return wrong;
+        if (!value) put_absent(k, call);
+        else if ((wrong = put_tensor(op, 0, k, value, call))) return wrong;
+    }
+    for (size_t k = count; k < (size_t)op->input_count; k++) put_absent(k, call);
+    call->input_count = (int64_t)count;
+    return 0;
+}
+
+void begin_plan(const struct op *op, struct call *call) {
+    memset(&call->geometry, 0, (size_t)op->geometry_size);
+    call->geometry.rank = -1;
+}
+
+/* Describe the one output of an operator that has a plan, which is made, or has inferred it. */
+void put_output(const struct geometry *geometry, struct tensor *output) {
+    output->rank = geometry->rank;
+    memcpy(output->shape, geometry->shape, sizeof output->shape);
+    output->size = elements(geometry->shape, geometry->rank);
+}
+
 struct work {
     kernel_function *kernel;
-    const struct call *call;
+    struct call *call;
     char *workspace;
     atomic_ullong busy;
     atomic_llong failed;
@@ -105,7 +152,7 @@ static void run_tile(void *work_of_call, size_t tile) {
 }
 
 /* Run all tiles of a call whose plan is made, by the threads of the context, if there is one. */
-status run_tiles(const struct op *op, kernel_function *kernel, const struct call *call, void *context) {
+status run_tiles(const struct op *op, kernel_function *kernel, struct call *call, void *context) {
     const struct geometry *g = &call->geometry;
     size_t needed = (size_t)(g->tiles < MAX_TILES ? g->tiles : MAX_TILES) * (size_t)g->workspace;
     struct work work = {kernel, call, needed ? malloc(needed) : 0, 0, 0};
@@ -120,7 +167,7 @@ status run_tiles(const struct op *op, kernel_function *kernel, const struct call
     else
         for (int64_t tile = 0; tile < g->tiles; tile++) run_tile(&work, (size_t)tile);
     free(work.workspace);
-    return wrong || !work.failed ? wrong : explained(op, 0, 0, -1);
+    return wrong || !work.failed ? wrong : explained(op, 0, &g->refusal, work.failed);
 }
 
 status compute(struct state *state, void *context) {
@@ -136,18 +183,16 @@ status compute(struct state *state, void *context) {
         return 0;
     }
     const struct op *op = state->op;
-    for (size_t k = 0; k < (size_t)op->input_count; k++) {
-        if ((wrong = KernelContext_GetInput(context, k, &value))) return wrong;
-        if ((wrong = put_tensor(op, 0, k, value, &call))) return wrong;
-    }
-    memset(&call.geometry, 0, (size_t)op->geometry_size);
-    int64_t returned = op->plan(&state->parameters, &call);
+    if ((wrong = put_inputs(op, context, &call))) return wrong;
+    call.parameters = &state->parameters;
+    if (op->is_function) return compute_function(state, &call, context);
+    begin_plan(op, &call);
+    int64_t returned = op->plans[0](&state->parameters, &call);
     if (!returned && (call.geometry.rank < 0 || call.geometry.rank > MAX_RANK)) returned = -1;
     if (returned) return explained(op, 0, &call.geometry.refusal, returned);
-    if (!state->kernel) return run_strings(state, &call, context);
-    const struct geometry *g = &call.geometry;
-    if ((wrong = KernelContext_GetOutput(context, 0, g->shape, (size_t)g->rank, &value))) return wrong;
+    put_output(&call.geometry, out);
+    if (!state->kernel) return run_in_python(op, state->overload, &call, context);
+    if ((wrong = KernelContext_GetOutput(context, 0, out->shape, (size_t)out->rank, &value))) return wrong;
     if ((wrong = GetTensorMutableData(value, &out->data))) return wrong;
-    out->size = elements(g->shape, g->rank);
     return run_tiles(op, state->kernel, &call, context);
 }

@@ -17,36 +17,30 @@ Source: PyTorch's affine_grid. It differs from AffineGrid-20 of ai.onnx in that 
 import numpy as np
 
 from .. import dtypes
-from ..errors import refuse
+from ..declaration import ELEMENTS, UNKNOWN, Input, Kernel, Operator, Output
+from ..errors import require
 from ..kernels.affine_grid import affine_grid
 from ..kernels.jit import jitable
 from ..kernels.points import POINTS
-from ..operator import ELEMENTS, UNKNOWN, Input, Kernel, Operator
 
 WORK = 2**15  # numbers written by one tile, some 5 us
 
 
 @jitable
-def check(theta, x, y, z, g):
+def check(theta, x, y, z):
     """Refuse what makes no grid."""
-    if len(theta) != 3 or not 2 <= theta[1] <= 3 or theta[2] != theta[1] + 1:
-        return refuse(g, "shape of {theta}", theta, "must be [N, 2, 3] or [N, 3, 4]")
-    if len(x) != 1:
-        return refuse(g, "shape of {x}", x, "must have rank 1")
-    if len(y) != 1:
-        return refuse(g, "shape of {y}", y, "must have rank 1")
-    if len(z) != 1:
-        return refuse(g, "shape of {z}", z, "must have rank 1")
-    if theta[1] == 2 and z[0] != 0:
-        return refuse(g, "length of {z}", z[0], "must be 0 for two image axes")
-    return 0
+    fits = len(theta) == 3 and 2 <= theta[1] <= 3 and theta[2] == theta[1] + 1
+    require(fits, "shape of {theta}", theta, "must be [N, 2, 3] or [N, 3, 4]")
+    require(len(x) == 1, "shape of {x}", x, "must have rank 1")
+    require(len(y) == 1, "shape of {y}", y, "must have rank 1")
+    require(len(z) == 1, "shape of {z}", z, "must have rank 1")
+    require(theta[1] == 3 or z[0] == 0, "length of {z}", z[0], "must be 0 for two image axes")
 
 
 @jitable
 def plan(parameters, shapes, g):
     theta, x, y, z = shapes
-    if check(theta, x, y, z, g):
-        return 1
+    check(theta, x, y, z)
     axes = theta[1]
     g.rank, g.shape[0] = axes + 2, theta[0]
     g.shape[axes - 1], g.shape[axes], g.shape[axes + 1] = y[0], x[0], axes
@@ -55,14 +49,12 @@ def plan(parameters, shapes, g):
     elements = 1
     for a in range(g.rank):
         size = max(g.shape[a], 1)
-        if size > ELEMENTS // elements:
-            return refuse(g, "shape of {theta}", theta, "output must have at most 2**58 elements")
+        require(size <= ELEMENTS // elements, "shape of {theta}", theta, "output must have at most 2**58 elements")
         elements *= size
     g.axes, g.width, g.height, g.depth = axes, x[0], y[0], z[0] if axes == 3 else 1
     g.rows = theta[0] * g.depth * y[0] if x[0] > 0 else 0
     g.tiles = min(64, g.rows, elements // WORK + 1)
     g.workspace = POINTS
-    return 0
 
 
 def reference(parameters, theta, x, y, z):
@@ -86,16 +78,15 @@ def sums(theta, *places):
 def infer(parameters, shapes, g):
     theta, x, y, z = shapes
     if len(theta) != 3:
-        return 0
+        return
     axes = theta[1] if theta[1] >= 0 else theta[2] - 1
     if not 2 <= axes <= 3:
-        return 0
+        return
     g.rank, g.shape[0], g.shape[axes + 1] = axes + 2, theta[0], axes
     g.shape[axes] = x[0] if len(x) == 1 else UNKNOWN
     g.shape[axes - 1] = y[0] if len(y) == 1 else UNKNOWN
     if axes == 3:
         g.shape[1] = z[0] if len(z) == 1 else UNKNOWN
-    return 0
 
 
 AFFINE_GRID = Operator(
@@ -104,7 +95,7 @@ AFFINE_GRID = Operator(
     versions=(1,),
     ranks=(3,),
     inputs=(Input("theta", "T"), Input("x", "T"), Input("y", "T"), Input("z", "T")),
-    output="T",
+    outputs=(Output("output", "T"),),
     types={"T": dtypes.FLOATS},
     geometry={"axes": None, "width": None, "height": None, "depth": None, "rows": None},
     plan=plan,

@@ -9,11 +9,11 @@ computed some hundred at a time. `onnx_ops.optimize` makes it of the two.
 import numpy as np
 
 from .. import dtypes
-from ..errors import refuse
+from ..declaration import UNKNOWN, Input
+from ..errors import require
 from ..kernels import affine_grid_sample as kernels
 from ..kernels.jit import jitable
 from ..kernels.points import room_for_points
-from ..operator import UNKNOWN, Input
 from . import affine_grid, grid_sample
 
 
@@ -21,18 +21,14 @@ from . import affine_grid, grid_sample
 def plan(parameters, shapes, g):
     image, theta, x, y, z = shapes
     axes = len(image) - 2
-    if axes != 2 and axes != 3:
-        return refuse(g, "shape of {X}", image, "must have rank 4 or 5: [N, C, H, W] or [N, C, D, H, W]")
-    if affine_grid.check(theta, x, y, z, g):
-        return 1
-    if theta[1] != axes:
-        return refuse(g, "shape of {theta}", theta, "axis 1 must be the number of image axes of {X},", axes)
-    if theta[0] != image[0]:
-        return refuse(g, "shape of {theta}", theta, "axis 0 must be the batch size N of {X},", image[0])
+    require(2 <= axes <= 3, "shape of {X}", image, "must have rank 4 or 5: [N, C, H, W] or [N, C, D, H, W]")
+    affine_grid.check(theta, x, y, z)
+    require(theta[1] == axes, "shape of {theta}", theta, "axis 1 must be the number of image axes of {X},", axes)
+    require(theta[0] == image[0], "shape of {theta}", theta, "axis 0 must be the batch size N of {X},", image[0])
     g.shape[axes], g.shape[axes + 1] = y[0], x[0]
     if axes == 3:
         g.shape[2] = z[0]
-    return grid_sample.plan_samples(parameters, image, room_for_points(axes), g)
+    grid_sample.plan_samples(parameters, image, room_for_points(axes), g)
 
 
 @jitable
@@ -42,7 +38,7 @@ def infer(parameters, shapes, g):
     if len(theta) == 3 and theta[1] >= 0:
         axes = theta[1]
     if not 2 <= axes <= 3:
-        return 0
+        return
     g.rank, g.shape[0], g.shape[1] = axes + 2, UNKNOWN, UNKNOWN
     if len(image) > 0:
         g.shape[0], g.shape[1] = image[0], image[1]
@@ -52,7 +48,6 @@ def infer(parameters, shapes, g):
     g.shape[axes] = y[0] if len(y) == 1 else UNKNOWN
     if axes == 3:
         g.shape[2] = z[0] if len(z) == 1 else UNKNOWN
-    return 0
 
 
 def reference(parameters, image, theta, *places):

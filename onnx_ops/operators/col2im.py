@@ -32,48 +32,44 @@ from ..blocks import (
     resolve,
     sizes,
 )
-from ..errors import refuse
+from ..declaration import ELEMENTS, UNKNOWN, Input, Kernel, Operator, Output
+from ..errors import require
 from ..kernels.blocks import pieces
 from ..kernels.col2im import BAND, GROUP, col2im, row_pitch, unit_count, workspace_size
 from ..kernels.jit import jitable
-from ..operator import ELEMENTS, UNKNOWN, Input, Kernel, Operator
 
 
 @jitable
 def plan(parameters, shapes, g):
-    if len(shapes[0]) != 3:
-        return refuse(g, "shape of {input}", shapes[0], "must have rank 3: [N, C * prod({block_shape}), L]")
-    return plan_blocks(parameters, shapes, shapes[0][0], g)
+    require(len(shapes[0]) == 3, "shape of {input}", shapes[0], "must have rank 3: [N, C * prod({block_shape}), L]")
+    plan_blocks(parameters, shapes, shapes[0][0], g)
 
 
 @jitable
 def plan_blocks(parameters, shapes, batch, g):
     """The plan for the `batch` and what the last two axes of the input say."""
     x, image_shape, block_shape = shapes
-    axes = len(image_shape)
+    axes, given = len(image_shape), parameters.axes
     rows, columns = x[len(x) - 2], x[len(x) - 1]
-    if not 1 <= axes <= AXES:
-        return refuse(g, "{image_shape}", image_shape, "number of image axes must be at least 1 and at most", AXES)
-    if len(block_shape) != axes:
-        return refuse(g, "{block_shape}", block_shape, "must be as long as {image_shape}, which is of length", axes)
-    if parameters.axes != 0 and parameters.axes != axes:
-        return refuse(
-            g, "{image_shape}", image_shape, "{strides}, {dilations} and {pads} are for image axes:", parameters.axes
-        )
-    if lay_out(parameters, image_shape, block_shape, g) != 0:
-        return 1
+    rule = "number of image axes must be at least 1 and at most"
+    require(1 <= axes <= AXES, "{image_shape}", image_shape, rule, AXES)
+    rule = "must be as long as {image_shape}, which is of length"
+    require(len(block_shape) == axes, "{block_shape}", block_shape, rule, axes)
+    rule = "{strides}, {dilations} and {pads} are for image axes:"
+    require(given == 0 or given == axes, "{image_shape}", image_shape, rule, given)
+    lay_out(parameters, image_shape, block_shape, g)
     block = g.positions
-    if rows % block != 0:
-        if len(x) == 2:
-            return refuse(g, "shape of {input}", x, "axis 0 must be divisible by the product of {block_shape},", block)
-        return refuse(g, "shape of {input}", x, "axis 1 must be divisible by the product of {block_shape},", block)
-    if columns != g.blocks:
-        if len(x) == 2:
-            return refuse(g, "shape of {input}", x, "axis 1 must be the number of blocks,", g.blocks)
-        return refuse(g, "shape of {input}", x, "axis 2 must be the number of blocks,", g.blocks)
+    if len(x) == 2:
+        rule = "axis 0 must be divisible by the product of {block_shape},"
+        require(rows % block == 0, "shape of {input}", x, rule, block)
+        require(columns == g.blocks, "shape of {input}", x, "axis 1 must be the number of blocks,", g.blocks)
+    else:
+        rule = "axis 1 must be divisible by the product of {block_shape},"
+        require(rows % block == 0, "shape of {input}", x, rule, block)
+        require(columns == g.blocks, "shape of {input}", x, "axis 2 must be the number of blocks,", g.blocks)
     channels = rows // block
-    if batch * max(channels, 1) > ELEMENTS // g.pixels:
-        return refuse(g, "{image_shape}", image_shape, "output must have at most 2**58 elements")
+    fits = max(channels, 1) <= ELEMENTS // g.pixels // max(batch, 1)
+    require(fits, "{image_shape}", image_shape, "output must have at most 2**58 elements")
     tiled = 1
     for i in range(axes):
         # Blocks that end outside the image are no whole tiles.
@@ -99,7 +95,6 @@ def plan_blocks(parameters, shapes, batch, g):
     g.group = max(1, group) if g.bands_x * g.bands_y == 1 else 1
     g.tiles = min(g.tiles, unit_count(g))
     g.workspace = workspace_size(g)
-    return 0
 
 
 def reference(parameters, x, image_shape, block_shape):
@@ -118,27 +113,26 @@ def reference(parameters, x, image_shape, block_shape):
 @jitable
 def infer(parameters, shapes, g):
     batch = shapes[0][0] if len(shapes[0]) == 3 else UNKNOWN
-    return infer_image(parameters, shapes, batch, g)
+    infer_image(parameters, shapes, batch, g)
 
 
 @jitable
 def infer_image(parameters, shapes, batch, g):
     """`infer` for the `batch` and what the last two axes of the input say."""
     x, image_shape, block_shape = shapes
-    axes = max(len(image_shape), len(block_shape))
-    if parameters.axes != 0 and len(image_shape) != 0 and len(image_shape) != parameters.axes:
-        return refuse(g, "length of {image_shape}", len(image_shape), "attributes are for image axes:", parameters.axes)
-    if parameters.axes != 0 and len(block_shape) != 0 and len(block_shape) != parameters.axes:
-        return refuse(g, "length of {block_shape}", len(block_shape), "attributes are for image axes:", parameters.axes)
+    image, block, given = len(image_shape), len(block_shape), parameters.axes
+    if given != 0:
+        require(image == 0 or image == given, "length of {image_shape}", image, "attributes are for image axes:", given)
+        require(block == 0 or block == given, "length of {block_shape}", block, "attributes are for image axes:", given)
+    axes = max(image, block)
     if not 1 <= axes <= AXES:
-        return 0
+        return
     g.rank, g.shape[0], g.shape[1] = 2 + axes, batch, UNKNOWN
     positions = known_product(block_shape)
     if len(x) >= 2 and x[len(x) - 2] >= 0 and len(block_shape) > 0 and positions > 0:
         g.shape[1] = x[len(x) - 2] // positions
     for i in range(axes):
         g.shape[2 + i] = image_shape[i] if i < len(image_shape) and image_shape[i] > 0 else UNKNOWN
-    return 0
 
 
 COL2IM = Operator(
@@ -147,7 +141,7 @@ COL2IM = Operator(
     versions=(18,),
     ranks=(3,),
     inputs=(Input("input", "T"), Input("image_shape", "I", values=True), Input("block_shape", "I", values=True)),
-    output="T",
+    outputs=(Output("output", "T"),),
     types={"T": dtypes.ALL, "I": ("int64",)},
     attributes=ATTRIBUTES,
     parameters=PARAMETERS,
@@ -172,16 +166,15 @@ def resolve_openvino(attributes, p):
     fill(p.dilations, dilations, 1)
     fill(p.pads_begin, pads_begin, 0)
     fill(p.pads_end, pads_end, 0)
-    return 0
 
 
 @jitable
 def plan_openvino(parameters, shapes, g):
-    if len(shapes[0]) != 2:
-        return plan(parameters, shapes, g)
-    if plan_blocks(parameters, shapes, 1, g) != 0:
-        return 1
-    return drop_batch(g)
+    if len(shapes[0]) == 2:
+        plan_blocks(parameters, shapes, 1, g)
+        drop_batch(g)
+    else:
+        plan(parameters, shapes, g)
 
 
 def reference_openvino(parameters, x, image_shape, block_shape):
@@ -192,11 +185,11 @@ def reference_openvino(parameters, x, image_shape, block_shape):
 
 @jitable
 def infer_openvino(parameters, shapes, g):
-    if len(shapes[0]) != 2:
-        return infer(parameters, shapes, g) if len(shapes[0]) == 3 else 0
-    if infer_image(parameters, shapes, 1, g) != 0:
-        return 1
-    return drop_batch(g)
+    if len(shapes[0]) == 2:
+        infer_image(parameters, shapes, 1, g)
+        drop_batch(g)
+    elif len(shapes[0]) == 3:
+        infer(parameters, shapes, g)
 
 
 @jitable
@@ -205,7 +198,6 @@ def drop_batch(g):
     g.rank -= 1
     for i in range(g.rank):
         g.shape[i] = g.shape[i + 1]
-    return 0
 
 
 OPENVINO = replace(

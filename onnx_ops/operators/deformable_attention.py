@@ -23,10 +23,10 @@ Source: Deformable DETR (arXiv 2010.04159), as transformers has it.
 import numpy as np
 
 from .. import dtypes
-from ..errors import refuse
+from ..declaration import ELEMENTS, MAX_RANK, UNKNOWN, Input, Kernel, Operator, Output
+from ..errors import require
 from ..kernels.deformable_attention import PIXELS, deformable_attention, workspace_size
 from ..kernels.jit import jitable
-from ..operator import ELEMENTS, MAX_RANK, UNKNOWN, Input, Kernel, Operator
 
 LEVELS = MAX_RANK // 2
 WORK = 2**17  # channels of points, and some more for each point, of one tile: about 20 us
@@ -36,50 +36,38 @@ WORK = 2**17  # channels of points, and some more for each point, of one tile: a
 def plan(parameters, shapes, g):
     value, sizes, locations, attention = shapes
     levels = len(sizes) // 2
-    if len(value) != 4:
-        return refuse(g, "shape of {value}", value, "must have rank 4: [N, S, M, D]")
-    if levels == 0 or len(sizes) != 2 * levels:
-        return refuse(g, "{spatial_shapes}", sizes, "must be a height and a width for each of 1 to 8 levels")
-    if len(locations) != 6 or locations[5] != 2:
-        return refuse(g, "shape of {sampling_locations}", locations, "must be [N, Q, M, L, P, 2]")
-    if locations[0] != value[0]:
-        rule = "axis 0 must be the batch size N of {value},"
-        return refuse(g, "shape of {sampling_locations}", locations, rule, value[0])
-    if locations[2] != value[2]:
-        rule = "axis 2 must be the number of heads M of {value},"
-        return refuse(g, "shape of {sampling_locations}", locations, rule, value[2])
-    if locations[3] != levels:
-        rule = "axis 3 must be the number of levels L of {spatial_shapes},"
-        return refuse(g, "shape of {sampling_locations}", locations, rule, levels)
-    if len(attention) != 5:
-        return refuse(g, "shape of {attention_weights}", attention, "must have rank 5: [N, Q, M, L, P]")
+    require(len(value) == 4, "shape of {value}", value, "must have rank 4: [N, S, M, D]")
+    rule = "must be a height and a width for each of 1 to 8 levels"
+    require(levels > 0 and len(sizes) == 2 * levels, "{spatial_shapes}", sizes, rule)
+    where = "shape of {sampling_locations}"
+    require(len(locations) == 6 and locations[5] == 2, where, locations, "must be [N, Q, M, L, P, 2]")
+    require(locations[0] == value[0], where, locations, "axis 0 must be the batch size N of {value},", value[0])
+    require(locations[2] == value[2], where, locations, "axis 2 must be the number of heads M of {value},", value[2])
+    rule = "axis 3 must be the number of levels L of {spatial_shapes},"
+    require(locations[3] == levels, where, locations, rule, levels)
+    require(len(attention) == 5, "shape of {attention_weights}", attention, "must have rank 5: [N, Q, M, L, P]")
     points = 1
     for a in range(5):
-        if attention[a] != locations[a]:
-            rule = "must be [N, Q, M, L, P], as in {sampling_locations}; it differs on axis"
-            return refuse(g, "shape of {attention_weights}", attention, rule, a)
-        if locations[a] > ELEMENTS // points:
-            return refuse(g, "shape of {sampling_locations}", locations, "must have at most 2**58 points")
+        rule = "must be [N, Q, M, L, P], as in {sampling_locations}; it differs on axis"
+        require(attention[a] == locations[a], "shape of {attention_weights}", attention, rule, a)
+        require(locations[a] <= ELEMENTS // points, where, locations, "must have at most 2**58 points")
         points *= max(locations[a], 1)
     pixels = 0
     for l in range(levels):
         g.heights[l], g.widths[l] = sizes[2 * l], sizes[2 * l + 1]
-        if not (1 <= g.heights[l] <= PIXELS and 1 <= g.widths[l] <= PIXELS):
-            return refuse(g, "{spatial_shapes}", sizes, "must lie in [1, 2**29]")
+        fits = 1 <= g.heights[l] <= PIXELS and 1 <= g.widths[l] <= PIXELS
+        require(fits, "{spatial_shapes}", sizes, "must lie in [1, 2**29]")
         pixels += g.heights[l] * g.widths[l]
-    if pixels > PIXELS:
-        return refuse(g, "{spatial_shapes}", sizes, "must have at most 2**29 pixels in all")
-    if value[1] != pixels:
-        return refuse(g, "shape of {value}", value, "axis 1 must be the number of pixels of all levels,", pixels)
-    if value[3] > ELEMENTS // (max(value[0], 1) * max(locations[1], 1) * max(value[2], 1)):
-        return refuse(g, "shape of {value}", value, "output must have at most 2**58 elements")
+    require(pixels <= PIXELS, "{spatial_shapes}", sizes, "must have at most 2**29 pixels in all")
+    require(value[1] == pixels, "shape of {value}", value, "axis 1 must be the number of pixels of all levels,", pixels)
+    fits = value[3] <= ELEMENTS // max(value[0], 1) // max(locations[1], 1) // max(value[2], 1)
+    require(fits, "shape of {value}", value, "output must have at most 2**58 elements")
     g.queries, g.heads, g.channels, g.pixels = locations[1], value[2], value[3], pixels
     g.level_points, g.points = locations[4], levels * locations[4]
     g.rank, g.shape[0], g.shape[1], g.shape[2] = 3, value[0], g.queries, g.heads * g.channels
     g.rows = value[0] * g.queries * g.heads if g.channels > 0 else 0
     g.tiles = min(64, g.rows, g.rows // max(1, WORK // max(g.points, 1) // (g.channels + 16)) + 1)
     g.workspace = workspace_size()
-    return 0
 
 
 def reference(parameters, value, spatial_shapes, sampling_locations, attention_weights):
@@ -116,7 +104,6 @@ def infer(parameters, shapes, g):
         g.shape[0] = value[0]
         if value[3] >= 0 and 0 <= value[2] <= ELEMENTS // max(value[3], 1):
             g.shape[2] = value[2] * value[3]
-    return 0
 
 
 DEFORMABLE_ATTENTION = Operator(
@@ -130,7 +117,7 @@ DEFORMABLE_ATTENTION = Operator(
         Input("sampling_locations", "T2"),
         Input("attention_weights", "T1"),
     ),
-    output="T1",
+    outputs=(Output("output", "T1"),),
     types={"T1": dtypes.FLOATS, "T2": dtypes.FLOATS, "I": ("int64",)},
     geometry={
         "rows": None, "queries": None, "heads": None, "channels": None, "pixels": None, "points": None,

@@ -22,11 +22,11 @@ the operator of what exporters write for that.
 import numpy as np
 
 from .. import dtypes
-from ..errors import refuse
+from ..declaration import UNKNOWN, Attribute, Input
+from ..errors import require
 from ..kernels import flow_grid_sample as kernels
 from ..kernels.jit import jitable
 from ..kernels.points import room_for_points
-from ..operator import UNKNOWN, Attribute, Input
 from . import grid_sample
 
 CHANNELS = 3
@@ -44,34 +44,27 @@ def resolve(attributes, p):
     p.interleaved, p.channel_count = interleaved[0], len(channels)
     for i in range(CHANNELS):
         p.channels[i] = channels[i] if i < len(channels) else i
-    return 0
 
 
 @jitable
 def plan(parameters, shapes, g):
     image, flow, operands, x, y, z = shapes
     axes = len(image) - 2
-    if axes != 2 and axes != 3:
-        return refuse(g, "shape of {X}", image, "must have rank 4 or 5: [N, C, H, W] or [N, C, D, H, W]")
+    require(2 <= axes <= 3, "shape of {X}", image, "must have rank 4 or 5: [N, C, H, W] or [N, C, D, H, W]")
     at = axes + 1 if parameters.interleaved else 1
-    if len(flow) != axes + 2:
-        return refuse(g, "shape of {flow}", flow, "must have as many axes as {X},", axes + 2)
-    if flow[at] != axes:
-        return refuse(g, "shape of {flow}", flow, "must have as many channels as {X} has image axes,", axes)
-    if flow[0] != image[0] and flow[0] != 1:
-        return refuse(g, "shape of {flow}", flow, "axis 0 must be 1 or the batch size N of {X},", image[0])
-    if parameters.channel_count > 0 and parameters.channel_count != axes:
-        return refuse(g, "number of {channels}", parameters.channel_count, "must be that of {X}'s image axes,", axes)
+    require(len(flow) == axes + 2, "shape of {flow}", flow, "must have as many axes as {X},", axes + 2)
+    require(flow[at] == axes, "shape of {flow}", flow, "must have as many channels as {X} has image axes,", axes)
+    fits = flow[0] == 1 or flow[0] == image[0]
+    require(fits, "shape of {flow}", flow, "axis 0 must be 1 or the batch size N of {X},", image[0])
+    count, channels, steps = parameters.channel_count, parameters.channels[:axes], parameters.step_count
+    require(count == 0 or count == axes, "number of {channels}", count, "must be that of {X}'s image axes,", axes)
     for i in range(axes):
-        if parameters.channels[i] >= axes:
-            return refuse(g, "{channels}", parameters.channels[:axes], "must be less than their number,", axes)
-        g.channels_of_flow[i] = parameters.channels[i]
-    if len(operands) != 2 or operands[0] != parameters.step_count or operands[1] != axes:
-        return refuse(
-            g, "shape of {operands}", operands, "must be [steps, image axes]; steps are", parameters.step_count
-        )
-    g.step_count = parameters.step_count
-    for s in range(g.step_count):
+        require(channels[i] < axes, "{channels}", channels, "must be less than their number,", axes)
+        g.channels_of_flow[i] = channels[i]
+    fits = len(operands) == 2 and operands[0] == steps and operands[1] == axes
+    require(fits, "shape of {operands}", operands, "must be [steps, image axes]; steps are", steps)
+    g.step_count = steps
+    for s in range(steps):
         g.steps[s] = parameters.steps[s]
     # In the records, axes are those of a volume; strides are 0 of what is broadcast or isn't there.
     stride = 1
@@ -82,35 +75,28 @@ def plan(parameters, shapes, g):
         stride *= flow[a]
     for a in range(axes):
         g.shape[2 + a] = flow[1 + a if parameters.interleaved else 2 + a]
-    if len(x) != axes or put_shift(x, 0, g):
-        return refuse(
-            g, "shape of {x}", x, "must be that of {flow}'s image axes, or 1 along some; their number is", axes
-        )
-    if len(y) != axes or put_shift(y, 1, g):
-        return refuse(
-            g, "shape of {y}", y, "must be that of {flow}'s image axes, or 1 along some; their number is", axes
-        )
-    if axes == 2 and (len(z) != 1 or z[0] != 0):
-        return refuse(g, "shape of {z}", z, "must be [0] for two image axes")
-    if axes == 3 and (len(z) != axes or put_shift(z, 2, g)):
-        return refuse(
-            g, "shape of {z}", z, "must be that of {flow}'s image axes, or 1 along some; their number is", axes
-        )
-    return grid_sample.plan_samples(parameters, image, room_for_points(axes), g)
+    rule = "must be that of {flow}'s image axes, or 1 along some; their number is"
+    require(len(x) == axes and put_shift(x, 0, g), "shape of {x}", x, rule, axes)
+    require(len(y) == axes and put_shift(y, 1, g), "shape of {y}", y, rule, axes)
+    if axes == 2:
+        require(len(z) == 1 and z[0] == 0, "shape of {z}", z, "must be [0] for two image axes")
+    else:
+        require(len(z) == axes and put_shift(z, 2, g), "shape of {z}", z, rule, axes)
+    grid_sample.plan_samples(parameters, image, room_for_points(axes), g)
 
 
 @jitable
 def put_shift(shape, i, g):
-    """Note the strides of coordinate i's shift, and what axes it gives the output. Returns whether they don't fit."""
-    axes, stride, wrong = len(shape), 1, False
+    """Note the strides of coordinate i's shift, and what axes it gives the output. Returns whether they fit."""
+    axes, stride, fits = len(shape), 1, True
     for k in range(axes):
         a = axes - 1 - k
         g.shift_strides[3 * i + 2 - k] = stride if shape[a] != 1 else 0
         stride *= shape[a]
         if g.shape[2 + a] == 1:
             g.shape[2 + a] = shape[a]
-        wrong |= shape[a] != 1 and shape[a] != g.shape[2 + a]
-    return wrong
+        fits &= shape[a] == 1 or shape[a] == g.shape[2 + a]
+    return fits
 
 
 @jitable
@@ -118,7 +104,7 @@ def infer(parameters, shapes, g):
     image, flow, _, x, y, z = shapes
     axes = max(len(image), len(flow)) - 2
     if not 2 <= axes <= 3:
-        return 0
+        return
     g.rank, g.shape[0], g.shape[1] = axes + 2, UNKNOWN, UNKNOWN
     if len(image) == axes + 2:
         g.shape[0], g.shape[1] = image[0], image[1]
@@ -128,7 +114,6 @@ def infer(parameters, shapes, g):
             of_flow = flow[1 + a if parameters.interleaved else 2 + a]
             size = broadcast(broadcast(of_flow, x[a]), y[a])
             g.shape[2 + a] = broadcast(size, z[a]) if axes == 3 else size
-    return 0
 
 
 @jitable

@@ -30,11 +30,11 @@ from dataclasses import replace
 import numpy as np
 
 from .. import dtypes
-from ..errors import refuse
+from ..declaration import ELEMENTS, UNKNOWN, Attribute, Input, Kernel, Operator, Output
+from ..errors import require
 from ..kernels import grid_sample as kernels
 from ..kernels.jit import jitable
-from ..kernels.places import LARGEST, image_size
-from ..operator import ELEMENTS, UNKNOWN, Attribute, Input, Kernel, Operator
+from ..kernels.places import LARGEST
 
 NEAREST, LINEAR, CUBIC = range(3)
 TAPS = (0, 2, 4)
@@ -50,35 +50,31 @@ def resolve(attributes, p):
     mode, padding_mode, align_corners = attributes
     p.kernel = mode[0] if mode[0] <= CUBIC else mode[0] - CUBIC
     p.padding_mode, p.align_corners, p.axes = padding_mode[0], align_corners[0], 3
-    return 0
 
 
 @jitable
 def resolve_microsoft(attributes, p):
     resolve(attributes, p)
     p.axes = 2
-    return 0
 
 
 @jitable
 def plan(parameters, shapes, g):
     x, grid = shapes
     axes = len(x) - 2
-    if axes != 2 and axes != parameters.axes:
-        if parameters.axes == 2:
-            return refuse(g, "shape of {X}", x, "must have rank 4: [N, C, H, W]")
-        return refuse(g, "shape of {X}", x, "must have rank 4 or 5: [N, C, H, W] or [N, C, D, H, W]")
-    if len(grid) != len(x):
-        if axes == 2:
-            return refuse(g, "shape of {Grid}", grid, "must have rank 4: [N, H_out, W_out, 2]")
-        return refuse(g, "shape of {Grid}", grid, "must have rank 5: [N, D_out, H_out, W_out, 3]")
-    if grid[0] != x[0]:
-        return refuse(g, "shape of {Grid}", grid, "axis 0 must be the batch size N of {X},", x[0])
-    if grid[axes + 1] != axes:
-        return refuse(g, "shape of {Grid}", grid, "the last axis must be the number of image axes,", axes)
+    if parameters.axes == 2:
+        require(axes == 2, "shape of {X}", x, "must have rank 4: [N, C, H, W]")
+    else:
+        require(2 <= axes <= 3, "shape of {X}", x, "must have rank 4 or 5: [N, C, H, W] or [N, C, D, H, W]")
+    if axes == 2:
+        require(len(grid) == 4, "shape of {Grid}", grid, "must have rank 4: [N, H_out, W_out, 2]")
+    else:
+        require(len(grid) == 5, "shape of {Grid}", grid, "must have rank 5: [N, D_out, H_out, W_out, 3]")
+    require(grid[0] == x[0], "shape of {Grid}", grid, "axis 0 must be the batch size N of {X},", x[0])
+    require(grid[axes + 1] == axes, "shape of {Grid}", grid, "the last axis must be the number of image axes,", axes)
     for i in range(axes):
         g.shape[2 + i] = grid[1 + i]
-    return plan_samples(parameters, x, 0, g)
+    plan_samples(parameters, x, 0, g)
 
 
 @jitable
@@ -87,19 +83,20 @@ def plan_samples(parameters, x, room, g):
     axes, points = len(x) - 2, 1
     g.rank, g.shape[0], g.shape[1] = len(x), x[0], x[1]
     for i in range(axes):
-        if x[2 + i] < 1:
-            return refuse(g, "shape of {X}", x, "image axes must not be empty; is axis", 2 + i)
+        require(x[2 + i] >= 1, "shape of {X}", x, "image axes must not be empty; is axis", 2 + i)
         g.image[i] = x[2 + i]
-        if g.shape[2 + i] > ELEMENTS // max(points, 1):
-            return refuse(g, "shape of the output", g.shape[: g.rank], "must have at most 2**58 elements")
+        fits = g.shape[2 + i] <= ELEMENTS // max(points, 1)
+        require(fits, "shape of the output", g.shape[: g.rank], "must have at most 2**58 elements")
         points *= g.shape[2 + i]
-    if max(x[0], 1) * max(x[1], 1) > ELEMENTS // max(points, 1):
-        return refuse(g, "shape of the output", g.shape[: g.rank], "must have at most 2**58 elements")
+    fits = max(x[0], 1) <= ELEMENTS // max(points, 1) // max(x[1], 1)  # products of what a model says may overflow
+    require(fits, "shape of the output", g.shape[: g.rank], "must have at most 2**58 elements")
     g.batch, g.channels, g.axes, g.points = x[0], x[1], axes, points
     g.padding_mode, g.align_corners = parameters.padding_mode, parameters.align_corners
     # Several small images at once, as far as 32 bits number their pixels.
-    images = min(kernels.BLOCK // max(points, 1), LARGEST // (max(x[1], 1) * image_size(g)))
-    g.images = max(1, images)
+    images = LARGEST // max(x[1], 1)
+    for i in range(axes):
+        images //= g.image[i]
+    g.images = max(1, min(kernels.BLOCK // max(points, 1), images))
     g.units = 0
     if x[1] > 0 and points > 0:
         blocks = (points + kernels.BLOCK - 1) // kernels.BLOCK
@@ -107,7 +104,6 @@ def plan_samples(parameters, x, room, g):
     work = x[0] * points * (x[1] + 2)
     g.tiles = min(64, g.units, work // WORK + 1)
     g.workspace = room + kernels.workspace_size(axes, TAPS[parameters.kernel])
-    return 0
 
 
 def reference(parameters, x, grid):
@@ -200,7 +196,7 @@ def infer(parameters, shapes, g):
     x, grid = shapes
     rank = max(len(x), len(grid))
     if rank < 3 or 0 < len(x) < 3 or 0 < len(grid) < 3:
-        return 0
+        return
     g.rank, g.shape[0], g.shape[1] = len(grid) if len(grid) > 0 else len(x), UNKNOWN, UNKNOWN
     for i in range(2, g.rank):
         g.shape[i] = grid[i - 1] if len(grid) > 0 else UNKNOWN
@@ -208,7 +204,6 @@ def infer(parameters, shapes, g):
         g.shape[0], g.shape[1] = x[0], x[1]
     if g.shape[0] == UNKNOWN and len(grid) > 0:
         g.shape[0] = grid[0]
-    return 0
 
 
 ONNX = Operator(
@@ -217,7 +212,7 @@ ONNX = Operator(
     versions=(16, 20, 22),
     ranks=(4, 5),
     inputs=(Input("X", "T1"), Input("Grid", "T2")),
-    output="T1",
+    outputs=(Output("output", "T1"),),
     types={"T1": dtypes.ALL, "T2": dtypes.FLOATS},
     attributes=(
         Attribute("mode", "string", "bilinear", choices=NEWER_MODES),
@@ -260,7 +255,7 @@ def without_grid(name, kernels, parameters=(), geometry=(), **declared):
         "domain": "onnx_ops",
         "name": name,
         "versions": (1,),
-        "output": "T",
+        "outputs": (Output("output", "T"),),
         "attributes": MICROSOFT.attributes,
         "parameters": {**ONNX.parameters, **dict(parameters)},
         "geometry": {**ONNX.geometry, **dict(geometry)},

@@ -29,42 +29,35 @@ from ..blocks import (
     overlaps,
     sizes,
 )
-from ..errors import refuse
+from ..declaration import ELEMENTS, UNKNOWN, Input, Kernel, Operator, Output
+from ..errors import require
 from ..kernels.im2col import im2col, share_out
 from ..kernels.jit import jitable
-from ..operator import ELEMENTS, UNKNOWN, Input, Kernel, Operator
 
 
 @jitable
 def resolve(attributes, p):
     kernel_shape, dilations, pads, strides = attributes
-    if blocks.resolve((dilations, pads, strides), p) != 0:
-        return 1
-    if p.axes != 0 and p.axes != len(kernel_shape):
-        rule = "must agree with other attributes on the number of image axes,"
-        return refuse(p, "kernel_shape", kernel_shape, rule, p.axes)
+    blocks.resolve((dilations, pads, strides), p)
+    rule = "must agree with other attributes on the number of image axes,"
+    require(p.axes == 0 or p.axes == len(kernel_shape), "kernel_shape", kernel_shape, rule, p.axes)
     p.axes = len(kernel_shape)
     blocks.fill(p.kernel_shape, kernel_shape, 1)
-    return 0
 
 
 @jitable
 def plan(parameters, shapes, g):
     (x,) = shapes
     axes = parameters.axes
-    if len(x) != 2 + axes:
-        return refuse(
-            g, "shape of {x}", x, "must be [N, C, *image], with as many image axes as kernel_shape has:", axes
-        )
-    if lay_out(parameters, x[2:], parameters.kernel_shape[:axes], g) != 0:
-        return 1
-    if max(x[0], 1) > ELEMENTS // g.positions // g.blocks // max(x[1], 1):
-        return refuse(g, "shape of {x}", x, "output must have at most 2**58 elements")
+    rule = "must be [N, C, *image], with as many image axes as kernel_shape has:"
+    require(len(x) == 2 + axes, "shape of {x}", x, rule, axes)
+    lay_out(parameters, x[2:], parameters.kernel_shape[:axes], g)
+    fits = max(x[0], 1) <= ELEMENTS // g.positions // g.blocks // max(x[1], 1)
+    require(fits, "shape of {x}", x, "output must have at most 2**58 elements")
     g.rank, g.shape[0], g.shape[1], g.shape[2] = 3, x[0], x[1] * g.positions, g.blocks
     g.planes = x[0] * x[1]
     g.units = share_out(g)
     g.tiles = min(64, g.units, g.planes * (g.pixels + g.positions * g.blocks) // WORK + 1)
-    return 0
 
 
 def reference(parameters, x):
@@ -84,7 +77,7 @@ def infer(parameters, shapes, g):
     axes = parameters.axes
     g.rank, g.shape[0], g.shape[1], g.shape[2] = 3, x[0] if len(x) > 0 else UNKNOWN, UNKNOWN, UNKNOWN
     if axes == 0 or len(x) != 2 + axes:
-        return 0
+        return
     positions, blocks = known_product(parameters.kernel_shape[:axes]), 1
     if x[1] >= 0 and positions <= ELEMENTS // max(x[1], 1):
         g.shape[1] = x[1] * positions
@@ -92,10 +85,9 @@ def infer(parameters, shapes, g):
         known = 1 <= x[2 + i] <= LIMIT
         count = block_count(parameters, i, x[2 + i], parameters.kernel_shape[i]) if known else 0
         if count == 0 or count > ELEMENTS // blocks:
-            return 0
+            return
         blocks *= count
     g.shape[2] = blocks
-    return 0
 
 
 IM2COL = Operator(
@@ -104,7 +96,7 @@ IM2COL = Operator(
     versions=(1,),
     ranks=tuple(range(3, 3 + AXES)),
     inputs=(Input("x", "T"),),
-    output="T",
+    outputs=(Output("output", "T"),),
     types={"T": dtypes.ALL},
     attributes=(sizes("kernel_shape", required=True), *ATTRIBUTES),
     parameters={"kernel_shape": AXES, **PARAMETERS},

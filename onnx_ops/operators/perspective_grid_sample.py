@@ -12,29 +12,24 @@ what exporters write for kornia's `warp_perspective`.
 import numpy as np
 
 from .. import dtypes
-from ..errors import refuse
+from ..declaration import UNKNOWN, Input
+from ..errors import require
 from ..kernels import perspective_grid_sample as kernels
 from ..kernels.jit import jitable
 from ..kernels.points import room_for_points
-from ..operator import UNKNOWN, Input
 from . import grid_sample
 
 
 @jitable
 def plan(parameters, shapes, g):
     image, theta, x, y = shapes
-    if len(image) != 4:
-        return refuse(g, "shape of {X}", image, "must have rank 4: [N, C, H, W]")
-    if len(theta) != 3 or theta[1] != 3 or theta[2] != 3:
-        return refuse(g, "shape of {theta}", theta, "must be [N, 3, 3]")
-    if theta[0] != image[0]:
-        return refuse(g, "shape of {theta}", theta, "axis 0 must be the batch size N of {X},", image[0])
-    if len(x) != 1:
-        return refuse(g, "shape of {x}", x, "must have rank 1")
-    if len(y) != 1:
-        return refuse(g, "shape of {y}", y, "must have rank 1")
+    require(len(image) == 4, "shape of {X}", image, "must have rank 4: [N, C, H, W]")
+    require(len(theta) == 3 and theta[1] == theta[2] == 3, "shape of {theta}", theta, "must be [N, 3, 3]")
+    require(theta[0] == image[0], "shape of {theta}", theta, "axis 0 must be the batch size N of {X},", image[0])
+    require(len(x) == 1, "shape of {x}", x, "must have rank 1")
+    require(len(y) == 1, "shape of {y}", y, "must have rank 1")
     g.shape[2], g.shape[3] = y[0], x[0]
-    return grid_sample.plan_samples(parameters, image, room_for_points(2), g)
+    grid_sample.plan_samples(parameters, image, room_for_points(2), g)
 
 
 @jitable
@@ -47,7 +42,6 @@ def infer(parameters, shapes, g):
         g.shape[0] = theta[0]
     g.shape[2] = y[0] if len(y) == 1 else UNKNOWN
     g.shape[3] = x[0] if len(x) == 1 else UNKNOWN
-    return 0
 
 
 def reference(parameters, image, theta, x, y):

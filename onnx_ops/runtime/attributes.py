@@ -8,7 +8,6 @@ from contextlib import suppress
 
 from ..errors import named
 from ..nodes import declared
-from ..operators import OPERATORS
 from .model import nodes
 
 WARNING = "onnx_ops: %s: %s"  # the operator with its node, and what `unknown` says
@@ -26,13 +25,15 @@ def unknown(operator, names):
         yield f"attribute {name} is unknown and will be ignored; {hint}"
 
 
-def warn_of_unknown(model):
+def warn_of_unknown(model, operators):
     """Log a warning for each such attribute of a model (path, bytes or ModelProto).
+
+    operators  what `operators.known` returns
 
     Whatever is wrong with the model otherwise is for ONNX Runtime to tell: nothing is raised.
     """
     with suppress(Exception):
-        for node in nodes(model, {operator.name for operator in OPERATORS}):
-            operator = declared(node)
+        for node in nodes(model, {name for _, name in operators}):
+            operator = declared(node, operators)
             for sentence in unknown(operator, node.attributes) if operator else ():
                 log.warning(WARNING, named(operator, node.name).title, sentence)

@@ -3,6 +3,7 @@
 import ctypes as C
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -10,11 +11,13 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from ..errors import OpError
 from ..files import staged_file
 from ..kernels.jit import numba_obstacle
 from ..operators import OPERATORS
+from ..own.files import places
 from . import table, variants
 from .execute import cpus as cpus_of_process
 from .workers import share_out
@@ -22,14 +25,15 @@ from .workers import share_out
 SOURCES = Path(__file__).parent.parent / "native"
 FLAGS = ["-std=c11", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-DONNX_OPS_AHEAD"]
 if sys.platform == "linux":  # ONNX Runtime unloads it with its last session, but not what it has allocated for ever
-    FLAGS.append("-Wl,-z,nodelete")
+    FLAGS += ["-Wl,-z,nodelete", "-Wl,--no-undefined"]
+UNDEFINED = re.compile(r"undefined reference to [`'](\w+)")  # as linkers complain
 CROSS = {"aarch64": "aarch64-linux-gnu-gcc", "x86_64": "x86_64-linux-gnu-gcc"}  # where cc is for another architecture
 
 
 def build(
     output: "str | os.PathLike[str]",
     *,
-    operators: Iterable[str] | None = None,
+    operators: Iterable[Any] | None = None,
     dtypes: Iterable[str] | None = None,
     cpus: Iterable[str] | None = None,
     jobs: int | None = None,
@@ -38,7 +42,8 @@ def build(
     """Write a library with these operators, for `register_custom_ops_library` of any ONNX Runtime.
 
     output     where to; what is there stays until the new library is complete
-    operators  names as in models, such as "GridSample"; default: all
+    operators  names as in models, such as "GridSample", or what `onnx_ops.operator` has made, with a kernel. Default:
+               all of this package
     dtypes     element types of the operators' tensors, such as "float32": all combinations of these. Default: all
     cpus       "x86-64-v2", "x86-64-v3", "x86-64-v4", or "armv8-a": the library has code for each of these, and runs the
                last one that it finds it can. Default: all of this machine's architecture
@@ -59,7 +64,9 @@ def build(
     if len(kinds) != 1:
         raise OpError("cpu", ", ".join(cpus), "must be of one architecture", "onnx_ops")
     compiler = c_compiler(kinds.pop())
-    wanted = variants.asked_for(operators, dtypes, variants.TYPES, variants.TYPES)
+    meant = variants.chosen(operators) if operators is not None else list(OPERATORS)
+    wanted = variants.asked_for(meant, dtypes, variants.TYPES, variants.TYPES)
+    own = places(operator for operator in meant if operator.is_function)
     tasks, found = variants.tasks(wanted), {}
     for k, cpu in enumerate(cpus):
 
@@ -67,20 +74,20 @@ def build(
             if progress:
                 progress(f"{cpu}: {name}", k * total + index, len(cpus) * total)
 
-        answers = share_out("runtime.build:objects", tasks, jobs or len(cpus_of_process()), of_all, level=cpu)
+        answers = share_out("runtime.build:objects", tasks, jobs or len(cpus_of_process()), of_all, level=cpu, own=own)
         found[cpu] = dict(zip(wanted, answers, strict=True))
     try:
         with TemporaryDirectory() as folder:
-            link(compiler, found, wanted, Path(folder), Path(output))
+            link(compiler, found, meant, wanted, Path(folder), Path(output))
     except OSError as error:
         raise OpError(
             "output", repr(str(output)), f"can't be written: {error.strerror or error}", "onnx_ops"
         ) from error
 
 
-def objects(number, attributes, signature):
-    """What a worker makes of one variant (variants.py): [symbol, file] of resolve, infer, plan and the kernel."""
-    return [[code.symbol, str(code.kept.path)] for code in variants.codes(number, attributes, signature)]
+def objects(*variant):
+    """What a worker makes of one variant (variants.py): [symbol, file] of each of its functions."""
+    return [[code.symbol, str(code.kept.path)] for code in variants.codes(*variant)]
 
 
 def c_compiler(architecture):
@@ -99,8 +106,10 @@ def c_compiler(architecture):
     raise OpError(None, None, rule, "onnx_ops")
 
 
-def link(compiler, found, wanted, folder, output):
-    """Make the library of what the workers have `found` of the variants that were `wanted`, for each CPU."""
+def link(compiler, found, operators, wanted, folder, output):
+    """Make the library of what the workers have `found` of the variants that were `wanted` of these operators, for each
+    CPU.
+    """
     from ..kernels.cache import object_in
 
     files, text = [], Text()
@@ -108,12 +117,15 @@ def link(compiler, found, wanted, folder, output):
         for symbol, path in {tuple(each) for made in objects_of.values() for each in made}:
             files.append(folder / f"{symbol}.o")
             files[-1].write_bytes(object_in(path))
-        text.level(cpu, wanted, objects_of)
+        text.level(cpu, operators, wanted, objects_of)
     (folder / "levels.c").write_text(text.finished())
     command = [*compiler, *FLAGS, f"-I{SOURCES}", *sorted(SOURCES.glob("*.c")), folder / "levels.c", *files, "-lm"]
     with staged_file(output) as place:
         done = subprocess.run([*map(str, command), "-o", str(place)], capture_output=True, text=True)
         if done.returncode or not place.exists():
+            if lacking := sorted(set(UNDEFINED.findall(done.stderr))):
+                rule = f"a kernel calls {', '.join(lacking)}, which can't be linked; write it otherwise"
+                raise OpError(None, None, rule, "onnx_ops")
             lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()[-1:]
             said = " ".join(lines[:3]) or f"it ends with exit code {done.returncode} and says nothing"
             raise OpError(None, None, f"{shlex.join(compiler)} can't build the library: {said}", "onnx_ops")
@@ -125,8 +137,8 @@ class Text:
     def __init__(self):
         self.lines, self.levels, self.names = ['#include "library.h"\n'], [], 0
 
-    def level(self, cpu, wanted, objects_of):
-        """Add the table of what was compiled for a CPU."""
+    def level(self, cpu, operators, wanted, objects_of):
+        """Add the table of what was compiled of these operators for a CPU."""
         symbols = [None]  # a function pointer is a position among these
         rows = []
 
@@ -136,22 +148,24 @@ class Text:
                 self.lines.append(f"extern {kind}_function {symbol};")
             return symbols.index(symbol)
 
-        by_kernel = {variants.kernel_key(o, variants.chosen(o, a), s): objects_of[n] for n, (o, a, s) in wanted.items()}
-        for operator in OPERATORS:
-            made, signatures = None, []
+        by_kernel = {variants.kernel_key(*variant): objects_of[name] for name, variant in wanted.items()}
+        for operator in operators:
+            made, signatures = {}, []  # made: what was compiled beside the kernel, by its position
             for signature in operator.signatures():
                 kernels = {}
-                for k, kernel in enumerate(operator.kernels):
-                    each = by_kernel.get(variants.kernel_key(operator, kernel, signature))
-                    if each and takes(operator, kernel, signature):
-                        kernels[k], made = each[3][0], each
-                if kernels or "string" in signature.values():
+                for k in range(variants.kernel_count(operator)):
+                    each = by_kernel.get(variants.kernel_key(operator, k, signature))
+                    if each and variants.takes(operator, k, signature):
+                        *others, (kernels[k], _) = each
+                        made[k] = [symbol for symbol, _ in others]
+                if kernels or ("string" in signature.values() and not operator.is_function):
                     signatures.append((signature, kernels))
             if made:
-                row = table.operator(operator, [signature for signature, _ in signatures])
-                (resolve, _), (infer, _), (plan, _) = made[:3]
-                row.resolve, row.plan = pointer(resolve, "resolve"), pointer(plan, "shapes")
-                row.infer = pointer(infer, "shapes")
+                row = table.operator(operator, [signature for signature, _ in signatures], len(rows))
+                for k, (*others, plan) in made.items():
+                    row.plans[k if operator.is_function else 0] = pointer(plan, "shapes")
+                    if others:
+                        row.resolve, row.infer = pointer(others[0], "resolve"), pointer(others[1], "shapes")
                 for overload, (_, kernels) in enumerate(signatures):
                     for k, symbol in kernels.items():
                         row.overloads[overload].kernels[k] = pointer(symbol, "kernel")
@@ -172,7 +186,7 @@ class Text:
                 member = getattr(value, name)
                 if isinstance(member, C._Pointer):
                     count = getattr(value, f"{name[:-1]}_count") * (2 if name == "terms" else 1)
-                    fields.append(self.array(kind._type_, [member[k] for k in range(count)], symbols))
+                    fields.append(self.array(kind._type_, name, [member[k] for k in range(count)], symbols))
                 elif kind is table.POINTER:
                     fields.append(symbols[member or 0] or "0")
                 else:
@@ -188,25 +202,23 @@ class Text:
             return json.dumps(value.decode("ascii"))
         return f"{value}LL" if value > -(2**63) else "INT64_MIN"
 
-    def array(self, kind, items, symbols):
-        """The name of a new array of the items."""
+    def array(self, kind, field, items, symbols):
+        """The name of a new array of the items, which is that of a field."""
         if not items:
             return "0"
         self.names += 1
-        name, content = f"array_{self.names}", ", ".join(self.initializer(item, symbols) for item in items)
-        declared = "const char *const" if kind is table.TEXT else f"struct {STRUCTURES[kind]}"
-        self.lines.append(f"static {declared} {name}[] = {{{content}}};")
+        name = f"array_{self.names}"
+        if kind is table.POINTER:  # of functions
+            content, declared = ", ".join(symbols[item or 0] or "0" for item in items), FUNCTIONS[field]
+        else:
+            content = ", ".join(self.initializer(item, symbols) for item in items)
+            declared = SCALARS.get(kind) or f"struct {STRUCTURES[kind]} "
+        self.lines.append(f"static {declared}{name}[] = {{{content}}};")
         return name
 
 
 STRUCTURES = {
     table.Attribute: "attribute", table.Input: "input", table.Overload: "overload", table.Operator: "op",
 }  # fmt: skip
-
-
-def takes(operator, kernel, signature):
-    try:
-        operator.check_types(kernel, signature)
-    except OpError:
-        return False
-    return True
+SCALARS = {table.TEXT: "const char *const ", table.NUMBER: "const int64_t "}
+FUNCTIONS = {"kernels": "kernel_function *", "plans": "shapes_function *"}

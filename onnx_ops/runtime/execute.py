@@ -6,6 +6,7 @@ It runs the very machine code that sessions run, which is what makes their resul
 
 import ctypes as C
 import functools
+import math
 import os
 from _thread import start_new_thread
 from collections import deque
@@ -14,10 +15,10 @@ from queue import SimpleQueue
 import numpy as np
 
 from .. import dtypes
-from ..errors import OpError, named, refuse
+from ..declaration import ABSENT, ELEMENTS, MAX_RANK, MAX_TILES, TILE_ELEMENTS, Record
+from ..errors import OpError, named, require
 from ..kernels import records
 from ..locks import COMPILATION, POOL
-from ..operator import MAX_RANK, MAX_TILES, Record
 from . import library
 
 PLAN = C.CFUNCTYPE(C.c_int64, C.c_int64, C.c_int64)
@@ -26,6 +27,8 @@ KERNEL = C.CFUNCTYPE(C.c_int64, C.c_int64, C.c_int64, C.c_int64)
 
 def seen(input, array):
     """What a plan sees of one input, as an int64 array; raises OpError."""
+    if array is None:
+        return np.empty(0, np.int64)
     if array.ndim > MAX_RANK:
         raise OpError(f"rank of {input.name}", array.ndim, f"must be at most {MAX_RANK}")
     if input.values and array.ndim != 1:
@@ -37,7 +40,7 @@ def seen(input, array):
 
 def shapes(operator, arrays):
     """What the operator's plan sees of its inputs; raises OpError."""
-    return [seen(i, array) for i, array in zip(operator.inputs, arrays, strict=True)]
+    return [seen(i, array) for i, array in zip(operator.each_input(len(arrays)), arrays, strict=True)]
 
 
 def check_shapes(operator, parameters, arrays):
@@ -47,97 +50,157 @@ def check_shapes(operator, parameters, arrays):
         operator.plan(Record(parameters[0]), shapes(operator, arrays), Record(geometry[0]))
 
 
-def functions(operator, parameters, signature):
+def functions(operator, position, signature):
     """The compiled plan and kernel as C functions for ctypes; None where there is nothing that can compile them.
 
     They come from the library, if they were compiled ahead.
+
+    position  of the kernel or, of a function, of the combination of ranks
     """
-    kernel = operator.kernel(Record(parameters[0]))
-    storage = operator.storage(kernel, signature)
-    if addresses := storage and library.functions(operator, kernel, signature):
-        return PLAN(addresses[0]), KERNEL(addresses[1])
-    if not storage or not library.have_numba():
+    if operator.storage(position if operator.is_function else operator.kernels[position], signature) is None:
         return None
-    return compiled_now(operator, int(parameters["kernel"][0]), storage)
+    if addresses := library.functions(operator, position, signature):
+        return PLAN(addresses[0]), KERNEL(addresses[1])
+    if not library.have_numba():
+        return None
+    return compiled_now(operator, position, tuple(signature.items()))
 
 
 @functools.cache
-def compiled_now(operator, position, storage):
-    """`functions` of what isn't in the library, for the kernel at this position. Raises OpError."""
+def compiled_now(operator, position, signature):
+    """`functions` of what isn't in the library. Raises OpError."""
     with COMPILATION:  # or a fork might leave to nobody the lock of a module that is being imported
         from ..kernels.code import code
 
-    kernel = operator.kernels[position]
-    return tuple(code(e).call for e in (records.plan_entry(operator), records.kernel_entry(operator, kernel, storage)))
+    plan = records.plan_entry(operator, position if operator.is_function else 0)
+    return code(plan).call, code(records.kernel_entry(operator, position, dict(signature))).call
 
 
 def refusal(operator, record):
     """The OpError for what compiled code has refused, as it says in the `record`."""
-    argument, rule, at, count, has_expected, expected, _ = record["refusal"].tolist()
+    argument, rule, at, count, has_expected, expected = record["refusal"].tolist()[:6]
     values = (C.c_int64 * abs(count)).from_address(at)
     argument, rule = (C.string_at(text).decode() for text in (argument, rule))
     try:
         with named(operator):
-            refuse(None, argument, values[0] if count < 0 else list(values), rule, expected if has_expected else None)
+            require(False, argument, values[0] if count < 0 else list(values), rule, expected if has_expected else None)
     except OpError as error:
         return error
 
 
-def output_rank(operator, arrays):
-    """The rank that the output has, or would have; None if that can't be told."""
+def output_ranks(operator, arrays):
+    """The ranks that the outputs have, or would have; None if that can't be told."""
     values = [a.tolist() if i.values and a.ndim == 1 else None for i, a in zip(operator.inputs, arrays, strict=True)]
-    shape = operator.inferred(None, [list(a.shape) for a in arrays], values)
-    return None if shape is None else len(shape)
+    shapes = operator.output_shapes(None, [list(a.shape) for a in arrays], values)
+    return None if shapes is None else list(map(len, shapes))
 
 
 def compute_reference(operator, parameters, arrays):
     """`compute` in plain NumPy: slow."""
-    dtype = dtypes.TABLE[signature_of(operator, parameters, arrays)[operator.output]].numpy
+    arrays = operator.padded(arrays)
+    signature = signature_of(operator, parameters, arrays)
+    if operator.is_function:
+        return operator.computed(arrays, operator.attributes_in(parameters.tobytes()), operator.kinds(signature))
+    dtype = dtypes.TABLE[signature[operator.outputs[0].type]].numpy
     check_shapes(operator, parameters, arrays)
     with np.errstate(over="ignore", invalid="ignore"):
-        return operator.reference(Record(parameters[0]), *arrays).astype(dtype, order="C")
+        return [operator.reference(Record(parameters[0]), *arrays).astype(dtype, order="C")]
 
 
 def compute(operator, parameters, arrays, threads=None, empty=np.empty):
-    """The operator's output for C-contiguous arrays of declared element types.
+    """The operator's outputs, a list, for C-contiguous arrays of declared element types; None is an absent one.
 
-    `empty` allocates the output and the kernel's workspace.
+    `empty` allocates the outputs and the kernel's workspace.
     """
+    arrays = operator.padded(arrays)
     signature = signature_of(operator, parameters, arrays)
     with named(operator):
-        compiled = functions(operator, parameters, signature)
+        if operator.is_function:
+            position = operator.position([ABSENT if a is None else a.ndim for a in arrays])
+        else:
+            position = int(parameters["kernel"][0])
+        compiled = None if position is None else functions(operator, position, signature)
         if compiled is None:
             return compute_reference(operator, parameters, arrays)
         plan, kernel = compiled
         call = np.zeros(1, records.call_dtype(operator.geometry_dtype))
         tensors, geometry = call["tensors"][0], call["geometry"][0]
+        call["parameters"], call["input_count"] = parameters.ctypes.data, len(arrays)
         for k, values in enumerate(shapes(operator, arrays)):
             tensors["rank"][k], tensors["shape"][k, : len(values)] = len(values), values
     at = call.ctypes.data
-    if plan(parameters.ctypes.data, at):
-        raise refusal(operator, geometry)
-    shape, tiles, bytes_each = (geometry[name].tolist() for name in ("shape", "tiles", "workspace"))
-    out = empty(shape[: geometry["rank"]], dtypes.TABLE[signature[operator.output]].numpy)
+    if failed := plan(parameters.ctypes.data, at):
+        raise outcome(operator, failed, geometry)
+    described = tensors[records.OUTPUT :] if operator.is_function else [geometry]
+    out_shapes = [d["shape"].tolist()[: d["rank"]] for d, _ in zip(described, operator.outputs, strict=False)]
+    wanted = [dtypes.TABLE[signature[o.type]].numpy for o in operator.outputs]
+    given, kinds = arrays, wanted
+    if operator.is_function:
+        storage = operator.storage(position, signature)
+        given = [a if a is None else a.astype(t, copy=False) for a, t in zip(arrays, storage, strict=False)]
+        kinds = storage[len(arrays) :]
+        check_outputs(operator, out_shapes)
+        sizes = sum(map(math.prod, out_shapes)) + sum(a.size for a in given if a is not None)
+        geometry["tiles"] = function_tiles(geometry["tiles"], sizes) if operator.has_loop else 1
+    tiles, bytes_each = (geometry[name].tolist() for name in ("tiles", "workspace"))
+    outputs = [empty(shape, kind) for shape, kind in zip(out_shapes, kinds, strict=True)]
     workspace = empty(min(tiles, MAX_TILES) * bytes_each, np.dtype(np.uint8))
-    for k, array in (*((k, arrays[k]) for k in operator.tensors), (records.OUTPUT, out)):
-        tensors["data"][k], tensors["size"][k] = array.ctypes.data, array.size
+    read = range(len(given)) if operator.is_function else operator.tensors
+    for k, array in (*((k, given[k]) for k in read), *enumerate(outputs, records.OUTPUT)):
+        if array is not None:
+            tensors["data"][k], tensors["size"][k] = array.ctypes.data, array.size
     free = deque(workspace.ctypes.data + k * bytes_each for k in range(min(tiles, MAX_TILES)))
 
-    def run_tile(index, memory=(call, arrays, workspace, out)):  # which must live for as long as a tile may run
+    def run_tile(index, memory=(call, given, workspace, outputs)):  # which must live for as long as a tile may run
         place = free.pop()
         failed = kernel(at, index, place)
         free.append(place)
         if failed:
-            raise OpError(None, None, "compiled code has failed", operator.title)
+            raise outcome(operator, failed, geometry)
 
     spread(run_tile, tiles, threads or len(cpus()))
-    return out
+    if not operator.is_function:
+        return outputs
+    if operator.is_bound:
+        lengths = tensors["shape"][records.OUTPUT :, 0].tolist()
+        outputs = [cut(operator, array, n) for array, n in zip(outputs, lengths, strict=False)]
+    return [array.astype(kind, copy=False) for array, kind in zip(outputs, wanted, strict=True)]
+
+
+def outcome(operator, returned, geometry):
+    """The OpError for what compiled code has returned other than 0."""
+    if returned == 1:
+        return refusal(operator, geometry)
+    return OpError(None, None, "compiled code has failed", operator.title)
+
+
+def check_outputs(function, shapes):
+    """Raise OpError for what the rule of a function says but is no shape."""
+    for shape in shapes:
+        rule = "is what the rule says, but no shape of at most 2**58 elements"
+        with named(function):
+            require(min(shape, default=0) >= 0 and math.prod(shape) <= ELEMENTS, "shape of an output", shape, rule)
+
+
+def cut(function, array, length):
+    """The beginning of an output of which the rule has said a bound only."""
+    with named(function):
+        rule = "is what the body returns; the rule's bound is"
+        require(0 <= length <= len(array), "length of an output", length, rule, len(array))
+    return array[:length]
+
+
+def function_tiles(steps, elements):
+    """Into how many tiles a function's loop of so many steps is cut; native/function.c does the same."""
+    return max(min(int(steps), MAX_TILES, elements // TILE_ELEMENTS + 1), 1)
 
 
 def signature_of(operator, parameters, arrays):
     """{type variable: element type} of these inputs; raises OpError."""
-    found = {}
-    for i, array in zip(operator.inputs, arrays, strict=True):
+    found = {o.type: operator.types[o.type][0] for o in operator.outputs if len(operator.types[o.type]) == 1}
+    for i, array in zip(operator.each_input(len(arrays)), arrays, strict=True):
+        if array is None:
+            continue
         name = dtypes.name_of(array)
         if name not in operator.types[i.type]:
             rule = f"must be one of {', '.join(operator.types[i.type])}"
@@ -146,8 +209,11 @@ def signature_of(operator, parameters, arrays):
             raise OpError(f"dtype of {i.name}", "object", "must be of strings only", operator.title)
         if found.setdefault(i.type, name) != name:
             raise OpError(f"dtype of {i.name}", name, f"must be {found[i.type]} as before", operator.title)
-    with named(operator):
-        operator.check_types(operator.kernel(Record(parameters[0])), found)
+    for i in operator.inputs:  # of an absent one, whose type nobody asks for
+        found.setdefault(i.type, operator.types[i.type][0])
+    if not operator.is_function:
+        with named(operator):
+            operator.check_types(operator.kernel(Record(parameters[0])), found)
     return found
 
 

@@ -17,12 +17,12 @@ import onnxruntime_extensions as extensions
 from onnx import TensorProto, helper
 
 from .. import dtypes
+from ..declaration import MAX_RANK
 from ..errors import OpError, named
 from ..locks import REGISTRATION, RUNS
-from ..operator import MAX_RANK
-from ..operators import OPERATORS
+from ..operators import OPERATORS, known
 from . import execute, interrupts
-from .lowering import DOMAIN, VERSION, op_type
+from .lowering import DOMAIN, VERSION, lists_of, op_type, optional_inputs, unable
 
 PROBE, MISSING = "onnx_ops_probe", "onnx_ops_of_nobody"  # an op that the library has, and one that it never has
 log = logging.getLogger("onnx_ops")
@@ -47,10 +47,16 @@ class Output:
         return self.array.ravel().tolist() if self.array.dtype.hasobject else self.array
 
 
-def add_library(options):
-    """Put the library's ops, ours among them, on a session's options; nothing happens where they are already."""
+def add_library(options, own=()):
+    """Put the library's ops, ours among them, on a session's options; nothing happens where they are already.
+
+    own  operators of one's own, which the library must learn before its first use. Raises OpError
+    """
     key = "onnx_ops.registered.extensions"
     with REGISTRATION:  # twice makes every session fail
+        for operator in own:
+            declare(operator)
+        _handed_over.append(True)
         try:
             options.get_session_config_entry(key)
         except RuntimeError:  # there is none
@@ -89,52 +95,72 @@ def _registered(options):
     raise AssertionError(f"there is an op called {MISSING}")
 
 
+_handed_over: list = []  # not empty once sessions hold pointers to the library's ops
+_declared: list = []  # the operators that it has
+
+
+def declare(operator):
+    """Give the library the ops of an operator; OpError where it's too late, or where it can't have them."""
+    if operator in _declared:
+        return
+    reason = unable(operator)
+    if _handed_over and not reason:
+        reason = "must have been there when the first session was made with it, as its list of ops is then final"
+    if reason:
+        raise OpError("backend", "'extensions'", reason, operator.title)
+    for signature in operator.signatures():
+        # The library has no arrays of 16-bit floats; lowering casts them.
+        if not {"float16", "bfloat16"} & set(signature.values()):
+            _declare(operator, signature)
+    _declared.append(operator)
+
+
 def _declare(operator, signature):
     kinds = extensions.PyCustomOpDef
 
     def kind(variable):
         return getattr(kinds, "dt_" + {"float32": "float", "float64": "double"}.get(variable, variable))
 
-    lists = [a for a in operator.attributes if a.kind == "ints"]
-    scalars = {
-        a.name: kinds.dt_int64 if a.kind == "int" else kinds.dt_string for a in operator.attributes if a.kind != "ints"
-    }
+    types = {"int": kinds.dt_int64, "ints": kinds.dt_int64, "float": kinds.dt_float, "floats": kinds.dt_double}
+    lists = [types[a.kind] for a in lists_of(operator)]
+    scalars = {a.name: types.get(a.kind, kinds.dt_string) for a in operator.attributes if a not in lists_of(operator)}
     extensions.onnx_op(
         op_type=op_type(operator),
-        inputs=[*(kind(signature[i.type]) for i in operator.inputs), *[kinds.dt_int64] * (len(lists) + 1)],
-        outputs=[kind(signature[operator.output])],
+        inputs=[*(kind(signature[i.type]) for i in operator.inputs), *lists, kinds.dt_int64],
+        outputs=[kind(signature[o.type]) for o in operator.outputs],
         attrs=scalars,
-    )(functools.partial(body, operator, dtypes.TABLE[signature[operator.output]].numpy))
+    )(functools.partial(body, operator, [dtypes.TABLE[signature[o.type]].numpy for o in operator.outputs]))
 
 
-def body(operator, dtype, *inputs, **attributes):
+def body(operator, kinds, *inputs, **attributes):
     """What an op does; never raises."""
     try:
-        return Output(_computed(operator, inputs, attributes))
+        found = list(map(Output, _computed(operator, inputs, attributes)))
     except BaseException as error:
-        nothing = Output(np.empty([0] * _output_rank(operator, inputs), dtype))
+        found = [Output(np.empty([0] * rank, kind)) for rank, kind in zip(_ranks(operator, inputs), kinds, strict=True)]
         if isinstance(error, Exception):
             _keep(inputs[-1], _logged(operator, error))
         elif not _keep(inputs[-1], error) and interrupts.postpone(error):
-            nothing.interrupt = interrupts.interrupt_at_end()
-        return nothing
+            found[0].interrupt = interrupts.interrupt_at_end()
+    return found[0] if len(found) == 1 else tuple(found)
 
 
 def _computed(operator, inputs, attributes):
     count = len(operator.inputs)
-    *lists, (_, threads) = inputs[count:]
-    names = [a.name for a in operator.attributes if a.kind == "ints"]
-    attributes.update((n, tuple(v.tolist()) or None) for n, v in zip(names, lists, strict=True))
+    *lists, (_, threads, *present) = inputs[count:]
+    absent = [i for i, there in zip(optional_inputs(operator), present, strict=True) if not there]
+    attributes.update((a.name, tuple(v.tolist()) or None) for a, v in zip(lists_of(operator), lists, strict=True))
     parameters = _parameters(operator, tuple(attributes.items()))
-    return execute.compute(operator, parameters, inputs[:count], int(threads))
+    inputs = [None if i in absent else a for i, a in zip(operator.inputs, inputs, strict=False)]
+    return execute.compute(operator, parameters, inputs, int(threads))
 
 
-def _output_rank(operator, inputs):
-    """The rank that the output would have, which ONNX Runtime compares; 1 if that can't be told, or can't be."""
+def _ranks(operator, inputs):
+    """The ranks that the outputs would have, which ONNX Runtime compares; 1 if that can't be told, or can't be."""
     with suppress(Exception):
-        rank = execute.output_rank(operator, inputs[: len(operator.inputs)])
-        return rank if rank and rank <= MAX_RANK else 1
-    return 1
+        ranks = execute.output_ranks(operator, inputs[: len(operator.inputs)])
+        return [rank if rank <= MAX_RANK else 1 for rank in ranks]
+    return [1] * len(operator.outputs)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -177,8 +203,6 @@ def end(run):
 
 # Once, and all of them: the library keeps its ops in a vector that sessions hold pointers into.
 extensions.onnx_op(op_type=PROBE, inputs=[extensions.PyCustomOpDef.dt_float])(Output)
-for operator in OPERATORS:
-    for signature in operator.signatures():
-        # The library has no arrays of 16-bit floats; lowering casts them.
-        if not {"float16", "bfloat16"} & set(signature.values()):
-            _declare(operator, signature)
+for operator in known().values():
+    if operator in OPERATORS or not unable(operator):
+        declare(operator)

@@ -12,14 +12,19 @@ in one for `onnx_ops.InferenceSession` an additional input of the graph.
 """
 
 import itertools
+from collections.abc import Iterable
 from contextlib import suppress
+from typing import Any
 
 import onnx
 from onnx import AttributeProto, FunctionProto, TensorProto, helper
 
+from .. import dtypes
+from ..declaration import KINDS
 from ..errors import OpError, named
 from ..inference import inferred
 from ..nodes import all_nodes, declared, model_nodes, subgraphs, value_names
+from ..operators import known
 
 RUN = "onnx_ops_run"  # the input `run` of a graph, unless the model has such a name
 DOMAIN, VERSION = "ai.onnx.contrib", 1
@@ -32,53 +37,58 @@ def op_type(operator):
     return f"{(operator.domain or 'ai.onnx').replace('.', '_')}_{operator.name}"
 
 
-def lower(model: onnx.ModelProto) -> onnx.ModelProto:
+def lower(model: onnx.ModelProto, *, operators: Iterable[Any] = ()) -> onnx.ModelProto:
     """A copy of an onnx.ModelProto whose declared operators are Python ops of onnxruntime-extensions.
 
     Everything else stays as it is, except that shapes which only the original operators tell are stated; a model
     without such operators comes back equal. Subgraphs and local functions are lowered too. Plain sessions run the
     result once `onnx_ops` has been imported and `onnxruntime_extensions.get_library_path()` is registered on their
     options. Raises OpError.
+
+    operators  of one's own, in addition
     """
-    return _lower(model, for_session=False)[0]
+    return _lower(model, known(operators), for_session=False)[0]
 
 
-def lower_for_session(model):
-    """What `lower` makes, with an additional graph input, and that input's name; None if there was nothing to lower."""
-    return _lower(_with_functions_inlined(model), for_session=True)
+def lower_for_session(model, operators):
+    """What `lower` makes, with an additional graph input, and that input's name; None if there was nothing to lower.
+
+    operators  what `operators.known` returns
+    """
+    return _lower(_with_functions_inlined(model, operators), operators, for_session=True)
 
 
-def _with_functions_inlined(model):
+def _with_functions_inlined(model, operators):
     """The model with those local functions put into the graph that contain our operators: they see no graph input."""
     import onnx.inliner
 
     ours = set()
-    while more := {(f.domain, f.name) for f in model.functions if _leads_to_ours(f, ours)} - ours:
+    while more := {(f.domain, f.name) for f in model.functions if _leads_to_ours(f, ours, operators)} - ours:
         ours |= more
     return onnx.inliner.inline_selected_functions(model, sorted(ours)) if ours else model
 
 
-def _leads_to_ours(function, ours):
-    return any(declared(node) or (node.domain, node.op_type) in ours for node in all_nodes(function))
+def _leads_to_ours(function, ours, operators):
+    return any(declared(node, operators) or (node.domain, node.op_type) in ours for node in all_nodes(function))
 
 
-def _lower(model, for_session):
+def _lower(model, operators, for_session):
     lowered = onnx.ModelProto()
     lowered.CopyFrom(model)
-    if not any(map(declared, model_nodes(model))):
+    if not any(declared(node, operators) for node in model_nodes(model)):
         return lowered, None
     taken = {name for owner in (model.graph, *model.functions) for name in value_names(owner)}
     candidates = itertools.chain([RUN] if for_session else [], map("onnx_ops_{}".format, itertools.count()))
     names = (name for name in candidates if name not in taken)
     run = next(names) if for_session else None
     twin = inferred(model)
-    _Lowering(run, names).graph(lowered.graph, twin.graph, {})
+    _Lowering(operators, run, names).graph(lowered.graph, twin.graph, {})
     _import_contrib(lowered)
     if run:
         lowered.graph.input.append(helper.make_tensor_value_info(run, TensorProto.INT64, RUN_SHAPE))
     for function, its_types in zip(lowered.functions, twin.functions, strict=True):
-        if any(map(declared, all_nodes(function))):
-            _Lowering(None, names, of_function=True).graph(function, its_types, {})
+        if any(declared(node, operators) for node in all_nodes(function)):
+            _Lowering(operators, None, names, of_function=True).graph(function, its_types, {})
             _import_contrib(function)
     return lowered, run
 
@@ -102,8 +112,8 @@ def _types(owner, outer):
 class _Lowering:
     """Of one graph with its subgraphs, or of one function."""
 
-    def __init__(self, run, names, of_function=False):
-        self.run, self.names, self.of_function = run, names, of_function
+    def __init__(self, operators, run, names, of_function=False):
+        self.operators, self.run, self.names, self.of_function = operators, run, names, of_function
 
     def graph(self, owner, inferred, outer):
         """Lower `owner`. `inferred` is the same one with all that is known of its values, `outer` as in `_types`."""
@@ -112,7 +122,7 @@ class _Lowering:
         for node, twin in zip(owner.node, inferred.node, strict=True):
             for inner, inner_twin in zip(subgraphs(node), subgraphs(twin), strict=True):
                 self.graph(inner, inner_twin, types)
-            operator = declared(node)
+            operator = declared(node, self.operators)
             nodes.extend(self.node(operator, node, types) if operator else [node])
             output = described.get(node.output[0]) if operator and node.output else None
             if output and all(v.name != output.name for v in owner.value_info):
@@ -129,26 +139,46 @@ class _Lowering:
                 raise OpError(name, f"(what a caller passes as {of_caller})", "must be a value, outside of functions")
             # Whatever a function's caller will pass can't be checked here.
             operator.resolved({n: _value(a) for n, a in attributes.items() if n not in references})
-        before, after, inputs, outputs = [], [], list(node.input), list(node.output)
-        for k, i in enumerate(operator.inputs):
-            if k < len(inputs) and types.get(inputs[k]) in SIXTEEN_BITS and not i.values:
-                cast = helper.make_node("Cast", [inputs[k]], [next(self.names)], to=TensorProto.FLOAT)
-                if i.type == operator.output and not after:
-                    after.append(helper.make_node("Cast", [next(self.names)], outputs, to=types[inputs[k]]))
-                    outputs = list(after[0].input)
-                before.append(cast)
-                inputs[k] = cast.output[0]
+            if reason := unable(operator):
+                raise OpError("backend", "'extensions'", reason)
+        before, after, outputs = [], [], list(node.output)
+        inputs = [*node.input, *[""] * (len(operator.inputs) - len(node.input))]
+        kinds = {i.type: types.get(name) for i, name in zip(operator.inputs, inputs, strict=False) if name}
+        present = [
+            int(bool(name)) for i, name in zip(operator.inputs, inputs, strict=False) if i.presence == "optional"
+        ]
+        halves = {kind: number for kind, number in kinds.items() if number in SIXTEEN_BITS}
+        for k, i in enumerate(operator.inputs[: len(inputs)]):
+            if not inputs[k] and i.presence == "optional":
+                first = dtypes.TABLE[operator.types[i.type][0]].onnx
+                kind = TensorProto.FLOAT if i.type in halves else kinds.get(i.type) or first
+                nothing = helper.make_tensor("nothing", kind, [0], [])
+                before.append(helper.make_node("Constant", [], [next(self.names)], value=nothing))
+                inputs[k] = before[-1].output[0]
+            elif i.type in halves and not i.values:
+                before.append(helper.make_node("Cast", [inputs[k]], [next(self.names)], to=TensorProto.FLOAT))
+                inputs[k] = before[-1].output[0]
+        for k, o in enumerate(operator.outputs[: len(outputs)]):
+            if o.type in halves and outputs[k]:
+                after.append(helper.make_node("Cast", [next(self.names)], [outputs[k]], to=halves[o.type]))
+                outputs[k] = after[-1].input[0]
         kept = []
-        for known in operator.attributes:
-            attribute = attributes.get(known.name)
-            if known.kind == "ints":
-                before.append(_list_constant(next(self.names), attribute))
+        for each in operator.attributes:
+            attribute = attributes.get(each.name)
+            if each in lists_of(operator):
+                before.append(_list_constant(next(self.names), attribute, each))
                 inputs.append(before[-1].output[0])
             else:
-                kept.append(attribute or helper.make_attribute(known.name, known.default))
-        if self.run is None:
-            before.append(_constant(next(self.names), [0, 0]))
-        inputs.append(self.run or before[-1].output[0])
+                kept.append(attribute or helper.make_attribute(each.name, each.default))
+        run = self.run
+        if run is None or present:
+            before.append(_constant(next(self.names), [0, 0, *present] if run is None else present))
+            run = before[-1].output[0] if run is None else run
+        if self.run and present:
+            joined = next(self.names)
+            before.append(helper.make_node("Concat", [self.run, before[-1].output[0]], [joined], axis=0))
+            run = joined
+        inputs.append(run)
         lowered = helper.make_node(op_type(operator), inputs, outputs, node.name, node.doc_string, DOMAIN)
         lowered.attribute.extend(kept)
         return [*before, lowered, *after]
@@ -170,13 +200,33 @@ def _constant(name, values):
     return helper.make_node("Constant", [], [name], value=value)
 
 
-def _list_constant(name, attribute):
+def _list_constant(name, attribute, declared):
     """A constant for a list attribute; one that refers to a function's attribute goes on doing so."""
-    if attribute is None:
-        return _constant(name, [])
-    if not attribute.ref_attr_name:
-        return _constant(name, list(attribute.ints))
+    if attribute is None or not attribute.ref_attr_name:
+        values = declared.default or [] if attribute is None else attribute.ints or attribute.floats
+        kind = TensorProto.INT64 if declared.kind == "ints" else TensorProto.DOUBLE
+        return helper.make_node("Constant", [], [name], value=helper.make_tensor(name, kind, [len(values)], values))
     node = helper.make_node("Constant", [], [name])
     node.attribute.append(attribute)
     node.attribute[0].name = "value_ints"
     return node
+
+
+def lists_of(operator):
+    """The attributes that a Python op gets as inputs."""
+    return [a for a in operator.attributes if KINDS[a.kind].is_list]
+
+
+def optional_inputs(operator):
+    return [i for i in operator.inputs if i.presence == "optional"]
+
+
+def unable(operator):
+    """Why an operator can't be a Python op of onnxruntime-extensions, or None."""
+    if any(i.presence == "variadic" for i in operator.inputs):
+        return "has no variadic inputs"
+    if any(a.kind == "tensor" for a in operator.attributes):
+        return "has no attributes that are tensors"
+    if any(a.default is None and not a.required and not KINDS[a.kind].is_list for a in operator.attributes):
+        return "has no attributes that may be None"
+    return None

@@ -7,18 +7,14 @@ free modules: everything that C may call or read is immortal.
 
 import ctypes as C
 import functools
-import itertools
 import threading
 from contextlib import contextmanager
 
-import numpy as np
-
-from .. import dtypes, operators
+from .. import operators
 from ..errors import OpError, named
 from ..kernels import records
-from ..locks import COMPILATION
-from ..operator import Record
-from . import interrupts, library, table
+from ..locks import COMPILATION, REGISTRATION
+from . import bodies, interrupts, library, table
 
 UNFINISHED, DONE, LEFT_OUT, FAILED, REFUSED = range(5)  # outcomes of an answer
 _SURVEY = threading.local()  # what sessions that are made on this thread would compile, while that is asked
@@ -62,8 +58,12 @@ def get_library_path() -> str:
 
     Raises OpError if there is none in this installation.
     """
-    if lack := library.obstacle():
-        raise OpError("backend", "'native'", f'{lack}, or use backend="extensions"', "onnx_ops")
+    return _usable(library.obstacle())
+
+
+def _usable(obstacle):
+    if obstacle:
+        raise OpError("backend", "'native'", f'{obstacle}, or use backend="extensions"', "onnx_ops")
     connect()
     return str(library.PLACE)
 
@@ -73,28 +73,33 @@ def connect():
     """Have the library call this module's functions from now on."""
     loaded, rows = library.load(), library.table_in_use()
     functions = table.Python.in_dll(loaded, "onnx_ops_python")
-    functions.compile, functions.run_strings = compile_function, run_strings
+    functions.compile, functions.plan, functions.run = compile_function, plan, run
     functions.interrupt = interrupts.INTERRUPT
     interrupts.listeners.append(loaded.onnx_ops_wait_for_interrupt)
     there = rows.operators[: rows.operator_count]
     declared = {library.declared(row) for row in there}
     more = [operator for operator in operators.OPERATORS if operator not in declared] if library.have_numba() else []
     if more:
-        made = table.table(more).operators[: len(more)]
+        made = [table.operator(o, list(o.signatures()), number) for number, o in enumerate(more, len(there))]
+        for number, row in enumerate(there):
+            row.number = number
         rows.operators = immortal(table.array(table.Operator, [*there, *made]))
         rows.operator_count = len(there) + len(made)
 
 
-def add_domains(options, domains):
-    """Put these domains' operators on the options; those that they have already stay as they are."""
-    path = get_library_path()
+def add_operators(options, domains, own=()):
+    """Put these domains' operators on the options, and those of one's own; what they have already stays as it is."""
+    path = _usable(library.lack() if own else library.obstacle())  # bodies in NumPy need no compiler
     for domain in domains:
         key = f"onnx_ops.register.{domain or 'ai.onnx'}"
         try:
             options.get_session_config_entry(key)
         except RuntimeError:  # there is none
             options.add_session_config_entry(key, "1")
-    options.register_custom_ops_library(path)
+    pointers = table.array(C.c_void_p, [C.addressof(library.own_row(operator)) for operator in own])
+    with REGISTRATION:
+        library.load().onnx_ops_add(pointers, C.c_size_t(len(own)))
+        options.register_custom_ops_library(path)
 
 
 def default_domains():
@@ -119,60 +124,29 @@ def survey():
 
 
 @callback(C.c_int64, C.c_int64, C.c_int64, C.c_int64)
-def compile_function(number, function, overload, kernel):
+def compile_function(number, function, overload, position):
     """Put a function of an operator into the table."""
     with COMPILATION:  # or a fork might leave to nobody the lock of a module that is being imported
         from ..kernels.code import code
 
-    row = library.table_in_use().operators[number]
+    row = library.row(number)
     operator = library.declared(row)
     with named(operator):
-        if function != table.KERNEL:
-            entry = (records.resolve_entry, records.infer_entry, records.plan_entry)[function](operator)
-            setattr(row, ("resolve", "infer", "plan")[function], immortal(code(entry)).address)
-            return None
-        signature, wanted = library.signature(operator, row.overloads[overload]), operator.kernels[kernel]
-        if (needed := getattr(_SURVEY, "needed", None)) is not None:
-            needed.append((operator, wanted, signature))
-            return LEFT_OUT
-        entry = records.kernel_entry(operator, wanted, operator.storage(wanted, signature))
-        row.overloads[overload].kernels[kernel] = immortal(code(entry)).address
-        return None
-
-
-@callback(C.c_int64, C.c_int64, C.POINTER(table.Strings))
-def run_strings(number, overload, strings):
-    """Hand over what the operator makes of tensors, some of which are of strings."""
-    row, given = library.table_in_use().operators[number], strings.contents
-    operator = library.declared(row)
-    signature = library.signature(operator, row.overloads[overload])
-    call = borrowed(given.call, 1, records.call_dtype(operator.geometry_dtype))[0]
-    parameters = borrowed(given.parameters, 1, operator.parameters_dtype)
-    arrays = []
-    for i, tensor in zip(operator.inputs, call["tensors"], strict=False):
-        shape, dtype = tensor["shape"][: tensor["rank"]], dtypes.TABLE[signature[i.type]].numpy
-        size, data = int(tensor["size"]), int(tensor["data"])
-        if i.values:
-            arrays.append(shape)
+        if function == table.RESOLVE:
+            row.resolve = immortal(code(records.resolve_entry(operator))).address
+        elif function == table.INFER:
+            row.infer = immortal(code(records.infer_entry(operator))).address
+        elif function == table.PLAN:
+            row.plans[position] = immortal(code(records.plan_entry(operator, position))).address
         else:
-            flat = strings_at(data, size) if dtype.hasobject else borrowed(data, size, dtype)
-            arrays.append(flat.reshape(shape))
-    content = [
-        text.encode(errors="surrogateescape") for text in operator.reference(Record(parameters[0]), *arrays).flat
-    ]
-    library.load().onnx_ops_fill_strings(strings, table.array(C.c_char_p, content), C.c_size_t(len(content)))
+            signature = library.signature(operator, row.overloads[overload])
+            if (needed := getattr(_SURVEY, "needed", None)) is not None:
+                needed.append((operator, position, signature))
+                return LEFT_OUT
+            entry = records.kernel_entry(operator, position, signature)
+            row.overloads[overload].kernels[position] = immortal(code(entry)).address
+    return None
 
 
-def borrowed(address, count, dtype):
-    """A flat array over memory that outlives it."""
-    if not count:
-        return np.empty(0, dtype)
-    return np.frombuffer((C.c_char * (count * dtype.itemsize)).from_address(address), dtype)
-
-
-def strings_at(address, count):
-    """The strings of a tensor as native/python.c lays them out: count + 1 offsets, then the bytes."""
-    offsets = borrowed(address, count + 1, np.dtype(np.uintp)).tolist()
-    content, found = C.string_at(address + 8 * (count + 1), offsets[count]), np.empty(count, object)
-    found[:] = [content[a:b].decode(errors="surrogateescape") for a, b in itertools.pairwise(offsets)]
-    return found
+plan = callback(C.c_int64, C.c_void_p)(bodies.plan)
+run = callback(C.c_int64, C.c_int64, C.POINTER(table.Run))(bodies.run)

@@ -14,7 +14,6 @@ import os
 import struct
 
 from ..errors import OpError
-from ..operators import OPERATORS
 
 IDENTIFIER = slice(4, 8), b"ORTM"
 RESOLVER, OPERATORS_OF_RESOLVER, OP_ID, TYPES, TYPE_NAME = 3, 0, 0, 1, 0  # numbers of fields
@@ -30,17 +29,19 @@ def is_ort_format(model):
     return isinstance(model, bytes) and model[place] == identifier
 
 
-def domains(model):
-    """The domains whose operators in the model are run by onnx_ops. Raises OpError if ONNX Runtime runs any of them."""
+def domains(model, operators):
+    """The domains whose operators in the model are run by onnx_ops. Raises OpError if ONNX Runtime runs any of them.
+
+    operators  what `operators.known` returns
+    """
     ours = set()
     for domain, name, types in _operators(model):
-        for operator in OPERATORS:
-            if (operator.domain, operator.name) == (domain, name):
-                if CUSTOM not in types:
-                    shown = "(bytes)" if isinstance(model, bytes) else repr(os.fspath(model))
-                    rule = f"was written without onnx_ops, for ONNX Runtime's own {operator.title}"
-                    raise OpError("model", shown, rule, "onnx_ops")
-                ours.add(domain)
+        if operator := operators.get((domain, name)):
+            if CUSTOM not in types:
+                shown = "(bytes)" if isinstance(model, bytes) else repr(os.fspath(model))
+                rule = f"was written without onnx_ops, for ONNX Runtime's own {operator.title}"
+                raise OpError("model", shown, rule, "onnx_ops")
+            ours.add(domain)
     return ours
 
 

@@ -1,5 +1,6 @@
 """Sessions with this package's operators, and `register`, which prepares the options of an ordinary one."""
 
+import functools
 import os
 import re
 import warnings
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 import onnxruntime as ort
 
 from ..errors import OpError
-from ..operators import OPERATORS
+from ..operators import OPERATORS, known
 from ..requirements import check_versions
 from . import native, ort_format
 from .attributes import warn_of_unknown
@@ -22,15 +23,11 @@ Model: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto"
 Backend: TypeAlias = Literal["native", "extensions"]
 BACKENDS = get_args(Backend)
 EXTERNAL_DATA = "session.model_external_initializers_file_folder_path"
-_TITLES = "|".join(sorted((re.escape(o.title) for o in OPERATORS), key=len, reverse=True))
 _QUOTED = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
 # A value ends at the first ": " that no quotes surround. What has quotes is taken whole, or as single characters where
 # they don't match: looking ahead and repeating what was seen keeps the search from trying both.
 _VALUE = rf"(?:(?=(?P<part>{_QUOTED}|[\s\S]))(?P=part))*?"
-_OP_ERROR = re.compile(
-    rf"(?P<operator>(?:{_TITLES})(?: \(node (?:{_QUOTED})\))?): "
-    rf"(?P<argument>[^=\n]*?) = (?P<value>{_VALUE}): (?P<rule>.*)"
-)
+_AFTER_TITLE = rf"(?: \(node (?:{_QUOTED})\))?): (?P<argument>[^=\n]*?) = (?P<value>{_VALUE}): (?P<rule>.*)"
 
 
 def register(
@@ -39,14 +36,16 @@ def register(
     *,
     domains: Iterable[str] | None = None,
     backend: Backend = "native",
+    operators: Iterable[Any] = (),
 ) -> ort.SessionOptions:
     """Make the sessions that are created with `options` run this package's operators; returns `options`.
 
-    options  an onnxruntime.SessionOptions
-    model    path, bytes or onnx.ModelProto: the domains that it imports are registered, or of one in ONNX Runtime's own
-             format, those that it was written with
-    domains  instead of a model: exactly these, "" being ai.onnx
-    backend  "native", or "extensions" for models that `onnx_ops.lower` has made
+    options    an onnxruntime.SessionOptions
+    model      path, bytes or onnx.ModelProto: the domains that it imports are registered, or of one in ONNX Runtime's
+               own format, those that it was written with
+    domains    instead of a model: exactly these, "" being ai.onnx
+    backend    "native", or "extensions" for models that `onnx_ops.lower` has made
+    operators  of one's own, which `onnx_ops.operator` has made: all of them, in addition
 
     With neither model nor domains: all but com.microsoft, since as a custom domain that one breaks models that don't
     import it. Registering the same options again adds what is missing. Attributes of the model that its operators don't
@@ -54,21 +53,23 @@ def register(
     """
     if backend not in BACKENDS:
         raise OpError("backend", repr(backend), f"must be one of {', '.join(BACKENDS)}", "onnx_ops")
-    known = {operator.domain for operator in OPERATORS}
+    every, ours = known(operators), {operator.domain for operator in OPERATORS}
     if domains is not None:
         domains = {"" if d == "ai.onnx" else d for d in domains}
-        if domains - known:
-            raise OpError("domains", sorted(domains - known), f"must be among {sorted(known)}", "onnx_ops")
+        if domains - ours:
+            raise OpError("domains", sorted(domains - ours), f"must be among {sorted(ours)}", "onnx_ops")
+    own = [operator for operator in every.values() if operator not in OPERATORS]
     if backend == "extensions":
-        extensions().add_library(options)
+        extensions().add_library(options, own)
         return options
     if domains is None and model is not None:
-        imported = ort_format.domains(model) if ort_format.is_ort_format(model) else imported_domains(model)
-        domains = None if imported is None else known & imported
-    if domains is None or domains:
-        native.add_domains(options, domains or native.default_domains())
+        is_ort = ort_format.is_ort_format(model)
+        imported = ort_format.domains(model, every) if is_ort else imported_domains(model)
+        domains = None if imported is None else ours & imported
+    if domains is None or domains or own:
+        native.add_operators(options, native.default_domains() if domains is None else domains, own)
         if model is not None:
-            warn_of_unknown(model)
+            warn_of_unknown(model, every)
     return options
 
 
@@ -93,10 +94,21 @@ def _config_entry(options, key):
         return None
 
 
-def op_error(error):
-    """The OpError whose text an exception of ONNX Runtime carries, or None."""
+@functools.lru_cache
+def _op_error_in(titles):
+    """The pattern of what an OpError of one of these operators says."""
+    longest_first = sorted(map(re.escape, titles), key=len, reverse=True)
+    return re.compile(rf"(?P<operator>(?:{'|'.join(longest_first)}){_AFTER_TITLE}")
+
+
+def op_error(error, operators):
+    """The OpError whose text an exception of ONNX Runtime carries, or None.
+
+    operators  what `operators.known` returns
+    """
     # ONNX Runtime puts the node's name, which may look like anything, before the message.
-    found = _OP_ERROR.search(str(error).rpartition("Status Message: ")[2])
+    titles = tuple(operator.title for operator in operators.values())
+    found = _op_error_in(titles).search(str(error).rpartition("Status Message: ")[2])
     return found and OpError(*found.group("argument", "value", "rule", "operator"))
 
 
@@ -106,6 +118,8 @@ class InferenceSession(ort.InferenceSession):
     backend="native" runs the model as it is; backend="extensions" lowers it first (see `onnx_ops.lower`). Operators get
     registered on `sess_options`, if given. What an operator refuses is raised as OpError, of attributes that it doesn't
     have the native backend warns in the log ("onnx_ops").
+
+    operators are those of one's own that the model has, see `onnx_ops.operator`.
 
     optimize=True runs what `onnx_ops.optimize` makes of the model, in which PyTorch's `unfold` and `affine_grid` are
     one node each, and a GridSample one with what makes its grid. The results may differ by rounding: those of an
@@ -123,18 +137,22 @@ class InferenceSession(ort.InferenceSession):
         *,
         backend: Backend = "native",
         optimize: bool = False,
+        operators: Iterable[Any] = (),
         **kwargs: Any,
     ) -> None:
         options = sess_options or ort.SessionOptions()
         path_or_bytes = os.fspath(path_or_bytes) if isinstance(path_or_bytes, os.PathLike) else path_or_bytes
         self._run_input, self._threads = None, options.intra_op_num_threads  # the former: see lowering.py
+        operators = list(operators)
+        self._operators = known(operators)
+        self._native_run = _NativeRun(self._operators)
         if optimize or backend == "extensions":
             path_or_bytes = self._rewritten(path_or_bytes, options, optimize, backend)
-        register(options, path_or_bytes if backend == "native" else None, backend=backend)
+        register(options, path_or_bytes if backend == "native" else None, backend=backend, operators=operators)
         try:
             super().__init__(path_or_bytes, options, providers, provider_options, **kwargs)
         except Exception as error:
-            if found := op_error(error):
+            if found := op_error(error, self._operators):
                 raise found from error
             imported = imported_domains(path_or_bytes) or ()
             if "com.microsoft" not in imported and re.search(r"com\.microsoft:\w+\(-1\) is not a reg", str(error)):
@@ -174,7 +192,7 @@ class InferenceSession(ort.InferenceSession):
             if backend == "native" and not any(finding.operator for finding in findings):
                 return path_or_bytes
         if backend == "extensions":
-            model, self._run_input = lower_for_session(model)
+            model, self._run_input = lower_for_session(model, self._operators)
         refer(model)
         if not isinstance(path_or_bytes, bytes):
             if ort.__version__.startswith("1.20."):  # doesn't find the external data of a model that it gets as bytes
@@ -205,7 +223,7 @@ class InferenceSession(ort.InferenceSession):
             try:
                 return super().run_with_iobinding(iobinding, run_options)
             except Exception as error:
-                _NATIVE_RUN.__exit__(type(error), error, None)
+                self._native_run.__exit__(type(error), error, None)
                 raise
         with self._watched() as more:
             for name, value in more.items():
@@ -217,7 +235,7 @@ class InferenceSession(ort.InferenceSession):
         if self._run_input:
             rule = 'is for backend="native"; use run, run_with_ort_values or run_with_iobinding'
             raise OpError("run_with_ortvaluevector", "called", rule, "onnx_ops")
-        with _NATIVE_RUN:
+        with self._native_run:
             super().run_with_ortvaluevector(*args)
 
     def run_async(self, output_names, input_feed, callback, user_data, run_options=None):
@@ -235,11 +253,14 @@ class InferenceSession(ort.InferenceSession):
             raise
 
     def _watched(self):
-        return _LoweredRun(self._run_input, self._threads) if self._run_input else _NATIVE_RUN
+        return _LoweredRun(self._run_input, self._threads) if self._run_input else self._native_run
 
 
 class _NativeRun:
     """The context of a run: adds no inputs, raises the OpError that an exception stands for."""
+
+    def __init__(self, operators):
+        self.operators = operators
 
     def begin(self):
         return {}
@@ -250,7 +271,7 @@ class _NativeRun:
     __enter__ = begin
 
     def __exit__(self, kind, error, traceback):
-        if error is not None and (found := op_error(error)):
+        if error is not None and (found := op_error(error, self.operators)):
             raise found from error
 
 
@@ -272,6 +293,3 @@ class _LoweredRun:
     def __exit__(self, kind, error, traceback):
         if (found := self.end()) and (error is None or isinstance(error, Exception)):
             raise found from error
-
-
-_NATIVE_RUN = _NativeRun()

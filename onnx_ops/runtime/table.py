@@ -6,45 +6,48 @@ import zlib  # hashlib takes longer to import than this whole module
 import numpy as np
 
 from .. import dtypes
+from ..declaration import MAX_GEOMETRY, MAX_INPUTS, MAX_KERNELS, MAX_OUTPUTS, MAX_RANK, MAX_SHOWN
 from ..errors import OpError
 from ..kernels import records
-from ..operator import MAX_GEOMETRY, MAX_INPUTS, MAX_KERNELS, MAX_RANK, MAX_VALUES
+from ..kernels.jit import numba_obstacle
 
 POINTER, TEXT, NUMBER = C.c_void_p, C.c_char_p, C.c_int64
-TEXTS = C.POINTER(TEXT)
+POINTERS, TEXTS, NUMBERS = C.POINTER(POINTER), C.POINTER(TEXT), C.POINTER(NUMBER)
 RESOLVE, INFER, PLAN, KERNEL = range(4)  # which function of an operator
-_KINDS = ("int", "ints", "string")
+_KINDS = ("int", "ints", "string", "float", "floats", "text", "tensor")
+_PRESENCES = ("required", "optional", "variadic")
 
 
 def structure(title, /, **fields):
     return type(title, (C.Structure,), {"_fields_": list(fields.items())})
 
 
-Vector = structure("Vector", count=NUMBER, values=NUMBER * MAX_VALUES)
 Attribute = structure(
     "Attribute",
     name=TEXT, kind_rule=TEXT, rule=TEXT, kind=NUMBER, required=NUMBER, least=NUMBER, most=NUMBER, shortest=NUMBER,
-    longest=NUMBER, choices=TEXTS, choice_count=NUMBER, initial=Vector,
+    longest=NUMBER, choices=TEXTS, choice_count=NUMBER, initials=NUMBERS, initial_count=NUMBER, value_count=NUMBER,
 )  # fmt: skip
-Input = structure("Input", name=TEXT, wants_values=NUMBER)
+Input = structure("Input", name=TEXT, wants_values=NUMBER, presence=NUMBER, ranks=NUMBERS, rank_count=NUMBER)
 Overload = structure(
     "Overload",
-    types=NUMBER * (MAX_INPUTS + 1), kernels=POINTER * MAX_KERNELS, arguments=TEXT * MAX_KERNELS,
+    types=NUMBER * (MAX_INPUTS + MAX_OUTPUTS), kernels=POINTERS, kernel_count=NUMBER, arguments=TEXT * MAX_KERNELS,
     rules=TEXT * MAX_KERNELS,
 )  # fmt: skip
 Operator = structure(
     "Operator",
-    domain=TEXT, name=TEXT, declaration=TEXT, first_version=NUMBER, parameters_size=NUMBER, geometry_size=NUMBER,
-    output_like=NUMBER, attributes=C.POINTER(Attribute), attribute_count=NUMBER, inputs=C.POINTER(Input),
-    input_count=NUMBER, overloads=C.POINTER(Overload), overload_count=NUMBER, terms=TEXTS, term_count=NUMBER,
-    resolve=POINTER, plan=POINTER, infer=POINTER, kernels_made=NUMBER, results_made=NUMBER,
+    domain=TEXT, name=TEXT, declaration=TEXT, number=NUMBER, first_version=NUMBER, parameters_size=NUMBER,
+    geometry_size=NUMBER, attributes=C.POINTER(Attribute), attribute_count=NUMBER, inputs=C.POINTER(Input),
+    input_count=NUMBER, outputs=NUMBERS, output_count=NUMBER, overloads=C.POINTER(Overload), overload_count=NUMBER,
+    terms=TEXTS, term_count=NUMBER, is_function=NUMBER, has_rule=NUMBER, is_compiled=NUMBER, has_bound=NUMBER,
+    has_loop=NUMBER, resolve=POINTER, infer=POINTER, plans=POINTERS, plan_count=NUMBER, kernels_made=NUMBER,
+    results_made=NUMBER, customs=POINTER,
 )  # fmt: skip
 Table = structure("Table", operators=C.POINTER(Operator), operator_count=NUMBER)
 Answer = structure("Answer", outcome=NUMBER, message=C.c_char * 4096)
-Strings = structure("Strings", operator=POINTER, parameters=POINTER, call=POINTER, context=POINTER, status=POINTER)
-Python = structure("Python", compile=POINTER, run_strings=POINTER, interrupt=POINTER)
+Run = structure("Run", overload=POINTER, call=POINTER, context=POINTER, outputs=POINTER * MAX_OUTPUTS, status=POINTER)
+Python = structure("Python", compile=POINTER, plan=POINTER, run=POINTER, interrupt=POINTER)
 Call = structure("Call", bytes=C.c_char * records.call_dtype(np.dtype((np.void, MAX_GEOMETRY))).itemsize)
-LAYOUT = (Vector, Attribute, Overload, Operator, Answer, Strings, Call)  # whose sizes the library tells
+LAYOUT = (Attribute, Overload, Operator, Answer, Run, Call)  # whose sizes the library tells
 
 
 def array(kind, items):
@@ -52,38 +55,57 @@ def array(kind, items):
 
 
 def table(operators):
-    """The table of these operators, with no function yet."""
-    return Table(array(Operator, [operator(o, o.signatures()) for o in operators]), len(operators))
+    """The table of these operators, with no function yet; each one's number is its position."""
+    rows = [operator(o, list(o.signatures()), number) for number, o in enumerate(operators)]
+    return Table(array(Operator, rows), len(rows))
 
 
 def declaration(declared):
     """A digest of what compiled code and Python must agree on about an operator."""
     kernels = [(k.function.__qualname__, k.copies, sorted(k.types.items())) for k in declared.kernels]
-    layout = declared.parameters_dtype.descr, declared.geometry_dtype.descr, MAX_RANK, MAX_VALUES, MAX_INPUTS
-    found = declared.title, declared.inputs, declared.output, declared.types, declared.attributes, kernels, layout
+    layout = (
+        declared.parameters_dtype.descr,
+        declared.geometry_dtype.descr,
+        MAX_RANK,
+        MAX_SHOWN,
+        MAX_INPUTS,
+        MAX_OUTPUTS,
+    )
+    found = declared.title, declared.inputs, declared.outputs, declared.types, declared.attributes, kernels, layout
     return f"{zlib.crc32(repr(found).encode()):08x}"
 
 
-def operator(declared, signatures):
+def operator(declared, signatures, number):
     """An operator with an overload for each of these {type variable: element type}."""
     terms = [word.encode() for pair in declared.terms.items() for word in pair]
     overloads = [overload(declared, signature) for signature in signatures]
+    likeness = [-1 if k is None else k for k in declared.likeness()]
+    plans = declared.combinations()
     return Operator(
         domain=declared.domain.encode(),
         name=declared.name.encode(),
         declaration=declaration(declared).encode(),
+        number=number,
         first_version=first_version(declared),
         parameters_size=declared.parameters_dtype.itemsize,
         geometry_size=declared.geometry_dtype.itemsize,
-        output_like=[i.type for i in declared.inputs].index(declared.output),
-        attributes=array(Attribute, list(map(attribute, declared.attributes))),
+        attributes=array(Attribute, [attribute(a, declared.is_function) for a in declared.attributes]),
         attribute_count=len(declared.attributes),
-        inputs=array(Input, [Input(i.name.encode(), i.values) for i in declared.inputs]),
+        inputs=array(Input, [input(declared, i) for i in declared.inputs]),
         input_count=len(declared.inputs),
+        outputs=array(NUMBER, likeness),
+        output_count=len(likeness),
         overloads=array(Overload, overloads),
         overload_count=len(overloads),
         terms=array(TEXT, terms),
         term_count=len(terms) // 2,
+        is_function=declared.is_function,
+        has_rule=declared.has_rule,
+        is_compiled=declared.is_compiled and numba_obstacle() is None,
+        has_bound=declared.is_bound,
+        has_loop=declared.has_loop,
+        plans=array(POINTER, [None] * plans),
+        plan_count=plans,
     )
 
 
@@ -97,9 +119,10 @@ def first_version(declared):
     return declared.versions[0] - (declared.domain == "")
 
 
-def attribute(declared):
+def attribute(declared, of_function):
     least, most = declared.limits
-    default = [] if declared.default is None else declared.vector(declared.default).tolist()
+    default = None if declared.default is None else declared.vector(declared.default)
+    words = [] if default is None else records.attribute_words(declared, default).tolist()
     return Attribute(
         name=declared.name.encode(),
         kind_rule=declared.kind_rule.encode(),
@@ -112,14 +135,30 @@ def attribute(declared):
         longest=declared.lengths[1],
         choices=array(TEXT, [choice.encode() for choice in declared.choices]),
         choice_count=len(declared.choices),
-        initial=Vector(len(default), (NUMBER * MAX_VALUES)(*default)),
+        initials=array(NUMBER, words),
+        initial_count=len(words),
+        value_count=default.size if default is not None else -1 if of_function else 0,
+    )
+
+
+def input(operator, declared):
+    ranks = operator.compiled_ranks(declared)
+    return Input(
+        name=declared.name.encode(),
+        wants_values=declared.values,
+        presence=_PRESENCES.index(declared.presence),
+        ranks=array(NUMBER, ranks),
+        rank_count=len(ranks),
     )
 
 
 def overload(declared, signature):
-    types = [dtypes.TABLE[signature[i.type]].onnx for i in declared.inputs]
-    types += [0] * (MAX_INPUTS - len(types)) + [dtypes.TABLE[signature[declared.output]].onnx]
-    made = Overload(types=(NUMBER * (MAX_INPUTS + 1))(*types))
+    types = [0] * (MAX_INPUTS + MAX_OUTPUTS)
+    types[: len(declared.inputs)] = [dtypes.TABLE[signature[i.type]].onnx for i in declared.inputs]
+    for k, o in enumerate(declared.outputs):
+        types[MAX_INPUTS + k] = dtypes.TABLE[signature[o.type]].onnx
+    count = declared.combinations() if declared.is_function else len(declared.kernels)
+    made = Overload(types=(NUMBER * len(types))(*types), kernels=array(POINTER, [None] * count), kernel_count=count)
     for k, kernel in enumerate(declared.kernels):
         try:
             declared.check_types(kernel, signature)

@@ -6,9 +6,10 @@ from contextlib import contextmanager
 import onnxruntime as ort
 
 from .. import dtypes as element_types
+from .. import operators as every
 from ..errors import OpError
 from ..kernels.jit import numba_obstacle
-from ..operators import OPERATORS
+from ..own.files import places
 from . import library, native, variants
 from .execute import cpus
 from .model import imported_domains
@@ -34,7 +35,10 @@ def warmup(operators=None, dtypes=None, *, models=None, jobs=1, progress=None):
     Returns the number of variants. Raises OpError, also where they can't be kept or there are none.
     """
     if models is None:
-        found = variants.asked_for(operators, dtypes)
+        meant = variants.chosen(operators)
+        if operators is None:
+            meant = [operator for operator in meant if variants.kernel_count(operator)]
+        found = variants.asked_for(meant, dtypes)
     elif operators is None and dtypes is None:
         found = needed_by([models] if isinstance(models, str | bytes | os.PathLike) else models)
     else:
@@ -46,9 +50,9 @@ def warmup(operators=None, dtypes=None, *, models=None, jobs=1, progress=None):
     return len(found)
 
 
-def in_library(operator, attributes, signature):
+def in_library(operator, position, signature):
     """Whether the library has it compiled."""
-    return bool(library.functions(operator, variants.chosen(operator, attributes), signature))
+    return bool(library.functions(operator, position, signature))
 
 
 def needed_by(models):
@@ -58,12 +62,12 @@ def needed_by(models):
     of a model, and the type of each tensor. So a model's weights are loaded and what is constant in it is computed, as
     at every start of the program that it is for.
     """
-    every = variants.variants({o.name for o in OPERATORS}, element_types.TABLE)
-    names = {kernel_key(o, variants.chosen(o, attributes), s): name for name, (o, attributes, s) in every.items()}
+    there = variants.variants(every.known().values(), element_types.TABLE)
+    names = {kernel_key(*variant): name for name, variant in there.items()}
     needed = [kernel_key(*node) for model in models for node in nodes(model)]
     if not needed:
         raise OpError("models", ", ".join(map(_title, models)), "have no nodes for onnx_ops", "onnx_ops")
-    return {names[k]: every[names[k]] for k in needed}
+    return {names[k]: there[names[k]] for k in needed}
 
 
 def nodes(model):
@@ -96,16 +100,17 @@ def compile_variants(found, jobs, progress):
             progress(name, index, len(found))
             compile_variant(*variant)
         return
-    share_out("runtime.warmup:compile_variant", described, jobs, progress)
+    own = places(operator for operator, _, _ in found.values() if operator.is_function)
+    share_out("runtime.warmup:compile_variant", described, jobs, progress, own=own)
 
 
-def compile_variant(number, attributes, signature):
-    """Compile what sessions would for operator `number`, with these attributes and element types.
+def compile_variant(*variant):
+    """Compile what sessions would for an operator, see `variants.codes`.
 
     Raises OpError where it isn't kept.
     """
     with _expected():
-        variants.codes(number, attributes, signature)
+        variants.codes(*variant)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ import peers
 from rich.table import Table
 
 from onnx_ops import functions
-from onnx_ops.operator import Record
+from onnx_ops.declaration import Record
 
 from .measure import OWN
 

@@ -15,8 +15,8 @@ from onnx import TensorProto, helper
 
 import onnx_ops
 from onnx_ops import operators
+from onnx_ops.declaration import Attribute, Input, Kernel, Operator, Output
 from onnx_ops.kernels.jit import jitable
-from onnx_ops.operator import Attribute, Input, Kernel, Operator
 
 DOMAIN = "benchmark"
 WORK = 2**14  # words of a tile: the bytes of 2**15 float32, as in Col2Im
@@ -25,19 +25,17 @@ WORK = 2**14  # words of a tile: the bytes of 2**15 float32, as in Col2Im
 @jitable
 def resolve(attributes, p):
     p.size = attributes[0][0]
-    return 0
 
 
 @jitable
 def infer(parameters, shapes, g):
-    return 0
+    """The size is not known before the attribute is."""
 
 
 @jitable
 def plan(parameters, shapes, g):
     g.rank, g.shape[0] = 1, parameters.size
     g.tiles = min(64, (shapes[0][0] + shapes[1][0] + parameters.size) // WORK + 1)
-    return 0
 
 
 @jitable
@@ -62,7 +60,7 @@ PASS = Operator(
     versions=(1,),
     ranks=(1,),
     inputs=(Input("x", "T"), Input("y", "T")),
-    output="T",
+    outputs=(Output("output", "T"),),
     types={"T": ("uint64",)},
     attributes=(Attribute("size", "int", required=True),),
     parameters={"size": None},

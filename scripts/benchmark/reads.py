@@ -18,12 +18,12 @@ from onnx import TensorProto, helper
 
 import onnx_ops
 from onnx_ops import operators
+from onnx_ops.declaration import Kernel
 from onnx_ops.kernels.elements import indices_in
 from onnx_ops.kernels.grid_sample import BLOCK, part, shift_images
 from onnx_ops.kernels.jit import FLAGS, INNER, jitable
 from onnx_ops.kernels.places import image_size
 from onnx_ops.kernels.vectors_numba import pairs, plus, put
-from onnx_ops.operator import Kernel
 from onnx_ops.operators.grid_sample import MICROSOFT, pad, unnormalize
 
 DOMAIN, STEP = "benchmark", 8

@@ -1,0 +1,137 @@
+"""The table of docs/own-operators.md: an operator of one's own beside one of onnxruntime-extensions, measured.
+
+All compute y = x + 1 in one thread. python scripts/own_operators.py [--write]
+"""
+
+import argparse
+import subprocess
+import sys
+import time
+from statistics import median
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import onnxruntime_extensions as extensions
+from onnxruntime_extensions import PyCustomOpDef, onnx_op
+
+import onnx_ops
+from readme import put
+
+SMALL, LARGE, ROUNDS = 5, 2**22, 15  # elements, elements, and how often each is timed, in turn
+
+
+def declared(name):
+    @onnx_ops.operator(f"my.domain::{name}", inputs="x: T", outputs="y: T", types={"T": onnx_ops.FLOATS})
+    def increment(x):
+        return x + x.dtype.type(1)
+
+    return increment
+
+
+in_numpy, compiled = declared("InNumPy"), declared("Compiled")
+
+
+@compiled.shape
+def _(x):
+    return x
+
+
+@compiled.kernel(loop=lambda x: x[0])
+def _(x, index, count, workspace, y):
+    begin, end = len(x) * index // count, len(x) * (index + 1) // count
+    given, made = x[begin:end], y[begin:end]
+    for k in range(len(given)):
+        made[k] = given[k] + np.float32(1)
+
+
+@onnx_op(op_type="my.domain::OfExtensions", inputs=[PyCustomOpDef.dt_float], outputs=[PyCustomOpDef.dt_float])
+def of_extensions(x):
+    return x + np.float32(1)
+
+
+FAILING = """
+import numpy as np, onnx, onnxruntime as ort
+from onnxruntime_extensions import PyCustomOpDef, get_library_path, onnx_op
+
+@onnx_op(op_type="my.domain::Fails", inputs=[PyCustomOpDef.dt_float], outputs=[PyCustomOpDef.dt_float])
+def fails(x):
+    raise ValueError("no")
+
+text = '<ir_version: 8, opset_import: ["" : 18, "my.domain" : 1]> g (float[N] x) => (float[N] y) { y = my.domain.Fails (x) }'
+options = ort.SessionOptions()
+options.register_custom_ops_library(get_library_path())
+ort.InferenceSession(onnx.parser.parse_model(text).SerializeToString(), options).run(None, {"x": np.ones(1, np.float32)})
+"""
+
+
+def session(name):
+    text = f"""<ir_version: 8, opset_import: ["" : 18, "my.domain" : 1]>
+        example (float[N] x) => (float[N] y) {{ y = my.domain.{name} (x) }}"""
+    model, options = onnx.parser.parse_model(text).SerializeToString(), ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    if name == "OfExtensions":
+        options.register_custom_ops_library(extensions.get_library_path())
+        return ort.InferenceSession(model, options)
+    return onnx_ops.InferenceSession(model, options, operators=[in_numpy, compiled])
+
+
+def seconds(run, count):
+    begin = time.perf_counter()
+    for _ in range(count):
+        run()
+    return (time.perf_counter() - begin) / count
+
+
+def measured():
+    """{who: (seconds of a small call, of a large one)}, medians of interleaved rounds."""
+    small, large = np.ones(SMALL, np.float32), np.ones(LARGE, np.float32)
+    runs = {}
+    for name in ("InNumPy", "Compiled", "OfExtensions"):
+        made = session(name)
+        for kind, x, count in (("small", small, 300), ("large", large, 3)):
+            runs[name, kind] = (lambda made=made, x=x: made.run(None, {"x": x})), count
+    runs["body", "small"] = (lambda: in_numpy.declaration.body(small)), 300
+    runs["body", "large"] = (lambda: in_numpy.declaration.body(large)), 3
+    found: dict = {key: [] for key in runs}
+    for _ in range(ROUNDS):
+        for key, (run, count) in runs.items():
+            found[key].append(seconds(run, count))
+    return {name: tuple(median(found[name, kind]) for kind in ("small", "large")) for name, _ in runs}
+
+
+def table():
+    found = measured()
+    failed = subprocess.run([sys.executable, "-c", FAILING], capture_output=True).returncode
+    columns = {"function in NumPy": "InNumPy", "with a kernel": "Compiled", "`@onnx_op`": "OfExtensions"}
+    each = [found[name] for name in columns.values()]
+    megabytes = 4 * LARGE / 2**20
+    rows = [
+        ("a call with 5 numbers", *(f"{small * 1e6:.0f} us" for small, _ in each)),
+        (f"{megabytes:.0f} MB of float32, for each MB", *(f"{large / megabytes * 1e6:.0f} us" for _, large in each)),
+        ("copies of inputs and outputs", "the output", "none", "both; the output as a Python list"),
+        ("attributes", "all but lists of strings", "numbers, lists, choices", "int, float, string, all required"),
+        ("16-bit floats, optional and variadic inputs", "yes", "yes, but no variadic ones", "no"),
+        ("the GIL while it runs", "held", "free", "held"),
+        ("an exception", "an error of the run", "an error of the run", f"ends the process (exit code {failed})"),
+        ("without Python", "no", "`onnx-ops build`", "no"),
+    ]
+    lines = [f"| y = x + 1 in one thread | {' | '.join(columns)} |", "|---|" + "---|" * len(columns)]
+    lines += [f"| {' | '.join(row)} |" for row in rows]
+    body = [found["body"][0] * 1e6, found["body"][1] / megabytes * 1e6]
+    versions = f"onnxruntime {ort.__version__}, onnxruntime-extensions {extensions.__version__}"
+    lines += [
+        "",
+        f"The function alone takes {body[0]:.1f} us, and {body[1]:.0f} us for each MB. Measured with {versions} by",
+    ]
+    lines += ["`python scripts/own_operators.py`."]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--write", action="store_true", help="Put the table into the page.")
+    made = table()
+    print(made)
+    if parser.parse_args().write:
+        put("own-operators", made, "docs/own-operators.md")

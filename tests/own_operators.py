@@ -1,0 +1,119 @@
+"""Operators of one's own, for the tests: each shows something that a declaration can say."""
+
+from typing import Literal
+
+import numpy as np
+
+import onnx_ops
+
+
+@onnx_ops.operator(
+    "my.domain::TopK",
+    inputs="x: T, k: int64, bias: T?",
+    outputs="values: T, indices: int64",
+    types={"T": onnx_ops.FLOATS},
+    ranks={"x": (1, 2, 3)},
+)
+def topk(x, k, bias=None, *, axes: tuple[int, ...] = (-1,), scale: float = 1.0):
+    """The largest numbers of the last axis: two outputs, an optional input, one whose values a rule needs."""
+    y = x.astype(np.float32 if x.dtype.itemsize == 2 else x.dtype) * x.dtype.type(scale).astype(np.float64)
+    y = (y if bias is None else y + bias).astype(np.float32 if x.dtype != np.float64 else np.float64)
+    chosen = np.argsort(-y, axis=axes[0], kind="stable")[..., : int(k[0])]
+    return np.take_along_axis(y, chosen, axes[0]).astype(x.dtype), chosen
+
+
+@topk.shape(values=["k"])
+def _(x, k, bias, *, axes, scale):
+    onnx_ops.require(axes[0] in (-1, len(x) - 1), "axes", axes, "must be the last axis")
+    onnx_ops.require(0 < k[0] <= x[-1], "k", k, "must lie in [1, size of the last axis]")
+    return (*x[:-1], k[0]), (*x[:-1], k[0])
+
+
+def rows(x, k, bias, *, axes, scale):
+    count = 1
+    for axis in range(len(x) - 1):
+        count *= x[axis]
+    return count
+
+
+@topk.kernel(loop=rows, workspace=lambda x, k, bias, *, axes, scale: x[-1])
+def _(x, k, bias, axes, scale, index, count, workspace, values, indices):
+    lines, v, p = x.reshape(-1, x.shape[-1]), values.reshape(-1, k[0]), indices.reshape(-1, k[0])
+    for r in range(index, len(lines), count):
+        workspace[:] = 0  # whether a number was taken
+        for j in range(k[0]):
+            best, most = -1, lines[r, 0]
+            for c in range(lines.shape[1]):
+                if not workspace[c]:
+                    y = lines[r, c] * scale + (0.0 if bias is None else bias[c])
+                    if best < 0 or y > most:
+                        best, most = c, y
+            workspace[best] = 1
+            p[r, j] = best
+            v[r, j] = most
+
+
+@onnx_ops.operator(
+    "my.domain::Above", inputs="x: T", outputs="values: T, places: int64", types={"T": ("float32", "int8")}
+)
+def above(x, *, limit: float = 0.0):
+    """The numbers above a limit: how many there are depends on the values."""
+    places = np.flatnonzero(x > limit)
+    return x[places], places
+
+
+@above.shape(bound=True)
+def _(x, *, limit):
+    return x, x
+
+
+@above.kernel
+def _(x, limit, index, count, workspace, values, places):
+    found = 0
+    for k in range(len(x)):
+        if x[k] > limit:
+            values[found], places[found] = x[k], k
+            found += 1
+    return found
+
+
+@onnx_ops.jitable
+def combined(a, b, mode):
+    onnx_ops.require(b != 0 or mode != 1, "b", b, "must not be 0 where it divides")
+    return a * b if mode == 0 else a / b
+
+
+@onnx_ops.operator("my.domain::Combine", inputs="a: T, b: T", outputs="y: T", types={"T": onnx_ops.FLOATS})
+def combine(a, b, *, mode: Literal["product", "quotient"], flags: tuple[float, ...] = (1.0, 0.5), swap: bool = False):
+    """A choice, a list of numbers, a truth value; and a kernel that refuses values."""
+    a, b = (b, a) if swap else (a, b)
+    zeros = np.flatnonzero(b == 0)
+    onnx_ops.require(mode == "product" or not len(zeros), "b", 0, "must not be 0 where it divides")
+    wide = [v.astype(np.float64) for v in (a, b)]
+    y = wide[0] * wide[1] if mode == "product" else wide[0] / wide[1]
+    return (y * sum(flags)).astype(a.dtype)
+
+
+@combine.shape
+def _(a, b, *, mode, flags, swap):
+    onnx_ops.require(a == b, "shape of b", b, "must be that of a")
+    return a
+
+
+@combine.kernel
+def _(a, b, mode, flags, swap, index, count, workspace, y):
+    total = 0.0
+    for flag in flags:
+        total += flag
+    for k in range(len(a)):
+        y[k] = combined(b[k] if swap else a[k], a[k] if swap else b[k], mode) * total
+
+
+@onnx_ops.operator("my.domain::Join", inputs="texts: string*", outputs="y: string, length: int64")
+def join(*texts, between: str = ", ", table: np.ndarray | None = None, least: int | None = None):
+    """Strings, any number of inputs, a tensor among the attributes, one that may be None: in NumPy only."""
+    made = np.array([between.join(words) for words in zip(*texts, strict=True)], object)
+    length = np.array([len(word) for word in made], np.int64)
+    if table is not None:
+        length = length + table.astype(np.int64)
+    return made, np.maximum(length, least or 0)
