@@ -96,7 +96,7 @@ def compile_variants(found, jobs, progress):
             progress(name, index, len(found))
             compile_variant(*variant)
         return
-    share_out("runtime.warmup:compile_variant", described, jobs, progress)
+    share_out(compile_variant, described, jobs, progress)
 
 
 def compile_variant(number, attributes, signature):
