@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 # Imported when they are first asked for: `import onnx_ops` stays light.
 _HOME = {
     "InferenceSession": "runtime.session",
+    "Runner": "runtime.runner",
     "affine_grid": "functions",
     "build": "runtime.build",
     "col2im": "functions",
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from .runtime.build import build as build
     from .runtime.lowering import lower as lower
     from .runtime.native import get_library_path as get_library_path
+    from .runtime.runner import Runner as Runner
     from .runtime.session import InferenceSession as InferenceSession
     from .runtime.session import register as register
     from .runtime.warmup import warmup as warmup
