@@ -1,5 +1,7 @@
 """What a spawned worker does, in a module of its own since a worker imports it."""
 
+import os
+
 
 def work(number):
     """1 if a session and a function agree."""
@@ -9,3 +11,10 @@ def work(number):
     inputs = COL2IM[number].inputs("float32", seed=number)
     same = (BACKENDS["native"](COL2IM[number], inputs) == BACKENDS["function"](COL2IM[number], inputs)).all()
     return int(same)
+
+
+def deadly(*names):
+    """Results in capital letters; the process doesn't survive a certain name."""
+    if "deadly" in names:
+        os._exit(9)
+    return [name.upper() for name in names]

@@ -22,7 +22,11 @@ from .common import reason
 
 @dataclass(frozen=True)
 class Item:
-    """name: of its output below the folder for outputs, without suffix. files: (input, None for a .npz; path)."""
+    """What one run of the model is for.
+
+    name   of its output: a path below the folder of the outputs, without suffix
+    files  (input, None for those that a .npz names; path)
+    """
 
     name: str
     files: tuple[tuple[str | None, Path], ...]
@@ -69,6 +73,8 @@ def find(patterns, output):
 def matches(pattern, output):
     """{path below the part of the pattern that has no wildcards, without suffix: path}"""
     root = Path(*itertools.takewhile(lambda part: not glob.has_magic(part), Path(pattern).parts))
+    if root.resolve() == output.resolve():
+        raise click.UsageError(f"--output {output}: is the folder of {pattern}, whose files it would replace.")
     results = output.resolve() if root.resolve() in output.resolve().parents else None
     found: dict[str, Path] = {}
     for path in map(Path, sorted(glob.iglob(pattern, recursive=True))):
@@ -134,7 +140,7 @@ class Work:
     def run(self, items):
         """{output: array} of each of some items of equal shapes, or the Problem with it."""
         together = items
-        if self.batch and any(isinstance(self.runner.inputs[name][1][0], int) for name in items[0]):
+        if self.batch and any(fixed_size(self.runner.inputs[name][1]) for name in items[0]):
             together = items + items[-1:] * (self.batch - len(items))  # the model takes no fewer
         try:
             feeds = stacked(together) if self.batch else items[0]
@@ -142,6 +148,11 @@ class Work:
         except Exception as error:  # one of them may be the cause
             return [Problem(reason(error))] if len(items) == 1 else [self.run([item])[0] for item in items]
         return split(outputs, together)[: len(items)] if self.batch else [outputs]
+
+
+def fixed_size(dims):
+    """What a model wants along the first axis, None where it leaves that open."""
+    return dims[0] if dims and isinstance(dims[0], int) else None
 
 
 def stacked(items):

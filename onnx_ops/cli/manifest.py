@@ -8,7 +8,7 @@ import onnxruntime as ort
 
 from .. import __version__
 from ..runtime.external_data import files
-from .items import digest, encoded, load, writing
+from .items import Content, digest, encoded, load, writing
 
 NAME = "manifest.jsonl"
 
@@ -36,7 +36,7 @@ class Manifest:
             with suppress(ValueError, TypeError, KeyError):
                 record = json.loads(line)
                 if record["run"] == self.run:
-                    self.records[record["item"]] = record
+                    self.records[record["item"]] = record["input"], record["file"], record["output"]
 
     def __enter__(self):
         return self
@@ -46,10 +46,11 @@ class Manifest:
 
     def has(self, item):
         """Whether its output was made from what its input is now, and is still what was written."""
-        record = self.records.get(item.name)
+        source, file, output = self.records.get(item.name, (None, None, None))
         with suppress(OSError):
-            if record and digest((self.folder / record["file"]).read_bytes()) == record["output"]:
-                return load(item).digest == record["input"]
+            if source and digest_of_file(self.folder / file) == output:
+                content = load(item)
+                return isinstance(content, Content) and content.digest == source
         return False
 
     def add(self, record):

@@ -15,7 +15,7 @@ from ..runtime.runner import Runner
 from ..runtime.workers import answers
 from . import data
 from .common import print_json, progress, say
-from .items import LocalWork, Problem, Work, find, is_pattern, load, store
+from .items import LocalWork, Problem, Work, find, fixed_size, is_pattern, load, store
 from .manifest import Manifest, settings
 
 ENDED = Problem("a process that worked on it has ended, and so has another one that had nothing else to do")
@@ -93,9 +93,8 @@ def divided(given, inputs):
 def check_batch(batch, names, inputs):
     """Refuse a batch that the model doesn't take."""
     for name in names if batch else ():
-        _, dims = inputs[name]
-        if dims and isinstance(dims[0], int) and dims[0] != batch:
-            raise click.UsageError(f"--batch {batch}: the model wants {dims[0]} along the first axis of {name}.")
+        if (size := fixed_size(inputs[name][1]) or batch) != batch:
+            raise click.UsageError(f"--batch {batch}: the model wants {size} along the first axis of {name}.")
 
 
 def engine(work, folder, workers, cluster):
