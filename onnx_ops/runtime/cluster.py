@@ -2,7 +2,8 @@
 
 import re
 import socket
-from contextlib import contextmanager
+import sys
+from contextlib import ExitStack, contextmanager, redirect_stdout
 
 import onnxruntime as ort
 
@@ -72,7 +73,7 @@ def answers(work, tasks, address, threads):
                     awaited[actor.do.remote([shared], task)] = actor, index
             try:
                 result, has_ended = ray.get(reference), False
-            except ray.exceptions.RayActorError:
+            except (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError):
                 result, has_ended = None, True
             if done is not None:
                 yield done, given.pop(done), result, has_ended
@@ -101,19 +102,20 @@ def connected(address):
             raise
         rule = 'needs Ray: pip install "onnx-ops[ray]", on every machine of the cluster'
         raise OpError("cluster", repr(address), rule, "onnx_ops") from error
-    try:
-        if found := re.search(r"([^/]+):(\d+)$", address):  # Ray would try for two minutes
-            socket.create_connection((found[1], int(found[2])), PATIENCE).close()
-        ray.init(address=address, logging_level="error", log_to_driver=False)
-    except (OSError, RuntimeError, ValueError) as error:
-        raise OpError("cluster", repr(address), f"can't be reached: {error}", "onnx_ops") from error
-    try:
-        yield ray
-    except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, OpError):
-            raise error.cause from error
-        raise OpError("cluster", repr(address), f"a task has failed there: {error.cause}", "onnx_ops") from error
-    except ray.exceptions.RayError as error:
-        raise OpError("cluster", repr(address), f"has failed: {error}", "onnx_ops") from error
-    finally:
-        ray.shutdown()
+    with ExitStack() as stack:
+        stack.enter_context(redirect_stdout(sys.stderr))  # where Ray shall say what it does about processes that end
+        stack.callback(ray.shutdown)
+        try:
+            if place := re.search(r"([^/]+):(\d+)$", address):  # Ray would try for two minutes
+                socket.create_connection((place[1], int(place[2])), PATIENCE).close()
+            ray.init(address=address, logging_level="error", log_to_driver=False)
+        except (OSError, RuntimeError, ValueError) as error:
+            raise OpError("cluster", repr(address), f"can't be reached: {error}", "onnx_ops") from error
+        try:
+            yield ray
+        except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, OpError):
+                raise error.cause from error
+            raise OpError("cluster", repr(address), f"a task has failed there: {error.cause}", "onnx_ops") from error
+        except ray.exceptions.RayError as error:
+            raise OpError("cluster", repr(address), f"has failed: {error}", "onnx_ops") from error
