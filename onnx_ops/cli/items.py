@@ -14,7 +14,7 @@ import click
 import numpy as np
 
 from .. import OpError
-from ..files import staged_file
+from ..files import write
 from ..runtime.runner import Runner
 from . import data
 from .common import reason
@@ -193,8 +193,8 @@ def store(folder, items, contents, results):
 
 def stored(folder, item, source, suffix, content):
     path = folder / f"{item.name}{suffix}"
-    with writing(path), staged_file(path) as place:
-        place.write_bytes(content)
+    with writing(path):
+        write(path, content)
     return {"item": item.name, "input": source, "file": f"{item.name}{suffix}", "output": digest(content)}
 
 
