@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -34,7 +36,7 @@ HERE = Path(__file__).parent
 def cluster():
     """(process, address)"""
     streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
+    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(HERE)}
     command = [sys.executable, HERE / "cluster.py"]
     with subprocess.Popen(command, text=True, env=environment, **streams) as process:
         address = next(line.strip() for line in process.stdout if line[:1].isdigit())
@@ -104,6 +106,58 @@ def test_the_rest_after_the_program_was_killed(cluster, tmp_path):
     found = report(started(*command))
     assert (found["finished_before"], found["run"]) == (finished, 60 - finished)
     assert sorted(line["item"] for line in lines(tmp_path)) == sorted(arrays)
+
+
+def test_ctrl_c(cluster, tmp_path):
+    inputs(100, tmp_path)
+    process = started(*words(slow_fold(tmp_path), tmp_path, "out", "--cluster", cluster[1]))
+    wait_for_lines(5, tmp_path)
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=PATIENCE) == ("", "")
+    assert (process.returncode, time.monotonic() - began < 3) == (130, True)
+    assert 5 <= len(results(tmp_path)) < 100
+
+
+DEADLY = """
+import sys
+from onnx_ops.cli import many
+from onnx_ops.runtime import cluster
+from worker import Deadly
+def engine(batches):
+    for index, _, results, has_ended in cluster.answers(Deadly(), batches, sys.argv[1], 1):
+        yield index, results, has_ended
+found = dict(many.outcomes(engine, ["a", "b", "deadly", "c", "d", "e", "f"], 3))
+for name in sorted(found):
+    print(name, found[name] is many.ENDED or found[name])
+"""
+
+
+def test_an_item_that_ends_its_process_costs_itself(cluster):
+    command = [sys.executable, "-c", DEADLY, cluster[1]]
+    environment = {**os.environ, "PYTHONPATH": str(HERE)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=PATIENCE)
+    expected = ["a A", "b B", "c C", "d D", "deadly True", "e E", "f F"]
+    assert done.stdout.splitlines() == expected, done.stderr
+
+
+OTHER_VERSION = """
+import sys
+from onnx_ops.cli import main
+from onnx_ops.runtime import cluster
+cluster.versions = lambda: {"onnx_ops": "0.0"}
+sys.argv[0] = "onnx-ops"
+main()
+"""
+
+
+def test_machines_of_other_versions(cluster, tmp_path):
+    inputs(1, tmp_path)
+    command = words(fold(tmp_path), tmp_path, "out", "--cluster", cluster[1])
+    done = subprocess.run([sys.executable, "-c", OTHER_VERSION, *map(str, command)], capture_output=True, text=True)
+    assert done.returncode == 3
+    assert "must be those of the machine that sends it work, {'onnx_ops': '0.0'}" in done.stderr
+    assert not list((tmp_path / "out").rglob("*.npy"))
 
 
 def test_a_cluster_that_is_not_there(tmp_path):

@@ -17,4 +17,15 @@ def deadly(*names):
     """Results in capital letters; the process doesn't survive a certain name."""
     if "deadly" in names:
         os._exit(9)
+    print("not an answer")
     return [name.upper() for name in names]
+
+
+class Deadly:
+    """The same for a cluster."""
+
+    def prepare(self):
+        pass
+
+    def __call__(self, names):
+        return deadly(*names)
