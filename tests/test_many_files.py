@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from PIL import Image
 from test_cli import call, call_json, saved
 from test_files import contents
-from worker import deadly
+from worker import deadly, sleep
 
 import onnx_ops
 from onnx_ops.cli import items, manifest, many
@@ -207,11 +207,16 @@ def test_an_item_that_lacks_an_input(tmp_path):
     np.savez(tmp_path / "0.npz", **feeds[0])
     np.savez(tmp_path / "1.npz", X=feeds[1]["X"])
     np.savez(tmp_path / "2.npz", **feeds[1], other=np.zeros(3))
-    report = call_json("run", model, "-i", tmp_path / "*.npz", "--output", tmp_path / "out", exit_code=1)
+    command = ["run", model, "-i", tmp_path / "*.npz", "--output", tmp_path / "out"]
+    report = call_json(*command, exit_code=1)
     first, second = (each["problem"] for each in report["failed"])
     assert "no --input for Grid (float32 [N, 3, 3, 2])" in first
     assert "the model has no input other, but X, Grid" in second
     assert_sampled(feeds[:1], tmp_path / "out")
+    np.save(tmp_path / "grid.npy", feeds[0]["Grid"])
+    report = call_json(*command, "-i", f"Grid={tmp_path}/grid.npy", exit_code=1)
+    assert [each["item"] for each in report["failed"]] == ["0", "2"]
+    assert "0.npz: Grid is given already" in report["failed"][0]["problem"]
 
 
 WRONG = {
@@ -497,11 +502,20 @@ def test_an_item_that_ends_its_process_costs_itself():
     assert found == {name: name.upper() for name in names if name != "deadly"}
 
 
+def test_a_process_that_is_kept_busy_ends_too():
+    found = workers.answers(sleep, [(0,), (PATIENCE,)], 2, patience=0.2)
+    assert next(found) == (0, 0, False)
+    began = time.monotonic()
+    found.close()
+    assert time.monotonic() - began < 2
+    assert not psutil.Process().children()
+
+
 def test_workers_share_the_cores(tmp_path, monkeypatch):
     inputs(1, tmp_path)
     threads = []
 
-    def answers(local, tasks, jobs):
+    def answers(local, tasks, jobs, **_):
         threads.append(local.work.runner.threads)
         yield from ()
 

@@ -1,6 +1,7 @@
 """What a spawned worker does, in a module of its own since a worker imports it."""
 
 import os
+import time
 
 
 def work(number):
@@ -19,6 +20,11 @@ def deadly(*names):
         os._exit(9)
     print("not an answer")
     return [name.upper() for name in names]
+
+
+def sleep(seconds):
+    time.sleep(seconds)
+    return seconds
 
 
 class Deadly:

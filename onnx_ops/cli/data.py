@@ -73,12 +73,16 @@ def stated(given, inputs):
     """{input: array} for those inputs that the words of the command line give."""
     found = {}
     for text in given:
-        more = given_by(text, inputs)
-        if again := found.keys() & more.keys():
-            raise click.UsageError(f"--input {text}: {', '.join(sorted(again))} is given already.")
-        found |= more
+        found = joined(found, given_by(text, inputs), f"--input {text}")
     check_types(found, inputs)
     return found
+
+
+def joined(found, more, source):
+    """Both, of which none may be in the other."""
+    if again := found.keys() & more.keys():
+        raise click.UsageError(f"{source}: {', '.join(sorted(again))} is given already.")
+    return found | more
 
 
 def doubts(made_up, sizes):

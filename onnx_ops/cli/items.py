@@ -127,15 +127,15 @@ class Work:
 
     def feeds(self, content):
         """{input: array} of what isn't shared, or a Problem."""
-        inputs, found = self.runner.inputs, {}
+        inputs, every = self.runner.inputs, self.shared
         try:
             for name, path, file in content.files:
-                found |= data.arrays(name, path, io.BytesIO(file), inputs)
-            data.check_types(found, inputs)
-            data.check_complete(self.shared | found, inputs)
+                every = data.joined(every, data.arrays(name, path, io.BytesIO(file), inputs), path)
+            data.check_types(every, inputs)
+            data.check_complete(every, inputs)
         except click.UsageError as error:
             return Problem(reason(error))
-        return found
+        return {name: array for name, array in every.items() if name not in self.shared}
 
     def run(self, items):
         """{output: array} of each of some items of equal shapes, or the Problem with it."""

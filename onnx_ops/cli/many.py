@@ -18,6 +18,7 @@ from .common import print_json, progress, say
 from .items import LocalWork, Problem, Work, find, fixed_size, is_pattern, load, store
 from .manifest import Manifest, settings
 
+PATIENCE = 0.8  # seconds in which a worker can write a file that it has begun
 ENDED = Problem("a process that worked on it has ended, and so has another one that had nothing else to do")
 
 
@@ -103,7 +104,7 @@ def engine(work, folder, workers, cluster):
     if cluster:
         return lambda batches: by_cluster(work, folder, batches, cluster)
     if workers:
-        return lambda batches: answers(local, batches, workers)
+        return lambda batches: answers(local, batches, workers, patience=PATIENCE)
     return lambda batches: ((index, local(*batch), False) for index, batch in enumerate(batches))
 
 

@@ -9,6 +9,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -19,7 +20,6 @@ from subprocess import PIPE
 from ..errors import OpError
 
 PROGRAM = "from onnx_ops.runtime import workers; workers.serve({!r})"
-PATIENCE = 1.5  # seconds that a process has to end by itself; one that ONNX Runtime keeps busy doesn't
 
 
 def share_out(function, tasks, jobs, progress, *, level=None):
@@ -42,13 +42,17 @@ def share_out(function, tasks, jobs, progress, *, level=None):
     return results
 
 
-def answers(function, tasks, jobs, *, begun=lambda index: None, level=None):
+def answers(function, tasks, jobs, *, begun=lambda index: None, level=None, patience=None):
     """Yield (index of a task, function(*task), False) as they are done, by so many processes.
 
     Of a task whose process has ended over it, (index, None, True); another process goes on with the next one. Raises
     the first OpError. Whatever ends this, the processes end with it.
+
+    patience  seconds that processes then have, twice, before they are killed; None: as long as it takes them to leave
+              neither locks nor halves of files
     """
     left, alive, found = deque(enumerate(tasks)), set(), SimpleQueue()
+    jobs = max(min(jobs, len(left)), 1)
 
     def work_off():
         """The tasks of one process, and of those that come after it where it ends."""
@@ -65,9 +69,9 @@ def answers(function, tasks, jobs, *, begun=lambda index: None, level=None):
         except BaseException as error:
             found.put(error)
 
-    with ThreadPoolExecutor(max(min(jobs, len(tasks)), 1)) as threads:
+    with ThreadPoolExecutor(jobs) as threads:
         try:
-            for _ in range(threads._max_workers):
+            for _ in range(jobs):
                 threads.submit(work_off)
             for _ in tasks:
                 answer = found.get()
@@ -76,7 +80,7 @@ def answers(function, tasks, jobs, *, begun=lambda index: None, level=None):
                 yield answer
         except BaseException:
             left.clear()
-            _end(alive)
+            _end(alive, patience)
             raise
 
 
@@ -124,15 +128,22 @@ def _worker(function, level, alive):
             alive.discard(process)
 
 
-def _end(processes):
-    """Have processes end, which leaves no half-written file if they do it in time."""
-    for process in (ended := list(processes)):
-        process.terminate()
-    for process in ended:
-        try:
-            process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            process.kill()
+def _end(processes, patience):
+    """Have processes end: after the task that they are at, or if that takes long as soon as they can, or else now.
+
+    With all the patience in the world, as soon as they can.
+    """
+    every = [lambda process: process.stdin.close(), subprocess.Popen.terminate, subprocess.Popen.kill]
+    left = list(processes)
+    for stop in every[1:2] if patience is None else every:
+        for process in left:
+            with suppress(OSError):
+                stop(process)
+        end = patience and time.monotonic() + patience
+        for process in left:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(end and max(end - time.monotonic(), 0))
+        left = [process for process in left if process.returncode is None]
 
 
 def serve(level):
