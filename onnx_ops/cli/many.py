@@ -42,24 +42,12 @@ def run(model, given, output, how, workers, cluster, as_json):
     patterns, shared = divided(given, runner.inputs)
     items = find(patterns, output)
     check_batch(batch, [name for name in runner.inputs if name not in shared], runner.inputs)
-    work = Work(runner, shared, batch)
-    problems = {}
-    # Threads are not among the settings: an output is the same with any number of them.
+    # Threads and processes are not among the settings: a run may be finished with others than it was begun with.
     with Manifest(output, settings(model, shared, batch=batch, **how)) as manifest:
         with progress() as bar:
             left = [item for item in bar.track(items, description="what is finished") if not manifest.has(item)]
-        with (
-            progress(Rate(), TimeRemainingColumn()) as bar,
-            closing(outcomes(engine(work, output, workers, cluster), left, batch or 1)) as found,
-        ):
-            task = bar.add_task(str(model), total=len(left))
-            for item, outcome in found:
-                if isinstance(outcome, Problem):
-                    problems[item.name] = outcome.reason
-                else:
-                    manifest.add(outcome)
-                bar.advance(task)
-    seconds = time.perf_counter() - began
+        found = outcomes(engine(Work(runner, shared, batch), output, workers, cluster), left, batch or 1)
+        problems = kept(found, manifest, str(model), len(left))
     report = {
         "model": str(model),
         **how,
@@ -67,13 +55,27 @@ def run(model, given, output, how, workers, cluster, as_json):
         "items": len(items),
         "finished_before": len(items) - len(left),
         "run": len(left) - len(problems),
-        "failed": [{"item": name, "problem": problem} for name, problem in sorted(problems.items())],
-        "seconds": seconds,
+        "failed": [{"item": name, "problem": problems[name].reason} for name in sorted(problems)],
+        "seconds": time.perf_counter() - began,
         "manifest": str(manifest.path),
     }
     print_json(report) if as_json else show(report)
     if problems:
         raise click.exceptions.Exit(1)
+
+
+def kept(outcomes, manifest, title, count):
+    """Add what is done to the manifest, with a progress bar; returns {item's name: Problem} of what has failed."""
+    problems = {}
+    with closing(outcomes), progress(Rate(), TimeRemainingColumn()) as bar:
+        task = bar.add_task(title, total=count)
+        for item, outcome in outcomes:
+            if isinstance(outcome, Problem):
+                problems[item.name] = outcome
+            else:
+                manifest.add(outcome)
+            bar.advance(task)
+    return problems
 
 
 def divided(given, inputs):
@@ -110,6 +112,8 @@ def engine(work, folder, workers, cluster):
 
 def by_cluster(work, folder, batches, address):
     """Files are read and written here: the machines of the cluster need not see them."""
+    if not batches:
+        return
     here = work.runner
     runner = Runner(packed(here.model), threads=here.threads, backend=here.backend, optimize=here.optimize)
     contents = (list(map(load, batch)) for batch in batches)
