@@ -162,7 +162,7 @@ def test_images_become_arrays(tmp_path):
 
 
 def test_any_name_of_an_output():
-    suffix, content = items.encoded({"file": np.zeros(2), "a/b": np.ones(3)})
+    suffix, content = items.encode({"file": np.zeros(2), "a/b": np.ones(3)})
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         assert (suffix, archive.namelist()) == (".npz", ["file.npy", "a/b.npy"])
 

@@ -11,7 +11,7 @@ from cases import COL2IM, GRID_SAMPLE, model
 
 import onnx_ops
 from onnx_ops.runtime import runner
-from onnx_ops.runtime.external_data import packed
+from onnx_ops.runtime.external_data import pack
 
 CASE = GRID_SAMPLE[0]
 
@@ -93,7 +93,7 @@ def test_a_model_can_be_packed_with_its_data(tmp_path):
     x, *sizes = case.inputs("float32")
     whole = model(case.domain, case.op_type, [x, *sizes], case.attributes, constants=("image_shape", "block_shape"))
     onnx.save(whole, tmp_path / "model.onnx", save_as_external_data=True, location="weights", size_threshold=0)
-    content = packed(tmp_path / "model.onnx")
+    content = pack(tmp_path / "model.onnx")
     (tmp_path / "weights").unlink()
     (name,) = onnx_ops.Runner(content).inputs
     (y,) = onnx_ops.Runner(content)({name: x}).values()
@@ -108,4 +108,4 @@ def test_a_model_that_is_too_large_is_not_packed(tmp_path, monkeypatch):
     with pytest.raises(
         onnx_ops.OpError, match=r"model = '.*model.onnx': has .* GiB with the files of its data, and must"
     ):
-        packed(tmp_path / "model.onnx")
+        pack(tmp_path / "model.onnx")

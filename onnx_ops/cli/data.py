@@ -55,7 +55,7 @@ def read_pb(file):
 
 def feeds(inputs, given, shapes=(), seed=0, random=False):
     """({input: array} for a model's `inputs` (see Route) from the command line's words, what `doubts` says of them)."""
-    found = stated(given, inputs)
+    found = read_inputs(given, inputs)
     missing = [n for n in inputs if n not in found]
     if not random:
         check_complete(found, inputs, " --random makes them up.")
@@ -69,16 +69,16 @@ def feeds(inputs, given, shapes=(), seed=0, random=False):
     return {n: found[n] for n in inputs}, doubts({n: inputs[n] for n in missing}, sizes)
 
 
-def stated(given, inputs):
+def read_inputs(given, inputs):
     """{input: array} for those inputs that the words of the command line give."""
     found = {}
     for text in given:
-        found = joined(found, given_by(text, inputs), f"--input {text}")
+        found = join(found, given_by(text, inputs), f"--input {text}")
     check_types(found, inputs)
     return found
 
 
-def joined(found, more, source):
+def join(found, more, source):
     """Both, of which none may be in the other."""
     if again := found.keys() & more.keys():
         raise click.UsageError(f"{source}: {', '.join(sorted(again))} is given already.")

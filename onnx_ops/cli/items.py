@@ -122,7 +122,7 @@ class Work:
         for _, group in itertools.groupby(left, alike):
             positions = list(group)
             for k, outputs in zip(positions, self.run([feeds[k] for k in positions]), strict=True):
-                results[k] = outputs if isinstance(outputs, Problem) else encoded(outputs)
+                results[k] = outputs if isinstance(outputs, Problem) else encode(outputs)
         return results
 
     def feeds(self, content):
@@ -130,7 +130,7 @@ class Work:
         inputs, every = self.runner.inputs, self.shared
         try:
             for name, path, file in content.files:
-                every = data.joined(every, data.arrays(name, path, io.BytesIO(file), inputs), path)
+                every = data.join(every, data.arrays(name, path, io.BytesIO(file), inputs), path)
             data.check_types(every, inputs)
             data.check_complete(every, inputs)
         except click.UsageError as error:
@@ -143,7 +143,7 @@ class Work:
         if self.batch and any(fixed_size(self.runner.inputs[name][1]) for name in items[0]):
             together = items + items[-1:] * (self.batch - len(items))  # the model takes no fewer
         try:
-            feeds = stacked(together) if self.batch else items[0]
+            feeds = stack(together) if self.batch else items[0]
             outputs = self.runner(self.shared | feeds)
         except Exception as error:  # one of them may be the cause
             return [Problem(reason(error))] if len(items) == 1 else [self.run([item])[0] for item in items]
@@ -155,7 +155,7 @@ def fixed_size(dims):
     return dims[0] if dims and isinstance(dims[0], int) else None
 
 
-def stacked(items):
+def stack(items):
     """One array for each input of some items."""
     return {name: np.concatenate([item[name] for item in items]) for name in items[0]}
 
@@ -170,7 +170,7 @@ def split(outputs, items):
     return [{n: a[k * size : (k + 1) * size] for n, a in outputs.items()} for k in range(len(items))]
 
 
-def encoded(outputs):
+def encode(outputs):
     """(suffix, bytes) of a file: .npy of one output, .npz of several by name."""
     file = io.BytesIO()
     if len(outputs) == 1:
@@ -186,12 +186,12 @@ def encoded(outputs):
 def store(folder, items, contents, results):
     """Write the outputs; returns a record of each (see Manifest), or its Problem."""
     return [
-        result if isinstance(result, Problem) else stored(folder, item, content.digest, *result)
+        result if isinstance(result, Problem) else write_output(folder, item, content.digest, *result)
         for item, content, result in zip(items, contents, results, strict=True)
     ]
 
 
-def stored(folder, item, source, suffix, content):
+def write_output(folder, item, source, suffix, content):
     path = folder / f"{item.name}{suffix}"
     with writing(path):
         write(path, content)

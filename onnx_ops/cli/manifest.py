@@ -8,7 +8,7 @@ import onnxruntime as ort
 
 from .. import __version__
 from ..runtime.external_data import files
-from .items import Content, digest, encoded, load, writing
+from .items import Content, digest, encode, load, writing
 
 NAME = "manifest.jsonl"
 
@@ -62,7 +62,7 @@ def settings(model, shared, **others):
     """All on which the outputs of a run depend, beside the items."""
     return {
         "model": [digest_of_file(path) for path in files(model)],
-        "inputs": {name: digest(encoded({name: array})[1]) for name, array in shared.items()},
+        "inputs": {name: digest(encode({name: array})[1]) for name, array in shared.items()},
         "versions": {"onnx_ops": __version__, "onnxruntime": ort.__version__},
         **others,
     }

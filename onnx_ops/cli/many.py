@@ -10,7 +10,7 @@ from rich.text import Text
 
 from ..runtime import cluster as ray_cluster
 from ..runtime.execute import cpus
-from ..runtime.external_data import packed
+from ..runtime.external_data import pack
 from ..runtime.runner import Runner
 from ..runtime.workers import answers
 from . import data
@@ -39,7 +39,7 @@ def run(model, given, output, how, workers, cluster, as_json):
     if threads is None and (workers or cluster):
         threads = max(len(cpus()) // workers, 1) if workers else 1
     runner = Runner(model, threads=threads, **how)
-    patterns, shared = divided(given, runner.inputs)
+    patterns, shared = divide(given, runner.inputs)
     items = find(patterns, output)
     check_batch(batch, [name for name in runner.inputs if name not in shared], runner.inputs)
     # Threads and processes are not among the settings: a run may be finished with others than it was begun with.
@@ -47,7 +47,7 @@ def run(model, given, output, how, workers, cluster, as_json):
         with progress() as bar:
             left = [item for item in bar.track(items, description="what is finished") if not manifest.has(item)]
         found = outcomes(engine(Work(runner, shared, batch), output, workers, cluster), left, batch or 1)
-        problems = kept(found, manifest, str(model), len(left))
+        problems = collect(found, manifest, str(model), len(left))
     report = {
         "model": str(model),
         **how,
@@ -64,7 +64,7 @@ def run(model, given, output, how, workers, cluster, as_json):
         raise click.exceptions.Exit(1)
 
 
-def kept(outcomes, manifest, title, count):
+def collect(outcomes, manifest, title, count):
     """Add what is done to the manifest, with a progress bar; returns {item's name: Problem} of what has failed."""
     problems = {}
     with closing(outcomes), progress(Rate(), TimeRemainingColumn()) as bar:
@@ -78,14 +78,14 @@ def kept(outcomes, manifest, title, count):
     return problems
 
 
-def divided(given, inputs):
+def divide(given, inputs):
     """([(input, pattern)] that state the items, {input: array} of what is the same for all of them)."""
     patterns = [data.assignment(text, inputs) for text in given if is_pattern(text)]
     others = [text for text in given if not is_pattern(text)]
     of_items = {name for name, _ in patterns}
     if len(of_items) < len(patterns):
         raise click.UsageError("two of the --input with wildcards are for the same input.")
-    shared = data.stated(others, inputs)
+    shared = data.read_inputs(others, inputs)
     if again := of_items & shared.keys():
         raise click.UsageError(f"--input gives {', '.join(again)} twice.")
     if None not in of_items:
@@ -115,7 +115,7 @@ def by_cluster(work, folder, batches, address):
     if not batches:
         return
     here = work.runner
-    runner = Runner(packed(here.model), threads=here.threads, backend=here.backend, optimize=here.optimize)
+    runner = Runner(pack(here.model), threads=here.threads, backend=here.backend, optimize=here.optimize)
     contents = (list(map(load, batch)) for batch in batches)
     sent = ray_cluster.answers(replace(work, runner=runner), contents, address, runner.threads)
     with closing(sent):

@@ -51,7 +51,7 @@ def answers(work, tasks, address, threads):
 
     Raises OpError.
     """
-    with connected(address) as ray:
+    with connection(address) as ray:
         shared = ray.put(work)
         prepare_nodes(ray, shared)
         count = int(ray.cluster_resources().get("CPU", 0)) // threads
@@ -93,8 +93,8 @@ def prepare_nodes(ray, shared):
 
 
 @contextmanager
-def connected(address):
-    """Ray's module, connected to a cluster. Raises OpError for what is met there."""
+def connection(address):
+    """Yield Ray's module while it is connected to a cluster. Raises OpError for what is met there."""
     try:
         import ray
     except ModuleNotFoundError as error:

@@ -63,7 +63,7 @@ def files(path):
     return [Path(path), *(Path(path).parent / name for name in sorted(names))]
 
 
-def packed(path):
+def pack(path):
     """The bytes of a model that hold its external data, too. Raises OpError where these are more than it can hold."""
     its_files = files(path)
     if len(its_files) == 1:
