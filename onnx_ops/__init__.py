@@ -14,6 +14,7 @@ _HOME = {
     "FLOATS": "dtypes",
     "INTEGERS": "dtypes",
     "InferenceSession": "runtime.session",
+    "Runner": "runtime.runner",
     "affine_grid": "functions",
     "build": "runtime.build",
     "check": "own.check",
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from .runtime.build import build as build
     from .runtime.lowering import lower as lower
     from .runtime.native import get_library_path as get_library_path
+    from .runtime.runner import Runner as Runner
     from .runtime.session import InferenceSession as InferenceSession
     from .runtime.session import register as register
     from .runtime.warmup import warmup as warmup

@@ -288,7 +288,7 @@ class Declaration:
     @property
     def source(self):
         """The module that declares it."""
-        return "onnx_ops"
+        raise NotImplementedError
 
     def signatures(self):
         """All combinations of element types that ONNX Runtime has, as {type variable: name}."""
@@ -318,7 +318,9 @@ class Declaration:
 
     def padded(self, inputs):
         """So many inputs as there are, with None for optional ones that are left out at the end. Raises OpError."""
-        self.each_input(len(inputs))
+        for i, given in zip(self.each_input(len(inputs)), inputs, strict=True):
+            if given is None and i.presence != "optional":
+                raise OpError(i.name, None, "must be given", self.title)
         return [*inputs, *[None] * (len(self.inputs) - len(inputs))]
 
     def likeness(self):
@@ -354,6 +356,10 @@ class Operator(Declaration):
     resolve: Callable = without_parameters
     parameters: Mapping = field(default_factory=dict)
     geometry: Mapping = field(default_factory=dict)
+
+    @property
+    def source(self):
+        return self.plan.__module__
 
     def limited(self):
         yield from super().limited()

@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import uuid
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -38,6 +39,22 @@ def staged_file(path):
     replaceable(path)  # rather refused now than after the work
     with staged(path.parent) as folder:
         yield folder / path.name
+
+
+def write(path, content):
+    """Write the bytes of one file as `staged_file` does, but without a folder, which may take milliseconds."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    place = replaceable(path)
+    temporary = place.with_name(f".onnx_ops-{uuid.uuid4().hex}")
+    try:
+        temporary.write_bytes(content)
+        if place.exists():
+            shutil.copymode(place, temporary)
+        os.replace(temporary, place)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def replaceable(path):

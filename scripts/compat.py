@@ -131,7 +131,7 @@ def outcome(row, wheel, directory, tests):
         said = re.search(r"OpError: (onnx_ops: .*)", output)
         return environment.versions(), f"refused: {said[1]}" if status == 1 and said else f"**not refused**: {output}"
     environment.install(*row.pins, f"onnx-ops[test] @ {wheel.as_uri()}")
-    options = ("-v", "--color=no", "-m", "not huge", "-o", f"faulthandler_timeout={PATIENCE_PER_TEST}")
+    options = ("-v", "--color=no", "-m", "not huge and not ray", "-o", f"faulthandler_timeout={PATIENCE_PER_TEST}")
     status, output = environment.run("pytest", *options, *(tests or row.tests), environment=cache)
     print(output[max(0, output.find("= FAILURES =")) :] if status else output[-2000:], flush=True)
     ending = f"no end in {PATIENCE} s" if status is None else output.splitlines()[-1]

@@ -14,9 +14,9 @@ import onnx
 import onnxruntime as ort
 import onnxruntime_extensions as extensions
 from onnxruntime_extensions import PyCustomOpDef, onnx_op
+from readme import put
 
 import onnx_ops
-from readme import put
 
 SMALL, LARGE, ROUNDS = 5, 2**22, 15  # elements, elements, and how often each is timed, in turn
 
@@ -58,10 +58,12 @@ from onnxruntime_extensions import PyCustomOpDef, get_library_path, onnx_op
 def fails(x):
     raise ValueError("no")
 
-text = '<ir_version: 8, opset_import: ["" : 18, "my.domain" : 1]> g (float[N] x) => (float[N] y) { y = my.domain.Fails (x) }'
+text = '''<ir_version: 8, opset_import: ["" : 18, "my.domain" : 1]>
+    example (float[N] x) => (float[N] y) { y = my.domain.Fails (x) }'''
 options = ort.SessionOptions()
 options.register_custom_ops_library(get_library_path())
-ort.InferenceSession(onnx.parser.parse_model(text).SerializeToString(), options).run(None, {"x": np.ones(1, np.float32)})
+session = ort.InferenceSession(onnx.parser.parse_model(text).SerializeToString(), options)
+session.run(None, {"x": np.ones(1, np.float32)})
 """
 
 

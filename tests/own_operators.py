@@ -117,3 +117,31 @@ def join(*texts, between: str = ", ", table: np.ndarray | None = None, least: in
     if table is not None:
         length = length + table.astype(np.int64)
     return made, np.maximum(length, least or 0)
+
+
+@onnx_ops.operator(
+    "my.domain::Window",
+    inputs="x: T, size: int64?, start: int64?",
+    outputs="y: T",
+    types={"T": ("float32", "int16")},
+    ranks={"x": (1,), "start": (0, 1)},
+)
+def window(x, size=None, start=None):
+    """An optional input whose values the rule needs, and one that may be a scalar."""
+    begin = 0 if start is None else int(start.reshape(-1)[0])
+    return x[begin : begin + (len(x) if size is None else int(size[0]))]
+
+
+@window.shape(values=["size"], bound=True)
+def _(x, size, start):
+    return (x[0] if size is None else min(size[0], x[0]),)
+
+
+@window.kernel
+def _(x, size, start, index, count, workspace, y):
+    begin = 0 if start is None else start.reshape(-1)[0]
+    onnx_ops.require(0 <= begin <= len(x), "start", begin, "must lie within x")
+    found = min(len(y), len(x) - begin)
+    for k in range(found):
+        y[k] = x[begin + k]
+    return found

@@ -33,6 +33,7 @@ from onnx_ops.cli.app import app
 from onnx_ops.cli.bench import by_operator
 from onnx_ops.cli.common import print_json
 from onnx_ops.cli.inspect import shape, shortened
+from onnx_ops.runtime import runner
 
 MODELS = Path(__file__).parent.parent / "models"
 PATCH_FOLD = MODELS / "exported" / "patch_fold"
@@ -310,7 +311,7 @@ def test_inspect_a_model_without_these_operators(tmp_path):
 @contextmanager
 def sessions_of_files_fail(monkeypatch, message):
     """Sessions of models that are given as bytes, as those of single nodes are, can still be made."""
-    session = onnx_ops.InferenceSession
+    session = runner.InferenceSession
 
     def open_session(model, *args, **kwargs):
         if isinstance(model, str):
@@ -318,7 +319,7 @@ def sessions_of_files_fail(monkeypatch, message):
         return session(model, *args, **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(onnx_ops, "InferenceSession", open_session, raising=False)
+        patch.setattr(runner, "InferenceSession", open_session)
         yield
 
 
@@ -384,7 +385,7 @@ def test_inspect_where_our_kernels_cannot_run(tmp_path, monkeypatch):
         raise onnx_ops.OpError("", None, "needs Numba", "onnx_ops")
 
     path, _ = of_case(GRID_SAMPLE[0], tmp_path)
-    monkeypatch.setattr(onnx_ops, "InferenceSession", refused, raising=False)
+    monkeypatch.setattr(runner, "InferenceSession", refused)
     report = call_json("inspect", path, exit_code=1)
     assert report["session"] == "onnx_ops: needs Numba"
     assert report["nodes"][0]["builtin"] == "runs it; onnx_ops does not: onnx_ops: needs Numba"
@@ -477,8 +478,9 @@ def test_run_npz_of_every_type(dtype, backend, tmp_path):
     ],
 )
 def test_images_become_what_the_model_wants(kind, dims, mode, shape, tmp_path):
-    Image.new(mode, (5, 4), "white").save(tmp_path / "white.png")
-    array = data.read(str(tmp_path / "white.png"), kind, dims)
+    path = tmp_path / "white.png"
+    Image.new(mode, (5, 4), "white").save(path)
+    array = data.arrays("x", path, path, {"x": (kind, dims)})["x"]
     assert list(array.shape) == shape
     assert array.dtype == kind
     assert (array == (255 if kind == "uint8" else 1)).all()
@@ -507,7 +509,7 @@ def test_run_compare_tells_differences(tmp_path):
         (["-i", "input={folder}/text.pb"], "text.pb can't be read: "),
         (["-i", "input={folder}/text.png"], "text.png: images are for inputs of rank 4"),
         (["-i", "{folder}/text.npz"], "text.npz can't be read: "),
-        (["-i", "input={folder}/sequence.pb"], "sequence.pb holds no tensor"),
+        (["-i", "input={folder}/sequence.pb"], "sequence.pb can't be read: it holds no tensor"),
         (["--random", "--shape", "input=3,a"], "--shape input=3,a: must be like input=1,3,224,224."),
         (["--random", "--shape", "inpt=3"], "the model has no input inpt, but input, image_shape, block_shape."),
         (["-i", "block_shape=[3,3]"] * 2, "--input block_shape=[3,3]: block_shape is given already."),

@@ -24,22 +24,33 @@ def examples(page, language):
 
 @pytest.fixture
 def directory(tmp_path, monkeypatch):
-    """What the examples take for granted: a model with an input `image`, a frame for it, and models/."""
+    """What the examples take for granted: a model with an input `image`, frames for it, and models/."""
     shutil.copy(ROOT / "models" / "exported" / "spatial_transformer" / "model.onnx", tmp_path)
-    np.save(tmp_path / "frame.npy", np.random.default_rng(0).random((1, 3, 144, 192), np.float32))
+    (tmp_path / "frames" / "more").mkdir(parents=True)
+    for name in ("frame", "frames/1", "frames/more/2"):
+        np.save(tmp_path / f"{name}.npy", np.random.default_rng(0).random((1, 3, 144, 192), np.float32))
     (tmp_path / "models").symlink_to(ROOT / "models")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 @pytest.mark.filterwarnings("ignore:.*:DeprecationWarning", "ignore:.*:FutureWarning")  # PyTorch's, at export
-@pytest.mark.parametrize("page", [p for p in PAGES if examples(p, "python")], ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.ray] * ("import ray" in "".join(examples(page, "python"))), id=page.stem)
+        for page in PAGES
+        if examples(page, "python")
+    ],
+)
 def test_python_examples(page, directory):
     """Those of a page one after the other, as a reader would try them."""
     code = "\n".join(examples(page, "python"))
     if "import torch" in code:
         pytest.importorskip("torch")
         pytest.importorskip("onnxscript")
+    if "import ray" in code:
+        pytest.importorskip("ray.data")
     (directory / "example.py").write_text(code)  # torch and numba want to see sources
     exec(compile(code, directory / "example.py", "exec"), {"__name__": "example"})
 

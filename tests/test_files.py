@@ -11,7 +11,7 @@ import pytest
 import readme
 from spec_examples import EXAMPLES
 
-from onnx_ops.files import staged, staged_file
+from onnx_ops.files import staged, staged_file, write
 
 
 def contents(directory):
@@ -57,14 +57,59 @@ def test_models_come_after_their_data(tmp_path, monkeypatch):
     assert contents(tmp_path).keys() == {"m.onnx", "m.onnx.data", "a.npy"}
 
 
+def test_one_file_of_bytes(tmp_path, monkeypatch):
+    path = tmp_path / "new" / "a"
+    for content in (b"first", b"second"):
+        write(path, content)
+        assert contents(tmp_path) == {"new/a": content}
+    monkeypatch.setattr(os, "replace", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        write(path, b"third")
+    assert contents(tmp_path) == {"new/a": b"second"}
+
+
+def write_in_stages(path, content):
+    with staged_file(path) as place:
+        place.write_bytes(content)
+
+
 @pytest.mark.skipif(os.name == "nt", reason="permissions, links and pipes are others there")
-class TestPosix:
-    def test_permissions_stay(self, tmp_path):
+@pytest.mark.parametrize("write", [write, write_in_stages])
+class TestOneFile:
+    """However it is written."""
+
+    def test_permissions_stay(self, write, tmp_path):
         (tmp_path / "a").touch(0o600)
-        with staged(tmp_path) as folder:
-            (folder / "a").write_text("new")
+        write(tmp_path / "a", b"new")
         assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o600
 
+    def test_permissions_are_those_of_any_new_file(self, write, tmp_path):
+        (tmp_path / "ordinary").touch()
+        write(tmp_path / "a", b"new")
+        assert (tmp_path / "a").stat().st_mode == (tmp_path / "ordinary").stat().st_mode
+
+    @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+    def test_what_is_no_file_is_refused(self, make, write, tmp_path):
+        make(tmp_path / "z")
+        with pytest.raises(OSError, match=r"output file must be an ordinary file .*/z"):
+            write(tmp_path / "z", b"new")
+        assert os.listdir(tmp_path) == ["z"]
+
+    @pytest.mark.parametrize("there", [True, False])
+    @pytest.mark.parametrize("target", ["real", "elsewhere/real"])
+    def test_the_target_of_a_link_is_replaced(self, target, there, write, tmp_path):
+        (tmp_path / "elsewhere").mkdir()
+        (tmp_path / "link").symlink_to(target)
+        if there:
+            (tmp_path / target).write_text("first")
+        write(tmp_path / "link", b"second")
+        assert (tmp_path / "link").is_symlink()
+        assert contents(tmp_path) == {"link": b"second", target: b"second"}
+        assert os.listdir(tmp_path / "elsewhere") == ["real"] * ("/" in target)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="permissions, links and pipes are others there")
+class TestPosix:
     def test_permissions_are_those_of_any_new_file(self, tmp_path):
         (tmp_path / "ordinary").touch()
         with staged_file(tmp_path / "a") as path:
@@ -107,20 +152,6 @@ class TestPosix:
         with pytest.raises(OSError, match="that may be written"), staged_file(tmp_path / "a"):
             pass
         assert contents(tmp_path) == {"a": b"first"}
-
-    @pytest.mark.parametrize("there", [True, False])
-    @pytest.mark.parametrize("target", ["real", "elsewhere/real"])
-    def test_the_target_of_a_link_is_replaced(self, target, there, tmp_path):
-        (tmp_path / "elsewhere").mkdir()
-        (tmp_path / "link").symlink_to(target)
-        if there:
-            (tmp_path / target).write_text("first")
-        with staged_file(tmp_path / "link") as path:
-            path.write_text("second")
-        assert (tmp_path / "link").is_symlink()
-        assert (tmp_path / target).read_text() == "second"
-        assert contents(tmp_path) == {"link": b"second", target: b"second"}
-        assert os.listdir(tmp_path / "elsewhere") == ["real"] * ("/" in target)
 
 
 def test_a_page_stays_whole_where_the_disk_is_full(tmp_path, monkeypatch):

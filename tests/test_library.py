@@ -486,7 +486,7 @@ MANY_TILES = node(replace(COL2IM[2], shapes=((2400, 36, 15), *COL2IM[2].shapes[1
 BLOCKS = node(COL2IM[7], known=((), (), ()))
 GRID = node(VOLUMES[6])
 CONSTANT = node(COL2IM[0], constants=(0, 1, 2))
-BLEND, POSITIVE, FILL, JOIN = FUNCTIONS
+BLEND, POSITIVE, FILL, JOIN, EITHER = FUNCTIONS
 NUMBERS_OF_OWN = np.arange(-10_000, 10_000, dtype=np.float32) / 2
 MANY = Node(BLEND, [NUMBERS_OF_OWN, np.array([0.5], np.float32)], {"weights": [0.5, 1.0], "mode": "subtract"})
 HALVES = Node(BLEND, [np.arange(100, dtype=np.float16), None], {"weights": [2.0], "factor": 0.5, "shifts": [1]})
@@ -517,6 +517,7 @@ SCENARIOS = {  # a node, and the step that is tried; what belongs before it succ
     "inference of a function": (MANY, "infer"),
     "run of a function": (MANY, "run"),
     "run of a function on halves": (HALVES, "run"),
+    "run of a function without its last input": (replace(HALVES, inputs=HALVES.inputs[:1]), "run"),
     "run of a function with a bound": (Node(POSITIVE, [NUMBERS_OF_OWN], {}), "run"),
     "run of a function in Python": (FILLED, "run"),
     "run of a function in Python on strings": (JOINED, "run"),
@@ -611,6 +612,8 @@ def test_inference(new):
 INFERRED = {  # a node, and what is known of its outputs
     "all is known": (MANY, {0: (1, [20_000]), 1: (7, [1])}),
     "an input is absent": (HALVES, {0: (10, [100]), 1: (7, [1])}),
+    "the last input is not there": (replace(HALVES, inputs=HALVES.inputs[:1]), {0: (10, [100]), 1: (7, [1])}),
+    "nothing tells the type": (Node(EITHER, [np.array([1])], {}), {0: (0, [3])}),
     "a dimension has a name": (replace(MANY, known=(("N",), (1,))), {}),
     "a dimension is unknown": (replace(MANY, known=((None,), (1,))), {}),
     "the rule refuses": (replace(MANY, known=((1,), (1,))), {}),
@@ -851,6 +854,7 @@ NO_ROOM = {  # what is said where an allocation fails, each in turn; nothing if 
     "inference of a function": ["", ""],
     "run of a function": [NO_WORKSPACE.format("test.own.Blend")],
     "run of a function on halves": [NO_COPIES, NO_WORKSPACE.format("test.own.Blend")],
+    "run of a function without its last input": [NO_COPIES, NO_WORKSPACE.format("test.own.Blend")],
     "run of a function with a bound": [NO_COPIES],
     "run of a function in Python": [],
     "run of a function in Python on strings": [NO_STRINGS] * 3,
@@ -1062,7 +1066,7 @@ def test_python_is_not_called_while_an_interrupt_waits(make):
 
 
 def test_without_python(make):
-    """There are no operators on strings, no others can be compiled; without a table there are none."""
+    """There are no operators on strings, no others can be compiled; without a table there are none but one's own."""
     runtime = make()
     runtime.python.compile = runtime.python.plan = runtime.python.run = None
     with prepared(runtime, GRID, "create") as attempt:
@@ -1070,9 +1074,12 @@ def test_without_python(make):
         assert runtime.told(attempt()) == said
     types = [kind for _, found in runtime.domains.values() for op in found for kind in described(op)[1]]
     assert dtypes.TABLE["string"].onnx not in types
-    runtime = make(operators=())
+    runtime = make(operators=(), own=())
     runtime.begin()
     assert runtime.told(runtime.register()).startswith("onnx_ops must be imported in this process")
+    runtime.add(*FUNCTIONS)
+    assert runtime.register() is None
+    assert [name for name, _ in runtime.registered()] == ["test.own"]
 
 
 def test_it_compiles_without_warnings(tmp_path):

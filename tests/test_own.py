@@ -85,6 +85,14 @@ CASES = {
         (BIAS, BIAS, {"mode": "quotient"}),
         (BIAS, BIAS[:2], {"mode": "product"}),
     ],
+    own.window: [
+        (BIAS,),
+        (BIAS, [3]),
+        (BIAS, [3], 2),
+        (BIAS, [3], [4]),
+        (BIAS, None, 1),
+        (BIAS, [9]),
+    ],
     own.join: [
         (np.array(["a", "é"], object), np.array(["", "bc"], object)),
         (np.array(["a"], object), {"between": "ß", "table": np.array([7.0]), "least": 2}),
@@ -224,7 +232,7 @@ def test_mistakes_of_a_body(name):
     with pytest.raises(Exception, match=rf"my\.domain\.Mistake: {message}"):
         run(mistaken(body), [BIAS])
     kept.clear()
-    if name not in ("a view that is kept", "writing"):  # functions get the caller's own arrays
+    if name != "a view that is kept":  # functions get the caller's own arrays
         with pytest.raises(OpError, match=rf"my\.domain\.Mistake: {message}"):
             mistaken(body)(BIAS)
 
@@ -287,6 +295,9 @@ DECLARATIONS = {
         {"body": annotated("Nowhere")},
         r"annotations = of body: can't be read: NameError",
     ),
+    "a name that is there twice": ({"outputs": "x: T"}, r"names = x: must be that of one input, output or attribute"),
+    "a version that is none": ({"version": 0}, r"version = 0: must be an integer from 1 on"),
+    "ranks that are none": ({"ranks": {"x": 2}}, r"ranks of x = 2: must be a tuple of numbers from 0 to 16"),
     "a default of another type": ({"body": annotated(int, "b")}, r"a = 'b': must be an integer"),
     "keywords of any name": ({"body": lambda x, **a: x}, r"parameters = \*\*a: must be inputs or attributes"),
 }
@@ -328,6 +339,62 @@ def test_a_mistake_in_a_kernel_names_its_line():
     line = _.declaration.kernel.__code__.co_firstlineno + 2
     with pytest.raises(OpError, match=rf"can't be compiled: .*nothing.*\({re.escape(__file__)}, line {line}\)"):
         function(BIAS)
+
+
+@need_numba
+def test_kernels_that_are_refused():
+    def kernel(x, index, count, workspace, y):
+        print(x[0])
+
+    def writer(x, index, count, workspace, y):
+        x[0] = 1
+
+    def caller(x, index, count, workspace, y):
+        y[0] = numbers_of_nobody(x)
+
+    def allocating(x, index, count, workspace, y):
+        y[:] = np.zeros(len(x), np.float32)
+
+    def raising(x, index, count, workspace, y):
+        raise ValueError("no")
+
+    messages = {
+        kernel: "can't be compiled: it calls Python, as `print` does",
+        writer: "can't be compiled: .*[Rr]eadonly|Cannot modify",
+        caller: "must be marked by onnx_ops.jitable",
+        allocating: "can't be compiled: it allocates an array",
+        raising: "compiled code has raised an exception",
+    }
+    for each, message in messages.items():
+        function = declare()
+        function.shape(lambda x: x).kernel(each)
+        with pytest.raises(OpError, match=message):
+            function(BIAS)
+        with pytest.raises(OpError, match=message):
+            run(function, [BIAS])
+
+
+def numbers_of_nobody(x):
+    return x[0]
+
+
+@need_numba
+def test_kernels_of_one_name():
+    """Each has its own code, whichever of them the module knows by that name."""
+    functions = []
+    for line in ("y[0] = 1", "y[0] = 2"):
+        space = {"onnx_ops": onnx_ops, "__name__": __name__}
+        exec(f"def kernel(x, index, count, workspace, y):\n    {line}", space)
+        functions.append(declare())
+        functions[-1].shape(lambda x: x).kernel(space["kernel"])
+    assert [function(numbers(0))[0] for function in functions] == [1, 2]
+
+
+@need_numba
+def test_compiling_while_a_module_is_imported(tmp_path):
+    text = FILE.format(factor=2, summand=1) + "\n\nimport numpy\nprint(scale(numpy.ones(1, numpy.float32)))"
+    (tmp_path / "operators_of_mine.py").write_text(text)
+    assert script("import operators_of_mine", tmp_path, NUMBA_CACHE_DIR=str(tmp_path)).stdout == "[3.]\n"
 
 
 @need_numba

@@ -20,6 +20,8 @@ def use(x: NDArray[np.float32], model: onnx.ModelProto, options: ort.SessionOpti
     session = onnx_ops.InferenceSession("model.onnx", options, backend="extensions")
     session = onnx_ops.InferenceSession(b"", optimize=True)
     session.run(None, {"x": x})
+    outputs: dict[str, Any] = onnx_ops.Runner("model.onnx", threads=None, optimize=True)({"x": x, "name": ["a"]})
+    onnx_ops.Runner(b"", backend="extensions")(outputs)
     options = onnx_ops.register(options, model, backend="native")
     onnx_ops.register(options, domains=["com.microsoft"])
     path: str = onnx_ops.get_library_path()
@@ -30,5 +32,6 @@ def use(x: NDArray[np.float32], model: onnx.ModelProto, options: ort.SessionOpti
     try:
         onnx_ops.col2im(x, 5, [2, 2])  # type: ignore[arg-type]
         onnx_ops.InferenceSession("model.onnx", backend="cuda")  # type: ignore[arg-type]
+        onnx_ops.Runner("model.onnx", 2)  # type: ignore[call-arg]
     except onnx_ops.OpError as error:
         print(error.argument.upper(), error.rule.upper())

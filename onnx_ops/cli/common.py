@@ -62,11 +62,11 @@ def console(stderr=False):
     return made if made.is_terminal else Screen(stderr=stderr, highlight=False, width=WIDTH)
 
 
-def progress():
-    """A bar on stderr, gone when it is done; nothing where that is no terminal."""
+def progress(*more):
+    """A bar on stderr, with these more columns, gone when it is done; nothing where that is no terminal."""
     columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     shown = console(stderr=True)
-    return Progress(*columns, console=shown, transient=True, disable=not shown.is_terminal)
+    return Progress(*columns, *more, console=shown, transient=True, disable=not shown.is_terminal)
 
 
 def steps(items, name):

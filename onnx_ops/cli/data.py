@@ -46,28 +46,19 @@ def _tensors(directory, kind):
     return [read_pb(file) for file in files]
 
 
-def read_pb(path):
-    tensor = onnx.load_tensor(path)
+def read_pb(file):
+    tensor = onnx.load_tensor(file)
     if tensor.HasField("segment"):  # as other messages read
-        raise ValueError(f"{path.name} holds no tensor")
+        raise ValueError("it holds no tensor")
     return onnx.numpy_helper.to_array(tensor)
 
 
 def feeds(inputs, given, shapes=(), seed=0, random=False):
     """({input: array} for a model's `inputs` (see Route) from the command line's words, what `doubts` says of them)."""
-    found = {}
-    for text in given:
-        more = given_by(text, inputs)
-        if again := found.keys() & more.keys():
-            raise click.UsageError(f"--input {text}: {', '.join(sorted(again))} is given already.")
-        found |= more
-    for name, array in found.items():
-        if (wanted := inputs[name][0]) and dtypes.name_of(array) != wanted:
-            raise click.UsageError(f"input {name} is {dtypes.name_of(array)}, the model wants {wanted}.")
+    found = read_inputs(given, inputs)
     missing = [n for n in inputs if n not in found]
-    if missing and not random:
-        shown = ", ".join(f"{n} ({inputs[n][0]} {dimensions(inputs[n][1])})" for n in missing)
-        raise click.UsageError(f"no --input for {shown}. --random makes them up.")
+    if not random:
+        check_complete(found, inputs, " --random makes them up.")
     sizes = dict(_shape(text, inputs) for text in shapes)
     if useless := sizes.keys() & found.keys():
         raise click.UsageError(
@@ -76,6 +67,22 @@ def feeds(inputs, given, shapes=(), seed=0, random=False):
     rng = np.random.default_rng(seed)
     found |= {n: random_array(rng, n, *inputs[n], sizes.get(n)) for n in missing}
     return {n: found[n] for n in inputs}, doubts({n: inputs[n] for n in missing}, sizes)
+
+
+def read_inputs(given, inputs):
+    """{input: array} for those inputs that the words of the command line give."""
+    found = {}
+    for text in given:
+        found = join(found, given_by(text, inputs), f"--input {text}")
+    check_types(found, inputs)
+    return found
+
+
+def join(found, more, source):
+    """Both, of which none may be in the other."""
+    if again := found.keys() & more.keys():
+        raise click.UsageError(f"{source}: {', '.join(sorted(again))} is given already.")
+    return found | more
 
 
 def doubts(made_up, sizes):
@@ -108,17 +115,49 @@ def doubted(doubts):
 
 def given_by(text, inputs):
     """{input: array} from one --input."""
+    name, value = assignment(text, inputs)
+    path = Path(value)
+    if path.is_file():
+        return arrays(name, path, path, inputs)
+    if name is None or (numbers := as_numbers(value, inputs[name][0])) is None:
+        raise click.UsageError(f"no such file: {value}")
+    return {name: numbers}
+
+
+def assignment(text, inputs):
+    """(input, None for those that a .npz names; what is given) of one --input."""
     name, is_named, value = text.partition("=")
     if not is_named:
         name, value = next(iter(inputs), ""), text
     if value.endswith(".npz"):
         if is_named:
             raise click.UsageError(f"--input {text}: a .npz has its own names; leave out {name}=.")
-        found = read_npz(value)
-    elif not is_named and len(inputs) != 1:
+        return None, value
+    if not is_named and len(inputs) != 1:
         raise click.UsageError(f"--input {text}: which one? The model has the inputs {', '.join(inputs)}.")
-    else:
-        found = {name: read(value, *inputs[name]) if name in inputs else None}
+    check_names([name], inputs)
+    return name, value
+
+
+def as_numbers(value, element_type):
+    """An array from numbers in JSON, or None where they are none."""
+    try:
+        return np.array(json.loads(value), dtypes.TABLE[element_type].numpy)
+    except (ValueError, KeyError):
+        return None
+
+
+def arrays(name, path, file, inputs):
+    """{input: array} from the content of one file, which is `path` or an open file.
+
+    name  of the input; None for those that a .npz names
+    """
+    with reading(path):
+        if name is None:
+            with np.load(file) as members:
+                found = dict(members)
+        else:
+            found = {name: read(path, file, *inputs[name])}
     check_names(found, inputs)
     return found
 
@@ -136,30 +175,26 @@ def check_names(names, inputs):
         raise click.UsageError(f"the model has no input {', '.join(sorted(unknown))}, but {', '.join(inputs)}.")
 
 
-def read(value, element_type, dims):
-    """One input from a file, or from numbers in JSON, as an array."""
-    path = Path(value)
-    if not path.is_file():
-        try:
-            return np.array(json.loads(value), dtypes.TABLE[element_type].numpy)
-        except (ValueError, KeyError):
-            raise click.UsageError(f"no such file: {value}") from None
-    with reading(path):
-        if path.suffix == ".pb":
-            return read_pb(path)
-        if path.suffix == ".npy":
-            return np.load(path)
-        if path.suffix.lower() in IMAGES:
-            return read_image(path, element_type, dims)
+def check_types(found, inputs):
+    for name, array in found.items():
+        if (wanted := inputs[name][0]) and dtypes.name_of(array) != wanted:
+            raise click.UsageError(f"input {name} is {dtypes.name_of(array)}, the model wants {wanted}.")
+
+
+def check_complete(found, inputs, hint=""):
+    if missing := ", ".join(f"{n} ({t} {dimensions(dims)})" for n, (t, dims) in inputs.items() if n not in found):
+        raise click.UsageError(f"no --input for {missing}.{hint}")
+
+
+def read(path, file, element_type, dims):
+    """One input from a file, as an array."""
+    if path.suffix == ".pb":
+        return read_pb(file)
+    if path.suffix == ".npy":
+        return np.load(file)
+    if path.suffix.lower() in IMAGES:
+        return read_image(path, file, element_type, dims)
     raise click.UsageError(f"{path}: must be .npy, .npz, .pb or one of {', '.join(IMAGES)}.")
-
-
-def read_npz(value):
-    """{name: array}"""
-    if not Path(value).is_file():
-        raise click.UsageError(f"no such file: {value}")
-    with reading(value), np.load(value) as arrays:
-        return dict(arrays)
 
 
 @contextmanager
@@ -173,7 +208,7 @@ def reading(path):
         raise click.UsageError(f"{path} can't be read: {reason(error)}") from error
 
 
-def read_image(path, element_type, dims):
+def read_image(path, file, element_type, dims):
     """As [1, C, H, W], or as [1, H, W, C] if the model has that; floats in [0, 1], uint8 as it is."""
     from PIL import Image
 
@@ -181,7 +216,7 @@ def read_image(path, element_type, dims):
         raise click.UsageError(f"{path}: images are for inputs of rank 4 of floats or uint8.")
     last = dims[3] in MODES and dims[1] not in MODES
     channels = dims[3] if last else dims[1]
-    with Image.open(path) as image:
+    with Image.open(file) as image:
         pixels = np.array(image.convert(MODES.get(channels, "RGB")))
     pixels = np.atleast_3d(pixels)[None]
     if element_type != "uint8":

@@ -6,9 +6,10 @@ from pathlib import Path
 import click
 import numpy as np
 
-from . import data
+from . import data, many
 from .common import json_option, milliseconds, model_argument, number, print_json, say, table, threads_option
 from .compare import difference
+from .items import is_pattern
 from .routes import Route
 
 
@@ -28,12 +29,21 @@ from .routes import Route
 )
 @click.option("--tolerance", type=float, help="Of --compare, relative to the largest value.  [default: by type]")
 @threads_option
+@click.option("--batch", type=click.IntRange(1), help="Of many files: so many in one run, along the first axis.")
+@click.option("--workers", type=click.IntRange(1), help="Of many files: by so many processes.  [default: by this one]")
+@click.option("--cluster", metavar="ADDRESS", help="Of many files: by this Ray cluster; auto for the one at hand.")
 @json_option
-def run(model, given, output, random, shapes, seed, backend, optimize, compare, tolerance, threads, as_json):
-    """Run a model once and show what comes out.
+def run(
+    model, given, output, random, shapes, seed, backend, optimize, compare, tolerance, threads, batch, workers,
+    cluster, as_json,
+):  # fmt: skip
+    """Run a model once and show what comes out; or on many files, and write what comes out.
 
     Images become floats in [0, 1] (or stay uint8, if the model wants that). Outputs are written as .npy, those that
     look like an image also as .png.
+
+    Where an --input has wildcards, the model is run on each file that matches, and --output gets one file for each:
+    .npy, or .npz where the model has several outputs. A run that is started again skips what is finished.
 
     \b
     Examples:
@@ -41,7 +51,16 @@ def run(model, given, output, random, shapes, seed, backend, optimize, compare, 
       onnx-ops run model.onnx --input photo.png --output out/ --compare builtin
       onnx-ops run model.onnx --random --shape x=1,3,224,224 --json
       onnx-ops run model.onnx --random --optimize --compare builtin
+      onnx-ops run model.onnx --input 'x=frames/*.png' --output out/ --workers 4
     """
+    if any(map(is_pattern, given)):
+        if compare or random or shapes or not output:
+            raise click.UsageError("many files need --output, and leave no place for --compare, --random and --shape.")
+        how = {"backend": backend, "optimize": optimize, "threads": threads, "batch": batch}
+        many.run(model, given, output, how, workers, cluster, as_json)
+        return
+    if batch or workers or cluster:
+        raise click.UsageError("--batch, --workers and --cluster are for many files: --input with a wildcard.")
     opened, opening = timed(lambda: Route(model, backend, threads, optimize=optimize))
     feeds, doubts = data.feeds(opened.inputs, given, shapes, seed, random)
     with data.doubted(doubts):

@@ -177,12 +177,10 @@ def digest(owners, *details):
 def identity(function):
     """What tells a function from others of its module; raises OSError where the module's source doesn't.
 
-    One that is no global of its module, as where several are called "_", is known by its line, its code and the numbers
-    and texts that it finds in its module.
+    Several may have one name, one after the other or all: it is known by its line, its code and the numbers and texts
+    that it finds in its module.
     """
     code = function.__code__
-    if getattr(sys.modules.get(function.__module__), function.__qualname__, None) is function:
-        return function.__qualname__
     if function.__closure__:
         raise OSError(f"{function.__qualname__} uses variables of the function around it")
     plain = bool, int, float, complex, str, bytes, tuple, type(None)

@@ -4,6 +4,7 @@ import ctypes
 import functools
 import logging
 import re
+import sys
 import threading
 from contextvars import ContextVar, copy_context
 from queue import SimpleQueue
@@ -41,7 +42,8 @@ class Code:
             if not expected.get():
                 told.start()
             try:
-                self.content = uninterrupted(self.made)
+                # Another thread would wait for the lock of a module that this one is importing.
+                self.content = self.made() if any(map(is_being_imported, entry.functions)) else uninterrupted(self.made)
             finally:
                 told.cancel()
 
@@ -74,6 +76,12 @@ class Code:
         from . import compiler
 
         return compiler.object_code(self.entry, self.symbol)
+
+
+def is_being_imported(function):
+    """Whether this is while a function's module is executed for the first time."""
+    spec = getattr(sys.modules.get(function.__module__), "__spec__", None)
+    return getattr(spec, "_initializing", False)
 
 
 def uninterrupted(function):

@@ -38,6 +38,9 @@ from .jit import BOUNDSCHECK, FLAGS, INNER, marked, numba_obstacle
 from .memory import WORD
 from .records import TENSOR, ArrayView, Held, Number, RecordView, Tensors
 
+NO_MEMORY = "compiled code has only the workspace that its plan states"
+OF_PYTHON = ("Py", "_Py", "numba_gil")  # how the names of its functions begin
+RAISED = 2  # what compiled code returns that has raised an exception
 NUMBA = os.path.dirname(numba.__file__)
 if BOUNDSCHECK:
     from . import bounds  # noqa: F401  all code that is compiled from here on is checked
@@ -89,13 +92,17 @@ def cause(error):
     A message of Numba's nests the explanation for each function on the way to the reason, and after it names the lines.
     """
     heading, *lines = [line.strip() for line in str(error).splitlines()] or [""]
+    if "NRT required but not enabled" in heading:
+        return f"it allocates an array, as some assignments to a slice do; {NO_MEMORY}"
     after = [k for k, line in enumerate([heading, *lines]) if "Failed in nopython mode" in line]
     if not after or after[-1] >= len(lines):
         return f"{type(error).__name__}: {heading}"
     lines = lines[after[-1] :]
     reason = " ".join([lines[0], *[line for line in lines[:4] if line.startswith(">>>")]])
     if "Only accept returning of array" in reason:
-        reason = "it allocates an array; compiled code has only the workspace that its plan states"
+        reason = f"it allocates an array; {NO_MEMORY}"
+    if "<class 'function'>" in reason:
+        reason += "; a function that compiled code calls must be marked by onnx_ops.jitable"
     places = re.findall(r"^During: typing of .* at (.+) \((\d+)\)$", "\n".join(lines), re.MULTILINE)
     places = [f" ({file}, line {line})" for file, line in places if not file.startswith(NUMBA)]
     return reason + (places[0] if places else "")
@@ -159,9 +166,13 @@ def object_code(entry, symbol):
         with global_compiler_lock, optimized_once(symbol):
             tell_numba()
             library = _compiled(entry, symbol)
+            if any(f.is_declaration and f.name.startswith(OF_PYTHON) for f in library._final_module.functions):
+                raise OpError("kernel", entry.name, "can't be compiled: it calls Python, as `print` does")
             # Whatever library it becomes part of, nobody else can find it there.
             library._final_module.get_function(symbol).visibility = "hidden"
             return _target_machine().emit_object(library._final_module)
+    except OpError:
+        raise
     except Exception as error:
         raise OpError("kernel", entry.name, f"can't be compiled: {cause(error)}") from error
 
@@ -204,7 +215,7 @@ def _compiled(entry, symbol):
         status, value = context.call_conv.call_function(builder, callee, returned, kinds(step), values)
         with builder.if_then(status.is_error, likely=False):
             with builder.if_then(builder.icmp_unsigned("!=", status.code, memory.CODE)):
-                builder.ret(WORD(-1))
+                builder.ret(WORD(RAISED))
             memory.note_refusal(builder, status, _address(builder, function.args, entry.refusal))
             builder.ret(WORD(1))
         if step.result:
@@ -266,7 +277,9 @@ def _type(argument):
     if isinstance(argument, Number):
         return types.int64
     kind = numba.from_dtype(argument.dtype)
-    return memory.array_type(kind, len(argument.shape)) if isinstance(argument, ArrayView) else kind
+    if isinstance(argument, ArrayView):
+        return memory.array_type(kind, len(argument.shape), argument.is_input)
+    return kind
 
 
 def _value(context, builder, parameters, argument):

@@ -15,8 +15,8 @@ from .jit import FLAGS, INNER
 WORD = ir.IntType(64)
 
 
-def array_type(dtype, axes):
-    return types.Array(dtype, axes, "C")
+def array_type(dtype, axes, is_input=False):
+    return types.Array(dtype, axes, "C", readonly=is_input)
 
 
 def array_over(context, builder, made, place, sizes):
@@ -30,7 +30,7 @@ def array_over(context, builder, made, place, sizes):
     for size in reversed(sizes[1:]):
         steps.insert(0, builder.mul(steps[0], size))
     array = context.make_array(made)(context, builder)
-    populate_array(array, builder.bitcast(place, kind.as_pointer()), sizes, steps, step, None)
+    populate_array(array, builder.bitcast(place, kind.as_pointer()), sizes, steps[: len(sizes)], step, None)
     return array._getvalue()
 
 

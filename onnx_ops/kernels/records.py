@@ -87,13 +87,15 @@ class RecordView:
 class ArrayView:
     """An array at a place, of as many axes as the shape has numbers.
 
-    ruled  how many of these there are is only known when it is compiled
+    ruled     how many of these there are is only known when it is compiled
+    is_input  it can't be written to
     """
 
     dtype: np.dtype
     at: Place
     shape: tuple[Held, ...]
     ruled: "Ruled | None" = None
+    is_input: bool = False
 
 
 @dataclass(frozen=True)
@@ -219,12 +221,12 @@ def kernel_entry(operator, position, signature):
         return Entry((Step(chosen.function, arguments),), 3, refusal)
     ranks, count = operator.combination(position), len(operator.inputs)
     inputs = [
-        None if rank == ABSENT else _flat(k, dtype) if rank is None else _array(k, dtype, rank)
-        for k, (rank, dtype) in enumerate(zip(ranks, storage, strict=False))
+        None if rank == ABSENT else _flat(k, dtype, True) if i.values else _array(k, dtype, rank, is_input=True)
+        for k, (i, rank, dtype) in enumerate(zip(operator.inputs, ranks, storage, strict=False))
     ]
     attributes = _attributes(operator, Held(Place(0, PARAMETERS)))
     rule = _rule(operator, ranks)
-    outputs = [_array(OUTPUT + k, dtype, MAX_RANK, Ruled(rule, k)) for k, dtype in enumerate(storage[count:])]
+    outputs = [_array(OUTPUT + k, dtype, MAX_RANK, ruled=Ruled(rule, k)) for k, dtype in enumerate(storage[count:])]
     tiles = Held(Place(0, GEOMETRY + geometry.dtype.fields["tiles"][1]))
     arguments = *inputs, *attributes, Number(1), tiles, _workspace(geometry), *outputs
     result = Tensors(Place(0, _tensor(OUTPUT, "data")), len(outputs), shapes=False) if operator.is_bound else None
@@ -233,9 +235,9 @@ def kernel_entry(operator, position, signature):
 
 def _rule(function, ranks):
     shapes = []
-    for k, rank in enumerate(ranks):
+    for k, (i, rank) in enumerate(zip(function.inputs, ranks, strict=True)):
         at = _tensor(k, "shape")
-        if rank is None:
+        if i.values and rank != ABSENT:
             shapes.append(ArrayView(INT64, Place(1, at), (Held(Place(1, _tensor(k, "rank"))),)))
         else:
             shapes.append(None if rank == ABSENT else tuple(Held(Place(1, at + 8 * a)) for a in range(rank)))
@@ -254,13 +256,13 @@ def _attributes(function, base):
     return found
 
 
-def _flat(k, dtype):
-    return ArrayView(dtype, _data(k), (Held(Place(0, _tensor(k, "size"))),))
+def _flat(k, dtype, is_input=False):
+    return ArrayView(dtype, _data(k), (Held(Place(0, _tensor(k, "size"))),), is_input=is_input)
 
 
-def _array(k, dtype, axes, ruled=None):
+def _array(k, dtype, axes, **more):
     at = _tensor(k, "shape")
-    return ArrayView(dtype, _data(k), tuple(Held(Place(0, at + 8 * a)) for a in range(axes)), ruled)
+    return ArrayView(dtype, _data(k), tuple(Held(Place(0, at + 8 * a)) for a in range(axes)), **more)
 
 
 def _data(k):

@@ -11,8 +11,9 @@ static int64_t combination(const struct op *op, const struct call *call) {
     for (int64_t k = 0; k < op->input_count; k++) {
         const struct input *input = &op->inputs[k];
         if (!input->rank_count) continue;
-        int64_t position = 0;
-        while (position < input->rank_count && input->ranks[position] != call->tensors[k].rank) position++;
+        int64_t position = 0, rank = call->tensors[k].rank;
+        if (input->wants_values && rank != ABSENT) rank = 1; /* and not how many values it has */
+        while (position < input->rank_count && input->ranks[position] != rank) position++;
         if (position == input->rank_count) return -1;
         found = found * input->rank_count + position;
     }
@@ -29,13 +30,20 @@ static status check_outputs(const struct op *op, const struct text *title, struc
             if (fits && out->shape[a]) most /= out->shape[a];
         }
         if (!fits) {
-            struct refusal refusal = {"shape of an output", "is what the rule says, but no shape of at most 2**58 elements",
-                                      out->shape, out->rank < 0 || out->rank > MAX_RANK ? 0 : out->rank, 0, 0, {0}};
+            struct refusal refusal = {"shape of an output",
+                                      "is what the rule says, but no shape of at most 2**58 elements",
+                                      out->shape,
+                                      out->rank < 0 || out->rank > MAX_RANK ? 0 : out->rank,
+                                      0,
+                                      0,
+                                      {0}};
             return explained(op, title, &refusal, 1);
         }
         out->size = elements(out->shape, out->rank);
     }
-    return 0;
+    struct refusal refusal = {"workspace", "must be a number of bytes, from 0 on", &call->geometry.workspace, -1, 0, 0,
+                              {0}};
+    return call->geometry.workspace < 0 ? explained(op, title, &refusal, 1) : 0;
 }
 
 /* Cut the body's loop into tiles; execute.py does the same. */
@@ -89,8 +97,15 @@ static status give_output(const struct op *op, struct tensor *out, size_t k, int
     status wrong;
     if (op->has_bound) {
         if (out->shape[0] < 0 || out->shape[0] > bound)
-            return explained(op, 0, &(struct refusal){"length of an output", "is what the body returns; the rule's bound is",
-                                                      out->shape, -1, 1, bound, {0}}, 1);
+            return explained(op, 0,
+                             &(struct refusal){"length of an output",
+                                               "is what the kernel returns; the rule's bound is",
+                                               out->shape,
+                                               -1,
+                                               1,
+                                               bound,
+                                               {0}},
+                             1);
         out->size = elements(out->shape, out->rank);
     }
     if ((wrong = KernelContext_GetOutput(context, k, out->shape, (size_t)out->rank, &value))) return wrong;

@@ -27,8 +27,8 @@ static float widened(uint16_t half) {
 static uint16_t narrowed(float number) {
     uint32_t bits = as_bits(number), sign = bits >> 16 & 0x8000, half;
     bits &= 0x7FFFFFFF;
-    if (bits > 0x7F800000) half = 0x7E00 | (bits >> 13 & 0x1FF);  /* no number */
-    else if (bits >= 0x47800000) half = 0x7C00;                   /* 65536 or more */
+    if (bits > 0x7F800000) half = 0x7E00 | (bits >> 13 & 0x1FF);                    /* no number */
+    else if (bits >= 0x47800000) half = 0x7C00;                                     /* 65536 or more */
     else if (bits < 0x38800000) half = as_bits(as_float(bits) + 0.5f) - 0x3F000000; /* too small for an exponent */
     else half = (bits - ((127 - 15) << 23) + 0xFFF + (bits >> 13 & 1)) >> 13;
     return (uint16_t)(half | sign);
@@ -48,6 +48,6 @@ void narrow(int type, const float *from, uint16_t *to, int64_t count) {
         for (int64_t k = 0; k < count; k++) {
             uint32_t bits = as_bits(from[k]);
             to[k] = (uint16_t)((bits & 0x7FFFFFFF) > 0x7F800000 ? bits >> 16 | 0x40
-                                                                 : (bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+                                                                : (bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
         }
 }

@@ -30,7 +30,7 @@ static int presence(const struct custom_op *custom, size_t input) { return (int)
 static int first_version(const struct custom_op *custom) { return (int)custom->op->first_version; }
 static int last_version(const struct custom_op *custom) { return (void)custom, INT_MAX; }
 static int required(void) { return 0; } /* of outputs: neither optional nor variadic; of inputs: in ordinary memory */
-static int one(void) { return 1; } /* of what is variadic: its least number, and that its types are the same */
+static int one(void) { return 1; }      /* of what is variadic: its least number, and that its types are the same */
 
 enum { INFER_OF_FUNCTIONS = 18, FIRST_WITH_ABSENT_INPUTS = 21 };
 static void *const FUNCTIONS[25] = {
@@ -83,8 +83,7 @@ static status find_domain(void *options, const char *name, struct domain **domai
     if (!made) return failed("onnx_ops: no room for a domain");
     snprintf(address, sizeof address, "%p", (void *)made);
     if ((wrong = CreateCustomOpDomain(name, &made->made))) return free(made), wrong;
-    if ((wrong = AddCustomOpDomain(options, made->made)))
-        return ReleaseCustomOpDomain(made->made), free(made), wrong;
+    if ((wrong = AddCustomOpDomain(options, made->made))) return ReleaseCustomOpDomain(made->made), free(made), wrong;
     return *domain = made, AddSessionConfigEntry(options, key, address);
 }
 
@@ -107,8 +106,7 @@ static status add_operator(void *options, struct op *op) {
     if (ops) domain->ops = ops;
     if (!ops || !(customs = find_customs(op))) return failed("onnx_ops: no room for an operator");
     for (int64_t o = 0; o < op->overload_count && !wrong; o++)
-        if (!is_of_strings(&op->overloads[o]) || knows_strings())
-            wrong = CustomOpDomain_Add(domain->made, &customs[o]);
+        if (!is_of_strings(&op->overloads[o]) || knows_strings()) wrong = CustomOpDomain_Add(domain->made, &customs[o]);
     if (!wrong) domain->ops[domain->count++] = op;
     return wrong;
 }

@@ -16,8 +16,8 @@ static status wrong_attribute(const struct text *title, const struct attribute *
 /* The length of a text from ONNX Runtime, which counts the 0 at its end. */
 static size_t without_end(const char *text, size_t size) { return size && !text[size - 1] ? size - 1 : size; }
 
-/* What a function's parameters are, and what others are resolved from: struct parameters, the vectors of the attributes,
- * and their values. */
+/* What a function's parameters are, and what others are resolved from: struct parameters, the vectors of the
+ * attributes, and their values. */
 struct block {
     char *at;
     size_t used, room;
@@ -88,8 +88,8 @@ static status put_constant(void *value, int64_t k, struct block *block, int *fit
 static int is_of_text(const struct attribute *a) { return a->kind == STRING || a->kind == TEXT; }
 static int is_list(const struct attribute *a) { return a->kind == INTS || a->kind == FLOATS; }
 
-/* Take over the values of attribute k as they were read to the end of the block: so many integers, floats or, of a text,
- * bytes. Whether they are what the attribute may be. */
+/* Take over the values of attribute k as they were read to the end of the block: so many integers, floats or, of a
+ * text, bytes. Whether they are what the attribute may be. */
 static int take_values(const struct attribute *a, int64_t k, void *raw, size_t count, struct block *block) {
     int64_t *numbers = raw;
     int fits = !is_list(a) || (a->shortest <= (int64_t)count && (int64_t)count <= a->longest);
@@ -113,8 +113,8 @@ static int take_values(const struct attribute *a, int64_t k, void *raw, size_t c
     return fits;
 }
 
-/* Put the values of attribute k of the node into the block. ONNX Runtime checks no attributes of custom ops, and reads a
- * list of another kind as an empty one. */
+/* Put the values of attribute k of the node into the block. ONNX Runtime checks no attributes of custom ops, and reads
+ * a list of another kind as an empty one. */
 static status read_attribute(const struct text *title, const struct attribute *a, int64_t k, const void *info,
                              struct block *block) {
     struct text value = {"", 0};
@@ -176,9 +176,9 @@ static int infer_attribute(const struct attribute *a, int64_t k, const void *con
     }
     if (a->kind == TENSOR || !(raw = more(block, 2 * ROOM + 8))) return 0;
     if ((wrong = ReadOpAttr(given, TYPES[a->kind], raw, ROOM, &size))) return ReleaseStatus(wrong), 0;
-    size_t count = is_of_text(a)                                ? without_end(raw, size)
+    size_t count = is_of_text(a)                           ? without_end(raw, size)
                    : a->kind == FLOAT || a->kind == FLOATS ? size / sizeof(float)
-                                                                : size / sizeof(int64_t);
+                                                           : size / sizeof(int64_t);
     return take_values(a, k, raw, count, block);
 }
 
@@ -273,8 +273,7 @@ static status find_kernel(struct op *op, const struct overload *overload, const 
     int64_t returned;
     NEED(op->resolve, RESOLVE, 0, 0);
     memset(parameters, 0, (size_t)op->parameters_size);
-    if ((returned = op->resolve(attributes, parameters)))
-        return explained(op, title, &parameters->refusal, returned);
+    if ((returned = op->resolve(attributes, parameters))) return explained(op, title, &parameters->refusal, returned);
     int64_t position = parameters->kernel;
     if (position < 0 || position >= overload->kernel_count) return explained(op, title, 0, -1);
     NEED(op->infer, INFER, 0, 0);
@@ -310,7 +309,7 @@ static status read_node(const struct op *op, const struct text *title, const voi
         int is_constant = 0;
         wrong = put_known_input(op, title, k, info, call, &is_constant);
         *constants = *constants && is_constant;
-        *complete = *complete && (is_constant || is_known(&call->tensors[k]));
+        *complete = *complete && !wrong && (is_constant || is_known(&call->tensors[k]));
     }
     for (size_t k = count; k < (size_t)op->input_count; k++) put_absent(k, call);
     call->input_count = (int64_t)count;
@@ -359,8 +358,8 @@ status create_kernel(const struct custom_op *custom, const void *unused, const v
 }
 
 /* Tell ONNX Runtime what is known of an output; a dimension that has no name gets one. */
-static status tell_output(const struct op *op, size_t k, int type, const struct tensor *tensor, const char *const *names,
-                          int64_t name_count, void *context) {
+static status tell_output(const struct op *op, size_t k, int type, const struct tensor *tensor,
+                          const char *const *names, int64_t name_count, void *context) {
     static atomic_uint unknown;
     const char *symbols[MAX_RANK];
     char made_up[MAX_RANK][24];
@@ -407,7 +406,7 @@ status infer(const struct custom_op *custom, void *context) {
     const char *names[MAX_INPUTS * MAX_RANK];
     int64_t name_count = 0;
     size_t count = (size_t)op->input_count;
-    int types[MAX_INPUTS];
+    int types[MAX_INPUTS] = {0}; /* of inputs that the node lacks at its end, too */
     struct call call;
     void *info;
     status wrong = ShapeInferContext_GetInputCount(context, &count);

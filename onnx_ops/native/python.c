@@ -71,12 +71,12 @@ static status put_strings(void *value, struct tensor *tensor) {
     return GetStringTensorContent(value, (char *)offsets + header, bytes, offsets, count);
 }
 
-/* For Python: where output k is to be written, whose shape is in the call; 0 where the status says why there is none. */
+/* For Python: where output k is to be written, whose shape is in the call; 0 where the status says why there is none.
+ */
 EXPORT void *onnx_ops_output(struct run *run, size_t k) {
     const struct tensor *tensor = &run->call->tensors[MAX_INPUTS + k];
     void *data = 0;
-    run->status =
-        KernelContext_GetOutput(run->context, k, tensor->shape, (size_t)tensor->rank, &run->outputs[k]);
+    run->status = KernelContext_GetOutput(run->context, k, tensor->shape, (size_t)tensor->rank, &run->outputs[k]);
     if (!run->status && run->overload->types[MAX_INPUTS + k] != STRINGS)
         run->status = GetTensorMutableData(run->outputs[k], &data);
     return data;
@@ -90,7 +90,8 @@ EXPORT void onnx_ops_fill_strings(struct run *run, size_t k, const char *const *
 static status lacking(const struct op *op, const struct call *call) {
     struct text text = {"", 0};
     say_title(&text, op), say_words(&text, ": its body is compiled for other ranks than");
-    for (int64_t k = 0; k < call->input_count; k++) say_words(&text, k ? ", " : " "), say_number(&text, call->tensors[k].rank);
+    for (int64_t k = 0; k < call->input_count; k++)
+        say_words(&text, k ? ", " : " "), say_number(&text, call->tensors[k].rank);
     say_words(&text, ", and runs in Python only, where onnx_ops has not been imported");
     return refused(&text);
 }

@@ -29,7 +29,7 @@ status explained(const struct op *op, const struct text *title, const struct ref
         say_refusal(&text, op, refusal);
         return refused(&text);
     }
-    say_words(&text, "compiled code has failed");
+    say_words(&text, returned == 2 ? "compiled code has raised an exception" : "compiled code has failed");
     return failed(text.at);
 }
 
@@ -39,7 +39,9 @@ const struct input *input_of(const struct op *op, size_t k) {
 }
 
 status too_many_inputs(const struct op *op, const struct text *title, size_t count) {
-    return explained(op, title, &(struct refusal){"inputs", "must be at most", (int64_t[]){(int64_t)count}, -1, 1, MAX_INPUTS, {0}}, 1);
+    return explained(
+        op, title, &(struct refusal){"inputs", "must be at most", (int64_t[]){(int64_t)count}, -1, 1, MAX_INPUTS, {0}},
+        1);
 }
 
 static status refuse_input(const struct op *op, const struct text *title, size_t k, const char *what,
@@ -67,11 +69,11 @@ static status put_input(const struct op *op, const struct text *title, size_t k,
     return 0;
 }
 
-/* A tensor's type and shape, which is ONNX Runtime's own or, from older ones, a copy; of more axes than MAX_RANK none. */
+/* A tensor's type and shape, which is ONNX Runtime's own or, from older ones, a copy; of more axes than MAX_RANK none.
+ */
 status read_tensor(const void *value, int *type, size_t *rank, int64_t copy[MAX_RANK], const int64_t **shape) {
     void *info;
-    if (api_version >= WITH_DATA_REFERENCE)
-        return GetTensorElementTypeAndShapeDataReference(value, type, shape, rank);
+    if (api_version >= WITH_DATA_REFERENCE) return GetTensorElementTypeAndShapeDataReference(value, type, shape, rank);
     status wrong = GetTensorTypeAndShape(value, &info);
     if (wrong) return wrong;
     wrong = GetTensorElementType(info, type);

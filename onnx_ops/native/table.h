@@ -40,7 +40,7 @@ struct tensor {
 };
 struct call {
     struct tensor tensors[MAX_INPUTS + MAX_OUTPUTS]; /* the outputs begin at MAX_INPUTS */
-    int64_t input_count; /* that the node has, absent ones among them */
+    int64_t input_count;                             /* that the node has, absent ones among them */
     const struct parameters *parameters;
     union {
         struct geometry geometry;
@@ -78,7 +78,7 @@ struct overload { /* an operator for one combination of element types, those of 
 };
 struct op {
     const char *domain, *name, *declaration; /* the last: a digest, for Python to compare with its own */
-    int64_t number; /* by which Python knows it */
+    int64_t number;                          /* by which Python knows it */
     int64_t first_version, parameters_size, geometry_size;
     const struct attribute *attributes;
     int64_t attribute_count;
@@ -98,7 +98,7 @@ struct op {
     shapes_function **plans; /* one, or of a function one for each combination of ranks */
     int64_t plan_count;
     atomic_llong kernels_made, results_made; /* so far: of nodes, and of these how many have a constant result */
-    void *customs; /* what library.c makes of the overloads */
+    void *customs;                           /* what library.c makes of the overloads */
 };
 struct table {
     struct op *operators;

@@ -5,6 +5,7 @@
 
 import sys
 import types
+from collections.abc import Iterable
 from importlib import import_module
 from pkgutil import iter_modules
 
@@ -28,6 +29,7 @@ def known(own=()):
     Raises OpError where two have one name.
     """
     found = {(o.domain, o.name): o for o in OPERATORS} | _used
+    own = own if isinstance(own, Iterable) else [own]
     for declared in map(declaration_of, own):
         other = found.setdefault((declared.domain, declared.name), declared)
         if other is not declared:

@@ -56,5 +56,5 @@ def places(operators):
 
 
 def use_place(place):
-    """Have everything in this process know the operators that are in one of `places`."""
-    use_file(place) if Path(place).suffix == ".py" else use_module(import_module(place))
+    """Have everything in this process know the operators that are in one of `places`; returns them."""
+    return use_file(place) if Path(place).suffix == ".py" else use_module(import_module(place))

@@ -62,26 +62,26 @@ class Function(Declaration):
     geometry_dtype = words({**REFUSAL, "tiles": None, "workspace": None, "rank": None, "shape": MAX_RANK})
 
     def compiled_ranks(self, input):
-        if not self.is_compiled or input.values:
+        if not self.is_compiled:
             return ()
-        return (*(input.ranks or (1,)), *([ABSENT] if input.presence == "optional" else []))
+        ranks = (1,) if input.values else input.ranks or (1,)
+        return (*ranks, *([ABSENT] if input.presence == "optional" else []))
 
     def combinations(self):
         return len(list(self._combinations())) if self.is_compiled else 0
 
     def _combinations(self):
-        return itertools.product(*(self.compiled_ranks(i) or (None,) for i in self.inputs))
+        return itertools.product(*map(self.compiled_ranks, self.inputs))
 
     def combination(self, position):
-        """The ranks of the inputs for which this body is compiled; None of one whose values the rule gets."""
+        """The ranks of the inputs for which this kernel is compiled."""
         return next(itertools.islice(self._combinations(), position, None))
 
     def position(self, ranks):
-        """That of the combination, or None if the body isn't compiled for these ranks."""
+        """That of the combination, or None if the kernel isn't compiled for these ranks."""
         if not self.is_compiled or len(ranks) != len(self.inputs):
             return None
-        known = (r if self.compiled_ranks(i) else None for i, r in zip(self.inputs, ranks, strict=True))
-        return {ranks: k for k, ranks in enumerate(self._combinations())}.get(tuple(known))
+        return {known: k for k, known in enumerate(self._combinations())}.get(tuple(ranks))
 
     @property
     def tensors(self):
@@ -172,7 +172,7 @@ class Function(Declaration):
 
     def _checked(self, k, value, kind, shape):
         """What the body has returned for output k, as an array."""
-        array = value if isinstance(value, np.ndarray) else np.asarray(value)
+        array = value if isinstance(value, np.ndarray) else self.guarded(np.asarray, [value], {})
         if array.dtype == kind and array.ndim <= MAX_RANK and (shape is None or array.shape == shape):
             return array
         name = self.outputs[k].name

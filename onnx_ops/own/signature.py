@@ -5,12 +5,13 @@ import re
 import types
 import typing
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from .. import dtypes
-from ..declaration import Attribute, Input, Output
+from ..declaration import MAX_RANK, Attribute, Input, Output
 from ..errors import OpError, require
 from .function import Function
 
@@ -21,75 +22,94 @@ ANNOTATIONS = "int, float, bool, str, tuple[int, ...], tuple[float, ...], Litera
 def declared(body, name, version, inputs, outputs, types, ranks):
     """The Function that these arguments of `operator` describe."""
     domain, separator, op_type = name.rpartition("::")
-    title = f"{domain}.{op_type}".lstrip(".")
     try:
         require(separator and op_type.isidentifier(), "name", repr(name), "must be like 'my.domain::Name'")
-        given = [_parsed(each, "inputs") for each in inputs.split(",")]
-        returned = [_parsed(each, "outputs") for each in outputs.split(",")]
-        variables = {v: tuple(names) for v, names in types.items()}
-        for what, kind, _ in (*given, *returned):
-            if kind in dtypes.TABLE:
-                variables.setdefault(kind, (kind,))
-            known = ", ".join([*variables, "an element type"])
-            require(kind in variables, f"type of {what}", repr(kind), f"must be one of {known}")
-        for variable, names in variables.items():
-            for each in names:
-                rule = f"must be among {', '.join(t.name for t in dtypes.TABLE.values() if t.in_sessions)}"
-                require(each in dtypes.TABLE and dtypes.TABLE[each].in_sessions, f"type {variable}", repr(each), rule)
-        ofinputs = {kind for _, kind, _ in given}
-        for what, kind, mark in returned:
-            rule = "must be an element type, or the type of an input"
-            require(kind in ofinputs or len(variables[kind]) == 1, f"type of {what}", kind, rule)
-            require(not mark, "outputs", repr(outputs), "must be there, always and one each: no ? or *")
-        names = [what for what, *_ in given]
-        for each in ranks:
-            require(each in names, "ranks", repr(each), f"must be those of {', '.join(names)}")
-        for k, (what, _, mark) in enumerate(given):
-            require(mark != "*" or k == len(given) - 1, what, "*", "must be the last input to stand for any number")
-        attributes = _attributes(body, given)
-        presences = {"": "required", "?": "optional", "*": "variadic"}
+        require(isinstance(version, int) and version >= 1, "version", repr(version), "must be an integer from 1 on")
+        given, returned = _parameters(inputs, "inputs"), _parameters(outputs, "outputs")
+        variables = _variables(types, given, returned)
+        for k, each in enumerate(given):
+            last = k == len(given) - 1
+            require(
+                each.presence != "variadic" or last, each.name, "*", "must be the last input to stand for any number"
+            )
+        for each in returned:
+            known = any(i.type == each.type for i in given) or len(variables[each.type]) == 1
+            require(known, f"type of {each.name}", each.type, "must be an element type, or the type of an input")
+            require(
+                each.presence == "required", "outputs", repr(outputs), "must be there, always and one each: no ? or *"
+            )
+        attributes, compiled = _attributes(body, given), _ranks(ranks, given)
+        names = [each.name for each in (*given, *returned, *attributes)]
+        for each in names:
+            require(names.count(each) == 1, "names", each, "must be that of one input, output or attribute")
         return Function(
             domain="" if domain == "ai.onnx" else domain,
             name=op_type,
             versions=(version,),
-            ranks=tuple(ranks.get(names[0], ())),
-            inputs=tuple(Input(n, kind, False, presences[mark], tuple(ranks.get(n, ()))) for n, kind, mark in given),
-            outputs=tuple(Output(n, kind) for n, kind, _ in returned),
-            types={v: names for v, names in variables.items() if any(v == kind for _, kind, _ in (*given, *returned))},
+            ranks=compiled[0],
+            inputs=tuple(replace(i, ranks=r) for i, r in zip(given, compiled, strict=True)),
+            outputs=tuple(Output(o.name, o.type) for o in returned),
+            types=variables,
             attributes=attributes,
             body=body,
         )
     except OpError as error:
         if error.operator is None:
-            OpError.__init__(error, error.argument, error.value, error.rule, title)
+            OpError.__init__(error, error.argument, error.value, error.rule, f"{domain}.{op_type}".lstrip("."))
         raise
 
 
-def _parsed(text, argument):
-    """(name, type, mark) of one input or output, such as "x: T?"."""
-    found = re.fullmatch(r"\s*(\w+)\s*:\s*(\w+)\s*([?*]?)\s*", text)
-    require(found, argument, repr(text), 'must be like "x: T", separated by commas')
-    return found.groups()
+PRESENCES = {"": "required", "?": "optional", "*": "variadic"}
+
+
+def _parameters(text, argument):
+    """Inputs from a text such as "x: T, bias: T?"."""
+    found = []
+    for each in text.split(","):
+        parts = re.fullmatch(r"\s*(\w+)\s*:\s*(\w+)\s*([?*]?)\s*", each)
+        require(parts, argument, repr(each), 'must be like "x: T", separated by commas')
+        found.append(Input(parts[1], parts[2], presence=PRESENCES[parts[3]]))
+    return found
+
+
+def _variables(types, given, returned):
+    """{type variable: element types} of those that inputs and outputs have; an element type stands for itself."""
+    in_sessions = [name for name, t in dtypes.TABLE.items() if t.in_sessions]
+    known = {name: (name,) for name in in_sessions}
+    known |= {v: (names,) if isinstance(names, str) else tuple(names) for v, names in types.items()}
+    for variable, names in known.items():
+        for name in names:
+            require(name in in_sessions, f"type {variable}", repr(name), f"must be among {', '.join(in_sessions)}")
+    for each in (*given, *returned):
+        rule = f"must be one of {', '.join([*types, 'an element type'])}"
+        require(each.type in known, f"type of {each.name}", repr(each.type), rule)
+    return {each.type: known[each.type] for each in (*given, *returned)}
+
+
+def _ranks(ranks, given):
+    """Those that are given of each input."""
+    names = [i.name for i in given]
+    for name, each in ranks.items():
+        require(name in names, "ranks", repr(name), f"must be those of {', '.join(names)}")
+        fits = isinstance(each, Sequence) and all(isinstance(r, int) and 0 <= r <= MAX_RANK for r in each)
+        require(fits, f"ranks of {name}", repr(each), f"must be a tuple of numbers from 0 to {MAX_RANK}")
+    return [tuple(ranks.get(name, ())) for name in names]
 
 
 def _attributes(body, given):
     """The Attributes that a body's keyword-only parameters are; OpError if its signature doesn't fit the inputs."""
     parameters = inspect.signature(body).parameters.values()
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
-    names = [name for name, *_ in given]
+    names = [i.name for i in given]
     found = ", ".join(map(str, positional))
-    require(
-        [p.name for p in positional] == names, "parameters", f"({found})", f"must be the inputs: ({', '.join(names)})"
-    )
-    for p, (name, _, mark) in zip(positional, given, strict=True):
-        require(
-            (p.kind == p.VAR_POSITIONAL) == (mark == "*"),
-            name,
-            str(p),
-            "must be *name for an input that has *, else not",
-        )
+    same = [p.name for p in positional] == names
+    require(same, "parameters", f"({found})", f"must be the inputs: ({', '.join(names)})")
+    for p, i in zip(positional, given, strict=True):
+        is_variadic = i.presence == "variadic"
+        rule = f"must be *{i.name} for an input that has *, else not"
+        require((p.kind == p.VAR_POSITIONAL) == is_variadic, i.name, str(p), rule)
         rule = "must have the default None if and only if the input has ?"
-        require(mark == "*" or (p.default is None) == (mark == "?"), name, str(p), rule)
+        require(is_variadic or (p.default is None) == (i.presence == "optional"), i.name, str(p), rule)
     try:
         hints = typing.get_type_hints(body)
     except Exception as error:

@@ -74,7 +74,7 @@ def build(
             if progress:
                 progress(f"{cpu}: {name}", k * total + index, len(cpus) * total)
 
-        answers = share_out("runtime.build:objects", tasks, jobs or len(cpus_of_process()), of_all, level=cpu, own=own)
+        answers = share_out(objects, tasks, jobs or len(cpus_of_process()), of_all, level=cpu, own=own)
         found[cpu] = dict(zip(wanted, answers, strict=True))
     try:
         with TemporaryDirectory() as folder:

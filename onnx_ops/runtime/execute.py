@@ -95,11 +95,21 @@ def output_ranks(operator, arrays):
     return None if shapes is None else list(map(len, shapes))
 
 
+def as_input(array):
+    """A view that can't be written to, as a session's inputs can't."""
+    if array is None or array.dtype.hasobject:
+        return array
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
 def compute_reference(operator, parameters, arrays):
     """`compute` in plain NumPy: slow."""
     arrays = operator.padded(arrays)
     signature = signature_of(operator, parameters, arrays)
     if operator.is_function:
+        arrays = [as_input(a) for a in arrays]
         return operator.computed(arrays, operator.attributes_in(parameters.tobytes()), operator.kinds(signature))
     dtype = dtypes.TABLE[signature[operator.outputs[0].type]].numpy
     check_shapes(operator, parameters, arrays)
@@ -139,7 +149,7 @@ def compute(operator, parameters, arrays, threads=None, empty=np.empty):
         storage = operator.storage(position, signature)
         given = [a if a is None else a.astype(t, copy=False) for a, t in zip(arrays, storage, strict=False)]
         kinds = storage[len(arrays) :]
-        check_outputs(operator, out_shapes)
+        check_outputs(operator, out_shapes, int(geometry["workspace"]))
         sizes = sum(map(math.prod, out_shapes)) + sum(a.size for a in given if a is not None)
         geometry["tiles"] = function_tiles(geometry["tiles"], sizes) if operator.has_loop else 1
     tiles, bytes_each = (geometry[name].tolist() for name in ("tiles", "workspace"))
@@ -171,21 +181,23 @@ def outcome(operator, returned, geometry):
     """The OpError for what compiled code has returned other than 0."""
     if returned == 1:
         return refusal(operator, geometry)
-    return OpError(None, None, "compiled code has failed", operator.title)
+    what = "raised an exception" if returned == 2 else "failed"
+    return OpError(None, None, f"compiled code has {what}", operator.title)
 
 
-def check_outputs(function, shapes):
-    """Raise OpError for what the rule of a function says but is no shape."""
-    for shape in shapes:
+def check_outputs(function, shapes, workspace):
+    """Raise OpError for what the rule of a function says but is no shape, and for what is no size of a workspace."""
+    with named(function):
+        require(workspace >= 0, "workspace", workspace, "must be a number of bytes, from 0 on")
         rule = "is what the rule says, but no shape of at most 2**58 elements"
-        with named(function):
+        for shape in shapes:
             require(min(shape, default=0) >= 0 and math.prod(shape) <= ELEMENTS, "shape of an output", shape, rule)
 
 
 def cut(function, array, length):
     """The beginning of an output of which the rule has said a bound only."""
     with named(function):
-        rule = "is what the body returns; the rule's bound is"
+        rule = "is what the kernel returns; the rule's bound is"
         require(0 <= length <= len(array), "length of an output", length, rule, len(array))
     return array[:length]
 

@@ -4,9 +4,18 @@ import math
 from pathlib import Path
 
 import onnx
-from onnx.external_data_helper import load_external_data_for_tensor, set_external_data, uses_external_data
+from onnx.external_data_helper import (
+    ExternalDataInfo,
+    load_external_data_for_tensor,
+    set_external_data,
+    uses_external_data,
+)
 
+from ..errors import OpError
 from ..nodes import model_nodes, subgraphs
+from . import ort_format
+
+LARGEST = 2**31  # bytes of a protobuf
 
 
 def is_small(tensor):
@@ -43,6 +52,26 @@ def move_data(model, directory, name):
     for tensor in filter(uses_external_data, tensors(model)):
         load_external_data_for_tensor(tensor, str(directory))
         set_external_data(tensor, name)
+
+
+def files(path):
+    """The file of a model, and those in which its external data are."""
+    if ort_format.is_ort_format(path):
+        return [Path(path)]
+    external = filter(uses_external_data, tensors(onnx.load(path, load_external_data=False)))
+    names = {ExternalDataInfo(tensor).location for tensor in external}
+    return [Path(path), *(Path(path).parent / name for name in sorted(names))]
+
+
+def pack(path):
+    """The bytes of a model that hold its external data, too. Raises OpError where these are more than it can hold."""
+    its_files = files(path)
+    if len(its_files) == 1:
+        return its_files[0].read_bytes()
+    if (size := sum(file.stat().st_size for file in its_files)) >= LARGEST:
+        rule = f"has {size / 2**30:.1f} GiB with the files of its data, and must have less than 2 to be sent"
+        raise OpError("model", repr(str(path)), rule, "onnx_ops")
+    return onnx.load(path).SerializeToString()
 
 
 def tensors(model):

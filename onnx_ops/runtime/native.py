@@ -98,8 +98,11 @@ def add_operators(options, domains, own=()):
             options.add_session_config_entry(key, "1")
     pointers = table.array(C.c_void_p, [C.addressof(library.own_row(operator)) for operator in own])
     with REGISTRATION:
-        library.load().onnx_ops_add(pointers, C.c_size_t(len(own)))
-        options.register_custom_ops_library(path)
+        try:
+            library.load().onnx_ops_add(pointers, C.c_size_t(len(own)))
+            options.register_custom_ops_library(path)
+        finally:  # or, interrupted between the two, the next registration would add what is no longer there
+            library.load().onnx_ops_add(None, C.c_size_t(0))
 
 
 def default_domains():

@@ -107,9 +107,16 @@ def op_error(error, operators):
     operators  what `operators.known` returns
     """
     # ONNX Runtime puts the node's name, which may look like anything, before the message.
-    titles = tuple(operator.title for operator in operators.values())
-    found = _op_error_in(titles).search(str(error).rpartition("Status Message: ")[2])
-    return found and OpError(*found.group("argument", "value", "rule", "operator"))
+    titles, text = (
+        tuple(operator.title for operator in operators.values()),
+        str(error).rpartition("Status Message: ")[2],
+    )
+    if found := _op_error_in(titles).search(text):
+        return OpError(*found.group("argument", "value", "rule", "operator"))
+    for operator in operators.values():  # what a body has raised has no argument
+        if operator.is_function and text.startswith(f"{operator.title}: "):
+            return OpError(None, None, text.removeprefix(f"{operator.title}: "), operator.title)
+    return None
 
 
 class InferenceSession(ort.InferenceSession):

@@ -3,8 +3,6 @@
 import os
 from contextlib import contextmanager
 
-import onnxruntime as ort
-
 from .. import dtypes as element_types
 from .. import operators as every
 from ..errors import OpError
@@ -13,11 +11,9 @@ from ..own.files import places
 from . import library, native, variants
 from .execute import cpus
 from .model import imported_domains
-from .session import InferenceSession
+from .runner import open_session
 from .variants import kernel_key
 from .workers import share_out
-
-QUIET = 4  # what ONNX Runtime would log of an error is in the exception, too
 
 
 def warmup(operators=None, dtypes=None, *, models=None, jobs=1, progress=None):
@@ -77,11 +73,9 @@ def nodes(model):
     if DOMAIN in (imported_domains(model) or ()):
         rule = f"imports {DOMAIN}, as lowered models do; what types its nodes have is known only when they run"
         raise OpError("models", _title(model), f"{rule}; give operators and dtypes instead", "onnx_ops")
-    options = ort.SessionOptions()
-    options.log_severity_level = QUIET
     with _expected(), native.survey() as needed:
         try:
-            InferenceSession(model, options, ["CPUExecutionProvider"])
+            open_session(model)
         except OpError:
             raise
         except Exception as error:
@@ -101,7 +95,7 @@ def compile_variants(found, jobs, progress):
             compile_variant(*variant)
         return
     own = places(operator for operator, _, _ in found.values() if operator.is_function)
-    share_out("runtime.warmup:compile_variant", described, jobs, progress, own=own)
+    share_out(compile_variant, described, jobs, progress, own=own)
 
 
 def compile_variant(*variant):

@@ -1,0 +1,548 @@
+"""`onnx-ops run` on many files: one result for each, the same from every engine, whatever goes wrong on the way."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import onnx
+import psutil
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+from test_cli import call, call_json, saved
+from test_files import contents
+from worker import deadly, sleep
+
+import onnx_ops
+from onnx_ops.cli import items, manifest, many
+from onnx_ops.cli.app import app
+from onnx_ops.runtime import workers
+
+FOLD = """<ir_version: 9, opset_import: ["" : 18]>
+fold (float[{N}, 4, 9] x, int64[2] image_shape, int64[2] block_shape) => (float[{N}, 1, 4, 4] y) {{
+    y = Col2Im (x, image_shape, block_shape)
+}}"""
+SIZES = ["-i", "image_shape=[4,4]", "-i", "block_shape=[2,2]"]
+SAMPLE = """<ir_version: 9, opset_import: ["" : 20]>
+sample (float[N, 1, H, W] X, float[N, 3, 3, 2] Grid) => (float[N, 1, 3, 3] Y, float[N, 1, 3, 3] minus) {
+    Y = GridSample <mode = "linear"> (X, Grid)
+    minus = Neg (Y)
+}"""
+ENGINES = {"one process": [], "two workers": ["--workers", 2]}
+PATIENCE = 120  # seconds
+
+
+def fold(directory, size="N", name="model.onnx"):
+    onnx.save(onnx.parser.parse_model(FOLD.format(N=size)), directory / name)
+    return directory / name
+
+
+def slow_fold(directory):
+    """The same in some tens of milliseconds for each item: its result has the mean of a product of matrices added."""
+    proto = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 18]>
+    fold (float[N, 4, 9] x, int64[2] image_shape, int64[2] block_shape) => (float[N, 1, 4, 4] y) {
+        mean = ReduceMean <keepdims = 0> (x)
+        first = Mul (weights, mean)
+        second = MatMul (first, weights)
+        third = MatMul (second, weights)
+        fourth = MatMul (third, weights)
+        little = ReduceMean <keepdims = 0> (fourth)
+        folded = Col2Im (x, image_shape, block_shape)
+        y = Add (folded, little)
+    }""")
+    weights = np.random.default_rng(0).random((600, 600), np.float32) / 300
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(weights, "weights"))
+    return saved(proto, directory)
+
+
+def inputs(count, directory, size=1):
+    """{name: array}, which are written as frames/NAME.npy, half of them in another folder below."""
+    rng = np.random.default_rng(0)
+    arrays = {f"{'more/' if k % 2 else ''}{k:04}": rng.random((size, 4, 9), np.float32) for k in range(count)}
+    for name, array in arrays.items():
+        path = directory / "frames" / f"{name}.npy"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.save(path, array)
+    return arrays
+
+
+def words(model, directory, output="out", *more):
+    return ["run", model, "-i", f"x={directory}/frames/**/*.npy", *SIZES, "--output", directory / output, *more]
+
+
+def results(directory, output="out"):
+    """{name: array} of what a run has written, which is all that there is beside the manifest."""
+    files = contents(directory / output)
+    assert files.pop(manifest.NAME)
+    assert {Path(name).suffix for name in files} <= {".npy"}
+    return {name.removesuffix(".npy"): np.load(directory / output / name) for name in files}
+
+
+def folded(array):
+    return onnx_ops.col2im(array, (4, 4), (2, 2))
+
+
+def assert_complete(arrays, directory, output="out"):
+    found = results(directory, output)
+    assert found.keys() == arrays.keys()
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(found[name], folded(array))
+
+
+def lines(directory, output="out"):
+    return [json.loads(line) for line in (directory / output / manifest.NAME).read_text().splitlines()]
+
+
+# What is written
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_file_for_each_item(engine, tmp_path):
+    arrays = inputs(7, tmp_path)
+    report = call_json(*words(fold(tmp_path), tmp_path, "out", *ENGINES[engine]))
+    assert (report["items"], report["run"], report["finished_before"], report["failed"]) == (7, 7, 0, [])
+    assert_complete(arrays, tmp_path)
+    assert sorted(line["item"] for line in lines(tmp_path)) == sorted(arrays)
+
+
+def sampled(directory):
+    """SAMPLE, and what two of its items consist of."""
+    rng, model = np.random.default_rng(0), saved(onnx.parser.parse_model(SAMPLE), directory)
+    places = rng.random((2, 1, 3, 3, 2), np.float32) * 2 - 1
+    return model, [{"X": rng.random((1, 1, 4, 4), np.float32), "Grid": grid} for grid in places]
+
+
+def assert_sampled(feeds, directory):
+    for k, feed in enumerate(feeds):
+        with np.load(directory / f"{k}.npz") as outputs:
+            y = onnx_ops.grid_sample(feed["X"], feed["Grid"], mode="linear")
+            assert outputs.keys() == {"Y", "minus"}
+            np.testing.assert_array_equal(outputs["Y"], y)
+            np.testing.assert_array_equal(outputs["minus"], -y)
+
+
+def test_npz_of_all_inputs_and_of_all_outputs(tmp_path):
+    model, feeds = sampled(tmp_path)
+    for k, feed in enumerate(feeds):
+        np.savez(tmp_path / f"{k}.npz", **feed)
+    call("run", model, "-i", tmp_path / "*.npz", "--output", tmp_path / "out")
+    assert_sampled(feeds, tmp_path / "out")
+
+
+def test_patterns_of_several_inputs_are_paired_by_name(tmp_path):
+    model, feeds = sampled(tmp_path)
+    for name in ("X", "Grid"):
+        (tmp_path / name).mkdir()
+        for k, feed in enumerate(feeds):
+            np.save(tmp_path / name / f"{k}.npy", feed[name])
+    command = ["run", model, "-i", f"X={tmp_path}/X/*", "-i", f"Grid={tmp_path}/Grid/*", "--output", tmp_path / "out"]
+    call(*command)
+    assert_sampled(feeds, tmp_path / "out")
+    (tmp_path / "Grid" / "1.npy").unlink()
+    assert "1.npy has no counterpart called 1 that matches" in " ".join(call(*command, exit_code=2).split())
+
+
+def test_images_become_arrays(tmp_path):
+    model = saved(onnx.parser.parse_model(SAMPLE), tmp_path)
+    grid = np.random.default_rng(0).random((1, 3, 3, 2), np.float32)
+    np.save(tmp_path / "grid.npy", grid)
+    Image.new("L", (5, 4), "white").save(tmp_path / "white.png")
+    shared = ["-i", f"Grid={tmp_path}/grid.npy", "--output", tmp_path / "out"]
+    call("run", model, "-i", f"X={tmp_path}/*.png", *shared)
+    with np.load(tmp_path / "out" / "white.npz") as outputs:
+        white = np.ones((1, 1, 4, 5), np.float32)
+        np.testing.assert_array_equal(outputs["Y"], onnx_ops.grid_sample(white, grid, mode="linear"))
+
+
+def test_any_name_of_an_output():
+    suffix, content = items.encode({"file": np.zeros(2), "a/b": np.ones(3)})
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        assert (suffix, archive.namelist()) == (".npz", ["file.npy", "a/b.npy"])
+
+
+# Items that fail
+
+
+def damaged(directory):
+    """Inputs of which some can't be read, or are not for the model: {name: what is said of it}, and the others."""
+    arrays = inputs(8, directory)
+    said = {
+        "0000": "can't be read: ",
+        "more/0001": "input x is float64, the model wants float32",
+        "0002": "Got invalid dimensions for input: x",
+    }
+    folder = directory / "frames"
+    (folder / "0000.npy").write_bytes((folder / "0000.npy").read_bytes()[:-5])
+    np.save(folder / "more" / "0001.npy", np.zeros((1, 4, 9)))
+    np.save(folder / "0002.npy", np.zeros((1, 5, 9), np.float32))
+    return said, {name: array for name, array in arrays.items() if name not in said}
+
+
+@pytest.mark.parametrize("batch", [[], ["--batch", 3]], ids=["single", "batch"])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_bad_file_costs_its_own_result(engine, batch, tmp_path):
+    said, others = damaged(tmp_path)
+    command = words(fold(tmp_path), tmp_path, "out", *ENGINES[engine], *batch)
+    report = call_json(*command, exit_code=1)
+    problems = {each["item"]: each["problem"] for each in report["failed"]}
+    assert problems.keys() == said.keys()
+    for name, text in said.items():
+        assert text in problems[name]
+    assert_complete(others, tmp_path)
+    text = call(*command, exit_code=1)
+    assert "8 items in" in text
+    assert "0 run, 5 finished before, 3 failed" in text
+    assert "0000 has failed: " in text
+
+
+def test_an_item_that_lacks_an_input(tmp_path):
+    model, feeds = sampled(tmp_path)
+    np.savez(tmp_path / "0.npz", **feeds[0])
+    np.savez(tmp_path / "1.npz", X=feeds[1]["X"])
+    np.savez(tmp_path / "2.npz", **feeds[1], other=np.zeros(3))
+    command = ["run", model, "-i", tmp_path / "*.npz", "--output", tmp_path / "out"]
+    report = call_json(*command, exit_code=1)
+    first, second = (each["problem"] for each in report["failed"])
+    assert "no --input for Grid (float32 [N, 3, 3, 2])" in first
+    assert "the model has no input other, but X, Grid" in second
+    assert_sampled(feeds[:1], tmp_path / "out")
+    np.save(tmp_path / "grid.npy", feeds[0]["Grid"])
+    report = call_json(*command, "-i", f"Grid={tmp_path}/grid.npy", exit_code=1)
+    assert [each["item"] for each in report["failed"]] == ["0", "2"]
+    assert "0.npz: Grid is given already" in report["failed"][0]["problem"]
+
+
+WRONG = {
+    "nothing matches": (["-i", "x={folder}/none/*.npy", *SIZES], "no file matches"),
+    "no output": (["-i", "x={folder}/frames/*.npy", *SIZES], "many files need --output"),
+    "compare": (["-i", "x={folder}/frames/*.npy", "--compare", "builtin"], "leave no place for --compare"),
+    "an input is missing": (["-i", "x={folder}/frames/*.npy"], "no --input for image_shape (int64 [2]), block_shape"),
+    "both engines": (["-i", "x={folder}/frames/*.npy", "--workers", "2", "--cluster", "auto"], "state one of them"),
+    "one file": (["-i", "x={folder}/frames/0000.npy", *SIZES, "--workers", "2"], "are for many files"),
+    "twice": (["-i", "x={folder}/frames/*.npy", "-i", "x={folder}/frames/0000.npy", *SIZES], "gives x twice"),
+    "two patterns": (["-i", "x={folder}/frames/*.npy"] * 2, "are for the same input"),
+    "into the inputs": (["-i", "x={folder}/frames/*.npy", *SIZES, "--output", "{folder}/frames"], "it would replace"),
+    "one name": (["-i", "x={folder}/frames/0000.*", *SIZES], "would have one output, 0000"),
+    "no such input": (["-i", "z={folder}/frames/*.npy", *SIZES], "the model has no input z, but x"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_wrong_with_the_command_line(case, tmp_path):
+    given, message = WRONG[case]
+    inputs(1, tmp_path)
+    (tmp_path / "frames" / "0000.png").touch()
+    given = [word.format(folder=tmp_path) for word in given]
+    output = [] if "--output" in given or case in ("no output", "one file") else ["--output", tmp_path / "out"]
+    text = call("run", fold(tmp_path), *given, *output, exit_code=2)
+    assert message in " ".join(text.split())
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_output_that_cannot_be_written_ends_the_run(engine, tmp_path):
+    """It is not the item's fault, and the next one would meet the same."""
+    inputs(4, tmp_path)
+    (tmp_path / "out" / "0000.npy").mkdir(parents=True)
+    text = call(*words(fold(tmp_path), tmp_path, "out", *ENGINES[engine]), exit_code=3)
+    assert "out/0000.npy can't be written: output file must be an ordinary file" in text
+
+
+def test_a_full_disk(tmp_path, monkeypatch):
+    arrays, write_bytes, written = inputs(4, tmp_path), Path.write_bytes, []
+
+    def full(path, content):
+        written.append(path)
+        write_bytes(path, content[: -10 * (len(written) == 2) or None])
+        if len(written) == 2:
+            raise OSError(28, "No space left on device")
+
+    command = words(fold(tmp_path), tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", full)
+        assert "out/0002.npy can't be written: No space left on device" in call(*command, exit_code=3)
+    assert results(tmp_path).keys() == {"0000"}
+    assert call_json(*command)["finished_before"] == 1
+    assert_complete(arrays, tmp_path)
+
+
+# Starting again
+
+
+def change_input(directory):
+    np.save(directory / "frames" / "0000.npy", np.ones((1, 4, 9), np.float32))
+
+
+def change_output(directory):
+    np.save(directory / "out" / "0000.npy", np.zeros(3))
+
+
+def cut_output(directory):
+    path = directory / "out" / "0000.npy"
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def remove_output(directory):
+    (directory / "out" / "0000.npy").unlink()
+
+
+def cut_manifest(directory):
+    path = directory / "out" / manifest.NAME
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def change_model(directory):
+    proto = onnx.load(directory / "model.onnx")
+    proto.doc_string = "another one"
+    onnx.save(proto, directory / "model.onnx")
+
+
+def nothing(directory):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("change", "more", "again"),
+    [
+        (nothing, [], 0),
+        (nothing, ["--threads", 1], 0),
+        (nothing, ["--workers", 2], 0),
+        (nothing, ["--optimize"], 4),
+        (nothing, ["--batch", 2], 4),
+        (nothing, ["--backend", "extensions"], 4),
+        (change_input, [], 1),
+        (change_output, [], 1),
+        (cut_output, [], 1),
+        (remove_output, [], 1),
+        (cut_manifest, [], 1),
+        (change_model, [], 4),
+    ],
+    ids=lambda value: value.__name__ if callable(value) else None,
+)
+def test_only_what_is_not_finished_is_run_again(change, more, again, tmp_path):
+    inputs(4, tmp_path)
+    model = fold(tmp_path)
+    call(*words(model, tmp_path))
+    change(tmp_path)
+    report = call_json(*words(model, tmp_path, "out", *more))
+    assert (report["run"], report["finished_before"]) == (again, 4 - again)
+    now = {p.stem: np.load(p) for p in (tmp_path / "frames").rglob("*.npy")}
+    for name, array in results(tmp_path).items():
+        np.testing.assert_allclose(array, folded(now[Path(name).name]), rtol=1e-6)
+    assert call_json(*words(model, tmp_path, "out", *more))["run"] == 0
+
+
+def test_what_is_given_for_all_items_counts(tmp_path):
+    inputs(2, tmp_path)
+    model, given = fold(tmp_path), ["-i", f"x={tmp_path}/frames/**/*.npy", "--output", tmp_path / "out"]
+    call("run", model, *given, *SIZES)
+    transposed = ["-i", "image_shape=[2,10]", "-i", "block_shape=[2,2]"]
+    assert call_json("run", model, *given, *transposed)["run"] == 2
+    assert np.load(tmp_path / "out" / "0000.npy").shape == (1, 1, 2, 10)
+
+
+def test_the_data_of_a_model_count(tmp_path):
+    proto = onnx.parser.parse_model(FOLD.format(N="N"))
+    proto.graph.node[0].output[0] = "folded"
+    proto.graph.node.add(op_type="Mul", input=["folded", "factor"], output=["y"])
+    folder, (_, array) = tmp_path / "models", *inputs(1, tmp_path).items()
+    folder.mkdir()
+    for factor in (2, 3):
+        del proto.graph.initializer[:]
+        weights = np.full((1, 1, 4, 4), factor, np.float32)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(weights, "factor"))
+        onnx.save(proto, folder / "model.onnx", save_as_external_data=True, location="weights", size_threshold=0)
+        proto = onnx.load(folder / "model.onnx")
+        assert call_json(*words(folder / "model.onnx", tmp_path))["run"] == 1
+        np.testing.assert_array_equal(results(tmp_path)["0000"], factor * folded(array))
+
+
+def test_results_are_no_inputs(tmp_path):
+    inputs(2, tmp_path)
+    model = fold(tmp_path)
+    command = ["run", model, "-i", f"x={tmp_path}/**/*.npy", *SIZES, "--output", tmp_path / "out"]
+    assert call_json(*command)["items"] == 2
+    assert call_json(*command)["finished_before"] == 2
+
+
+# Batches
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("size", ["N", 3])
+def test_batches_give_the_same_files(size, engine, tmp_path):
+    """The last one is short, and filled up where the model takes no fewer."""
+    arrays = inputs(8, tmp_path)
+    call(*words(fold(tmp_path, size), tmp_path, "out", "--batch", 3, *ENGINES[engine]))
+    assert_complete(arrays, tmp_path)
+
+
+def test_a_batch_is_one_run(tmp_path, monkeypatch):
+    shapes = []
+
+    def run(runner, feeds):
+        shapes.append(feeds["x"].shape)
+        return {"y": folded(feeds["x"])}
+
+    monkeypatch.setattr(onnx_ops.Runner, "__call__", run)
+    arrays = inputs(5, tmp_path) | {"odd": np.ones((2, 4, 9), np.float32)}
+    np.save(tmp_path / "frames" / "odd.npy", arrays["odd"])
+    call(*words(fold(tmp_path), tmp_path, "out", "--batch", 4))
+    assert sorted(shapes) == [(1, 4, 9), (2, 4, 9), (4, 4, 9)]
+    assert_complete(arrays, tmp_path)
+
+
+def test_a_batch_that_the_model_does_not_take(tmp_path):
+    inputs(4, tmp_path)
+    text = call(*words(fold(tmp_path, 1), tmp_path, "out", "--batch", 4), exit_code=2)
+    assert "--batch 4: the model wants 1 along the first axis of x." in " ".join(text.split())
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_outputs_that_have_no_axis_for_a_batch(engine, tmp_path):
+    proto = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 18]>
+    mean (float[N, 4, 9] x) => (float y) { y = ReduceMean <keepdims = 0> (x) }""")
+    inputs(4, tmp_path)
+    command = ["run", saved(proto, tmp_path), "-i", f"{tmp_path}/frames/*.npy", "--output", tmp_path / "out"]
+    text = call(*command, "--batch", 2, *ENGINES[engine], exit_code=3)
+    assert "shape of y = []: axis 0 must be 2 after a run on 2 items; leave out --batch" in text
+    call(*command)
+
+
+# Processes that end
+
+
+def started(model, directory, *more):
+    command = [sys.executable, "-m", "onnx_ops", *map(str, words(model, directory, "out", "--threads", 1, *more))]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, text=True, start_new_session=True, **streams)
+
+
+def wait_for(condition):
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def wait_for_lines(count, directory):
+    path = directory / "out" / manifest.NAME
+    wait_for(lambda: path.exists() and path.read_text().count("\n") >= count)
+
+
+needs_signals = pytest.mark.skipif(os.name == "nt", reason="there is no SIGKILL there")
+
+
+@needs_signals
+def test_a_worker_that_is_killed_loses_nothing(tmp_path):
+    arrays, model = inputs(60, tmp_path), slow_fold(tmp_path)
+    process = started(model, tmp_path, "--workers", 2)
+    wait_for_lines(5, tmp_path)
+    for child in psutil.Process(process.pid).children():
+        child.kill()
+    out, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, err) == (0, "")
+    assert "60 run, 0 finished before, 0 failed" in out
+    assert results(tmp_path).keys() == arrays.keys()
+    call(*words(model, tmp_path, "alone", "--threads", 1))
+    alone = contents(tmp_path / "alone")
+    alone.pop(manifest.NAME)
+    assert {name: data for name, data in contents(tmp_path / "out").items() if name in alone} == alone
+
+
+@needs_signals
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_rest_after_the_program_was_killed(workers, tmp_path):
+    arrays, model = inputs(60, tmp_path), slow_fold(tmp_path)
+    more = ["--workers", workers] if workers else []
+    process = started(model, tmp_path, *more)
+    wait_for_lines(10, tmp_path)
+    family = [psutil.Process(process.pid), *psutil.Process(process.pid).children()]
+    process.kill()
+    _, err = process.communicate(timeout=PATIENCE)  # workers have stderr open, and end by themselves
+    assert err == ""
+    assert not psutil.wait_procs(family, PATIENCE)[1]
+    finished = {line["item"] for line in lines(tmp_path)}
+    written = {name: (tmp_path / "out" / f"{name}.npy").stat().st_mtime_ns for name in finished}
+    assert 10 <= len(finished) < 60
+    report = call_json(*words(model, tmp_path, "out", "--threads", 1, *more))
+    assert (report["finished_before"], report["run"]) == (len(finished), 60 - len(finished))
+    assert sorted(line["item"] for line in lines(tmp_path)) == sorted(arrays)
+    assert {name: (tmp_path / "out" / f"{name}.npy").stat().st_mtime_ns for name in finished} == written
+
+
+@needs_signals
+@pytest.mark.parametrize("workers", [0, 2])
+def test_ctrl_c(workers, tmp_path):
+    arrays, model = inputs(100, tmp_path), slow_fold(tmp_path)
+    process = started(model, tmp_path, *(["--workers", workers] if workers else []))
+    wait_for_lines(5, tmp_path)
+    family = psutil.Process(process.pid).children()
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=PATIENCE) == ("", "")
+    assert (process.returncode, time.monotonic() - began < 3) == (130, True)
+    assert not psutil.wait_procs(family, 0.1)[1]
+    assert 5 <= len(results(tmp_path)) < len(arrays)  # which are whole
+    assert not list((tmp_path / "out").rglob(".onnx_ops-*"))
+
+
+def test_an_item_that_ends_its_process_costs_itself():
+    """Those that were with it in a batch are done again, each by itself."""
+    names = ["a", "b", "deadly", "c", "d", "e", "f"]
+    found = dict(many.outcomes(lambda tasks: workers.answers(deadly, tasks, 2), names, 3))
+    assert found.pop("deadly") is many.ENDED
+    assert found == {name: name.upper() for name in names if name != "deadly"}
+
+
+def test_a_process_that_is_kept_busy_ends_too():
+    found = workers.answers(sleep, [(0,), (PATIENCE,)], 2, patience=0.2)
+    assert next(found) == (0, 0, False)
+    began = time.monotonic()
+    found.close()
+    assert time.monotonic() - began < 2
+    assert not psutil.Process().children()
+
+
+def test_workers_share_the_cores(tmp_path, monkeypatch):
+    inputs(1, tmp_path)
+    threads = []
+
+    def answers(local, tasks, jobs, **_):
+        threads.append(local.work.runner.threads)
+        yield from ()
+
+    monkeypatch.setattr(many, "answers", answers)
+    monkeypatch.setattr(many, "cpus", lambda: range(8))
+    for more in ([3], [16], [3, "--threads", 5]):
+        call(*words(fold(tmp_path), tmp_path, "out", "--workers", *more))
+    assert threads == [2, 1, 5]
+
+
+def test_without_ray_one_line_says_what_to_install(tmp_path, monkeypatch):
+    inputs(1, tmp_path)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    done = CliRunner().invoke(app, [str(w) for w in words(fold(tmp_path), tmp_path, "out", "--cluster", "auto")])
+    said = 'needs Ray: pip install "onnx-ops[ray]", on every machine of the cluster\n'
+    assert (done.exit_code, done.output) == (3, f"Error: onnx_ops: cluster = 'auto': {said}")
+
+
+# Engines
+
+
+@pytest.mark.long
+def test_two_workers_give_the_files_of_one_process(tmp_path):
+    arrays, model = inputs(2000, tmp_path), fold(tmp_path)
+    call(*words(model, tmp_path, "one"))
+    call(*words(model, tmp_path, "two", "--workers", 2))
+    assert_complete(arrays, tmp_path, "one")
+    one, two = contents(tmp_path / "one"), contents(tmp_path / "two")
+    assert sorted(one.pop(manifest.NAME).splitlines()) == sorted(two.pop(manifest.NAME).splitlines())
+    assert one == two
