@@ -132,57 +132,78 @@ def compute(operator, parameters, arrays, threads=None, empty=np.empty):
         compiled = None if position is None else functions(operator, position, signature)
         if compiled is None:
             return compute_reference(operator, parameters, arrays)
-        plan, kernel = compiled
-        call = np.zeros(1, records.call_dtype(operator.geometry_dtype))
-        tensors, geometry = call["tensors"][0], call["geometry"][0]
-        call["parameters"], call["input_count"] = parameters.ctypes.data, len(arrays)
-        for k, values in enumerate(shapes(operator, arrays)):
-            tensors["rank"][k], tensors["shape"][k, : len(values)] = len(values), values
-    at = call.ctypes.data
-    if failed := plan(parameters.ctypes.data, at):
-        raise outcome(operator, failed, geometry)
-    described = tensors[records.OUTPUT :] if operator.is_function else [geometry]
-    out_shapes = [d["shape"].tolist()[: d["rank"]] for d, _ in zip(described, operator.outputs, strict=False)]
-    wanted = [dtypes.TABLE[signature[o.type]].numpy for o in operator.outputs]
-    given, kinds = arrays, wanted
+        call = Call(operator, parameters, arrays)
+    plan, kernel = compiled
+    call.plan(plan)
+    kinds = [dtypes.TABLE[signature[o.type]].numpy for o in operator.outputs]
     if operator.is_function:
-        storage = operator.storage(position, signature)
-        given = [a if a is None else a.astype(t, copy=False) for a, t in zip(arrays, storage, strict=False)]
-        kinds = storage[len(arrays) :]
-        check_outputs(operator, out_shapes, int(geometry["workspace"]))
-        sizes = sum(map(math.prod, out_shapes)) + sum(a.size for a in given if a is not None)
-        geometry["tiles"] = function_tiles(geometry["tiles"], sizes) if operator.has_loop else 1
-    tiles, bytes_each = (geometry[name].tolist() for name in ("tiles", "workspace"))
-    outputs = [empty(shape, kind) for shape, kind in zip(out_shapes, kinds, strict=True)]
-    workspace = empty(min(tiles, MAX_TILES) * bytes_each, np.dtype(np.uint8))
-    read = range(len(given)) if operator.is_function else operator.tensors
-    for k, array in (*((k, given[k]) for k in read), *enumerate(outputs, records.OUTPUT)):
-        if array is not None:
-            tensors["data"][k], tensors["size"][k] = array.ctypes.data, array.size
-    free = deque(workspace.ctypes.data + k * bytes_each for k in range(min(tiles, MAX_TILES)))
-
-    def run_tile(index, memory=(call, given, workspace, outputs)):  # which must live for as long as a tile may run
-        place = free.pop()
-        failed = kernel(at, index, place)
-        free.append(place)
-        if failed:
-            raise outcome(operator, failed, geometry)
-
-    spread(run_tile, tiles, threads or len(cpus()))
-    if not operator.is_function:
-        return outputs
-    if operator.is_bound:
-        lengths = tensors["shape"][records.OUTPUT :, 0].tolist()
-        outputs = [cut(operator, array, n) for array, n in zip(outputs, lengths, strict=False)]
-    return [array.astype(kind, copy=False) for array, kind in zip(outputs, wanted, strict=True)]
+        return call.run_function(kernel, arrays, kinds, operator.storage(position, signature), threads, empty)
+    outputs = [empty(call.shape_of(call.geometry), kinds[0])]
+    call.run(kernel, {k: arrays[k] for k in operator.tensors}, outputs, threads, empty)
+    return outputs
 
 
-def outcome(operator, returned, geometry):
-    """The OpError for what compiled code has returned other than 0."""
-    if returned == 1:
-        return refusal(operator, geometry)
-    what = "raised an exception" if returned == 2 else "failed"
-    return OpError(None, None, f"compiled code has {what}", operator.title)
+class Call:
+    """One call of compiled code: its record (records.py)."""
+
+    def __init__(self, operator, parameters, arrays):
+        self.operator, self.parameters = operator, parameters
+        self.record = np.zeros(1, records.call_dtype(operator.geometry_dtype))
+        self.tensors, self.geometry = self.record["tensors"][0], self.record["geometry"][0]
+        self.record["parameters"], self.record["input_count"] = parameters.ctypes.data, len(arrays)
+        for k, values in enumerate(shapes(operator, arrays)):
+            self.tensors["rank"][k], self.tensors["shape"][k, : len(values)] = len(values), values
+
+    @staticmethod
+    def shape_of(described):
+        return described["shape"].tolist()[: described["rank"]]
+
+    def plan(self, plan):
+        if returned := plan(self.parameters.ctypes.data, self.record.ctypes.data):
+            raise self.error(returned)
+
+    def error(self, returned):
+        """The OpError for what compiled code has returned other than 0."""
+        if returned == 1:
+            return refusal(self.operator, self.geometry)
+        what = "raised an exception" if returned == 2 else "failed"
+        return OpError(None, None, f"compiled code has {what}", self.operator.title)
+
+    def run(self, kernel, inputs, outputs, threads, empty):
+        """Run all tiles of the plan on {position: array} and the outputs."""
+        tiles, size = (self.geometry[name].tolist() for name in ("tiles", "workspace"))
+        workspace = empty(min(tiles, MAX_TILES) * size, np.dtype(np.uint8))
+        for k, array in (*inputs.items(), *enumerate(outputs, records.OUTPUT)):
+            self.tensors["data"][k], self.tensors["size"][k] = array.ctypes.data, array.size
+        at, free = (
+            self.record.ctypes.data,
+            deque(workspace.ctypes.data + k * size for k in range(min(tiles, MAX_TILES))),
+        )
+
+        def run_tile(index, memory=(self, inputs, workspace, outputs)):  # which must live for as long as a tile may run
+            place = free.pop()
+            returned = kernel(at, index, place)
+            free.append(place)
+            if returned:
+                raise self.error(returned)
+
+        spread(run_tile, tiles, threads or len(cpus()))
+
+    def run_function(self, kernel, arrays, kinds, storage, threads, empty):
+        """The outputs, of these kinds, of a function's kernel, which sees the arrays as `storage` says."""
+        function, tensors = self.operator, self.tensors[records.OUTPUT :]
+        wanted = [self.shape_of(tensor) for tensor, _ in zip(tensors, kinds, strict=False)]
+        check_outputs(function, wanted, int(self.geometry["workspace"]))
+        pairs = enumerate(zip(arrays, storage, strict=False))
+        inputs = {k: array.astype(kind, copy=False) for k, (array, kind) in pairs if array is not None}
+        elements = sum(map(math.prod, wanted)) + sum(array.size for array in inputs.values())
+        self.geometry["tiles"] = function_tiles(self.geometry["tiles"], elements) if function.has_loop else 1
+        outputs = [empty(shape, kind) for shape, kind in zip(wanted, storage[len(arrays) :], strict=True)]
+        self.run(kernel, inputs, outputs, threads, empty)
+        if function.is_bound:
+            lengths = tensors["shape"][:, 0].tolist()
+            outputs = [cut(function, array, n) for array, n in zip(outputs, lengths, strict=False)]
+        return [array.astype(kind, copy=False) for array, kind in zip(outputs, kinds, strict=True)]
 
 
 def check_outputs(function, shapes, workspace):
