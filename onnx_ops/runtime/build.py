@@ -65,7 +65,7 @@ def build(
         raise OpError("cpu", ", ".join(cpus), "must be of one architecture", "onnx_ops")
     compiler = c_compiler(kinds.pop())
     meant = variants.chosen(operators) if operators is not None else list(OPERATORS)
-    wanted = variants.asked_for(meant, dtypes, variants.TYPES, variants.TYPES)
+    wanted = variants.asked_for(meant, dtypes, variants.TYPES, variants.TYPES, operators is None)
     own = places(operator for operator in meant if operator.is_function)
     tasks, found = variants.tasks(wanted), {}
     for k, cpu in enumerate(cpus):

@@ -25,15 +25,16 @@ def chosen(operators=None):
     return [operator for operator in there if operator.name in names or operator in own]
 
 
-def asked_for(operators, dtypes, known_types=tuple(element_types.TABLE), default=element_types.FLOATS):
+def asked_for(operators, dtypes, known_types=tuple(element_types.TABLE), default=element_types.FLOATS, are_all=False):
     """`variants` of these; raises OpError if there are none of one of the operators, or with one of the dtypes.
 
     operators  declarations
+    are_all    whether these are all that there are, so that nobody has asked for each
     """
     types = known("dtypes", dtypes or default, known_types)
     found = list(combinations(operators, types))
     names = dict.fromkeys(operator.name for operator in operators)
-    for name in names:
+    for name in () if are_all else names:
         if all(operator.name != name for operator, _, _ in found):
             rule = f"sessions have no {name} of these types alone"
             if all(o.is_function and not o.is_compiled for o in operators if o.name == name):

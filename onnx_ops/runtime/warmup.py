@@ -34,7 +34,7 @@ def warmup(operators=None, dtypes=None, *, models=None, jobs=1, progress=None):
         meant = variants.chosen(operators)
         if operators is None:
             meant = [operator for operator in meant if variants.kernel_count(operator)]
-        found = variants.asked_for(meant, dtypes)
+        found = variants.asked_for(meant, dtypes, are_all=operators is None)
     elif operators is None and dtypes is None:
         found = needed_by([models] if isinstance(models, str | bytes | os.PathLike) else models)
     else:
