@@ -46,6 +46,8 @@ def directory(tmp_path, monkeypatch):
 def test_python_examples(page, directory):
     """Those of a page one after the other, as a reader would try them."""
     code = "\n".join(examples(page, "python"))
+    if "jitable" in code and not library.have_numba():
+        pytest.skip("there is no Numba")
     if "import torch" in code:
         pytest.importorskip("torch")
         pytest.importorskip("onnxscript")

@@ -62,7 +62,7 @@ status plan_function(struct op *op, const struct text *title, struct call *call)
     int64_t position = combination(op, call), returned;
     status wrong = 0;
     begin_plan(op, call);
-    if (position < 0) wrong = plan_in_python(op, call);
+    if (position < 0) wrong = plan_in_python(op, title, call);
     else {
         NEED(op->plans[position], PLAN, 0, position);
         if ((returned = op->plans[position](call->parameters, call)))

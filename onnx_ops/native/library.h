@@ -46,7 +46,7 @@ enum function { RESOLVE, INFER, PLAN, KERNEL };
 status compile(const struct op *op, enum function function, int64_t overload, int64_t position, int *available);
 int knows_strings(void);
 int is_surveying(void);
-status plan_in_python(const struct op *op, struct call *call);
+status plan_in_python(const struct op *op, const struct text *title, struct call *call);
 status run_in_python(const struct op *op, const struct overload *overload, struct call *call, void *context);
 /* Return unless there is this function of the table, which Python compiles if it isn't there. */
 #define NEED(function, ...)                                                                                            \

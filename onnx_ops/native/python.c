@@ -96,12 +96,19 @@ static status lacking(const struct op *op, const struct call *call) {
     return refused(&text);
 }
 
-/* Find the shapes of a function's outputs in Python. */
-status plan_in_python(const struct op *op, struct call *call) {
+/* Find the shapes of a function's outputs in Python. `title`: with the node's name, or 0. */
+status plan_in_python(const struct op *op, const struct text *title, struct call *call) {
     struct answer answer = {UNFINISHED, ""};
+    struct text own = {"", 0};
     int available = 0;
     if (!onnx_ops_python.plan) return lacking(op, call);
     if (!waiting) onnx_ops_python.plan(op->number, call, &answer);
+    say_title(&own, op);
+    if (title && answer.outcome == REFUSED && !strncmp(answer.message, own.at, own.used)) {
+        struct text text = *title;
+        say_words(&text, answer.message + own.used);
+        return refused(&text);
+    }
     status wrong = heard(&answer, &available);
     return wrong || available ? wrong : failed("onnx_ops: interrupted");
 }

@@ -164,9 +164,9 @@ class Function(Declaration):
             pairs = zip(self.each_input(len(arrays)), arrays, strict=True)
             seen = [None if a is None else a.tolist() if i.values else a.shape for i, a in pairs]
             shapes = self.shapes(seen, attributes)
-        found = self.guarded(self.body, arrays, attributes)
-        found = found if isinstance(found, tuple) else (found,)
         with named(self):
+            found = self.guarded(self.body, arrays, attributes)
+            found = found if isinstance(found, tuple) else (found,)
             require(len(found) == len(kinds), "outputs", len(found), f"must be {len(kinds)}, as declared")
             return [self._checked(k, found[k], kind, shapes and shapes[k]) for k, kind in enumerate(kinds)]
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from .. import operators
 from ..errors import OpError, named
 from ..kernels import records
+from ..kernels.jit import numba_obstacle
 from ..locks import COMPILATION, REGISTRATION
 from . import bodies, interrupts, library, table
 
@@ -129,12 +130,13 @@ def survey():
 @callback(C.c_int64, C.c_int64, C.c_int64, C.c_int64)
 def compile_function(number, function, overload, position):
     """Put a function of an operator into the table."""
-    with COMPILATION:  # or a fork might leave to nobody the lock of a module that is being imported
-        from ..kernels.code import code
-
     row = library.row(number)
     operator = library.declared(row)
     with named(operator):
+        if lack := numba_obstacle():
+            raise OpError("kernel", "any", f"can't be compiled: {lack}")
+        with COMPILATION:  # or a fork might leave to nobody the lock of a module that is being imported
+            from ..kernels.code import code
         if function == table.RESOLVE:
             row.resolve = immortal(code(records.resolve_entry(operator))).address
         elif function == table.INFER:
