@@ -9,7 +9,7 @@ from .runtime.on_import import OnImport
 
 __version__ = "0.1.0"
 
-# Imported when they are first asked for: `import onnx_ops` stays light.
+# {public name: its module}, which is imported when the name is first used: `import onnx_ops` stays light.
 _HOME = {
     "FLOATS": "dtypes",
     "INTEGERS": "dtypes",
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from .functions import grid_sample as grid_sample
     from .functions import im2col as im2col
     from .kernels.jit import jitable as jitable
+    from .operators import Package as _Package
     from .own.check import check as check
     from .own.operator import operator as operator
     from .reference import reference_ops as reference_ops
@@ -61,21 +62,21 @@ if TYPE_CHECKING:
     from .runtime.warmup import warmup as warmup
     from .schemas import register_schemas as register_schemas
 
-    def operators() -> list[dict[str, Any]]: ...
+    operators: _Package
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
         try:
             module = import_module(f".{_HOME[name]}", __name__)
-        finally:  # even if it failed: that may be why
+        finally:  # also after an ImportError: an old version may be its cause
             requirements.check_versions()
-        found = module if name == _HOME[name] else getattr(module, name)
-        return globals().setdefault(name, found)  # which is not asked for again
+        value = module if name == _HOME[name] else getattr(module, name)
+        return globals().setdefault(name, value)  # so that Python doesn't call __getattr__ for it again
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def __dir__():
+def __dir__() -> list[str]:
     return __all__
 
 

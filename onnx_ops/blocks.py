@@ -1,4 +1,4 @@
-"""Sliding blocks over an image, for any number of image axes: what Col2Im and Im2Col share.
+"""Sliding blocks over an image with any number of axes, which Col2Im and Im2Col share.
 
     p_i = l_i * strides_i + k_i * dilations_i - pads_begin_i
 
@@ -11,13 +11,13 @@ from .declaration import ELEMENTS, MAX_RANK, UNKNOWN, Attribute
 from .errors import require
 from .kernels.jit import jitable
 
-LIMIT = 2**40  # of any size, stride, dilation or pad: far past memory, and their sums fit 64 bits
-WORK = 2**15  # elements read and written by one tile, about 15 us
-AXES = MAX_RANK - 2  # at most
+LIMIT = 2**40  # of any size, stride, dilation or pad: more than memory holds, and sums of them fit into 64 bits
+WORK = 2**15  # elements that one tile reads and writes, in about 15 us
+AXES = MAX_RANK - 2  # the most image axes
 
 
 def sizes(name, required=False, axes=(1, AXES), least=1):
-    """An attribute of so many axes' sizes."""
+    """Return the declaration of an attribute that holds sizes. axes: how few and how many there may be."""
     return Attribute(name, "ints", None, required, (least, LIMIT), axes)
 
 
@@ -32,7 +32,7 @@ GEOMETRY = {
 
 @jitable
 def resolve(attributes, p):
-    """Defaults spelled out for every possible axis; `axes` is 0 where the attributes leave the number of axes open."""
+    """Fill in the defaults for every possible axis. `axes` is 0 if the attributes leave the number of axes open."""
     dilations, pads, strides = attributes
     half = len(pads) // 2
     axes = max(len(dilations), len(strides), half)
@@ -42,15 +42,15 @@ def resolve(attributes, p):
     require(len(strides) == 0 or len(strides) == axes, "strides", strides, rule, axes)
     require(half == 0 or half == axes, "pads", pads, rule, axes)
     p.axes = axes
-    fill(p.dilations, dilations, 1)
-    fill(p.strides, strides, 1)
-    fill(p.pads_begin, pads[:half], 0)
-    fill(p.pads_end, pads[half:], 0)
+    set_axes(p.dilations, dilations, 1)
+    set_axes(p.strides, strides, 1)
+    set_axes(p.pads_begin, pads[:half], 0)
+    set_axes(p.pads_end, pads[half:], 0)
 
 
 @jitable
-def fill(field, values, default):
-    """The values of the axes that there are, the default for all others."""
+def set_axes(field, values, default):
+    """Set a field to the values of the axes that there are, and to the default for all others."""
     field[:] = default
     for i in range(len(values)):
         field[i] = values[i]
@@ -58,7 +58,7 @@ def fill(field, values, default):
 
 @jitable
 def block_count(parameters, i, pixels, positions):
-    """How many blocks of so many positions there are along axis i of an image of so many pixels; 0 if none fits."""
+    """Return how many blocks fit along axis i. pixels, positions: of image and block there; 0 if none fits."""
     padded = pixels + parameters.pads_begin[i] + parameters.pads_end[i]
     if positions - 1 > (padded - 1) // parameters.dilations[i]:
         return 0
@@ -67,9 +67,9 @@ def block_count(parameters, i, pixels, positions):
 
 @jitable
 def lay_out(parameters, image, block, g):
-    """Check the sizes of image and block, which are for the same axes, and fill the fields of GEOMETRY.
+    """Check the sizes of image and block, which have the same axes, and fill the fields of GEOMETRY.
 
-    However many more than ELEMENTS blocks there are, they count as one more.
+    A number of blocks above ELEMENTS is stated as ELEMENTS + 1.
     """
     axes = len(image)
     # Kernels always have two axes, y and x: a lone axis gets one of size 1 before it.
@@ -94,7 +94,7 @@ def lay_out(parameters, image, block, g):
 
 @jitable
 def known_product(vector):
-    """Of sizes; UNKNOWN if one of them is, or is none, or there is too much."""
+    """Return the product of sizes; UNKNOWN if a size is unknown or less than 1, or the product exceeds ELEMENTS."""
     product = 1
     for size in vector:
         if not 1 <= size <= ELEMENTS // product:
@@ -104,20 +104,21 @@ def known_product(vector):
 
 
 def block_counts(parameters, image, block):
-    """How many blocks there are along each axis."""
+    """Return how many blocks there are along each axis."""
     return [block_count(parameters, i, *sizes) for i, sizes in enumerate(zip(image, block, strict=True))]
 
 
 def overlaps(parameters, image, block):
-    """For each position k within the block that lies on the image anywhere: k, of which blocks, and on which pixels.
+    """Yield (k, blocks, pixels) for each position k within the block: the blocks whose k lies on the image, and where.
 
-    Blocks and pixels are tuples of slices, one for each image axis.
+    Blocks and pixels are tuples of slices, one for each image axis. Positions that lie outside in all blocks are left
+    out.
     """
     counts, image = block_counts(parameters, image, block), np.asarray(image)
     fields = (parameters.strides, parameters.dilations, parameters.pads_begin)
     stride, dilation, begin = (np.asarray(values[: image.size]) for values in fields)
     for k in np.ndindex(*block):
-        shift = k * dilation - begin  # the pixel of the first block, which may lie outside the image, as others may
+        shift = k * dilation - begin  # the pixel of position k in the first block, which may lie outside the image
         low, high = np.maximum(0, -(shift // stride)), np.minimum(counts, (image - 1 - shift) // stride + 1)
         if (low < high).all():
             pixels = map(slice, low * stride + shift, (high - 1) * stride + shift + 1, stride)

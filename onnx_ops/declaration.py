@@ -1,12 +1,12 @@
-"""What an operator declaration is.
+"""The declaration of an operator, from which everything that touches a runtime is derived.
 
     attributes --resolve--> parameters          once, when a session is made
-    (parameters, shapes) --plan--> geometry     at every call
+    (parameters, shapes) --plan--> geometry     at every call, and before, if a session knows the shapes
     (tensors, geometry, tile, workspace) --kernel--> outputs
                                                 at every call, one tile after the other or side by side
 
-All of these are written in the part of Python that Numba compiles, and also run uncompiled. Everything that touches a
-runtime is derived from a declaration. What `onnx_ops.operator` makes of a function is one, too: see own/.
+These functions are written in the part of Python that Numba compiles, and also run uncompiled. `onnx_ops.operator`
+makes a declaration, too, from a function: see own/.
 """
 
 import functools
@@ -21,18 +21,18 @@ from . import dtypes
 from .errors import OpError, quoted
 from .kernels.jit import jitable
 
-MAX_RANK = 16  # axes of a tensor, and length of an input whose values a plan reads
-MAX_VALUES = 32  # of an attribute that is a list, of which compiled code has a copy
+MAX_RANK = 16  # axes of a tensor, and elements of an input whose values a plan reads
+MAX_VALUES = 32  # values of an attribute that is a list, of which compiled code has a copy
 MAX_INPUTS = 16
 MAX_OUTPUTS = 8
 MAX_ATTRIBUTES = 16
 MAX_KERNELS = 4
-MAX_TILES = 64  # of a call: as many as a mask of workspaces in use has bits
+MAX_TILES = 64  # tiles of a call: as many as there are bits in the mask of workspaces in use
 MAX_GEOMETRY = 2048  # bytes of any operator's geometry, and of its parameters
-TILE_ELEMENTS = 2**12  # of a function's inputs and outputs, for which another tile is worth while
-ELEMENTS = 2**58  # of any tensor: its bytes fit 64 bits whatever the type
+TILE_ELEMENTS = 2**12  # elements of a function's inputs and outputs that are worth one more tile
+ELEMENTS = 2**58  # the most of any tensor: its bytes fit into 64 bits whatever the type
 INT64 = np.iinfo(np.int64)
-UNKNOWN = -1  # a dimension that `infer` is not told; names of dimensions are the numbers below
+UNKNOWN = -1  # a dimension that `infer` doesn't know; lower numbers stand for names of dimensions
 ABSENT = -1  # the rank of an optional input that a node doesn't have
 
 
@@ -40,8 +40,8 @@ ABSENT = -1  # the rank of an optional input that a node doesn't have
 class Input:
     """An input. A plan gets its shape or, with `values=True` (a rank-1 integer tensor), its values.
 
-    presence  "required", "optional" or, of the last one, "variadic": any number of them, at least one
-    ranks     of a function, those that its body is compiled for
+    presence  "required", "optional" or, for the last input, "variadic": it stands for one or more inputs
+    ranks     the ranks that the kernel of a function (own/) is compiled for
     """
 
     name: str
@@ -59,11 +59,11 @@ class Output:
 
 @dataclass(frozen=True)
 class Kind:
-    """What the values of an attribute are.
+    """A kind of attribute values.
 
-    text      as errors say it
+    text      what errors call it
     onnx      its name among onnx.AttributeProto's types
-    is_list   whether there may be several
+    is_list   whether a value is a list
     """
 
     text: str
@@ -84,12 +84,12 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Attribute:
-    """An attribute of one of the KINDS. A "string" is one of the choices, a "text" is any.
+    """An attribute of one of the KINDS. A "string" is one of the choices, a "text" is any string.
 
-    default   None stands for "depends on the inputs"; one that is required has no default
-    bounds    the least and the greatest of integers
-    lengths   of a list, the least and the greatest
-    choices   what a string may be
+    default        None stands for "depends on the inputs"; a required attribute has no default
+    bounds         the least and the greatest value of integers
+    length_bounds  the least and the greatest length of a list
+    choices        the values that a "string" may have
     """
 
     name: str
@@ -97,7 +97,7 @@ class Attribute:
     default: object = None
     required: bool = False
     bounds: tuple[int, int] = (INT64.min, INT64.max)
-    lengths: tuple[int, int] = (1, MAX_VALUES)
+    length_bounds: tuple[int, int] = (1, MAX_VALUES)
     choices: tuple[str, ...] = ()
 
     def __post_init__(self):
@@ -105,9 +105,9 @@ class Attribute:
             raise OpError(f"kind of {self.name}", repr(self.kind), f"must be one of {', '.join(KINDS)}")
 
     def vector(self, value):
-        """`value` as what compiled code sees: a vector of int64, of float64 or, of a text, of bytes.
+        """Return a value as compiled code sees it: a vector of int64, of float64 or, for a text, of bytes.
 
-        A string is its position among the choices. A tensor remains one.
+        A string becomes its position among the choices. A tensor stays a tensor.
         """
         try:
             numbers = self._numbers(value)
@@ -117,28 +117,29 @@ class Attribute:
             return numbers
         least, most = self.limits
         in_bounds = self.kind.startswith("float") or all(least <= n <= most for n in numbers)
-        if not (in_bounds and self.lengths[0] <= len(numbers) <= self.lengths[1]):
-            shown = (
+        if not (in_bounds and self.length_bounds[0] <= len(numbers) <= self.length_bounds[1]):
+            refused = (
                 quoted(_text(value)) if self.kind == "string" else numbers[0] if self.kind == "int" else list(numbers)
             )
-            raise OpError(self.name, shown, self.rule)
+            raise OpError(self.name, refused, self.rule)
         return np.array(numbers, np.float64 if self.kind.startswith("float") else np.int64)
 
     def _numbers(self, value):
-        """The numbers that a value stands for; of a text or a tensor an array. TypeError, ValueError: it is no such."""
+        """Return a value's numbers, or an array for a text or a tensor. Raises TypeError or ValueError for others."""
         if self.kind in ("string", "text"):
             text = _text(value)
             if self.kind == "text":
                 return np.frombuffer(text.encode(errors="surrogateescape"), np.uint8)
             return (self.choices.index(text) if text in self.choices else -1,)
         if isinstance(value, bytes):
-            raise TypeError  # whose elements would be integers
+            raise TypeError  # else its elements would be taken for integers
         if self.kind == "tensor":
             if hasattr(value, "raw_data"):  # an onnx.TensorProto
                 from onnx import numpy_helper
 
                 value = numpy_helper.to_array(value)
-            array = np.asarray(value, order="C")
+            array = np.asarray(value)
+            array = np.asarray(array, array.dtype.newbyteorder("="), order="C")
             if dtypes.name_of(array) not in dtypes.TABLE or dtypes.name_of(array) == "string":
                 raise TypeError
             return array
@@ -147,7 +148,7 @@ class Attribute:
             return tuple(map(index, values))
         if any(isinstance(v, str | bytes) for v in values):
             raise TypeError
-        return np.array(values, np.float32).tolist()  # as a model keeps them
+        return np.array(values, np.float32).tolist()  # rounded as in a model
 
     @property
     def kind_rule(self):
@@ -155,17 +156,17 @@ class Attribute:
 
     @property
     def limits(self):
-        """The bounds of what `resolve` sees."""
+        """The bounds of the integers that `resolve` gets."""
         return (0, len(self.choices) - 1) if self.kind == "string" else self.bounds
 
     @property
     def rule(self):
-        """What a value of the right kind must be."""
+        """A text on what a value of the right kind must be."""
         if self.kind == "string":
             return f"must be one of {', '.join(self.choices)}"
         least, most = map(spelled_out, self.bounds)
         if KINDS[self.kind].is_list:
-            count = " to ".join(map(str, dict.fromkeys(self.lengths)))
+            count = " to ".join(map(str, dict.fromkeys(self.length_bounds)))
             return f"must be {count} numbers" + (f" in [{least}, {most}]" if self.kind == "ints" else "")
         return (
             f"must be {least} or {most}" if self.bounds[1] - self.bounds[0] == 1 else f"must lie in [{least}, {most}]"
@@ -177,7 +178,7 @@ def _text(value):
 
 
 def spelled_out(number):
-    """As a power of two if it is a large one, or next to it."""
+    """Return a number's text: a large power of two, or the number before it, as such a power."""
     for power in (number, number + 1):
         if abs(power) >= 2**16 and abs(power) & (abs(power) - 1) == 0:
             return f"{'-' * (power < 0)}2**{abs(power).bit_length() - 1}{' - 1' * (power - number)}"
@@ -185,7 +186,7 @@ def spelled_out(number):
 
 
 class Record:
-    """One element of a structured dtype with its fields as attributes, as compiled code sees it."""
+    """An element of a structured dtype whose fields are attributes, as in compiled code."""
 
     __slots__ = ("_element",)
 
@@ -202,52 +203,54 @@ class Record:
         self._element[name] = value
 
 
-def words(counts):
-    """The dtype of a record of 64-bit integers: a scalar where the count is None, else an array of that length."""
+def record_dtype(counts):
+    """Return the dtype of a record of 64-bit integers. A field is a scalar if its count is None, else an array."""
     return np.dtype([(n, np.int64) if c is None else (n, np.int64, (c,)) for n, c in counts.items()])
 
 
 @jitable
 def without_parameters(attributes, parameters):
-    """What `resolve` is for operators that need none."""
+    """Do nothing: the `resolve` of operators without parameters."""
 
 
-# What every record that resolve, plan or infer fills in begins with: room for what `require` refuses, as the addresses
-# of two texts and of the values, how many these are (-1: it is one number), whether there is an expected value, that
-# value, and place for the values.
+# Every record that resolve, plan or infer fills in begins with this field, where `require` states a refusal: the
+# addresses of two texts and of the values, how many values there are (-1: a single number), whether there is an
+# expected value, that value, which of them are doubles (1: the values, 2: the expected one, 3: both), and room for the
+# values.
 MAX_SHOWN = 32
-REFUSAL = {"refusal": 6 + MAX_SHOWN}
+REFUSAL = {"refusal": 7 + MAX_SHOWN}
 
 
 @dataclass(frozen=True)
 class Kernel:
     """One of an operator's kernels.
 
-    function    (*tensors, geometry, tile, workspace, out) computes one tile; all flat arrays, the workspace of bytes
-                that hold nothing yet
-    attributes  which lead to it
-    copies      whether it only copies elements, so that nothing but their size matters
-    types       {type variable: element types} of those that it takes fewer of than the operator
-    unless      what the attributes must be for all types to be taken
+    function    (*tensors, geometry, tile, workspace, out) computes one tile. Tensors are flat arrays, the workspace is
+                one of uninitialized bytes
+    attributes  an example of attributes for which `resolve` selects it, by `kernel_index`
+    sees_bits   whether elements of all types are unsigned integers of their width to it: it may only write what it
+                has read, and 0
+    types       {type variable: element types}, where it takes fewer than the operator
+    unless      a text on the attributes with which the operator takes all types
     """
 
     function: Callable
     attributes: Mapping = field(default_factory=dict)
-    copies: bool = False
+    sees_bits: bool = False
     types: Mapping = field(default_factory=dict)
     unless: str = ""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Declaration:
-    """What an operator of one domain is for whoever uses it, however it is computed.
+    """The interface of an operator of one domain, however it is computed.
 
     domain, name     as in a model's node; domain "" is ai.onnx
     versions, ranks  the versions of the domain that changed the operator, and the ranks of its first input
     inputs, outputs  in order
-    types            type variable -> names of element types
-    attributes       in the order in which their values are handed on
-    terms            {name: word} of the {names} in refusals that this operator's specification has other words for
+    types            {type variable: names of element types}
+    attributes       in the order in which `resolve` gets their values
+    terms            {name: term} for the {names} in refusals that this operator's specification calls otherwise
     """
 
     domain: str
@@ -266,7 +269,7 @@ class Declaration:
                 raise OpError(what, value, f"must be at most {most}", self.title)
 
     def limited(self):
-        """Yield what there can't be more of than so many: its name, how many there are, and the limit."""
+        """Yield (name, count, limit) of everything whose count is limited."""
         yield "inputs", len(self.inputs), MAX_INPUTS
         yield "outputs", len(self.outputs), MAX_OUTPUTS
         yield "attributes", len(self.attributes), MAX_ATTRIBUTES
@@ -274,11 +277,11 @@ class Declaration:
     is_function = has_rule = is_compiled = is_bound = has_loop = False  # see own/function.py
 
     def combinations(self):
-        """For how many combinations of ranks a body is compiled by itself."""
+        """Return for how many combinations of ranks a separate kernel is compiled."""
         return 1
 
     def compiled_ranks(self, input):
-        """The ranks of an input for which bodies are compiled; none where one body does for all."""
+        """Return the ranks of an input for which separate kernels are compiled; none if one kernel takes all ranks."""
         return ()
 
     @property
@@ -287,28 +290,30 @@ class Declaration:
 
     @property
     def source(self):
-        """The module that declares it."""
+        """The name of the module that declares the operator."""
         raise NotImplementedError
 
     def signatures(self):
-        """All combinations of element types that ONNX Runtime has, as {type variable: name}."""
-        known = [[n for n in names if dtypes.TABLE[n].in_sessions] for names in self.types.values()]
-        for names in itertools.product(*known):
+        """Yield all combinations of element types that ONNX Runtime has, as {type variable: name}."""
+        names_in_sessions = [[n for n in names if dtypes.TABLE[n].in_sessions] for names in self.types.values()]
+        for names in itertools.product(*names_in_sessions):
             yield dict(zip(self.types, names, strict=True))
 
     def vectors(self, given):
-        """The vector of each attribute, from those that are given; None of one that isn't and has no default."""
-        known = {a.name: a for a in self.attributes}
-        for name in given.keys() - known.keys():
-            raise OpError(name, repr(given[name]), f"no such attribute; there are {', '.join(known) or 'none'}")
-        for name, a in known.items():
+        """Return the vector of each attribute from the given values; None if it has neither value nor default."""
+        declared = {a.name: a for a in self.attributes}
+        for name in given.keys() - declared.keys():
+            if any(i.name == name for i in self.inputs):
+                raise OpError(name, "given by name", "is an input, which is given by its position")
+            raise OpError(name, repr(given[name]), f"no such attribute; there are {', '.join(declared) or 'none'}")
+        for name, a in declared.items():
             if a.required and given.get(name) is None:
                 raise OpError(name, None, "must be given")
         values = [a.default if given.get(a.name) is None else given[a.name] for a in self.attributes]
         return [None if v is None else a.vector(v) for a, v in zip(self.attributes, values, strict=True)]
 
     def each_input(self, count):
-        """The declarations of so many inputs, the last one's again for those that a variadic one stands for."""
+        """Return the declarations of `count` inputs; a variadic one is repeated for all that it stands for."""
         least = len([i for i in self.inputs if i.presence != "optional"])
         most = count if self.inputs and self.inputs[-1].presence == "variadic" else len(self.inputs)
         if not least <= count <= most:
@@ -317,36 +322,36 @@ class Declaration:
         return (*self.inputs[:count], *[self.inputs[-1]] * (count - len(self.inputs)))
 
     def padded(self, inputs):
-        """So many inputs as there are, with None for optional ones that are left out at the end. Raises OpError."""
-        for i, given in zip(self.each_input(len(inputs)), inputs, strict=True):
-            if given is None and i.presence != "optional":
+        """Return the inputs with None for optional ones that are left out at the end. Raises OpError."""
+        for i, value in zip(self.each_input(len(inputs)), inputs, strict=True):
+            if value is None and i.presence != "optional":
                 raise OpError(i.name, None, "must be given", self.title)
         return [*inputs, *[None] * (len(self.inputs) - len(inputs))]
 
     def likeness(self):
-        """For each output the first input whose type it has; None where its type is always the same."""
+        """Return for each output the position of the first input that has its type; None if its type is constant."""
         variables = [i.type for i in self.inputs]
         return [variables.index(o.type) if o.type in variables else None for o in self.outputs]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Operator(Declaration):
-    """An operator that is computed by kernels on flat arrays, which share out a plan's tiles. It has one output.
+    """An operator with one output that kernels on flat arrays compute, in the tiles of a plan.
 
-    parameters  what `resolve` finds: {field: None for a number, or the length of a vector}; in addition there is
-                `kernel`, the position of the kernel that is meant
-    geometry    what `plan` finds, likewise; in addition there are `rank` and `shape` of the output, the number of
+    parameters  the record that `resolve` fills in: {field: None for a number, or the length of a vector}. It also has
+                `kernel_index`, the position of the kernel to run
+    geometry    the record that `plan` fills in, likewise. It also has `rank` and `shape` of the output, the number of
                 `tiles`, at most MAX_TILES, and how many bytes of `workspace` a tile needs
-    resolve     (a vector for each attribute, empty where there is none, parameters)
+    resolve     (a vector for each attribute, empty if it has no value, parameters)
     plan        (parameters, shapes, geometry)
-    infer       (parameters, shapes, geometry): what `plan` would find for `rank` and `shape`, as far as that can be
-                told. A dimension may be UNKNOWN, or less, which stands for a name. A shape is empty where the rank is
-                unknown, and so are values where their number is; parameters are all 0 where attributes can't be told.
-                The rank is -1 until it is known.
+    infer       (parameters, shapes, geometry): fills in `rank` and `shape` as `plan` would, as far as they are known.
+                A dimension may be UNKNOWN, or less, which stands for a name. A shape is empty if the rank is unknown,
+                and values if their number is; parameters are all 0 if the attributes are unknown. The rank is -1 until
+                it is set.
     kernels     at least one
     reference   (parameters, *inputs) -> output, plain NumPy in float64, written to be read
 
-    The first three fill in the record that is their last argument, and refuse by `onnx_ops.require`.
+    `resolve`, `plan` and `infer` fill in the record that is their last argument, and refuse by `onnx_ops.require`.
     """
 
     plan: Callable
@@ -364,67 +369,69 @@ class Operator(Declaration):
     def limited(self):
         yield from super().limited()
         yield "kernels", len(self.kernels), MAX_KERNELS
-        yield from ((f"length of {a.name}", a.lengths[1], MAX_VALUES) for a in self.attributes)
+        yield from ((f"length of {a.name}", a.length_bounds[1], MAX_VALUES) for a in self.attributes)
         yield "bytes of parameters", self.parameters_dtype.itemsize, MAX_GEOMETRY
         yield "bytes of geometry", self.geometry_dtype.itemsize, MAX_GEOMETRY
 
     @functools.cached_property
     def parameters_dtype(self):
-        return words({**REFUSAL, "kernel": None, **self.parameters})
+        return record_dtype({**REFUSAL, "kernel_index": None, **self.parameters})
 
     @functools.cached_property
     def geometry_dtype(self):
-        return words({**REFUSAL, "tiles": None, "workspace": None, "rank": None, "shape": MAX_RANK, **self.geometry})
+        return record_dtype(
+            {**REFUSAL, "tiles": None, "workspace": None, "rank": None, "shape": MAX_RANK, **self.geometry}
+        )
 
     @property
     def tensors(self):
-        """Positions of the inputs that kernels read."""
+        """The positions of the inputs that kernels read."""
         return tuple(k for k, i in enumerate(self.inputs) if not i.values)
 
     def resolved(self, given):
-        """The parameters, as a structured array of one element, from the attributes that are given."""
+        """Return the parameters for the given attributes, as a structured array of one element."""
         vectors = [np.empty(0, np.int64) if v is None else v for v in self.vectors(given)]
         parameters = np.zeros(1, self.parameters_dtype)
         self.resolve(tuple(vectors), Record(parameters[0]))
         return parameters
 
     def output_shapes(self, parameters, shapes, values):
-        """`inferred` of each output, or None; parameters are what `resolved` returns, or None."""
-        known = None if parameters is None else Record(parameters[0])
-        found = self.inferred(known, shapes, values)
-        return None if found is None else [found]
+        """Return [what `inferred` returns], or None for None; parameters are what `resolved` returns, or None."""
+        record = None if parameters is None else Record(parameters[0])
+        shape = self.inferred(record, shapes, values)
+        return None if shape is None else [shape]
 
     def inferred(self, parameters, shapes, values=None):
-        """The output's dimensions as far as they can be told, or None if not even their number is known.
+        """Return the output's dimensions, each an int, a name or None; None if not even their number is known.
 
-        parameters  a Record, or None where attributes can't be told
-        shapes      of the inputs, whose dimensions are ints, names or None; None if the rank is unknown
-        values      of the inputs, as far as they are known, lists of ints
+        parameters  a Record, or None if the attributes are unknown
+        shapes      of the inputs, whose dimensions are ints, names or None; a shape is None if the rank is unknown
+        values      of the inputs, lists of ints, or None where they are unknown
 
         Raises OpError if what is known is refused.
         """
         names: list = []
-        seen = []
-        for i, shape, known in zip(self.inputs, shapes, values or [None] * len(shapes), strict=True):
-            if i.values and known is None:
-                known = [UNKNOWN] * shape[0] if shape and len(shape) == 1 and isinstance(shape[0], int) else []
+        vectors = []
+        for i, shape, known_values in zip(self.inputs, shapes, values or [None] * len(shapes), strict=True):
+            if i.values and known_values is None:
+                known_values = [UNKNOWN] * shape[0] if shape and len(shape) == 1 and isinstance(shape[0], int) else []
             vector = []
-            for dimension in (known if i.values else shape) or ():
+            for dimension in (known_values if i.values else shape) or ():
                 if isinstance(dimension, str):
                     names.append(dimension)
                     dimension = UNKNOWN - len(names)
                 vector.append(UNKNOWN if dimension is None else dimension)
-            seen.append(np.array(vector if len(vector) <= MAX_RANK else [], np.int64))
+            vectors.append(np.array(vector if len(vector) <= MAX_RANK else [], np.int64))
         geometry = np.zeros(1, self.geometry_dtype)
         geometry["rank"] = -1
-        self.infer(parameters or Record(np.zeros(1, self.parameters_dtype)[0]), tuple(seen), Record(geometry[0]))
+        self.infer(parameters or Record(np.zeros(1, self.parameters_dtype)[0]), tuple(vectors), Record(geometry[0]))
         rank, shape = int(geometry["rank"][0]), geometry["shape"][0].tolist()
         if rank < 0:
             return None
         return [d if d >= 0 else None if d == UNKNOWN else names[UNKNOWN - 1 - d] for d in shape[:rank]]
 
-    def kernel(self, parameters):
-        return self.kernels[parameters.kernel]
+    def selected_kernel(self, parameters):
+        return self.kernels[parameters.kernel_index]
 
     def check_types(self, kernel, signature):
         """Raise OpError if the kernel doesn't take these element types."""
@@ -435,12 +442,12 @@ class Operator(Declaration):
                 raise OpError(f"dtype of {argument}", signature[variable], rule)
 
     def storage(self, kernel, signature):
-        """The dtypes that the kernel sees, of its tensors, then of the output; None for types that it can't see."""
+        """Return the dtypes that the kernel sees, of its tensors, then of the output; None if a type has no storage."""
         variables = [self.inputs[k].type for k in self.tensors] + [self.outputs[0].type]
-        found = {v: dtypes.TABLE[signature[v]].storage for v in variables}
-        if any(dtype is None for dtype in found.values()):  # `in` would find None equal to float64
+        storage = {v: dtypes.TABLE[signature[v]].storage for v in variables}
+        if any(dtype is None for dtype in storage.values()):  # not `in`: NumPy takes None for float64
             return None
         out = self.outputs[0].type
-        if kernel.copies and found[out].itemsize <= 8:
-            found[out] = np.dtype(f"uint{8 * found[out].itemsize}")
-        return tuple(found[v] for v in variables)
+        if kernel.sees_bits and storage[out].itemsize <= 8:
+            storage[out] = np.dtype(f"uint{8 * storage[out].itemsize}")
+        return tuple(storage[v] for v in variables)

@@ -1,30 +1,34 @@
-"""The one table of element types: name, number in ONNX, NumPy type, and the type that kernels see.
+"""The table of element types: name, number in ONNX, NumPy type, and the type that kernels see.
 
 Kernels see `storage`. The operators copy elements or add them up, and integers add modulo 2**bits whatever their sign,
-so one kernel per integer width serves both. 16-bit floats are records of their bits, named by what these mean: see
-kernels/elements.py. Strings have no storage, complex numbers no place in ONNX Runtime.
+so one kernel per integer width serves both. A 16-bit float is a record of its bits, whose field has the type's name:
+see kernels/elements.py. Strings have no storage. ONNX Runtime has no complex numbers.
 """
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
 class DType:
     name: str
     onnx: int
-    storage: np.dtype | None
+    storage: np.dtype[Any] | None
     in_sessions: bool = True
 
     @property
-    def numpy(self):
+    def numpy(self) -> np.dtype[Any]:
         if self.name == "bfloat16":
-            import ml_dtypes  # noqa: F401  NumPy knows the name from then on
+            import ml_dtypes  # noqa: F401  teaches NumPy the name
         return np.dtype(object if self.name == "string" else self.name)
 
 
-def _bits(name):
+def _bits(name: str) -> np.dtype[Any]:
     return np.dtype([(name, np.uint16)])
 
 
@@ -55,18 +59,18 @@ INTEGERS = tuple(name for name in TABLE if "int" in name)
 ALL = tuple(TABLE)
 
 
-def widest(array):
-    """The array in the type in which references compute: floats in float64, strings as objects, others as they are."""
+def widest(array: "NDArray[Any]") -> "NDArray[Any]":
+    """Return an array in the type in which references compute: floats in float64, strings as objects, others as is."""
     if name_of(array) in FLOATS:
         return array.astype(np.float64)
     return array.astype(object) if name_of(array) == "string" else array
 
 
-def zero(array):
-    """What stands where nothing is."""
+def zero(array: "NDArray[Any]") -> Any:
+    """Return the value of elements that nothing is added to: 0, or the empty string."""
     return "" if name_of(array) == "string" else array.dtype.type(0)
 
 
-def name_of(array):
-    """The table's name for an array's element type, or NumPy's if the table has none."""
+def name_of(array: "NDArray[Any]") -> str:
+    """Return the table's name for an array's element type, or NumPy's if the table has none."""
     return "string" if array.dtype.kind in "OUT" else array.dtype.name

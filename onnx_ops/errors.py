@@ -3,20 +3,24 @@
 import re
 from collections.abc import Mapping
 from contextvars import ContextVar
-from types import MappingProxyType
-from typing import Any
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Any
 
-SHOWN = 400  # characters of a value or name: ONNX Runtime cuts messages at about 2,000, and the rule comes last
-_terms: ContextVar[Mapping] = ContextVar("terms", default=MappingProxyType({}))  # of the operator whose plan is at work
+if TYPE_CHECKING:
+    from .declaration import Declaration
+
+SHOWN = 400  # characters of a value or name, since ONNX Runtime cuts messages at about 2,000, and the rule comes last
+# Of the operator in `errors_of`.
+_terms: ContextVar[Mapping[str, str]] = ContextVar("terms", default=MappingProxyType({}))
 
 
 class OpError(ValueError):
     """A value that an operator cannot work with.
 
-    operator  who refuses, with the node's name where one is known
+    operator  the operator that refuses the value, with the node's name if that is known
     argument  the name of what is refused
-    value     the text of its value as the message shows it: `repr` of a string, of a long text beginning and end
-    rule      what the value breaks
+    value     its value as the message shows it: a text, which is cut in the middle if it is long
+    rule      the rule that the value breaks
 
     The message consists of these four, which are the same in a function and in a session of either backend. In an
     ordinary session the error arrives as ONNX Runtime's own exception type, with the same message. A failure of another
@@ -24,7 +28,7 @@ class OpError(ValueError):
     """
 
     def __init__(self, argument: Any, value: object, rule: str, operator: str | None = None) -> None:
-        text = None if argument is None else shown(value)
+        text = None if argument is None else shortened(value)
         super().__init__(argument, text, rule, operator)
         self.argument, self.value, self.rule, self.operator = argument, text, rule, operator
 
@@ -34,18 +38,27 @@ class OpError(ValueError):
         return where + what + self.rule
 
 
-def shown(value):
-    """Its text, or of a long one the beginning and the end."""
+def reason(error: BaseException) -> str:
+    """Return the type of an exception and its text, if it has one."""
+    try:
+        text = str(error)
+    except Exception:
+        text = "its text can't be had"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def shortened(value: object) -> str:
+    """Return the text of a value, or its beginning and its end if it is long."""
     text = str(value)
     if len(text) <= SHOWN:
         return text
     cut = len(text) - SHOWN // 4
     backslashes = cut - len(text[:cut].rstrip("\\"))
-    cut += backslashes % 2  # what an escape consists of stays together, as whoever reads the text back relies on
+    cut += backslashes % 2  # don't split an escape: the text may be read back
     return f"{text[: SHOWN // 2]} ... {text[cut:]}"
 
 
-# Characters that a message shows by their number: what can't be seen, or changes how the rest looks. native/words.c has
+# Characters that a message shows as escapes, because they are invisible or change how others look. native/text.c has
 # the same list.
 _HIDDEN = re.compile(
     "[\0-\x1f\x7f-\xa0\xad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\uf8ff\ufeff\ufff0-\ufffb\U000e0000-\U0010ffff]"
@@ -53,52 +66,67 @@ _HIDDEN = re.compile(
 _ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 
-def quoted(text):
-    """A string as Python writes it, but for which characters of Unicode are shown by their number."""
+def quoted(text: str) -> str:
+    """Return a string as Python's `repr` writes it, but with the escapes of _HIDDEN."""
 
-    def number(found):
-        code = ord(found[0])
-        return _ESCAPES.get(found[0]) or (
+    def escape(match: re.Match[str]) -> str:
+        code = ord(match[0])
+        return _ESCAPES.get(match[0]) or (
             f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
         )
 
     quote = '"' if "'" in text and '"' not in text else "'"
-    return quote + _HIDDEN.sub(number, text.replace("\\", r"\\").replace(quote, "\\" + quote)) + quote
+    return quote + _HIDDEN.sub(escape, text.replace("\\", r"\\").replace(quote, "\\" + quote)) + quote
 
 
-class named:
-    """A context in which an OpError gets the operator's name, and `require` the operator's words for its arguments."""
+class errors_of:
+    """A context that adds the operator's name to an OpError, and in which `require` uses the operator's terms."""
 
-    def __init__(self, operator, node=""):
-        self.title = operator.title + (f" (node {shown(quoted(node))})" if node else "")
+    def __init__(self, operator: "Declaration", node: str = "") -> None:
+        self.title = operator.title + (f" (node {shortened(quoted(node))})" if node else "")
         self.terms = operator.terms
 
-    def __enter__(self):
+    def __enter__(self) -> None:
         self.before = _terms.set(self.terms)
 
-    def __exit__(self, kind, error, traceback):
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         _terms.reset(self.before)
         if isinstance(error, OpError) and error.operator is None:
             OpError.__init__(error, error.argument, error.value, error.rule, self.title)
 
 
-def require(condition: object, argument: str, value: Any, rule: str, expected: int | None = None) -> None:
+def plain_number(value: Any) -> Any:
+    """Return a number as an int or a float, the types that compiled code has; anything else unchanged."""
+    if isinstance(value, bool) or hasattr(value, "__index__"):
+        return int(value)
+    return float(value) if hasattr(value, "__float__") else value
+
+
+def require(condition: object, argument: str, value: Any, rule: str, expected: float | None = None) -> None:
     """Raise OpError unless the condition holds: `argument = value` breaks the `rule`.
 
     value     a number, or a sequence of numbers
-    expected  a number that the message has after the rule, which must be a literal text in compiled code
+    rule      a text, which must be a literal in compiled code
+    expected  a number that the message shows after the rule
 
-    Operators' functions refuse by this, compiled or not. Names of arguments may stand in braces in `argument` and
-    `rule`, such as "shape of {input}": the message then has the operator's own term for them (`Operator.terms`), or
-    else the name itself.
+    Operators' functions refuse values by this function, compiled or not. `argument` and `rule` may have names of
+    arguments in braces, such as "shape of {input}": the message then has the operator's own term for the name
+    (`Operator.terms`), or else the name itself.
     """
     if not condition:
-        value = [int(v) for v in value] if hasattr(value, "tolist") or isinstance(value, list | tuple) else value
-        rule = spelled(rule)
-        raise OpError(spelled(argument), value, rule if expected is None else f"{rule} {expected}")
+        value = value.tolist() if hasattr(value, "tolist") else value  # from an array or a NumPy scalar
+        if isinstance(value, list | tuple):
+            numbers = list(map(plain_number, value))
+            value = list(map(float, numbers)) if any(isinstance(v, float) for v in numbers) else numbers
+        else:
+            value = plain_number(value)
+        expected, rule = plain_number(expected), in_own_terms(rule)
+        raise OpError(in_own_terms(argument), value, rule if expected is None else f"{rule} {expected}")
 
 
-def spelled(text):
-    """`text` with each {name} replaced by the operator's term for it."""
+def in_own_terms(text: str) -> str:
+    """Return `text` with each {name} replaced by the operator's term for it."""
     terms = _terms.get()
     return re.sub(r"\{(\w+)\}", lambda name: terms.get(name[1], name[1]), text)

@@ -1,6 +1,6 @@
-"""`torch.onnx.export`, except that what PyTorch has functions for, and ONNX no operators, becomes one node each.
+"""`torch.onnx.export`, except that functions for which ONNX has no operators become one node each.
 
-| PyTorch            | node                      | in its place PyTorch writes                            |
+| PyTorch            | node                      | PyTorch's own exporters write instead                  |
 |--------------------|---------------------------|--------------------------------------------------------|
 | `grid_sample`, 4-D | com.microsoft GridSample  | ai.onnx GridSample, which it refuses below opset 16    |
 | `unfold`           | onnx_ops Im2Col           | Gather twice                                           |
@@ -11,9 +11,10 @@ com.microsoft knows no volumes: a 5-D `grid_sample` is left to PyTorch. torch an
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from onnx import TensorProto, numpy_helper
@@ -25,13 +26,27 @@ from .operators.affine_grid import AFFINE_GRID
 from .operators.grid_sample import MICROSOFT, PADDING_MODES
 from .operators.im2col import IM2COL
 
-MODES = ("bilinear", "nearest", "bicubic")  # the exporters hand over positions in these and in PADDING_MODES
-OPSETS = range(7, 31)  # from ONNX Runtime's first to beyond PyTorch's last
-VOLUME = 5  # the rank of what com.microsoft GridSample doesn't take: [N, C, D, H, W]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .declaration import Operator
+
+_Writer: TypeAlias = "_Dynamo | _TorchScript"
+MODES = ("bilinear", "nearest", "bicubic")  # the exporters pass positions in these and in PADDING_MODES
+OPSETS = range(7, 31)  # from the first that ONNX Runtime runs to beyond the last that PyTorch writes
+VOLUME = 5  # the rank of volumes, [N, C, D, H, W], which com.microsoft GridSample doesn't take
 UNBATCHED = 3  # the rank of an image without a batch: [C, H, W]
 
 
-def export(model, args=(), f=None, *, dynamo=True, custom_translation_table=None, **kwargs):
+def export(
+    model: Any,
+    args: Any = (),
+    f: Any = None,
+    *,
+    dynamo: bool = True,
+    custom_translation_table: dict[Any, Any] | None = None,
+    **kwargs: Any,
+) -> Any:
     """Write the PyTorch `model` as ONNX to the file `f`. What it takes and returns is what `torch.onnx.export` does.
 
     Every `unfold` becomes an Im2Col and every `affine_grid` an AffineGrid of the domain onnx_ops, every 4-D
@@ -50,17 +65,17 @@ def export(model, args=(), f=None, *, dynamo=True, custom_translation_table=None
     """
     import torch
 
-    with _place(f) as place:
+    with _target(f) as target:
         if dynamo:
             table = _translations() | (custom_translation_table or {})
-            return torch.onnx.export(model, args, place, dynamo=True, custom_translation_table=table, **kwargs)
+            return torch.onnx.export(model, args, target, dynamo=True, custom_translation_table=table, **kwargs)
         with _symbolics():
-            return torch.onnx.export(model, args, place, dynamo=False, **kwargs)
+            return torch.onnx.export(model, args, target, dynamo=False, **kwargs)
 
 
 @contextmanager
-def _place(f):
-    """Yield what PyTorch shall write to: of a path, a str, since dynamo=False puts data beside no other."""
+def _target(f: Any) -> Iterator[Any]:
+    """Yield what PyTorch writes to. A path becomes a str: dynamo=False writes external data for no other type."""
     if isinstance(f, str | os.PathLike):
         with staged_file(f) as path:
             yield str(path)
@@ -68,20 +83,27 @@ def _place(f):
         yield f
 
 
-def grid_sample(writer, x, grid, mode, padding_mode, align_corners):
-    """The node for `grid_sample`; None for volumes."""
+def grid_sample(writer: _Writer, x: Any, grid: Any, mode: int, padding_mode: int, align_corners: bool) -> Any:
+    """Add the node for `grid_sample`; returns its output, or None for volumes."""
     if writer.rank(x) == VOLUME:
         return None
     return writer.ours(MICROSOFT, x, grid, **_attributes(mode, padding_mode, align_corners))
 
 
-def _attributes(mode, padding_mode, align_corners):
-    """The node's attributes for the numbers that PyTorch hands over."""
+def _attributes(mode: int, padding_mode: int, align_corners: bool) -> dict[str, Any]:
+    """Return the node's attributes for the numbers that PyTorch passes."""
     return {"mode": MODES[mode], "padding_mode": PADDING_MODES[padding_mode], "align_corners": int(align_corners)}
 
 
-def unfold(writer, x, kernel_size, dilation, padding, stride):
-    """The node for `unfold`, around which an image without a batch gets one."""
+def unfold(
+    writer: _Writer,
+    x: Any,
+    kernel_size: Sequence[int],
+    dilation: Sequence[int],
+    padding: Sequence[int],
+    stride: Sequence[int],
+) -> Any:
+    """Add the node for `unfold`, between Unsqueeze and Squeeze for an image without a batch; returns the output."""
     batch = writer.constant(np.array([0])) if writer.rank(x) == UNBATCHED else None
     x = x if batch is None else writer.node("Unsqueeze", x, batch)
     pads = [*padding, *padding]
@@ -89,17 +111,17 @@ def unfold(writer, x, kernel_size, dilation, padding, stride):
     return y if batch is None else writer.node("Squeeze", y, batch)
 
 
-def affine_grid(writer, theta, size, align_corners):
-    """The node for `affine_grid`, and before it what computes the coordinates."""
-    sizes = writer.numbers(size)[:1:-1]  # without batch and channels; that of the last axis, x, comes first
+def affine_grid(writer: _Writer, theta: Any, size: Any, align_corners: bool) -> Any:
+    """Add the node for `affine_grid`, after nodes that compute the coordinates; returns the output."""
+    sizes = writer.numbers(size)[:1:-1]  # without batch and channels; the last axis, x, comes first
     vectors = [coordinates(writer, size, align_corners) for size in sizes]
     vectors += [writer.constant(np.zeros(0))] * (3 - len(vectors))
     kind = writer.element_type(theta)
     return writer.ours(AFFINE_GRID, theta, *(writer.node("Cast", v, to=kind) for v in vectors))
 
 
-def coordinates(writer, size, align_corners):
-    """PyTorch's, of the pixels along an axis: (2 i + 1 - size) / span for i from 0 to size - 1, in float64.
+def coordinates(writer: _Writer, size: Any, align_corners: bool) -> Any:
+    """Add the coordinates of the pixels along an axis, as in PyTorch: (2 i + 1 - size) / span, i < size, in float64.
 
     -1 and 1 are the outer pixels' centres with `align_corners`, and else their outer edges.
     """
@@ -113,7 +135,8 @@ def coordinates(writer, size, align_corners):
     return writer.node("Div", numerators, span)
 
 
-TRANSLATIONS = {  # PyTorch's operator: (the function that writes ours, what its arguments are for TorchScript)
+TRANSLATIONS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
+    # PyTorch's operator: (the function that adds our node, TorchScript's kinds of its arguments)
     "grid_sampler": (grid_sample, ("v", "v", "i", "i", "b")),
     "im2col": (unfold, ("v", "is", "is", "is", "is")),
     "affine_grid_generator": (affine_grid, ("v", "v", "b")),
@@ -121,14 +144,14 @@ TRANSLATIONS = {  # PyTorch's operator: (the function that writes ours, what its
 
 
 class _Dynamo:
-    """What writes nodes for dynamo=True: those of ai.onnx, and `ours`; and what tells of PyTorch's values."""
+    """Writer for dynamo=True: it adds nodes of ai.onnx and `ours`, and reads properties of PyTorch's values."""
 
-    def node(self, op_type, *inputs, **attributes):
+    def node(self, op_type: str, *inputs: Any, **attributes: Any) -> Any:
         import onnxscript
 
-        return getattr(onnxscript.opset18, op_type)(*inputs, **attributes)  # which PyTorch converts to later opsets
+        return getattr(onnxscript.opset18, op_type)(*inputs, **attributes)  # PyTorch converts it to later opsets
 
-    def ours(self, operator, *inputs, **attributes):
+    def ours(self, operator: "Operator", *inputs: Any, **attributes: Any) -> Any:
         import onnxscript
 
         from .schemas import schema
@@ -137,54 +160,56 @@ class _Dynamo:
         opset = onnxscript.values.Opset(operator.domain, operator.versions[0])
         return onnxscript.values.Op(opset, operator.name, schema(operator))(*inputs, **attributes)
 
-    def constant(self, array):
+    def constant(self, array: "NDArray[Any]") -> Any:
         return self.node("Constant", value=numpy_helper.from_array(array))
 
-    def rank(self, value):
+    def rank(self, value: Any) -> int:
         return len(value.shape)
 
-    def element_type(self, value):
+    def element_type(self, value: Any) -> int:
         return int(value.dtype)
 
-    def numbers(self, value):
+    def numbers(self, value: Any) -> Any:
         return value
 
 
-def _translations():
-    """dynamo=True: {PyTorch's operator: function that adds the node}."""
+def _translations() -> dict[Any, Callable[..., Any]]:
+    """Return {PyTorch's operator: function that adds the node} for dynamo=True."""
     import torch
 
     writer = _Dynamo()
 
-    # The exporter tells attributes from tensors by the annotations.
-    def grid_sampler(x, grid, mode: int, padding_mode: int, align_corners: bool):
+    # The exporter tells attributes from tensors by the annotations: what has none is a tensor.
+    def grid_sampler(x, grid, mode: int, padding_mode: int, align_corners: bool):  # type: ignore[no-untyped-def]  # see above
         y = grid_sample(writer, x, grid, mode, padding_mode, align_corners)
-        theirs = _attributes(mode, padding_mode, align_corners)  # as in PyTorch's own translation
-        return writer.node("GridSample", x, grid, **theirs) if y is None else y
+        attributes = _attributes(mode, padding_mode, align_corners)  # as in PyTorch's own translation
+        return writer.node("GridSample", x, grid, **attributes) if y is None else y
 
-    def im2col(x, kernel_size: Sequence[int], dilation: Sequence[int], padding: Sequence[int], stride: Sequence[int]):
+    def im2col(  # type: ignore[no-untyped-def]  # see above
+        x, kernel_size: Sequence[int], dilation: Sequence[int], padding: Sequence[int], stride: Sequence[int]
+    ):
         return unfold(writer, x, kernel_size, dilation, padding, stride)
 
-    def affine_grid_generator(theta, size, align_corners: bool):
+    def affine_grid_generator(theta, size, align_corners: bool):  # type: ignore[no-untyped-def]  # see above
         return affine_grid(writer, theta, size, align_corners)
 
     aten = torch.ops.aten
-    # A module has the first one; an ExportedProgram that was decomposed by its owner has the others.
+    # A module has grid_sampler; an ExportedProgram that its owner has decomposed has the other two.
     table = {op.default: grid_sampler for op in (aten.grid_sampler, aten.grid_sampler_2d, aten.grid_sampler_3d)}
     return {**table, aten.im2col.default: im2col, aten.affine_grid_generator.default: affine_grid_generator}
 
 
 class _TorchScript:
-    """The same for dynamo=False. g: PyTorch's context of a graph."""
+    """Writer for dynamo=False, with the methods of _Dynamo. g: PyTorch's context of a graph."""
 
-    def __init__(self, g):
+    def __init__(self, g: Any) -> None:
         self.g = g
 
-    def node(self, op_type, *inputs, **attributes):
+    def node(self, op_type: str, *inputs: Any, **attributes: Any) -> Any:
         kinds = {name: "s" if isinstance(value, str) else "i" for name, value in attributes.items()}
         return self.g.op(op_type, *inputs, **{f"{name}_{kinds[name]}": value for name, value in attributes.items()})
 
-    def ours(self, operator, *inputs, **attributes):
+    def ours(self, operator: "Operator", *inputs: Any, **attributes: Any) -> Any:
         y = self.node(f"{operator.domain}::{operator.name}", *inputs, **attributes)
         parameters = Record(operator.resolved(attributes)[0])
         shape = operator.inferred(parameters, [v.type().varyingSizes() for v in inputs])
@@ -192,21 +217,21 @@ class _TorchScript:
             y.setType(inputs[0].type().with_sizes(shape))
         return y
 
-    def constant(self, array):
+    def constant(self, array: "NDArray[Any]") -> Any:
         import torch
 
         return self.g.op("Constant", value_t=torch.from_numpy(np.asarray(array)))
 
-    def rank(self, value):
+    def rank(self, value: Any) -> Any:
         return value.type().dim()
 
-    def element_type(self, value):
+    def element_type(self, value: Any) -> int:
         from torch.onnx import JitScalarType
 
         return int(JitScalarType.from_value(value, JitScalarType.FLOAT).onnx_type())
 
-    def numbers(self, value):
-        """A list of ints as such, or as values those that are not constant."""
+    def numbers(self, value: Any) -> Any:
+        """Return a list of ints, or of values where they are not constant."""
         from torch.onnx import symbolic_helper
 
         if symbolic_helper._is_packed_list(value):
@@ -215,18 +240,18 @@ class _TorchScript:
 
 
 @contextmanager
-def _symbolics():
-    """dynamo=False: the same in PyTorch's table for TorchScript, which is global, for as long as the context lasts.
+def _symbolics() -> Iterator[None]:
+    """Register our translations in PyTorch's global table for TorchScript, for as long as the context lasts.
 
-    What others have registered there comes back; until then their own exports, in other threads, get ours.
+    What others have registered there is restored; meanwhile exports in other threads get ours, too.
     """
     from torch.onnx import register_custom_op_symbolic, unregister_custom_op_symbolic
 
-    # PyTorch takes the newest entry that the target opset allows: one for each leaves no other any chance.
+    # PyTorch takes the newest entry that the target opset allows: hence ours is registered for each opset.
     with EXPORT, ExitStack() as stack:
         for name in (f"aten::{name}" for name in TRANSLATIONS):
-            known, custom = _known_symbolics(name)
-            symbolic = _symbolic(name, known)
+            functions, custom = _registered_symbolics(name)
+            symbolic = _symbolic(name, functions)
             for opset in OPSETS:
                 register_custom_op_symbolic(name, symbolic, opset)
                 if opset in custom:
@@ -236,22 +261,25 @@ def _symbolics():
         yield
 
 
-def _symbolic(name, known):
-    """What PyTorch shall call for its operator of this name; {opset: function} for what ours leave to others."""
+def _symbolic(name: str, functions: Mapping[int, Callable[..., Any]]) -> Callable[..., Any]:
+    """Return the function that PyTorch calls for an operator.
+
+    functions  {opset: function} that take what ours leaves to PyTorch
+    """
     from torch.onnx import symbolic_helper
 
     translate, kinds = TRANSLATIONS[name.removeprefix("aten::")]
-    parsing = symbolic_helper.parse_args(*kinds)(translate)
+    parse_and_translate = symbolic_helper.parse_args(*kinds)(translate)
 
-    def symbolic(g, *args):
-        y = parsing(_TorchScript(g), *args)
-        return _newest(name, known, g.opset)(g, *args) if y is None else y
+    def symbolic(g: Any, *args: Any) -> Any:
+        y = parse_and_translate(_TorchScript(g), *args)
+        return _newest(name, functions, g.opset)(g, *args) if y is None else y
 
     return symbolic
 
 
-def _newest(name, functions, opset):
-    """Of {opset: function}, the one that PyTorch takes for an opset; raises PyTorch's own error if there is none."""
+def _newest(name: str, functions: Mapping[int, Callable[..., Any]], opset: int) -> Callable[..., Any]:
+    """Return which of {opset: function} PyTorch takes for an opset. Raises PyTorch's own error if there is none."""
     from torch.onnx.errors import UnsupportedOperatorError
 
     allowed = [first for first in functions if first <= opset]
@@ -260,17 +288,17 @@ def _newest(name, functions, opset):
     return functions[max(allowed)]
 
 
-def _known_symbolics(name):
-    """({opset: function for an operator of PyTorch}, those of them that somebody has registered).
+def _registered_symbolics(name: str) -> tuple[dict[int, Callable[..., Any]], dict[int, Callable[..., Any]]]:
+    """Return ({opset: function for an operator of PyTorch}, those of them that users have registered).
 
-    As far as PyTorch tells, which has no public way.
+    PyTorch has no public way to ask for them. Both are empty if it keeps them elsewhere than expected.
     """
-    # Whose import registers PyTorch's own.
+    # Importing these modules registers PyTorch's own functions.
     from torch.onnx import symbolic_opset11, symbolic_opset16, symbolic_opset20  # noqa: F401
 
     for home in ("torch.onnx._internal.torchscript_exporter.registration", "torch.onnx._internal.registration"):
         with suppress(ImportError, AttributeError):
             functions = import_module(home).registry.get_function_group(name)._functions
-            known = {opset: functions[opset] for opset in functions}
-            return known, {opset: known[opset] for opset in known if functions.overridden(opset)}
+            by_opset = {opset: functions[opset] for opset in functions}
+            return by_opset, {opset: by_opset[opset] for opset in by_opset if functions.overridden(opset)}
     return {}, {}

@@ -1,4 +1,4 @@
-"""Files are written beside their place and renamed: what is there stays whole until the new thing is complete."""
+"""Write files beside their place and rename them: an old file stays whole until the new one is complete."""
 
 import errno
 import os
@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 def staged(directory):
     """Yield a temporary folder; the files written there replace those of the same name in `directory` at the end.
 
-    `directory` is made if it is missing. If the block raises, nothing has been touched. Models come last, so that none
-    points at data that aren't there yet. Raises OSError where a file would replace something that is none.
+    `directory` is made if it is missing. If the block raises, no file is replaced. Models come last, so that none
+    refers to data that aren't there yet. Raises OSError if a file would replace something that isn't a file.
     """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
@@ -24,7 +24,7 @@ def staged(directory):
         moves = []
         for file in sorted(folder.iterdir(), key=lambda file: file.suffix == ".onnx"):
             place = replaceable(directory / file.name)
-            if place.parent != directory.resolve():  # a link leads there, maybe to a disk where no renaming reaches
+            if place.parent != directory.resolve():  # a link leads to another folder, maybe on another disk
                 file = shutil.copyfile(file, stack.enter_context(_temporary_folder(place.parent)) / place.name)
             moves.append((file, place))
         _permit(folder, moves)
@@ -36,7 +36,7 @@ def staged(directory):
 def staged_file(path):
     """Yield the path at which to write what replaces the file `path` at the end; files beside it come along."""
     path = Path(path)
-    replaceable(path)  # rather refused now than after the work
+    replaceable(path)  # raises OSError now rather than after the work
     with staged(path.parent) as folder:
         yield folder / path.name
 
@@ -73,7 +73,7 @@ def _temporary_folder(beside):
 
 
 def _permit(folder, moves):
-    """Give files the permissions of those that they replace, or of any new one; some writers grant too few."""
+    """Give files the permissions of those that they replace, or of a new file; some writers grant too few."""
     new = folder / ".new"
     new.touch()
     for file, place in moves:

@@ -1,12 +1,12 @@
 """The operators as functions on NumPy arrays."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .errors import named
+from .errors import errors_of
 from .operators.affine_grid import AFFINE_GRID
 from .operators.col2im import COL2IM
 from .operators.deformable_attention import DEFORMABLE_ATTENTION
@@ -14,20 +14,32 @@ from .operators.grid_sample import ONNX as GRID_SAMPLE
 from .operators.im2col import IM2COL
 from .runtime.execute import compute
 
+if TYPE_CHECKING:
+    from .declaration import Operator
+    from .own.function import Function
 
-def call(operator, *inputs, threads=None, **attributes):
-    """`operator` on anything that NumPy takes for an array. Attributes that are None take their defaults.
+
+@overload
+def call(operator: "Operator", /, *inputs: Any, threads: int | None = None, **attributes: Any) -> NDArray[Any]: ...
+
+
+@overload
+def call(operator: "Operator | Function", /, *inputs: Any, threads: int | None = None, **attributes: Any) -> Any: ...
+
+
+def call(operator: "Operator | Function", /, *inputs: Any, threads: int | None = None, **attributes: Any) -> Any:
+    """Run `operator` on anything that NumPy takes for an array. Attributes that are None take their defaults.
 
     Returns the output, or a tuple of several.
     """
-    with named(operator):
+    with errors_of(operator):
         parameters = operator.resolved(attributes)
-    found = compute(operator, parameters, [as_array(a) for a in inputs], threads)
-    return found[0] if len(operator.outputs) == 1 else tuple(found)
+    outputs = compute(operator, parameters, [as_array(a) for a in inputs], threads)
+    return outputs[0] if len(operator.outputs) == 1 else tuple(outputs)
 
 
-def as_array(value):
-    """What NumPy takes it for, as kernels see arrays; None of an absent input."""
+def as_array(value: ArrayLike | None) -> NDArray[Any] | None:
+    """Return a value as a contiguous NumPy array in native byte order, as kernels need it; None for an absent input."""
     array = None if value is None else np.asarray(value)
     return array if array is None else np.asarray(array, array.dtype.newbyteorder("="), order="C")
 
@@ -40,11 +52,11 @@ def affine_grid(
     *,
     threads: int | None = None,
 ) -> NDArray[Any]:
-    """The grid that affine transformations make of an image's own places: PyTorch's `affine_grid`.
+    """Transform the pixels' coordinates by affine maps into a grid: PyTorch's `affine_grid`.
 
     theta    [N, 2, 3] or [N, 3, 4]: for each image of the batch a matrix and, as its last column, a translation
-    x, y, z  where the output's pixels lie along each axis, [W], [H] and [D]: -1 to 1 from one border of the image to
-             the other; no z (or an empty one) for two image axes
+    x, y, z  the coordinates of the output's pixels along each axis, [W], [H] and [D]: -1 and 1 are the borders of the
+             image; no z (or an empty one) for two image axes
     threads  default: the CPUs that this process may use
 
     Returns [N, H, W, 2] or [N, D, H, W, 3] in the dtype of theta, which all inputs have. Raises OpError.
@@ -63,7 +75,7 @@ def col2im(
     strides: Sequence[int] | None = None,
     threads: int | None = None,
 ) -> NDArray[Any]:
-    """Sliding blocks back into an image, overlaps added up: ONNX Col2Im, PyTorch's `fold`, for any number of axes.
+    """Add up sliding blocks in an image: ONNX Col2Im, PyTorch's `fold`, for any number of axes.
 
     x            [N, C * prod(block_shape), L], L the number of blocks
     image_shape  pixels per image axis
@@ -88,12 +100,12 @@ def deformable_attention(
     *,
     threads: int | None = None,
 ) -> NDArray[Any]:
-    """Weighted sums of what images of several sizes hold at places that queries name: Deformable DETR's attention.
+    """Return weighted sums of samples from images of several sizes: Deformable DETR's attention.
 
-    value               [N, S, M, D]: D channels for each of M heads, of all S pixels of 1 to 8 images, called levels
+    value               [N, S, M, D]: D channels for each of M heads, at all S pixels of 1 to 8 images, called levels
     spatial_shapes      the levels' heights and widths, [L, 2] or one after the other
-    sampling_locations  [N, Q, M, L, P, 2]: for each query, head and level P places x, y, from 0 to 1 from one border of
-                        the image to the other
+    sampling_locations  [N, Q, M, L, P, 2]: for each query, head and level P points x, y; 0 and 1 are the borders of the
+                        image
     attention_weights   [N, Q, M, L, P]
     threads             default: the CPUs that this process may use
 
@@ -113,17 +125,17 @@ def im2col(
     strides: Sequence[int] | None = None,
     threads: int | None = None,
 ) -> NDArray[Any]:
-    """The sliding blocks of an image as columns: PyTorch's `unfold`, for any number of axes.
+    """Return the sliding blocks of an image as columns: PyTorch's `unfold`, for any number of axes.
 
     x             [N, C, *image]
     kernel_shape  pixels per block axis, before dilation
     dilations     distance between a block's pixels per axis, default 1
-    pads          zeros added to the image, all begins, then all ends, default none
+    pads          pixels added to the image, which are 0, all begins, then all ends, default none
     strides       distance between blocks per axis, default 1
     threads       default: the CPUs that this process may use
 
-    Returns [N, C * prod(kernel_shape), L] in x's dtype, L the number of blocks. Raises OpError. What pads strings is
-    the empty one.
+    Returns [N, C * prod(kernel_shape), L] in x's dtype, L the number of blocks. Raises OpError. Strings are
+    padded with the empty one.
     """
     attributes = {"kernel_shape": kernel_shape, "dilations": dilations, "pads": pads, "strides": strides}
     return call(IM2COL, x, threads=threads, **attributes)
@@ -138,18 +150,18 @@ def grid_sample(
     align_corners: bool = False,
     threads: int | None = None,
 ) -> NDArray[Any]:
-    """An image read at the places that a grid names: ONNX GridSample, PyTorch's `grid_sample`.
+    """Sample an image at the coordinates in a grid: ONNX GridSample, PyTorch's `grid_sample`.
 
     x              [N, C, H, W] or [N, C, D, H, W]
-    grid           [N, H_out, W_out, 2] or [N, D_out, H_out, W_out, 3]: x, y (and z) in [-1, 1] from one border of the
-                   image to the other
+    grid           [N, H_out, W_out, 2] or [N, D_out, H_out, W_out, 3]: x, y (and z); -1 and 1 are the borders of the
+                   image
     mode           "nearest", "bilinear" or "bicubic", also called "linear" and "cubic"
     padding_mode   what lies outside: "zeros", "border" or "reflection"
-    align_corners  -1 and 1 are the centres (else the outer edges) of the border pixels
+    align_corners  whether -1 and 1 are the centres of the border pixels, or else their outer edges
     threads        default: the CPUs that this process may use
 
     Returns [N, C, H_out, W_out] or [N, C, D_out, H_out, W_out] in x's dtype. Raises OpError. Other dtypes than floats
-    are for mode nearest.
+    are taken with mode nearest only.
     """
     attributes = {"mode": mode, "padding_mode": padding_mode, "align_corners": align_corners}
     return call(GRID_SAMPLE, x, grid, threads=threads, **attributes)

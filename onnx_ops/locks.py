@@ -1,23 +1,23 @@
 """The locks of this package. A fork waits until they are free: a child has none of the threads that would release them.
 
-They are listed in the order in which a thread that holds one may take others.
+A thread that holds one of them may take those that come later in `_ALL`, not earlier ones.
 """
 
-import logging  # noqa: F401  first: what is registered for forks last runs first, and its lock is taken within ours
+import logging  # noqa: F401  its fork hook must be registered before ours, to run after it and take its lock within ours
 import os
 import threading
 from _thread import interrupt_main, start_new_thread
 
-REGISTRATION = threading.RLock()  # ONNX Runtime's table, and what has been handed to it
-COMPILATION = threading.RLock()  # what has been compiled
-RUNS = threading.RLock()  # of the extensions backend: those under way
-POOL = threading.RLock()  # the threads that help functions
-EXPORT = threading.RLock()  # PyTorch's table for exports with dynamo=False
+REGISTRATION = threading.RLock()  # guards the tables of operators that are handed to ONNX Runtime
+COMPILATION = threading.RLock()  # guards the functions that have been compiled
+RUNS = threading.RLock()  # guards the errors of runs under way in the extensions backend
+POOL = threading.RLock()  # guards the pool of threads that calls of functions use
+EXPORT = threading.RLock()  # guards PyTorch's table for exports with dynamo=False
 _ALL = EXPORT, REGISTRATION, COMPILATION, RUNS, POOL
 
 
 def _take():
-    """Wait for all of them; an interrupt meanwhile comes again after the fork, which nothing can prevent here."""
+    """Take all locks before a fork. An interrupt meanwhile can't stop the fork: it is raised again after it."""
     for lock in _ALL:
         taken = False
         while not taken:
@@ -36,7 +36,7 @@ def _release_in_parent():
     _release()
     if _interrupted:
         _interrupted.clear()
-        start_new_thread(interrupt_main, ())  # after this hook, whose exceptions are lost
+        start_new_thread(interrupt_main, ())  # in a thread, so after this hook, whose exceptions would be lost
 
 
 _interrupted: list = []

@@ -1,25 +1,25 @@
-"""A model's nodes and the names of its values, those in subgraphs included."""
+"""Nodes of models and names of their values, including those in subgraphs."""
 
-from .operators import known
+from .operators import available
 
 
 def declared(node, operators=None):
-    """The operator that a node is one of, or None.
+    """Return the declared operator of a node, or None.
 
-    operators  what `operators.known` returns, by default without operators of one's own
+    operators  what `operators.available` returns, by default without operators of one's own
     """
-    found = known() if operators is None else operators
-    return found.get(("" if node.domain == "ai.onnx" else node.domain, node.op_type))
+    operators = available() if operators is None else operators
+    return operators.get(("" if node.domain == "ai.onnx" else node.domain, node.op_type))
 
 
 def model_nodes(model):
-    """The nodes of a model, those of its functions and of all subgraphs included."""
+    """Yield the nodes of a model, including those of its functions and of all subgraphs."""
     for owner in (model.graph, *model.functions):
         yield from all_nodes(owner)
 
 
 def all_nodes(owner):
-    """The nodes of a graph or function and of its subgraphs."""
+    """Yield the nodes of a graph or function and of its subgraphs."""
     for node in owner.node:
         yield node
         for graph in subgraphs(node):
@@ -27,13 +27,13 @@ def all_nodes(owner):
 
 
 def subgraphs(node):
-    """The graphs among a node's attributes: of If, Loop, Scan."""
+    """Yield the graphs among a node's attributes, which If, Loop and Scan have."""
     for attribute in node.attribute:
         yield from [attribute.g] if attribute.type == attribute.GRAPH else attribute.graphs
 
 
 def value_names(owner):
-    """The names of all values in a graph or function and its subgraphs."""
+    """Yield the names of all values in a graph or function and its subgraphs."""
     if not hasattr(owner, "initializer"):
         yield from (*owner.input, *owner.output)
     else:

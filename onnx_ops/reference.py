@@ -4,29 +4,33 @@ onnx.reference.ReferenceEvaluator(model, new_ops=onnx_ops.reference_ops()).run(N
 """
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onnx.reference.op_run import OpRun
 
-from .errors import named
-from .operators import known
+from .errors import errors_of
+from .operators import available
 from .runtime.execute import compute_reference
 from .schemas import schema
 
+if TYPE_CHECKING:
+    from .declaration import Operator
+    from .own.function import Function
+
 
 def reference_ops(operators: Iterable[Any] = ()) -> list[type[OpRun]]:
-    """A class for each declared operator. Sums are float64, the result is of the input's type; raises OpError.
+    """Return a class for each declared operator. It sums in float64, returns the input's type, and raises OpError.
 
-    operators  of one's own, in addition
+    operators  more operators, of one's own
     """
-    return [reference_op(operator) for operator in known(operators).values()]
+    return [reference_op(operator) for operator in available(operators).values()]
 
 
-def reference_op(operator):
-    def run(self, *inputs, **attributes):
-        with named(operator):
+def reference_op(operator: "Operator | Function") -> type[OpRun]:
+    def compute_outputs(self: Any, *inputs: Any, **attributes: Any) -> tuple[Any, ...]:
+        with errors_of(operator):
             parameters = operator.resolved(attributes)
         return tuple(compute_reference(operator, parameters, inputs))
 
-    members = {"op_domain": operator.domain, "op_schema": schema(operator), "_run": run}
+    members = {"op_domain": operator.domain, "op_schema": schema(operator), "_run": compute_outputs}
     return type(operator.name, (OpRun,), members)

@@ -5,7 +5,8 @@ import sys
 
 from .errors import OpError
 
-# As in pyproject.toml. Asked of the packages themselves: importlib.metadata takes longer than a first session.
+# The same versions as in pyproject.toml. They are compared with those that the imported modules state, since
+# importlib.metadata takes longer than a first session.
 LEAST = {
     "ml-dtypes": "0.5",
     "numpy": "1.26",
@@ -15,7 +16,7 @@ LEAST = {
     "platformdirs": "3",
 }
 _MODULES = [(name, name.replace("-", "_"), least) for name, least in LEAST.items()]
-_new_enough: set = set()  # (name, version)
+_new_enough: set = set()  # {(name, version)} of packages that passed
 
 
 def check_versions():
@@ -29,5 +30,5 @@ def check_versions():
 
 
 def _numbers(version):
-    found = re.match(r"\d+(\.\d+)*", str(version))
-    return tuple(map(int, found[0].split("."))) if found else (sys.maxsize,)
+    match = re.match(r"\d+(\.\d+)*", str(version))
+    return tuple(map(int, match[0].split("."))) if match else (sys.maxsize,)

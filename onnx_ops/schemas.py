@@ -1,10 +1,10 @@
-"""The declared operators as onnx schemas, for the checker and for shape inference, where onnx has none."""
+"""onnx schemas of the declared operators that onnx lacks, for its checker and its shape inference."""
 
 import atexit
 import functools
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -14,7 +14,13 @@ from onnx.defs import OpSchema
 from . import dtypes
 from .declaration import KINDS
 from .errors import OpError
-from .operators import known
+from .operators import available
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .declaration import Attribute, Declaration, Operator
+    from .own.function import Function
 
 _NAMES = {name: helper.tensor_dtype_to_string(t.onnx).split(".")[1].lower() for name, t in dtypes.TABLE.items()}
 
@@ -24,18 +30,18 @@ def register_schemas(operators: Iterable[Any] = ()) -> None:
 
     From then on `onnx.checker.check_model(..., full_check=True)` and `onnx.shape_inference` know them.
 
-    operators  of one's own, in addition; one that was declared again replaces what onnx knew
+    operators  more operators, of one's own; one that was declared again replaces the one that onnx knew
     """
-    from onnx.reference import op_run  # noqa: F401  whose import fails once two domains have an operator of one name
+    from onnx.reference import op_run  # noqa: F401  importing it later fails if two domains have an operator of one name
 
-    for operator in known(operators).values():
+    for operator in available(operators).values():
         _teach(operator)
 
 
-_taught: dict = {}  # title -> the operator that onnx knows by it
+_taught: "dict[str, Declaration]" = {}  # {title: the operator that onnx knows by it}
 
 
-def _teach(operator):
+def _teach(operator: "Operator | Function") -> None:
     if (before := _taught.get(operator.title)) is operator:
         return
     if before:
@@ -46,66 +52,63 @@ def _teach(operator):
             atexit.register(_deregister, operator)
         _taught[operator.title] = operator
     except onnx.defs.SchemaError:
-        if not _has(operator):  # nor has another thread taught it meanwhile
+        if not _has(operator):  # else another thread has taught it meanwhile
             raise
 
 
-def _has(operator):
+def _has(operator: "Declaration") -> bool:
     return onnx.defs.has(operator.name, domain=operator.domain)
 
 
-def _deregister(operator):
-    """At exit: onnx before 1.23 would let go of `infer` after the interpreter's end, and hang or crash there."""
+def _deregister(operator: "Declaration") -> None:
+    """Deregister an operator. At exit: onnx before 1.23 would free its Python function too late, and hang or crash."""
     if _has(operator):
         onnx.defs.deregister_schema(operator.name, operator.versions[0], operator.domain)
 
 
 @functools.cache
-def schema(operator):
-    """The onnx.defs.OpSchema of one declared operator."""
+def schema(operator: "Operator | Function") -> OpSchema:
+    """Return the onnx.defs.OpSchema of a declared operator."""
     attributes = [
         OpSchema.Attribute(a.name, getattr(OpSchema.AttrType, KINDS[a.kind].onnx), "", required=a.required)
         if a.default is None
-        else OpSchema.Attribute(a.name, attribute(a, a.default), "")
+        else OpSchema.Attribute(a.name, node_attribute(a, a.default), "")
         for a in operator.attributes
     ]
-    options = {name.lower(): option for name, option in OpSchema.FormalParameterOption.__members__.items()}
-    presences = {"required": "single"}
-    made = OpSchema(
+    option = OpSchema.FormalParameterOption
+    options = {"required": option.Single, "optional": option.Optional, "variadic": option.Variadic}
+    op_schema = OpSchema(
         operator.name,
         operator.domain,
         operator.versions[0],
-        inputs=[
-            OpSchema.FormalParameter(i.name, i.type, param_option=options[presences.get(i.presence, i.presence)])
-            for i in operator.inputs
-        ],
+        inputs=[OpSchema.FormalParameter(i.name, i.type, param_option=options[i.presence]) for i in operator.inputs],
         outputs=[OpSchema.FormalParameter(o.name, o.type) for o in operator.outputs],
         type_constraints=[(v, [f"tensor({_NAMES[n]})" for n in names], "") for v, names in operator.types.items()],
         attributes=attributes,
     )
-    made.set_type_and_shape_inference_function(functools.partial(infer, operator))
-    return made
+    op_schema.set_type_and_shape_inference_function(functools.partial(set_output_types, operator))
+    return op_schema
 
 
-def attribute(declared, value):
-    """An attribute of a node with this value."""
+def node_attribute(declared: "Attribute", value: Any) -> AttributeProto:
+    """Return an onnx.AttributeProto for a declared Attribute and its value."""
     value = numpy_helper.from_array(np.asarray(value)) if declared.kind == "tensor" else value
     kind = getattr(AttributeProto, KINDS[declared.kind].onnx)
     return helper.make_attribute(declared.name, value, attr_type=kind)
 
 
-def infer(operator, context):
+def set_output_types(operator: "Operator | Function", context: Any) -> None:
     """Set the outputs' element types and, as far as they are known, their shapes."""
     types = [context.get_input_type(k) or TypeProto() for k in range(context.get_num_inputs())]
-    declared = operator.each_input(len(types))
-    values = [context.get_input_data(k) if i.values else None for k, i in enumerate(declared)]
+    inputs = operator.each_input(len(types))
+    values = [context.get_input_data(k) if i.values else None for k, i in enumerate(inputs)]
     values = [numpy_helper.to_array(v).tolist() if isinstance(v, TensorProto) else None for v in values]
     shapes = None
     with suppress(OpError):
         shapes = operator.output_shapes(parameters(operator, context), [dimensions(t) for t in types], values)
     for k, like in enumerate(operator.likeness()):
-        output, fixed = TypeProto(), operator.types[operator.outputs[k].type][0]
-        element = dtypes.TABLE[fixed].onnx if like is None else types[like].tensor_type.elem_type
+        output, constant_type = TypeProto(), operator.types[operator.outputs[k].type][0]
+        element = dtypes.TABLE[constant_type].onnx if like is None else types[like].tensor_type.elem_type
         if element == TensorProto.UNDEFINED:
             continue
         output.tensor_type.elem_type = element
@@ -118,18 +121,19 @@ def infer(operator, context):
         context.set_output_type(k, output)
 
 
-def parameters(operator, context):
-    """What the node's attributes resolve to; None if they are wrong, or what a function's caller passes."""
+def parameters(operator: "Operator | Function", context: Any) -> "NDArray[Any] | None":
+    """Resolve the node's attributes; returns None if they are wrong, or a function's caller passes them."""
     given = {a.name: context.get_attribute(a.name) for a in operator.attributes}
     try:
         values = {name: helper.get_attribute_value(a) for name, a in given.items() if a is not None}
-        return operator.resolved(values)
+        resolved: NDArray[Any] = operator.resolved(values)
+        return resolved
     except ValueError:
         return None
 
 
-def dimensions(described):
-    """A TypeProto's shape: a list of int, name or None; None if the rank is unknown."""
-    if not described.tensor_type.HasField("shape"):
+def dimensions(type_proto: TypeProto) -> list[int | str | None] | None:
+    """Return a TypeProto's dimensions, each an int, a name or None; None if the rank is unknown."""
+    if not type_proto.tensor_type.HasField("shape"):
         return None
-    return [d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in described.tensor_type.shape.dim]
+    return [d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in type_proto.tensor_type.shape.dim]

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The package's wheel for arm64, made on x86-64 and tried in an emulated arm64 system: models, onnx's node tests, and the
-# tests that run sessions. As root, on Debian with qemu-user-static, debootstrap and gcc-aarch64-linux-gnu:
+# Build the package's wheel for arm64 on x86-64 and test it in an emulated arm64 system: models, onnx's node tests, and
+# the tests that run sessions. Run it as root, on Debian with qemu-user-static, debootstrap and gcc-aarch64-linux-gnu:
 #
 #     scripts/arm64.sh FOLDER [TEST...]
 #
-# FOLDER gets the system (1 GB, once: 10 to 20 minutes) and the wheel. The environment's python3 must have what builds
-# the package ahead (pip install -e ".[jit]"). MIRROR names a Debian mirror.
+# FOLDER gets the system (1 GB, installed once, in 10 to 20 minutes) and the wheel. python3 must have what builds the
+# package ahead (pip install -e ".[jit]"). MIRROR names a Debian mirror.
 set -euo pipefail
 clone=$(cd "$(dirname "$0")/.." && pwd)
 mkdir -p "$1" && cd "$1"

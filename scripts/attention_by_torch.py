@@ -1,4 +1,4 @@
-"""Deformable DETR's attention by PyTorch's grid_sample, in the ways in which networks write it.
+"""Deformable DETR's attention computed by PyTorch's grid_sample, in the ways in which networks write it.
 
     forward(value [N, S, M, D], locations [N, Q, M, L, P, 2], weights [N, Q, M, L, P])  ->  [N, Q, M * D]
 
@@ -10,7 +10,7 @@ from torch.nn.functional import grid_sample
 
 
 class Attention(torch.nn.Module):
-    """As its authors wrote it, and most who took it over."""
+    """Deformable attention as its authors wrote it; most others copied that."""
 
     def __init__(self, *sizes):
         super().__init__()
@@ -36,7 +36,10 @@ class Attention(torch.nn.Module):
 
 
 class MergedAttention(Attention):
-    """RT-DETRv2's, with one axis for levels and points: locations [N, Q, M, L * P, 2], weights [N, Q, M, L * P]."""
+    """Deformable attention of RT-DETRv2, which merges levels and points into one axis.
+
+    locations [N, Q, M, L * P, 2], weights [N, Q, M, L * P]
+    """
 
     def forward(self, value, locations, weights):
         n, _, m, d = value.shape
@@ -56,7 +59,7 @@ class MergedAttention(Attention):
 
 
 class PlainAttention(Attention):
-    """By as few operations as it takes."""
+    """Deformable attention written with as few operations as possible."""
 
     def forward(self, value, locations, weights):
         images, grids = value.permute(0, 2, 3, 1).split([h * w for h, w in self.sizes], -1), 2 * locations - 1

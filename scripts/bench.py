@@ -5,30 +5,27 @@ python scripts/bench.py --group baseline         one group of cases; --only TEXT
 python scripts/bench.py --write                  the README's groups, table and picture
 python scripts/bench.py --accuracy               errors of float32 results instead of times
 
-Who is installed takes part; docs/performance.md tells how it is done and what the columns are.
+Those peers take part that are installed. docs/performance.md explains the method and the columns.
 """
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import Progress
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-
+import add_tests_to_path  # noqa: F401
 import peers
 import readme
 from benchmark import accuracy, report
 from benchmark.cases import GROUPS
 from benchmark.measure import LIMIT, READS, measure, series
+from rich.console import Console
+from rich.progress import Progress
 
 from onnx_ops.files import staged_file
 
 RUNTIMES = ("extensions", *peers.PEERS, LIMIT, READS)
-TURNS, BUDGET = 5, 2.0  # at least; and seconds per case in which there may be more
-SHOWN = ("baseline", "smooth")  # in the README
+TURNS, BUDGET = 5, 2.0  # the fewest turns; seconds per case that further turns may take
+README_GROUPS = ("baseline", "smooth")
 PICTURE = "docs/images/performance.png"
 
 
@@ -36,61 +33,63 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--group", nargs="+", choices=GROUPS, help="default: all of them")
     parser.add_argument("--only", default="", metavar="TEXT", help="cases with this in operator, name or element type")
-    parser.add_argument("--runtimes", nargs="*", choices=RUNTIMES, default=RUNTIMES, help="beside the native backend")
+    parser.add_argument(
+        "--runtimes", nargs="*", choices=RUNTIMES, default=RUNTIMES, help="runtimes to time besides the native backend"
+    )
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=11, help="turns at most")
-    parser.add_argument("--quick", action="store_true", help="one turn, to see that it runs")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all that was measured")
+    parser.add_argument("--repeats", type=int, default=11, help="the largest number of turns")
+    parser.add_argument("--quick", action="store_true", help="take one turn only, as a trial")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all measurements as JSON")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the groups but scaling (needs matplotlib)")
-    parser.add_argument("--write", action="store_true", help=f"put {' and '.join(SHOWN)} into README.md")
-    parser.add_argument("--accuracy", action="store_true", help="errors instead of times")
-    given = parser.parse_args()
-    given.group = given.group or list(SHOWN if given.write else GROUPS)
-    if given.write and not set(SHOWN) <= set(given.group):
-        parser.error(f"--write needs {' and '.join(SHOWN)}")
-    return given
+    parser.add_argument("--write", action="store_true", help=f"put {' and '.join(README_GROUPS)} into README.md")
+    parser.add_argument("--accuracy", action="store_true", help="show errors instead of times")
+    options = parser.parse_args()
+    options.group = options.group or list(README_GROUPS if options.write else GROUPS)
+    if options.write and not set(README_GROUPS) <= set(options.group):
+        parser.error(f"--write needs {' and '.join(README_GROUPS)}")
+    return options
 
 
-def timed(chosen, given, console):
-    """The rows of each group, printed as soon as they are complete."""
-    turns = (1, 1) if given.quick else (min(TURNS, given.repeats), given.repeats)
-    found = {}
+def time_groups(cases_by_group, options, console):
+    """Return {group: rows}; each group is printed as soon as it is complete."""
+    turns = (1, 1) if options.quick else (min(TURNS, options.repeats), options.repeats)
+    rows_by_group = {}
     with Progress(console=console, transient=True) as progress:
-        task = progress.add_task("timing", total=sum(map(len, chosen.values())))
-        for group, cases in chosen.items():
-            rows = found[group] = []
+        task = progress.add_task("timing", total=sum(map(len, cases_by_group.values())))
+        for group, cases in cases_by_group.items():
+            rows = rows_by_group[group] = []
             for together in series(cases):
-                rows += measure(together, group, given.threads, given.runtimes, turns, BUDGET)
+                rows += measure(together, group, options.threads, options.runtimes, turns, BUDGET)
                 progress.advance(task, len(together))
             if rows:
-                progress.console.print(report.table(group, rows, given.threads))
+                progress.console.print(report.table_of(group, rows, options.threads))
                 progress.console.print(*report.sentences(group, rows), sep="\n", highlight=False)
-    return found
+    return rows_by_group
 
 
 def main():
-    given = arguments()
+    options = arguments()
     console = Console(width=None if Console().is_terminal else 220)
-    wanted = lambda case: given.only.lower() in f"{case.op_type} {case.name} {case.dtype}".lower()
-    chosen = {group: [c for c in GROUPS[group]() if wanted(c)] for group in given.group}
-    if given.accuracy:
-        cases = [c for group in chosen.values() for c in group if c.dtype == "float32" and c.peers]
+    is_wanted = lambda case: options.only.lower() in f"{case.op_type} {case.name} {case.dtype}".lower()
+    cases_by_group = {group: [c for c in GROUPS[group]() if is_wanted(c)] for group in options.group}
+    if options.accuracy:
+        cases = [c for group in cases_by_group.values() for c in group if c.dtype == "float32" and c.peers]
         with Progress(console=console, transient=True) as progress:
             console.print(
-                accuracy.table([(c, accuracy.errors(c)) for c in progress.track(cases, description="running")])
+                accuracy.table_of([(c, accuracy.errors(c)) for c in progress.track(cases, description="running")])
             )
         return
-    found = timed(chosen, given, console)
-    if given.json:
-        rows = [report.data(row) for rows in found.values() for row in rows]
-        with staged_file(given.json) as new:
+    rows_by_group = time_groups(cases_by_group, options, console)
+    if options.json:
+        rows = [report.data(row) for rows in rows_by_group.values() for row in rows]
+        with staged_file(options.json) as new:
             new.write_text(json.dumps(rows, indent=1) + "\n")
-    if given.plot:
-        shown = [row for group, rows in found.items() if group != "scaling" for row in rows]
-        report.plot(shown, given.threads, given.plot)
-    if given.write:
-        rows = [row for group in SHOWN for row in found[group]]
-        report.plot(rows, given.threads, readme.ROOT / PICTURE)
+    if options.plot:
+        plotted = [row for group, rows in rows_by_group.items() if group != "scaling" for row in rows]
+        report.plot(plotted, options.threads, options.plot)
+    if options.write:
+        rows = [row for group in README_GROUPS for row in rows_by_group[group]]
+        report.plot(rows, options.threads, readme.ROOT / PICTURE)
         text = "\n".join(report.markdown(rows))
         readme.put("performance", f"![Ratios to the peers and to the limit]({PICTURE})\n\n{text}")
 

@@ -1,7 +1,7 @@
 """Write the models under models/, one folder each in the layout of ONNX's node tests:
 
 <domain>/<name>/model.onnx
-<domain>/<name>/lowered.onnx  the same for backend="extensions"; also for models that other scripts have put there
+<domain>/<name>/lowered.onnx  the model for backend="extensions"; also for models that other scripts have put there
 <domain>/<name>/test_data_set_0/input_0.pb, input_1.pb, ..., output_0.pb
 """
 
@@ -15,12 +15,12 @@ from spec_examples import EXAMPLES
 import onnx_ops
 from onnx_ops.files import staged, staged_file
 
-IR_VERSION = 9  # onnx writes its newest otherwise, which older runtimes refuse
-ONNX_OPSET = 18  # imported by every model that asks for no other
+IR_VERSION = 9  # by default onnx writes its newest version, which older runtimes refuse
+ONNX_OPSET = 18  # of ai.onnx, unless an example names another version
 
 
 def build(example):
-    """The model of one node whose inputs are all the graph's, with fixed shapes."""
+    """A model of one node, all of whose inputs are inputs of the graph, with fixed shapes."""
     outputs = {example.output_name: example.output}
     node = helper.make_node(
         example.op_type, list(example.inputs), list(outputs), domain=example.domain, **example.attributes
@@ -50,7 +50,7 @@ def write(example, root):
 
 
 def save(folder, model, inputs, outputs):
-    """Write a model and its test data, dicts of arrays by name, in the graph's order."""
+    """Write a model and its test data: {name: array} in the graph's order."""
     with staged(folder) as new, staged(folder / "test_data_set_0") as data:
         onnx.save(model, new / "model.onnx")
         for kind, arrays in (("input", inputs), ("output", outputs)):

@@ -8,98 +8,94 @@ PyTorch and OpenVINO have a column if they are installed.
 
 import argparse
 import os
-import sys
 import warnings
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
+import add_tests_to_path  # noqa: F401
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-
 import peers
 import readme
-from backends import function, native
-from cases import AFFINE_GRID, ATTENTION, COL2IM, GRID_SAMPLE, IM2COL, VOLUMES, assert_close, reference
+from support.backends import function, native
+from support.cases import AFFINE_GRID, ATTENTION, COL2IM, GRID_SAMPLE, IM2COL, VOLUMES, assert_close, reference
 
 from onnx_ops import dtypes
 
 
-def named(cases, name):
+def find_case(cases, name):
     return next(c for c in cases if c.name == name)
 
 
-def far(case):
-    """The case's inputs with coordinates that are finite but far out."""
+def far_coordinates(case):
+    """The case's inputs, with some finite coordinates far outside of the image."""
     x, grid = case.inputs("float32")
     grid[0, 0, :4] = [[1e10, 0], [-3e38, 3e38], [0.5, -1e20], [3e38, 0.1]]
     return [x, grid]
 
 
-def pytorchs(case, dtype="float32"):
-    """The case's inputs with the places that PyTorch's affine_grid has under align_corners, and no others."""
+def pytorch_places(case, dtype="float32"):
+    """The case's inputs, at the only places that PyTorch's affine_grid knows with align_corners."""
     theta, *places = case.inputs(dtype)
     return [theta, *(np.linspace(-1, 1, p.size).astype(p.dtype) for p in places)]
 
 
-def on_ai_onnx(case):
+def in_ai_onnx(case):
     return replace(case, domain="")
 
 
-BORDER = named(GRID_SAMPLE, "bilinear_border_edges")
-NEAREST = named(GRID_SAMPLE, "nearest_zeros_edges")
-IMAGES, AFFINE_VOLUMES = named(AFFINE_GRID, "affine_images"), named(AFFINE_GRID, "affine_volumes")
-OVERLAPPING, DILATED = named(COL2IM, "overlapping"), named(COL2IM, "dilated")
-SAME_SIZE = named(IM2COL, "unfold_same_size")
+BORDER = find_case(GRID_SAMPLE, "bilinear_border_edges")
+NEAREST = find_case(GRID_SAMPLE, "nearest_zeros_edges")
+IMAGES, AFFINE_VOLUMES = find_case(AFFINE_GRID, "affine_images"), find_case(AFFINE_GRID, "affine_volumes")
+OVERLAPPING, DILATED = find_case(COL2IM, "overlapping"), find_case(COL2IM, "dilated")
+SAME_SIZE = find_case(IM2COL, "unfold_same_size")
 # (operator, what, case, inputs)
 ROWS = [
     *(
         ("Col2Im", t, OVERLAPPING, OVERLAPPING.inputs(t))
         for t in (*dtypes.FLOATS, "int32", "bool", "string", "complex64")
     ),
-    ("Col2Im", "asymmetric pads", named(COL2IM, "asymmetric_pads"), None),
+    ("Col2Im", "asymmetric pads", find_case(COL2IM, "asymmetric_pads"), None),
     ("Col2Im", "2-D, dilated", DILATED, None),
-    ("Col2Im", "1-D", named(COL2IM, "1d"), None),
-    ("Col2Im", "1-D, dilated", named(COL2IM, "1d_dilated"), None),
-    ("Col2Im", "3-D", named(COL2IM, "3d"), None),
-    ("Col2Im", "3-D, dilated", named(COL2IM, "3d_dilated"), None),
-    ("Col2Im", "4-D", named(COL2IM, "4d"), None),
+    ("Col2Im", "1-D", find_case(COL2IM, "1d"), None),
+    ("Col2Im", "1-D, dilated", find_case(COL2IM, "1d_dilated"), None),
+    ("Col2Im", "3-D", find_case(COL2IM, "3d"), None),
+    ("Col2Im", "3-D, dilated", find_case(COL2IM, "3d_dilated"), None),
+    ("Col2Im", "4-D", find_case(COL2IM, "4d"), None),
     *(("Im2Col", t, SAME_SIZE, SAME_SIZE.inputs(t)) for t in (*dtypes.FLOATS, "int32", "bool", "string", "complex64")),
-    ("Im2Col", "asymmetric pads", named(IM2COL, "unfold_asymmetric_pads"), None),
-    ("Im2Col", "1-D", named(IM2COL, "unfold_1d"), None),
-    ("Im2Col", "3-D", named(IM2COL, "unfold_3d"), None),
-    ("Im2Col", "4-D", named(IM2COL, "unfold_4d"), None),
+    ("Im2Col", "asymmetric pads", find_case(IM2COL, "unfold_asymmetric_pads"), None),
+    ("Im2Col", "1-D", find_case(IM2COL, "unfold_1d"), None),
+    ("Im2Col", "3-D", find_case(IM2COL, "unfold_3d"), None),
+    ("Im2Col", "4-D", find_case(IM2COL, "unfold_4d"), None),
     *(("GridSample, com.microsoft", t, BORDER, BORDER.inputs(t)) for t in dtypes.FLOATS),
-    *(("GridSample, ai.onnx", t, on_ai_onnx(BORDER), BORDER.inputs(t)) for t in dtypes.FLOATS),
-    ("GridSample, ai.onnx", "float16, grid float32", on_ai_onnx(BORDER), BORDER.inputs("float16", "float32")),
+    *(("GridSample, ai.onnx", t, in_ai_onnx(BORDER), BORDER.inputs(t)) for t in dtypes.FLOATS),
+    ("GridSample, ai.onnx", "float16, grid float32", in_ai_onnx(BORDER), BORDER.inputs("float16", "float32")),
     *(
-        ("GridSample, ai.onnx", f"nearest, {t}", on_ai_onnx(NEAREST), NEAREST.inputs(t, "float32"))
+        ("GridSample, ai.onnx", f"nearest, {t}", in_ai_onnx(NEAREST), NEAREST.inputs(t, "float32"))
         for t in ("uint8", "int64", "bool", "string")
     ),
-    ("GridSample, ai.onnx", "cubic", on_ai_onnx(named(GRID_SAMPLE, "bicubic_reflection_corners")), None),
-    ("GridSample, ai.onnx", "coordinates far outside, border", on_ai_onnx(BORDER), far(BORDER)),
-    ("GridSample, ai.onnx", "volume, nearest", named(VOLUMES, "volume_nearest_border_edges"), None),
-    ("GridSample, ai.onnx", "volume, linear", named(VOLUMES, "volume_linear_border_edges"), None),
-    ("GridSample, ai.onnx", "volume, cubic", named(VOLUMES, "volume_cubic_border_edges"), None),
-    *(("AffineGrid, onnx_ops", t, IMAGES, pytorchs(IMAGES, t)) for t in dtypes.FLOATS),
+    ("GridSample, ai.onnx", "cubic", in_ai_onnx(find_case(GRID_SAMPLE, "bicubic_reflection_corners")), None),
+    ("GridSample, ai.onnx", "coordinates far outside, border", in_ai_onnx(BORDER), far_coordinates(BORDER)),
+    ("GridSample, ai.onnx", "volume, nearest", find_case(VOLUMES, "volume_nearest_border_edges"), None),
+    ("GridSample, ai.onnx", "volume, linear", find_case(VOLUMES, "volume_linear_border_edges"), None),
+    ("GridSample, ai.onnx", "volume, cubic", find_case(VOLUMES, "volume_cubic_border_edges"), None),
+    *(("AffineGrid, onnx_ops", t, IMAGES, pytorch_places(IMAGES, t)) for t in dtypes.FLOATS),
     ("AffineGrid, onnx_ops", "any places", IMAGES, None),
-    ("AffineGrid, onnx_ops", "volume", AFFINE_VOLUMES, pytorchs(AFFINE_VOLUMES)),
+    ("AffineGrid, onnx_ops", "volume", AFFINE_VOLUMES, pytorch_places(AFFINE_VOLUMES)),
     *(("MultiScaleDeformableAttention", t, ATTENTION[0], ATTENTION[0].inputs(t)) for t in dtypes.FLOATS),
     ("MultiScaleDeformableAttention", "locations in float64", ATTENTION[0], ATTENTION[0].inputs("float32", "float64")),
 ]
 
 
 def cell(runner, case, inputs):
-    """yes; or inexact: up to a hundredth off, as by a coordinate in too few bits; or wrong; or no, it is refused."""
+    """Return "yes", "wrong", "no" if the call is refused, or "inexact" if it is off by less than 1 %."""
     try:
         got = runner(case, inputs)
     except Exception:
         if runner is not native:
             return "no"
-        got, where = function(case, inputs), "functions only"
+        got, verdict = function(case, inputs), "functions only"
     else:
-        where = "yes"
+        verdict = "yes"
     expected, dtype = reference(case, inputs), dtypes.name_of(inputs[0])
     try:
         assert_close(got, expected, dtype)
@@ -108,15 +104,15 @@ def cell(runner, case, inputs):
             return "**wrong**"
         error = np.abs(got.astype(np.float64) - expected).max() / np.abs(expected).max()
         return "inexact" if error < 0.01 else "**wrong**"
-    return where
+    return verdict
 
 
-def once(peer, case, inputs):
+def call_peer(peer, case, inputs):
     return peer(case, inputs)()
 
 
 def table():
-    runners = {name: partial(once, peer) for name, peer in peers.PEERS.items()} | {"onnx_ops": native}
+    runners = {name: partial(call_peer, peer) for name, peer in peers.PEERS.items()} | {"onnx_ops": native}
     yield f"| operator | case | {' | '.join(runners)} |"
     yield f"|---|---|{'---|' * len(runners)}"
     for operator, what, case, inputs in ROWS:
@@ -130,7 +126,7 @@ def main():
     warnings.simplefilter("ignore")
     write = parser.parse_args().write
     with open(os.devnull, "w") as nothing:
-        os.dup2(nothing.fileno(), 2)  # what the runtimes have to say about what they lack
+        os.dup2(nothing.fileno(), 2)  # runtimes print errors about what they lack
     lines = "\n".join(table())
     print(lines)
     if write:

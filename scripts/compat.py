@@ -1,9 +1,10 @@
 """Run the tests against the oldest supported and the newest versions of what onnx_ops works with, and some in between.
 
-Each row gets a fresh environment, into which a wheel of this checkout is installed beside exactly these versions. Ends:
-the whole suite. Between: SHORT, which has every operator, element type, backend and error. Too old: onnx_ops must say
-so. Interpreters are looked for as python3.X; uv, if installed, makes the environments in place of pip. A row that is
-only RESOLVED needs uv and no interpreter: the packages that would be installed are found, and nothing is run.
+Each row gets a fresh environment, into which a wheel of this checkout is installed beside exactly these versions. The
+oldest and newest versions run the whole suite. Those in between run SHORT, which has every operator, element type,
+backend and error. With versions that are too old, onnx_ops must refuse to work, in words. The interpreters are those
+called python3.X on the PATH; if uv is installed, it makes the environments in place of pip. A row that is only RESOLVED
+needs uv and no interpreter: uv finds the packages that would be installed, and nothing is run.
 
 python scripts/compat.py [--only ROW ...] [--tests PATH ...] [--write]
 """
@@ -20,13 +21,13 @@ from pathlib import Path
 import readme
 
 ROOT = Path(__file__).parent.parent
-TESTS = ROOT / "tests"  # from where nothing but what is installed can be imported as onnx_ops
+TESTS = ROOT / "tests"  # the working directory: from here `import onnx_ops` finds the installed package only
 PACKAGES = ("onnxruntime", "onnxruntime-extensions", "onnx", "numpy", "numba", "ml-dtypes", "platformdirs")
 SHORT = ["test_node_cases.py", "test_coverage.py", "test_sessions.py", "test_errors.py", "test_inference.py",
          "test_schemas.py", "test_models.py"]  # fmt: skip
 WHOLE = ["."]
 RESOLVED = ["no tests"]
-PATIENCE, PATIENCE_PER_TEST = 7200, 600  # seconds; then a run is stopped; then a test's stacks are printed
+RUN_TIMEOUT, TEST_TIMEOUT = 7200, 600  # seconds until a run is stopped; until the stacks of a test are printed
 PROBE = """
 import onnxruntime, onnx_ops
 onnx_ops.lower
@@ -37,7 +38,11 @@ onnx_ops.register(onnxruntime.SessionOptions())
 
 @dataclass(frozen=True)
 class Row:
-    """versions: of PACKAGES, in that order; "" is the newest. tests: to run, RESOLVED, or none where it must refuse."""
+    """One environment.
+
+    versions  of PACKAGES, in that order; "" is the newest
+    tests     files to run, RESOLVED, or None where onnx_ops must refuse to work
+    """
 
     name: str
     python: str
@@ -77,22 +82,22 @@ class Environment:
         if not interpreter:
             raise SystemExit(f"compat: needs python{python} on the PATH")
         shutil.rmtree(path, ignore_errors=True)
-        made = [self.uv, "venv", "--quiet", "--python", interpreter] if self.uv else [interpreter, "-m", "venv"]
-        subprocess.run([*made, path], check=True)
+        command = [self.uv, "venv", "--quiet", "--python", interpreter] if self.uv else [interpreter, "-m", "venv"]
+        subprocess.run([*command, path], check=True)
 
     def install(self, *packages):
         tool = [self.uv, "pip"] if self.uv else [self.bin / "python", "-m", "pip"]
-        where = ["--python", self.bin / "python"] if self.uv else []
-        subprocess.run([*tool, "install", "--quiet", *where, *packages], check=True)
+        target = ["--python", self.bin / "python"] if self.uv else []
+        subprocess.run([*tool, "install", "--quiet", *target, *packages], check=True)
 
     def run(self, *command, environment=None):
-        """Exit status (None: it did not end) and output, which grows in the file `log` meanwhile."""
+        """Return (exit status, or None if it did not end, output) of a command; the file `log` grows with it."""
         log, environment = self.bin.parent / "log", {**os.environ, **(environment or {})}
         with open(log, "w") as file:
             try:
                 status = subprocess.run(
                     [self.bin / command[0], *command[1:]], cwd=TESTS, env=environment, stdout=file,
-                    stderr=subprocess.STDOUT, timeout=PATIENCE,
+                    stderr=subprocess.STDOUT, timeout=RUN_TIMEOUT,
                 ).returncode  # fmt: skip
             except subprocess.TimeoutExpired:
                 status = None
@@ -104,56 +109,63 @@ class Environment:
 
 
 def resolution(row, wheel):
-    """The versions that would be installed, as wheels."""
+    """Return the versions that uv would install, from wheels alone."""
     uv = shutil.which("uv")
     if not uv:
         raise SystemExit("compat: needs uv on the PATH")
     command = [uv, "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--only-binary", ":all:"]
-    asked = f"onnx-ops @ {wheel.as_uri()}"
-    found = subprocess.run(
-        [*command, "--python-version", row.python, "-"], input=asked, text=True, check=True, stdout=subprocess.PIPE
+    requirement = f"onnx-ops @ {wheel.as_uri()}"
+    resolved = subprocess.run(
+        [*command, "--python-version", row.python, "-"],
+        input=requirement,
+        text=True,
+        check=True,
+        stdout=subprocess.PIPE,
     ).stdout
-    versions = dict(line.split("==") for line in found.split() if "==" in line)
+    versions = dict(line.split("==") for line in resolved.split() if "==" in line)
     return [versions.get(package, "none") for package in PACKAGES]
 
 
 def outcome(row, wheel, directory, tests):
-    """The installed versions, and what happened in words."""
+    """Return the installed versions, and a summary of the outcome."""
     if row.tests == tuple(RESOLVED):
         return resolution(row, wheel), "can be installed; not run"
     environment = Environment(directory / row.name.replace(" ", "-").replace(",", ""), row.python)
     cache = {"XDG_CACHE_HOME": str(environment.bin.parent / "cache")}
-    # Before the wheel, whose lower bounds the rows that are too old break.
+    # Versions that are too old contradict the wheel's requirements: install them first, and the wheel without any.
     environment.install(*row.pins)
     environment.install("--no-deps", wheel)
     if row.tests is None:
         status, output = environment.run("python", "-c", PROBE, environment=cache)
-        said = re.search(r"OpError: (onnx_ops: .*)", output)
-        return environment.versions(), f"refused: {said[1]}" if status == 1 and said else f"**not refused**: {output}"
+        refusal = re.search(r"OpError: (onnx_ops: .*)", output)
+        return (
+            environment.versions(),
+            f"refused: {refusal[1]}" if status == 1 and refusal else f"**not refused**: {output}",
+        )
     environment.install(*row.pins, f"onnx-ops[test] @ {wheel.as_uri()}")
-    options = ("-v", "--color=no", "-m", "not huge and not ray", "-o", f"faulthandler_timeout={PATIENCE_PER_TEST}")
+    options = ("-v", "--color=no", "-m", "not huge and not ray", "-o", f"faulthandler_timeout={TEST_TIMEOUT}")
     status, output = environment.run("pytest", *options, *(tests or row.tests), environment=cache)
     print(output[max(0, output.find("= FAILURES =")) :] if status else output[-2000:], flush=True)
-    ending = f"no end in {PATIENCE} s" if status is None else output.splitlines()[-1]
+    ending = f"no end in {RUN_TIMEOUT} s" if status is None else output.splitlines()[-1]
     summary = re.sub(r" in [\d.]+s.*|=", "", ending).strip()
     return environment.versions(), summary if status == 0 else f"**{summary}**"
 
 
-def line(row, versions, said):
-    named = {None: "import", tuple(WHOLE): "whole suite", tuple(RESOLVED): "none"}
-    tests = named.get(row.tests, "short")
-    return f"| {row.name} | {row.python} | {' | '.join(versions[:5])} | {tests} | {said} |"
+def table_line(row, versions, result):
+    labels = {None: "import", tuple(WHOLE): "whole suite", tuple(RESOLVED): "none"}
+    tests = labels.get(row.tests, "short")
+    return f"| {row.name} | {row.python} | {' | '.join(versions[:5])} | {tests} | {result} |"
 
 
-def written(lines):
-    """README.md's table with these lines in place of the rows' last ones, in the order of ROWS."""
+def update_table(lines):
+    """Update README.md's table: these lines replace those of the same rows, in the order of ROWS."""
     table = readme.get("support")
     name_of = lambda text: text.split("|")[1].strip()
-    found = {name_of(text): text for text in [*table.splitlines(), *lines] if text.startswith("| ")}
-    head = f"| versions | Python | {' | '.join(PACKAGES[:5])} | tests | result |\n|{'---|' * 9}"
-    rows = "\n".join(found[r.name] for r in ROWS if r.name in found)
+    lines_by_name = {name_of(text): text for text in [*table.splitlines(), *lines] if text.startswith("| ")}
+    header = f"| versions | Python | {' | '.join(PACKAGES[:5])} | tests | result |\n|{'---|' * 9}"
+    rows = "\n".join(lines_by_name[r.name] for r in ROWS if r.name in lines_by_name)
     intro = 'Versions that this was tested with (`python scripts/compat.py --write`, where "short" is explained):'
-    readme.put("support", f"{intro}\n\n{head}\n{rows}")
+    readme.put("support", f"{intro}\n\n{header}\n{rows}")
 
 
 def main():
@@ -162,8 +174,8 @@ def main():
     parser.add_argument("--tests", nargs="+", help="run these, from tests/, instead of what the row says")
     parser.add_argument("--environments", type=Path, default=ROOT / "build" / "compat", help="where to make them")
     parser.add_argument("--write", action="store_true", help="put the rows into README.md's table")
-    given = parser.parse_args()
-    wheels = given.environments / "wheel"
+    options = parser.parse_args()
+    wheels = options.environments / "wheel"
     shutil.rmtree(wheels, ignore_errors=True)
     subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", wheels, ROOT], check=True
@@ -171,11 +183,11 @@ def main():
     (wheel,) = wheels.glob("*.whl")
     lines = []
     for row in ROWS:
-        if row.name in given.only:
-            lines.append(line(row, *outcome(row, wheel.resolve(), given.environments, given.tests)))
+        if row.name in options.only:
+            lines.append(table_line(row, *outcome(row, wheel.resolve(), options.environments, options.tests)))
             print(lines[-1], flush=True)
-            if given.write and not given.tests:
-                written(lines)
+            if options.write and not options.tests:
+                update_table(lines)
     return any("**" in text for text in lines)
 
 

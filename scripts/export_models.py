@@ -1,6 +1,6 @@
-"""Make models/exported again: two small networks as PyTorch exports them, with its outputs for a photograph.
+"""Write models/exported: two small networks as PyTorch exports them, with PyTorch's outputs for a photograph.
 
-Needs `pip install onnx-ops[export]`. models/exported/README.md tells what the networks do.
+Needs `pip install onnx-ops[export]`. models/exported/README.md describes the networks.
 """
 
 import argparse
@@ -24,7 +24,7 @@ OPSET = 18  # the first with Col2Im
 
 
 class SpatialTransformer(nn.Module):
-    """Looks at the image, decides on an affine transformation and applies it."""
+    """A network that computes an affine transformation from an image and applies it to the image."""
 
     def __init__(self, height, width, degrees=15, zoom=0.8):
         super().__init__()
@@ -33,7 +33,7 @@ class SpatialTransformer(nn.Module):
         )
         self.theta = nn.Linear(8, 6)
         nn.init.normal_(self.theta.weight, std=0.1)
-        # Grids count from -1 to 1 whatever the image's shape; these two make it a rotation in pixels.
+        # Grids range from -1 to 1 whatever the image's shape; the ratios of its sides make this a rotation in pixels.
         cos, sin = zoom * math.cos(math.radians(degrees)), zoom * math.sin(math.radians(degrees))
         bias = [cos, -sin * height / width, 0, sin * width / height, cos, 0]
         self.theta.bias.data = torch.tensor(bias)
@@ -45,7 +45,7 @@ class SpatialTransformer(nn.Module):
 
 
 class PatchFold(nn.Module):
-    """Takes noise out of overlapping patches: in the basis of the cosine transform, what is small is noise."""
+    """A network that removes noise from overlapping patches: small coefficients of their cosine transform are noise."""
 
     def __init__(self, height, width, patch=8, stride=4, threshold=0.2):
         super().__init__()
@@ -79,7 +79,7 @@ def photograph():
 
 
 def write(folder, model, image):
-    """Write a model with its input and output in the layout of onnx's node tests, if it agrees with PyTorch."""
+    """Write a model that agrees with PyTorch, with its input and output, in the layout of onnx's node tests."""
     model.eval()
     with torch.no_grad():
         expected = model(image).numpy()

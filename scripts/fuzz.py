@@ -1,7 +1,7 @@
 """Draw operators, element types, shapes, attributes and values, good and bad; compare all backends with the reference.
 
-Goes on until the time is over or something is found: then the smallest such call is printed, with the seed that leads
-there. A call that ends the process is named, too. ONNX_OPS_BOUNDSCHECK=1 has every index in compiled code checked.
+The script goes on until the time is over or a call fails: then it prints the smallest call that does, and its seed. It
+also names a call that ends the process. With ONNX_OPS_BOUNDSCHECK=1 every index in compiled code is checked.
 
 python scripts/fuzz.py [--minutes N] [--seed S] [--few-types]
 """
@@ -14,24 +14,21 @@ import resource
 import sys
 import time
 import warnings
-from pathlib import Path
 from tempfile import NamedTemporaryFile
 
+import add_tests_to_path  # noqa: F401
 import hypothesis
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-
-import fuzzing
+from support import fuzzing
 
 from onnx_ops.kernels.jit import BOUNDSCHECK
 
-EXAMPLES = 500  # of one seed
-MEMORY = 12 * 2**30  # that a process may address, lest one call takes the machine down
+EXAMPLES = 500  # calls drawn from one seed
+MEMORY = 12 * 2**30  # bytes that a process may address, so that no call exhausts the machine
 
 
 def examples(seed, count, strategy, before=lambda pair: None):
-    """Check `count` pairs (see fuzzing.calls); returns how many cases that were, one for each backend that ran one."""
-    done, unraisable = 0, []
+    """Verify `count` pairs (see fuzzing.calls) and return the number of cases: each is one call on one backend."""
+    case_count, unraisable = 0, []
 
     @hypothesis.seed(seed)
     @hypothesis.settings(
@@ -39,28 +36,28 @@ def examples(seed, count, strategy, before=lambda pair: None):
         suppress_health_check=list(hypothesis.HealthCheck),
     )  # fmt: skip
     @hypothesis.given(strategy)
-    def each(pair):
-        nonlocal done
+    def verify(pair):
+        nonlocal case_count
         before(pair)
-        done += fuzzing.check(*pair)
-        # What compiled code raises arrives here.
+        case_count += fuzzing.verify_with_variant(*pair)
+        # Python reports here what compiled code raises.
         assert not unraisable, f"{unraisable.pop()!r}"
 
     previous, sys.unraisablehook = sys.unraisablehook, lambda raised: unraisable.append(raised.exc_value)
-    logging.disable()  # of what the extensions backend refuses
+    logging.disable()  # the extensions backend logs what it refuses
     try:
-        each()
+        verify()
     finally:
         logging.disable(logging.NOTSET)
         sys.unraisablehook = previous
-    return done
+    return case_count
 
 
 def child(seed, few_types, last, results):
-    """Check the calls of one seed, with the last one's text in the file `last`."""
+    """Verify the calls of one seed; the file `last` holds the text of the last one."""
     warnings.simplefilter("ignore")
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    # What ONNX Runtime has to say about errors that are meant to be.
+    # ONNX Runtime prints errors, which are intended here.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     sys.stderr = sys.stdout
 
@@ -71,13 +68,13 @@ def child(seed, few_types, last, results):
 
     descriptor = os.open(last, os.O_RDWR)
     types = (fuzzing.FEW_TYPES, fuzzing.FEW_GRIDS) if few_types else ()
-    done = examples(seed, EXAMPLES, fuzzing.calls(*types), before)
-    checked = 0
+    case_count = examples(seed, EXAMPLES, fuzzing.calls(*types), before)
+    index_count = 0
     if BOUNDSCHECK:
         from onnx_ops.kernels.bounds import checks
 
-        checked = checks()
-    results.put((done, checked))
+        index_count = checks()
+    results.put((case_count, index_count))
 
 
 def main():
@@ -85,25 +82,27 @@ def main():
     parser.add_argument("--minutes", type=float, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--few-types", action="store_true", help="leave out types whose kernels take long to compile")
-    given = parser.parse_args()
+    options = parser.parse_args()
     spawn, began = multiprocessing.get_context("spawn"), time.monotonic()
-    seed, done, checked = given.seed, 0, 0
+    seed, case_count, index_count = options.seed, 0, 0
     while True:
         results = spawn.SimpleQueue()
         with NamedTemporaryFile() as last:
-            process = spawn.Process(target=child, args=(seed, given.few_types, last.name, results))
+            process = spawn.Process(target=child, args=(seed, options.few_types, last.name, results))
             process.start()
             process.join()
             if process.exitcode:
                 print(f"seed {seed}, exit status {process.exitcode}; the last call was\n{last.read().decode()}")
-                print(f"again: python scripts/fuzz.py --minutes 0 --seed {seed}" + " --few-types" * given.few_types)
+                print(f"again: python scripts/fuzz.py --minutes 0 --seed {seed}" + " --few-types" * options.few_types)
                 return 1
         cases, indices = results.get()
-        done, checked, seed = done + cases, checked + indices, seed + 1
+        case_count, index_count, seed = case_count + cases, index_count + indices, seed + 1
         print(
-            f"seeds {given.seed} to {seed - 1}: {done} cases" + f", {checked} indices checked" * BOUNDSCHECK, flush=True
+            f"seeds {options.seed} to {seed - 1}: {case_count} cases"
+            + f", {index_count} indices checked" * BOUNDSCHECK,
+            flush=True,
         )
-        if time.monotonic() - began >= 60 * given.minutes:
+        if time.monotonic() - began >= 60 * options.minutes:
             return 0
 
 

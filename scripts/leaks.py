@@ -1,7 +1,7 @@
 """Measure how much memory sessions, runs and failing runs leave behind, in bytes per call.
 
-The resident size is read at ten moments after a warm-up; the slope is that of the line through them. What plain
-sessions leave, of ONNX Runtime alone and with onnxruntime-extensions, stands beside it.
+After a warm-up the resident size is read ten times; the result is the slope of the line through these points. Plain
+sessions of ONNX Runtime, alone and with onnxruntime-extensions, are measured for comparison.
 
 python scripts/leaks.py [--scale FRACTION]
 """
@@ -25,9 +25,9 @@ MOMENTS = 10
 
 
 def options():
-    made = ort.SessionOptions()
-    made.log_severity_level, made.intra_op_num_threads = 4, 1
-    return made
+    settings = ort.SessionOptions()
+    settings.log_severity_level, settings.intra_op_num_threads = 4, 1
+    return settings
 
 
 def model():
@@ -52,8 +52,8 @@ def feeds(image):
 GOOD, BAD = feeds([5, 5]), feeds([5, 6])
 
 
-def fails(run):
-    """Call; it must raise."""
+def expect_error(run):
+    """Call a function, which must raise."""
     try:
         run()
     except Exception:
@@ -61,34 +61,34 @@ def fails(run):
     raise AssertionError("not refused")
 
 
-def works():
-    """(what, which backend) -> what to call again and again"""
+def workloads():
+    """Yield (kind of call, backend, function to call repeatedly)."""
     proto = model()
     lowered = onnx_ops.lower(onnx.ModelProto.FromString(proto)).SerializeToString()
-    makers = {
+    session_makers = {
         "ONNX Runtime": lambda: ort.InferenceSession(proto, options()),
         "onnxruntime-extensions": lambda: ort.InferenceSession(lowered, with_extensions(options())),
         "native": lambda: onnx_ops.InferenceSession(proto, options()),
         "extensions": lambda: onnx_ops.InferenceSession(proto, options(), backend="extensions"),
     }
-    for name, make in makers.items():
-        yield "sessions", name, make
+    for name, make_session in session_makers.items():
+        yield "sessions", name, make_session
         if name == "onnxruntime-extensions":  # a plain session there has no way to fail
             continue
-        session = make()
+        session = make_session()
         yield "runs", name, lambda session=session: session.run(None, GOOD)
-        yield "failing runs", name, lambda session=session: fails(lambda: session.run(None, BAD))
+        yield "failing runs", name, lambda session=session: expect_error(lambda: session.run(None, BAD))
     call = onnx_ops.col2im
     yield "runs", "function", lambda: call(*GOOD.values())
-    yield "failing runs", "function", lambda: fails(lambda: call(*BAD.values()))
+    yield "failing runs", "function", lambda: expect_error(lambda: call(*BAD.values()))
 
 
 def slope(work, count):
-    """Bytes per call: least squares over the resident size at MOMENTS, after as many calls for warming up."""
+    """Bytes per call: a least-squares fit of the resident size at MOMENTS points, after calls that warm up."""
     process, sizes = psutil.Process(), []
     step = max(1, count // MOMENTS)
     gc.collect()
-    gc.freeze()  # what was there before: looking through all of it would take longer than the work
+    gc.freeze()  # objects that exist already: to look through them would take longer than the calls
     for moment in range(-2, MOMENTS):
         for _ in range(step):
             work()
@@ -101,13 +101,13 @@ def slope(work, count):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scale", type=float, default=1, help="of the number of calls")
+    parser.add_argument("--scale", type=float, default=1, help="factor for the number of calls")
     scale = parser.parse_args().scale
-    logging.disable()  # of what the extensions backend refuses
+    logging.disable()  # the extensions backend logs what it refuses
     print("| calls | of | bytes per call |\n|---|---|---|")
-    for what, name, work in works():
-        count = int(COUNTS[what] * scale)
-        print(f"| {count:,} {what} | {name} | {slope(work, count):.1f} |", flush=True)
+    for kind, name, work in workloads():
+        count = int(COUNTS[kind] * scale)
+        print(f"| {count:,} {kind} | {name} | {slope(work, count):.1f} |", flush=True)
 
 
 if __name__ == "__main__":

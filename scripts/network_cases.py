@@ -1,7 +1,8 @@
 """The networks of scripts/networks.py: needs PyTorch, kornia, transformers and scipy.
 
-Nothing is downloaded: the configurations are small, the weights random. NETWORKS has, for each name, a function without
-arguments that returns (function, the modules that it takes first, its other inputs); `assembled` makes one of them.
+Nothing is downloaded: the configurations are small, the weights random. NETWORKS maps names to functions without
+arguments, which return (forward function, modules: its first arguments, inputs: its other arguments); `assembled` makes
+one module of these.
 """
 
 import os
@@ -15,7 +16,7 @@ from kornia.geometry.calibration import undistort_image
 from torch import nn
 from torch.nn import functional as F
 
-os.environ["TRANSFORMERS_DISABLE_TORCH_CHECK"] = "1"  # checks of shapes at run time, which not all can be exported
+os.environ["TRANSFORMERS_DISABLE_TORCH_CHECK"] = "1"  # checks of shapes at run time: some of them can't be exported
 
 SMALL_RESNET = {"embedding_size": 32, "depths": [1, 1, 1, 1], "layer_type": "basic"}
 SMALL_BERT = {"model_type": "bert", "vocab_size": 1200, "hidden_size": 64, "intermediate_size": 128}
@@ -26,13 +27,13 @@ NETWORKS = {}
 
 
 def network(name, *settings):
-    """Enter a function that makes a network, with these arguments, into NETWORKS."""
+    """Register a function, called with these settings, as the maker of the network `name`."""
 
-    def entered(make):
+    def register(make):
         NETWORKS[name] = lambda: make(*settings)
         return make
 
-    return entered
+    return register
 
 
 class Network(nn.Module):
@@ -46,10 +47,10 @@ class Network(nn.Module):
 
 @torch.no_grad()
 def assembled(name):
-    """A network as one module, and its inputs.
+    """Return a network as one module, and its inputs.
 
-    Weights that start as zeros get noise as the others do: where deformable attention looks would depend on no image.
-    BatchNorm gets the statistics of its input: a deep network's signal would fade until all places look alike.
+    All weights get noise, also those that start as zeros: else deformable attention would look at the same places of
+    every image. BatchNorm gets the statistics of its input: else a deep network's signal would fade to a constant.
     """
     torch.manual_seed(0)
     function, modules, inputs = NETWORKS[name]()
@@ -57,19 +58,19 @@ def assembled(name):
     for parameter in module.parameters():
         fan_in = parameter[0].numel() if parameter.ndim > 1 else 2500
         parameter += torch.randn(parameter.shape) / fan_in**0.5
-    hooks = [m.register_forward_pre_hook(settle) for m in module.modules() if isinstance(m, nn.BatchNorm2d)]
+    hooks = [m.register_forward_pre_hook(set_statistics) for m in module.modules() if isinstance(m, nn.BatchNorm2d)]
     module(*inputs)
     for hook in hooks:
         hook.remove()
     return module, inputs
 
 
-def settle(batch_norm, inputs):
+def set_statistics(batch_norm, inputs):
     batch_norm.running_mean[:] = inputs[0].mean((0, 2, 3))
     batch_norm.running_var[:] = inputs[0].var((0, 2, 3), correction=0)
 
 
-# An image moved by an optical flow, in three ways that networks for optical flow do it.
+# Networks for optical flow move an image in these three ways.
 
 
 def pixels(height, width):
@@ -187,8 +188,8 @@ def kornia_patches(function, *shape):
 
 
 def boxes(model, image):
-    found = model(image)
-    return found.logits, found.pred_boxes
+    outputs = model(image)
+    return outputs.logits, outputs.pred_boxes
 
 
 def detector(model, function=boxes, *more):
@@ -216,8 +217,8 @@ def swin(*stages):
 @network("mask2former")
 def mask2former():
     def masks(model, image):
-        found = model(image)
-        return found.class_queries_logits, found.masks_queries_logits
+        outputs = model(image)
+        return outputs.class_queries_logits, outputs.masks_queries_logits
 
     layers = {"encoder_layers": 2, "decoder_layers": 3, "num_queries": 50}
     config = of.Mask2FormerConfig(backbone_config=swin("stage1", *STAGES), **layers)
@@ -237,15 +238,15 @@ def running_minimum(x, dim):
 
 @network("grounding_dino")
 def grounding_dino():
-    def named_boxes(model, image, words):
+    def boxes_of_phrases(model, image, tokens):
         with mock.patch.multiple(torch, cummax=running_maximum, cummin=running_minimum):
-            found = model(pixel_values=image, input_ids=words)
-        return found.logits[..., : words.shape[1]], found.pred_boxes
+            outputs = model(pixel_values=image, input_ids=tokens)
+        return outputs.logits[..., : tokens.shape[1]], outputs.pred_boxes
 
     settings = {"text_config": SMALL_BERT, "encoder_layers": 2, "disable_custom_kernels": True, **FEW}
     config = of.GroundingDinoConfig(backbone_config=swin(*STAGES), **settings)
-    words = torch.tensor([[101, 200, 201, 1012, 300, 1012, 102]])  # two phrases, between BERT's marks
-    return detector(of.GroundingDinoForObjectDetection(config), named_boxes, words)
+    tokens = torch.tensor([[101, 200, 201, 1012, 300, 1012, 102]])  # two phrases, between BERT's marks
+    return detector(of.GroundingDinoForObjectDetection(config), boxes_of_phrases, tokens)
 
 
 # Other networks that unfold, fold or sample.
@@ -289,7 +290,7 @@ def spatial_transformer(convolution, pool, n, channels, *size):
 
 @network("raft_lookup")
 def raft_lookup(levels=4, radius=4, channels=64, height=46, width=62):
-    """What RAFT reads of the correlation of two images' features: a window around each place, in each level."""
+    """The part of RAFT that reads windows of the correlation of two images' features, around each place and level."""
 
     def lookup(first, second, place):
         correlation = first.flatten(2).transpose(1, 2) @ second.flatten(2) / channels**0.5

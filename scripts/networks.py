@@ -1,11 +1,11 @@
-"""What networks of others gain: exported by PyTorch, compared with its results, and timed three ways.
+"""Measure the gain of published networks: PyTorch exports them, results are compared with its own, and runs are timed.
 
 python scripts/networks.py --export FOLDER   export them: needs what scripts/network_cases.py does, and onnxscript
 python scripts/networks.py FOLDER            run and time the exports, print the table
 python scripts/networks.py FOLDER --write    put it into docs/networks.md
 
-`--only NAME ...` takes these alone. Each network is exported twice: NAME by PyTorch's default exporter, NAME_ts by that
-for TorchScript. `onnx-ops bench` times them.
+`--only NAME ...` takes these networks alone. Each network is exported twice: NAME by PyTorch's default exporter,
+NAME_ts by that for TorchScript. `onnx-ops bench` times them.
 """
 
 import argparse
@@ -22,13 +22,13 @@ import numpy as np
 import readme
 from whole_models import THREADS, measure
 
-from onnx_ops.cli.bench import WAYS, opened
+from onnx_ops.cli.bench import WAYS, open_route
 from onnx_ops.files import staged
 
 OPSET = 20
 EXPORTERS = {"": True, "_ts": False}  # suffix: whether it is the default one, which PyTorch calls dynamo
 TOLERANCE = 1e-3  # of the largest magnitude of PyTorch's result
-SHOWN = 3  # operators
+OPERATORS_SHOWN = 3
 
 
 def export(folder, only):
@@ -63,7 +63,7 @@ def write(folder, network, inputs, dynamo):
 
 @contextlib.contextmanager
 def silence():
-    """Keep what exporters print, some of it from C++, off standard output."""
+    """Discard what exporters print to standard output, some of it from C++."""
     sys.stdout.flush()
     output = os.dup(1)
     with open(os.devnull, "w") as nowhere:
@@ -77,7 +77,7 @@ def silence():
 
 
 def cause(error):
-    """What an error goes back to, in one line: of an exporter, or of what `onnx-ops bench` prints."""
+    """One line about the first cause of an error: an exporter's, or what `onnx-ops bench` printed."""
     while error.__cause__:
         error = error.__cause__
     return " ".join(f"{type(error).__name__}: {getattr(error, 'stderr', error)}".split())[:200]
@@ -88,7 +88,7 @@ def progress(text):
 
 
 def table(folder, only):
-    """The lines of the table."""
+    """Yield the lines of the table."""
     times = " | ".join(f"{title}, ms" for title, _ in WAYS.values())
     yield f"| network | {times} | longest operators, before | after |"
     yield f"|---|{'---:|' * len(WAYS)}---|---|"
@@ -103,7 +103,7 @@ def table(folder, only):
 
 
 def row(model):
-    """The cells of an exported network."""
+    """The cells of the table for an exported network."""
     with np.load(model.with_name("data.npz")) as data:
         arrays = dict(data)
     with tempfile.TemporaryDirectory() as directory:
@@ -128,12 +128,12 @@ def cell(way, report, differences):
 
 
 def longest(operators):
-    return ", ".join(f"{o['operator']} {o['share'] * 100:.0f} %" for o in operators[:SHOWN])
+    return ", ".join(f"{o['operator']} {o['share'] * 100:.0f} %" for o in operators[:OPERATORS_SHOWN])
 
 
 def difference(model, way, arrays):
-    """The largest difference of a way's outputs from PyTorch's, each as a part of PyTorch's largest magnitude."""
-    route = opened(model, way, THREADS)
+    """The largest difference of outputs from PyTorch's, each relative to the largest magnitude of PyTorch's output."""
+    route = open_route(model, way, THREADS)
     outputs = route.run({name: arrays[name] for name in route.inputs})
     return max(np.abs(array - arrays[name]).max() / np.abs(arrays[name]).max() for name, array in outputs.items())
 
@@ -144,13 +144,13 @@ def main():
     parser.add_argument("--export", metavar="FOLDER", type=Path)
     parser.add_argument("--only", metavar="NAME", nargs="+", help="the networks to take")
     parser.add_argument("--write", action="store_true", help="put the table into docs/networks.md")
-    given = parser.parse_args()
-    if given.export:
-        export(given.export, given.only)
-    if given.folder:
-        lines = "\n".join(table(given.folder, given.only))
+    options = parser.parse_args()
+    if options.export:
+        export(options.export, options.only)
+    if options.folder:
+        lines = "\n".join(table(options.folder, options.only))
         print(lines)
-        if given.write:
+        if options.write:
             readme.put("networks", lines, "docs/networks.md")
 
 

@@ -1,6 +1,6 @@
 """The table of docs/own-operators.md: an operator of one's own beside one of onnxruntime-extensions, measured.
 
-All compute y = x + 1 in one thread. python scripts/own_operators.py [--write]
+Each of them computes y = x + 1 in one thread. python scripts/own_operators.py [--write]
 """
 
 import argparse
@@ -18,10 +18,10 @@ from readme import put
 
 import onnx_ops
 
-SMALL, LARGE, ROUNDS = 5, 2**22, 15  # elements, elements, and how often each is timed, in turn
+SMALL, LARGE, ROUNDS = 5, 2**22, 15  # elements, elements, and how often each call is timed
 
 
-def declared(name):
+def declare(name):
     @onnx_ops.operator(f"my.domain::{name}", inputs="x: T", outputs="y: T", types={"T": onnx_ops.FLOATS})
     def increment(x):
         return x + x.dtype.type(1)
@@ -29,7 +29,7 @@ def declared(name):
     return increment
 
 
-in_numpy, compiled = declared("InNumPy"), declared("Compiled")
+in_numpy, compiled = declare("InNumPy"), declare("Compiled")
 
 
 @compiled.shape
@@ -40,9 +40,9 @@ def _(x):
 @compiled.kernel(loop=lambda x: x[0])
 def _(x, index, count, workspace, y):
     begin, end = len(x) * index // count, len(x) * (index + 1) // count
-    given, made = x[begin:end], y[begin:end]
-    for k in range(len(given)):
-        made[k] = given[k] + np.float32(1)
+    source, target = x[begin:end], y[begin:end]
+    for k in range(len(source)):
+        target[k] = source[k] + np.float32(1)
 
 
 @onnx_op(op_type="my.domain::OfExtensions", inputs=[PyCustomOpDef.dt_float], outputs=[PyCustomOpDef.dt_float])
@@ -67,7 +67,7 @@ session.run(None, {"x": np.ones(1, np.float32)})
 """
 
 
-def session(name):
+def open_session(name):
     text = f"""<ir_version: 8, opset_import: ["" : 18, "my.domain" : 1]>
         example (float[N] x) => (float[N] y) {{ y = my.domain.{name} (x) }}"""
     model, options = onnx.parser.parse_model(text).SerializeToString(), ort.SessionOptions()
@@ -78,35 +78,35 @@ def session(name):
     return onnx_ops.InferenceSession(model, options, operators=[in_numpy, compiled])
 
 
-def seconds(run, count):
+def seconds(call, count):
     begin = time.perf_counter()
     for _ in range(count):
-        run()
+        call()
     return (time.perf_counter() - begin) / count
 
 
-def measured():
-    """{who: (seconds of a small call, of a large one)}, medians of interleaved rounds."""
+def measure():
+    """Return {implementation: (seconds of a small call, of a large call)}, medians of interleaved rounds."""
     small, large = np.ones(SMALL, np.float32), np.ones(LARGE, np.float32)
-    runs = {}
+    calls = {}
     for name in ("InNumPy", "Compiled", "OfExtensions"):
-        made = session(name)
+        session = open_session(name)
         for kind, x, count in (("small", small, 300), ("large", large, 3)):
-            runs[name, kind] = (lambda made=made, x=x: made.run(None, {"x": x})), count
-    runs["body", "small"] = (lambda: in_numpy.declaration.body(small)), 300
-    runs["body", "large"] = (lambda: in_numpy.declaration.body(large)), 3
-    found: dict = {key: [] for key in runs}
+            calls[name, kind] = (lambda session=session, x=x: session.run(None, {"x": x})), count
+    calls["body", "small"] = (lambda: in_numpy.declaration.body(small)), 300
+    calls["body", "large"] = (lambda: in_numpy.declaration.body(large)), 3
+    times: dict = {key: [] for key in calls}
     for _ in range(ROUNDS):
-        for key, (run, count) in runs.items():
-            found[key].append(seconds(run, count))
-    return {name: tuple(median(found[name, kind]) for kind in ("small", "large")) for name, _ in runs}
+        for key, (call, count) in calls.items():
+            times[key].append(seconds(call, count))
+    return {name: tuple(median(times[name, kind]) for kind in ("small", "large")) for name, _ in calls}
 
 
 def table():
-    found = measured()
-    failed = subprocess.run([sys.executable, "-c", FAILING], capture_output=True).returncode
+    times = measure()
+    exit_code = subprocess.run([sys.executable, "-c", FAILING], capture_output=True).returncode
     columns = {"function in NumPy": "InNumPy", "with a kernel": "Compiled", "`@onnx_op`": "OfExtensions"}
-    each = [found[name] for name in columns.values()]
+    each = [times[name] for name in columns.values()]
     megabytes = 4 * LARGE / 2**20
     rows = [
         ("a call with 5 numbers", *(f"{small * 1e6:.0f} us" for small, _ in each)),
@@ -115,12 +115,12 @@ def table():
         ("attributes", "all but lists of strings", "numbers, lists, choices", "int, float, string, all required"),
         ("16-bit floats, optional and variadic inputs", "yes", "yes, but no variadic ones", "no"),
         ("the GIL while it runs", "held", "free", "held"),
-        ("an exception", "an error of the run", "an error of the run", f"ends the process (exit code {failed})"),
+        ("an exception", "an error of the run", "an error of the run", f"ends the process (exit code {exit_code})"),
         ("without Python", "no", "`onnx-ops build`", "no"),
     ]
     lines = [f"| y = x + 1 in one thread | {' | '.join(columns)} |", "|---|" + "---|" * len(columns)]
     lines += [f"| {' | '.join(row)} |" for row in rows]
-    body = [found["body"][0] * 1e6, found["body"][1] / megabytes * 1e6]
+    body = [times["body"][0] * 1e6, times["body"][1] / megabytes * 1e6]
     versions = f"onnxruntime {ort.__version__}, onnxruntime-extensions {extensions.__version__}"
     lines += [
         "",
@@ -130,10 +130,15 @@ def table():
     return "\n".join(lines)
 
 
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--write", action="store_true", help="put the table into docs/own-operators.md")
+    write = parser.parse_args().write
+    text = table()
+    print(text)
+    if write:
+        put("own-operators", text, "docs/own-operators.md")
+
+
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--write", action="store_true", help="Put the table into the page.")
-    made = table()
-    print(made)
-    if parser.parse_args().write:
-        put("own-operators", made, "docs/own-operators.md")
+    main()

@@ -1,27 +1,27 @@
-"""The other implementations of the operators, called in one way: (case, inputs, threads) -> a function of no arguments.
+"""The other implementations of the operators, behind one interface: (case, inputs, threads) -> a function.
 
-That function computes the output, with the given number of threads, or as many as the peer likes if that is 0. What a
-peer can't do raises, here or at the first call, whatever exception that peer has for it.
+That function takes no arguments and returns the output, computed in this number of threads; 0 leaves it to the peer.
+What a peer can't do raises an exception of that peer's, here or at the first call.
 """
 
 import importlib.util
 
 import numpy as np
 import onnxruntime as ort
-from backends import output_shape, quiet, run
-from cases import model, spelled_out
 from onnx import TensorProto, helper
-from written import attention
+from support.backends import output_shape, quiet, run_session
+from support.cases import affine_grid_nodes, model
+from support.written import attention
 
 OLDER_NAMES = {"linear": "bilinear", "cubic": "bicubic"}
 NEWER_NAMES = {older: newer for newer, older in OLDER_NAMES.items()}
 
 
 def builtin_session(case, inputs, threads=0):
-    """A session on ONNX Runtime's own kernel, of the newest version of the operator; or on those that stand for it."""
+    """A session on ONNX Runtime's own kernel for the newest version of the operator, or on nodes in its place."""
     if case.op_type == "AffineGrid":
         return ort.InferenceSession(
-            spelled_out(inputs).SerializeToString(), quiet(intra_op_num_threads=threads), ["CPUExecutionProvider"]
+            affine_grid_nodes(inputs).SerializeToString(), quiet(intra_op_num_threads=threads), ["CPUExecutionProvider"]
         )
     if case.op_type == "MultiScaleDeformableAttention":
         return ort.InferenceSession(
@@ -35,7 +35,7 @@ def builtin_session(case, inputs, threads=0):
 
 
 def attention_nodes(value, sizes, locations, weights):
-    """The nodes that PyTorch's exporter writes for deformable attention. The sizes are an input, too, but unused."""
+    """A model of the nodes that PyTorch's exporter writes for deformable attention; its input of sizes is unused."""
     batch, queries, heads, _, points = weights.shape
     proto = attention(
         levels=sizes.reshape(-1, 2).tolist(), batch=batch, queries=queries, heads=heads, channels=value.shape[3],
@@ -47,7 +47,7 @@ def attention_nodes(value, sizes, locations, weights):
 
 def builtin(case, inputs, threads=0):
     session, shape = builtin_session(case, inputs, threads), output_shape(case, inputs)
-    return lambda: run(session, inputs, shape)
+    return lambda: run_session(session, inputs, shape)
 
 
 def pytorch(case, inputs, threads=0):
@@ -66,8 +66,8 @@ def pytorch(case, inputs, threads=0):
         function = functions.fold if case.op_type == "Col2Im" else functions.unfold
         compute = lambda: function(first, *sizes, dilations, pads, strides)
     elif case.op_type == "AffineGrid":
-        places, near = others[: first.shape[1]], torch.finfo(first.dtype).eps
-        if not all(torch.allclose(v, torch.linspace(-1, 1, len(v), dtype=v.dtype), atol=near) for v in places):
+        places, tolerance = others[: first.shape[1]], torch.finfo(first.dtype).eps
+        if not all(torch.allclose(v, torch.linspace(-1, 1, len(v), dtype=v.dtype), atol=tolerance) for v in places):
             raise NotImplementedError("has places of its own")
         shape = [first.shape[0], 1, *map(len, reversed(places))]
         compute = lambda: functions.affine_grid(first, shape, align_corners=True)
@@ -83,7 +83,7 @@ def pytorch(case, inputs, threads=0):
         compute = lambda: functions.grid_sample(first, others[0], **settings)
 
     def call():
-        if torch.get_num_threads() != threads:  # it is the process's
+        if torch.get_num_threads() != threads:  # the number holds for the whole process
             torch.set_num_threads(threads)
         y = compute()
         return y.view(torch.uint16).numpy().view(inputs[0].dtype) if y.dtype == torch.bfloat16 else y.numpy()

@@ -1,4 +1,4 @@
-"""Tables of the README and the docs that scripts write, between two marks of the same name."""
+"""Read and write the tables that scripts make for the README and the docs; each stands between two marks."""
 
 from pathlib import Path
 
@@ -8,12 +8,12 @@ ROOT = Path(__file__).parent.parent
 
 
 def get(name, page="README.md"):
-    """What is between the two `<!-- name -->` of a page."""
+    """Return the text between the two marks `<!-- name -->` of a page."""
     return (ROOT / page).read_text().split(f"<!-- {name} -->")[1]
 
 
 def put(name, text, page="README.md"):
-    """Replace it."""
+    """Replace the text between the two marks `<!-- name -->` of a page."""
     path, mark = ROOT / page, f"<!-- {name} -->"
     before, _, after = path.read_text().split(mark)
     with staged_file(path) as new:

@@ -1,4 +1,4 @@
-"""The table of what `onnx_ops.optimize` makes of PyTorch's exports, from exports that were made, rewritten and run.
+"""Write the table of what `onnx_ops.optimize` makes of PyTorch's exports: each is made, rewritten and run.
 
 python scripts/rewrites.py --export FOLDER   export with the installed PyTorch, which is all that this needs
 python scripts/rewrites.py FOLDER ...        rewrite the exports, compare their results with PyTorch's, print the table
@@ -11,7 +11,6 @@ import argparse
 import itertools
 import json
 import logging
-import sys
 import warnings
 from pathlib import Path
 
@@ -22,7 +21,7 @@ REFUSED = "refused"
 
 
 def cases():
-    """{name: (module, arguments, names of open dimensions for each argument)}"""
+    """Return {name: (module, arguments, names of open dimensions for each argument)}."""
     import torch
     from attention_by_torch import Attention, MergedAttention
     from torch.nn import functional as F
@@ -39,44 +38,44 @@ def cases():
         def forward(self, theta):
             return F.affine_grid(theta, [theta.shape[0], 1, *self.size], align_corners=self.align_corners)
 
-    class Alike(torch.nn.Module):
+    class SameSize(torch.nn.Module):
         def forward(self, x, theta):
             return F.grid_sample(x, F.affine_grid(theta, x.shape, align_corners=False), align_corners=False)
 
     generator = torch.Generator().manual_seed(0)
     image, plane, volume = (torch.rand(shape, generator=generator) for shape in ((2, 3, 11, 14), (2, 2, 3), (2, 3, 4)))
-    both, places = {0: "n", 2: "h", 3: "w"}, ({0: "n"}, {0: "n", 1: "q"}, {0: "n", 1: "q"})
+    open_image, open_attention = {0: "n", 2: "h", 3: "w"}, ({0: "n"}, {0: "n", 1: "q"}, {0: "n", 1: "q"})
     attention, merged = Attention((8, 10), (4, 5)), MergedAttention((8, 10), (4, 5))
     return {
-        "unfold": (Unfold(), (image,), (both,)),
-        "unfold, float16": (Unfold(), (image.half(),), (both,)),
+        "unfold": (Unfold(), (image,), (open_image,)),
+        "unfold, float16": (Unfold(), (image.half(),), (open_image,)),
         "affine_grid": (Spatial(9, 12, align_corners=False), (plane,), ({0: "n"},)),
         "affine_grid, align_corners": (Spatial(9, 12, align_corners=True), (plane,), ({0: "n"},)),
         "affine_grid, volume": (Spatial(5, 6, 7, align_corners=False), (volume,), ({0: "n"},)),
         "affine_grid, float16": (Spatial(9, 12, align_corners=False), (plane.half(),), ({0: "n"},)),
-        "affine_grid of an image's size": (Alike(), (image, plane), (both, {0: "n"})),
-        "deformable attention": (attention, attention.inputs(), places),
-        "deformable attention of RT-DETRv2": (merged, merged.inputs(), places),
+        "affine_grid of an image's size": (SameSize(), (image, plane), (open_image, {0: "n"})),
+        "deformable attention": (attention, attention.inputs(), open_attention),
+        "deformable attention of RT-DETRv2": (merged, merged.inputs(), open_attention),
     }
 
 
 def export(folder):
-    """Write all exports, inputs and results into a folder, and what PyTorch refused."""
+    """Write all exports, their inputs and results into a folder, and a list of them with PyTorch's errors."""
     import numpy as np
     import torch
 
     warnings.simplefilter("ignore")
     logging.disable()
     folder.mkdir(parents=True, exist_ok=True)
-    said = {"torch": torch.__version__, "exports": []}
+    record = {"torch": torch.__version__, "exports": []}
     for (name, (module, inputs, dims)), exporter, opset, sizes in itertools.product(
         cases().items(), NEWEST, OPSETS, ("fixed", "open")
     ):
         if not OLDEST[exporter] <= opset <= NEWEST[exporter]:
             continue
-        file = f"{len(said['exports']):03}"
+        file = f"{len(record['exports']):03}"
         entry = {"name": name, "exporter": exporter, "opset": opset, "sizes": sizes, "file": file, "error": None}
-        said["exports"].append(entry)
+        record["exports"].append(entry)
         dynamo = exporter == "dynamo"
         settings = {"opset_version": opset, "input_names": [f"input_{k}" for k in range(len(inputs))]}
         if sizes == "open":
@@ -90,11 +89,11 @@ def export(folder):
             continue
         arrays = {f"input_{k}": value.numpy() for k, value in enumerate(inputs)}
         np.savez(folder / f"{file}.npz", result=module(*inputs).numpy(), **arrays)
-    (folder / "exports.json").write_text(json.dumps(said, indent=1))
+    (folder / "exports.json").write_text(json.dumps(record, indent=1))
 
 
 def outcome(folder, entry):
-    """What became of an export: the operators that took a pattern's place, or why there are none."""
+    """The operators that replaced a pattern of an export, or why there are none."""
     import numpy as np
     import onnx
     import onnxruntime as ort
@@ -118,19 +117,19 @@ def outcome(folder, entry):
     tolerance = 2**-9 if feeds[next(iter(feeds))].dtype == np.float16 else 1e-5
     if got.shape != expected.shape or not np.allclose(got, expected, 0, tolerance):
         return "**wrong**"
-    made = {node.op_type for node in optimized.graph.node if node.domain == "onnx_ops"}
-    made = made or {f"left: {finding.reason}" for finding in findings}
-    theirs = {f"PyTorch's {n.op_type}" for n in proto.graph.node if n.op_type == "AffineGrid"}
-    return ", ".join(sorted(made or theirs)) or "left alone"
+    operators = {node.op_type for node in optimized.graph.node if node.domain == "onnx_ops"}
+    operators = operators or {f"left: {finding.reason}" for finding in findings}
+    operators_of_pytorch = {f"PyTorch's {n.op_type}" for n in proto.graph.node if n.op_type == "AffineGrid"}
+    return ", ".join(sorted(operators or operators_of_pytorch)) or "left alone"
 
 
 def table(folders):
-    """The lines of the table: a row per pattern, exporter and sizes, a column per version and opset."""
+    """Yield the lines of the table: a row per pattern, exporter and sizes, a column per version of PyTorch."""
     results, versions = {}, []
     for folder in folders:
-        said = json.loads((folder / "exports.json").read_text())
-        versions.append(".".join(said["torch"].partition("+")[0].split(".")[:2]))
-        for entry in said["exports"]:
+        record = json.loads((folder / "exports.json").read_text())
+        versions.append(".".join(record["torch"].partition("+")[0].split(".")[:2]))
+        for entry in record["exports"]:
             row = entry["name"], entry["exporter"], entry["sizes"]
             results.setdefault(row, {}).setdefault(versions[-1], {})[entry["opset"]] = outcome(folder, entry)
     yield f"| PyTorch | exporter | sizes | {' | '.join(f'{version}' for version in versions)} |"
@@ -140,7 +139,7 @@ def table(folders):
 
 
 def merged(by_opset):
-    """One cell for neighbouring opsets with the same outcome."""
+    """A cell of the table, in which neighbouring opsets with the same outcome are one entry."""
     groups = []
     for opset, result in by_opset.items():
         if groups and groups[-1][1] == result:
@@ -156,14 +155,13 @@ def main():
     parser.add_argument("folders", nargs="*", type=Path)
     parser.add_argument("--export", metavar="FOLDER", type=Path)
     parser.add_argument("--write", action="store_true", help="put the table into docs/optimize.md")
-    given = parser.parse_args()
-    if given.export:
-        export(given.export)
-    if given.folders:
-        lines = "\n".join(table(given.folders))
+    options = parser.parse_args()
+    if options.export:
+        export(options.export)
+    if options.folders:
+        lines = "\n".join(table(options.folders))
         print(lines)
-        if given.write:
-            sys.path.insert(0, str(Path(__file__).parent))
+        if options.write:
             import readme
 
             readme.put("rewrites", lines, "docs/optimize.md")

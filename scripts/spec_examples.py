@@ -2,9 +2,9 @@
 
 Sources: ONNX operator documentation, Col2Im-18; onnxruntime ContribOperators, com.microsoft GridSample-1;
 OpenVINO operation specification, Col2Im-15. Numbers stand here as printed there, unless a comment says otherwise.
-AffineGrid, MultiScaleDeformableAttention and what samples without a grid are specified here: docs/affine_grid.md,
-docs/deformable_attention.md, docs/fused_sampling.md.
-Im2Col has no specification but its formula: two examples of Col2Im read backwards, and two done by hand.
+AffineGrid, MultiScaleDeformableAttention and the operators that sample without a grid are specified by this package:
+docs/affine_grid.md, docs/deformable_attention.md, docs/fused_sampling.md.
+Im2Col has no specification but its formula: its examples are two of Col2Im read backwards, and two worked out by hand.
 """
 
 from dataclasses import dataclass, replace
@@ -47,9 +47,9 @@ def affine_grid(name, theta, x, y, z, grid):
     return Example(name, "onnx_ops", "AffineGrid", 1, {}, inputs, f32(grid), "grid")
 
 
-def sampled(op_type, name, result, steps=None, **others):
-    """SIX read by bilinear interpolation between the pixels' centres, which are -1 to 1 apart."""
-    inputs = {"X": SIX, **{given: f32(value) for given, value in others.items()}}
+def sampled(op_type, name, result, steps=None, **more_inputs):
+    """A node that samples SIX_PIXELS by bilinear interpolation; the centres of its pixels range from -1 to 1."""
+    inputs = {"X": SIX_PIXELS, **{input_name: f32(value) for input_name, value in more_inputs.items()}}
     attributes = {"mode": "bilinear", "align_corners": 1} | ({"steps": steps} if steps else {})
     return Example(name, "onnx_ops", op_type, 1, attributes, inputs, f32(result), "Y")
 
@@ -68,17 +68,17 @@ def im2col(name, x, kernel_shape, y, **attributes):
     return Example(name, "onnx_ops", "Im2Col", 1, {"kernel_shape": kernel_shape, **attributes}, {"x": x}, y, "y")
 
 
-def backwards(name, example):
-    """An example of Col2Im whose blocks tile the image, as one of Im2Col."""
+def reversed_example(name, example):
+    """Turn an example of Col2Im whose blocks tile the image into one of Im2Col."""
     return im2col(name, example.output, example.inputs["block_shape"].tolist(), example.inputs["input"])
 
 
-def openvino_col2im(number, x_shape, image_shape, block_shape, **attributes):
-    """OpenVINO states shapes and attributes only: the data are random, the output is the reference's."""
-    x = np.random.default_rng(number).integers(0, 10, x_shape, np.int32)
+def openvino_col2im(example_number, x_shape, image_shape, block_shape, **attributes):
+    """An example for which OpenVINO states shapes and attributes: data are random, the output is the reference's."""
+    x = np.random.default_rng(example_number).integers(0, 10, x_shape, np.int32)
     parameters = Record(onnx_col2im.COL2IM.resolved(attributes)[0])
     y = onnx_col2im.reference(parameters, x, image_shape, block_shape).astype(x.dtype)
-    return col2im(f"col2im_openvino_{number}", x, image_shape, block_shape, y, **attributes)
+    return col2im(f"col2im_openvino_{example_number}", x, image_shape, block_shape, y, **attributes)
 
 
 def unbatched(example):
@@ -175,8 +175,8 @@ COL2IM = (
 )
 
 IM2COL = (
-    backwards("im2col", COL2IM[0]),
-    backwards("im2col_5d", COL2IM[4]),
+    reversed_example("im2col", COL2IM[0]),
+    reversed_example("im2col_5d", COL2IM[4]),
     im2col(
         "im2col_overlapping",
         f32([[[[1, 2, 3],
@@ -201,13 +201,13 @@ IM2COL = (
     ),
 )
 
-SMALL = f32([[[[0, 1], [2, 3], [4, 5]]]])  # the image of all GridSample examples but the first
-FAR = f32([[[[-10, -10], [-5, -5], [-0.2, -0.2], [10, 10]],
+SMALL_IMAGE = f32([[[[0, 1], [2, 3], [4, 5]]]])  # the image of all GridSample examples but the first
+FAR_GRID = f32([[[[-10, -10], [-5, -5], [-0.2, -0.2], [10, 10]],
             [[10, 10], [-0.2, -0.2], [5, 5], [10, 10]]]])
-NEAR = f32([[[[-1, -1], [-0.5, -0.5], [-0.2, -0.2], [0, 0]],
+NEAR_GRID = f32([[[[-1, -1], [-0.5, -0.5], [-0.2, -0.2], [0, 0]],
              [[0, 0], [-0.2, -0.2], [0.5, 0.5], [1, 1]]]])
 
-GRID_SAMPLE = (  # outputs are printed with four decimals: exact to 5e-5 only
+GRID_SAMPLE = (  # outputs are printed with four decimals: they are exact to 5e-5
     grid_sample(
         "gridsample",
         f32([[[[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15]]]]),
@@ -226,37 +226,37 @@ GRID_SAMPLE = (  # outputs are printed with four decimals: exact to 5e-5 only
         mode="bilinear", padding_mode="zeros", align_corners=0,
     ),
     grid_sample(
-        "gridsample_zeros_padding", SMALL, FAR,
+        "gridsample_zeros_padding", SMALL_IMAGE, FAR_GRID,
         f32([[[[0, 0, 1.7, 0], [0, 1.7, 0, 0]]]]),
         padding_mode="zeros",
     ),
     grid_sample(
-        "gridsample_border_padding", SMALL, FAR,
+        "gridsample_border_padding", SMALL_IMAGE, FAR_GRID,
         f32([[[[0, 0, 1.7, 5], [5, 1.7, 5, 5]]]]),
         padding_mode="border",
     ),
     grid_sample(
-        "gridsample_reflection_padding", SMALL, FAR,
+        "gridsample_reflection_padding", SMALL_IMAGE, FAR_GRID,
         f32([[[[2.5, 0, 1.7, 2.5], [2.5, 1.7, 5, 2.5]]]]),
         padding_mode="reflection",
     ),
     grid_sample(
-        "gridsample_bilinear", SMALL, NEAR,
+        "gridsample_bilinear", SMALL_IMAGE, NEAR_GRID,
         f32([[[[0, 0.5, 1.7, 2.5], [2.5, 1.7, 4.5, 1.25]]]]),
         mode="bilinear",
     ),
     grid_sample(
-        "gridsample_aligncorners_true", SMALL, NEAR,
+        "gridsample_aligncorners_true", SMALL_IMAGE, NEAR_GRID,
         f32([[[[0, 1.25, 2, 2.5], [2.5, 2, 3.75, 5]]]]),
         mode="bilinear", align_corners=1,
     ),
     grid_sample(
-        "gridsample_nearest", SMALL, NEAR,
+        "gridsample_nearest", SMALL_IMAGE, NEAR_GRID,
         f32([[[[0, 0, 2, 2], [2, 2, 5, 0]]]]),
         mode="nearest",
     ),
     grid_sample(
-        "gridsample_bicubic", SMALL, NEAR,
+        "gridsample_bicubic", SMALL_IMAGE, NEAR_GRID,
         f32([[[[-0.1406, 0.3828, 1.7556, 2.9688], [2.9688, 1.7556, 5.1445, 1.3906]]]]),
         mode="bicubic",
     ),
@@ -282,7 +282,7 @@ AFFINE_GRID = (  # worked out by hand
     ),
 )
 
-SIX = f32([[[[1, 2, 3], [4, 5, 6]]]])
+SIX_PIXELS = f32([[[[1, 2, 3], [4, 5, 6]]]])
 FUSED = (  # worked out by hand
     sampled(
         "AffineGridSample", "affine_grid_sample", [[[[1.5, 2.5, 1.5], [4.5, 5.5, 3]]]],
@@ -321,7 +321,7 @@ ATTENTION = (  # worked out by hand
 )
 # fmt: on
 
-# Their attributes give L = 49 to example 2 (printed: 25) and L = 1296 to example 3 (printed: 324).
+# The attributes imply L = 49 for example 2 (printed: 25) and L = 1296 for example 3 (printed: 324).
 # Example 4 is missing: it is unbatched, and ai.onnx requires rank 3.
 OPENVINO = (
     openvino_col2im(1, [3, 12, 225], [16, 16], [2, 2]),
@@ -331,7 +331,7 @@ OPENVINO = (
 
 
 def openvino_domain(example, **attributes):
-    """The example as OpenVINO has it: its own names, and everything int32."""
+    """Turn an example into one of OpenVINO's domain: its own names of inputs, all of them int32."""
     x, *sizes = example.inputs.values()
     sizes = {n: v.astype(np.int32) for n, v in zip(("output_size", "kernel_size"), sizes, strict=True)}
     name = example.name.removeprefix("col2im_openvino_")
@@ -340,7 +340,7 @@ def openvino_domain(example, **attributes):
     )
 
 
-# The same as operators of their own domain; example 4 is the unbatched one.
+# These examples in OpenVINO's own domain; example 4 is the unbatched one.
 OPENVINO_DOMAIN = (
     openvino_domain(OPENVINO[0]),
     openvino_domain(OPENVINO[1], dilations=[2, 2], pads_begin=[1, 1], pads_end=[1, 1], strides=[2, 2]),
@@ -350,7 +350,7 @@ OPENVINO_DOMAIN = (
 
 EXAMPLES = (*COL2IM, *GRID_SAMPLE, *OPENVINO, *OPENVINO_DOMAIN, *IM2COL, *AFFINE_GRID, *ATTENTION, *FUSED)
 
-# Examples 2 and 3 with L as printed, by name: to be refused.
+# Examples 2 and 3 with L as printed, by name: these must be refused.
 OPENVINO_MISPRINTED = {
     example.name: replace(example, inputs=example.inputs | {"input": np.zeros(x_shape, np.int32)})
     for example, x_shape in zip(OPENVINO[1:], ([1, 27, 25], [12, 12, 324]), strict=True)

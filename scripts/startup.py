@@ -1,6 +1,6 @@
-"""What onnx_ops adds to the start of a process: imports, first and later sessions, compilation. Each in new processes.
+"""Time what onnx_ops adds to the start of a process: imports, first and later sessions, compilation.
 
-Kernels are those of a wheel's library, or in the cache.
+Each is timed in new processes. Unless compilation is timed, kernels come from a wheel's library or from the cache.
 
 python scripts/startup.py [--repeats N] [--dtypes NAME ...]
 """
@@ -26,10 +26,10 @@ GRID_SAMPLE, COL2IM = MODELS / "com.microsoft/gridsample/model.onnx", MODELS / "
 
 TIMED = """
 import json, sys, time
-found, last = {}, time.perf_counter()
+laps, last = {}, time.perf_counter()
 def lap(name):
     global last
-    found[name] = time.perf_counter() - last
+    laps[name] = time.perf_counter() - last
     last = time.perf_counter()
 """
 IMPORTS = """
@@ -56,8 +56,8 @@ COMPILATION = """
 import onnx_ops, numba
 from onnx_ops.kernels.code import code
 from onnx_ops.runtime import variants
-found_variants = variants.variants(variants.chosen(sys.argv[1:2]), sys.argv[2:3])
-variant = next(v for name, v in found_variants.items() if name.startswith(sys.argv[3]))
+by_name = variants.variants(variants.chosen(sys.argv[1:2]), sys.argv[2:3])
+variant = next(v for name, v in by_name.items() if name.startswith(sys.argv[3]))
 *shared, kernel = variants.entries(*variant)
 lap("rest")
 for entry in shared:
@@ -69,19 +69,19 @@ lap("compilation")
 
 
 def laps(script, *arguments, **environment):
-    """{lap: seconds} of a script in a new process."""
-    command = [sys.executable, "-c", f"{TIMED}\n{script}\nprint(json.dumps(found))", *map(str, arguments)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, **environment})
-    return json.loads(done.stdout)
+    """Run a script in a new process and return its {lap: seconds}."""
+    command = [sys.executable, "-c", f"{TIMED}\n{script}\nprint(json.dumps(laps))", *map(str, arguments)]
+    process = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, **environment})
+    return json.loads(process.stdout)
 
 
 def medians(script, repeats, *arguments):
-    runs = [laps(script, *arguments) for _ in track(range(repeats), "starting", transient=True)]
-    return {name: median(run[name] for run in runs) for name in runs[0]}
+    laps_of_runs = [laps(script, *arguments) for _ in track(range(repeats), "starting", transient=True)]
+    return {name: median(run[name] for run in laps_of_runs) for name in laps_of_runs[0]}
 
 
 def rows(repeats):
-    """(what, seconds, what it may be)"""
+    """Yield the rows of the table: (what is timed, seconds, remark)."""
     laps(SESSIONS, GRID_SAMPLE, COL2IM)  # fills the caches
     t = medians(IMPORTS, repeats)
     both = sum(t.values())
@@ -109,10 +109,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=9, help="processes of which the median is taken")
     parser.add_argument("--dtypes", nargs="*", default=["float32"], help="element types whose compilation is timed")
-    arguments = parser.parse_args()
+    options = parser.parse_args()
     table = Table("", "seconds", "")
-    for what, seconds, remark in itertools.chain(rows(arguments.repeats), compilations(arguments.dtypes)):
-        table.add_row(what, f"{seconds:.3f}", remark)
+    for title, seconds, remark in itertools.chain(rows(options.repeats), compilations(options.dtypes)):
+        table.add_row(title, f"{seconds:.3f}", remark)
     Console(width=150).print(table)
 
 

@@ -1,10 +1,10 @@
-"""What whole networks gain: as they are, and with what exporters write around the operators as single nodes.
+"""Measure the gain of whole networks: as they are, and optimized, with the nodes around the operators fused.
 
 python scripts/whole_models.py           print the table
 python scripts/whole_models.py --write   put it into the README, with a picture of where the time goes
                                          (docs/images/whole_models.png; needs matplotlib)
 
-The networks are those of models/exported, which PyTorch's exporter wrote; `onnx-ops bench` times them.
+The networks are those of models/exported, as PyTorch's exporter wrote them; `onnx-ops bench` times them.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import readme
 from onnx_ops.cli.bench import WAYS
 from onnx_ops.files import staged_file
 
-NETWORKS = {  # folder of models/exported: (what it is, dimensions that are open)
+NETWORKS = {  # folder of models/exported: (title, sizes of open dimensions)
     "patch_fold": ("patch denoiser: unfold, fold", "image=2,3,144,192"),
     "spatial_transformer": ("spatial transformer: affine_grid, grid_sample", "image=2,3,144,192"),
 }
@@ -25,20 +25,20 @@ PICTURE = readme.ROOT / "docs/images/whole_models.png"
 THREADS = 2
 COLORS = ["#c0504d", "#e0913a", "#7a5fa8", "#1f5fbf", "#3f9b8f", "#8c6d46", "#d98cb3", "#5b7f3a"]
 REST = "#bbbbbb"
-FEW = 0.02  # of the longest run: what takes less is drawn as "others"
+SMALL_SHARE = 0.02  # of the longest run: operators that take less are drawn as "others"
 
 
 def measure(model, *options):
-    """What `onnx-ops bench` tells of a model."""
+    """Return the report of `onnx-ops bench` on a model."""
     command = ["bench", model, *options, "--threads", THREADS, "--json"]
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "onnx_ops", *map(str, command)], check=True, capture_output=True, text=True
     )
-    return json.loads(done.stdout)
+    return json.loads(process.stdout)
 
 
 def table(reports):
-    """The lines of the README's table."""
+    """Yield the lines of the README's table."""
     yield f"| network | {' | '.join(f'{title}, ms' for title, _ in WAYS.values())} | longest operators, before |"
     yield f"|---|{'---:|' * len(WAYS)}---|"
     for folder, report in reports.items():
@@ -49,14 +49,16 @@ def table(reports):
 
 
 def plot(reports, file):
-    """For each network a bar per way to run it, cut into its operators."""
+    """Draw a bar for each network and way to run it, divided into operators."""
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(len(reports), 1, figsize=(11, 1.1 + 1.5 * len(reports)), layout="constrained")
     for axis, (folder, report) in zip(axes, reports.items(), strict=True):
         parts = {w: {o["operator"]: o["seconds"] * 1e3 for o in report["operators"][w]} for w in WAYS}
         longest = max(sum(of_way.values()) for of_way in parts.values())
-        names = list(dict.fromkeys(n for of_way in parts.values() for n, ms in of_way.items() if ms > FEW * longest))
+        names = list(
+            dict.fromkeys(n for of_way in parts.values() for n, ms in of_way.items() if ms > SMALL_SHARE * longest)
+        )
         colors = dict(zip(names, COLORS * len(names), strict=False))
         places, ends = range(len(WAYS))[::-1], [0.0] * len(WAYS)
         for name in [*names, "others"]:

@@ -1,9 +1,9 @@
 import signal
 
-import backends
 import pytest
 from hypothesis import settings
-from selection import has_representative_types
+from support import backends
+from support.selection import has_representative_types
 
 from onnx_ops import dtypes
 from onnx_ops.operators import OPERATORS
@@ -12,34 +12,34 @@ from onnx_ops.runtime import library, native, variants, warmup
 if library.is_complete():  # then nothing is compiled, and there may be no Numba
     collect_ignore = [f"test_{name}.py" for name in ("cache", "deployment", "elements", "library", "vectors", "warmup")]
 
-# Every run draws the same; `--hypothesis-profile=default` draws anew.
+# Hypothesis draws the same cases in every run; with `--hypothesis-profile=default` it draws new ones.
 settings.register_profile("seeded", derandomize=True, deadline=None)
 settings.load_profile("seeded")
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-    # As shells have it in the background; the processes that tests start and interrupt would ignore it, too.
+    # Shells do so for background jobs; the processes that tests start and interrupt would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session):
-    """Before tests are spread over processes: compile side by side what most of them want."""
+    """Compile in parallel what most tests need, before pytest-xdist distributes them over processes."""
     processes = getattr(session.config.option, "numprocesses", None)
     if processes and not hasattr(session.config, "workerinput") and not library.is_complete():
         everything = "long" not in session.config.option.markexpr
         combinations = variants.combinations(OPERATORS, dtypes.TABLE)
-        wanted = variants.distinct(c for c in combinations if everything or has_representative_types(c[2]))
-        warmup.compile_variants(wanted, processes, lambda *now: None)
+        needed = variants.distinct(c for c in combinations if everything or has_representative_types(c[2]))
+        warmup.compile_variants(needed, processes, lambda *progress: None)
 
 
 @pytest.fixture(params=backends.BACKENDS)
 def backend(request):
-    """Each way to run an operator in turn."""
+    """Each way to run an operator, in turn."""
     return backends.BACKENDS[request.param]
 
 
-class Made:
-    """The operators for whose nodes ONNX Runtime has had the library make a kernel, in any order, since `clear`."""
+class CountedOperators:
+    """The operators that a counter of the library has counted since `clear`, in any order."""
 
     def __init__(self, counter):
         self.counter = counter
@@ -68,11 +68,11 @@ class Made:
 
 @pytest.fixture
 def kernels_made():
-    """A node has one kernel, so a node that is counted here does not run the built-in one."""
-    return Made("kernels_made")
+    """The operators for whose nodes the library has made a kernel: these nodes don't run the built-in one."""
+    return CountedOperators("kernels_made")
 
 
 @pytest.fixture
 def results_made():
-    """Those whose result is constant, and was computed then."""
-    return Made("results_made")
+    """The operators of nodes with a constant result, which was computed when their kernel was made."""
+    return CountedOperators("results_made")

@@ -1,14 +1,14 @@
-"""AffineGrid computes, bit for bit, what ONNX Runtime does of the nodes that it can stand for; and its relations."""
+"""AffineGrid equals, bit for bit, the nodes that it replaces in ONNX Runtime; and relations between its results."""
 
 import itertools
 
 import numpy as np
 import onnxruntime as ort
 import pytest
-from backends import BACKENDS, SAME_BITS, quiet
-from cases import AFFINE_GRID, TOLERANCE, affine_grid, model, spelled_out
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
+from support.backends import BACKENDS, SAME_BITS, quiet
+from support.cases import AFFINE_GRID, TOLERANCE, affine_grid, affine_grid_nodes, model
 
 import onnx_ops
 
@@ -20,12 +20,12 @@ SPECIAL = [0.0, -0.0, np.nan, np.inf, -np.inf, 1e30, -3e38, 1e-40, 1e-45]
 
 
 def places(size, align_corners):
-    """Where PyTorch has an axis' pixels, up to its rounding."""
+    """The coordinates of an axis' pixels in PyTorch, up to rounding."""
     return np.linspace(-1, 1, size) * (1 if align_corners else (size - 1) / size) if size > 1 else np.zeros(1)
 
 
 def transformations(rng, batch, axes):
-    """Ordinary ones; with special numbers; and with so many zeros of both signs that whole sums are zeros."""
+    """Yield thetas with ordinary numbers, with special ones, and with so many signed zeros that whole sums are 0."""
     theta = rng.standard_normal((batch, axes, axes + 1))
     yield theta
     yield np.where(rng.random(theta.shape) < 0.3, rng.choice(SPECIAL, theta.shape), theta)
@@ -33,7 +33,7 @@ def transformations(rng, batch, axes):
 
 
 def assert_same_bits(got, expected):
-    """Which NaN one is doesn't matter."""
+    """Assert equal bits; the payloads of NaN may differ."""
     np.testing.assert_array_equal(np.isnan(got), np.isnan(expected))
     for values in (got, expected):
         values[np.isnan(values)] = np.nan
@@ -44,14 +44,14 @@ def assert_same_bits(got, expected):
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_the_bits_of_the_nodes_that_pytorch_exports(dtype, threads):
-    """What the operator's definition says of rounding is found in the ONNX Runtime that is installed."""
+    """The rounding that the operator's definition states is that of the installed ONNX Runtime."""
     rng, negative_zeros = np.random.default_rng(0), 0
     for shape, align_corners in itertools.product(SHAPES, (True, False)):
         batch, axes = rng.integers(1, 4), len(shape)
         vectors = [places(size, align_corners) for size in reversed(shape)] + [np.empty(0)] * (3 - axes)
         inputs = [np.zeros((batch, axes, axes + 1), dtype), *(v.astype(dtype) for v in vectors)]
         session = ort.InferenceSession(
-            spelled_out(inputs).SerializeToString(), quiet(intra_op_num_threads=threads), ["CPUExecutionProvider"]
+            affine_grid_nodes(inputs).SerializeToString(), quiet(intra_op_num_threads=threads), ["CPUExecutionProvider"]
         )
         for theta in transformations(rng, batch, axes):
             inputs[0] = theta.astype(dtype)
@@ -59,11 +59,11 @@ def test_the_bits_of_the_nodes_that_pytorch_exports(dtype, threads):
             assert_same_bits(onnx_ops.affine_grid(*inputs, threads=threads), expected)
             with np.errstate(all="ignore"):
                 negative_zeros += np.signbit(products_from_the_left(inputs)[expected == 0]).sum()
-    assert negative_zeros > 100, "there must be sums of which the one that begins with +0 differs"
+    assert negative_zeros > 100, "there must be sums that differ if they begin with +0"
 
 
 def products_from_the_left(inputs):
-    """The sums in the order that is specified, but without the +0 with which they begin."""
+    """The sums in the specified order, but without the +0 with which they begin."""
     theta, *vectors = inputs
     wide = np.float64 if theta.dtype == np.float64 else np.float32
     axes = theta.shape[1]
@@ -88,18 +88,18 @@ def test_rounding_in_every_backend(case, name):
 @pytest.mark.parametrize("shape", [(5, 7), (3, 4, 6)], ids=["image", "volume"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_agrees_with_affine_grid_of_onnx(dtype, shape, align_corners):
-    """Given the places that it computes itself, by onnx's own evaluator."""
+    """onnx's evaluator computes the coordinates of pixels itself; AffineGrid is given them."""
     axes = len(shape)
     theta = np.random.default_rng(1).standard_normal((2, axes, axes + 1)).astype(dtype)
     size = np.array([2, 1, *shape])
     node = helper.make_node("AffineGrid", ["theta", "size"], ["y"], align_corners=align_corners)
-    described = [
+    input_infos = [
         helper.make_tensor_value_info("theta", helper.np_dtype_to_tensor_dtype(theta.dtype), None),
         helper.make_tensor_value_info("size", TensorProto.INT64, None),
     ]
-    y = helper.make_tensor_value_info("y", described[0].type.tensor_type.elem_type, None)
+    y = helper.make_tensor_value_info("y", input_infos[0].type.tensor_type.elem_type, None)
     proto = helper.make_model(
-        helper.make_graph([node], "g", described, [y]), opset_imports=[helper.make_opsetid("", 20)]
+        helper.make_graph([node], "g", input_infos, [y]), opset_imports=[helper.make_opsetid("", 20)]
     )
     (expected,) = ReferenceEvaluator(proto).run(None, {"theta": theta, "size": size})
     vectors = [places(n, align_corners).astype(dtype) for n in reversed(shape)]
@@ -108,7 +108,7 @@ def test_agrees_with_affine_grid_of_onnx(dtype, shape, align_corners):
 
 @pytest.mark.parametrize("out", [(5, 9), (3, 4, 9)], ids=["image", "volume"])
 def test_identity_and_translation(backend, out):
-    """The places themselves, moved."""
+    """The identity with a translation gives the places themselves, moved."""
     case = affine_grid("identity", out, N=1)
     _, *vectors = case.inputs("float32")
     axes = len(out)
@@ -135,10 +135,10 @@ def test_function_without_z():
         onnx_ops.affine_grid(theta, x.astype(np.float32), y)
 
 
-def test_spelled_out_is_no_node_of_ours(kernels_made):
-    """What the bits are compared with runs ONNX Runtime's own kernels."""
+def test_the_nodes_to_compare_with_are_none_of_ours(kernels_made):
+    """The nodes that bits are compared with run ONNX Runtime's own kernels."""
     inputs = AFFINE_GRID[0].inputs("float32")
-    ort.InferenceSession(spelled_out(inputs).SerializeToString(), quiet())
+    ort.InferenceSession(affine_grid_nodes(inputs).SerializeToString(), quiet())
     assert kernels_made == []
     onnx_ops.InferenceSession(model("onnx_ops", "AffineGrid", inputs, {}).SerializeToString(), quiet())
     assert kernels_made == ["onnx_ops.AffineGrid"]

@@ -1,4 +1,4 @@
-"""Attributes that an operator doesn't have are told of where the model is known."""
+"""A session whose model is known warns of attributes that an operator doesn't have."""
 
 import logging
 import warnings
@@ -7,10 +7,10 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from backends import quiet
-from cases import AFFINE_GRID, COL2IM, GRID_SAMPLE, finished, model
 from click.testing import CliRunner
 from onnx import TensorProto, helper
+from support.backends import quiet
+from support.cases import AFFINE_GRID, COL2IM, GRID_SAMPLE, finished, model
 
 import onnx_ops
 from onnx_ops import functions
@@ -113,12 +113,12 @@ def test_nodes_are_found_wherever_they_are(tmp_path):
     onnx.save(proto, tmp_path / "model.onnx")
     expected = [Node("", "Col2Im", "inner", ("stride",))] * 2
     expected += [Node("com.microsoft", "GridSample", "", ("Mode",))]
-    for given in (proto, proto.SerializeToString(), tmp_path / "model.onnx", str(tmp_path / "model.onnx")):
-        assert nodes(given, NAMES) == expected
+    for source in (proto, proto.SerializeToString(), tmp_path / "model.onnx", str(tmp_path / "model.onnx")):
+        assert nodes(source, NAMES) == expected
 
 
 def test_tensors_are_not_read(tmp_path):
-    """Initializers of 3 GB (of nothing: the file is sparse) before the nodes."""
+    """The file has initializers of 3 GB before its nodes; it is sparse, so that they take no room."""
     node = helper.make_node("GridSample", ["X", "Grid"], ["y"], name="n", Mode="nearest").SerializeToString()
     size, path = 3 * 2**30, tmp_path / "large.onnx"
     graph = bytes([5 << 3 | 2]) + varint(size), bytes([1 << 3 | 2]) + varint(len(node)) + node
@@ -129,16 +129,16 @@ def test_tensors_are_not_read(tmp_path):
     assert nodes(path, NAMES) == [Node("", "GridSample", "n", ("Mode",))]
 
 
-def varint(number):
-    found = [number & 0x7F]
-    while number := number >> 7:
-        found[-1] |= 0x80
-        found.append(number & 0x7F)
-    return bytes(found)
+def varint(size):
+    octets = [size & 0x7F]
+    while size := size >> 7:
+        octets[-1] |= 0x80
+        octets.append(size & 0x7F)
+    return bytes(octets)
 
 
 def test_no_node_is_made_up_of_damaged_models(caplog):
-    """Whatever is wrong with them, ONNX Runtime tells."""
+    """The errors are ONNX Runtime's own."""
     content = nested().SerializeToString()
     for length in range(0, len(content), 1 + len(content) // 300):
         with pytest.raises(Exception) as caught:  # noqa: PT011

@@ -1,4 +1,4 @@
-"""The benchmark runs, and what it says follows from what it measures. In processes of its own: it adds an operator."""
+"""The benchmark runs, and its figures follow from its measurements. It has its own processes, as it adds operators."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import onnxruntime as ort
 import pytest
-from selection import on_demand
+from support.selection import on_demand
 
 ROOT = Path(__file__).parent.parent
 NEEDS_A_PEER = pytest.mark.skipif(ort.__version__.startswith("1.20."), reason="it has no GridSample of version 22")
@@ -26,16 +26,16 @@ assert "right" in row.seconds and "wrong" not in row.seconds, row.seconds
 """
 
 
-def run(*arguments):
+def run_python(*arguments):
     paths = [str(ROOT / "scripts"), str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
+    process = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=environment)
+    assert process.returncode == 0, process.stderr[-3000:]
+    return process.stdout
 
 
 def bench(*arguments):
-    return run(ROOT / "scripts" / "bench.py", "--group", "baseline", *arguments)
+    return run_python(ROOT / "scripts" / "bench.py", "--group", "baseline", *arguments)
 
 
 @on_demand
@@ -48,7 +48,7 @@ def test_times_and_ratios(tmp_path):
     assert runtimes | {f"{name} run" for name in runtimes} | {"limit"} <= times.keys()
     assert min(times.values()) > 0
     assert row["bytes"] == 4 * (4 * 4 + 6 * 6 * 2 + 6 * 6)
-    # Of one turn, a median of ratios is a ratio.
+    # With one turn the median of ratios is the ratio of the times.
     assert row["of_limit"] == pytest.approx(times["limit"] / times["onnx_ops"])
     peers = times.keys() & {"ONNX Runtime", "PyTorch", "OpenVINO"}
     assert row["to_fastest_peer"] == pytest.approx(min(times[p] for p in peers) / times["onnx_ops"])
@@ -57,7 +57,7 @@ def test_times_and_ratios(tmp_path):
 @on_demand
 @NEEDS_A_PEER
 def test_a_result_that_differs_is_not_timed():
-    run("-c", DIFFERING)
+    run_python("-c", DIFFERING)
 
 
 @on_demand

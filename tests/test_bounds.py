@@ -1,4 +1,4 @@
-"""No kernel leaves its tensors: two oracles, each shown to see one that does."""
+"""No kernel accesses memory outside of its tensors: two oracles say so, and each detects a planted mistake."""
 
 import os
 import shutil
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from selection import long_unless, on_demand
+from support.selection import long_unless, on_demand
 
 import onnx_ops
 
@@ -30,10 +30,10 @@ def run_python(script, *arguments, cwd=HERE, **environment):
 SHIFT = """
 import sys
 sys.path[:0] = ['.', sys.argv[1]]
-import numpy as np, onnx, onnx_ops, guarded
+import numpy as np, onnx, onnx_ops
 from onnx import helper
-from onnx_ops import functions
 from onnx_ops.runtime import execute
+from support import guarded
 assert onnx_ops.__file__.startswith(sys.path[0]) or onnx_ops.__file__.startswith(__import__('os').getcwd())
 def outcome(work):
     try:
@@ -57,11 +57,11 @@ print("native", outcome(lambda: session.run(None, {"x": np.arange(1024)})), flus
 
 @pytest.fixture
 def broken(tmp_path):
-    """(wrong, right) -> where there is a package with an operator whose kernel has that mistake."""
+    """A function that returns the folder of a package whose last operator has a kernel with a mistake."""
 
     def make(right="", wrong=""):
         shutil.copytree(PACKAGE, tmp_path / "onnx_ops", ignore=shutil.ignore_patterns("__pycache__"))
-        source = (HERE / "third_operator.py").read_text()
+        source = (HERE / "support/third_operator.py").read_text()
         assert right in source
         (tmp_path / "onnx_ops" / "operators" / "shift.py").write_text(source.replace(right, wrong))
         return tmp_path
@@ -71,42 +71,44 @@ def broken(tmp_path):
 
 @on_demand
 @pytest.mark.parametrize("mistake", [long_unless("writes" in mistake, mistake) for mistake in BREAKS])
-def test_checked_indices_see_it(mistake, broken):
+def test_checked_indices_detect_a_mistake(mistake, broken):
     home = broken(*BREAKS[mistake])
-    done = run_python(SHIFT, str(HERE), cwd=home, ONNX_OPS_BOUNDSCHECK="1", NUMBA_CACHE_DIR=str(home / "cache"))
-    assert done.stdout.split("\n")[:2] == [
+    process = run_python(SHIFT, str(HERE), cwd=home, ONNX_OPS_BOUNDSCHECK="1", NUMBA_CACHE_DIR=str(home / "cache"))
+    assert process.stdout.split("\n")[:2] == [
         f"{way} compiled code has raised an exception" for way in ("function", "native")
-    ], done.stderr[-3000:]
+    ], process.stderr[-3000:]
 
 
 @on_demand
 @pytest.mark.long
 @pytest.mark.parametrize("mistake", ["reads past the end", "writes past the end"])
-def test_guard_pages_see_it(mistake, broken):
+def test_guard_pages_detect_a_mistake(mistake, broken):
     home = broken(*BREAKS[mistake])
-    done = run_python(SHIFT, str(HERE), cwd=home, NUMBA_CACHE_DIR=str(home / "cache"))
-    assert done.returncode == -signal.SIGSEGV, done.stderr[-3000:]
-    assert "function" not in done.stdout
+    process = run_python(SHIFT, str(HERE), cwd=home, NUMBA_CACHE_DIR=str(home / "cache"))
+    assert process.returncode == -signal.SIGSEGV, process.stderr[-3000:]
+    assert "function" not in process.stdout
 
 
 @on_demand
 @pytest.mark.long
-def test_without_a_mistake_neither_sees_one(broken):
+def test_without_a_mistake_neither_detects_one(broken):
     home = broken()
     for checked in "01":
-        done = run_python(SHIFT, str(HERE), cwd=home, ONNX_OPS_BOUNDSCHECK=checked, NUMBA_CACHE_DIR=str(home / "cache"))
-        assert done.stdout.split("\n")[:2] == ["function done", "native done"], done.stderr[-3000:]
+        process = run_python(
+            SHIFT, str(HERE), cwd=home, ONNX_OPS_BOUNDSCHECK=checked, NUMBA_CACHE_DIR=str(home / "cache")
+        )
+        assert process.stdout.split("\n")[:2] == ["function done", "native done"], process.stderr[-3000:]
     # The two kinds of code are kept apart in the cache.
     assert len(list((home / "cache").rglob("*-checked-*.code"))) >= 3
 
 
 GUARDED = """
 import itertools, sys
-import numpy as np, onnx_ops, guarded, onnxruntime as ort
-from backends import ort_value, quiet
-from cases import CASES, assert_close, model, reference
+import numpy as np, onnx_ops
+from support import guarded
+from support.backends import ort_value, quiet
+from support.cases import CASES, assert_close, model, reference
 from onnx_ops.runtime import execute
-from onnx_ops import dtypes
 done = 0
 for case in CASES:
     copies = "uint8" in case.operator.types[case.operator.outputs[0].type]
@@ -145,7 +147,7 @@ print("cases", done)
 @pytest.mark.long
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="mprotect and its flags are Linux's here")
 def test_every_case_beside_unreadable_pages():
-    """Both ways to run machine code, tensors at the end and at the start of their pages, inputs not writeable."""
-    done = run_python(GUARDED)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert int(done.stdout.split()[-1]) > 400
+    """Functions and sessions run with tensors at both ends of their pages, and with inputs that are read-only."""
+    process = run_python(GUARDED)
+    assert process.returncode == 0, process.stderr[-3000:]
+    assert int(process.stdout.split()[-1]) > 400

@@ -1,4 +1,4 @@
-"""A library of the operators: alone in processes without this package, for every CPU, with the same words."""
+"""A library of the operators runs without this package, on every CPU, with the same results and error messages."""
 
 import ctypes as C
 import os
@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 import pytest
-from backends import quiet, run
-from cases import COL2IM, GRID_SAMPLE, OPENVINO, assert_close, col2im, model, operator, reference
 from click.testing import CliRunner
-from malformed import AT_CREATION, AT_RUN, BY_TYPE
+from support.backends import quiet, run_session
+from support.cases import COL2IM, GRID_SAMPLE, OPENVINO, assert_close, col2im, model, operator, reference
+from support.malformed import AT_CREATION, AT_RUN, BY_TYPE
 
 import onnx_ops
 from onnx_ops.cli.app import app
@@ -35,13 +35,13 @@ pytestmark = [
 
 
 def runs_here(cpu):
-    """As the kernel of Linux says, which is none of what the library asks."""
+    """Return whether Linux lists the CPU's features; the library itself asks the CPU."""
     flags = Path("/proc/cpuinfo").read_text().partition("flags")[2].partition("\n")[0].split()
     lacking = {"x86-64-v2": "ssse3", "x86-64-v3": "avx2", "x86-64-v4": "avx512bw"}
     return lacking.get(cpu, "no flag") in flags
 
 
-def made(folder, cpus):
+def build_library(folder, cpus):
     path = folder / library.NAME
     onnx_ops.build(path, operators=OPERATORS, dtypes=["float32"], cpus=cpus, jobs=2)
     return path
@@ -49,19 +49,19 @@ def made(folder, cpus):
 
 @pytest.fixture(scope="session")
 def path(tmp_path_factory):
-    """Of a library with code for one CPU."""
+    """The path of a library with code for one CPU."""
     if not runs_here(BEST):
         pytest.skip(f"this machine is no {BEST}")
-    return made(tmp_path_factory.mktemp("library"), [BEST])
+    return build_library(tmp_path_factory.mktemp("library"), [BEST])
 
 
 @pytest.fixture(scope="session")
 def path_for_all(tmp_path_factory):
-    return made(tmp_path_factory.mktemp("library"), None)
+    return build_library(tmp_path_factory.mktemp("library"), None)
 
 
 def session(path, proto, domain=""):
-    """One that knows the library alone; this package's Python has nothing to do with it."""
+    """Return a session that uses the library alone, without this package's Python."""
     options = quiet()
     options.add_session_config_entry(REGISTER[domain], "1")
     options.register_custom_ops_library(str(path))
@@ -72,33 +72,33 @@ def session(path, proto, domain=""):
 def test_results(case, path):
     inputs = case.inputs("float32")
     proto = model(case.domain, case.op_type, inputs, case.attributes)
-    assert_close(run(session(path, proto, case.domain), inputs), reference(case, inputs), "float32")
+    assert_close(run_session(session(path, proto, case.domain), inputs), reference(case, inputs), "float32")
 
 
-def of_the_library(bad):
+def is_in_library(bad):
     return bad.domain in REGISTER and all(v.dtype in (np.float32, np.int64) for v in bad.inputs)
 
 
-@pytest.mark.parametrize("bad", [b for b in AT_RUN + AT_CREATION if of_the_library(b)], ids=str)
-def test_words(bad, path):
-    """What is refused is refused in the words of the functions, when the session is made or at the run."""
+@pytest.mark.parametrize("bad", [b for b in AT_RUN + AT_CREATION if is_in_library(b)], ids=str)
+def test_messages(bad, path):
+    """The library refuses a call with the message of the function, when the session is made or at the run."""
     declared = operator(bad.domain, bad.op_type)
     with pytest.raises(onnx_ops.OpError) as refused:
         onnx_ops.functions.call(declared, *bad.inputs, **bad.attributes)
-    words = [str(refused.value).removeprefix(declared.title), f"= (of another kind): {refused.value.rule}"]
-    words.append(": attributes are for image axes: ")  # which lengths show that the model states
+    messages = [str(refused.value).removeprefix(declared.title), f"): {refused.value.rule}"]
+    messages.append(": attributes are for image axes: ")  # lengths that the model states show this mistake first
     proto = model(bad.domain, bad.op_type, bad.inputs, bad.attributes)
-    said = ""
+    raised = ""
     try:
-        run(session(path, proto, bad.domain), bad.inputs)
+        run_session(session(path, proto, bad.domain), bad.inputs)
     except Exception as error:
-        said = str(error)
-    assert any(text in said for text in words), said
+        raised = str(error)
+    assert any(message in raised for message in messages), raised
 
 
 @pytest.mark.parametrize("bad", BY_TYPE, ids=str)
 def test_types_that_the_library_lacks(bad, path):
-    """It has no operator for them; ONNX Runtime says so."""
+    """ONNX Runtime refuses types for which the library has no operator."""
     with pytest.raises(Exception, match=r"[Tt]ype|NOT_IMPLEMENTED"):
         session(path, model(bad.domain, bad.op_type, bad.inputs, bad.attributes), bad.domain)
 
@@ -118,7 +118,7 @@ np.save(sys.argv[4], y)
 
 
 def saved(folder):
-    """A Col2Im that ONNX Runtime's own kernel gets wrong: (its model, its inputs, their file, the right result)."""
+    """Save a Col2Im that ONNX Runtime's kernel gets wrong; return (path, inputs, path of inputs, right result)."""
     case = col2im("dilated", (12,), (3,), dilations=[2])
     names, inputs = [i.name for i in case.operator.inputs], case.inputs("float32")
     (folder / "model.onnx").write_bytes(model("", "Col2Im", inputs, case.attributes).SerializeToString())
@@ -129,36 +129,36 @@ def saved(folder):
 def alone(path, folder, **environment):
     proto, _, inputs, expected = saved(folder)
     command = [sys.executable, "-c", ALONE, *map(str, (path, proto, inputs, folder / "y.npy"))]
-    done = subprocess.run(command, env={**os.environ, **environment}, cwd=folder, capture_output=True, text=True)
-    return done, expected
+    process = subprocess.run(command, env={**os.environ, **environment}, cwd=folder, capture_output=True, text=True)
+    return process, expected
 
 
 def test_in_a_process_without_this_package(path, tmp_path):
-    done, expected = alone(path, tmp_path)
-    assert done.returncode == 0, done.stderr
+    process, expected = alone(path, tmp_path)
+    assert process.returncode == 0, process.stderr
     assert_close(np.load(tmp_path / "y.npy"), expected, "float32")
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("cpu", [name for name, (kind, *_) in LEVELS.items() if kind == "x86_64"])
 def test_every_cpu(cpu, path_for_all, tmp_path):
-    """What the variable names is run, and what this machine can't run is refused, not replaced."""
-    done, expected = alone(path_for_all, tmp_path, ONNX_OPS_CPU=cpu)
+    """The library runs the code of the CPU that the variable names, and refuses one that this machine is not."""
+    process, expected = alone(path_for_all, tmp_path, ONNX_OPS_CPU=cpu)
     if not runs_here(cpu):
-        assert f"ONNX_OPS_CPU = {cpu}: can't be run here by this library, which has x86-64-v" in done.stderr
+        assert f"ONNX_OPS_CPU = {cpu}: can't be run here by this library, which has x86-64-v" in process.stderr
         pytest.skip(f"this machine is no {cpu}: its code was not run")
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
     assert_close(np.load(tmp_path / "y.npy"), expected, "float32")
 
 
 @pytest.mark.parametrize("cpu", ["armv8-a", "x86-64-v9", "nonsense"])
 def test_a_cpu_that_the_library_has_not(cpu, path, tmp_path):
-    done, _ = alone(path, tmp_path, ONNX_OPS_CPU=cpu)
-    assert f"ONNX_OPS_CPU = {cpu}: can't be run here by this library, which has x86-64-v" in done.stderr
+    process, _ = alone(path, tmp_path, ONNX_OPS_CPU=cpu)
+    assert f"ONNX_OPS_CPU = {cpu}: can't be run here by this library, which has x86-64-v" in process.stderr
 
 
 def test_in_a_program_in_c(path, tmp_path):
-    """With ONNX Runtime as it is in the wheel."""
+    """The program uses the ONNX Runtime of its wheel."""
     runtime = next(Path(ort.__file__).parent.glob("capi/libonnxruntime.so*"), None)
     if runtime is None:
         pytest.skip("this onnxruntime has no library of its own")
@@ -170,35 +170,35 @@ def test_in_a_program_in_c(path, tmp_path):
         f"-I{building.SOURCES}",
         "-o",
         tmp_path / "host",
-        HERE / "host.c",
+        HERE / "support/host.c",
         "-ldl",
     ]
     subprocess.run([*building.c_compiler("x86_64"), *build], check=True)
     proto, inputs, _, expected = saved(tmp_path)
-    words = []
+    arguments = []
     for name, value in inputs.items():
         value.tofile(tmp_path / f"{name}.bin")
         kind = 1 if value.dtype == np.float32 else 7
-        words.append(f"{name}:{kind}:{','.join(map(str, value.shape))}:{tmp_path / name}.bin")
-    command = [tmp_path / "host", runtime, path, proto, tmp_path / "y.bin", *words]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
+        arguments.append(f"{name}:{kind}:{','.join(map(str, value.shape))}:{tmp_path / name}.bin")
+    command = [tmp_path / "host", runtime, path, proto, tmp_path / "y.bin", *arguments]
+    process = subprocess.run(command, capture_output=True, text=True)
+    assert (process.returncode, process.stderr) == (0, "")
     assert_close(np.fromfile(tmp_path / "y.bin", np.float32).reshape(expected.shape), expected, "float32")
 
 
 def test_what_it_needs_and_what_it_shows(path):
-    """libc and libm alone, and no names but its own and that which ONNX Runtime asks for."""
+    """The library needs libc and libm alone, and exports only its own names and the one that ONNX Runtime calls."""
     needed = subprocess.run(["ldd", path], capture_output=True, text=True, check=True).stdout
     names = {line.split()[0].partition(".so")[0].rpartition("/")[2] for line in needed.splitlines()}
     assert names <= {"linux-vdso", "libc", "libm", "ld-linux-x86-64", "ld-linux-aarch64"}
-    shown = subprocess.run(["nm", "-D", "--defined-only", path], capture_output=True, text=True, check=True).stdout
-    found = {line.split()[-1] for line in shown.splitlines()}
-    assert "RegisterCustomOps" in found
-    assert all(name == "RegisterCustomOps" or name.startswith("onnx_ops_") for name in found), found
+    symbols = subprocess.run(["nm", "-D", "--defined-only", path], capture_output=True, text=True, check=True).stdout
+    exported = {line.split()[-1] for line in symbols.splitlines()}
+    assert "RegisterCustomOps" in exported
+    assert all(name == "RegisterCustomOps" or name.startswith("onnx_ops_") for name in exported), exported
 
 
 def test_the_domains_that_are_registered(path):
-    """All but com.microsoft, unless entries of the options name others."""
+    """The library registers all but com.microsoft, unless entries of the options name others."""
     case = next(c for c in GRID_SAMPLE if c.domain == "com.microsoft")
     inputs = case.inputs("float32")
     proto = model(case.domain, case.op_type, inputs, case.attributes)
@@ -216,25 +216,25 @@ def test_the_domains_that_are_registered(path):
     assert kernels() == before + 1
 
 
-def call(*words):
-    return CliRunner().invoke(app, ["build", *map(str, words)])
+def call_build(*arguments):
+    return CliRunner().invoke(app, ["build", *map(str, arguments)])
 
 
 def test_the_command(path, tmp_path):
-    """What has been compiled is linked again; a library that is there is replaced when the new one is complete."""
+    """The command links compiled code again, and replaces an existing library when the new one is complete."""
     output = tmp_path / library.NAME
     output.write_text("the old one")
-    done = call("--output", output, "--operator", "Col2Im", "--dtype", "float32", "--cpu", BEST)
-    assert (done.exit_code, done.output) == (0, f"{output}: {output.stat().st_size / 2**20:.1f} MB\n")
+    outcome = call_build("--output", output, "--operator", "Col2Im", "--dtype", "float32", "--cpu", BEST)
+    assert (outcome.exit_code, outcome.output) == (0, f"{output}: {output.stat().st_size / 2**20:.1f} MB\n")
     assert output.stat().st_size < path.stat().st_size
     assert alone(output, tmp_path)[0].returncode == 0
 
 
 def test_all_types_of_an_operator(tmp_path):
-    """Which are not all that there are."""
+    """An operator has not all of the types that there are."""
     output = tmp_path / library.NAME
-    done = call("--output", output, "--operator", "AffineGrid", "--cpu", BEST)
-    assert done.exit_code == 0, done.output
+    outcome = call_build("--output", output, "--operator", "AffineGrid", "--cpu", BEST)
+    assert outcome.exit_code == 0, outcome.output
     table = building.table.Table.in_dll(loaded := C.CDLL(str(output)), "onnx_ops_table")
     assert loaded.onnx_ops_choose() == 0
     (row,) = table.operators[: table.operator_count]
@@ -258,22 +258,22 @@ FAILURES = {
 
 @pytest.mark.parametrize("failure", FAILURES)
 def test_what_goes_wrong(failure, path, tmp_path, monkeypatch):
-    environment, words, code, message = FAILURES[failure]
+    environment, arguments, code, message = FAILURES[failure]
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     output = tmp_path / library.NAME
     output.write_text("the old one")
-    done = call("--output", output, "--operator", "Col2Im", "--dtype", "float32", "--cpu", BEST, *words)
-    assert done.exit_code == code, done.output
-    assert message in done.stderr
+    outcome = call_build("--output", output, "--operator", "Col2Im", "--dtype", "float32", "--cpu", BEST, *arguments)
+    assert outcome.exit_code == code, outcome.output
+    assert message in outcome.stderr
     assert output.read_text() == "the old one"
     assert list(tmp_path.iterdir()) == [output]
 
 
 def test_a_compiler_with_arguments(path, tmp_path, monkeypatch):
     monkeypatch.setenv("CC", "cc -O1")
-    done = call("--output", tmp_path / "a.so", "--operator", "Col2Im", "--dtype", "float32", "--cpu", BEST)
-    assert done.exit_code == 0, done.output
+    outcome = call_build("--output", tmp_path / "a.so", "--operator", "Col2Im", "--dtype", "float32", "--cpu", BEST)
+    assert outcome.exit_code == 0, outcome.output
 
 
 def test_wrong_numbers_of_processes(tmp_path):
@@ -282,18 +282,18 @@ def test_wrong_numbers_of_processes(tmp_path):
 
 
 def test_it_stays_when_it_was_loaded(path, tmp_path):
-    """What it has allocated for ever would be lost whenever ONNX Runtime, with its last session, unloads it."""
+    """Else its permanent allocations would be lost whenever ONNX Runtime unloads it with the last session."""
     proto = saved(tmp_path)[0].read_bytes()
 
-    def once():
+    def load_and_unload():
         options = quiet()
         options.register_custom_ops_library(str(path))
         ort.InferenceSession(proto, options)
 
     table = lambda: building.table.Table.in_dll(C.CDLL(str(path)), "onnx_ops_table")
-    once()
+    load_and_unload()
     before = sum(row.kernels_made for row in table().operators[: table().operator_count])
-    once()
+    load_and_unload()
     assert sum(row.kernels_made for row in table().operators[: table().operator_count]) == before + 1
 
 
@@ -318,17 +318,17 @@ except onnx_ops.OpError as error:
 
 @pytest.mark.parametrize("declarations", ["same", "other"])
 def test_a_library_and_python_of_other_versions(declarations, path):
-    """What they share would lie elsewhere: the library isn't used."""
+    """A library of another version is not used: the structures that both share differ."""
     command = [sys.executable, "-c", OTHER, path, declarations]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=HERE.parent)
-    said = f"True {path}" if declarations == "same" else "is of another version of onnx_ops than its Python"
-    assert said in done.stdout, done.stderr
+    process = subprocess.run(command, capture_output=True, text=True, cwd=HERE.parent)
+    output = f"True {path}" if declarations == "same" else "is of another version of onnx_ops than its Python"
+    assert output in process.stdout, process.stderr
 
 
 @pytest.mark.long
 @pytest.mark.skipif(not shutil.which("aarch64-linux-gnu-gcc"), reason="there is no compiler for arm64")
 def test_for_another_architecture(tmp_path):
     output = tmp_path / library.NAME
-    done = call("--output", output, "--operator", "Col2Im", "--dtype", "float32", "--cpu", "armv8-a")
-    assert done.exit_code == 0, done.output
+    outcome = call_build("--output", output, "--operator", "Col2Im", "--dtype", "float32", "--cpu", "armv8-a")
+    assert outcome.exit_code == 0, outcome.output
     assert output.read_bytes()[18:20] == b"\xb7\x00"  # AArch64, in an ELF file

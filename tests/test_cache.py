@@ -1,4 +1,4 @@
-"""Compiled code outlives its process, no change of any source file that it is made from goes unnoticed, others do."""
+"""Compiled code outlives its process; a change of a source file that it is made from, and no other, invalidates it."""
 
 import importlib.metadata
 import importlib.util
@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cases import CASES
 from numba import njit
+from support.cases import CASES
 
 import onnx_ops
 from onnx_ops import dtypes
@@ -43,8 +43,8 @@ def home(tmp_path):
 
 
 def cached_after_a_run(home):
-    from cases import model
-    from malformed import col2im
+    from support.cases import model
+    from support.malformed import col2im
 
     path = home / "model.onnx"
     path.write_bytes(model("", "Col2Im", col2im("", "").inputs, {}).SerializeToString())
@@ -85,11 +85,11 @@ COL2IM = {"operators.col2im", "kernels.col2im"} | BLOCKS
 IM2COL = {"operators.im2col", "kernels.im2col"} | BLOCKS
 ATTENTION = {"operators.deformable_attention", "kernels.deformable_attention"}
 SAMPLING = {"kernels.grid_sample", "kernels.places", "kernels.points", "kernels.coordinates"}
-# What the functions around each plan and kernel, and what these are written in, consists of.
+# The sources of the functions around every plan and kernel, and of what these are written in.
 SHARED = {
     "declaration", "dtypes", "errors", "kernels.bounds", "kernels.compiler", "kernels.elements",
     "kernels.elements_numba", "kernels.jit", "kernels.levels", "kernels.memory", "kernels.records", "kernels.target",
-    "kernels.vectors", "kernels.vectors_numba",
+    "kernels.vectors", "kernels.simd", "kernels.simd_boxes", "kernels.simd_points", "kernels.simd_rows",
 }  # fmt: skip
 MADE_FROM = {
     "operators.col2im": COL2IM | SHARED,  # of functions that are defined there: plans
@@ -106,7 +106,7 @@ MADE_FROM = {
 
 @pytest.mark.parametrize("module", MADE_FROM)
 def test_which_files_a_digest_is_made_from(module, monkeypatch):
-    """Those, each of them, and no others; told by changing every file of the package in turn."""
+    """A digest depends on these files alone: every file of the package is changed in turn."""
     text, changed = cache.source, []
     monkeypatch.setattr(cache, "source", lambda name: text(name) + "# changed" * (name in changed))
 
@@ -114,26 +114,26 @@ def test_which_files_a_digest_is_made_from(module, monkeypatch):
         cache.sources.cache_clear()
         return cache.digest(f"onnx_ops.{module}")
 
-    before, found = digest(), set()
+    before, sources = digest(), set()
     for path in PACKAGE.rglob("*.py"):
         name = ".".join(("onnx_ops", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
         changed[:] = [name]
         if digest() != before:
-            found.add(name.removeprefix("onnx_ops."))
+            sources.add(name.removeprefix("onnx_ops."))
     changed.clear()
     assert digest() == before
-    assert found == MADE_FROM[module]
+    assert sources == MADE_FROM[module]
 
 
 def test_details_of_a_digest():
-    """What is compiled, beside sources: everything that the compiler is told makes another file."""
+    """A digest depends on all that the compiler is given besides sources."""
     plain = cache.digest("onnx_ops.kernels.col2im", "name", 1)
     assert cache.digest("onnx_ops.kernels.col2im", "name", 1) == plain
     assert cache.digest("onnx_ops.kernels.col2im", "name", 2) != plain
     assert cache.digest("onnx_ops.kernels.grid_sample", "name", 1) != plain
 
 
-def made(amount):
+def make_shift(amount):
     def shift(x):
         return x + amount
 
@@ -141,9 +141,9 @@ def made(amount):
 
 
 def test_functions_that_use_variables_of_another():
-    """Two of one factory would share a file."""
+    """Two functions of one factory would share a file."""
     with pytest.raises(OSError, match="shift uses variables of the function around it"):
-        cache.digest(made(1))
+        cache.digest(make_shift(1))
 
 
 NUMBER = 1
@@ -159,7 +159,7 @@ del _
 
 
 def test_functions_that_have_no_name_of_their_own(monkeypatch):
-    """Each has a file of its own, also of another number that it finds in its module."""
+    """Each has its own file, and another one if a global number that it uses changes."""
     digests = {name: cache.digest(function) for name, function in UNNAMED.items()}
     assert {name: cache.digest(function) for name, function in UNNAMED.items()} == digests
     assert len(set(digests.values())) == len(UNNAMED)
@@ -196,9 +196,9 @@ def test_imports_that_are_followed(how, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     for cached in (cache.source, cache.imported, cache.sources):
         cached.cache_clear()
-    wanted = {"of another package": "other_package.third", "this package": "onnx_ops.kernels.coordinates"}
+    sources = {"of another package": "other_package.third", "this package": "onnx_ops.kernels.coordinates"}
     names = set(cache.sources("followed.first"))
-    assert wanted.get(how, "followed.third") in names
+    assert sources.get(how, "followed.third") in names
     assert not {name.partition(".")[0] for name in names} & {"os", "re", "numpy", "numba"}
     for package in ("followed", "other_package"):
         sys.modules.pop(package, None)
@@ -240,7 +240,7 @@ def test_without_sources_nothing_is_kept(monkeypatch, caplog):
 
 
 def test_a_source_that_is_edited_while_the_process_runs(tmp_path, monkeypatch):
-    """What the process has imported is not what the file says: its code would be kept under the digest of another."""
+    """The process has imported another source: its code would be kept under the digest of the edited file."""
     path = tmp_path / "edited.py"
     path.write_text("from onnx_ops.kernels.jit import jitable\n\n@jitable\ndef f(x):\n    return x\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -254,7 +254,7 @@ def test_a_source_that_is_edited_while_the_process_runs(tmp_path, monkeypatch):
 
 
 def test_packages_that_are_installed_elsewhere():
-    """By `pip install --user` or `--target`: what this one needs is not followed there either."""
+    """Packages that `pip install --user` or `--target` has installed are not followed either."""
     script = """
 import sysconfig
 paths = sysconfig.get_paths()
@@ -267,20 +267,14 @@ print({name.partition(".")[0] for name in cache.sources(cache.MACHINERY)})
     assert (done.stdout, done.stderr) == ("{'onnx_ops'}\n", "")
 
 
-def test_importing_the_package_imports_nothing_heavy():
-    script = "import sys, onnx_ops; sys.exit(', '.join({'numba', 'onnx', 'onnxruntime', 'numpy'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.stderr.strip() == ""
-
-
 WARMUP = """
 import sys
 import onnx_ops
 assert onnx_ops.__file__.startswith(sys.argv[1]), onnx_ops.__file__
-told = []
-count = onnx_ops.warmup(["Col2Im"], ["float32"], progress=lambda *now: told.append(now))
-assert [(index, total) for _, index, total in told] == [(k, count) for k in range(count)], told
-assert {"Col2Im float32", "org.openvinotoolkit.Col2Im float32"} == {name for name, *_ in told}, told
+reports = []
+count = onnx_ops.warmup(["Col2Im"], ["float32"], progress=lambda *report: reports.append(report))
+assert [(index, total) for _, index, total in reports] == [(k, count) for k in range(count)], reports
+assert {"Col2Im float32", "org.openvinotoolkit.Col2Im float32"} == {name for name, *_ in reports}, reports
 """
 
 
@@ -290,42 +284,42 @@ def test_after_warmup_sessions_compile_nothing(home):
     done = subprocess.run(
         [sys.executable, "-c", WARMUP, str(home)], check=True, env=environment, cwd=home, capture_output=True, text=True
     )
-    assert done.stderr == ""  # who asks for it need not be told
+    assert done.stderr == ""  # a process that asks for compilation gets no message about it
     files = cached(home)
     assert cached_after_a_run(home) == files
 
 
 @pytest.mark.parametrize("domain", dict.fromkeys(o.domain for o in OPERATORS))
 def test_warmup_knows_every_kernel(domain):
-    """All that any of the tests' cases leads to."""
-    found = {}
+    """Warmup compiles every kernel that a case of the tests needs."""
+    kernels_by_plan = {}
     for operator, position, signature in variants.variants(OPERATORS, dtypes.TABLE).values():
         kernel = operator.kernels[position]
-        found.setdefault(operator.plan, set()).add((kernel.function, operator.storage(kernel, signature)))
+        kernels_by_plan.setdefault(operator.plan, set()).add((kernel.function, operator.storage(kernel, signature)))
     cases = [c for c in CASES if c.domain == domain]
     assert cases
     for case in cases:
         parameters = case.operator.resolved(case.attributes)
         for signature in case.operator.signatures():
             if not refused(case.operator, parameters, signature):
-                assert kernel_of(case.operator, parameters, signature) in found[case.operator.plan]
+                assert kernel_of(case.operator, parameters, signature) in kernels_by_plan[case.operator.plan]
 
 
 def kernel_of(operator, parameters, signature):
     record = Record(parameters[0])
-    kernel = operator.kernel(record)
+    kernel = operator.selected_kernel(record)
     return kernel.function, operator.storage(kernel, signature)
 
 
 def refused(operator, parameters, signature):
     try:
-        operator.check_types(operator.kernel(Record(parameters[0])), signature)
+        operator.check_types(operator.selected_kernel(Record(parameters[0])), signature)
     except onnx_ops.OpError:
         return True
 
 
 def test_slow_compilation_is_told(monkeypatch, caplog):
-    """Once it takes longer than PATIENCE, and unless it was asked for."""
+    """A message appears once compilation takes longer than PATIENCE, unless it was asked for."""
     monkeypatch.setattr(code, "PATIENCE", 0.0)
     monkeypatch.setattr(compiler, "object_code", lambda entry, symbol: time.sleep(0.5))
     monkeypatch.setattr(code, "loaded", lambda content, symbol: 1)
@@ -334,9 +328,9 @@ def test_slow_compilation_is_told(monkeypatch, caplog):
     assert [r.getMessage() for r in caplog.records] == [
         "onnx_ops: compiling declaration-without_parameters (once; not kept)"
     ]
-    token = code.expected.set(True)
+    token = code.is_silent.set(True)
     make()
-    code.expected.reset(token)
+    code.is_silent.reset(token)
     assert len(caplog.records) == 1
 
 
@@ -357,16 +351,16 @@ def kernel(array, times):
 
 
 def test_functions_that_python_calls_are_optimized():
-    """Even when it is a kernel that has them compiled first."""
+    """They are optimized even if a kernel has them compiled first."""
     array = np.zeros(1000)
     record = np.array([array.ctypes.data, array.size])
     view = ArrayView(array.dtype, Place(Held(Place(0))), (Held(Place(0, 8)),))
-    made = code.Code(Entry((Step(kernel, (view, Number(1))),), 2, Place(0)), cache.NotKept(OSError("a test")))
-    assert made.call(record.ctypes.data, 1) == 0
+    compiled = code.Code(Entry((Step(kernel, (view, Number(1))),), 2, Place(0)), cache.NotKept(OSError("a test")))
+    assert compiled.call(record.ctypes.data, 1) == 0
     np.testing.assert_array_equal(array, np.arange(1000.0))
-    taken = {within_a_kernel: [], alone: []}
+    seconds = {within_a_kernel: [], alone: []}
     for function in [within_a_kernel, alone] * 6:
         start = time.perf_counter()
         function(array, 3000)
-        taken[function].append(time.perf_counter() - start)
-    assert min(taken[within_a_kernel]) < 2.5 * min(taken[alone])
+        seconds[function].append(time.perf_counter() - start)
+    assert min(seconds[within_a_kernel]) < 2.5 * min(seconds[alone])

@@ -1,4 +1,4 @@
-"""`onnx-ops run --cluster`, on a Ray cluster of two nodes that this starts."""
+"""`onnx-ops run --cluster` on a Ray cluster of two nodes, which these tests start."""
 
 import json
 import os
@@ -21,9 +21,9 @@ from test_many_files import (
     inputs,
     lines,
     results,
+    run_arguments,
     slow_fold,
     wait_for_lines,
-    words,
 )  # fmt: skip
 
 from onnx_ops.cli import manifest
@@ -34,10 +34,10 @@ HERE = Path(__file__).parent
 
 @pytest.fixture(scope="module")
 def cluster():
-    """(process, address)"""
+    """The cluster's (process, address)."""
     streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(HERE)}
-    command = [sys.executable, HERE / "cluster.py"]
+    command = [sys.executable, HERE / "support/cluster.py"]
     with subprocess.Popen(command, text=True, env=environment, **streams) as process:
         address = next(line.strip() for line in process.stdout if line[:1].isdigit())
         yield process, address
@@ -45,8 +45,8 @@ def cluster():
         process.wait(PATIENCE)
 
 
-def started(*words):
-    command = [sys.executable, "-m", "onnx_ops", *map(str, words), "--json"]
+def started(*arguments):
+    command = [sys.executable, "-m", "onnx_ops", *map(str, arguments), "--json"]
     return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
@@ -57,16 +57,16 @@ def report(process, exit_code=0):
 
 
 def actors(cluster):
-    """The processes that run our actors."""
+    """Return the processes that run our actors."""
     children = psutil.Process(cluster[0].pid).children(recursive=True)
     return [child for child in children if "ray::Worker" in " ".join(child.cmdline())]
 
 
 def test_two_nodes_give_the_files_of_one_process(cluster, tmp_path):
     arrays, model = inputs(2000, tmp_path), fold(tmp_path)
-    call_json(*words(model, tmp_path, "one"))
-    found = report(started(*words(model, tmp_path, "cluster", "--cluster", cluster[1])))
-    assert (found["run"], found["failed"]) == (2000, [])
+    call_json(*run_arguments(model, tmp_path, "one"))
+    summary = report(started(*run_arguments(model, tmp_path, "cluster", "--cluster", cluster[1])))
+    assert (summary["run"], summary["failed"]) == (2000, [])
     assert_complete(arrays, tmp_path, "cluster")
     one, other = contents(tmp_path / "one"), contents(tmp_path / "cluster")
     assert sorted(one.pop(manifest.NAME).splitlines()) == sorted(other.pop(manifest.NAME).splitlines())
@@ -74,43 +74,43 @@ def test_two_nodes_give_the_files_of_one_process(cluster, tmp_path):
 
 
 def test_bad_files_and_batches(cluster, tmp_path):
-    said, others = damaged(tmp_path)
-    command = words(fold(tmp_path), tmp_path, "out", "--cluster", cluster[1], "--batch", 3)
-    found = report(started(*command), exit_code=1)
-    assert {each["item"] for each in found["failed"]} == said.keys()
+    problems, others = damaged(tmp_path)
+    command = run_arguments(fold(tmp_path), tmp_path, "out", "--cluster", cluster[1], "--batch", 3)
+    summary = report(started(*command), exit_code=1)
+    assert {each["item"] for each in summary["failed"]} == problems.keys()
     assert_complete(others, tmp_path)
 
 
 def test_actors_that_are_killed_lose_nothing(cluster, tmp_path):
     arrays, model = inputs(60, tmp_path), slow_fold(tmp_path)
-    process = started(*words(model, tmp_path, "out", "--cluster", cluster[1]))
+    process = started(*run_arguments(model, tmp_path, "out", "--cluster", cluster[1]))
     wait_for_lines(5, tmp_path)
     its_actors = actors(cluster)
     assert len(its_actors) == 2
     for actor in its_actors:
         actor.kill()
-    found = report(process)
-    assert (found["run"], found["failed"]) == (60, [])
+    summary = report(process)
+    assert (summary["run"], summary["failed"]) == (60, [])
     assert results(tmp_path).keys() == arrays.keys()
 
 
 def test_the_rest_after_the_program_was_killed(cluster, tmp_path):
     arrays, model = inputs(60, tmp_path), slow_fold(tmp_path)
-    command = words(model, tmp_path, "out", "--cluster", cluster[1])
+    command = run_arguments(model, tmp_path, "out", "--cluster", cluster[1])
     process = started(*command)
     wait_for_lines(10, tmp_path)
     process.kill()
     process.communicate(timeout=PATIENCE)
     finished = len(lines(tmp_path))
     assert 10 <= finished < 60
-    found = report(started(*command))
-    assert (found["finished_before"], found["run"]) == (finished, 60 - finished)
+    summary = report(started(*command))
+    assert (summary["finished_before"], summary["run"]) == (finished, 60 - finished)
     assert sorted(line["item"] for line in lines(tmp_path)) == sorted(arrays)
 
 
 def test_ctrl_c(cluster, tmp_path):
     inputs(100, tmp_path)
-    process = started(*words(slow_fold(tmp_path), tmp_path, "out", "--cluster", cluster[1]))
+    process = started(*run_arguments(slow_fold(tmp_path), tmp_path, "out", "--cluster", cluster[1]))
     wait_for_lines(5, tmp_path)
     began = time.monotonic()
     process.send_signal(signal.SIGINT)
@@ -123,13 +123,13 @@ DEADLY = """
 import sys
 from onnx_ops.cli import many
 from onnx_ops.runtime import cluster
-from worker import Deadly
+from support.worker import Deadly
 def engine(batches):
     for index, _, results, has_ended in cluster.answers(Deadly(), batches, sys.argv[1], 1):
         yield index, results, has_ended
-found = dict(many.outcomes(engine, ["a", "b", "deadly", "c", "d", "e", "f"], 3))
-for name in sorted(found):
-    print(name, found[name] is many.ENDED or found[name])
+outcomes = dict(many.outcomes(engine, ["a", "b", "deadly", "c", "d", "e", "f"], 3))
+for name in sorted(outcomes):
+    print(name, outcomes[name] is many.ENDED or outcomes[name])
 """
 
 
@@ -153,7 +153,7 @@ main()
 
 def test_machines_of_other_versions(cluster, tmp_path):
     inputs(1, tmp_path)
-    command = words(fold(tmp_path), tmp_path, "out", "--cluster", cluster[1])
+    command = run_arguments(fold(tmp_path), tmp_path, "out", "--cluster", cluster[1])
     done = subprocess.run([sys.executable, "-c", OTHER_VERSION, *map(str, command)], capture_output=True, text=True)
     assert done.returncode == 3
     assert "must be those of the machine that sends it work, {'onnx_ops': '0.0'}" in done.stderr
@@ -162,7 +162,7 @@ def test_machines_of_other_versions(cluster, tmp_path):
 
 def test_a_cluster_that_is_not_there(tmp_path):
     inputs(1, tmp_path)
-    process = started(*words(fold(tmp_path), tmp_path, "out", "--cluster", "127.0.0.1:9"))
+    process = started(*run_arguments(fold(tmp_path), tmp_path, "out", "--cluster", "127.0.0.1:9"))
     out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out) == (3, "")
     assert err.startswith("Error: onnx_ops: cluster = '127.0.0.1:9': can't be reached: ")
@@ -171,7 +171,7 @@ def test_a_cluster_that_is_not_there(tmp_path):
 
 def test_a_machine_with_too_few_cores(cluster, tmp_path):
     inputs(1, tmp_path)
-    process = started(*words(fold(tmp_path), tmp_path, "out", "--cluster", cluster[1], "--threads", 3))
+    process = started(*run_arguments(fold(tmp_path), tmp_path, "out", "--cluster", cluster[1], "--threads", 3))
     _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 3
     assert "threads = 3: no machine of the cluster" in err

@@ -1,12 +1,13 @@
-"""Nodes whose inputs are all constant: ONNX Runtime's constant folding copes, and nothing is computed twice."""
+"""Nodes whose inputs are all constant: ONNX Runtime's constant folding works, and nothing is computed twice."""
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 import psutil
 import pytest
-from backends import quiet
-from cases import (
+from onnx import TensorProto, helper
+from support.backends import quiet
+from support.cases import (
     AFFINE_GRID,
     ATTENTION,
     COL2IM,
@@ -18,8 +19,7 @@ from cases import (
     model,
     reference,
 )
-from onnx import TensorProto, helper
-from selection import is_representative, long_unless
+from support.selection import is_representative, long_unless
 
 import onnx_ops
 from onnx_ops import dtypes
@@ -29,7 +29,7 @@ CASES = [COL2IM[1], COL2IM[7], GRID_SAMPLE[6], VOLUMES[0], VOLUMES[12], OPENVINO
 
 
 def constant(case, dtype="float32", grid_dtype=None, opset=21):
-    """A model whose only inputs are initializers, and what it must give."""
+    """Return a model all of whose inputs are initializers, and its expected output."""
     inputs = case.inputs(dtype, grid_dtype)
     names = [i.name for i in case.operator.inputs]
     proto = model(case.domain, case.op_type, inputs, case.attributes, constants=names, opset=opset)
@@ -67,14 +67,14 @@ def test_every_level_of_optimization(level, results_made):
     "dtype", [long_unless(is_representative(name), name) for name in dtypes.ALL if dtypes.TABLE[name].in_sessions]
 )
 def test_every_element_type(dtype, results_made):
-    """Strings, which no kernel sees, are computed in every run."""
+    """Results of strings, for which there is no kernel, are computed in every run."""
     proto, expected = constant(COL2IM[2], dtype)
     assert_close(Route(proto.SerializeToString()).run({})["y"], expected, dtype)
     assert results_made == ["Col2Im"] * (dtype != "string")
 
 
 def test_what_follows_sees_it():
-    """As exporters write it: an overlap-add divided by the constant sum of its windows."""
+    """Exporters write an overlap-add that is divided by the constant sum of its windows."""
     case = COL2IM[1]
     x, image, block = case.inputs("float32")
     names = ["x", "windows", "image", "block"]
@@ -85,8 +85,8 @@ def test_what_follows_sees_it():
     ]
     windows = np.random.default_rng(1).uniform(1, 2, x.shape).astype(np.float32)
     constants = [onnx.numpy_helper.from_array(v, n) for n, v in zip(names[1:], (windows, image, block), strict=True)]
-    described = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in "xy"]
-    proto = finished(helper.make_graph(nodes, "overlap_add", described[:1], described[1:], constants))
+    value_infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in "xy"]
+    proto = finished(helper.make_graph(nodes, "overlap_add", value_infos[:1], value_infos[1:], constants))
     expected = reference(case, [x, image, block]) / reference(case, [windows, image, block])
     for make in (onnx_ops.InferenceSession, ort.InferenceSession):
         y = only_output(make(proto.SerializeToString(), quiet()), {"x": x})
@@ -94,7 +94,7 @@ def test_what_follows_sees_it():
 
 
 def test_an_initializer_that_may_be_replaced_is_not_constant(results_made):
-    """It is an input of the graph, too: the value in the model is a default."""
+    """The initializer is an input of the graph, too, so its value is a default."""
     inputs = COL2IM[1].inputs("float32")
     names = ["input", "image_shape", "block_shape"]
     proto = model("", "Col2Im", inputs, COL2IM[1].attributes, constants=names)
@@ -129,7 +129,7 @@ def test_a_constant_that_the_plan_refuses():
 
 
 def test_results_are_freed_with_their_kernels():
-    """Each session keeps 4 MB; after them, the process is as large as before."""
+    """Each session keeps 4 MB; when they are gone, the process is as large as before."""
     sizes = {"image_shape": np.array([1024, 1024]), "block_shape": np.array([1, 1])}
     x = np.ones((1, 1, 1024 * 1024), np.float32)
     proto = model("", "Col2Im", [x, *sizes.values()], {}, constants=["input", *sizes]).SerializeToString()

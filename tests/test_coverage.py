@@ -1,12 +1,12 @@
-"""What `onnx_ops.operators()` says there is, cell by cell."""
+"""Every combination that `onnx_ops.operators()` lists works."""
 
 import itertools
 
 import numpy as np
 import onnxruntime as ort
 import pytest
-from backends import BACKENDS, output_shape, quiet, run
-from cases import (
+from support.backends import BACKENDS, output_shape, quiet, run_session
+from support.cases import (
     AFFINE_GRID,
     ATTENTION,
     COL2IM,
@@ -23,7 +23,7 @@ from cases import (
     model,
     reference,
 )
-from selection import has_representative_types, is_representative, long_unless
+from support.selection import has_representative_types, is_representative, long_unless
 
 import onnx_ops
 from onnx_ops import dtypes
@@ -33,7 +33,7 @@ MODES = {"": ("nearest", "linear", "cubic"), "com.microsoft": ("nearest", "bilin
 
 
 def cells():
-    """(domain, name, version, rank, {type variable: element type}) of everything that the table lists."""
+    """Yield (domain, name, version, rank, {type variable: element type}) of all that the table lists."""
     for o in onnx_ops.operators():
         for version, rank, names in itertools.product(
             o["versions"], o["ranks"], itertools.product(*o["dtypes"].values())
@@ -43,7 +43,7 @@ def cells():
 
 
 def cases_of(domain, name, rank, types):
-    """What to run in a cell."""
+    """Yield the cases to run for a cell."""
     if name == "Col2Im":
         yield next(
             c for c in COL2IM + OPENVINO if c.domain == domain and len(c.shapes[0]) == rank and len(c.attributes) > 2
@@ -84,11 +84,11 @@ def test_cell(cell, kernels_made):
         first = types.get("T") or types["T1"]
         inputs = case.inputs(first, types.get("T2"), types.get("I") or "int64")
         opset = version if domain == "" else 21
-        # ONNX Runtime's Python takes the one only as arrays, the other only as memory.
+        # ONNX Runtime's Python takes strings only as arrays and bfloat16 only as memory.
         constants = ["Grid"] if (first, types.get("T2")) == ("string", "bfloat16") else []
         proto = model(domain, name, inputs, case.attributes, opset=opset, constants=constants)
         session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet())
-        got = run(session, inputs[:1] if constants else inputs, output_shape(case, inputs))
+        got = run_session(session, inputs[:1] if constants else inputs, output_shape(case, inputs))
         assert_close(got, reference(case, inputs), first)
         assert kernels_made == [case.operator.title]
         kernels_made.clear()
@@ -106,12 +106,12 @@ BUILTIN_LACKS = [
     ("case", "dtype"), [long_unless(is_representative(t), c, t) for c, t in BUILTIN_LACKS], ids=str
 )
 def test_the_builtin_kernels_lack_it(case, dtype):
-    """If one of these starts to pass, ONNX Runtime has learned something: say so in the docs."""
+    """If one of these fails, ONNX Runtime has a new kernel: say so in the docs."""
     inputs = case.inputs(dtype, dtype if dtype in dtypes.FLOATS else "float32")
     proto = model(case.domain, case.op_type, inputs, case.attributes).SerializeToString()
     with pytest.raises(Exception, match=r"(?i)not.implemented|invalid|type error|only support|not supported"):
-        run(ort.InferenceSession(proto, quiet()), inputs)
-    got = run(onnx_ops.InferenceSession(proto, quiet()), inputs)
+        run_session(ort.InferenceSession(proto, quiet()), inputs)
+    got = run_session(onnx_ops.InferenceSession(proto, quiet()), inputs)
     assert_close(got, reference(case, inputs), dtype)
 
 
@@ -138,7 +138,7 @@ def test_other_types_on_every_backend(backend, case, dtype):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("case", COL2IM + GRID_SAMPLE[:18] + VOLUMES[:18] + OPENVINO + AFFINE_GRID + ATTENTION, ids=str)
 def test_16_bits_are_the_rounded_float32_result(case, dtype):
-    """Summed in float32 and rounded once, to nearest, ties to even; on both session backends."""
+    """Both backends of sessions sum in float32 and round once, to nearest, ties to even."""
     narrow = dtypes.TABLE[dtype].numpy
     inputs = case.inputs(dtype, "float32")
     widened = [v.astype(np.float32) if v.dtype == narrow else v for v in inputs]
@@ -196,7 +196,7 @@ def test_5d_cubic_is_4d_cubic_on_a_unit_axis():
 
 
 def test_5d_cubic_is_separable():
-    """On a rectangular grid it is one cubic interpolation after the other, each a 4-D one along a single axis."""
+    """On a rectangular grid it equals one 4-D cubic interpolation along each axis after the other."""
     rng = np.random.default_rng(1)
     volume = rng.standard_normal((1, 1, 6, 7, 8))
     axes = [rng.uniform(-1.2, 1.2, n) for n in (3, 4, 5)]
@@ -213,7 +213,7 @@ def test_5d_cubic_is_separable():
 
 
 def test_nearest_copies_bits():
-    """Not even the payload of a NaN changes."""
+    """Every bit is copied, even of the payload of a NaN."""
     bits = np.arange(1, 65536, 97, dtype=np.uint16)
     for dtype in ("float16", "bfloat16"):
         x = bits.view(dtypes.TABLE[dtype].numpy).reshape(1, 1, 1, -1)
@@ -224,7 +224,7 @@ def test_nearest_copies_bits():
 
 
 def test_unfolding_copies_bits():
-    """Not even the payload of a NaN changes."""
+    """Every bit is copied, even of the payload of a NaN."""
     bits = np.arange(1, 65536, 97, dtype=np.uint16)
     case = im2col("bits", (1, 1, bits.size), (1,))
     for dtype in ("float16", "bfloat16"):

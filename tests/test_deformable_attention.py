@@ -1,10 +1,10 @@
-"""Relations of MultiScaleDeformableAttention: to GridSample, between levels, heads and queries, and at its edges."""
+"""Relations of MultiScaleDeformableAttention to GridSample, between levels, heads and queries, and at the edges."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from cases import ATTENTION, TOLERANCE, attention
+from support.cases import ATTENTION, TOLERANCE, attention
 
 import onnx_ops
 
@@ -13,7 +13,7 @@ WHOLE = [c for c in ATTENTION if all(0 not in shape for shape in c.shapes)]
 
 
 def levels_of(sizes):
-    """(pixels before it, height, width) of each level."""
+    """Yield (pixels before it, height, width) of each level."""
     start = 0
     for h, w in np.reshape(sizes, (-1, 2)).tolist():
         yield start, h, w
@@ -22,7 +22,7 @@ def levels_of(sizes):
 
 @pytest.mark.parametrize("case", WHOLE, ids=str)
 def test_is_weighted_sums_of_samples(backend, case):
-    """Of GridSample's, to which it is the same places."""
+    """The samples are GridSample's, at the same places."""
     value, sizes, locations, weights = case.inputs("float64")
     n, _, m, d = value.shape
     total = np.zeros((*locations.shape[:3], d))
@@ -37,7 +37,7 @@ def test_is_weighted_sums_of_samples(backend, case):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_centres_of_pixels_are_the_pixels(backend, dtype):
-    """One point at a time, which reads one pixel: the sum over a query's points is then that of these pixels."""
+    """Only one point of a query has a weight, and it reads one pixel: the output is that pixel."""
     case = attention("centres", (8, 4), (2, 16), N=1, Q=64, M=2, D=3, P=1)  # sizes by which halves are exact
     value, sizes, locations, weights = case.inputs(dtype)
     weights[:] = 0
@@ -53,7 +53,7 @@ OUTSIDE = [(NAN, 0.5), (0.5, NAN), (INF, 0.5), (0.5, -INF), (3e38, -3e38), (-0.6
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_nothing_is_read_outside(backend, dtype):
-    """Not even times 0: pixels are infinite or NaN here."""
+    """The pixels are infinite or NaN, so that to read one with a weight of 0 would show."""
     case = attention("outside", (2, 3), (1, 1), N=1, Q=len(OUTSIDE), M=2, D=9, P=2)
     value, sizes, locations, weights = case.inputs(dtype)
     value[:], value[:, ::2] = INF, NAN
@@ -62,7 +62,7 @@ def test_nothing_is_read_outside(backend, dtype):
 
 
 def test_only_taps_have_an_influence(backend):
-    """A point near a corner reads one pixel there, whatever is beside it, and before and after the level."""
+    """A point near a corner reads one pixel, and neither those beside it nor those of other levels."""
     case = attention("corners", (2, 2), (3, 4), (2, 2), N=1, Q=4, M=1, D=5, P=1)
     value, sizes, locations, weights = case.inputs("float32")
     value[:] = INF
@@ -78,7 +78,7 @@ def test_only_taps_have_an_influence(backend):
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_heads_queries_and_images_are_independent(backend, dtype):
-    """Each by itself gives the same bits."""
+    """Each of them alone gives the same bits."""
     case = attention("many", (5, 6), (3, 3), N=2, Q=3, M=2, D=6)
     value, sizes, locations, weights = case.inputs(dtype)
     whole = backend(case, [value, sizes, locations, weights]).reshape(2, 3, 2, 6)
@@ -101,7 +101,7 @@ def test_a_level_without_weight_changes_nothing(backend):
 
 
 def test_locations_of_another_type():
-    """Places in float64 under an image in float32: they are not rounded."""
+    """Locations in float64 are not rounded for an image in float32."""
     case = ATTENTION[1]
     value, sizes, locations, weights = case.inputs("float32", "float64")
     got = onnx_ops.deformable_attention(value, sizes, locations, weights)

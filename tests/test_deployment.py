@@ -1,4 +1,4 @@
-"""What docs/deployment.md says: its service starts without compiling, and its settings fit other CPUs."""
+"""docs/deployment.md is right: its service starts without compiling, and its settings fit other CPUs."""
 
 import io
 import os
@@ -33,7 +33,7 @@ def environment(**more):
 
 @pytest.fixture
 def app(tmp_path):
-    """A folder as in the page's image: model, service, and kernels that an earlier process has compiled."""
+    """The folder of the page's image: model, service, and kernels that an earlier process has compiled."""
     (tmp_path / "service.py").write_text("".join(examples(PAGE, "python")))
     shutil.copy(MODEL, tmp_path)
     onnx_ops.InferenceSession(MODEL)
@@ -46,7 +46,7 @@ def app(tmp_path):
 
 
 def get(url, data=None):
-    """(status, content), or None while nobody answers."""
+    """Return (status, content), or None if nobody answers."""
     try:
         with urllib.request.urlopen(url, data, timeout=30) as answer:
             return answer.status, answer.read()
@@ -65,7 +65,7 @@ def free_port():
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGTERM there")
 def test_the_service_compiles_nothing(app):
-    """Its first request is answered, a bad one refused, and it ends when it is told to."""
+    """The service answers its first request, refuses a bad one, and ends upon SIGTERM."""
     kernels = app / "kernels"
     files = [kernels, *kernels.rglob("*")]
     before = {path: path.stat().st_mtime_ns for path in files}
@@ -87,14 +87,14 @@ def test_the_service_compiles_nothing(app):
             refused, message = get(url, b"nonsense")
         finally:
             process.send_signal(signal.SIGTERM)
-            said = process.communicate(timeout=30)[1]
+            log = process.communicate(timeout=30)[1]
             for path in files:
                 path.chmod(0o755)
     assert (status, process.returncode, refused) == (200, 0, 400)
     assert message
     expected = onnx_ops.InferenceSession(MODEL).run(None, {"image": image})[0]
     np.testing.assert_array_equal(np.load(io.BytesIO(answer)), expected)
-    assert "onnx_ops" not in said
+    assert "onnx_ops" not in log
     assert {path: path.stat().st_mtime_ns for path in [kernels, *kernels.rglob("*")]} == before
 
 
@@ -109,13 +109,13 @@ print(cache.digest("onnx_ops.kernels.col2im"))
 
 
 def digests(**settings):
-    """What files would be called on two CPUs."""
-    found = []
+    """Return the digests, which name the files of kernels, on two CPUs."""
+    outputs = []
     for name, avx2 in (("znver4", True), ("nehalem", False)):
         command = [sys.executable, "-c", OTHER_CPU.format(name=name, avx2=avx2)]
         done = subprocess.run(command, env=environment(**settings), capture_output=True, text=True, check=True)
-        found.append(done.stdout)
-    return found
+        outputs.append(done.stdout)
+    return outputs
 
 
 @pytest.mark.long
@@ -132,12 +132,12 @@ def test_settings_for_other_cpus(names, portable):
 def test_where_the_installation_lies_does_not_matter(tmp_path):
     shutil.copytree(PACKAGE, tmp_path / "elsewhere" / PACKAGE.name)
     code = f"{IMPORTED}; from onnx_ops.kernels import cache; print(cache.digest('onnx_ops.kernels.col2im'))"
-    found = set()
+    outputs = set()
     for place in (PACKAGE.parent, tmp_path / "elsewhere"):
         command, settings = [sys.executable, "-c", code, str(place)], {**os.environ, "PYTHONPATH": str(place)}
         done = subprocess.run(command, cwd=tmp_path, env=settings, capture_output=True, text=True, check=True)
-        found.add(done.stdout)
-    assert len(found) == 1
+        outputs.add(done.stdout)
+    assert len(outputs) == 1
 
 
 def test_the_cache_is_where_the_page_says(monkeypatch):

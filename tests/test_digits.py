@@ -1,11 +1,11 @@
-"""Views through reshapes, against the nodes run on numbered elements."""
+"""Views through reshapes agree with the nodes, which are run on numbered elements."""
 
 import numpy as np
 import pytest
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
+from support.written import Writer
 from test_sizes import filled
-from written import Writer
 
 from onnx_ops.rewriting.digits import View, layout, moved, path
 from onnx_ops.rewriting.graph import Model
@@ -15,7 +15,7 @@ SIZES = {"N": 2, "S": 6, "M": 4, "D": 3}
 
 
 def elements(view, sizes, **opened):
-    """The number of the source's element that each element of a view is, given the numbers that open sizes are."""
+    """For each element of a view the number of the source's element; opened: the values of open sizes."""
     digits = [digit for axis in view.axes for digit in axis]
     shape = [filled(digit.size, opened) for digit in digits]
     at = {name: np.full(shape, view.starts.get(name, 0)) for name in sizes}
@@ -26,7 +26,7 @@ def elements(view, sizes, **opened):
 
 
 def add_move(rng, w, name, shape):
-    """Add a node that moves elements of a value of this shape, some of which it may leave out; returns its output."""
+    """Add a node that moves elements of a value of this shape, or leaves some out; return its output."""
     rank = len(shape)
     axis = int(rng.integers(max(rank, 1)))
     kind = rng.choice(["Transpose", "Reshape", "Reshape", "Unsqueeze", *["Slice", "Split", "Gather"][: 3 * (rank > 1)]])
@@ -54,8 +54,8 @@ def add_move(rng, w, name, shape):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_views_are_what_nodes_make(seed):
-    """As far as a view is known: a reshape may cut what is left of axes where it has no digits for it."""
-    rng, known, all_of_them = np.random.default_rng(seed), 0, 0
+    """Known views are right. Some are unknown, since a reshape may cut axes where there is no digit to cut."""
+    rng, known_count, count = np.random.default_rng(seed), 0, 0
     numbered = np.arange(np.prod(list(SIZES.values()))).reshape(list(SIZES.values()))
     for _ in range(40):
         w, name, value = Writer(), "x", numbered
@@ -65,18 +65,18 @@ def test_views_are_what_nodes_make(seed):
             (value,) = ReferenceEvaluator(proto).run(None, {"x": numbered})
             graph = next(Model(proto).graphs())
             view = moved(graph, View(layout(SIZES, *SIZES), {}), path(graph, name)[0])
-            all_of_them += 1
+            count += 1
             if view is not None:
-                known += 1
+                known_count += 1
                 np.testing.assert_array_equal(elements(view, SIZES), value)
-    assert known > all_of_them / 3
+    assert known_count > count / 3
 
 
 @pytest.mark.parametrize(
     "target", [["n", 4, 6, 3], ["n", 4, -1], [-1, 4, 2, 9], ["4n", 6, 3], [0, -1], [0, 0, 0, 0]], ids=str
 )
 def test_open_sizes(target):
-    """A batch of any size is merged with another axis and told apart again."""
+    """A batch of any size is merged with another axis and separated again."""
     w = Writer()
     batch = w.add("Gather", w.add("Shape", "x"), w.constant([0]), axis=0)
     sizes = {"n": batch, "4n": w.add("Mul", batch, w.constant(4))}

@@ -19,12 +19,12 @@ EXAMPLE = re.compile(r"^```(python|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def examples(page, language):
-    return [code for found, code in EXAMPLE.findall(page.read_text()) if found == language]
+    return [code for tag, code in EXAMPLE.findall(page.read_text()) if tag == language]
 
 
 @pytest.fixture
 def directory(tmp_path, monkeypatch):
-    """What the examples take for granted: a model with an input `image`, frames for it, and models/."""
+    """The folder in which the examples run: a model with an input `image`, frames for it, and models/."""
     shutil.copy(ROOT / "models" / "exported" / "spatial_transformer" / "model.onnx", tmp_path)
     (tmp_path / "frames" / "more").mkdir(parents=True)
     for name in ("frame", "frames/1", "frames/more/2"):
@@ -44,7 +44,7 @@ def directory(tmp_path, monkeypatch):
     ],
 )
 def test_python_examples(page, directory):
-    """Those of a page one after the other, as a reader would try them."""
+    """The examples of a page run one after the other, as a reader would try them."""
     code = "\n".join(examples(page, "python"))
     if "jitable" in code and not library.have_numba():
         pytest.skip("there is no Numba")
@@ -58,18 +58,18 @@ def test_python_examples(page, directory):
 
 
 def commands():
-    """The words of each `onnx-ops` line; those of one page depend on one another."""
+    """The arguments of each `onnx-ops` line of the page, which depend on those before."""
     text = "\n".join(examples(ROOT / "docs" / "command-line.md", "sh"))
     return [shlex.split(line, comments=True)[1:] for line in text.splitlines() if line.startswith("onnx-ops")]
 
 
 def test_command_line_examples(directory):
-    assert {words[0] for words in commands()} == set(app.commands)
+    assert {arguments[0] for arguments in commands()} == set(app.commands)
     gallery.write(directory / "out")  # as `onnx-ops demo` does
-    for words in commands():
-        can_build = library.have_numba() or words[0] != "build"
-        if words[0] not in ("demo", "warmup", "validate") and can_build:  # test_cli.py has the others
-            done = CliRunner().invoke(app, words)
+    for arguments in commands():
+        can_build = library.have_numba() or arguments[0] != "build"
+        if arguments[0] not in ("demo", "warmup", "validate") and can_build:  # test_cli.py has the others
+            done = CliRunner().invoke(app, arguments)
             assert done.exit_code == 0, done.output
 
 

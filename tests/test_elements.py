@@ -1,4 +1,4 @@
-"""16-bit floats: the conversions with and without the CPU's instructions for them, against NumPy and ml_dtypes."""
+"""Conversions of 16-bit floats, with and without instructions of the CPU, agree with NumPy and ml_dtypes."""
 
 import os
 import subprocess
@@ -7,8 +7,8 @@ import sys
 import ml_dtypes
 import numpy as np
 import pytest
-from cases import COL2IM
 from numba import njit
+from support.cases import COL2IM
 
 from onnx_ops import functions
 from onnx_ops.kernels import elements_numba as elements
@@ -17,7 +17,7 @@ ALL_BITS = np.arange(65536, dtype=np.uint16)
 
 
 def mapped(function, values, dtype):
-    """A compiled conversion, element by element."""
+    """Apply a compiled conversion to each element."""
 
     @njit
     def loop(values, out):
@@ -29,7 +29,7 @@ def mapped(function, values, dtype):
 
 
 def floats():
-    """float32 bit patterns all over, and everything around the values that a 16-bit float has, ties among them."""
+    """Random float32 bit patterns, and all around the values of 16-bit floats, ties included."""
     rng = np.random.default_rng(0)
     with np.errstate(invalid="ignore"):
         exact = [ALL_BITS.view(np.float16).astype(np.float32), ALL_BITS.view(ml_dtypes.bfloat16).astype(np.float32)]
@@ -40,7 +40,7 @@ def floats():
 
 
 def assert_same(got, expected, dtype):
-    """The same bits; of NaN, that it is one."""
+    """Assert equal bits; the payloads of NaN may differ."""
     got, expected = got.view(dtype), expected.view(dtype)
     nan = np.isnan(expected.astype(np.float32))
     np.testing.assert_array_equal(np.isnan(got.astype(np.float32)), nan)
@@ -70,13 +70,13 @@ def test_bfloat16():
 
 @pytest.mark.long
 def test_a_cpu_without_the_instructions(tmp_path):
-    """Numba made to compile for one gives the same result."""
+    """Code that Numba compiles for such a CPU gives the same result."""
     case = COL2IM[1]
     inputs = case.inputs("float16")
     expected = functions.call(case.operator, *inputs, **case.attributes)
     script = """
 import numpy as np
-from cases import COL2IM
+from support.cases import COL2IM
 from onnx_ops import functions
 from onnx_ops.kernels import elements_numba
 assert not elements_numba.has_half_instructions()

@@ -1,4 +1,4 @@
-"""How commands end that are interrupted, and whose output can't be written."""
+"""How commands end that are interrupted, or whose output can't be written."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from selection import long_unless
+from support.selection import long_unless
 
 import onnx_ops
 from onnx_ops.cli import app, endings
@@ -22,10 +22,10 @@ def environment(**more):
     return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **more}
 
 
-def ended(words, unbuffered, **streams):
-    """(exit code, what a command says on stderr)"""
-    words = [*words, str(MODEL)] if words == ["inspect"] else words
-    command = [sys.executable, "-m", "onnx_ops", *words]
+def ended(arguments, unbuffered, **streams):
+    """Run a command and return its (exit code, stderr)."""
+    arguments = [*arguments, str(MODEL)] if arguments == ["inspect"] else arguments
+    command = [sys.executable, "-m", "onnx_ops", *arguments]
     streams = {"stderr": subprocess.PIPE, **streams}
     done = subprocess.run(command, env=environment(PYTHONUNBUFFERED=unbuffered), text=True, check=False, **streams)
     return done.returncode, done.stderr
@@ -38,19 +38,19 @@ def closed_pipe():
 
 
 @pytest.mark.parametrize("unbuffered", ["", long_unless(False, "1")])
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_a_closed_pipe_ends_quietly(words, unbuffered):
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_a_closed_pipe_ends_quietly(arguments, unbuffered):
     with closed_pipe() as pipe:
-        assert ended(words, unbuffered, stdout=pipe) == (141, "")
+        assert ended(arguments, unbuffered, stdout=pipe) == (141, "")
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full")
 @pytest.mark.parametrize("unbuffered", ["", long_unless(False, "1")])
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_output_without_room_is_a_sentence(words, unbuffered):
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_output_without_room_is_a_sentence(arguments, unbuffered):
     with open(FULL, "w") as full:
         expected = 3, "Error: the output can't be written: No space left on device\n"
-        assert ended(words, unbuffered, stdout=full) == expected
+        assert ended(arguments, unbuffered, stdout=full) == expected
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full")
@@ -61,7 +61,7 @@ def test_where_not_even_the_error_can_be_said():
 
 
 def test_a_broken_pipe_to_another_process_is_an_error(monkeypatch):
-    """As any other: of output it is none."""
+    """A broken pipe that is not the output's is an error like any other."""
 
     def backends():
         with closed_pipe() as pipe:
@@ -74,7 +74,7 @@ def test_a_broken_pipe_to_another_process_is_an_error(monkeypatch):
 
 
 def test_an_interrupted_command():
-    """A real Ctrl-C, while the command works."""
+    """Ctrl-C ends a command while it works."""
     code = """
 import time
 from onnx_ops.cli import main
@@ -91,9 +91,9 @@ main()
     with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"working\n"
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=30)
+        _, stderr = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert said == b""
+    assert stderr == b""
 
 
 def test_an_interrupt_while_the_command_line_is_imported(monkeypatch):

@@ -1,4 +1,4 @@
-"""Whatever is wrong is refused with operator, argument, value and rule, and nothing else breaks."""
+"""Mistakes are refused with operator, argument, value and rule, and nothing else breaks."""
 
 import copy
 import pickle
@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from backends import quiet, run
-from cases import (
+from support.backends import quiet, run_session
+from support.cases import (
     AFFINE_GRID,
     ATTENTION,
     COL2IM,
@@ -21,7 +21,7 @@ from cases import (
     operator,
     reference,
 )
-from malformed import AT_CREATION, AT_RUN, BY_TYPE, EVERYTHING
+from support.malformed import AT_CREATION, AT_RUN, BY_TYPE, EVERYTHING
 
 import onnx_ops
 from onnx_ops import functions
@@ -57,9 +57,9 @@ def test_run_fails_and_the_session_goes_on(bad):
     inputs = good.inputs("float32")
     session = onnx_ops.InferenceSession(unshaped(bad), quiet())
     with pytest.raises(Exception, match=f"{bad.title}: {bad.message}"):
-        run(session, bad.inputs)
+        run_session(session, bad.inputs)
     if bad.attributes == good.attributes:
-        assert_close(run(session, inputs), reference(good, inputs), "float32")
+        assert_close(run_session(session, inputs), reference(good, inputs), "float32")
 
 
 @pytest.mark.parametrize("bad", AT_CREATION + BY_TYPE, ids=str)
@@ -73,7 +73,7 @@ def unshaped(bad):
     return model(bad.domain, bad.op_type, bad.inputs, bad.attributes, dims="none").SerializeToString()
 
 
-# A declared rank of 0 stands for an unknown one, and shapes are only declared up to the rank that matters.
+# A declared rank of 0 means an unknown one, and shapes are declared only up to the largest rank.
 SHOWN = [b for b in AT_RUN if b.op_type == "Col2Im" and b.inputs[1].ndim == 1 and b.inputs[0].ndim not in (0, 17)]
 
 
@@ -113,7 +113,7 @@ def test_functions_name_what_they_do_not_know():
 
 
 def test_long_values_are_shown_in_part():
-    """ONNX Runtime cuts messages at about 2,000 characters: the rule must be before that."""
+    """ONNX Runtime cuts messages at about 2,000 characters, and the rule must come before that."""
     with pytest.raises(onnx_ops.OpError, match=r"^GridSample: mode = 'aaa.*\.\.\. .*aaa': must be one of") as caught:
         onnx_ops.grid_sample(*GRID_SAMPLE[0].inputs("float32"), mode="a" * 10**6)
     assert len(str(caught.value)) < 1000
@@ -121,7 +121,7 @@ def test_long_values_are_shown_in_part():
 
 
 def test_errors_survive_pickling_and_copies():
-    """With a value that itself can't be pickled."""
+    """The value itself can't be pickled."""
     with pytest.raises(onnx_ops.OpError) as caught:
         onnx_ops.col2im(np.zeros((1, 9, 9), np.float32), [5, 5], [3, 3], strides=lambda: 0)
     for again in (pickle.loads(pickle.dumps(caught.value)), copy.copy(caught.value), copy.deepcopy(caught.value)):
@@ -141,7 +141,7 @@ RULE = "of an ordinary input, and as long as {image_shape}, whose length is"
 
 
 def test_only_names_in_braces_get_the_operators_terms():
-    """Words of the rule and text of the user's stay as they are."""
+    """Words of the rule and text of the user stay as they are."""
 
     def plan(parameters, shapes, geometry):
         require(False, "shape of {input}", shapes[0], RULE, 2)
@@ -163,14 +163,14 @@ def test_a_plan_that_is_called_directly_shows_no_braces():
         shapes = [np.ones(9, np.int64)] * len(o.inputs)
         with pytest.raises(onnx_ops.OpError) as caught:
             o.plan(Record(o.resolved(o.kernels[0].attributes)[0]), shapes, Record(np.zeros(1, o.geometry_dtype)[0]))
-        first = "input" if o.name == "Col2Im" else o.inputs[0].name  # whose plan OpenVINO's shares
+        first = "input" if o.name == "Col2Im" else o.inputs[0].name  # OpenVINO's Col2Im shares this plan
         assert caught.value.argument == f"shape of {first}"
         assert not set("{}") & set(str(caught.value))
 
 
 @pytest.mark.parametrize("begin", [2**40, 2**40 - 1, 2**40 - 2])
 def test_attributes_at_their_limits(begin):
-    """Defined as always: block l of 3 lies at l * 2**40 - begin."""
+    """The definition holds: block l of 3 lies at l * 2**40 - begin."""
     x = np.arange(1, 82, dtype=np.float32).reshape(1, 9, 9)
     y = onnx_ops.col2im(x, [5, 5], [3, 3], strides=[2**40] * 2, pads=[begin] * 2 + [2**40] * 2)
     expected, first = np.zeros((10, 10), np.float32), 2**40 - begin
@@ -179,13 +179,13 @@ def test_attributes_at_their_limits(begin):
 
 
 def test_the_reference_pads_nothing():
-    """Strings, and everything where Numba is missing, run it: a pad must cost no memory."""
+    """Strings run the reference, and so does everything without Numba: pads must cost no memory."""
     x = np.full((1, 1, 2), "a", object)
     assert onnx_ops.col2im(x, [1], [1], strides=[2**40], pads=[0, 2**40]).tolist() == [[["a"]]]
 
 
 def test_blocks_of_nothing_take_no_time():
-    """An empty batch of strings, with 2**40 positions in a block."""
+    """The batch of strings is empty, its blocks have 2**40 positions."""
     x = np.empty((0, 2**40, 1), object)
     assert onnx_ops.col2im(x, [2**20, 2**20], [2**20, 2**20]).shape == (0, 1, 2**20, 2**20)
 
@@ -193,7 +193,7 @@ def test_blocks_of_nothing_take_no_time():
 @pytest.mark.parametrize("grid", [(4,), (3, 2)])
 @pytest.mark.parametrize("x", [(4,), (4, 4)])
 def test_shape_inference_of_too_few_axes(x, grid):
-    """Nothing is known of such an output; the error is the plan's."""
+    """Nothing is inferred; the plan refuses the shapes."""
     for o in (operator("", "GridSample"), operator("com.microsoft", "GridSample")):
         assert o.inferred(None, [list(x), list(grid)]) is None
         assert o.inferred(None, [list(x), None]) is None

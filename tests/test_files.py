@@ -1,4 +1,4 @@
-"""Files that are written replace others whole or not at all."""
+"""A file that is written replaces an existing one completely or not at all."""
 
 import os
 import stat
@@ -15,7 +15,7 @@ from onnx_ops.files import staged, staged_file, write
 
 
 def contents(directory):
-    """{path below a directory: bytes}"""
+    """Return {path below a directory: bytes}."""
     return {str(p.relative_to(directory)): p.read_bytes() for p in Path(directory).rglob("*") if p.is_file()}
 
 
@@ -76,7 +76,7 @@ def write_in_stages(path, content):
 @pytest.mark.skipif(os.name == "nt", reason="permissions, links and pipes are others there")
 @pytest.mark.parametrize("write", [write, write_in_stages])
 class TestOneFile:
-    """However it is written."""
+    """Writing one file, in either way."""
 
     def test_permissions_stay(self, write, tmp_path):
         (tmp_path / "a").touch(0o600)
@@ -135,7 +135,7 @@ class TestPosix:
             pytest.fail("it is refused before the work")
 
     def test_a_pipe_that_only_the_system_can_name_is_refused(self):
-        """As /dev/stdout is in a shell's pipeline: a link to a file that isn't there."""
+        """Such is /dev/stdout in a shell's pipeline: a link to a file that does not exist."""
         ends = os.pipe()
         try:
             if not os.path.exists(f"/dev/fd/{ends[1]}"):

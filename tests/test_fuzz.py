@@ -1,4 +1,4 @@
-"""A fixed slice of what `python scripts/fuzz.py` draws without end."""
+"""A fixed number of the calls that `python scripts/fuzz.py` draws without end."""
 
 import os
 import subprocess
@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import fuzz
-import fuzzing
 import numpy as np
 import pytest
+from support import fuzzing
 
 SCRIPT = Path(fuzz.__file__)
 
@@ -23,9 +23,9 @@ def test_a_fixed_slice(count, grids):
 
 @pytest.mark.long
 def test_with_checked_indices():
-    """The second run: hardly any of it, since it compiles everything again."""
+    """The fuzzer with checked indices; it draws few calls, since it compiles everything again."""
     environment = {**os.environ, "ONNX_OPS_BOUNDSCHECK": "1"}
-    script = "import fuzz, fuzzing; fuzz.examples(1, 40, fuzzing.calls(['float32'], ['float32']));"
+    script = "import fuzz; from support import fuzzing; fuzz.examples(1, 40, fuzzing.calls(['float32'], ['float32']));"
     script += "from onnx_ops.kernels.bounds import checks; print('checks', checks())"
     here = os.pathsep.join([str(SCRIPT.parent), str(Path(__file__).parent), *sys.path])
     done = subprocess.run(
@@ -36,18 +36,18 @@ def test_with_checked_indices():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("what", ["value", *(pytest.param(what, marks=pytest.mark.long) for what in ("shape", "bits"))])
-def test_a_wrong_result_is_found(what, monkeypatch):
-    """The fuzzer itself: it must see a backend that is off by a little, in one place, for one kind of call."""
-    run = fuzzing.functions.call
+@pytest.mark.parametrize("mistake", ["value", "shape", "bits"])
+def test_a_wrong_result_is_found(mistake, monkeypatch):
+    """The fuzzer must detect a backend that is off by a little, in one element, for one kind of call."""
+    call_function = fuzzing.functions.call
 
-    def wrong(operator, *inputs, **attributes):
-        y = run(operator, *inputs, **attributes)
+    def call_with_mistake(operator, *inputs, **attributes):
+        y = call_function(operator, *inputs, **attributes)
         if operator.name == "Col2Im" and y.dtype == np.float32 and y.size > 3 and "strides" in attributes:
-            y = y[..., None] if what == "shape" else y
-            y.flat[0] += {"value": 1e-2 * abs(y).max() + 1e-2, "shape": 0, "bits": 2**-22 * y.flat[0]}[what]
+            y = y[..., None] if mistake == "shape" else y
+            y.flat[0] += {"value": 1e-2 * abs(y).max() + 1e-2, "shape": 0, "bits": 2**-22 * y.flat[0]}[mistake]
         return y
 
-    monkeypatch.setattr(fuzzing.functions, "call", wrong)
+    monkeypatch.setattr(fuzzing.functions, "call", call_with_mistake)
     with pytest.raises(AssertionError):
         fuzz.examples(0, 300, fuzzing.col2im_calls(["float32"]).map(lambda call: (call, None)))

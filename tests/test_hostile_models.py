@@ -1,4 +1,4 @@
-"""Models that nobody means well with: each is refused in words or runs as defined, and the next session works."""
+"""Malicious models: each is refused with a message or runs as defined, and the next session works."""
 
 import os
 import subprocess
@@ -9,20 +9,20 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from backends import quiet, run
-from cases import COL2IM, GRID_SAMPLE, OPENVINO, Case, assert_close, model, reference
 from onnx import AttributeProto, TensorProto, helper
+from support.backends import quiet, run_session
+from support.cases import COL2IM, GRID_SAMPLE, OPENVINO, Case, assert_close, model, reference
 
 import onnx_ops
 
 OVERLAPPING, BILINEAR, TWO_AXES = COL2IM[1], GRID_SAMPLE[6], OPENVINO[0]
 HUGE = 2**31 - 1
-ONNX_RUNTIMES = r"^\[ONNXRuntimeError\] "  # whose words differ between versions
+ONNX_RUNTIMES = r"^\[ONNXRuntimeError\] "  # the rest of its messages differs between versions
 
 
 @dataclass(frozen=True)
 class Hostile:
-    """A model of one node, changed. What is said of it by both backends, or by each; None: it runs as if unchanged."""
+    """A changed model of one node, and the errors of both backends or of each; None: it runs as if unchanged."""
 
     name: str
     case: Case
@@ -30,7 +30,7 @@ class Hostile:
     native: str | None = ONNX_RUNTIMES
     extensions: str | None = ""
 
-    def said(self, backend):
+    def message(self, backend):
         return self.native if backend == "native" or self.extensions == "" else self.extensions
 
     def model(self):
@@ -44,26 +44,26 @@ class Hostile:
 
 
 def attribute(name, kind, **content):
-    """Change: an attribute, whose kind may be a lie."""
-    made = AttributeProto(name=name, type=kind)
+    """A change of an attribute, whose stated kind may be wrong."""
+    replacement = AttributeProto(name=name, type=kind)
     for field, value in content.items():
         if isinstance(value, list):
-            getattr(made, field).extend(value)
+            getattr(replacement, field).extend(value)
         elif hasattr(value, "SerializeToString"):
-            getattr(made, field).CopyFrom(value)
+            getattr(replacement, field).CopyFrom(value)
         else:
-            setattr(made, field, value)
+            setattr(replacement, field, value)
 
     def change(proto):
         kept = [a for a in proto.graph.node[0].attribute if a.name != name]
         del proto.graph.node[0].attribute[:]
-        proto.graph.node[0].attribute.extend([*kept, made])
+        proto.graph.node[0].attribute.extend([*kept, replacement])
 
     return change
 
 
 def node(**fields):
-    """Change: fields of the node."""
+    """A change of fields of the node."""
 
     def change(proto):
         for field, value in fields.items():
@@ -77,12 +77,12 @@ def node(**fields):
 
 
 def typed(position, element_type):
-    """Change: the element type that the graph declares for an input."""
+    """A change of the element type that the graph declares for an input."""
     return lambda proto: setattr(proto.graph.input[position].type.tensor_type, "elem_type", element_type)
 
 
 def opset(domain, version):
-    """Change: the version that is imported."""
+    """A change of the imported version of a domain."""
 
     def change(proto):
         for imported in proto.opset_import:
@@ -93,7 +93,7 @@ def opset(domain, version):
 
 
 def constant(position, **content):
-    """Change: an initializer in the place of an input; its dims may lie."""
+    """A change that replaces an input by an initializer, whose dims may be wrong."""
 
     def change(proto):
         name = proto.graph.input.pop(position).name
@@ -103,7 +103,7 @@ def constant(position, **content):
 
 
 def annotated(where, dims):
-    """Change: the shape that the graph claims for a value."""
+    """A change of the shape that the graph states for a value."""
 
     def change(proto):
         (value,) = (v for v in (*proto.graph.input, *proto.graph.output) if v.name == where)
@@ -206,17 +206,17 @@ HOSTILE = [
 
 @pytest.fixture
 def good():
-    """A session that is there before, and works afterwards as does a new one."""
+    """A session that exists before the test must work after it, and so must a new one."""
     inputs = OVERLAPPING.inputs("float32")
     proto = model("", "Col2Im", inputs, OVERLAPPING.attributes).SerializeToString()
     before = onnx_ops.InferenceSession(proto, quiet())
     yield
     for session in (before, onnx_ops.InferenceSession(proto, quiet())):
-        assert_close(run(session, inputs), reference(OVERLAPPING, inputs), "float32")
+        assert_close(run_session(session, inputs), reference(OVERLAPPING, inputs), "float32")
 
 
-def ran(hostile, backend):
-    """Its output, of those inputs that it still has."""
+def output(hostile, backend):
+    """Run a hostile model on those inputs that it still has, and return its output."""
     session = onnx_ops.InferenceSession(hostile.model(), quiet(), backend=backend)
     inputs = dict(zip((i.name for i in hostile.case.operator.inputs), hostile.case.inputs("float32"), strict=True))
     (y,) = session.run(None, {i.name: inputs[i.name] for i in session.get_inputs()})
@@ -226,30 +226,30 @@ def ran(hostile, backend):
 @pytest.mark.parametrize("backend", ["native", "extensions"])
 @pytest.mark.parametrize("hostile", HOSTILE, ids=str)
 def test_hostile_model(hostile, backend, good):
-    said = hostile.said(backend)
-    if said is None:
-        assert_close(ran(hostile, backend), reference(hostile.case, hostile.case.inputs("float32")), "float32")
+    message = hostile.message(backend)
+    if message is None:
+        assert_close(output(hostile, backend), reference(hostile.case, hostile.case.inputs("float32")), "float32")
     else:
-        with pytest.raises(Exception, match=said):
-            ran(hostile, backend)
+        with pytest.raises(Exception, match=message):
+            output(hostile, backend)
 
 
 def test_long_names_are_shown_in_part():
-    """ONNX Runtime cuts messages at about 2,000 characters: the rule must be before that."""
+    """ONNX Runtime cuts messages at about 2,000 characters, and the rule must come before that."""
     renamed = Hostile("long_name", OVERLAPPING, lambda proto: (
         node(name="n" * 2**20)(proto), attribute("pads", A.INTS, ints=[-1] * 4)(proto)
     ))  # fmt: skip
     for backend in ("native", "extensions"):
         with pytest.raises(onnx_ops.OpError, match=r"^Col2Im \(node 'nnn.* ... .*'\): pads = .*: must be 2 to 28"):
-            ran(renamed, backend)
+            output(renamed, backend)
 
 
 def test_cut_and_garbled_files():
-    """A file cut at every third byte, and files with bytes changed: all run or fail, and the process ends well."""
+    """Files cut at every third byte and files with changed bytes run or fail, and the process ends normally."""
     script = """
 import numpy as np, onnx_ops
-from backends import quiet, run
-from cases import COL2IM, GRID_SAMPLE, OPENVINO, assert_close, model, reference
+from support.backends import quiet, run_session
+from support.cases import COL2IM, GRID_SAMPLE, OPENVINO, assert_close, model, reference
 rng, done = np.random.default_rng(0), 0
 for case in (COL2IM[1], GRID_SAMPLE[6], OPENVINO[0]):
     inputs = case.inputs("float32")
@@ -262,7 +262,7 @@ for case in (COL2IM[1], GRID_SAMPLE[6], OPENVINO[0]):
         for backend in ("native", "extensions"):
             done += 1
             try:
-                y = run(onnx_ops.InferenceSession(content, quiet(), backend=backend), inputs)
+                y = run_session(onnx_ops.InferenceSession(content, quiet(), backend=backend), inputs)
             except Exception:
                 assert content != whole
     assert_close(y, reference(case, inputs), "float32")

@@ -4,19 +4,19 @@ import resource
 
 import numpy as np
 import pytest
-from backends import ort_value, quiet
-from cases import model, operator
+from support.backends import ort_value, quiet
+from support.cases import model, operator
 
 import onnx_ops
 from onnx_ops.runtime import execute
 
 pytestmark = pytest.mark.huge
-LARGEST = 12 * 2**30  # bytes that may be resident
+LARGEST = 12 * 2**30  # bytes of resident memory
 
 
 def function(o, inputs, attributes, y):
     def empty(shape, kind):
-        return y if shape == list(y.shape) else np.empty(shape, kind)  # the latter for what kernels work in
+        return y if shape == list(y.shape) else np.empty(shape, kind)  # np.empty makes workspaces
 
     execute.compute(o, o.resolved(attributes), inputs, empty=empty)
 
@@ -25,8 +25,8 @@ def native(o, inputs, attributes, y):
     proto = model(o.domain, o.name, inputs, attributes, dims="none")
     session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet())
     binding, values = session.io_binding(), [ort_value(v) for v in (*inputs, y)]
-    for described, value in zip(session.get_inputs(), values, strict=False):
-        binding.bind_ortvalue_input(described.name, value)
+    for input_info, value in zip(session.get_inputs(), values, strict=False):
+        binding.bind_ortvalue_input(input_info.name, value)
     binding.bind_ortvalue_output("y", values[-1])
     session.run_with_iobinding(binding)
 
@@ -39,7 +39,7 @@ def peak():
 
 @pytest.mark.parametrize("route", [function, native])
 def test_grid_sample(route):
-    """Every point reads the image's centre, but for some whose places in grid, image and output are far apart."""
+    """Every point reads the image's centre, except for some that are far apart in grid, image and output."""
     image, out = (26757, 26757), (32769, 32769)
     x, grid = np.zeros((1, 3, *image), np.uint8), np.zeros((1, *out, 2), np.float16)
     y = np.empty((1, 3, *out), np.uint8)
@@ -59,7 +59,7 @@ def test_grid_sample(route):
 
 @pytest.mark.parametrize("route", [function, native])
 def test_im2col(route):
-    """Blocks of one pixel leave everything where it was."""
+    """With blocks of one pixel the output equals the input."""
     x = np.zeros((1, 2, 32769, 32771), np.uint8)
     y = np.empty((1, 2, x.size // 2), np.uint8)
     assert x.size > 2**31
@@ -72,7 +72,7 @@ def test_im2col(route):
 
 @pytest.mark.parametrize("route", [function, native])
 def test_attention(route):
-    """One query for each of some pixels, which it reads alone."""
+    """Each query reads one pixel."""
     h, w, heads, channels = 1024, 1031, 2, 1025
     value = np.zeros((1, h * w, heads, channels), np.float16)
     assert value.size > 2**31
@@ -88,7 +88,7 @@ def test_attention(route):
 
 @pytest.mark.parametrize("route", [function, native])
 def test_col2im(route):
-    """Blocks of one pixel put everything where it was."""
+    """With blocks of one pixel the output equals the input."""
     image = (32769, 32771)
     x = np.zeros((1, 2, image[0] * image[1]), np.uint8)
     y = np.empty((1, 2, *image), np.uint8)
@@ -102,7 +102,7 @@ def test_col2im(route):
 
 @pytest.mark.parametrize("route", [function, native])
 def test_affine_grid(route):
-    """The identity writes the places themselves."""
+    """The identity gives the places themselves."""
     x, y = (np.linspace(-1, 1, size).astype(np.float16) for size in (32769, 32771))
     theta, grid = np.eye(2, 3, dtype=np.float16)[None], np.empty((1, y.size, x.size, 2), np.float16)
     assert grid.size > 2**31

@@ -1,9 +1,9 @@
-"""Which domains a model imports, without reading the rest of it."""
+"""`imported_domains` finds the domains that a model imports without reading the rest of it."""
 
 import onnx
 import pytest
-from cases import GRID_SAMPLE, model
 from onnx import TensorProto, helper
+from support.cases import GRID_SAMPLE, model
 
 from onnx_ops.runtime.model import imported_domains
 
@@ -18,8 +18,8 @@ def proto():
 def test_path_bytes_and_proto(proto, tmp_path):
     path = tmp_path / "model.onnx"
     path.write_bytes(proto.SerializeToString())
-    for given in (proto, proto.SerializeToString(), path, str(path)):
-        assert imported_domains(given) == {"", "com.microsoft"}
+    for source in (proto, proto.SerializeToString(), path, str(path)):
+        assert imported_domains(source) == {"", "com.microsoft"}
 
 
 def test_ai_onnx_by_its_other_name(proto):
@@ -36,7 +36,7 @@ def test_what_local_functions_import(proto):
 
 
 def test_a_model_of_more_than_2_gb_is_not_read(proto, tmp_path):
-    """A graph of 3 GB (of nothing: the file is sparse), then the imports."""
+    """The imports follow a graph of 3 GB, in a sparse file that takes no room."""
     size = 3 * 2**30
     length = bytes([(size >> 7 * k & 0x7F) | (0x80 if size >> 7 * (k + 1) else 0) for k in range(5)])
     path = tmp_path / "large.onnx"
@@ -51,11 +51,11 @@ def test_a_model_of_more_than_2_gb_is_not_read(proto, tmp_path):
 
 @pytest.mark.parametrize("keep", [1, 10, 100, -1])
 def test_truncated_and_foreign_files(proto, keep, tmp_path):
-    """None of ONNX Runtime's business is ours: it will say what is wrong with them."""
+    """These raise nothing: ONNX Runtime will refuse the files."""
     path = tmp_path / "model.onnx"
     path.write_bytes(proto.SerializeToString()[:keep])
-    found = imported_domains(path)
-    assert found is None or found <= {"", "com.microsoft"}
+    domains = imported_domains(path)
+    assert domains is None or domains <= {"", "com.microsoft"}
     assert imported_domains(b"\xff" * 50) is None
     tensor = helper.make_tensor("t", TensorProto.FLOAT, [1], [1.0])
     assert imported_domains(onnx.TensorProto.SerializeToString(tensor)) in (None, set())

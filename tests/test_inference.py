@@ -1,11 +1,11 @@
-"""What ONNX Runtime, and onnx, know of an output's shape before there is any input."""
+"""The shapes of outputs that ONNX Runtime and onnx infer before there are inputs."""
 
 import onnx
 import onnxruntime as ort
 import pytest
-from backends import quiet
-from cases import AFFINE_GRID, ATTENTION, COL2IM, GRID_SAMPLE, IM2COL, OPENVINO, VOLUMES, finished, model
 from onnx import TensorProto, helper
+from support.backends import quiet
+from support.cases import AFFINE_GRID, ATTENTION, COL2IM, GRID_SAMPLE, IM2COL, OPENVINO, VOLUMES, finished, model
 
 import onnx_ops
 
@@ -36,9 +36,9 @@ def test_affine_grid_whole_shape(case):
     unknown = model(case.domain, case.op_type, inputs, case.attributes, dims="none")
     assert output_shape(unknown) == []
     names = ["x_0", "y_in_0", "z_0"][:axes][::-1]
-    for known in (axes, None), (None, axes + 1):
+    for sizes_of_theta in (axes, None), (None, axes + 1):
         symbolic = model(case.domain, case.op_type, inputs, case.attributes, dims="symbolic")
-        for dim, size in zip(symbolic.graph.input[0].type.tensor_type.shape.dim[1:], known, strict=True):
+        for dim, size in zip(symbolic.graph.input[0].type.tensor_type.shape.dim[1:], sizes_of_theta, strict=True):
             if size is not None:
                 dim.dim_value = size
         assert output_shape(symbolic) == ["theta_0", *names, axes]
@@ -57,25 +57,25 @@ def test_col2im_rank_and_batch(case):
 
 @pytest.mark.parametrize("case", [IM2COL[2], next(c for c in IM2COL if c.name == "unfold_3d")], ids=str)
 def test_im2col(case):
-    """ONNX Runtime tells no attributes, so in a session only the batch is known; onnx does."""
+    """ONNX Runtime shows no attributes, so a session infers only the batch; onnx infers the whole shape."""
     onnx_ops.register_schemas()
     (x,) = case.inputs("float32")
 
-    def known(**how):
+    def inferred_shapes(**how):
         proto = model(case.domain, case.op_type, [x], case.attributes, **how)
         batch, *others = output_shape(proto)
         assert len(others) == len({d for d in others if isinstance(d, str)}) == 2
         inferred = onnx.shape_inference.infer_shapes(proto, strict_mode=True).graph.output[0].type.tensor_type.shape
         return batch, [d.dim_value or d.dim_param for d in inferred.dim]
 
-    assert known() == (2, list(onnx_ops.im2col(x, **case.attributes).shape))
-    batch, (again, *others) = known(dims="symbolic")
+    assert inferred_shapes() == (2, list(onnx_ops.im2col(x, **case.attributes).shape))
+    batch, (again, *others) = inferred_shapes(dims="symbolic")
     assert batch == again == "x_0"
     assert all(d.startswith("unk__") for d in others)
 
 
 def test_attention():
-    """The number of channels is a product: known if both factors are."""
+    """The number of channels is a product, which is inferred if both factors are known."""
     inputs = ATTENTION[0].inputs("float32")
     proto = model("onnx_ops", "MultiScaleDeformableAttention", inputs, {})
     assert output_shape(proto) == [2, 5, 12]
@@ -120,13 +120,13 @@ def test_shape_of_an_output_is_true_when_it_runs():
 
 
 def test_onnx_knows_constant_sizes_in_the_domain_that_it_lacks():
-    """The schema adapter, and with it lower(), read them."""
+    """The schema adapter reads constant sizes, and with it lower()."""
     onnx_ops.register_schemas()
     case = OPENVINO[0]
     inputs = case.inputs("float32")
     proto = model(case.domain, case.op_type, inputs, case.attributes, constants=["output_size", "kernel_size"])
-    known = onnx.shape_inference.infer_shapes(proto, strict_mode=True).graph.output[0].type.tensor_type.shape
-    assert [d.dim_value for d in known.dim] == [2, 3, 8, 9]
+    shape = onnx.shape_inference.infer_shapes(proto, strict_mode=True).graph.output[0].type.tensor_type.shape
+    assert [d.dim_value for d in shape.dim] == [2, 3, 8, 9]
     follower = helper.make_node("Relu", ["y"], ["z"])
     z = helper.make_tensor_value_info("z", TensorProto.FLOAT, None)
     graph = helper.make_graph([*proto.graph.node, follower], "g", proto.graph.input, [z], proto.graph.initializer)

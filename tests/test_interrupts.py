@@ -1,4 +1,4 @@
-"""Ctrl-C while Python works for ONNX Runtime arrives as KeyboardInterrupt, whatever the program catches."""
+"""Ctrl-C while ONNX Runtime calls Python arrives as KeyboardInterrupt, whatever the program catches."""
 
 import os
 import signal
@@ -7,22 +7,22 @@ import sys
 import time
 
 import pytest
-from selection import long_unless, on_demand
+from support.selection import long_unless, on_demand
 from test_processes import HERE, PATIENCE, SETUP
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there, no process can be sent a SIGINT of its own")
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no single process can be sent a SIGINT there")
 
-SLOWLY = """
+COMPILE_SLOWLY = """
 import signal, time
 import onnxruntime as ort
 from onnx_ops.kernels import compiler
-from backends import with_extensions
+from support.backends import with_extensions
 compile_now = compiler.object_code
-def slowly(*args):
+def compile_slowly(*args):
     print("compiling", flush=True)
     time.sleep(3)
     return compile_now(*args)
-compiler.object_code = slowly
+compiler.object_code = compile_slowly
 case = CASES[0]
 inputs = case.inputs("float32")
 proto = model(case.domain, case.op_type, inputs, case.attributes)
@@ -32,7 +32,7 @@ def plain():
     return ort.InferenceSession(proto.SerializeToString(), onnx_ops.register(quiet(), proto))
 
 def run_lowered():
-    return run(ort.InferenceSession(lowered, with_extensions(quiet())), inputs)
+    return run_session(ort.InferenceSession(lowered, with_extensions(quiet())), inputs)
 
 def serve(work):
     try:
@@ -46,21 +46,21 @@ def serve(work):
 """
 
 
-def signalled(script, ready, delay, number=signal.SIGINT, **environment):
-    """What a process prints, and its status, that gets a signal `delay` seconds after its first line, `ready`."""
+def signalled(script, ready, delay, signal_number=signal.SIGINT, **environment):
+    """Send a signal to a process `delay` seconds after its line `ready`; return its (output, errors, status)."""
     process = subprocess.Popen(
         [sys.executable, "-c", SETUP + script], cwd=HERE, env={**os.environ, "TESTS": str(HERE), **environment},
         text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     assert process.stdout.readline() == f"{ready}\n", process.communicate()
     time.sleep(delay)
-    process.send_signal(number)
+    process.send_signal(signal_number)
     return (*process.communicate(timeout=PATIENCE), process.returncode)
 
 
-def interrupted(work, cache, number=signal.SIGINT):
-    """The same of a process that gets it while a kernel compiles."""
-    return signalled(SLOWLY + work, "compiling", 0.2, number, NUMBA_CACHE_DIR=str(cache))
+def interrupted(work, cache, signal_number=signal.SIGINT):
+    """Send a signal to a process while a kernel compiles; return its (output, errors, status)."""
+    return signalled(COMPILE_SLOWLY + work, "compiling", 0.2, signal_number, NUMBA_CACHE_DIR=str(cache))
 
 
 WORKS = {
@@ -76,10 +76,10 @@ WORKS = {
 @on_demand
 @pytest.mark.parametrize("work", [long_unless(work in ("session", "function"), work) for work in WORKS])
 def test_ctrl_c_while_a_kernel_compiles(work, tmp_path):
-    """It ends a program that catches every Exception, and none of its own kind is printed before."""
+    """Ctrl-C ends a program that catches every Exception."""
     out, err, code = interrupted(f"serve(lambda: {WORKS[work]})", tmp_path)
     assert "goes on" not in out
-    # Python forgets what has ended it where a thread, such as the one that compiles, executes code afterwards.
+    # Python exits with 1 if another thread, such as the one that compiles, executes code after the interrupt.
     assert code in (-signal.SIGINT, 1), err
     assert err.rstrip().endswith("KeyboardInterrupt"), err
     assert "ignored" not in err
@@ -88,13 +88,13 @@ def test_ctrl_c_while_a_kernel_compiles(work, tmp_path):
 @on_demand
 @pytest.mark.long
 def test_ctrl_c_during_a_warmup_of_several_processes(tmp_path):
-    """They end with it, say nothing, and leave no halves of files."""
+    """The processes end with it, print nothing, and leave no partial files."""
     script = """
 import psutil
 from onnx_ops.runtime import warmup, workers
 workers.PROGRAM = "import time; time.sleep(0.5); " + workers.PROGRAM
 def show(name, index, total):
-    if index == 1:  # each of the two has got its first
+    if index == 1:  # both processes have their first kernel
         print("compiling", flush=True)
 try:
     warmup.warmup(["Col2Im"], jobs=2, progress=show)
@@ -110,7 +110,7 @@ except KeyboardInterrupt:
 @on_demand
 @pytest.mark.long
 def test_after_ctrl_c_the_process_can_go_on(tmp_path):
-    """It compiles what was interrupted, and Ctrl-C does what it did before."""
+    """The process compiles the kernel again, and Ctrl-C works as before."""
     script = """
 before = signal.getsignal(signal.SIGINT)
 try:
@@ -120,7 +120,7 @@ except KeyboardInterrupt as error:
     print("interrupted", flush=True)
 assert signal.getsignal(signal.SIGINT) is before
 compiler.object_code = compile_now
-check()
+assert_cases()
 print("done")
 """
     out, err, code = interrupted(script, tmp_path)
@@ -130,7 +130,7 @@ print("done")
 @on_demand
 @pytest.mark.parametrize("work", [long_unless(work == "plain session", work) for work in WORKS])
 def test_an_exit_while_a_kernel_compiles(work, tmp_path):
-    """As servers leave upon SIGTERM: with the status that they state."""
+    """The process exits with the status that its handler of SIGTERM states, as servers do."""
     script = f"signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); serve(lambda: {WORKS[work]})"
     out, err, code = interrupted(script, tmp_path, signal.SIGTERM)
     assert (code, err) == (7, ""), out
@@ -138,18 +138,18 @@ def test_an_exit_while_a_kernel_compiles(work, tmp_path):
 
 @pytest.mark.long
 def test_ctrl_c_while_onnx_runtime_works(tmp_path):
-    """Python meets it when it is called next, before the first line of one of our functions, outside of any `try`."""
+    """Python raises it when it is called next, before the first line of our function and outside of any `try`."""
     script = """
 import onnx
 from onnx import helper, TensorProto
-from cases import finished
+from support.cases import finished
 import onnxruntime as ort
 
 ones = np.ones((2000, 2000), np.float32)
 products = [helper.make_node("MatMul", [f"product_{k}", "ones"], [f"product_{k + 1}"]) for k in range(9)]
 nodes = [
     helper.make_node("Identity", ["ones"], ["product_0"]),
-    *products,  # which ONNX Runtime computes when the session is made, for longer than the signal takes
+    *products,  # ONNX Runtime computes them when the session is made, which takes longer than the signal
     helper.make_node("ReduceMin", ["product_9"], ["scale"], keepdims=0),
     helper.make_node("Mul", ["x", "scale"], ["scaled"]),
     *(helper.make_node("Col2Im", ["scaled", "image_shape", "block_shape"], [y]) for y in "yz"),
@@ -164,7 +164,7 @@ try:
     ort.InferenceSession(proto, options)
 except KeyboardInterrupt:
     print("interrupted")
-check()
+assert_cases()
 print("done")
 """
     out, err, code = signalled(script, "ready", 0.3, NUMBA_CACHE_DIR=str(tmp_path))

@@ -1,8 +1,8 @@
-"""GridSample on images too large for 32-bit numbers of pixels, without the memory: uncompiled, with a lower limit."""
+"""GridSample on images too large for 32-bit pixel numbers, simulated by a lower limit in uncompiled kernels."""
 
 import numpy as np
 import pytest
-from cases import GRID_SAMPLE, VOLUMES, assert_close, reference
+from support.cases import GRID_SAMPLE, VOLUMES, assert_close, reference
 
 import onnx_ops
 from onnx_ops import operators
@@ -13,12 +13,12 @@ CASES = [*GRID_SAMPLE[:18:5], *VOLUMES[:18:7]]
 
 
 def run_plainly(case, inputs, expected):
-    """The output of the operator's kernel, uncompiled."""
+    """Run the operator's kernel uncompiled and return its output."""
     operator, parameters = case.operator, case.operator.resolved(case.attributes)[0]
     geometry, out = np.zeros(1, operator.geometry_dtype)[0], np.empty(expected.size, inputs[0].dtype)
     g = Record(geometry)
     operator.plan(Record(parameters), [np.array(v.shape) for v in inputs], g)
-    kernel = operator.kernel(Record(parameters)).function
+    kernel = operator.selected_kernel(Record(parameters)).function
     for tile in range(g.tiles):
         kernel(*(v.ravel() for v in inputs), g, tile, np.zeros(g.workspace, np.uint8), out)
     return out.reshape(expected.shape)
@@ -31,7 +31,7 @@ def test_pixels(case, large, monkeypatch):
     if large:
         for module in (places, operators.grid_sample):
             monkeypatch.setattr(module, "LARGEST", 8)
-        for function in ("place", "place_nearest", "blend"):  # which need the numbers
+        for function in ("place", "place_nearest", "blend"):  # these need 32-bit numbers
             monkeypatch.delattr(grid_sample, function)
     expected = reference(case, inputs)
     with np.errstate(invalid="ignore"):
@@ -39,7 +39,7 @@ def test_pixels(case, large, monkeypatch):
 
 
 def test_several_small_images_are_no_large_one():
-    """Images that are sampled at once, and are numbered together, have fewer pixels than the limit."""
+    """Images that are sampled together have fewer pixels than the limit."""
     operator = GRID_SAMPLE[0].operator
     parameters, grid = Record(operator.resolved({})[0]), np.array([1000, 1, 2, 2])
     for channels, images in {1: 256, 2**10: 128, 2**24: 1}.items():
@@ -52,7 +52,7 @@ def test_several_small_images_are_no_large_one():
 @pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
 @pytest.mark.parametrize("padding_mode", ["zeros", "reflection"])
 def test_places_on_axes_longer_than_float32_has_digits(mode, padding_mode):
-    """What is right of the image stays there, and what is nowhere too."""
+    """Points right of the image stay outside, and so do points at NaN."""
     length = 2**27 + 5
     x, grid = np.zeros((1, 1, 4, length), np.float16), np.zeros((1, 1, 2, 2), np.float32)
     x[..., -64:] = 7

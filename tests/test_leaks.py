@@ -1,29 +1,29 @@
-"""What is dropped is given back. The long version is `python scripts/leaks.py`."""
+"""Memory of sessions and runs is given back. The long version is `python scripts/leaks.py`."""
 
 import logging
 
 import leaks
 import pytest
-from selection import long_unless
+from support.selection import long_unless
 
-# A leak of one C string, array or list per call is some 100 bytes; what the allocator does is less, over 2,000 calls.
+# A leak of one C string, array or list per call is some 100 bytes; over 2,000 calls the allocator's own growth is less.
 ENOUGH = {"sessions": 6000, "runs": 60, "failing runs": 600}
-OURS = [long_unless(w[1] == "native", *w) for w in leaks.works() if w[1] in ("native", "extensions", "function")]
+OURS = [long_unless(w[1] == "native", *w) for w in leaks.workloads() if w[1] in ("native", "extensions", "function")]
 CALLS = {"sessions": 150, "runs": 5000, "failing runs": 500}
 
 
 @pytest.fixture(autouse=True)
 def no_log():
-    """pytest would keep every line of it."""
+    """Disable logging: pytest would keep every line."""
     logging.disable()
     yield
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.parametrize(("what", "name", "work"), OURS, ids=lambda v: v if isinstance(v, str) else "")
-def test_memory_stays_flat(what, name, work):
-    # The best of three: memory also grows because an allocator felt like it.
-    assert min(leaks.slope(work, CALLS[what]) for _ in range(3)) < ENOUGH[what]
+@pytest.mark.parametrize(("kind", "name", "work"), OURS, ids=lambda v: v if isinstance(v, str) else "")
+def test_memory_stays_flat(kind, name, work):
+    # The best of three: memory may also grow by the allocator's own doing.
+    assert min(leaks.slope(work, CALLS[kind]) for _ in range(3)) < ENOUGH[kind]
 
 
 def test_a_leak_is_seen():

@@ -1,6 +1,6 @@
-"""The C library against an ONNX Runtime that is none: the functions of its table are written in Python.
+"""The C library against a simulated ONNX Runtime, whose functions are written in Python.
 
-Each such runtime has a copy of the library of its own, because a library knows but one table.
+Each such runtime has its own copy of the library, because a library knows only one table of functions.
 """
 
 # ruff: noqa: N802  the names are ONNX Runtime's
@@ -24,29 +24,29 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from cases import COL2IM, IM2COL, VOLUMES, assert_close, operator, type_of
 from hypothesis import example, given
 from hypothesis import strategies as st
-from malformed import AT_CREATION, AT_RUN, BY_TYPE
-from own_functions import FUNCTIONS
+from support.cases import COL2IM, IM2COL, VOLUMES, assert_close, operator, type_of
+from support.malformed import AT_CREATION, AT_RUN, BY_TYPE
+from support.own_functions import FUNCTIONS
 
 import onnx_ops
 from onnx_ops import dtypes
 from onnx_ops.declaration import MAX_RANK, MAX_TILES, Record
-from onnx_ops.errors import OpError, named
+from onnx_ops.errors import OpError, errors_of
 from onnx_ops.kernels import records
 from onnx_ops.operators import OPERATORS
 from onnx_ops.runtime import bodies, execute, library, native, table
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")
-FLAGS = "ONNX_OPS_TEST_FLAGS"  # of the environment: the compiler's, to test the library in another build
+FLAGS = "ONNX_OPS_TEST_FLAGS"  # environment variable: flags of the compiler, to test another build of the library
 SOURCES = Path(onnx_ops.__file__).parent / "native"
 COPIES = itertools.count()
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="its compilers take other flags"),
     pytest.mark.skipif(COMPILER is None, reason="there is no C compiler"),
 ]
-# What the library allocates is counted and full of garbage.
+# This build counts the library's allocations and fills them with garbage.
 COUNTED_H = """
 #include <stdlib.h>
 void *counted_malloc(size_t), *counted_calloc(size_t, size_t), *counted_realloc(void *, size_t), counted_free(void *);
@@ -93,9 +93,9 @@ FAILURE = "failed as it was told to"
 class Node:
     """A node of a model.
 
-    inputs     None is an optional one that it doesn't have
-    constants  positions of the inputs that are
-    known      the inputs' shapes as they stand there, whose dimensions may be names or None; by default the real ones
+    inputs        arrays; None for an optional input that is absent
+    constants     positions of the inputs that are constant
+    known_shapes  the shapes that the model states for inputs; dimensions may be names or None; default: the real shapes
     """
 
     operator: object
@@ -103,10 +103,10 @@ class Node:
     attributes: dict
     name: bytes = b"the_node"
     constants: tuple = ()
-    known: tuple | None = None
+    known_shapes: tuple | None = None
 
     def expected(self):
-        """The outputs."""
+        """The expected outputs."""
         parameters = self.operator.resolved(self.attributes)
         if self.operator.is_function:
             return execute.compute_reference(self.operator, parameters, self.inputs)
@@ -115,27 +115,27 @@ class Node:
     def info(self, k):
         if self.inputs[k] is None:
             return SimpleNamespace(type=0, shape=[])
-        shape = self.inputs[k].shape if self.known is None else self.known[k]
+        shape = self.inputs[k].shape if self.known_shapes is None else self.known_shapes[k]
         return SimpleNamespace(type=type_of(self.inputs[k].dtype), shape=list(shape))
 
 
 class AbsentError(Exception):
-    """What ONNX Runtime answers with a failing status."""
+    """Something is absent, for which ONNX Runtime returns a failing status."""
 
 
 class Runtime:
-    """An ONNX Runtime of this release. What it hands out are handles: numbers, of which `things` knows the meaning.
+    """A simulated ONNX Runtime of this release. It hands out handles: numbers, which `things` maps to objects.
 
-    calls     the functions that were called, of those that can fail
-    in_use    how much the library has allocated at each of them
-    failure   the status of the one that failed because it was to
+    calls     the names of called functions that can fail
+    in_use    the number of the library's allocations at each call
+    failure   the status of the call that was made to fail
     taken     handles that must be given back
-    mistakes  of the library's
-    threads   that run tiles
-    domains   the handle of each that there is: its name, and its operators
-    entries   of the options
-    outputs   of the last run, by their positions
-    inferred  what was told of outputs, likewise
+    mistakes  exceptions that wrong calls of the library raise
+    threads   the number of threads that run tiles
+    domains   {handle: (name, operators)} of all domains
+    entries   the entries of the options
+    outputs   {position: output of the last run}
+    inferred  {position: type and shape that were inferred for an output}
     own       operators of one's own, which each registration adds
     """
 
@@ -147,17 +147,21 @@ class Runtime:
         self.library = C.CDLL(str(copy))
         if FLAGS not in os.environ:  # sanitizers look there for what they report
             copy.unlink()
-        self.library.RegisterCustomOps.restype = self.library.onnx_ops_output.restype = HANDLE
+        self.library.RegisterCustomOps.restype = HANDLE
+        library.describe(self.library)
         self.counted = (C.c_long * 4).in_dll(self.library, "counted")
         self.table, filled = table.table(operators), table.Table.in_dll(self.library, "onnx_ops_table")
         filled.operators, filled.operator_count = self.table.operators, self.table.operator_count
         self.python = table.Python.in_dll(self.library, "onnx_ops_python")
-        self.python.compile, self.python.plan, self.python.run = native.compile_function, native.plan, native.run
+        self.python.compile, self.python.plan = native.compile_function, native.plan_function
+        self.python.run = native.run_body
         self.rows = []
         self.add(*own)
 
-        self.api, self.asked, self.release = (HANDLE * 500)(), [], C.create_string_buffer(release.encode())
-        get_api = C.CFUNCTYPE(HANDLE, C.c_uint32)(lambda version: self.asked.append(version) or C.addressof(self.api))
+        self.api, self.versions_asked_for, self.release = (HANDLE * 500)(), [], C.create_string_buffer(release.encode())
+        get_api = C.CFUNCTYPE(HANDLE, C.c_uint32)(
+            lambda version: self.versions_asked_for.append(version) or C.addressof(self.api)
+        )
         get_version = C.CFUNCTYPE(HANDLE)(lambda: C.addressof(self.release))
         self.base = (HANDLE * 2)(C.cast(get_api, HANDLE), C.cast(get_version, HANDLE))
         self.functions = [get_api, get_version]
@@ -197,44 +201,44 @@ class Runtime:
         self.taken.remove(handle)
 
     def add(self, *operators):
-        """More of one's own, each of which this library alone knows."""
+        """Add operators of one's own, which this copy of the library alone knows."""
         self.rows += [library.own_row(replace(operator)) for operator in operators]
         self.own = table.array(HANDLE, list(map(C.addressof, self.rows)))
 
     def rows_of_all(self):
         return [*self.table.operators[: self.table.operator_count], *self.rows]
 
-    def told(self, status):
-        """What a status says, which is then released; of success nothing."""
+    def message_of(self, status):
+        """Release a status and return its message, which is empty for success."""
         if status is None:
             return ""
         self.give_back(status)
         return self.things[status][1]
 
     def begin(self, fails=0, lacks=0, more=0):
-        """In what comes next that call fails, or that allocation and so many more."""
+        """Begin a step in which call number `fails` fails, or the allocations from `lacks` to `lacks + more` do."""
         self.calls, self.fails, self.failure, self.outputs, self.inferred = [], fails, None, {}, {}
         self.in_use = []
         self.counted[1:] = [0, lacks, lacks and lacks + more]
         self.things.clear()
         self.alive.clear()
 
-    # What a session does. All of these return a status.
+    # The steps of a session. All of these return a status.
 
     def within(self, function, *args):
-        """Call a function of the library's, to which Python belongs meanwhile."""
+        """Call a function of this library, which Python uses meanwhile."""
         with mock.patch.object(library, "load", return_value=self.library):
             return function(*args)
 
     def register(self, node=None, domains=tuple({o.domain for o in OPERATORS})):
-        """With new options that ask for these domains or, if they are None, with the same as before."""
+        """Register on new options, which ask for these domains or, if None, on the same options as before."""
         if domains is not None:
             self.entries, self.on_options = {registering(d): "1" for d in domains}, []
         self.library.onnx_ops_add(self.own, SIZE(len(self.rows)))
         return self.within(self.library.RegisterCustomOps, HANDLE(OPTIONS), self.base)
 
     def create(self, node):
-        """Make a kernel by the operator that has these types of inputs."""
+        """Make a kernel with the operator for these types of inputs."""
         self.node, kernel = node, HANDLE()
         self.op = next(op for op in self.operators(node.operator.domain) if takes(op, node))
         make = function(self.op, CREATE, HANDLE, HANDLE, HANDLE, PLACE)
@@ -253,12 +257,12 @@ class Runtime:
         self.kernel = None
 
     def registered(self):
-        """The domains that the options have, and how many operators these have."""
-        return sorted((name, len(found)) for name, found in map(self.domains.get, self.on_options))
+        """Return (domain, number of its operators) for the domains of the options."""
+        return sorted((name, len(operators)) for name, operators in map(self.domains.get, self.on_options))
 
     def operators(self, domain):
-        """Those that the options have."""
-        return next(found for name, found in map(self.domains.get, self.on_options) if name == domain)
+        """Return the operators of a domain of the options."""
+        return next(ops for name, ops in map(self.domains.get, self.on_options) if name == domain)
 
     # The functions of the table, with the types of their parameters.
 
@@ -333,7 +337,7 @@ class Runtime:
         self.copied(text.encode() if isinstance(text, str) else text, out, size)
 
     def listed(self, name, kind, out, size):
-        """What is of another kind counts as an empty list."""
+        """Write a list to `out`; an attribute of another kind counts as an empty list."""
         values = self.attribute(name, *KINDS)
         values = values if isinstance(values, list) and all(isinstance(v, kind) for v in values) else []
         for k, value in enumerate(values if out else []):
@@ -364,7 +368,7 @@ class Runtime:
         out[0] = self.hand(self.attribute(name, *KINDS))
 
     def ReadOpAttr(self, attribute: HANDLE, kind: INT, out: HANDLE, room: SIZE, size: SIZES):
-        """As bytes; a list of another kind is empty."""
+        """Write an attribute to `out` as bytes; a list of another kind counts as empty."""
         value, (type, *is_list) = self.things[attribute], OP_ATTRIBUTES[kind]
         values = value if isinstance(value, list) else [value]
         if type is not str:
@@ -445,31 +449,32 @@ class Runtime:
         for k in range(count):
             offsets[k] = len(b"".join(content[:k]))
 
-    def FillStringTensor(self, value: HANDLE, strings: TEXTS, count: SIZE):
-        self.things[value].flat = [text.decode() for text in strings[:count]]
+    def GetResizedStringTensorElementBuffer(self, value: HANDLE, index: SIZE, size: SIZE, out: PLACE):
+        text = self.things[value].flat[index] = SimpleNamespace(content=C.create_string_buffer(size + 1), size=size)
+        out[0] = C.addressof(text.content)
 
 
-def function(op, number, returned, *types):
-    """One of an operator's; the first parameter is the operator or a kernel."""
-    return C.CFUNCTYPE(returned, HANDLE, *types)(op.functions[number])
+def function(op, index, returned, *types):
+    """Return a function of an operator; its first parameter is the operator or a kernel."""
+    return C.CFUNCTYPE(returned, HANDLE, *types)(op.functions[index])
 
 
 def described(op):
-    """Its name and the types of its inputs."""
+    """Return the name of an operator and the types of its inputs."""
     count, type_at = function(op, GET_INPUT_COUNT, SIZE), function(op, GET_INPUT_TYPE, INT, SIZE)
     types = [type_at(C.byref(op), k) for k in range(count(C.byref(op)))]
     return function(op, GET_NAME, TEXT)(C.byref(op)).decode(), types
 
 
 def takes(op, node):
-    """Whether it is what runs a node that has these types of inputs."""
+    """Return whether an operator runs nodes with these types of inputs."""
     name, types = described(op)
     fits = (v is None or type_of(v.dtype) == t for t, v in zip(types, node.inputs, strict=False))
     return name == node.operator.name and all(fits)
 
 
 def registering(domain):
-    """The entry of options that asks for a domain."""
+    """Return the entry of options that asks for a domain."""
     return f"onnx_ops.register.{domain or 'ai.onnx'}"
 
 
@@ -478,12 +483,12 @@ def node(case, *dtypes, **settings):
 
 
 KINDS = int, float, str, bytes, list, np.ndarray  # of attributes
-# What ONNX Runtime numbers the kinds of attributes as, and what those of numbers are in memory.
+# ONNX Runtime's numbers for the kinds of attributes; and the types of numbers in memory.
 OP_ATTRIBUTES = {1: (int,), 2: (int, list), 3: (float,), 4: (float, list), 5: (str,)}
 PLAIN = {int: np.int64, float: np.float32}
 RELEASES = {"new": "1.31.1", "old": "1.23.2"}
 MANY_TILES = node(replace(COL2IM[2], shapes=((2400, 36, 15), *COL2IM[2].shapes[1:])))  # MAX_TILES
-BLOCKS = node(COL2IM[7], known=((), (), ()))
+BLOCKS = node(COL2IM[7], known_shapes=((), (), ()))
 GRID = node(VOLUMES[6])
 CONSTANT = node(COL2IM[0], constants=(0, 1, 2))
 BLEND, POSITIVE, FILL, JOIN, EITHER = FUNCTIONS
@@ -492,17 +497,20 @@ MANY = Node(BLEND, [NUMBERS_OF_OWN, np.array([0.5], np.float32)], {"weights": [0
 HALVES = Node(BLEND, [np.arange(100, dtype=np.float16), None], {"weights": [2.0], "factor": 0.5, "shifts": [1]})
 LONG = replace(MANY, attributes={"weights": [0.25] * 200, "shifts": [1] * 1000})
 FILLED = Node(FILL, [NUMBERS_OF_OWN[:7], np.array([3, 4])], {}, constants=(1,))
-JOINED = Node(JOIN, [np.array(words, object) for words in (["a", "bc"], ["", "d"], ["\xe9", "f"])], {
+JOINED = Node(JOIN, [np.array(texts, object) for texts in (["a", "bc"], ["", "d"], ["\xe9", "f"])], {
     "order": np.array([2, 0, 1]), "between": ", "
 })  # fmt: skip
 JOINED_AGAIN = replace(JOINED, attributes={"order": np.array([2, 0, 1] * 100)})
-SCENARIOS = {  # a node, and the step that is tried; what belongs before it succeeds
+SCENARIOS = {  # a node, and the step that is tried; the steps before it succeed
     "creation with lists": (BLOCKS, "create"),
-    "creation with a list that is required": (node(IM2COL[2], known=((),)), "create"),
+    "creation with a list that is required": (node(IM2COL[2], known_shapes=((),)), "create"),
     "creation with strings and a number": (GRID, "create"),
     "creation for constants": (CONSTANT, "create"),
     "creation for tensors of strings": (node(COL2IM[0], "string"), "create"),
-    "inference": (node(VOLUMES[0], "float64", "float32", known=(("N", 3, None, None), ("M", None, "W", 2))), "infer"),
+    "inference": (
+        node(VOLUMES[0], "float64", "float32", known_shapes=(("N", 3, None, None), ("M", None, "W", 2))),
+        "infer",
+    ),
     "run": (MANY_TILES, "run"),
     "run without a workspace": (node(IM2COL[2]), "run"),
     "run with constants": (node(COL2IM[0], constants=(1, 2)), "run"),
@@ -556,7 +564,7 @@ def new(make):
 
 @contextmanager
 def prepared(runtime, node, step):
-    """A function that tries this step of the node and returns its status. At the end nothing is left of it."""
+    """Yield a function that tries this step of the node and returns its status. At the end all must be released."""
     runtime.taken, runtime.mistakes = [], []
     runtime.begin()
     assert runtime.register() is None
@@ -576,10 +584,13 @@ def prepared(runtime, node, step):
 
 
 def assert_outputs(runtime, node):
-    """They are what is expected, close to it where that is of float64."""
+    """Assert that the outputs of the last run are the expected ones; floats may differ by their tolerance."""
     expected = node.expected()
     assert sorted(runtime.outputs) == list(range(len(expected)))
     for k, array in enumerate(expected):
+        if array.dtype == object:
+            texts = [text.content.raw[: text.size].decode() for text in runtime.outputs[k].flat]
+            runtime.outputs[k] = np.array(texts, object).reshape(array.shape)
         assert_close(runtime.outputs[k], array, dtypes.name_of(array if node.operator.is_function else node.inputs[0]))
 
 
@@ -592,13 +603,13 @@ def test_runs(runtime, name):
             assert_outputs(runtime, node)
     if name in ("run", "run of a function"):
         assert "KernelContext_ParallelFor" in runtime.calls
-        assert ("GetTensorTypeAndShape" in runtime.calls) == (runtime.asked == [23])
+        assert ("GetTensorTypeAndShape" in runtime.calls) == (runtime.versions_asked_for == [23])
     if node is CONSTANT:
         assert runtime.calls == ["KernelContext_GetOutput", "GetTensorMutableData"]
 
 
 def test_inference(new):
-    """What is not known gets a name that nothing else has."""
+    """An unknown dimension gets a name that is used nowhere else."""
     node, step = SCENARIOS["inference"]
     with prepared(new, node, step) as attempt:
         assert attempt() is None
@@ -609,14 +620,14 @@ def test_inference(new):
         assert new.inferred[0].shape[2] != first.shape[2]
 
 
-INFERRED = {  # a node, and what is known of its outputs
+INFERRED = {  # a node, and the (type, shape) that are inferred for its outputs
     "all is known": (MANY, {0: (1, [20_000]), 1: (7, [1])}),
     "an input is absent": (HALVES, {0: (10, [100]), 1: (7, [1])}),
     "the last input is not there": (replace(HALVES, inputs=HALVES.inputs[:1]), {0: (10, [100]), 1: (7, [1])}),
     "nothing tells the type": (Node(EITHER, [np.array([1])], {}), {0: (0, [3])}),
-    "a dimension has a name": (replace(MANY, known=(("N",), (1,))), {}),
-    "a dimension is unknown": (replace(MANY, known=((None,), (1,))), {}),
-    "the rule refuses": (replace(MANY, known=((1,), (1,))), {}),
+    "a dimension has a name": (replace(MANY, known_shapes=(("N",), (1,))), {}),
+    "a dimension is unknown": (replace(MANY, known_shapes=((None,), (1,))), {}),
+    "the rule refuses": (replace(MANY, known_shapes=((1,), (1,))), {}),
     "the rule gets values": (FILLED, {}),
     "the rule states a bound": (Node(POSITIVE, [NUMBERS_OF_OWN], {}), {}),
     "there is no rule": (JOINED, {}),
@@ -628,7 +639,7 @@ INFERRED = {  # a node, and what is known of its outputs
 
 @pytest.mark.parametrize("name", INFERRED)
 def test_inference_of_functions(new, name):
-    """All or nothing, and never an error: a session says why when it makes the kernel."""
+    """All outputs are inferred or none, without an error: a session raises it when it makes the kernel."""
     node, expected = INFERRED[name]
     with prepared(new, {BLEND: MANY, JOIN: JOINED}.get(node.operator, node), "infer") as attempt:
         assert attempt() is None
@@ -640,7 +651,7 @@ def test_inference_of_functions(new, name):
 
 @pytest.mark.parametrize("key", RELEASES)
 def test_every_function_is_called(make, key):
-    """What is said of every call below holds for every function."""
+    """The scenarios call every function, so that tests of all their calls cover all functions."""
     runtime = make(RELEASES[key])
     runtime.begin()
     assert runtime.register() is None
@@ -653,13 +664,13 @@ def test_every_function_is_called(make, key):
     assert called == OFFSETS.keys() - CANNOT_FAIL - {others[key]}
 
 
-UNREADABLE = re.compile(r"|.*: \w+ = (None: must be given|\(of another kind\): must be an? .*)")
+UNREADABLE = re.compile(r"|.*: \w+ = (None: must be given|\(not of kind \w+\): must be an? .*)")
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_no_status_is_dropped(runtime, name):
-    """Whichever call fails, its status comes back at once. Only that of an attribute says that there is none, or
-    leaves untold what is inferred.
+    """Whichever call fails, its status is returned at once. For an attribute, failure means that it is absent, or
+    that nothing is inferred.
     """
     with prepared(runtime, *SCENARIOS[name]) as attempt:
         assert attempt() is None
@@ -668,19 +679,19 @@ def test_no_status_is_dropped(runtime, name):
             status = attempt(fails=n)
             if called.startswith("KernelInfoGetAttribute"):
                 assert runtime.failure not in runtime.taken
-                assert UNREADABLE.fullmatch(runtime.told(status))
+                assert UNREADABLE.fullmatch(runtime.message_of(status))
             elif called in ("ShapeInferContext_GetAttribute", "ReadOpAttr"):
                 assert (status, runtime.failure in runtime.taken) == (None, False)
             else:
                 assert (status, runtime.taken, runtime.calls) == (runtime.failure, [status], calls[:n])
-                runtime.told(status)
+                runtime.message_of(status)
             assert runtime.taken == []
         assert attempt() is None
 
 
 @pytest.mark.parametrize("limit", ["fails", "lacks"])
 def test_a_registration_that_fails(make, limit):
-    """A domain that the options don't take is released, others stay theirs; new options get all. Both are immortal."""
+    """A domain that options don't take is released, the others stay; new options get all domains."""
     make = partial(make, operators=FEW, own=FUNCTIONS[:2])
     whole, declared = make(), [*FEW, *FUNCTIONS[:2]]
     whole.begin()
@@ -697,21 +708,21 @@ def test_a_registration_that_fails(make, limit):
         status = runtime.register()
         if limit == "fails":
             assert (status, runtime.calls) == (runtime.failure, whole.calls[:n])
-        assert runtime.told(status) in {"fails": [FAILURE], "lacks": NO_ROOM_FOR_DOMAINS}[limit]
+        assert runtime.message_of(status) in {"fails": [FAILURE], "lacks": NO_ROOM_FOR_DOMAINS}[limit]
         kept, left = set(runtime.on_options), runtime.counted[0]
         assert runtime.domains.keys() == kept
-        known = sum(row.customs is not None for row in runtime.rows_of_all())
+        known_operators = sum(row.customs is not None for row in runtime.rows_of_all())
         runtime.begin()
         assert runtime.register() is None
         assert (runtime.mistakes, runtime.taken) == ([], [])
         assert runtime.domains.keys() == kept | set(runtime.on_options)
         assert runtime.registered() == filled
-        # What one operator is known by is made once.
-        assert runtime.counted[0] == left + in_use - known
+        # The structure that ONNX Runtime knows an operator by is made once.
+        assert runtime.counted[0] == left + in_use - known_operators
 
 
 def test_what_a_registration_that_fails_leaves(make):
-    """Of a domain its record and the list of its operators, of an operator what ONNX Runtime knows it by."""
+    """It leaves a domain's record and list of operators, and the structures that ONNX Runtime knows operators by."""
     whole = make(operators=FEW, own=FUNCTIONS[:2])
     whole.begin()
     assert whole.register() is None
@@ -719,21 +730,21 @@ def test_what_a_registration_that_fails_leaves(make):
     for n in range(1, 1 + whole.counted[1]):
         runtime = make(operators=FEW, own=FUNCTIONS[:2])
         runtime.begin(lacks=n)
-        runtime.told(runtime.register())
+        runtime.message_of(runtime.register())
         left.append(runtime.counted[0])
     assert left == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 9]  # the last domain has a second operator, whose list only grows
     left, freed = [], []
     for n, called in enumerate(whole.calls, 1):
         runtime = make(operators=FEW, own=FUNCTIONS[:2])
         runtime.begin(fails=n)
-        runtime.told(runtime.register())
+        runtime.message_of(runtime.register())
         left.append(runtime.counted[0])
         freed.append(called in ("CreateCustomOpDomain", "AddCustomOpDomain"))
     assert left == [used - free for used, free in zip(whole.in_use, freed, strict=True)]
 
 
 def test_domains_of_options(make):
-    """Options get each of them once, com.microsoft only if they ask for it; other options get others."""
+    """Options get each domain once, and com.microsoft only if they ask for it."""
     runtime, default, every = make(own=()), sorted(native.default_domains()), sorted({o.domain for o in OPERATORS})
     for domains, more, expected, new in (
         ((), [], default, default), (None, [], default, []), (every, [], every, every), ([""], [], [""], [""]),
@@ -752,14 +763,14 @@ def test_domains_of_options(make):
 
 
 def test_another_operator_of_the_same_name(make):
-    """Options have one of them; what they have stays."""
+    """Options keep the operator that they have; another of its name is refused."""
     runtime = make(operators=FEW, own=(BLEND,))
     runtime.begin()
     assert runtime.register() is None
     before = runtime.registered()
     runtime.add(replace(BLEND))
-    said = "test.own.Blend: the session's options have another operator of this name; use new options"
-    assert runtime.told(runtime.register(domains=None)) == said
+    message = "test.own.Blend: the session's options have another operator of this name; use new options"
+    assert runtime.message_of(runtime.register(domains=None)) == message
     assert runtime.registered() == before
 
 
@@ -768,41 +779,41 @@ def test_another_operator_of_the_same_name(make):
     [("1.31.1", 24), ("1.24.0", 24), ("1.24.0-dev", 24), ("1.23.2", 23), ("1.20.0", 20), ("1.17.0", 17)],
 )
 def test_the_version_of_the_table_that_is_asked_for(make, release, asked_for):
-    """The newest that has what is read; never one that ONNX Runtime doesn't know, of which it would complain."""
+    """The library asks for the newest version that it reads, but for none that ONNX Runtime doesn't know."""
     runtime = make(release)
     for _ in range(2):
         runtime.begin()
         assert runtime.register() is None
-    assert runtime.asked == [asked_for]
+    assert runtime.versions_asked_for == [asked_for]
 
 
 @pytest.mark.parametrize("release", ["1.16.3", "1.9.0", "1", ""])
 def test_releases_that_are_too_old(make, release):
-    """Version 1 of the table, which all have, is asked for the status alone."""
+    """The library asks for version 1 of the table, which all releases have, to make a status."""
     runtime = make(release)
     runtime.begin()
-    assert runtime.told(runtime.register()) == "onnx_ops needs ONNX Runtime 1.17 or newer"
-    assert (runtime.asked, runtime.calls, runtime.taken) == ([1], [], [])
+    assert runtime.message_of(runtime.register()) == "onnx_ops needs ONNX Runtime 1.17 or newer"
+    assert (runtime.versions_asked_for, runtime.calls, runtime.taken) == ([1], [], [])
 
 
 def replace_kernel(runtime, kernel):
-    """Let a function of (address of the call, tile, address of its workspace) be the kernel of MANY_TILES."""
-    made = C.CFUNCTYPE(C.c_int64, HANDLE, C.c_int64, HANDLE)(kernel)
+    """Replace the kernel of MANY_TILES by a function of (address of the call, tile, address of its workspace)."""
+    kernel_pointer = C.CFUNCTYPE(C.c_int64, HANDLE, C.c_int64, HANDLE)(kernel)
     row = runtime.table.operators[OPERATORS.index(MANY_TILES.operator)]
     for overload in row.overloads[: row.overload_count]:
-        overload.kernels[0] = C.cast(made, HANDLE)
-    runtime.functions.append(made)
+        overload.kernels[0] = C.cast(kernel_pointer, HANDLE)
+    runtime.functions.append(kernel_pointer)
 
 
 @pytest.mark.parametrize("threads", [4, MAX_TILES])
 def test_tiles_side_by_side_have_workspaces_of_their_own(make, threads):
-    """As many as there are threads, each as large as the plan says."""
-    runtime, seen, together = make(), [], threading.Barrier(threads, timeout=60)
+    """There are as many workspaces as threads, each as large as the plan states."""
+    runtime, calls, together = make(), [], threading.Barrier(threads, timeout=60)
     runtime.threads = threads
 
     def kernel(call, tile, workspace):
         size = C.c_int64.from_address(call + AT_WORKSPACE).value
-        seen.append((tile, workspace, size))
+        calls.append((tile, workspace, size))
         C.memset(workspace, 0x77, size)
         together.wait()
         return 0
@@ -810,20 +821,20 @@ def test_tiles_side_by_side_have_workspaces_of_their_own(make, threads):
     replace_kernel(runtime, kernel)
     with prepared(runtime, MANY_TILES, "run") as attempt:
         assert attempt() is None
-    tiles, places, (size, *_) = zip(*seen, strict=True)
+    tiles, places, (size, *_) = zip(*calls, strict=True)
     assert sorted(tiles) == list(range(MAX_TILES))
     for k in range(0, MAX_TILES, threads):
         assert sorted(places[k : k + threads]) == list(range(min(places), max(places) + 1, size))
 
 
 def test_a_tile_that_fails(make):
-    """A result that is constant is then left to the runs."""
+    """A constant result is then computed by the runs."""
     runtime = make()
     replace_kernel(runtime, lambda call, tile, workspace: 7 if tile == 0 else 0)
     with prepared(runtime, MANY_TILES, "run") as attempt:
-        assert runtime.told(attempt()) == "Col2Im: compiled code has failed"
+        assert runtime.message_of(attempt()) == "Col2Im: compiled code has failed"
     with prepared(runtime, replace(MANY_TILES, constants=(0, 1, 2)), "run") as attempt:
-        assert runtime.told(attempt()) == "Col2Im: compiled code has failed"
+        assert runtime.message_of(attempt()) == "Col2Im: compiled code has failed"
 
 
 NO_ROOM_FOR_DOMAINS = ["onnx_ops: no room for a domain", "onnx_ops: no room for an operator"]
@@ -833,7 +844,7 @@ NO_STRINGS = "onnx_ops: no room for the strings of an input"
 NO_COPIES = "onnx_ops: no room for what a function is given"
 NO_WORKSPACE = "{}: workspace = N bytes: can't be allocated"
 CREATION = [NO_NAME, "", NO_ATTRIBUTES, NO_STATE]
-NO_ROOM = {  # what is said where an allocation fails, each in turn; nothing if it was for words that nobody says
+NO_ROOM = {  # the messages if each allocation in turn fails; empty if it was for a message that is not needed
     "creation with lists": CREATION,
     "creation with a list that is required": CREATION,
     "creation with strings and a number": CREATION,
@@ -862,13 +873,13 @@ NO_ROOM = {  # what is said where an allocation fails, each in turn; nothing if 
 
 
 def without_room(runtime, node, step):
-    """What is said where each allocation in turn fails."""
+    """Return the messages if each allocation in turn fails."""
     with prepared(runtime, node, step) as attempt:
-        runtime.told(attempt())
+        runtime.message_of(attempt())
         turns = range(1, runtime.counted[1] + 1)
         for n in turns:  # and all that follow
-            runtime.told(attempt(lacks=n, more=1000))
-        return [re.sub(r"\d+ bytes", "N bytes", runtime.told(attempt(lacks=n))) for n in turns]
+            runtime.message_of(attempt(lacks=n, more=1000))
+        return [re.sub(r"\d+ bytes", "N bytes", runtime.message_of(attempt(lacks=n))) for n in turns]
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -876,21 +887,21 @@ def test_no_room(runtime, name):
     assert without_room(runtime, *SCENARIOS[name]) == NO_ROOM[name]
 
 
-def test_no_room_for_words(new):
-    """What can't be shown is left out."""
+def test_no_room_for_messages(new):
+    """The message leaves out a value that can't be shown."""
     bad, rule = replace(GRID, attributes={"mode": "area"}), "must be one of nearest, bilinear, bicubic, linear, cubic"
     assert without_room(new, bad, "create") == [
         NO_NAME, f"GridSample (node (too long)): mode = 'area': {rule}",
         NO_ATTRIBUTES, f"GridSample (node 'the_node'): mode = (too long): {rule}",
     ]  # fmt: skip
     x, *sizes = BLOCKS.inputs
-    (said,) = without_room(new, replace(BLOCKS, inputs=[x[0], *sizes]), "run")
-    assert said == "Col2Im: shape of input = (too long): must have rank 3: [N, C * prod(block_shape), L]"
+    (message,) = without_room(new, replace(BLOCKS, inputs=[x[0], *sizes]), "run")
+    assert message == "Col2Im: shape of input = (too long): must have rank 3: [N, C * prod(block_shape), L]"
 
 
 @pytest.mark.parametrize("lacking", ["the result", "workspace", "both"])
 def test_a_constant_result_that_cannot_be_kept(new, lacking):
-    """It is computed at every run."""
+    """The result is then computed at every run."""
     row = new.table.operators[OPERATORS.index(CONSTANT.operator)]
     with prepared(new, CONSTANT, "create") as attempt:
         before = row.results_made
@@ -898,7 +909,7 @@ def test_a_constant_result_that_cannot_be_kept(new, lacking):
         last, kept = new.counted[1], row.results_made
         assert kept == before + 1
         status = attempt(lacks=last - (lacking != "workspace"), more=lacking == "both")
-        assert new.told(status) == (NO_STATE if lacking == "both" else "")
+        assert new.message_of(status) == (NO_STATE if lacking == "both" else "")
         for _ in range(0 if lacking == "both" else 2):
             new.begin()
             assert new.run(CONSTANT) is None
@@ -913,22 +924,22 @@ def malformed(bad, **settings):
 @pytest.mark.parametrize("bad", AT_CREATION + BY_TYPE, ids=str)
 def test_malformed_attributes(new, bad):
     with prepared(new, malformed(bad), "create") as attempt:
-        assert re.match(rf"{bad.title} \(node 'the_node'\): {bad.message}", new.told(attempt()))
+        assert re.match(rf"{bad.title} \(node 'the_node'\): {bad.message}", new.message_of(attempt()))
 
 
 @pytest.mark.parametrize("bad", AT_RUN, ids=str)
 def test_malformed_inputs(runtime, bad):
-    """In a run, where shapes are inferred, and as constants."""
-    with prepared(runtime, malformed(bad, known=((),) * len(bad.inputs)), "run") as attempt:
-        assert re.match(f"{bad.title}: {bad.message}", runtime.told(attempt()))
+    """Inputs are refused in a run, in shape inference, and as constants."""
+    with prepared(runtime, malformed(bad, known_shapes=((),) * len(bad.inputs)), "run") as attempt:
+        assert re.match(f"{bad.title}: {bad.message}", runtime.message_of(attempt()))
         runtime.node = malformed(bad)
         assert runtime.infer(runtime.node) is None
     with prepared(runtime, malformed(bad, constants=range(len(bad.inputs))), "create") as attempt:
         message = rf"{bad.title} \(node 'the_node'\): ({bad.message}|.* attributes are for image axes)"
-        assert re.match(message, runtime.told(attempt()))
+        assert re.match(message, runtime.message_of(attempt()))
 
 
-# Whatever is long is cut after 200 characters, and before the last 100.
+# Long texts are cut after 200 characters and before the last 100.
 SPECIAL = "'\"\\\n\r\t\x01\x1f\x7f\xa0\xada\xe9\u4e2d\u061c\u200b\u200f\u2028\u202e\u2060\u206f\ud7ff\ue000\uf8ff"
 SPECIAL += "\ufeff\ufff0\ufffb\ufffd\U0001f600\U000dffff\U000e0000\U0010ffff"
 CHARACTERS = st.sampled_from(SPECIAL) | st.characters(codec="utf-8", exclude_characters="\0")
@@ -937,21 +948,21 @@ BROKEN = [b"\xff", b"\xc3", b"\xc0\xaf", b"\xe2\x82", b"\xed\xa0\x80", b"\xf0\x9
 codecs.register_error("each byte", lambda error: ("\ufffd", error.start + 1))
 
 
-def said_by_python(node):
-    """Of the node's one attribute."""
+def message_of_python(node):
+    """Return the message about the node's one attribute."""
     ((name, value),) = node.attributes.items()
     attribute = next(a for a in node.operator.attributes if a.name == name)
     try:
-        with named(node.operator, node.name.decode(errors="each byte")):
+        with errors_of(node.operator, node.name.decode(errors="each byte")):
             attribute.vector(value)
     except OpError as error:
         return str(error)
     return ""
 
 
-def assert_same_words(runtime, node):
+def assert_same_message(runtime, node):
     with prepared(runtime, node, "create") as attempt:
-        assert runtime.told(attempt()) == said_by_python(node)
+        assert runtime.message_of(attempt()) == message_of_python(node)
 
 
 @given(mode=st.lists(PIECES, max_size=8).map("".join))
@@ -960,14 +971,14 @@ def assert_same_words(runtime, node):
 @example("\\" * 9_999)
 @example("\U0010ffff" * 10_000)
 def test_strings_are_shown_alike(new, mode):
-    assert_same_words(new, replace(GRID, attributes={"mode": mode}))
+    assert_same_message(new, replace(GRID, attributes={"mode": mode}))
 
 
 @given(name=st.lists(PIECES.map(str.encode) | st.sampled_from(BROKEN), max_size=8).map(b"".join))
 @example(b"\xff" * 10_000)
 def test_names_are_shown_alike(new, name):
-    """Each byte that belongs to no character is a U+FFFD."""
-    assert_same_words(new, replace(GRID, name=name, attributes={"mode": "area"}))
+    """Each byte that belongs to no character is shown as U+FFFD."""
+    assert_same_message(new, replace(GRID, name=name, attributes={"mode": "area"}))
 
 
 @pytest.mark.parametrize("special", SPECIAL, ids=ascii)
@@ -975,53 +986,53 @@ def test_names_are_shown_alike(new, name):
 def test_escapes_where_texts_are_cut(new, special, quote):
     for n in range(12):
         mode = quote + "a" * (189 + n) + special * 3 + "b" * 200 + special * 3 + "c" * (89 + n)
-        assert_same_words(new, replace(GRID, attributes={"mode": mode}))
+        assert_same_message(new, replace(GRID, attributes={"mode": mode}))
 
 
 @pytest.mark.parametrize("text", ["nearest\0", "\0", "a\0b"], ids=ascii)
 def test_a_zero_is_a_character(new, text):
-    assert_same_words(new, replace(GRID, attributes={"mode": text}))
-    assert_same_words(new, replace(GRID, name=text.encode(), attributes={"mode": "area"}))
+    assert_same_message(new, replace(GRID, attributes={"mode": text}))
+    assert_same_message(new, replace(GRID, name=text.encode(), attributes={"mode": "area"}))
 
 
 @given(strides=st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(1, 9), min_size=1, max_size=100))
 @example([1] * 10_000)
 @example([-(2**63)] * 1000)
 def test_lists_are_shown_alike(new, strides):
-    assert_same_words(new, replace(BLOCKS, attributes={"strides": strides}))
+    assert_same_message(new, replace(BLOCKS, attributes={"strides": strides}))
 
 
 def answering(runtime, outcome, strings=None):
-    """Have Python give this answer, and strings if there are any, to all that it is asked: a list of that."""
-    asked = []
+    """Let Python answer all questions with this outcome, and these strings; return the list of questions."""
+    questions = []
 
     def answer(question, *args):
-        asked.append(question)
+        questions.append(question)
         if strings is not None:
-            bodies._put_shape(bodies._numbers(args[2].contents.call), 0, strings.shape)
-            with suppress(OpError):  # which the library is to tell of
-                bodies._hand_over(args[2], 0, strings)
-        args[-1].contents.outcome, args[-1].contents.message = outcome, SAID.encode()
+            run = table.Run.from_address(args[2])
+            with suppress(OpError):  # the library must report it
+                bodies._hand_over(run, args[2], bodies.CALL.from_address(run.call), [strings])
+        args[-1].contents.outcome, args[-1].contents.message = outcome, PYTHONS_MESSAGE.encode()
 
     pointer = C.POINTER(table.Answer)
     functions = {
         "compile": C.CFUNCTYPE(None, *[C.c_int64] * 4, pointer)(partial(answer, "compile")),
         "plan": C.CFUNCTYPE(None, C.c_int64, HANDLE, pointer)(partial(answer, "plan")),
-        "run": C.CFUNCTYPE(None, C.c_int64, C.c_int64, C.POINTER(table.Run), pointer)(partial(answer, "run")),
-        "interrupt": C.CFUNCTYPE(None)(lambda: asked.append("interrupt")),
+        "run": C.CFUNCTYPE(None, C.c_int64, C.c_int64, HANDLE, pointer)(partial(answer, "run")),
+        "interrupt": C.CFUNCTYPE(None)(lambda: questions.append("interrupt")),
     }
-    for name, made in functions.items():
-        runtime.functions.append(made)
-        setattr(runtime.python, name, C.cast(made, HANDLE))
-    return asked
+    for name, function in functions.items():
+        runtime.functions.append(function)
+        setattr(runtime.python, name, C.cast(function, HANDLE))
+    return questions
 
 
-SAID, NOT_TO_RUN = "what Python says", "onnx_ops: its session was not made to run"
-ANSWERS = {  # what is said when a kernel is made, and when it runs; of strings when they run
+PYTHONS_MESSAGE, NOT_TO_RUN = "what Python says", "onnx_ops: its session was not made to run"
+ANSWERS = {  # the messages when a kernel is made, when it runs, and when one of strings runs
     native.UNFINISHED: ("", NOT_TO_RUN, "onnx_ops: interrupted"),
     native.LEFT_OUT: ("", NOT_TO_RUN, "onnx_ops: interrupted"),
-    native.FAILED: (SAID, NOT_TO_RUN, SAID),
-    native.REFUSED: (SAID, NOT_TO_RUN, SAID),
+    native.FAILED: (PYTHONS_MESSAGE, NOT_TO_RUN, PYTHONS_MESSAGE),
+    native.REFUSED: (PYTHONS_MESSAGE, NOT_TO_RUN, PYTHONS_MESSAGE),
 }
 
 
@@ -1029,54 +1040,57 @@ ANSWERS = {  # what is said when a kernel is made, and when it runs; of strings 
 def test_what_python_answers(make, outcome):
     runtime, interrupts = make(), outcome == native.UNFINISHED
     with prepared(runtime, *SCENARIOS["run with tensors of strings"]) as attempt:
-        asked = answering(runtime, outcome)
-        assert runtime.told(attempt()) == ANSWERS[outcome][2]
-        assert asked == ["run", *["interrupt"] * interrupts]
+        questions = answering(runtime, outcome)
+        assert runtime.message_of(attempt()) == ANSWERS[outcome][2]
+        assert questions == ["run", *["interrupt"] * interrupts]
     runtime = make()
-    asked = answering(runtime, outcome)
+    questions = answering(runtime, outcome)
     with prepared(runtime, GRID, "create") as attempt:
         status = attempt()
-        assert status is None or runtime.things[status] == ({native.FAILED: 1, native.REFUSED: 2}[outcome], SAID)
-        assert runtime.told(status) == ANSWERS[outcome][0]
-        assert asked == ["compile", *["interrupt"] * interrupts]
-        assert runtime.told(runtime.run(GRID)) == ANSWERS[outcome][1]
+        assert status is None or runtime.things[status] == (
+            {native.FAILED: 1, native.REFUSED: 2}[outcome],
+            PYTHONS_MESSAGE,
+        )
+        assert runtime.message_of(status) == ANSWERS[outcome][0]
+        assert questions == ["compile", *["interrupt"] * interrupts]
+        assert runtime.message_of(runtime.run(GRID)) == ANSWERS[outcome][1]
 
 
 def test_python_fails_after_a_status(make):
-    """One of the two is told, the other released."""
+    """One of the two errors is reported, the other released."""
     runtime, (strings, step) = make(), SCENARIOS["run with tensors of strings"]
     with prepared(runtime, strings, step) as attempt:
         answering(runtime, native.FAILED, strings.expected()[0])
-        assert runtime.told(attempt()) == SAID
+        assert runtime.message_of(attempt()) == PYTHONS_MESSAGE
         calls = runtime.calls
         for n, called in enumerate(calls, 1):
-            if called in ("KernelContext_GetOutput", "FillStringTensor"):
-                assert runtime.told(attempt(fails=n)) in (SAID, FAILURE)
+            if called in ("KernelContext_GetOutput", "GetResizedStringTensorElementBuffer"):
+                assert runtime.message_of(attempt(fails=n)) in (PYTHONS_MESSAGE, FAILURE)
                 assert runtime.taken == []
 
 
 def test_python_is_not_called_while_an_interrupt_waits(make):
     runtime = make()
-    asked = answering(runtime, native.DONE)
+    questions = answering(runtime, native.DONE)
     with prepared(runtime, GRID, "create") as attempt:
         runtime.library.onnx_ops_wait_for_interrupt(1)
         assert attempt() is None
         runtime.library.onnx_ops_wait_for_interrupt(0)
-    assert "compile" not in asked
+    assert "compile" not in questions
 
 
 def test_without_python(make):
-    """There are no operators on strings, no others can be compiled; without a table there are none but one's own."""
+    """No operators on strings exist, others can't be compiled; without a table only operators of one's own exist."""
     runtime = make()
     runtime.python.compile = runtime.python.plan = runtime.python.run = None
     with prepared(runtime, GRID, "create") as attempt:
-        said = "onnx_ops: its operators are compiled by Python, where it has not been imported"
-        assert runtime.told(attempt()) == said
-    types = [kind for _, found in runtime.domains.values() for op in found for kind in described(op)[1]]
+        message = "onnx_ops: its operators are compiled by Python, where it has not been imported"
+        assert runtime.message_of(attempt()) == message
+    types = [kind for _, ops in runtime.domains.values() for op in ops for kind in described(op)[1]]
     assert dtypes.TABLE["string"].onnx not in types
     runtime = make(operators=(), own=())
     runtime.begin()
-    assert runtime.told(runtime.register()).startswith("onnx_ops must be imported in this process")
+    assert runtime.message_of(runtime.register()).startswith("onnx_ops must be imported in this process")
     runtime.add(*FUNCTIONS)
     assert runtime.register() is None
     assert [name for name, _ in runtime.registered()] == ["test.own"]
@@ -1092,13 +1106,13 @@ SANITIZERS = "-g -fsanitize=address,undefined -fno-sanitize-recover=all"
 
 @pytest.mark.skipif(FLAGS in os.environ, reason="this is the build that it makes")
 def test_with_sanitizers(tmp_path):
-    """The other tests, with a build that ends the process at the first access out of bounds, overflow and the like."""
+    """Run the other tests with a build that ends the process at an access out of bounds, an overflow and the like."""
     asan = subprocess.run([COMPILER, "-print-file-name=libasan.so"], capture_output=True, text=True).stdout.strip()
     settings = {**os.environ, "LD_PRELOAD": asan, "ASAN_OPTIONS": "detect_leaks=0", FLAGS: SANITIZERS}
     trial = subprocess.run([sys.executable, "-c", ""], env=settings, capture_output=True)
     if not os.path.isabs(asan) or trial.returncode or trial.stderr:
         pytest.skip("the compiler has no sanitizers")
-    options = "-q --capture=sys -p no:cacheprovider".split()  # what sanitizers write to stderr is not captured
+    options = "-q --capture=sys -p no:cacheprovider".split()  # pytest must not capture what sanitizers write to stderr
     command = [sys.executable, "-m", "pytest", *options, "-k", "not warnings", __file__]
     done = subprocess.run(command, env=settings, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

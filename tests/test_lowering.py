@@ -1,4 +1,4 @@
-"""lower(): what it rewrites, and that it leaves the rest alone."""
+"""lower() rewrites the nodes that it should and leaves the rest alone."""
 
 import time
 
@@ -6,13 +6,13 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from backends import quiet, run, with_extensions
-from cases import COL2IM, GRID_SAMPLE, assert_close, finished, model, reference
 from onnx import TensorProto, helper
+from support.backends import quiet, run_session, with_extensions
+from support.cases import COL2IM, GRID_SAMPLE, assert_close, finished, model, reference
 
 import onnx_ops
 from onnx_ops.nodes import all_nodes
-from onnx_ops.operators import known
+from onnx_ops.operators import available
 from onnx_ops.runtime.lowering import _types, lower_for_session
 
 EVERYTHING, BILINEAR = next(c for c in COL2IM if c.name == "everything"), GRID_SAMPLE[8]
@@ -35,7 +35,7 @@ def test_a_model_without_our_operators_comes_back_equal():
     assert onnx_ops.lower(proto) == proto
     assert onnx_ops.lower(proto) is not proto
     session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend="extensions")
-    np.testing.assert_array_equal(run(session, [np.array([-1, 1], np.float32)]), [0, 1])
+    np.testing.assert_array_equal(run_session(session, [np.array([-1, 1], np.float32)]), [0, 1])
 
 
 def test_lowering_twice_is_lowering_once():
@@ -43,11 +43,11 @@ def test_lowering_twice_is_lowering_once():
     assert onnx_ops.lower(lowered) == lowered
     inputs = EVERYTHING.inputs("float32")
     session = onnx_ops.InferenceSession(lowered.SerializeToString(), quiet(), backend="extensions")
-    assert_close(run(session, inputs), reference(EVERYTHING, inputs), "float32")
+    assert_close(run_session(session, inputs), reference(EVERYTHING, inputs), "float32")
 
 
 def test_a_model_that_is_lowered_in_part():
-    """What was lowered before and what was added since do not get in each other's way."""
+    """Nodes that were lowered before and nodes that were added since run together."""
     case = COL2IM[2]
     inputs = case.inputs("float32")
     lowered = onnx_ops.lower(model("", "Col2Im", inputs, case.attributes))
@@ -56,7 +56,7 @@ def test_a_model_that_is_lowered_in_part():
     lowered.graph.node.extend([node, helper.make_node("Add", ["y", "again"], ["sum"])])
     lowered.graph.output[0].name = "sum"
     session = ort.InferenceSession(onnx_ops.lower(lowered).SerializeToString(), with_extensions(quiet()))
-    assert_close(run(session, inputs), 2 * reference(case, inputs), "float32")
+    assert_close(run_session(session, inputs), 2 * reference(case, inputs), "float32")
 
 
 def test_unknown_attributes_are_named():
@@ -68,7 +68,7 @@ def test_unknown_attributes_are_named():
 
 
 def all_sessions(proto):
-    """A plain one on the lowered model, and ours on the model itself with both backends."""
+    """Return a plain session on the lowered model, and ours on the model itself with both backends."""
     return [
         ort.InferenceSession(onnx_ops.lower(proto).SerializeToString(), with_extensions(quiet())),
         *(onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend=b) for b in ("native", "extensions")),
@@ -76,7 +76,7 @@ def all_sessions(proto):
 
 
 def in_a_branch(op):
-    """The case's node in one branch of an If, a Relu of its first input's sum in the other."""
+    """A model with the case's node in one branch of an If and the sum of its first input in the other."""
     inputs = op.inputs("float32")
     proto = model(op.domain, op.op_type, inputs, op.attributes, dims="none")
     (node,) = proto.graph.node
@@ -93,7 +93,7 @@ def in_a_branch(op):
 
 
 def in_a_loop(op):
-    """The case's node in the body of a Loop that runs it once and collects its result."""
+    """A model with the case's node in the body of a Loop, which runs it once and collects its result."""
     inputs = op.inputs("float32")
     proto = model(op.domain, op.op_type, inputs, op.attributes, dims="none")
     (node,) = proto.graph.node
@@ -121,11 +121,11 @@ def in_a_loop(op):
 def test_loops(case):
     proto, inputs = in_a_loop(case)
     for session in all_sessions(proto):
-        assert_close(run(session, inputs), reference(case, inputs), "float32")
+        assert_close(run_session(session, inputs), reference(case, inputs), "float32")
 
 
 def in_a_function(op):
-    """The case's node in a local function that is called by another one; its attributes come from the call."""
+    """A model with the case's node in a local function that another one calls; the call passes its attributes."""
     inputs = op.inputs("float32")
     (node,) = model(op.domain, op.op_type, inputs, op.attributes).graph.node
     names = list(node.input)
@@ -156,9 +156,9 @@ def test_subgraphs(case):
     proto, inputs = in_a_branch(case)
     sessions = all_sessions(proto)
     for session in sessions:
-        assert_close(run(session, [*inputs, np.array(True)]), reference(case, inputs), "float32")
+        assert_close(run_session(session, [*inputs, np.array(True)]), reference(case, inputs), "float32")
     with pytest.raises(onnx_ops.OpError, match="shape of"):
-        run(sessions[-1], [inputs[0][:, 0], *inputs[1:], np.array(True)])
+        run_session(sessions[-1], [inputs[0][:, 0], *inputs[1:], np.array(True)])
 
 
 @pytest.mark.parametrize("case", [EVERYTHING, BILINEAR], ids=str)
@@ -166,15 +166,15 @@ def test_local_functions(case):
     proto, inputs = in_a_function(case)
     sessions = all_sessions(proto)
     for session in sessions:
-        assert_close(run(session, inputs), reference(case, inputs), "float32")
+        assert_close(run_session(session, inputs), reference(case, inputs), "float32")
     with pytest.raises(onnx_ops.OpError, match="shape of"):
-        run(sessions[-1], [inputs[0][:, 0], *inputs[1:]])
+        run_session(sessions[-1], [inputs[0][:, 0], *inputs[1:]])
 
 
 @pytest.mark.parametrize("element_type", [TensorProto.FLOAT16, TensorProto.BFLOAT16])
 @pytest.mark.parametrize("case", [EVERYTHING, BILINEAR], ids=str)
 def test_16_bit_floats_are_cast_around(case, element_type):
-    """Computed in float32 and rounded once; declared types and types that must be inferred alike."""
+    """Results are computed in float32 and rounded once, with declared and with inferred types."""
     inputs = case.inputs("float32")
     tensors = [n for n, i in enumerate(case.operator.inputs) if not i.values]
     proto = model(case.domain, case.op_type, inputs, case.attributes)
@@ -194,19 +194,19 @@ def test_16_bit_floats_are_cast_around(case, element_type):
         back = helper.make_node("Cast", ["b"], ["c"], to=TensorProto.FLOAT)
         a_info, c_info = (helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in "ac")
         graph = helper.make_graph([cast, back], "round", [a_info], [c_info])
-        return run(ort.InferenceSession(finished(graph).SerializeToString()), [a])
+        return run_session(ort.InferenceSession(finished(graph).SerializeToString()), [a])
 
     narrow = [rounded(v) if n in tensors else v for n, v in enumerate(inputs)]
     float32 = model(case.domain, case.op_type, narrow, case.attributes).SerializeToString()
-    expected = rounded(run(onnx_ops.InferenceSession(float32, quiet()), narrow))
+    expected = rounded(run_session(onnx_ops.InferenceSession(float32, quiet()), narrow))
     session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend="extensions")
-    np.testing.assert_array_equal(run(session, inputs), expected)
+    np.testing.assert_array_equal(run_session(session, inputs), expected)
     plain = ort.InferenceSession(onnx_ops.lower(proto).SerializeToString(), with_extensions(quiet()))
-    np.testing.assert_array_equal(run(plain, inputs), expected)
+    np.testing.assert_array_equal(run_session(plain, inputs), expected)
 
 
 def a_branch(name, element_type, case):
-    """The case's node, computed in `element_type`, between casts whose results have the same names in every branch."""
+    """A branch with the case's node in `element_type`, between casts to values with the same names in all branches."""
     (node,) = model(case.domain, case.op_type, case.inputs("float32"), case.attributes).graph.node
     tensors = [k for k, i in enumerate(case.operator.inputs) if not i.values]
     casts = [helper.make_node("Cast", [node.input[k]], [f"narrow_{k}"], to=element_type) for k in tensors]
@@ -231,11 +231,11 @@ def branches_of_two_types(case, then_type, else_type):
 
 @pytest.mark.parametrize("case", [EVERYTHING, BILINEAR], ids=str)
 def test_names_that_have_another_type_in_another_branch(case):
-    """The branch of float32 is not rounded to 16 bits, the other one is, whichever comes first."""
+    """The branch of 16 bits is rounded and that of float32 is not, whichever comes first."""
     for types in ((TensorProto.FLOAT16, TensorProto.FLOAT), (TensorProto.FLOAT, TensorProto.FLOAT16)):
         proto, inputs = branches_of_two_types(case, *types)
         for branch, element_type in zip((True, False), types, strict=True):
-            plain, native, extensions = (run(s, [*inputs, np.array(branch)]) for s in all_sessions(proto))
+            plain, native, extensions = (run_session(s, [*inputs, np.array(branch)]) for s in all_sessions(proto))
             np.testing.assert_array_equal(plain, native)
             np.testing.assert_array_equal(extensions, native)
             rounded = native.astype(np.float16).astype(np.float32)
@@ -243,7 +243,7 @@ def test_names_that_have_another_type_in_another_branch(case):
 
 
 def test_branches_know_the_types_around_them():
-    """A 16-bit value from outside, which a name inside of another branch hides."""
+    """A branch uses a 16-bit value from outside, whose name is another value's in the other branch."""
     proto, inputs = branches_of_two_types(EVERYTHING, TensorProto.FLOAT, TensorProto.FLOAT16)
     branches = {a.name: a.g for a in proto.graph.node[0].attribute}
     proto.graph.node.insert(0, branches["else_branch"].node[0])
@@ -256,12 +256,12 @@ def test_branches_know_the_types_around_them():
         a.name: [n.op_type for n in a.g.node].count("Cast") for n in lowered.graph.node for a in n.attribute if a.g.node
     }
     assert casts == {"then_branch": 2, "else_branch": 3}
-    native, plain = (run(all_sessions(proto)[k], [*inputs, np.array(False)]) for k in (1, 0))
+    native, plain = (run_session(all_sessions(proto)[k], [*inputs, np.array(False)]) for k in (1, 0))
     np.testing.assert_array_equal(plain, native)
 
 
 def test_names_inside_hide_those_outside():
-    """What is known of a name outside says nothing of a value inside whose type is not known."""
+    """A value inside whose type is unknown does not get the type of a value outside with the same name."""
     inner = helper.make_graph(
         [helper.make_node("Unknown", [], ["a"]), helper.make_node("Relu", ["b"], ["c"])], "", [], []
     )
@@ -270,13 +270,13 @@ def test_names_inside_hide_those_outside():
 
 
 def taking(kind, name):
-    """A model in which `name` is a value of that kind, which no node touches."""
+    """A model in which `name` is a value of this kind that our nodes do not use."""
     proto, inputs = in_a_branch(EVERYTHING)
     graph, branch = proto.graph, proto.graph.node[0].attribute[0].g
     one = onnx.numpy_helper.from_array(np.ones(1, np.float32), name)
-    described = helper.make_tensor_value_info(name, TensorProto.FLOAT, [1])
+    value_info = helper.make_tensor_value_info(name, TensorProto.FLOAT, [1])
     if kind == "input":
-        graph.input.append(described)
+        graph.input.append(value_info)
     elif kind == "sparse initializer":
         indices = onnx.numpy_helper.from_array(np.zeros(1, np.int64), "indices")
         graph.sparse_initializer.append(helper.make_sparse_tensor(one, indices, [3]))
@@ -288,7 +288,7 @@ def taking(kind, name):
     elif kind == "initializer of a branch":
         branch.initializer.append(one)
     else:
-        branch.value_info.append(described)
+        branch.value_info.append(value_info)
     return proto, inputs
 
 
@@ -297,13 +297,15 @@ def taking(kind, name):
     "kind", ["input", "output", "initializer", "sparse initializer", "initializer of a branch", "description"]
 )
 def test_names_that_lowering_makes_are_new(kind, name):
-    """The model runs, and its own inputs are what they were, whatever they are called."""
+    """The model runs with its own inputs, whatever their names are."""
     proto, inputs = taking(kind, name)
-    for lowered in (onnx_ops.lower(proto), lower_for_session(proto, known())[0]):
-        made = [n for node in all_nodes(lowered.graph) for n in node.output if node not in list(all_nodes(proto.graph))]
-        assert len(made) >= 3
-        assert name not in made
-    _, ran_by = lower_for_session(proto, known())
+    for lowered in (onnx_ops.lower(proto), lower_for_session(proto, available())[0]):
+        new_names = [
+            n for node in all_nodes(lowered.graph) for n in node.output if node not in list(all_nodes(proto.graph))
+        ]
+        assert len(new_names) >= 3
+        assert name not in new_names
+    _, ran_by = lower_for_session(proto, available())
     assert ran_by != name
     for session in all_sessions(proto):
         names = [i.name for i in session.get_inputs()]
@@ -314,15 +316,15 @@ def test_names_that_lowering_makes_are_new(kind, name):
 
 
 def test_a_model_that_calls_an_input_of_its_own_like_ours():
-    """Without an operator to lower there is nothing that its runs are given, or not shown."""
+    """Without an operator to lower, runs get no additional input and hide none."""
     x, y = (helper.make_tensor_value_info(n, TensorProto.INT64, [2]) for n in ("onnx_ops_run", "y"))
     proto = finished(helper.make_graph([helper.make_node("Neg", ["onnx_ops_run"], ["y"])], "other", [x], [y]))
     session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend="extensions")
-    np.testing.assert_array_equal(run(session, [np.array([3, 4])]), [-3, -4])
+    np.testing.assert_array_equal(run_session(session, [np.array([3, 4])]), [-3, -4])
 
 
 def test_functions_that_share_a_name():
-    """Overloads: what one of them contains is not missed for another one."""
+    """An operator in one of several overloads of a function is found."""
     proto, _ = in_a_function(EVERYTHING)
     proto.ir_version = 10
     outer = next(f for f in proto.functions if f.name == "Outer")
@@ -332,12 +334,12 @@ def test_functions_that_share_a_name():
     other.overload = "second"
     del other.node[:]
     other.node.append(helper.make_node("Identity", ["input"], ["y"]))
-    lowered, name = lower_for_session(proto, known())
+    lowered, name = lower_for_session(proto, available())
     assert name in next(n for n in all_nodes(lowered.graph) if n.op_type == "ai_onnx_Col2Im").input
 
 
 def test_types_that_onnx_cannot_tell():
-    """An operator that it does not know, before one whose output's type follows from it: others' types are inferred."""
+    """Types that depend on an operator unknown to onnx are unknown, all others are inferred."""
     proto = model("com.microsoft", "GridSample", BILINEAR.inputs("float32"), BILINEAR.attributes)
     proto.graph.node[0].input[0] = "unknown"
     proto.graph.node.insert(0, helper.make_node("Foreign", ["X"], ["unknown"], domain="foreign"))
@@ -351,7 +353,7 @@ def test_types_that_onnx_cannot_tell():
 
 
 def test_long_vectors_take_no_time():
-    """To work out what is in them would take 400 bytes an element."""
+    """onnx would spend 400 bytes per element on values that it computes for inference."""
     proto = model("", "Col2Im", COL2IM[0].inputs("float32"), COL2IM[0].attributes)
     proto.graph.input.append(helper.make_tensor_value_info("long", TensorProto.FLOAT, [2**22]))
     proto.graph.node.append(helper.make_node("Mul", ["long", "long"], ["longer"]))

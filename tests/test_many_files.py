@@ -1,4 +1,4 @@
-"""`onnx-ops run` on many files: one result for each, the same from every engine, whatever goes wrong on the way."""
+"""`onnx-ops run` on many files gives one result for each, the same with every engine, whatever goes wrong."""
 
 import io
 import json
@@ -16,9 +16,9 @@ import psutil
 import pytest
 from click.testing import CliRunner
 from PIL import Image
+from support.worker import deadly, sleep
 from test_cli import call, call_json, saved
 from test_files import contents
-from worker import deadly, sleep
 
 import onnx_ops
 from onnx_ops.cli import items, manifest, many
@@ -45,7 +45,7 @@ def fold(directory, size="N", name="model.onnx"):
 
 
 def slow_fold(directory):
-    """The same in some tens of milliseconds for each item: its result has the mean of a product of matrices added."""
+    """Save a variant of `fold` that takes tens of milliseconds per item: it adds the mean of products of matrices."""
     proto = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 18]>
     fold (float[N, 4, 9] x, int64[2] image_shape, int64[2] block_shape) => (float[N, 1, 4, 4] y) {
         mean = ReduceMean <keepdims = 0> (x)
@@ -63,7 +63,7 @@ def slow_fold(directory):
 
 
 def inputs(count, directory, size=1):
-    """{name: array}, which are written as frames/NAME.npy, half of them in another folder below."""
+    """Write arrays as frames/NAME.npy, half of them to a folder below; return {name: array}."""
     rng = np.random.default_rng(0)
     arrays = {f"{'more/' if k % 2 else ''}{k:04}": rng.random((size, 4, 9), np.float32) for k in range(count)}
     for name, array in arrays.items():
@@ -73,12 +73,12 @@ def inputs(count, directory, size=1):
     return arrays
 
 
-def words(model, directory, output="out", *more):
+def run_arguments(model, directory, output="out", *more):
     return ["run", model, "-i", f"x={directory}/frames/**/*.npy", *SIZES, "--output", directory / output, *more]
 
 
 def results(directory, output="out"):
-    """{name: array} of what a run has written, which is all that there is beside the manifest."""
+    """Return {name: array} of the files that a run has written; there are no others beside the manifest."""
     files = contents(directory / output)
     assert files.pop(manifest.NAME)
     assert {Path(name).suffix for name in files} <= {".npy"}
@@ -90,30 +90,30 @@ def folded(array):
 
 
 def assert_complete(arrays, directory, output="out"):
-    found = results(directory, output)
-    assert found.keys() == arrays.keys()
+    written = results(directory, output)
+    assert written.keys() == arrays.keys()
     for name, array in arrays.items():
-        np.testing.assert_array_equal(found[name], folded(array))
+        np.testing.assert_array_equal(written[name], folded(array))
 
 
 def lines(directory, output="out"):
     return [json.loads(line) for line in (directory / output / manifest.NAME).read_text().splitlines()]
 
 
-# What is written
+# Outputs
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_file_for_each_item(engine, tmp_path):
     arrays = inputs(7, tmp_path)
-    report = call_json(*words(fold(tmp_path), tmp_path, "out", *ENGINES[engine]))
+    report = call_json(*run_arguments(fold(tmp_path), tmp_path, "out", *ENGINES[engine]))
     assert (report["items"], report["run"], report["finished_before"], report["failed"]) == (7, 7, 0, [])
     assert_complete(arrays, tmp_path)
     assert sorted(line["item"] for line in lines(tmp_path)) == sorted(arrays)
 
 
 def sampled(directory):
-    """SAMPLE, and what two of its items consist of."""
+    """Save SAMPLE; return its path, and the inputs of two items."""
     rng, model = np.random.default_rng(0), saved(onnx.parser.parse_model(SAMPLE), directory)
     places = rng.random((2, 1, 3, 3, 2), np.float32) * 2 - 1
     return model, [{"X": rng.random((1, 1, 4, 4), np.float32), "Grid": grid} for grid in places]
@@ -171,9 +171,9 @@ def test_any_name_of_an_output():
 
 
 def damaged(directory):
-    """Inputs of which some can't be read, or are not for the model: {name: what is said of it}, and the others."""
+    """Write inputs, some of which are damaged or do not fit the model; return {their names: messages} and the rest."""
     arrays = inputs(8, directory)
-    said = {
+    messages = {
         "0000": "can't be read: ",
         "more/0001": "input x is float64, the model wants float32",
         "0002": "Got invalid dimensions for input: x",
@@ -182,18 +182,18 @@ def damaged(directory):
     (folder / "0000.npy").write_bytes((folder / "0000.npy").read_bytes()[:-5])
     np.save(folder / "more" / "0001.npy", np.zeros((1, 4, 9)))
     np.save(folder / "0002.npy", np.zeros((1, 5, 9), np.float32))
-    return said, {name: array for name, array in arrays.items() if name not in said}
+    return messages, {name: array for name, array in arrays.items() if name not in messages}
 
 
 @pytest.mark.parametrize("batch", [[], ["--batch", 3]], ids=["single", "batch"])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_bad_file_costs_its_own_result(engine, batch, tmp_path):
-    said, others = damaged(tmp_path)
-    command = words(fold(tmp_path), tmp_path, "out", *ENGINES[engine], *batch)
+    messages, others = damaged(tmp_path)
+    command = run_arguments(fold(tmp_path), tmp_path, "out", *ENGINES[engine], *batch)
     report = call_json(*command, exit_code=1)
     problems = {each["item"]: each["problem"] for each in report["failed"]}
-    assert problems.keys() == said.keys()
-    for name, text in said.items():
+    assert problems.keys() == messages.keys()
+    for name, text in messages.items():
         assert text in problems[name]
     assert_complete(others, tmp_path)
     text = call(*command, exit_code=1)
@@ -236,37 +236,37 @@ WRONG = {
 
 @pytest.mark.parametrize("case", WRONG)
 def test_what_is_wrong_with_the_command_line(case, tmp_path):
-    given, message = WRONG[case]
+    arguments, message = WRONG[case]
     inputs(1, tmp_path)
     (tmp_path / "frames" / "0000.png").touch()
-    given = [word.format(folder=tmp_path) for word in given]
-    output = [] if "--output" in given or case in ("no output", "one file") else ["--output", tmp_path / "out"]
-    text = call("run", fold(tmp_path), *given, *output, exit_code=2)
+    arguments = [argument.format(folder=tmp_path) for argument in arguments]
+    output = [] if "--output" in arguments or case in ("no output", "one file") else ["--output", tmp_path / "out"]
+    text = call("run", fold(tmp_path), *arguments, *output, exit_code=2)
     assert message in " ".join(text.split())
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_output_that_cannot_be_written_ends_the_run(engine, tmp_path):
-    """It is not the item's fault, and the next one would meet the same."""
+    """The error is not the item's, and every other item would meet it, too."""
     inputs(4, tmp_path)
     (tmp_path / "out" / "0000.npy").mkdir(parents=True)
-    text = call(*words(fold(tmp_path), tmp_path, "out", *ENGINES[engine]), exit_code=3)
+    text = call(*run_arguments(fold(tmp_path), tmp_path, "out", *ENGINES[engine]), exit_code=3)
     assert "out/0000.npy can't be written: output file must be an ordinary file" in text
 
 
 def test_a_full_disk(tmp_path, monkeypatch):
-    arrays, write_bytes, written = inputs(4, tmp_path), Path.write_bytes, []
+    arrays, write_bytes, paths = inputs(4, tmp_path), Path.write_bytes, []
 
-    def full(path, content):
-        written.append(path)
-        write_bytes(path, content[: -10 * (len(written) == 2) or None])
-        if len(written) == 2:
+    def write_half(path, content):
+        paths.append(path)
+        write_bytes(path, content[: -10 * (len(paths) == 2) or None])
+        if len(paths) == 2:
             raise OSError(28, "No space left on device")
 
-    command = words(fold(tmp_path), tmp_path)
+    command = run_arguments(fold(tmp_path), tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_bytes", full)
+        patch.setattr(Path, "write_bytes", write_half)
         assert "out/0002.npy can't be written: No space left on device" in call(*command, exit_code=3)
     assert results(tmp_path).keys() == {"0000"}
     assert call_json(*command)["finished_before"] == 1
@@ -329,22 +329,22 @@ def nothing(directory):
 def test_only_what_is_not_finished_is_run_again(change, more, again, tmp_path):
     inputs(4, tmp_path)
     model = fold(tmp_path)
-    call(*words(model, tmp_path))
+    call(*run_arguments(model, tmp_path))
     change(tmp_path)
-    report = call_json(*words(model, tmp_path, "out", *more))
+    report = call_json(*run_arguments(model, tmp_path, "out", *more))
     assert (report["run"], report["finished_before"]) == (again, 4 - again)
     now = {p.stem: np.load(p) for p in (tmp_path / "frames").rglob("*.npy")}
     for name, array in results(tmp_path).items():
         np.testing.assert_allclose(array, folded(now[Path(name).name]), rtol=1e-6)
-    assert call_json(*words(model, tmp_path, "out", *more))["run"] == 0
+    assert call_json(*run_arguments(model, tmp_path, "out", *more))["run"] == 0
 
 
 def test_what_is_given_for_all_items_counts(tmp_path):
     inputs(2, tmp_path)
-    model, given = fold(tmp_path), ["-i", f"x={tmp_path}/frames/**/*.npy", "--output", tmp_path / "out"]
-    call("run", model, *given, *SIZES)
+    model, arguments = fold(tmp_path), ["-i", f"x={tmp_path}/frames/**/*.npy", "--output", tmp_path / "out"]
+    call("run", model, *arguments, *SIZES)
     transposed = ["-i", "image_shape=[2,10]", "-i", "block_shape=[2,2]"]
-    assert call_json("run", model, *given, *transposed)["run"] == 2
+    assert call_json("run", model, *arguments, *transposed)["run"] == 2
     assert np.load(tmp_path / "out" / "0000.npy").shape == (1, 1, 2, 10)
 
 
@@ -360,7 +360,7 @@ def test_the_data_of_a_model_count(tmp_path):
         proto.graph.initializer.append(onnx.numpy_helper.from_array(weights, "factor"))
         onnx.save(proto, folder / "model.onnx", save_as_external_data=True, location="weights", size_threshold=0)
         proto = onnx.load(folder / "model.onnx")
-        assert call_json(*words(folder / "model.onnx", tmp_path))["run"] == 1
+        assert call_json(*run_arguments(folder / "model.onnx", tmp_path))["run"] == 1
         np.testing.assert_array_equal(results(tmp_path)["0000"], factor * folded(array))
 
 
@@ -378,9 +378,9 @@ def test_results_are_no_inputs(tmp_path):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("size", ["N", 3])
 def test_batches_give_the_same_files(size, engine, tmp_path):
-    """The last one is short, and filled up where the model takes no fewer."""
+    """The last batch is short; it is filled up for a model that takes whole batches only."""
     arrays = inputs(8, tmp_path)
-    call(*words(fold(tmp_path, size), tmp_path, "out", "--batch", 3, *ENGINES[engine]))
+    call(*run_arguments(fold(tmp_path, size), tmp_path, "out", "--batch", 3, *ENGINES[engine]))
     assert_complete(arrays, tmp_path)
 
 
@@ -394,14 +394,14 @@ def test_a_batch_is_one_run(tmp_path, monkeypatch):
     monkeypatch.setattr(onnx_ops.Runner, "__call__", run)
     arrays = inputs(5, tmp_path) | {"odd": np.ones((2, 4, 9), np.float32)}
     np.save(tmp_path / "frames" / "odd.npy", arrays["odd"])
-    call(*words(fold(tmp_path), tmp_path, "out", "--batch", 4))
+    call(*run_arguments(fold(tmp_path), tmp_path, "out", "--batch", 4))
     assert sorted(shapes) == [(1, 4, 9), (2, 4, 9), (4, 4, 9)]
     assert_complete(arrays, tmp_path)
 
 
 def test_a_batch_that_the_model_does_not_take(tmp_path):
     inputs(4, tmp_path)
-    text = call(*words(fold(tmp_path, 1), tmp_path, "out", "--batch", 4), exit_code=2)
+    text = call(*run_arguments(fold(tmp_path, 1), tmp_path, "out", "--batch", 4), exit_code=2)
     assert "--batch 4: the model wants 1 along the first axis of x." in " ".join(text.split())
 
 
@@ -420,7 +420,12 @@ def test_outputs_that_have_no_axis_for_a_batch(engine, tmp_path):
 
 
 def started(model, directory, *more):
-    command = [sys.executable, "-m", "onnx_ops", *map(str, words(model, directory, "out", "--threads", 1, *more))]
+    command = [
+        sys.executable,
+        "-m",
+        "onnx_ops",
+        *map(str, run_arguments(model, directory, "out", "--threads", 1, *more)),
+    ]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen(command, text=True, start_new_session=True, **streams)
 
@@ -451,7 +456,7 @@ def test_a_worker_that_is_killed_loses_nothing(tmp_path):
     assert (process.returncode, err) == (0, "")
     assert "60 run, 0 finished before, 0 failed" in out
     assert results(tmp_path).keys() == arrays.keys()
-    call(*words(model, tmp_path, "alone", "--threads", 1))
+    call(*run_arguments(model, tmp_path, "alone", "--threads", 1))
     alone = contents(tmp_path / "alone")
     alone.pop(manifest.NAME)
     assert {name: data for name, data in contents(tmp_path / "out").items() if name in alone} == alone
@@ -472,7 +477,7 @@ def test_the_rest_after_the_program_was_killed(workers, tmp_path):
     finished = {line["item"] for line in lines(tmp_path)}
     written = {name: (tmp_path / "out" / f"{name}.npy").stat().st_mtime_ns for name in finished}
     assert 10 <= len(finished) < 60
-    report = call_json(*words(model, tmp_path, "out", "--threads", 1, *more))
+    report = call_json(*run_arguments(model, tmp_path, "out", "--threads", 1, *more))
     assert (report["finished_before"], report["run"]) == (len(finished), 60 - len(finished))
     assert sorted(line["item"] for line in lines(tmp_path)) == sorted(arrays)
     assert {name: (tmp_path / "out" / f"{name}.npy").stat().st_mtime_ns for name in finished} == written
@@ -495,18 +500,26 @@ def test_ctrl_c(workers, tmp_path):
 
 
 def test_an_item_that_ends_its_process_costs_itself():
-    """Those that were with it in a batch are done again, each by itself."""
+    """The other items of its batch are run again, each by itself."""
     names = ["a", "b", "deadly", "c", "d", "e", "f"]
-    found = dict(many.outcomes(lambda tasks: workers.answers(deadly, tasks, 2), names, 3))
-    assert found.pop("deadly") is many.ENDED
-    assert found == {name: name.upper() for name in names if name != "deadly"}
+    outcomes = dict(many.outcomes(lambda tasks: workers.answers(deadly, tasks, 2), names, 3))
+    assert outcomes.pop("deadly") is many.ENDED
+    assert outcomes == {name: name.upper() for name in names if name != "deadly"}
+
+
+@needs_signals
+def test_a_process_that_is_killed_before_it_begins_is_replaced(tmp_path, monkeypatch):
+    once = f"import os; from pathlib import Path; began = Path({str(tmp_path / 'began')!r}); "
+    once += "began.exists() or (began.touch(), os.kill(os.getpid(), 9)); "
+    monkeypatch.setattr(workers, "PROGRAM", once + workers.PROGRAM)
+    assert list(workers.answers(sleep, [(0,)], 1)) == [(0, 0, False)]
 
 
 def test_a_process_that_is_kept_busy_ends_too():
-    found = workers.answers(sleep, [(0,), (PATIENCE,)], 2, patience=0.2)
-    assert next(found) == (0, 0, False)
+    answers = workers.answers(sleep, [(0,), (PATIENCE,)], 2, patience=0.2)
+    assert next(answers) == (0, 0, False)
     began = time.monotonic()
-    found.close()
+    answers.close()
     assert time.monotonic() - began < 2
     assert not psutil.Process().children()
 
@@ -520,18 +533,20 @@ def test_workers_share_the_cores(tmp_path, monkeypatch):
         yield from ()
 
     monkeypatch.setattr(many, "answers", answers)
-    monkeypatch.setattr(many, "cpus", lambda: range(8))
+    monkeypatch.setattr(many, "available_cpus", lambda: range(8))
     for more in ([3], [16], [3, "--threads", 5]):
-        call(*words(fold(tmp_path), tmp_path, "out", "--workers", *more))
+        call(*run_arguments(fold(tmp_path), tmp_path, "out", "--workers", *more))
     assert threads == [2, 1, 5]
 
 
 def test_without_ray_one_line_says_what_to_install(tmp_path, monkeypatch):
     inputs(1, tmp_path)
     monkeypatch.setitem(sys.modules, "ray", None)
-    done = CliRunner().invoke(app, [str(w) for w in words(fold(tmp_path), tmp_path, "out", "--cluster", "auto")])
-    said = 'needs Ray: pip install "onnx-ops[ray]", on every machine of the cluster\n'
-    assert (done.exit_code, done.output) == (3, f"Error: onnx_ops: cluster = 'auto': {said}")
+    done = CliRunner().invoke(
+        app, [str(w) for w in run_arguments(fold(tmp_path), tmp_path, "out", "--cluster", "auto")]
+    )
+    rule = 'needs Ray: pip install "onnx-ops[ray]", on every machine of the cluster\n'
+    assert (done.exit_code, done.output) == (3, f"Error: onnx_ops: cluster = 'auto': {rule}")
 
 
 # Engines
@@ -540,8 +555,8 @@ def test_without_ray_one_line_says_what_to_install(tmp_path, monkeypatch):
 @pytest.mark.long
 def test_two_workers_give_the_files_of_one_process(tmp_path):
     arrays, model = inputs(2000, tmp_path), fold(tmp_path)
-    call(*words(model, tmp_path, "one"))
-    call(*words(model, tmp_path, "two", "--workers", 2))
+    call(*run_arguments(model, tmp_path, "one"))
+    call(*run_arguments(model, tmp_path, "two", "--workers", 2))
     assert_complete(arrays, tmp_path, "one")
     one, two = contents(tmp_path / "one"), contents(tmp_path / "two")
     assert sorted(one.pop(manifest.NAME).splitlines()) == sorted(two.pop(manifest.NAME).splitlines())

@@ -1,4 +1,4 @@
-"""Kernels work in memory that their callers allocate: enough of it, bounded, and for as long as anybody uses it."""
+"""Callers allocate the memory that kernels work in: it is enough, bounded, and lasts as long as it is used."""
 
 import itertools
 import os
@@ -11,12 +11,12 @@ from subprocess import PIPE
 
 import numpy as np
 import pytest
-from cases import CASES, COL2IM, assert_close, reference
+from support.cases import CASES, COL2IM, assert_close, reference
 
 import onnx_ops
 from onnx_ops.declaration import Record
 from onnx_ops.kernels import col2im, grid_sample
-from onnx_ops.runtime import execute
+from onnx_ops.runtime import execute, threads
 
 OVERLAPPING = COL2IM[1]
 SMALL = [c for c in CASES if sum(int(np.prod(s)) for s in c.shapes) < 4000]
@@ -29,10 +29,10 @@ def geometry_of(case, inputs):
     return parameters, g
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of NumPy's, about overflows and infinities
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy warns of overflows and infinities
 @pytest.mark.parametrize("case", SMALL, ids=str)
 def test_the_plan_states_enough(case):
-    """A kernel run as ordinary Python in exactly the workspace that its plan states, full of garbage."""
+    """A kernel runs as plain Python in exactly the workspace that its plan states, which is full of garbage."""
     inputs = case.inputs("float64")
     parameters, g = geometry_of(case, inputs)
     expected = reference(case, inputs)
@@ -40,12 +40,12 @@ def test_the_plan_states_enough(case):
     tensors = [inputs[k].ravel() for k in case.operator.tensors]
     for tile in range(g["tiles"]):
         workspace = np.full(g["workspace"], 0xA5, np.uint8)
-        case.operator.kernel(parameters).function(*tensors, Record(g), tile, workspace, out)
+        case.operator.selected_kernel(parameters).function(*tensors, Record(g), tile, workspace, out)
     assert_close(out.reshape(expected.shape), expected, "float64")
 
 
 def test_the_workspace_is_bounded():
-    """Whatever the model's numbers, a tile gets at most a megabyte."""
+    """Whatever sizes the model states, a tile gets at most a megabyte."""
     rng, most = np.random.default_rng(0), 0
     plan, geometry = OVERLAPPING.operator.plan, OVERLAPPING.operator.geometry_dtype
     for _ in range(2000):
@@ -59,7 +59,7 @@ def test_the_workspace_is_bounded():
         g = np.zeros(1, geometry)[0]
         try:
             plan(Record(OVERLAPPING.operator.resolved(attributes)[0]), (x, image, block), Record(g))
-        except onnx_ops.OpError:  # one product or another is too large
+        except onnx_ops.OpError:  # a product is too large
             continue
         most = max(most, g["workspace"])
     assert 2 * col2im.BAND < most < 2**20
@@ -112,21 +112,21 @@ def test_a_function_without_memory_to_work_in():
 
 
 def test_tiles_side_by_side_have_workspaces_of_their_own(monkeypatch):
-    """64 tiles on 64 threads, of a kernel that needs its workspace, give what one thread gives."""
+    """64 threads give the same result as one, with a kernel that needs its workspace."""
     x = np.random.default_rng(0).standard_normal((4, 64 * 9, 64 * 64)).astype(np.float16)
     sizes, attributes = ([128, 128], [3, 3]), {"strides": [2, 2], "pads": [1, 1, 0, 0]}
     expected = onnx_ops.col2im(x, *sizes, threads=1, **attributes)
-    monkeypatch.setattr(execute, "cpus", lambda: range(64))
-    monkeypatch.setattr(execute, "_requests", execute.SimpleQueue())
-    monkeypatch.setattr(execute, "_helpers", 0)
+    monkeypatch.setattr(threads, "available_cpus", lambda: range(64))
+    monkeypatch.setattr(threads, "_requests", threads.SimpleQueue())
+    monkeypatch.setattr(threads, "_helpers", 0)
     for _ in range(5):
         np.testing.assert_array_equal(onnx_ops.col2im(x, *sizes, threads=64, **attributes), expected)
-    assert execute._helpers == 64
+    assert threads._helpers == 64
 
 
 @pytest.mark.parametrize("ending", [KeyboardInterrupt, ZeroDivisionError])
 def test_no_tile_runs_after_a_call_was_interrupted(ending):
-    """The caller's memory is gone then."""
+    """The caller's memory may be released after the interrupt."""
     main, helping, begun, ended = threading.current_thread(), threading.Event(), [], []
 
     def tile(index):
@@ -139,18 +139,18 @@ def test_no_tile_runs_after_a_call_was_interrupted(ending):
         ended.append(index)
 
     with pytest.raises(ending):
-        execute.spread(tile, 1000, 2)
+        threads.run_tiles(tile, 1000, 2)
     assert begun == ended
     time.sleep(0.3)
     assert len(begun) == len(ended) == 1
 
 
 def test_an_interrupt_while_helpers_are_waited_for(monkeypatch):
-    """It arrives once they have ended."""
+    """The interrupt is raised once the helpers have ended."""
     main, helping, ended = threading.current_thread(), threading.Event(), []
     interrupts = iter([KeyboardInterrupt, KeyboardInterrupt])
 
-    class Interrupted(execute.SimpleQueue):
+    class Interrupted(threads.SimpleQueue):
         def get(self):
             for interrupt in interrupts:
                 raise interrupt
@@ -164,9 +164,9 @@ def test_an_interrupt_while_helpers_are_waited_for(monkeypatch):
             time.sleep(0.2)
             ended.append(index)
 
-    monkeypatch.setattr(execute, "SimpleQueue", Interrupted)
+    monkeypatch.setattr(threads, "SimpleQueue", Interrupted)
     with pytest.raises(KeyboardInterrupt):
-        execute.spread(tile, 2, 2)
+        threads.run_tiles(tile, 2, 2)
     assert len(ended) == 1
 
 
@@ -181,7 +181,7 @@ def test_an_error_in_a_helper_is_raised():
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        execute.spread(tile, 2, 2)
+        threads.run_tiles(tile, 2, 2)
 
 
 INTERRUPTED = """
@@ -203,7 +203,7 @@ print(np.array_equal(onnx_ops.col2im(x, [62, 62], [3, 3], threads=4), expected),
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
 def test_hundreds_of_interrupts():
-    """Sent by another process, wherever they hit: the next call works, and none hangs."""
+    """Another process sends them at any moment: the next call works, and none hangs."""
     process = subprocess.Popen([sys.executable, "-c", INTERRUPTED], stdout=PIPE, stderr=PIPE, text=True)
     assert process.stdout.readline() == "ready\n"
     deadline = time.monotonic() + 120
@@ -212,27 +212,27 @@ def test_hundreds_of_interrupts():
         time.sleep(0.005)
     process.kill()
     out, err = process.communicate()
-    # An interrupt that hits the few lines outside of the script's `try` ends it; that is no hang either.
+    # An interrupt outside of the script's `try` ends it, which is no hang either.
     assert out == "True 0\n" or err.endswith("KeyboardInterrupt\n"), err
 
 
 class RacyCount:
-    """itertools.count as it is without the GIL: two threads may get one number."""
+    """Counts as itertools.count does without the GIL: two threads may get the same value."""
 
     def __init__(self):
-        self.number = 0
+        self.count = 0
 
     def __next__(self):
-        number = self.number
+        count = self.count
         time.sleep(0.001)
-        self.number = number + 1
-        return number
+        self.count = count + 1
+        return count
 
 
 def test_every_tile_runs_once(monkeypatch):
-    """Nothing that hands them out depends on `next` being atomic."""
+    """The distribution of tiles does not depend on `next` being atomic."""
     monkeypatch.setattr(itertools, "count", RacyCount)
-    for tiles, threads in ((1, 4), (2, 2), (64, 4), (200, 3)):
+    for tiles, workers in ((1, 4), (2, 2), (64, 4), (200, 3)):
         ran = []
-        execute.spread(ran.append, tiles, threads)
+        threads.run_tiles(ran.append, tiles, workers)
         assert sorted(ran) == list(range(tiles))

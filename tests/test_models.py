@@ -1,4 +1,4 @@
-"""Every model under models/, as it is, in sessions; and the models are what their scripts make."""
+"""Every model under models/ runs unchanged in sessions, and equals what its script makes."""
 
 from pathlib import Path
 
@@ -7,10 +7,10 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from backends import quiet, run, with_extensions
-from cases import operator
 from onnx.reference import ReferenceEvaluator
 from spec_examples import EXAMPLES, OPENVINO_MISPRINTED
+from support.backends import quiet, run_session, with_extensions
+from support.cases import operator
 
 import onnx_ops
 from onnx_ops import functions
@@ -18,7 +18,7 @@ from onnx_ops.operators import OPERATORS
 
 ROOT = Path(__file__).parent.parent / "models"
 MODELS = sorted(path.parent for path in ROOT.glob("*/*/model.onnx"))
-# The specification prints this one to four decimals.
+# The specification prints this result to four decimals.
 PRINTED = {"gridsample_bicubic": {"rtol": 0, "atol": 5.1e-5}}
 
 
@@ -32,7 +32,7 @@ def name_of(directory):
 
 
 def tensors(directory, kind):
-    """The test data in their order."""
+    """The arrays of the test data, in order."""
     files = sorted(directory.glob(f"test_data_set_0/{kind}_*.pb"), key=lambda f: int(f.stem.partition("_")[2]))
     return [onnx.numpy_helper.to_array(onnx.load_tensor(file)) for file in files]
 
@@ -50,7 +50,7 @@ def through_extensions(path):
 
 
 class Evaluation:
-    """onnx's own evaluator, or a function for the one node of a model, with what the tests use of a session."""
+    """onnx's evaluator, or a function for a model's one node, with those methods of a session that the tests use."""
 
     def __init__(self, path, evaluate):
         self.graph = onnx.load(path).graph
@@ -84,7 +84,7 @@ def test_model(directory, route, kernels_made):
     if route is through_function and directory.parent.name == "exported":
         pytest.skip("a network, not one node")
     inputs, (expected,) = tensors(directory, "input"), tensors(directory, "output")
-    got = run(route(directory / "model.onnx"), inputs)
+    got = run_session(route(directory / "model.onnx"), inputs)
     assert got.dtype == expected.dtype
     np.testing.assert_allclose(got, expected, **tolerance_of(directory))
     assert len(kernels_made) == (route in (through_our_session, through_options))
@@ -92,7 +92,7 @@ def test_model(directory, route, kernels_made):
 
 @pytest.mark.parametrize("directory", MODELS, ids=name_of)
 def test_lowered_twin(directory, caplog):
-    """What `import onnx_ops` and the documented registration of onnxruntime-extensions suffice for."""
+    """Lowered models need only `import onnx_ops` and the documented registration of onnxruntime-extensions."""
     proto = onnx.load(directory / "lowered.onnx")
     assert proto == onnx_ops.lower(onnx.load(directory / "model.onnx"))
     # A node of this domain has no other implementation than our Python op, and none of the original's is left.
@@ -101,7 +101,7 @@ def test_lowered_twin(directory, caplog):
     assert not {o.name for o in OPERATORS} & {n.op_type for n in proto.graph.node}
     session = ort.InferenceSession(directory / "lowered.onnx", with_extensions(quiet()))
     (expected,) = tensors(directory, "output")
-    got = run(session, tensors(directory, "input"))
+    got = run_session(session, tensors(directory, "input"))
     assert got.dtype == expected.dtype
     np.testing.assert_allclose(got, expected, **tolerance_of(directory))
     assert not caplog.text
@@ -131,11 +131,11 @@ def test_block_counts_that_a_specification_misprints_are_refused(name):
     example = OPENVINO_MISPRINTED[name]
     session = onnx_ops.InferenceSession(build_models.build(example).SerializeToString(), quiet())
     with pytest.raises(Exception, match=r"Col2Im: shape of input = .*: axis 2 must be the number of blocks"):
-        run(session, list(example.inputs.values()))
+        run_session(session, list(example.inputs.values()))
 
 
 def in_a_larger_graph(example, symbolic, constants):
-    """The example's node between Conv with Relu (which ONNX Runtime fuses) and Sigmoid, all of them on float32."""
+    """A model with the example's node between Conv with Relu, which ONNX Runtime fuses, and Sigmoid, in float32."""
     built = build_models.build(example)
     (node,) = built.graph.node
     first, *others = example.inputs
@@ -157,11 +157,11 @@ def in_a_larger_graph(example, symbolic, constants):
         onnx.helper.make_node("Sigmoid", ["numbers"], ["sigmoid"]),
     ]
     inputs = list(built.graph.input)
-    for described in inputs if symbolic else ():
-        for axis, dim in enumerate(described.type.tensor_type.shape.dim):
-            # Conv wants to know its channels.
-            if described.name != first or axis != 1:
-                dim.dim_param = f"{described.name}_{axis}"
+    for value_info in inputs if symbolic else ():
+        for axis, dim in enumerate(value_info.type.tensor_type.shape.dim):
+            # Conv needs a known number of channels.
+            if value_info.name != first or axis != 1:
+                dim.dim_param = f"{value_info.name}_{axis}"
     if constants:
         inputs = inputs[:1]
         built.graph.initializer.extend(onnx.numpy_helper.from_array(example.inputs[name], name) for name in others)

@@ -1,4 +1,4 @@
-"""The node tests that the onnx package ships, through a session."""
+"""Sessions pass the node tests that the onnx package ships."""
 
 import functools
 from importlib import import_module
@@ -6,7 +6,7 @@ from importlib import import_module
 import numpy as np
 import onnx
 import pytest
-from backends import quiet, run
+from support.backends import quiet, run_session
 
 import onnx_ops
 
@@ -25,7 +25,7 @@ def node_cases():
 
 
 def as_com_microsoft(proto):
-    """The same node in com.microsoft, which knows the modes by their older names."""
+    """Move a model's node to com.microsoft, which has older names for the modes."""
     proto = onnx.ModelProto.FromString(proto.SerializeToString())
     proto.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
     (node,) = proto.graph.node
@@ -38,16 +38,16 @@ def as_com_microsoft(proto):
 
 @pytest.mark.parametrize("name", node_cases())
 def test_unmodified(name, kernels_made):
-    check(node_cases()[name], node_cases()[name].model, kernels_made)
+    assert_passes(node_cases()[name], node_cases()[name].model, kernels_made)
 
 
 @pytest.mark.parametrize("name", [n for n in node_cases() if "gridsample" in n and "volumetric" not in n])
 def test_as_com_microsoft(name, kernels_made):
-    check(node_cases()[name], as_com_microsoft(node_cases()[name].model), kernels_made)
+    assert_passes(node_cases()[name], as_com_microsoft(node_cases()[name].model), kernels_made)
 
 
-def check(case, proto, kernels_made):
+def assert_passes(case, proto, kernels_made):
     session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet())
     assert len(kernels_made) == 1
     for inputs, (expected,) in case.data_sets:
-        np.testing.assert_allclose(run(session, inputs), expected, rtol=case.rtol, atol=case.atol)
+        np.testing.assert_allclose(run_session(session, inputs), expected, rtol=case.rtol, atol=case.atol)

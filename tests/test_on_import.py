@@ -1,4 +1,4 @@
-"""What is to happen when another module is imported happens then, once, whoever looks that module up before."""
+"""An action that waits for the import of a module happens then, once, even if the module is looked up before."""
 
 import importlib.util
 import inspect
@@ -9,7 +9,7 @@ from importlib.machinery import SourceFileLoader
 
 import onnx
 import pytest
-from cases import COL2IM, model
+from support.cases import COL2IM, model
 
 import onnx_ops
 from onnx_ops.runtime.on_import import OnImport
@@ -19,7 +19,7 @@ NAME = "a_module_to_wait_for"
 
 @pytest.fixture
 def file(tmp_path, monkeypatch):
-    """The source of the module, which takes a moment to be imported."""
+    """The source file of the module, whose import takes a moment."""
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     monkeypatch.syspath_prepend(tmp_path)
     path = tmp_path / f"{NAME}.py"
@@ -30,7 +30,7 @@ def file(tmp_path, monkeypatch):
 
 @pytest.fixture
 def hook(file):
-    """With `acts`: whether the module was complete, for each time that the hook has acted."""
+    """The hook; its list `acts` records at each action whether the module was complete."""
     hook = OnImport(NAME, lambda: hook.acts.append(hasattr(sys.modules[NAME], "ready")))
     hook.acts = []
     return hook
@@ -47,7 +47,7 @@ def test_looking_up_is_not_importing(hook):
 
 
 def test_a_spec_from_before(hook):
-    """Several may be found, and any of them be executed, long after."""
+    """Several specs may be found, and any of them executed later."""
     first, second = importlib.util.find_spec(NAME), importlib.util.find_spec(NAME)
     for spec in (first, second):
         sys.modules[NAME] = importlib.util.module_from_spec(spec)
@@ -112,13 +112,13 @@ def test_a_module_that_is_there_already(file):
 def test_threads_that_look_up_and_import(hook):
     start, wrong = threading.Barrier(8), []
 
-    def work(number):
+    def work(thread_index):
         start.wait()
         try:
             for _ in range(20):
                 if NAME not in sys.modules:
                     importlib.util.find_spec(NAME)
-                if number % 2:
+                if thread_index % 2:
                     assert importlib.import_module(NAME).ready
         except BaseException as error:
             wrong.append(repr(error))
@@ -154,7 +154,7 @@ print([o.name for o in onnxruntime.InferenceSession(sys.argv[1], options).get_ou
 
 @pytest.mark.parametrize("importers", ["theirs", "ours", "theirs ours theirs ours"])
 def test_plain_sessions_know_the_operators(importers, tmp_path):
-    """Though somebody has asked whether onnxruntime_extensions is there, as many libraries do; whoever imports it."""
+    """They do although a library has looked onnxruntime_extensions up, as many do, and whoever imports it."""
     proto = model("", "Col2Im", COL2IM[0].inputs("float32"), COL2IM[0].attributes)
     onnx.save(onnx_ops.lower(proto), tmp_path / "lowered.onnx")
     command = [sys.executable, "-c", PLAIN_SESSION, str(tmp_path / "lowered.onnx"), *importers.split()]
@@ -163,7 +163,7 @@ def test_plain_sessions_know_the_operators(importers, tmp_path):
 
 
 def test_the_submodule_that_exports():
-    """It is there without having been imported, and torch is not imported for it."""
+    """onnx_ops.export needs no import of its own, and does not import torch."""
     script = """
 import sys, onnx_ops
 assert not {"numpy", "onnx", "onnx_ops.export"} & set(sys.modules)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from cases import COL2IM, GRID_SAMPLE, OPENVINO, VOLUMES, assert_close
+from support.cases import COL2IM, GRID_SAMPLE, OPENVINO, VOLUMES, assert_close
 
 from onnx_ops import functions
 
@@ -14,7 +14,7 @@ def compiled(node, parameters, inputs):
     return next(iter(ov.compile_model(ov.Model([node], parameters), "CPU")(inputs).values()))
 
 
-# It computes 64-bit types in 32 bits, and others that it lists not at all.
+# OpenVINO computes 64-bit types in 32 bits, and refuses others that it lists.
 @pytest.mark.parametrize("dtype", ["float32", "int32", "uint8", "int8"])
 @pytest.mark.parametrize("case", OPENVINO, ids=str)
 def test_col2im(case, dtype):

@@ -2,7 +2,17 @@
 
 import numpy as np
 import pytest
-from cases import AFFINE_GRID, ATTENTION, CASES, COL2IM, GRID_SAMPLE, IM2COL, assert_close, grid_sample, reference
+from support.cases import (
+    AFFINE_GRID,
+    ATTENTION,
+    CASES,
+    COL2IM,
+    GRID_SAMPLE,
+    IM2COL,
+    assert_close,
+    grid_sample,
+    reference,
+)
 
 import onnx_ops
 from onnx_ops.dtypes import INTEGERS
@@ -27,7 +37,7 @@ def test_integers_wrap(backend, case, dtype):
 
 NAN, INF = np.nan, np.inf
 # What each pair of grid values (x, y) must read from the 2 x 3 image [[1, 2, 3], [4, 5, 6]], by padding mode.
-FAR = [
+FAR_COORDINATES = [
     ((1e10, -1e10), 0, 3), ((3e38, 3e38), 0, 6), ((-3e38, 0.9), 0, 4), ((INF, -0.9), 0, 3), ((-INF, INF), 0, 4),
     ((NAN, 0), 0, 0), ((0, NAN), 0, 0), ((NAN, NAN), 0, 0), ((INF, NAN), 0, 0),
 ]  # fmt: skip
@@ -37,18 +47,18 @@ FAR = [
 @pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
 @pytest.mark.parametrize("align_corners", [0, 1])
 def test_far_and_meaningless_coordinates(backend, mode, align_corners, dtype):
-    """zeros and border hold however far out; NaN reads nothing; and the reference agrees, reflection included."""
+    """zeros and border hold for all coordinates, NaN reads nothing, and the reference agrees, also on reflection."""
     x = np.arange(1, 7, dtype=dtype).reshape(1, 1, 2, 3)
-    grid = np.array([place for place, *_ in FAR], dtype).reshape(1, 1, -1, 2)
+    grid = np.array([place for place, *_ in FAR_COORDINATES], dtype).reshape(1, 1, -1, 2)
     for padding_mode in ("zeros", "border", "reflection"):
         attributes = {"mode": mode, "padding_mode": padding_mode, "align_corners": align_corners}
-        case = grid_sample("far", (1, 1, 2, 3), (1, len(FAR)), **attributes)
+        case = grid_sample("far", (1, 1, 2, 3), (1, len(FAR_COORDINATES)), **attributes)
         y = backend(case, [x, grid])
         if padding_mode != "reflection":
-            expected = [zeros if padding_mode == "zeros" else border for _, zeros, border in FAR]
+            expected = [zeros if padding_mode == "zeros" else border for _, zeros, border in FAR_COORDINATES]
             if mode != "nearest" and padding_mode == "border":
-                # The other coordinate is an ordinary one here and blends.
-                blended = [i for i, (place, *_) in enumerate(FAR) if 0.5 < abs(place[1]) < 1]
+                # Here the other coordinate is an ordinary one, which interpolates.
+                blended = [i for i, (place, *_) in enumerate(FAR_COORDINATES) if 0.5 < abs(place[1]) < 1]
                 expected = [y[0, 0, 0, i] if i in blended else v for i, v in enumerate(expected)]
             np.testing.assert_allclose(y[0, 0, 0], expected, rtol=1e-6)
         assert_close(y, reference(case, [x, grid]), dtype)
@@ -56,10 +66,10 @@ def test_far_and_meaningless_coordinates(backend, mode, align_corners, dtype):
 
 @pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
 def test_infinite_pixels_stay_where_they_are(backend, mode):
-    """A pixel that a sample does not touch must not leak into it, not even times zero."""
+    """A sample must not read other pixels than its own, not even with a weight of zero."""
     x = np.zeros((1, 1, 8, 8), np.float32)
     x[..., 0, 0] = np.inf
-    case = grid_sample("inf", x.shape, (5, 5), spread=3.0, mode=mode)
+    case = grid_sample("inf", x.shape, (5, 5), extent=3.0, mode=mode)
     grid = case.inputs("float32")[1]
     outside = grid[(np.abs(grid) > 1.6).any(-1)]
     y = backend(grid_sample("inf", x.shape, (1, len(outside)), mode=mode), [x, outside.reshape(1, 1, -1, 2)])
@@ -68,7 +78,7 @@ def test_infinite_pixels_stay_where_they_are(backend, mode):
 
 @pytest.mark.parametrize("case", [COL2IM[7], GRID_SAMPLE[2], IM2COL[2], AFFINE_GRID[6], ATTENTION[1]], ids=str)
 def test_any_memory_order_and_number_of_threads(case):
-    """Functions take whatever NumPy calls an array, never write to it, and give the same bits on any threads."""
+    """Functions take any NumPy array, never write to it, and give the same bits on any number of threads."""
     inputs = case.inputs("float32")
     first = inputs[0]
     function = {

@@ -1,12 +1,12 @@
-"""InferenceSession(..., optimize=True): what `optimize` makes of a model runs, wherever the model's data are."""
+"""InferenceSession(..., optimize=True) runs the optimized model, wherever the model's data are."""
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from backends import quiet
+from support.backends import quiet
+from support.written import affine_grid, feeds, unfold
 from test_ort_format import written as written_in_ort_format
-from written import affine_grid, feeds, unfold
 
 import onnx_ops
 
@@ -18,7 +18,7 @@ def results(session, proto):
 
 
 def weighed_down():
-    """A model whose base grid, and a weight that stays, are worth a file of their own."""
+    """A model with a base grid, which is replaced, and a weight, which stays; both are large."""
     weight = np.random.default_rng(0).standard_normal((2, 20, 30, 2))
     return affine_grid(size=(20, 30), after=lambda w: w.add("Add", "grid", w.constant(weight, "float32"), name="y"))
 
@@ -41,7 +41,7 @@ def test_the_same_results_by_our_nodes(name, backend, how, tmp_path, kernels_mad
 @pytest.mark.parametrize("release", ["1.20.1", ort.__version__])
 @pytest.mark.parametrize("backend", ["native", "extensions"])
 def test_external_data_stay_where_they_are(backend, release, tmp_path, monkeypatch):
-    """But for ONNX Runtime 1.20, which doesn't find them; the model is opened from elsewhere."""
+    """They are copied for ONNX Runtime 1.20 only, which doesn't find them; the model is in another folder."""
     proto = weighed_down()
     folder = tmp_path / "folder"
     folder.mkdir()
@@ -55,7 +55,7 @@ def test_external_data_stay_where_they_are(backend, release, tmp_path, monkeypat
 
 
 def test_external_data_of_a_model_in_memory(tmp_path):
-    """They are where the options say."""
+    """The options state the folder of the data."""
     proto = weighed_down()
     onnx.save(proto, tmp_path / "model.onnx", save_as_external_data=True, location="data", size_threshold=100)
     options = quiet()

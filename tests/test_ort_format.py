@@ -1,15 +1,15 @@
-"""Models in ONNX Runtime's own format run as they were written: with this package's kernels, or not at all."""
+"""Models in ONNX Runtime's own format run if they were written with onnx_ops, and are refused otherwise."""
 
 import numpy as np
 import onnxruntime as ort
 import pytest
-from backends import quiet, run
-from cases import AFFINE_GRID, ATTENTION, COL2IM, GRID_SAMPLE, OPENVINO, VOLUMES, assert_close, model, reference
 from onnx import TensorProto, helper
+from support.backends import quiet, run_session
+from support.cases import AFFINE_GRID, ATTENTION, COL2IM, GRID_SAMPLE, OPENVINO, VOLUMES, assert_close, model, reference
 from test_sessions import conv_relu_col2im_sigmoid
 
 import onnx_ops
-from onnx_ops.operators import known
+from onnx_ops.operators import available
 from onnx_ops.runtime import ort_format
 from onnx_ops.runtime.model import imported_domains
 
@@ -17,7 +17,7 @@ CASES = [COL2IM[1], VOLUMES[0], GRID_SAMPLE[6], OPENVINO[0], AFFINE_GRID[0], ATT
 
 
 def written(proto, path, with_onnx_ops=True):
-    """The path of the model in ONNX Runtime's own format."""
+    """Write a model in ONNX Runtime's own format and return its path."""
     options = onnx_ops.register(quiet(), proto) if with_onnx_ops else quiet()
     options.optimized_model_filepath = str(path)
     options.add_session_config_entry("session.save_model_format", "ORT")
@@ -45,15 +45,15 @@ def test_a_model_written_with_onnx_ops(case, dtype, tmp_path, kernels_made):
     ]
     assert kernels_made == [case.operator.title] * len(sessions)
     for session in sessions:
-        assert_close(run(session, inputs), reference(case, inputs), dtype)
+        assert_close(run_session(session, inputs), reference(case, inputs), dtype)
 
 
 @pytest.mark.parametrize("case", CASES[:3], ids=str)
 def test_a_model_written_without(case, tmp_path):
-    """ONNX Runtime's own kernel would run it without a word, or its session fail with words about type strings."""
+    """Else ONNX Runtime's own kernel would run, or the session would fail with an error about type strings."""
     proto, inputs = one_node(case)
     path = written(proto, tmp_path / "model.ort", with_onnx_ops=False)
-    assert_close(run(ort.InferenceSession(path, quiet()), inputs), reference(case, inputs), "float32")
+    assert_close(run_session(ort.InferenceSession(path, quiet()), inputs), reference(case, inputs), "float32")
     rule = f"was written without onnx_ops, for ONNX Runtime's own {case.operator.title}$"
     for use in (onnx_ops.InferenceSession, lambda model, options: onnx_ops.register(options, model)):
         with pytest.raises(onnx_ops.OpError, match=rf"^onnx_ops: model = '.*model.ort': {rule}"):
@@ -65,21 +65,25 @@ def test_a_model_written_without(case, tmp_path):
 def test_a_network_with_fused_nodes_of_com_microsoft(tmp_path, kernels_made):
     proto, x = conv_relu_col2im_sigmoid()
     inputs = [x.astype(np.float32)]
-    expected = run(ort.InferenceSession(proto.SerializeToString(), quiet()), inputs)
+    expected = run_session(ort.InferenceSession(proto.SerializeToString(), quiet()), inputs)
     path = written(proto, tmp_path / "model.ort")
-    assert ort_format.domains(path, known()) == {""}
-    np.testing.assert_allclose(run(onnx_ops.InferenceSession(path, quiet()), inputs), expected, rtol=1e-5, atol=1e-6)
+    assert ort_format.domains(path, available()) == {""}
+    np.testing.assert_allclose(
+        run_session(onnx_ops.InferenceSession(path, quiet()), inputs), expected, rtol=1e-5, atol=1e-6
+    )
 
     proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     proto.graph.node.append(helper.make_node("GridSample", ["y", "grid"], ["z"], domain="com.microsoft"))
     proto.graph.input.append(helper.make_tensor_value_info("grid", TensorProto.FLOAT, [2, "H", "W", 2]))
     proto.graph.output[0].name = "z"
     inputs.append(np.random.default_rng(1).uniform(-1, 1, (2, 5, 6, 2)).astype(np.float32))
-    expected = run(ort.InferenceSession(proto.SerializeToString(), quiet()), inputs)
+    expected = run_session(ort.InferenceSession(proto.SerializeToString(), quiet()), inputs)
     path = written(proto, tmp_path / "model.ort")
-    assert ort_format.domains(path, known()) == {"", "com.microsoft"}
+    assert ort_format.domains(path, available()) == {"", "com.microsoft"}
     kernels_made.clear()
-    np.testing.assert_allclose(run(onnx_ops.InferenceSession(path, quiet()), inputs), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        run_session(onnx_ops.InferenceSession(path, quiet()), inputs), expected, rtol=1e-5, atol=1e-6
+    )
     assert kernels_made == ["Col2Im", "com.microsoft.GridSample"]
 
 
@@ -90,7 +94,7 @@ def test_the_extensions_backend_refuses_it(tmp_path):
 
 
 def test_damaged_files(tmp_path):
-    """They are ONNX Runtime's to complain about, and reading them ends."""
+    """ONNX Runtime refuses them; our reader ends and raises nothing else."""
     content = written(one_node(CASES[0])[0], tmp_path / "model.ort").read_bytes()
     rng = np.random.default_rng(0)
     for _ in range(2000):
@@ -98,7 +102,7 @@ def test_damaged_files(tmp_path):
         for _ in range(3):
             garbled[rng.integers(8, len(garbled)) if len(garbled) > 8 else 0] = rng.integers(256)
         try:
-            assert ort_format.domains(bytes(garbled), known()) <= {""}
+            assert ort_format.domains(bytes(garbled), available()) <= {""}
         except onnx_ops.OpError as error:
             assert "was written without" in str(error)  # noqa: PT017
     with pytest.raises(Exception, match=r"(?i)ort|verif|model"):
@@ -107,7 +111,7 @@ def test_damaged_files(tmp_path):
 
 def test_what_tells_the_formats_apart(tmp_path):
     proto, _ = one_node(CASES[0])
-    (tmp_path / "model.ort").write_bytes(proto.SerializeToString())  # a name says nothing
+    (tmp_path / "model.ort").write_bytes(proto.SerializeToString())  # the name does not matter
     for given in (proto, proto.SerializeToString(), tmp_path / "model.ort"):
         assert not ort_format.is_ort_format(given)
         assert imported_domains(given) == {""}

@@ -1,25 +1,31 @@
-"""Operators of one's own, through every door."""
+"""Operators of one's own, run in every way."""
 
+import functools
+import gc
+import itertools
 import os
 import re
 import subprocess
 import sys
 import textwrap
 import threading
+import time
 import types
+import typing
 
 import numpy as np
 import onnx
 import onnxruntime as ort
-import own_operators as own
 import pytest
-from backends import quiet
 from onnx import TensorProto, helper, numpy_helper
+from support import own_operators as own
+from support.backends import quiet
 
 import onnx_ops
 from onnx_ops import OpError
 from onnx_ops.kernels.jit import numba_obstacle
-from onnx_ops.own import check
+from onnx_ops.own import check, files
+from onnx_ops.runtime import bodies
 
 need_numba = pytest.mark.skipif(numba_obstacle() is not None, reason="there is no Numba")
 X = np.random.default_rng(0).standard_normal((3, 5)).astype(np.float32)
@@ -27,7 +33,7 @@ BIAS = np.arange(5, dtype=np.float32)
 
 
 def model(operator, inputs, *, names=None, shapes=None, **attributes):
-    """A model of one node, as bytes. names: of its inputs, "" for one that isn't there."""
+    """A model of one node, as bytes. names: those of the inputs, "" for an absent one."""
     declared = operator.declaration
     names = names or [f"input_{k}" for k in range(len(inputs))]
     node = helper.make_node(
@@ -49,7 +55,7 @@ def type_of(array):
     return TensorProto.STRING if array.dtype.hasobject else helper.np_dtype_to_tensor_dtype(array.dtype)
 
 
-def run(operator, inputs, *, backend="native", names=None, shapes=None, threads=2, **attributes):
+def run_operator(operator, inputs, *, backend="native", names=None, shapes=None, threads=2, **attributes):
     options = quiet(intra_op_num_threads=threads)
     content = model(operator, inputs, names=names, shapes=shapes, **attributes)
     session = onnx_ops.InferenceSession(content, options, operators=[operator], backend=backend)
@@ -101,29 +107,32 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of NumPy's, about overflows and infinities
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy warns of overflows and infinities
 @pytest.mark.parametrize("operator", CASES, ids=lambda o: o.__name__)
-def test_every_door_against_the_body(operator):
+def test_every_way_against_the_body(operator):
     assert onnx_ops.check(operator, CASES[operator], extremes=operator is own.above) > 4 * len(CASES[operator])
 
 
 @need_numba
-@pytest.mark.parametrize("door", ["function", "native session", "onnx's evaluator"])
-def test_check_finds_what_is_wrong(door, monkeypatch):
-    """A way that is off in one number, and only that."""
+@pytest.mark.parametrize("wrong_way", ["function", "native session", "onnx's evaluator"])
+def test_check_finds_what_is_wrong(wrong_way, monkeypatch):
+    """`check` detects one way whose numbers are off, and names it."""
     real = check.ways
 
     def ways(*args):
         for name, way in real(*args):
-            yield name, (lambda way=way: [v + v.dtype.type(0.1) for v in way()]) if name.startswith(door) else way
+            yield name, (lambda way=way: [v + v.dtype.type(0.1) for v in way()]) if name.startswith(wrong_way) else way
 
     monkeypatch.setattr(check, "ways", ways)
-    with pytest.raises(AssertionError, match=rf"my\.domain\.Combine, {door}.*: y is off by 0\.1"):
+    with pytest.raises(
+        AssertionError,
+        match=rf"my\.domain\.Combine, {wrong_way}.*: y at \[0\] is .*, but of the body .*; 5 of 5 differ",
+    ):
         onnx_ops.check(own.combine, [CASES[own.combine][0]], extremes=False)
 
 
-def test_the_door_of_extensions():
-    """In a process of its own, where the first session of that backend knows these operators."""
+def test_extensions_sessions_against_the_body():
+    """The first session of that backend must know these operators, hence the new process."""
     pytest.importorskip("onnxruntime_extensions")
     code = """
         import onnx_ops, test_own
@@ -137,31 +146,31 @@ def test_the_door_of_extensions():
             onnx_ops.check(operator, test_own.CASES[operator], extremes=False)
         print(names.count("extensions session"))
     """
-    assert int(script(code).stdout) == (3 * (8 + 5) if numba_obstacle() is None else 0)
+    assert int(run_script(code).stdout) == (3 * (8 + 5) if numba_obstacle() is None else 0)
 
 
 def test_attributes():
     texts = [np.array(["a"], object), np.array(["b"], object)]
-    assert run(own.join, texts)[0].tolist() == ["a, b"]
+    assert run_operator(own.join, texts)[0].tolist() == ["a, b"]
     given = {"between": "é-", "table": numpy_helper.from_array(np.array([[2.0]])), "least": 9}
-    made, length = run(own.join, texts, **given)
-    assert (made.tolist(), length.tolist()) == (["aé-b"], [[9]])
+    joined, length = run_operator(own.join, texts, **given)
+    assert (joined.tolist(), length.tolist()) == (["aé-b"], [[9]])
 
 
 BROKEN = [
     (own.combine, {}, r"mode = None: must be given"),
     (own.combine, {"mode": "sum"}, r"mode = 'sum': must be one of product, quotient"),
-    (own.combine, {"mode": 1}, r"mode = \(of another kind\): must be a string"),
-    (own.combine, {"mode": "product", "flags": [1, 2]}, r"flags = \(of another kind\): must be a list of numbers"),
+    (own.combine, {"mode": 1}, r"mode = \(not of kind STRING\): must be a string"),
+    (own.combine, {"mode": "product", "flags": [1, 2]}, r"flags = \(not of kind FLOATS\): must be a list of numbers"),
     (own.combine, {"mode": "product", "swap": 2}, r"swap = 2: must be 0 or 1"),
-    (own.combine, {"mode": "product", "swap": 1.0}, r"swap = \(of another kind\): must be an integer"),
+    (own.combine, {"mode": "product", "swap": 1.0}, r"swap = \(not of kind INT\): must be an integer"),
 ]
 
 
 @pytest.mark.parametrize(("operator", "attributes", "message"), BROKEN)
 def test_malformed_attributes(operator, attributes, message):
     with pytest.raises(OpError, match=rf"my\.domain\.Combine \(node 'the_node'\): {message}"):
-        run(operator, [BIAS, BIAS], **attributes)
+        run_operator(operator, [BIAS, BIAS], **attributes)
 
 
 def test_a_rule_is_heard_when_the_session_is_made():
@@ -192,17 +201,17 @@ def test_optional_inputs(names):
         return x + (0 if k is None else k) * 10 + (0 if bias is None else bias) * 100
 
     ones = [numbers(1)] * len(names)
-    assert run(function, ones)[0] == [1, 11, 111][len(names) - 1]
+    assert run_operator(function, ones)[0] == [1, 11, 111][len(names) - 1]
     if len(names) == 3:
-        assert run(function, ones[:2], names=["x", "", "bias"])[0] == 101
+        assert run_operator(function, ones[:2], names=["x", "", "bias"])[0] == 101
         assert function(numbers(1), None, numbers(1)) == 101
 
 
 def test_too_many_inputs():
     texts = [np.array(["a"], object)] * 17
-    assert run(own.join, texts[:16])[1] == 16 + 2 * 15
+    assert run_operator(own.join, texts[:16])[1] == 16 + 2 * 15
     with pytest.raises(OpError, match=r"Join \(node 'the_node'\): inputs = 17: must be at most 16"):
-        run(own.join, texts)
+        run_operator(own.join, texts)
 
 
 def mistaken(body, **more):
@@ -211,18 +220,35 @@ def mistaken(body, **more):
     )
 
 
+def keep_and_fail(x):
+    kept.append(x)
+    raise ValueError("no")
+
+
+class UnspeakableError(Exception):
+    def __str__(self):
+        raise RuntimeError
+
+
+def fail_unspeakably(x):
+    raise UnspeakableError
+
+
 kept: list = []
+KEPT = r"x = kept: is a view of memory that ends with the"
 MISTAKES = {
     "another type": (lambda x: x.astype(np.float64), r"dtype of y = float64: must be float32"),
-    "nothing": (lambda x: None, r"dtype of y = object: must be float32"),
+    "nothing": (lambda x: None, r"outputs = None: must be returned"),
+    "a number of another type": (lambda x: np.float64(1), r"dtype of y = float64: must be float32"),
+    "no array": (lambda x: {1}, r"dtype of y = object: must be float32"),
     "two outputs": (lambda x: (x, x), r"outputs = 2: must be 1, as declared"),
-    "a view that is kept": (
-        lambda x: kept.append(x[1:]) or x.copy(),
-        r"x = kept: is a view of memory that ends with the",
-    ),
+    "a view that is kept": (lambda x: kept.append(x[1:]) or x.copy(), KEPT),
+    "the memory below": (lambda x: kept.append(memoryview(x.base)[1:]) or x.copy(), KEPT),
+    "a view that is kept where it fails": (keep_and_fail, KEPT),
+    "an exception without a text": (fail_unspeakably, r"UnspeakableError: its text can't be had"),
     "too many axes": (lambda x: x.reshape([5] + [1] * 16), r"rank of y = 17: must be at most 16"),
     "writing": (lambda x: x.__setitem__(0, 1), r"ValueError: assignment destination is read-only"),
-    "an exception": (lambda x: {}[x.size], r"KeyError: 5"),
+    "an exception": (lambda x: {}[x.size], r"KeyError: 5 \(test_own\.py, line \d+\)"),
 }
 
 
@@ -230,11 +256,122 @@ MISTAKES = {
 def test_mistakes_of_a_body(name):
     body, message = MISTAKES[name]
     with pytest.raises(Exception, match=rf"my\.domain\.Mistake: {message}"):
-        run(mistaken(body), [BIAS])
+        run_operator(mistaken(body), [BIAS])
     kept.clear()
-    if name != "a view that is kept":  # functions get the caller's own arrays
+    if message != KEPT:  # functions get the caller's own arrays
         with pytest.raises(OpError, match=rf"my\.domain\.Mistake: {message}"):
             mistaken(body)(BIAS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "is_taken"),
+    [
+        ("int64", 3, True), ("int64", 2.5, False), ("int64", float("nan"), False), ("uint8", -1, False),
+        ("uint8", 2**80, False), ("float32", 3, True), ("bool", True, True), ("bool", 2, False), ("int8", True, True),
+    ],
+)  # fmt: skip
+def test_numbers_of_python_as_outputs(kind, value, is_taken):
+    """Numbers are accepted if they are exact, or if the output is of floats."""
+    function = onnx_ops.operator("my.domain::Number", inputs="x: float32", outputs=f"y: {kind}")(lambda x: value)
+    if is_taken:
+        assert run_operator(function, [BIAS])[0] == value
+    else:
+        with pytest.raises(OpError, match=r"my\.domain\.Number: dtype of y = "):
+            run_operator(function, [BIAS])
+
+
+@pytest.mark.parametrize("text", ["b\0c", "", "\0", "é" * 1000, b"\xff".decode(errors="surrogateescape")])
+def test_strings(text):
+    """Strings may have any characters; other objects are refused."""
+    same = onnx_ops.operator("my.domain::Same", inputs="x: string", outputs="y: string")
+    x = np.array([text, "a"], object)
+    given = np.array([text.encode(errors="surrogateescape").decode(errors="replace"), "a"], object)
+    if text.isprintable() or "\0" in text:
+        assert run_operator(same(lambda x: x), [given])[0].tolist() == x.tolist()
+    for wrong in (None, 5, b"a", "\ud800"):
+        with pytest.raises(OpError, match=r"my\.domain\.Same: y = .*must be a string that has a UTF-8"):
+            run_operator(same(constant(np.array([wrong], object))), [given])
+
+
+def constant(value):
+    return lambda x: value
+
+
+def test_a_body_that_calls_itself():
+    """It leaves a cycle that holds the view, which another thread may be collecting."""
+
+    def body(x):
+        def item(i):
+            return x[i] if i == 0 else item(i - 1)
+
+        return x * item(3)
+
+    started, ended = threading.Event(), threading.Event()
+
+    class Blocking:
+        def __del__(self):
+            started.set()
+            ended.wait(0.002)
+
+    def collect():
+        while not ended.is_set():
+            blocking = Blocking()
+            blocking.itself = blocking
+            del blocking
+            gc.collect()
+            time.sleep(0.002)
+
+    thread = threading.Thread(target=collect, daemon=True)
+    thread.start()
+    try:
+        started.wait()
+        content = model(mistaken(body), [BIAS])
+        session = onnx_ops.InferenceSession(content, quiet(), operators=[mistaken(body)])
+        for _ in range(20):
+            assert np.array_equal(session.run(None, {"input_0": BIAS})[0], BIAS * BIAS[0])
+    finally:
+        ended.set()
+        thread.join()
+
+
+def test_tensors_of_any_byte_order():
+    plus = onnx_ops.operator("my.domain::Plus", inputs="x: float32", outputs="y: float32")
+
+    default = np.arange(5, dtype=">f4")
+
+    @plus
+    def function(x, *, a: np.ndarray = default):
+        return x + a.astype(np.float32)
+
+    for a in ({}, {"a": np.arange(5, dtype=">i4")}):
+        assert np.array_equal(function(BIAS, **a), BIAS + np.arange(5))
+
+
+def test_tensors_of_unknown_types():
+    plus = onnx_ops.operator("my.domain::Plus", inputs="x: float32", outputs="y: float32")
+
+    @plus
+    def function(x, *, a: np.ndarray):
+        return x
+
+    tensor = helper.make_tensor("a", TensorProto.FLOAT8E4M3FN, [1], b"\0", raw=True)
+    with pytest.raises(OpError, match=r"a = \(not of kind TENSOR\): must be a tensor"):
+        run_operator(function, [BIAS], a=tensor)
+
+
+def test_large_tensors_are_not_kept():
+    plus = onnx_ops.operator("my.domain::Plus", inputs="x: float32", outputs="y: float32")
+
+    @plus
+    def function(x, *, a: np.ndarray):
+        return x + a.sum()
+
+    for size, more in ((3, 1), (bodies.LARGE, 0)):
+        before = bodies._cached_attributes.cache_info().currsize
+        assert (
+            run_operator(function, [BIAS], a=numpy_helper.from_array(np.ones(size, np.float32)))[0][0] == BIAS[0] + size
+        )
+        assert bodies._cached_attributes.cache_info().currsize == before + more
 
 
 RULES = {
@@ -252,7 +389,7 @@ def test_mistakes_of_a_rule(name):
     function = mistaken(lambda x: x)
     function.shape(rule)
     with pytest.raises(Exception, match=rf"my\.domain\.Mistake( \(node 'the_node'\))?: {message}"):
-        run(function, [BIAS])
+        run_operator(function, [BIAS])
 
 
 def declare(body=lambda x: x, **changes):
@@ -272,7 +409,14 @@ def annotated(hint, *default):
 DECLARATIONS = {
     "no domain": ({"name": "Name"}, r"name = 'Name': must be like 'my\.domain::Name'"),
     "no type": ({"inputs": "x"}, r"inputs = 'x': must be like \"x: T\""),
-    "an unknown type": ({"inputs": "x: U"}, r"type of x = 'U': must be one of T"),
+    "no text": ({"inputs": ["x"]}, r"inputs = \['x'\]: must be a text like"),
+    "no function": ({"body": functools.partial(lambda x: x)}, r"body = functools.*: must be a function"),
+    "an attribute that calls have": (
+        {"body": lambda threads: 0, "inputs": "threads: T"},
+        r"names = threads: is how calls say how many threads",
+    ),
+    "a choice with a NUL": ({"body": annotated(typing.Literal["a\0b"])}, r"annotation of a = .*: must be one of int"),
+    "an unknown type": ({"inputs": "x: U"}, r"type of x = 'U': must be a type variable of `types` or an element type"),
     "an unknown element type": ({"types": {"T": ("float33",)}}, r"type T = 'float33': must be among float32"),
     "complex numbers": ({"types": {"T": ("complex64",)}}, r"type T = 'complex64': must be among"),
     "an output's own variable": (
@@ -323,6 +467,16 @@ def test_attachments_that_are_refused():
         OpError, match=r"parameters of the kernel = \(x, y\): must be \(x, index, count, workspace, y\)"
     ):
         declare().shape(lambda x: x).kernel(lambda x, y: 0)
+    with pytest.raises(OpError, match=r"rule = functools.*: must be a function, made by def or lambda"):
+        declare().shape(functools.partial(lambda x: x))
+    with pytest.raises(OpError, match=r"loop = 4: must be a function"):
+        declare().shape(lambda x: x).kernel(lambda x, index, count, workspace, y: 0, loop=4)
+    function = declare().shape(lambda x: x, bound=True)
+    with pytest.raises(OpError, match=r"loop = given: can't be given for a rule with bound=True"):
+        function.kernel(lambda x, index, count, workspace, y: 0, loop=lambda x: x[0])
+    function = declare(lambda index: index, inputs="index: T").shape(lambda index: index)
+    with pytest.raises(OpError, match=r"name = index: is what kernels get besides"):
+        function.kernel(lambda index, count, workspace, y: 0)
     with pytest.raises(OpError, match=r"a = declared: can't be handed to a kernel"):
         declare(annotated(str)).shape(lambda x, *, a: x).kernel(lambda x, a, index, count, workspace, y: 0)
 
@@ -358,11 +512,23 @@ def test_kernels_that_are_refused():
     def raising(x, index, count, workspace, y):
         raise ValueError("no")
 
+    def spreading(x, index, count, workspace, y):
+        y[:] = x * 2
+
+    def without_workspace(x, index, count, workspace, y):
+        workspace[0] = 1
+
+    def speaking(x, index, count, workspace, y):
+        onnx_ops.require(x[0] < 0, "x", x[0], f"must be below {len(x)}")
+
     messages = {
+        spreading: r"kernel = test_own\.py, line \d+ for float32, float32: can't be compiled: it allocates memory",
+        without_workspace: "can't be compiled: .*none",
+        speaking: "can't be compiled: it allocates memory",
         kernel: "can't be compiled: it calls Python, as `print` does",
         writer: "can't be compiled: .*[Rr]eadonly|Cannot modify",
         caller: "must be marked by onnx_ops.jitable",
-        allocating: "can't be compiled: it allocates an array",
+        allocating: "can't be compiled: it allocates memory",
         raising: "compiled code has raised an exception",
     }
     for each, message in messages.items():
@@ -371,7 +537,7 @@ def test_kernels_that_are_refused():
         with pytest.raises(OpError, match=message):
             function(BIAS)
         with pytest.raises(OpError, match=message):
-            run(function, [BIAS])
+            run_operator(function, [BIAS])
 
 
 def numbers_of_nobody(x):
@@ -379,8 +545,199 @@ def numbers_of_nobody(x):
 
 
 @need_numba
+def test_a_mistake_in_a_rule_is_told_as_such():
+    function = declare()
+    function.shape(lambda x: (x[5],)).kernel(lambda x, index, count, workspace, y: None)
+    with pytest.raises(OpError, match=r"rule = test_own\.py, line \d+: can't be compiled: "):
+        run_operator(function, [BIAS])
+
+
+TOO_MUCH = {
+    "workspace": (1, 2**58, 1, r"workspace = 288230376151711744: must be a number of bytes in \[0, 2\*\*40\]"),
+    "staged outputs": (8, 0, 2**58, r"no room for what a function is given"),
+    "no first axis": (1, 0, None, r"shape of an output = \[\]: is what the rule says, but no shape"),
+}
+
+
+@need_numba
+@pytest.mark.parametrize("name", TOO_MUCH)
+def test_more_memory_than_there_is(name):
+    count, bytes_of_workspace, size, message = TOO_MUCH[name]
+    outputs = [f"y{k}" for k in range(count)]
+    described = ", ".join(f"{name}: int64" for name in outputs)
+    declared = onnx_ops.operator("my.domain::Large", inputs="x: int64", outputs=described)
+    function = declared(lambda x: (x,) * count)
+    shape = () if size is None else (size,)
+    shapes = shape if count == 1 else (shape,) * count
+    is_bound = name != "workspace"
+    function.shape(lambda x: shapes, bound=is_bound)
+    space = {"__name__": __name__}
+    exec(f"def kernel(x, index, count, workspace, {', '.join(outputs)}): return 1", space)
+    settings = {} if is_bound else {"workspace": lambda x: bytes_of_workspace, "loop": lambda x: x[0]}
+    function.kernel(space["kernel"], **settings)
+    with pytest.raises(Exception, match=message):
+        run_operator(function, [np.zeros(150_000, np.int64)])
+    if name != "staged outputs":  # NumPy refuses these with its own message
+        with pytest.raises(OpError, match=message):
+            function(np.zeros(150_000, np.int64))
+
+
+@need_numba
+def test_floats_that_are_refused():
+    """Refusals by a rule, a kernel and a body show floats alike in sessions and functions, to the last digit."""
+    declared = onnx_ops.operator("my.domain::Show", inputs="x: T", outputs="y: T", types={"T": ("float32", "float64")})
+
+    @declared
+    def show(x, *, scale: tuple[float, ...], part: int):
+        onnx_ops.require(part != 2, "x", x[0], "in the body", x[0] * 2)
+        return x
+
+    @show.shape
+    def _(x, *, scale, part):
+        a = scale[0] * 1.1
+        onnx_ops.require(part != 0, "scale", a, "in the rule", a * a)
+        onnx_ops.require(part != 1, "scale", scale, "in the rule", len(scale))
+        onnx_ops.require(part != 3, "scale", (1, a), "in the rule")
+        return x
+
+    rng = np.random.default_rng(0)
+    some = [
+        0.0,
+        -0.0,
+        1.0,
+        -1.5,
+        100.0,
+        1e15,
+        1e16,
+        123456789012345680.0,
+        1e-4,
+        1e-5,
+        0.1,
+        np.inf,
+        -np.inf,
+        np.nan,
+        5e-324,
+    ]
+    some += list(rng.standard_normal(20) * 10.0 ** rng.integers(-30, 30, 20))
+    for value in some:
+        for part, kind in itertools.product(range(4), ("float32", "float64")):
+            x = np.array([value], kind)
+            with np.errstate(all="ignore"):
+                called = refused(show, x, scale=[value, 0.1], part=part)
+                of_session = refused(run_operator, show, [x], scale=[value, 0.1], part=part)
+            assert called == of_session.replace(" (node 'the_node')", "")
+    compiled = mistaken(lambda x: x)
+    compiled.shape(lambda x: x)
+    compiled.kernel(refuse_first)
+    for value in some:
+        x = np.array([value, value], np.float32)
+        number = float(x[0])
+        expected = f"my.domain.Mistake: x = {number}: must be {number * 2}"
+        assert refused(compiled, x) == refused(run_operator, compiled, [x]) == expected
+
+
+def refuse_first(x, index, count, workspace, y):
+    onnx_ops.require(len(x) < 0, "x", x[0], "must be", np.float64(x[0]) * 2)
+
+
+def refused(function, *args, **more):
+    with pytest.raises(OpError) as caught:
+        function(*args, **more)
+    return str(caught.value)
+
+
+FAULTS = {
+    "a body that fails": (lambda x: {}[0], None, "the body fails: KeyError"),
+    "nothing but refusals": (lambda x: onnx_ops.require(False, "x", 0, "is refused"), None, "nothing was compared"),
+    "a kernel of other ranks": (
+        lambda x: x,
+        "for i in range(x.size): y[i] = 17",
+        "no case has the ranks that the kernel",
+    ),
+    "tiles that overlap": (lambda x: x, "for i in range(index, len(x), count + (count > 1)): y[i] = x[i]", "differ"),
+    "another infinity": (lambda x: x * np.float32(np.inf), "for i in range(len(x)): y[i] = -np.inf", "differ"),
+    "no thought of empty inputs": (lambda x: x, "y[:1] = x[len(x) - 1]\n    for i in range(len(x)): y[i] = x[i]", None),
+}
+
+
+@need_numba
+@pytest.mark.parametrize("name", FAULTS)
+def test_check_finds_faults(name):
+    body, line, message = FAULTS[name]
+    function = mistaken(body)
+    if line:
+        space = {"np": np, "__name__": __name__}
+        exec(f"def kernel(x, index, count, workspace, y):\n    {line}", space)
+        function.shape(lambda x: x).kernel(space["kernel"], loop=lambda x: x[0])
+    cases = [(BIAS + 1 if name != "a kernel of other ranks" else np.ones((2, 2)),)]
+    if message:
+        with pytest.raises(AssertionError, match=message):
+            onnx_ops.check(function, cases, extremes=False)
+    else:
+        assert onnx_ops.check(function, cases)
+
+
+def test_check_wants_tuples():
+    with pytest.raises(TypeError, match=r"cases: each must be a tuple of inputs, such as \(x, k\), not ndarray"):
+        onnx_ops.check(mistaken(lambda x: x), [BIAS])
+
+
+@need_numba
+def test_warmup(tmp_path):
+    """Warmup for models with open sizes compiles all that their sessions may need."""
+    code = """
+        import onnx_ops
+        from test_own import BIAS, X, model, np, own
+        topk = model(own.topk, [X, np.array([2])], shapes=[None, None])
+        combine = model(own.combine, [BIAS, BIAS], mode="product")
+        print(onnx_ops.warmup(models=topk, operators=own.topk))
+        print(onnx_ops.warmup(models=[combine], operators=[own.combine]))
+        print(onnx_ops.warmup([own.combine], ["float32", "float64"]))
+    """
+    counts = run_script(code, NUMBA_CACHE_DIR=str(tmp_path)).stdout.split()
+    assert list(map(int, counts)) == [own.topk.declaration.combinations(), 1, 2]
+
+
+def test_an_operator_alone_is_taken_for_a_list():
+    assert onnx_ops.InferenceSession(model(own.topk, [X, np.array([2])]), quiet(), operators=own.topk)
+    assert onnx_ops.Runner(model(own.topk, [X, np.array([2])]), operators=own.topk).operators == [own.topk]
+
+
+def test_a_body_in_place_of_a_kernel_is_told_of(caplog):
+    function = mistaken(lambda x: x + 0)
+    function.shape(lambda x: x).kernel(lambda x, index, count, workspace, y: None)
+    for _ in range(2):
+        run_operator(function, [BIAS.reshape(1, 5)])
+    assert [r.getMessage().partition(", since ")[0] for r in caplog.records] == [
+        "my.domain.Mistake: its body in NumPy runs"
+    ]
+
+
+FILES = {
+    "ops.txt": "must be the name of a module and .py",
+    "my.ops.py": "must be the name of a module and .py",
+    "empty_of_mine.py": "has no operators",
+    "failing_of_mine.py": "can't be imported: ZeroDivisionError: division by zero",
+    "ending_of_mine.py": "can't be imported: SystemExit: 0",
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files_that_have_none(name, tmp_path):
+    texts = {"failing_of_mine.py": "1 / 0", "ending_of_mine.py": "raise SystemExit(0)"}
+    (tmp_path / name).write_text(texts.get(name, ""))
+    with pytest.raises(OpError, match=re.escape(FILES[name])):
+        files.use_file(tmp_path / name)
+
+
+def test_inputs_have_no_names():
+    with pytest.raises(OpError, match=r"[xk] = given by name: is an input, which is given by its position"):
+        own.topk(x=X, k=[2])
+
+
+@need_numba
 def test_kernels_of_one_name():
-    """Each has its own code, whichever of them the module knows by that name."""
+    """Each has its own code, although the module knows only one by that name."""
     functions = []
     for line in ("y[0] = 1", "y[0] = 2"):
         space = {"onnx_ops": onnx_ops, "__name__": __name__}
@@ -394,29 +751,29 @@ def test_kernels_of_one_name():
 def test_compiling_while_a_module_is_imported(tmp_path):
     text = FILE.format(factor=2, summand=1) + "\n\nimport numpy\nprint(scale(numpy.ones(1, numpy.float32)))"
     (tmp_path / "operators_of_mine.py").write_text(text)
-    assert script("import operators_of_mine", tmp_path, NUMBA_CACHE_DIR=str(tmp_path)).stdout == "[3.]\n"
+    assert run_script("import operators_of_mine", tmp_path, NUMBA_CACHE_DIR=str(tmp_path)).stdout == "[3.]\n"
 
 
 @need_numba
 @pytest.mark.parametrize("dtype", onnx_ops.FLOATS[:1] + onnx_ops.FLOATS[2:])
 def test_what_a_kernel_refuses(dtype):
     a = np.arange(4).astype(dtype)
-    with pytest.raises(OpError, match=r"^my\.domain\.Combine: b = 0: must not be 0 where it divides$"):
-        run(own.combine, [a, a], mode="quotient")
-    assert np.array_equal(run(own.combine, [a, a + 1], mode="product")[0], (a * (a + 1) * 1.5).astype(dtype))
+    with pytest.raises(OpError, match=r"^my\.domain\.Combine: b = 0.0: must not be 0 where it divides$"):
+        run_operator(own.combine, [a, a], mode="quotient")
+    assert np.array_equal(run_operator(own.combine, [a, a + 1], mode="product")[0], (a * (a + 1) * 1.5).astype(dtype))
 
 
 @need_numba
 def test_ranks_that_are_not_compiled_run_the_body():
     x = np.random.default_rng(0).standard_normal((2, 2, 2, 6)).astype(np.float32)
     assert own.topk.declaration.position([4, 1, -1]) is None
-    for got in (run(own.topk, [x, np.array([2])]), own.topk(x, [2])):
+    for got in (run_operator(own.topk, [x, np.array([2])]), own.topk(x, [2])):
         for a, b in zip(got, own.topk.declaration.body(x, np.array([2])), strict=True):
             np.testing.assert_array_equal(a, b)
 
 
 def test_many_threads():
-    """Of one session, with bodies of both kinds."""
+    """Threads share sessions, one with a body and one with a kernel."""
     texts = [np.array(["a"], object), np.array(["b"], object)]
     sessions = [
         (onnx_ops.InferenceSession(model(own.join, texts), quiet(), operators=[own.join]), texts, [["a, b"], [4]]),
@@ -452,7 +809,7 @@ def shifted(amount, name="my.domain::Shift", module=None):
 
 
 def test_declared_again():
-    """New sessions have the new one, old ones the old one; one session can't have both."""
+    """New sessions run the new operator, old ones the old one; one session can't have both."""
     first, second = shifted(1), shifted(2)
     content = model(first, [BIAS])
     options = quiet()
@@ -472,7 +829,7 @@ def test_declared_again():
 
 
 def test_registering_more():
-    """To a domain that the options have already, after sessions exist."""
+    """Options get another operator in a domain that they have, after sessions were made."""
     first, second = shifted(1), shifted(2, "my.domain::Other")
     options = onnx_ops.register(quiet(), operators=[first])
     ort.InferenceSession(model(first, [BIAS]), options)
@@ -482,7 +839,7 @@ def test_registering_more():
 
 
 def test_beside_those_of_this_package():
-    """In ai.onnx, whose domain has some of both."""
+    """ai.onnx then has operators of this package and one of one's own."""
     function = shifted(1, "::Shift")
     node = helper.make_node("Shift", ["y"], ["z"])
     proto = onnx.ModelProto.FromString(model(shifted(1), [np.zeros((1, 9, 9), np.float32)]))
@@ -505,20 +862,20 @@ def test_extensions_know_operators_from_the_first_session_on():
     pytest.importorskip("onnxruntime_extensions")
     code = """
         from test_own import *
-        run(own.combine, [BIAS, BIAS], backend="extensions", mode="product")
+        run_operator(own.combine, [BIAS, BIAS], backend="extensions", mode="product")
         for operator, inputs in ((shifted(1), [BIAS]), (own.join, [np.array(["a"], object)])):
             try:
-                run(operator, inputs, backend="extensions")
+                run_operator(operator, inputs, backend="extensions")
             except OpError as error:
                 print(error)
     """
-    first, second = script(code).stdout.splitlines()
+    first, second = run_script(code).stdout.splitlines()
     assert first.startswith("my.domain.Shift: backend = 'extensions': must have been there when the first session was")
     assert re.match(r"my\.domain\.Join.*: backend = 'extensions': has no variadic inputs", second)
 
 
 def test_an_interrupt_in_a_body():
-    """It is raised where the run returns."""
+    """The interrupt is raised when the run returns."""
     code = """
         import signal, threading, time, numpy as np, onnx_ops, test_own
 
@@ -529,21 +886,21 @@ def test_an_interrupt_in_a_body():
 
         begin = time.monotonic()
         try:
-            test_own.run(test_own.declare(body), [np.ones(1, np.float32)])
+            test_own.run_operator(test_own.declare(body), [np.ones(1, np.float32)])
         except KeyboardInterrupt:
             print("interrupted", time.monotonic() - begin < 10)
     """
-    assert script(code).stdout.split() == ["interrupted", "True"]
+    assert run_script(code).stdout.split() == ["interrupted", "True"]
 
 
-def script(code, folder=None, check=True, **environment):
-    here = os.path.dirname(__file__)
-    paths = os.pathsep.join(filter(None, [folder and str(folder), here, os.environ.get("PYTHONPATH", "")]))
+def run_script(code, folder=None, **environment):
+    tests = os.path.dirname(__file__)
+    paths = os.pathsep.join(filter(None, [folder and str(folder), tests, os.environ.get("PYTHONPATH", "")]))
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
         capture_output=True, text=True, cwd=folder, env={**os.environ, "PYTHONPATH": paths, **environment},
     )  # fmt: skip
-    assert not check or done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stderr
     return done
 
 
@@ -576,8 +933,29 @@ def _(x, index, count, workspace, y):
 
 
 @need_numba
+def test_an_index_that_leaves_its_array(tmp_path):
+    """In the checking mode a session fails, and a call says which index of which line it was."""
+    text = FILE.format(factor=2, summand=1).replace("y[k] = ", "y[k + 1] = ")
+    (tmp_path / "operators_of_mine.py").write_text(text)
+    line = 1 + text.splitlines().index("        y[k + 1] = scaled(x[k])")
+    code = """
+        import numpy as np, operators_of_mine, test_own
+        for call in (operators_of_mine.scale, lambda x: test_own.run_operator(operators_of_mine.scale, [x])):
+            try:
+                call(np.ones(5, np.float32))
+            except Exception as error:
+                print(error)
+    """
+    done = run_script(code, tmp_path, NUMBA_CACHE_DIR=str(tmp_path), ONNX_OPS_BOUNDSCHECK="1")
+    called, of_session = done.stdout.splitlines()
+    index = "IndexError: index 5 is out of bounds for axis 0 with size 5"
+    assert called == f"my.domain.Scale: compiled code has raised {index} (operators_of_mine.py, line {line})"
+    assert of_session.endswith("my.domain.Scale: compiled code has raised an exception")
+
+
+@need_numba
 def test_the_cache_knows_the_users_module(tmp_path):
-    """Code is compiled once for an unchanged file, and anew after each edit."""
+    """Code is compiled once for an unchanged file, and again after each edit."""
     code = """
         import logging, numpy as np, operators_of_mine
         from onnx_ops.kernels.code import Code
@@ -586,13 +964,15 @@ def test_the_cache_knows_the_users_module(tmp_path):
         Code.compile = lambda self: compiled.append(self.entry.name) or real(self)
         print(operators_of_mine.scale(np.ones(1, np.float32))[0], len(compiled))
     """
-    file, found = tmp_path / "operators_of_mine.py", []
+    file, outputs = tmp_path / "operators_of_mine.py", []
     for factor, summand in ((2, 1), (2, 1), (3, 1), (3, 0.5)):
         file.write_text(FILE.format(factor=factor, summand=summand))
-        found.append(
-            script(code, tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "cache"), PYTHONDONTWRITEBYTECODE="1").stdout.split()
+        outputs.append(
+            run_script(
+                code, tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "cache"), PYTHONDONTWRITEBYTECODE="1"
+            ).stdout.split()
         )
-    assert found == [["3.0", "2"], ["3.0", "0"], ["4.0", "2"], ["3.5", "2"]]
+    assert outputs == [["3.0", "2"], ["3.0", "0"], ["4.0", "2"], ["3.5", "2"]]
 
 
 def test_bodies_need_no_numba(tmp_path):
@@ -605,14 +985,14 @@ def test_bodies_need_no_numba(tmp_path):
         importlib.util.find_spec = lambda name, *args: None if name == "numba" else real(name, *args)
         import numpy as np, test_own, operators_of_mine
         assert test_own.numba_obstacle()
-        print(test_own.run(operators_of_mine.scale, [np.ones(2, np.float32)])[0].tolist())
+        print(test_own.run_operator(operators_of_mine.scale, [np.ones(2, np.float32)])[0].tolist())
     """
-    assert script(code, tmp_path).stdout.split() == ["[3.0,", "3.0]"]
+    assert run_script(code, tmp_path).stdout.split() == ["[3.0,", "3.0]"]
 
 
 @need_numba
 def test_a_library_of_ones_own(tmp_path):
-    """Written in Python, run by an onnxruntime that knows neither this package nor Numba."""
+    """Its operators are written in Python and run in a process without this package and Numba."""
     library, models = tmp_path / "libmine.so", {}
     onnx_ops.build(
         library, operators=[own.topk, own.above, own.combine], dtypes=["float32", "float16"], cpus=["x86-64-v2"]
@@ -643,10 +1023,10 @@ def test_a_library_of_ones_own(tmp_path):
                 print(str(error).rpartition("Message: ")[2] or error)
         assert not {"onnx_ops", "numba"} & sys.modules.keys()
     """
-    said = script(code, tmp_path).stdout.splitlines()
-    assert said[0] == "my.domain.Combine: b = 0: must not be 0 where it divides"
+    messages = run_script(code, tmp_path).stdout.splitlines()
+    assert messages[0] == "my.domain.Combine: b = 0.0: must not be 0 where it divides"
     assert re.search(
-        r"my\.domain\.TopK: its body is compiled for other ranks than 4, 1, and runs in Python only", said[1]
+        r"my\.domain\.TopK: its body is compiled for other ranks than 4, 1, and runs in Python only", messages[1]
     )
     for name, attributes in (("topk", {"scale": 2.0}), ("above", {}), ("combine", {"mode": "quotient"})):
         got = np.load(tmp_path / f"{name}_out.npz").values()
@@ -663,10 +1043,10 @@ def test_the_command_line(tmp_path):
     np.save(tmp_path / "x.npy", BIAS)
     code = "import sys; sys.argv[0] = 'onnx-ops'; from onnx_ops.cli import main; main()"
 
-    def command(*words):
+    def command(*arguments):
         here = {**os.environ, "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
         done = subprocess.run(
-            [sys.executable, "-c", code, *words], capture_output=True, text=True, cwd=tmp_path, env=here
+            [sys.executable, "-c", code, *arguments], capture_output=True, text=True, cwd=tmp_path, env=here
         )
         return done.returncode, done.stdout + done.stderr
 

@@ -1,4 +1,4 @@
-"""Threads, workers, exits and caches: no deadlock, no crash, the same results. Each script is a process of its own."""
+"""Threads, workers, exits and caches: no deadlock, no crash, the same results. Each script runs in its own process."""
 
 import os
 import shutil
@@ -7,20 +7,20 @@ import sys
 from pathlib import Path
 
 import pytest
-from selection import long_unless, on_demand
+from support.selection import long_unless, on_demand
 
 import onnx_ops
 
 HERE = Path(__file__).parent
 PACKAGE = Path(onnx_ops.__file__).parent
-PATIENCE = 900  # seconds: a deadlock takes for ever, a busy machine not quite
+PATIENCE = 900  # seconds: longer than a busy machine needs, so that it is a deadlock
 SETUP = '''
 import logging, os, sys, threading, multiprocessing
 sys.path.insert(0, os.environ["TESTS"])
-logging.getLogger("onnx_ops").setLevel(logging.ERROR)  # that it compiles is said elsewhere
+logging.getLogger("onnx_ops").setLevel(logging.ERROR)  # other tests are about messages on compilation
 import numpy as np, onnx_ops
-from backends import quiet, run
-from cases import COL2IM, GRID_SAMPLE, assert_close, model, reference
+from support.backends import quiet, run_session
+from support.cases import COL2IM, GRID_SAMPLE, assert_close, model, reference
 
 CASES = COL2IM[7], GRID_SAMPLE[6], GRID_SAMPLE[0]
 
@@ -28,7 +28,7 @@ def make(case, backend="native", dtype="float32", **settings):
     inputs = case.inputs(dtype)
     proto = model(case.domain, case.op_type, inputs, case.attributes).SerializeToString()
     session = onnx_ops.InferenceSession(proto, quiet(**settings), backend=backend)
-    return lambda: run(session, inputs)
+    return lambda: run_session(session, inputs)
 
 def functions(threads=2):
     for case in CASES:
@@ -37,20 +37,20 @@ def functions(threads=2):
         y = call(*large, **case.attributes, threads=threads)
         assert_close(y[:2], reference(case, case.inputs("float32")), "float32")
 
-def check(backends=("native", "extensions"), **settings):
+def assert_cases(backends=("native", "extensions"), **settings):
     for case in CASES:
         for backend in backends:
             assert_close(make(case, backend, **settings)(), reference(case, case.inputs("float32")), "float32")
 
 def one_kernel():
-    # The smallest that there can be: it takes a tenth of the time of those that do something.
+    # The smallest possible kernel, which compiles in a tenth of the time of others.
     from onnx_ops.kernels.code import code
     from onnx_ops.kernels.records import Entry, Number, Place, Step
     from onnx_ops.declaration import without_parameters
     assert code(Entry((Step(without_parameters, (Number(0), Number(1))),), 3, Place(2))).call(5, 6, 0) == 0
 
 def as_anybody():
-    """Take from root, on Linux, what it may do whatever the permissions of files say."""
+    """Give up root's right, on Linux, to ignore the permissions of files."""
     import ctypes
     if os.geteuid() == 0:
         assert ctypes.CDLL(None).capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()) == 0
@@ -80,7 +80,7 @@ def started(script, **environment):
 
 
 def finished(process):
-    """What the process printed; it must end well, and complain about nothing."""
+    """Assert that a process ends with status 0 and no errors; return its output."""
     out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, f"exit status {process.returncode}: {err[-3000:]}"
     assert not err.strip(), err[-3000:]
@@ -89,21 +89,21 @@ def finished(process):
 
 @pytest.mark.long
 def test_threads_that_make_sessions_at_once(tmp_path):
-    """Of both backends, from an empty cache, so that all of them compile, and then run them."""
+    """Threads make and run sessions of both backends; the cache is empty, so that all of them compile."""
     script = """
 together([lambda b=b, c=c: [np.testing.assert_array_equal(make(c, b)(), make(c, b)()) for _ in range(3)]
           for b in ("native", "extensions") for c in CASES])
-together([check] * 4)
+together([assert_cases] * 4)
 print("done")
 """
     assert finished(started(script, NUMBA_CACHE_DIR=str(tmp_path))) == "done\n"
 
 
 def test_threads_on_sessions_of_both_backends():
-    """8 threads x 250 runs on six sessions and the functions, side by side: one result each."""
+    """8 threads run six sessions 250 times, while others call functions; each session gives one result."""
     script = """
 sessions = [(make(c, b), reference(c, c.inputs("float32"))) for c in CASES for b in ("native", "extensions")]
-expected = [run() for run, _ in sessions]
+expected = [call() for call, _ in sessions]
 for y, (_, e) in zip(expected, sessions):
     assert_close(y, e, "float32")
 def work():
@@ -117,11 +117,11 @@ print("done")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-@pytest.mark.parametrize("before", ["check(); functions()", "pass"])
+@pytest.mark.parametrize("before", ["assert_cases(); functions()", "pass"])
 def test_fork(before):
-    """A child makes and runs sessions, and has threads of its own for the functions; while the parent goes on.
+    """A child makes and runs sessions and starts threads for the functions, while the parent does so, too.
 
-    It leaves by os._exit: its normal exit may wait for threads of ONNX Runtime's that only the parent has.
+    It exits by os._exit, since a normal exit may wait for threads of ONNX Runtime that only the parent has.
     """
     script = f"""
 import warnings
@@ -134,12 +134,12 @@ for _ in range(3):
         status = 1
         try:
             functions()
-            check(("native",), intra_op_num_threads=2)
+            assert_cases(("native",), intra_op_num_threads=2)
             status = 0
         finally:
             os._exit(status)
     children.append(child)
-check()
+assert_cases()
 functions()
 print([os.waitpid(child, 0)[1] for child in children])
 """
@@ -150,10 +150,10 @@ print([os.waitpid(child, 0)[1] for child in children])
 def test_spawn():
     script = """
 from concurrent.futures import ProcessPoolExecutor
-import worker
-check()
+from support import worker
+assert_cases()
 with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as workers:
-    print(sum(workers.map(worker.work, range(6))))
+    print(sum(workers.map(worker.agreement, range(6))))
 """
     assert finished(started(script)) == "6\n"
 
@@ -164,10 +164,10 @@ ENDINGS = "", "sys.exit(0)", "import atexit; atexit.register(kept[0])", "del onn
 @pytest.mark.parametrize("backend", ["native", "extensions"])
 @pytest.mark.parametrize("ending", [long_unless(not ending, ending) for ending in ENDINGS])
 def test_exit_with_live_sessions(backend, ending):
-    """Sessions that only the interpreter's end destroys, referenced from modules, cycles and threads' stacks."""
+    """The interpreter's exit destroys sessions that modules, cycles and threads' stacks refer to."""
     script = f"""
 kept = [make(case, {backend!r}) for case in CASES]
-[run() for run in kept]
+[call() for call in kept]
 functions()
 cycle = [kept]
 cycle.append(cycle)
@@ -212,14 +212,14 @@ logging.getLogger("onnx_ops").propagate = False
 one_kernel()
 (line,) = [line for line in lines if "compiling" not in line]
 print(line)
-"""  # prints the one line that says so
+"""  # prints the one message that code is not kept
 
 
 @on_demand
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc and capset are Linux's")
 @pytest.mark.parametrize("place", ["a file", "read-only", "not to be entered", "relative"])
 def test_a_cache_that_cannot_be_written(place, tmp_path):
-    """Compiled code then lives as long as its process; nothing lands anywhere else, and one line says so."""
+    """Compiled code then lasts as long as its process, one message says so, and nothing is written elsewhere."""
     (tmp_path / "file").touch()
     (tmp_path / "closed").mkdir(0)
     places = {
@@ -227,15 +227,15 @@ def test_a_cache_that_cannot_be_written(place, tmp_path):
         "not to be entered": tmp_path / "closed", "relative": "here",
     }  # fmt: skip
     before = contents(PACKAGE)
-    said = finished(started("as_anybody()" + NOT_KEPT, NUMBA_CACHE_DIR=str(places[place])))
-    assert said.startswith(f"onnx_ops: compiled code is not kept in {places[place]}/onnx_ops for the next process: ")
+    message = finished(started("as_anybody()" + NOT_KEPT, NUMBA_CACHE_DIR=str(places[place])))
+    assert message.startswith(f"onnx_ops: compiled code is not kept in {places[place]}/onnx_ops for the next process: ")
     assert contents(PACKAGE) == before
     assert contents(tmp_path).keys() == {tmp_path / "file"}
 
 
 @on_demand
 def test_that_nothing_is_kept_is_said_once(tmp_path):
-    """Of many kernels, each of which meets an error with another text, and of one that is defined in a script."""
+    """The error is logged once for many kernels, whose errors differ, and once for a function defined in a script."""
     (tmp_path / "cache").touch()
     script = """
 from onnx_ops.kernels.code import code
@@ -248,17 +248,17 @@ for owner in (without_parameters, function):
         code(Entry((Step(owner, (Number(0), Number(1))),), count, Place(2)))
 """
     setup = NOT_KEPT.partition("one_kernel()")[0]
-    said = finished(started(setup + script + "print(*lines, sep='\\n')", NUMBA_CACHE_DIR=str(tmp_path / "cache")))
-    kept = [line for line in said.splitlines() if "compiling" not in line]
-    assert [line.rpartition(": ")[2] for line in kept] == [
+    output = finished(started(setup + script + "print(*lines, sep='\\n')", NUMBA_CACHE_DIR=str(tmp_path / "cache")))
+    messages = [line for line in output.splitlines() if "compiling" not in line]
+    assert [line.rpartition(": ")[2] for line in messages] == [
         "Not a directory", "the module __main__ has no source file"
-    ], said  # fmt: skip
+    ], output  # fmt: skip
 
 
 @on_demand
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc and capset are Linux's")
 def test_a_cache_that_can_only_be_read(one_kernels_cache, tmp_path):
-    """It is used, and nothing is said."""
+    """It is used without a message."""
     script = """
 as_anybody()
 assert not os.access(os.environ["NUMBA_CACHE_DIR"], os.W_OK)
@@ -278,7 +278,7 @@ print("done")
 @pytest.mark.long
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="capset is Linux's")
 def test_where_warnings_are_errors(tmp_path):
-    """That nothing can be kept is none, neither in the cache nor beside the sources: sessions are made and run."""
+    """A cache that can't be written raises no warning: sessions are made and run."""
     package = shutil.copytree(PACKAGE, tmp_path / "onnx_ops", ignore=shutil.ignore_patterns("__pycache__"))
     for folder in (tmp_path, package, *(f for f in package.rglob("*") if f.is_dir())):
         folder.chmod(0o555)
@@ -307,7 +307,7 @@ GARBLED = {
 @on_demand
 @pytest.mark.parametrize("damage", [long_unless(k == 0, damage) for k, damage in enumerate(GARBLED)])
 def test_a_damaged_cache(damage, one_kernels_cache, tmp_path):
-    """Files that a full disk, a crash or a bad disk has changed are written again, once."""
+    """Files that a full disk, a crash or a bad disk has damaged are written again, once."""
     cache = shutil.copytree(one_kernels_cache, tmp_path / "cache")
     whole = {file: file.read_bytes() for file in contents(cache)}
     damaged = min(whole)
@@ -322,7 +322,7 @@ def test_a_damaged_cache(damage, one_kernels_cache, tmp_path):
 
 @on_demand
 def test_a_full_disk(tmp_path):
-    """Writing to the cache fails halfway: nothing is left there."""
+    """Writing to the cache fails halfway, and no partial file is left."""
     script = """
 import errno, pathlib
 def full(self, data):
@@ -331,8 +331,8 @@ def full(self, data):
     raise OSError(errno.ENOSPC, "No space left on device")
 pathlib.Path.write_bytes = full
 """
-    said = finished(started(script + NOT_KEPT, NUMBA_CACHE_DIR=str(tmp_path)))
-    assert "No space left on device" in said
+    message = finished(started(script + NOT_KEPT, NUMBA_CACHE_DIR=str(tmp_path)))
+    assert "No space left on device" in message
     assert not contents(tmp_path)
 
 
@@ -341,14 +341,14 @@ import signal, time, warnings
 from onnx_ops.kernels import compiler
 from onnx_ops.runtime import native
 warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads around
-with native.survey():  # ONNX Runtime's own first session: a fork during that one can leave its locks to nobody
+with native.survey():  # a fork during ONNX Runtime's own first session could leave its locks held for ever
     make(CASES[0])
 compile_now, compiling = compiler.object_code, threading.Event()
-def slowly(*args):
+def compile_slowly(*args):
     compiling.set()
     time.sleep(1)
     return compile_now(*args)
-compiler.object_code = slowly
+compiler.object_code = compile_slowly
 {holder}
 assert compiling.wait(60)
 child = os.fork()
@@ -369,7 +369,7 @@ THREAD = "thread = threading.Thread(target={work}); thread.start()"
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 @pytest.mark.parametrize("work", ["one_kernel", "make(CASES[0])"])
 def test_fork_while_another_thread_compiles(work, tmp_path):
-    """The child must not wait for a lock that nobody there will release."""
+    """The child must not wait for a lock that no thread there will release."""
     holder = THREAD.format(work=work if work == "one_kernel" else f"lambda: {work}")
     script = FORK.format(holder=holder, patience=PATIENCE, child="one_kernel(); make(CASES[0])()")
     process = started(script, NUMBA_CACHE_DIR=str(tmp_path))
@@ -415,14 +415,14 @@ except KeyboardInterrupt:
 @pytest.mark.long
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_an_interrupt_while_a_fork_waits():
-    """It comes after the fork; parent and child have all locks free."""
+    """The interrupt arrives after the fork; all locks are free in parent and child."""
     assert finished(started(INTERRUPTED_FORK)) == "interrupted 0 True\n"
 
 
 @pytest.mark.long
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_fork_while_another_thread_begins_a_run():
-    """Of the extensions backend: the lock of the runs' errors."""
+    """The lock of the extensions backend for the errors of runs is free in the child."""
     script = """
 import signal, warnings
 from onnx_ops.runtime import extensions
@@ -449,7 +449,7 @@ print("done")
 
 @pytest.mark.long
 def test_code_that_several_processes_have_compiled(tmp_path):
-    """Numba may give one name to the code for two types, in processes that do the same up to there."""
+    """Numba may give the code for two types one name, in processes that have compiled the same before."""
     for dtype in ("float16", "bfloat16"):
         environment = {"NUMBA_CACHE_DIR": str(tmp_path / dtype)}
         assert finished(started(f"onnx_ops.warmup(['AffineGrid'], ['{dtype}'])", **environment)) == ""

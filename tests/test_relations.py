@@ -1,16 +1,16 @@
-"""What must hold between results, whatever the numbers: independent of the reference."""
+"""Relations that must hold between results, whatever the numbers and independently of the reference."""
 
 import itertools
 
 import numpy as np
 import pytest
-from cases import COL2IM, IM2COL, block_counts, col2im, grid_sample, im2col
+from support.cases import COL2IM, IM2COL, block_counts, col2im, grid_sample, im2col
 
 import onnx_ops
 
 
 def unfold(image, block, dilations, pads, strides):
-    """[N, C, *image] -> [N, C * K, L], each value looked up by the definition of a block."""
+    """Unfold [N, C, *image] to [N, C * K, L], looking up each value by the definition of a block."""
     d = len(block)
     counts = block_counts(image.shape[2:], block, dilations, pads, strides)
     padded = np.pad(image, [(0, 0), (0, 0), *zip(pads[:d], pads[d:], strict=True)])
@@ -21,7 +21,7 @@ def unfold(image, block, dilations, pads, strides):
     return np.stack(columns, axis=2).reshape(image.shape[0], -1, columns[0].shape[-1])
 
 
-def spelled_out(case):
+def all_settings(case):
     image = case.shapes[1]
     defaults = {"dilations": [1] * len(image), "pads": [0] * 2 * len(image), "strides": [1] * len(image)}
     return {**defaults, **case.attributes}
@@ -35,7 +35,7 @@ def test_fold_of_unfold_is_divisor_times_image(backend, case):
     x, image, block = case.inputs("float64")
     shape = (x.shape[0], x.shape[1] // int(np.prod(block)), *image)
     y = np.random.default_rng(1).integers(-9, 9, shape).astype(np.float64)
-    settings = spelled_out(case)
+    settings = all_settings(case)
     divisor = backend(case, [unfold(np.ones_like(y), block, **settings), image, block])
     np.testing.assert_array_equal(backend(case, [unfold(y, block, **settings), image, block]), divisor * y)
 
@@ -45,7 +45,7 @@ def test_tiles_come_back(backend, image):
     block = tuple(range(1, 1 + len(image))) if image[0] % 2 else (2,) * len(image)
     case = col2im("tiles", image, block, strides=list(block))
     y = np.random.default_rng(2).standard_normal((2, 3, *image)).astype(np.float32)
-    x = unfold(y, block, **spelled_out(case))
+    x = unfold(y, block, **all_settings(case))
     np.testing.assert_array_equal(backend(case, [x, *case.inputs("float32")[1:]]), y)
 
 
@@ -53,7 +53,7 @@ def test_one_hot_probing(backend):
     """Each input element lands on the pixel that the formula names, or nowhere."""
     case = col2im("one_hot", (4, 5), (2, 3), N=1, C=1, dilations=[2, 1], pads=[1, 0, 0, 1], strides=[1, 2])
     x, image, block = case.inputs("float32")
-    settings, (_, counts_x) = spelled_out(case), block_counts(image, block, **case.attributes)
+    settings, (_, counts_x) = all_settings(case), block_counts(image, block, **case.attributes)
     for k, l in np.ndindex(*x.shape[1:]):
         x[:] = 0
         x[0, k, l] = 1
@@ -92,10 +92,10 @@ def test_unit_axis_lifting(backend, position):
 @pytest.mark.parametrize("case", [case for case in IM2COL if 0 not in case.shapes[0]], ids=str)
 def test_unfold_is_looking_up_every_pixel(backend, case):
     (x,) = case.inputs("float64")
-    np.testing.assert_array_equal(backend(case, [x]), unfold(x, **spelled_out_unfold(case)))
+    np.testing.assert_array_equal(backend(case, [x]), unfold(x, **all_settings_of_unfold(case)))
 
 
-def spelled_out_unfold(case):
+def all_settings_of_unfold(case):
     settings, axes = dict(case.attributes), len(case.attributes["kernel_shape"])
     defaults = {"dilations": [1] * axes, "pads": [0] * 2 * axes, "strides": [1] * axes}
     return {"block": settings.pop("kernel_shape"), **defaults, **settings}
@@ -103,7 +103,7 @@ def spelled_out_unfold(case):
 
 @pytest.mark.parametrize("case", IM2COL, ids=str)
 def test_unfold_is_the_transpose_of_fold(backend, case):
-    """<unfold(x), y> = <x, fold(y)>, in integers, which are exact."""
+    """<unfold(x), y> = <x, fold(y)>, exactly, for integers."""
     rng, attributes = np.random.default_rng(5), dict(case.attributes)
     (x,) = case.inputs("float64")
     x = rng.integers(-9, 9, x.shape).astype(np.float64)
@@ -152,7 +152,7 @@ def test_identity_and_mirrored_grids(backend, mode, align_corners):
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("padding_mode", ["border", "reflection"])
 def test_constant_images_stay_constant(backend, mode, padding_mode):
-    case = grid_sample("constant", (1, 1, 5, 7), (20, 20), spread=4.0, mode=mode, padding_mode=padding_mode)
+    case = grid_sample("constant", (1, 1, 5, 7), (20, 20), extent=4.0, mode=mode, padding_mode=padding_mode)
     _, grid = case.inputs("float64")
     np.testing.assert_allclose(backend(case, [np.full((1, 1, 5, 7), 3.5), grid]), 3.5, rtol=1e-14)
 
@@ -160,7 +160,7 @@ def test_constant_images_stay_constant(backend, mode, padding_mode):
 @pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
 @pytest.mark.parametrize("align_corners", [0, 1])
 def test_reflection_is_sampling_the_mirrored_image(backend, mode, align_corners):
-    """Inside a larger image made of mirror images, reflection is ordinary sampling."""
+    """Reflection is ordinary sampling inside a larger image made of mirror images."""
     h, w = 5, 6
     x = np.random.default_rng(4).standard_normal((1, 1, h, w))
     mirrored = np.pad(x, [(0, 0), (0, 0), (2 * h, 2 * h), (2 * w, 2 * w)], "reflect" if align_corners else "symmetric")

@@ -1,4 +1,4 @@
-"""Versions that are too old are refused in words, before anything of theirs is used."""
+"""Packages that are too old are refused with a message, before they are used."""
 
 import os
 import re
@@ -19,7 +19,7 @@ from onnx_ops.kernels.jit import NUMBA
 def test_too_old(name, monkeypatch):
     module = pytest.importorskip(name.replace("-", "_"))
     monkeypatch.setattr(module, "__version__", "0.9.1rc1")
-    monkeypatch.delitem(vars(onnx_ops), "register", raising=False)  # it is looked at when a name is first asked for
+    monkeypatch.delitem(vars(onnx_ops), "register", raising=False)  # versions are checked when a name is first used
     with pytest.raises(onnx_ops.OpError, match=rf"^onnx_ops: {name} = 0\.9\.1rc1: must be at least \d"):
         onnx_ops.register  # noqa: B018
     monkeypatch.setattr(module, "__version__", requirements.LEAST[name])
@@ -28,7 +28,7 @@ def test_too_old(name, monkeypatch):
 
 
 def test_too_old_to_be_imported(tmp_path):
-    """The version is what is told, not what it lacks."""
+    """The error is about the version, not about what the package lacks."""
     (tmp_path / "onnxruntime.py").write_text("__version__ = '1.9.0'")
     script = """
 import sys
@@ -74,17 +74,17 @@ def test_the_check_costs_no_import():
 
 
 def test_without_extensions():
-    """As on Python 3.14: that backend says so, all else works, what lowers models included."""
+    """The extensions backend is refused, as on Python 3.14; all else works, including lower()."""
     script = """
 import sys
 sys.modules["onnxruntime_extensions"] = None
-from backends import quiet, run
-from cases import COL2IM, assert_close, model, reference
+from support.backends import quiet, run_session
+from support.cases import COL2IM, assert_close, model, reference
 import onnxruntime, onnx_ops
 case = COL2IM[1]
 inputs = case.inputs("float32")
 proto, expected = model("", "Col2Im", inputs, case.attributes), reference(case, inputs)
-assert_close(run(onnx_ops.InferenceSession(proto.SerializeToString(), quiet()), inputs), expected, "float32")
+assert_close(run_session(onnx_ops.InferenceSession(proto.SerializeToString(), quiet()), inputs), expected, "float32")
 assert_close(onnx_ops.col2im(*inputs, **case.attributes), expected, "float32")
 assert onnx_ops.lower(proto).graph.node[-1].domain == "ai.onnx.contrib"
 from onnx_ops.cli.list import backends
@@ -97,12 +97,12 @@ except onnx_ops.OpError as error:
     path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path}
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
-    said = "onnx_ops: backend = 'extensions': needs onnxruntime-extensions, which can't be imported: "
-    assert done.stdout.startswith(said), done.stderr
+    message = "onnx_ops: backend = 'extensions': needs onnxruntime-extensions, which can't be imported: "
+    assert done.stdout.startswith(message), done.stderr
 
 
 def test_extensions_that_cannot_be_imported(tmp_path):
-    """Version 0.14.0 imports transformers, which it doesn't ask for."""
+    """Version 0.14.0 imports transformers, which it does not require."""
     (tmp_path / "onnxruntime_extensions.py").write_text("import something_that_is_missing")
     script = """
 import sys
@@ -115,7 +115,7 @@ except onnx_ops.OpError as error:
     print(error)
 """
     command = [sys.executable, "-c", script, str(tmp_path)]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert said.startswith(
+    message = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert message.startswith(
         "onnx_ops: backend = 'extensions': needs onnxruntime-extensions, which can't be imported: No m"
     )

@@ -1,12 +1,12 @@
-"""optimize(): what it replaces gives the same results; what is nearly that, it leaves alone."""
+"""optimize(): its replacements give the same results, and it leaves models alone that differ a little."""
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from backends import quiet
 from onnx import helper, numpy_helper
-from written import affine_grid, attention, feeds, unfold
+from support.backends import quiet
+from support.written import affine_grid, attention, feeds, unfold
 
 import onnx_ops
 from onnx_ops.nodes import all_nodes
@@ -38,7 +38,7 @@ UNFOLDS = {
 
 
 def used_twice(name, result):
-    """What adds another use of a value in between."""
+    """A function that adds another use of an intermediate value to a Writer."""
     return lambda w: w.add("Add", result, w.add("ReduceMax", name, keepdims=0), name="z")
 
 
@@ -159,24 +159,24 @@ NO_ATTENTIONS = {
 
 
 def results(proto, inputs, optimized=False):
-    """By ONNX Runtime's own nodes, but for those of the domain onnx_ops."""
+    """Run a model with ONNX Runtime's own kernels, except for the domain onnx_ops; return its outputs."""
     options = onnx_ops.register(quiet(), domains=["onnx_ops"]) if optimized else quiet()
     names = [value.name for value in proto.graph.input]
     return ort.InferenceSession(proto.SerializeToString(), options).run(None, {n: inputs[n] for n in names})
 
 
-def compare(proto, dtype="float32", sizes=(), tolerance=None, **how):
-    """That the optimized model gives what the model does; returns its nodes and the findings."""
-    optimized, findings = rewritten(proto, **how)
+def compare(proto, sizes=(), tolerance=0, **options):
+    """Assert that the optimized model gives the model's results; return its operators and the findings."""
+    optimized, findings = rewritten(proto, **options)
     onnx_ops.register_schemas()
     onnx.checker.check_model(optimized, full_check=True)
     inputs = feeds(proto, sizes)
     for expected, got in zip(results(proto, inputs), results(optimized, inputs, True), strict=True):
         assert got.shape == expected.shape
-        np.testing.assert_allclose(got, expected, rtol=0, atol=tolerance or 0)
+        np.testing.assert_allclose(got, expected, rtol=0, atol=tolerance)
     assert [v.name for v in optimized.graph.input] == [v.name for v in proto.graph.input]
     assert optimized.graph.output == proto.graph.output
-    assert onnx_ops.optimize(optimized, **how) == optimized
+    assert onnx_ops.optimize(optimized, **options) == optimized
     return [n.op_type for n in optimized.graph.node], findings
 
 
@@ -197,13 +197,13 @@ def test_unfold_of_open_sizes(name, opset):
         assert compare(proto, sizes={"n": 2, **sizes})[0] == ["Im2Col"]
 
 
-def near_miss(proto, sizes=(), runs=True, **how):
-    """That a model is left alone, with a reason."""
-    optimized, findings = rewritten(proto, **how)
+def near_miss(proto, sizes=(), runs=True, **options):
+    """Assert that a model is left alone; return the reasons."""
+    optimized, findings = rewritten(proto, **options)
     assert optimized == proto
     assert [f.operator for f in findings] == [None] * len(findings)
     if runs:
-        results(proto, feeds(proto, sizes))  # it is a model that ONNX Runtime takes, so that nothing else is wrong
+        results(proto, feeds(proto, sizes))  # ONNX Runtime takes the model, so nothing else is wrong with it
     return [f.reason for f in findings]
 
 
@@ -216,7 +216,7 @@ def test_no_unfold(name):
 @pytest.mark.parametrize("name", AFFINE_GRIDS)
 def test_affine_grid(name):
     case = AFFINE_GRIDS[name]
-    # Twice what 16 bits and some sums of three round by; without them to the last bit.
+    # In 16 bits twice the rounding of sums of three terms, else exact.
     tolerance = 2**-8 if case.get("dtype") == "float16" else 0
     nodes, (finding,) = compare(affine_grid(**case), sizes={"n": 2}, tolerance=tolerance)
     assert nodes == ["AffineGrid"]
@@ -245,7 +245,7 @@ def test_attention_of_open_sizes(name, opset):
 
 
 def test_attention_at_places_in_float64(kernels_made):
-    """Which TorchScript's exporter makes of PyTorch's `linspace`. ONNX Runtime has no GridSample for them."""
+    """TorchScript's exporter makes such places of PyTorch's `linspace`; ONNX Runtime has no GridSample for them."""
     proto = attention(places="float64")
     inputs = feeds(proto)
     (expected,) = onnx_ops.InferenceSession(proto.SerializeToString(), quiet()).run(None, inputs)
@@ -261,7 +261,7 @@ def test_no_attention(name):
 
 
 def test_attention_of_constants():
-    """To some of them it may be applied, to all of them ONNX Runtime applies it once."""
+    """Some inputs may be constant. If all are, nothing is replaced: ONNX Runtime computes the result once."""
     for constant in (["value"], ["sampling_locations"], ["value", "sampling_locations", "attention_weights"]):
         proto = attention()
         inputs = feeds(proto)
@@ -275,7 +275,7 @@ def test_attention_of_constants():
 
 
 def test_shapes_of_values_in_between_are_no_other_use():
-    """They are what TorchScript's exporter computes other shapes from; those that are needed otherwise stay."""
+    """TorchScript's exporter computes shapes from them; nodes stay that are needed for another purpose."""
     proto = attention(after=lambda w: w.add("Mul", "y", w.add("Cast", w.add("Shape", "samples", end=1), to=1)))
     nodes, (finding,) = compare(proto, tolerance=1e-4)
     assert finding.operator == ATTENTION
@@ -311,8 +311,8 @@ def test_affine_grid_by_operators_of_onnx_alone(name):
     ],
 )
 def test_what_operators_of_onnx_alone_do_not_do(proto, reason):
-    (found,) = near_miss(proto, {"n": 2}, standard=True)
-    assert reason in found
+    (finding,) = near_miss(proto, {"n": 2}, standard=True)
+    assert reason in finding
 
 
 SAMPLE = helper.make_node("GridSample", ["image", "grid"], ["y"], mode="nearest")
@@ -324,7 +324,7 @@ def sampled_in_a_branch(proto):
 
 
 def sampled_in_a_loop(proto):
-    """Where it has another name."""
+    """Sample in a Loop, in which the grid has another name."""
     body = helper.make_graph(
         [helper.make_node("Identity", ["go_on"], ["going_on"]), helper.make_node("Identity", ["carried"], ["passed"]),
          helper.make_node("GridSample", ["image", "carried"], ["y"], mode="nearest")],
@@ -346,7 +346,7 @@ def sampled_in_a_function(proto):
 @pytest.mark.parametrize("sampled", [sampled_in_a_branch, sampled_in_a_loop, sampled_in_a_function])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_nearest_sampling_out_of_sight(sampled, dtype):
-    """Where rounding would count for it the grid stays."""
+    """The grid stays if its rounding would matter to a nearest sampling, wherever that is."""
     inputs = {"image": (dtype, [2, 3, 5, 7]), "c": ("bool", [])}
     proto = affine_grid(opset=20, dtype=dtype, inputs=inputs)
     proto.graph.node.append(sampled(proto))
@@ -368,7 +368,7 @@ def test_the_model_given_is_not_modified():
 
 @pytest.mark.parametrize("make", [unfold, affine_grid, attention])
 def test_constants_that_callers_may_replace(make):
-    """An initializer that is an input, too, is a default."""
+    """An initializer that is an input, too, is only a default."""
     proto = make()
     tensor = max(proto.graph.initializer, key=lambda t: t.ByteSize())
     kind = helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
@@ -398,7 +398,7 @@ def test_values_in_between_that_are_outputs_stay(make):
 
 
 def in_a_branch(proto):
-    """The model's nodes in one branch of an If, whose constants and input are outside."""
+    """Move a model's nodes into a branch of an If; its constants and input stay outside."""
     graph, name = proto.graph, proto.graph.output[0].name
     branch = onnx.GraphProto(name="then", node=graph.node, output=graph.output, value_info=graph.value_info)
     other = helper.make_graph(
@@ -434,7 +434,7 @@ def test_in_a_branch(make, name):
 
 @pytest.mark.parametrize(("make", "name"), [(unfold, "Im2Col")])
 def test_in_a_local_function(make, name):
-    """Whose constants are nodes, and which states no shapes: those of open sizes are worked out all the same."""
+    """Its constants are nodes, and it states no shapes: open sizes are inferred nevertheless."""
     proto = make(open_sizes=True)
     nodes = [
         *(helper.make_node("Constant", [], [t.name], value=t) for t in proto.graph.initializer),
@@ -454,7 +454,7 @@ def test_in_a_local_function(make, name):
 
 
 def test_two_that_share_their_constants():
-    """What the second one still needs stays until that one is replaced, too."""
+    """Constants stay until the second pattern is replaced, too."""
     proto = unfold()
     again = [onnx.NodeProto.FromString(n.SerializeToString()) for n in proto.graph.node]
     for node in again:
@@ -486,7 +486,7 @@ def test_external_data_is_read_where_it_is_needed_and_stays(tmp_path):
 
 
 def test_time_on_a_large_model():
-    """A second for 5,000 nodes is what one may wait for; it takes a fraction, so that slow machines pass."""
+    """5,000 nodes take a fraction of a second; the limit is generous for the sake of slow machines."""
     import time
 
     proto = unfold(after=None)

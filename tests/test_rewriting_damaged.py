@@ -1,13 +1,13 @@
-"""Nearly what exporters write, damaged at random: nothing is raised, and what still runs gives the same results."""
+"""Randomly damaged exports: optimize() raises nothing, and models that still run give the same results."""
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from backends import quiet
 from onnx import numpy_helper
-from selection import long_unless
-from written import affine_grid, attention, feeds, perspective, unfold, warp
+from support.backends import quiet
+from support.selection import long_unless
+from support.written import affine_grid, attention, feeds, perspective, unfold, warp
 
 import onnx_ops
 from onnx_ops.rewriting import rewritten
@@ -94,8 +94,8 @@ def damaged(rng, proto):
 
 
 def results(proto, inputs):
-    """By ONNX Runtime, without its own changes to the model, and our GridSample; None if it refuses."""
-    options = onnx_ops.register(quiet(), domains=["", "onnx_ops"])  # which round alike
+    """Run a model with our GridSample and without ONNX Runtime's optimization; None if it is refused."""
+    options = onnx_ops.register(quiet(), domains=["", "onnx_ops"])  # these round alike
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
         session = ort.InferenceSession(proto.SerializeToString(), options)

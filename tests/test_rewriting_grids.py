@@ -1,11 +1,11 @@
-"""optimize() on a GridSample and what makes its grid: the same results to the last bit, or nothing is changed."""
+"""optimize() on a GridSample and the nodes of its grid: results are equal to the last bit, or nothing is changed."""
 
 import numpy as np
 import onnx
 import pytest
-from backends import quiet
+from support.backends import quiet
+from support.written import affine_grid, feeds, in_pixels, mesh, perspective, warp
 from test_rewriting import near_miss
-from written import affine_grid, feeds, in_pixels, mesh, perspective, warp
 
 import onnx_ops
 from onnx_ops.rewriting import rewritten
@@ -86,8 +86,8 @@ NO_PERSPECTIVES = {
 }  # fmt: skip
 
 
-def same_bits(proto, tolerance=0):
-    """That the optimized model gives what the model does with our GridSample; returns its nodes."""
+def compare(proto, tolerance=0):
+    """Assert that the optimized model gives the model's results with our GridSample; return its operators."""
     optimized, _ = rewritten(proto)
     onnx_ops.register_schemas()
     onnx.checker.check_model(optimized, full_check=True)
@@ -96,7 +96,7 @@ def same_bits(proto, tolerance=0):
         onnx_ops.InferenceSession(each.SerializeToString(), quiet()).run(None, inputs)[0] for each in (proto, optimized)
     )
     assert got.shape == expected.shape
-    assert np.any(expected) or "theta" in inputs  # some of which lead out of the image
+    assert np.any(expected) or "theta" in inputs  # some thetas lead out of the image
     np.testing.assert_allclose(got, expected, rtol=0, atol=tolerance)
     assert onnx_ops.optimize(optimized) == optimized
     return [n.op_type for n in optimized.graph.node]
@@ -104,7 +104,7 @@ def same_bits(proto, tolerance=0):
 
 @pytest.mark.parametrize("name", WARPS)
 def test_flow(name):
-    *others, last = same_bits(WARPS[name])
+    *others, last = compare(WARPS[name])
     assert last == "FlowGridSample"
     assert others == {
         "maps": ["Unsqueeze", "Unsqueeze", "Concat"],
@@ -115,21 +115,21 @@ def test_flow(name):
 @pytest.mark.parametrize("name", NO_WARPS)
 def test_no_flow(name):
     proto, reason = NO_WARPS[name]
-    found = near_miss(proto, runs=name != "an image of another type")  # which ONNX Runtime alone lacks
-    assert reason in found[0]
+    findings = near_miss(proto, runs=name != "an image of another type")  # ONNX Runtime has no such GridSample
+    assert reason in findings[0]
 
 
 @pytest.mark.parametrize("name", PERSPECTIVES)
 def test_perspective(name):
     proto, operator = PERSPECTIVES[name]
-    assert same_bits(proto)[-1] == operator
+    assert compare(proto)[-1] == operator
 
 
 @pytest.mark.parametrize("name", NO_PERSPECTIVES)
 def test_no_perspective(name):
     proto, reason = NO_PERSPECTIVES[name]
-    (found,) = near_miss(proto)
-    assert reason in found
+    (finding,) = near_miss(proto)
+    assert reason in finding
 
 
 @pytest.mark.parametrize(
@@ -139,9 +139,9 @@ def test_no_perspective(name):
     ids=str,
 )  # fmt: skip
 def test_affine_grid_of_pytorch(edits):
-    """In 16 bits AffineGrid itself rounds less often than the nodes; what follows is the same."""
+    """In 16 bits AffineGrid itself rounds less often than the nodes; the sampling is the same."""
     proto = affine_grid(**{"sample": "linear", "opset": 20, **edits})
     for dimension in proto.graph.input[1].type.tensor_type.shape.dim[:1] if edits.get("open_batch") else []:
         dimension.dim_value = 2
         proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 2
-    assert same_bits(proto, 0.05 if edits.get("dtype") == "float16" else 0) == ["AffineGridSample"]
+    assert compare(proto, 0.05 if edits.get("dtype") == "float16" else 0) == ["AffineGridSample"]

@@ -1,4 +1,4 @@
-"""The class that other engines' maps are given."""
+"""Runner, the class for the map functions of other engines."""
 
 import pickle
 from concurrent.futures import ProcessPoolExecutor
@@ -7,7 +7,7 @@ from multiprocessing import get_context
 import numpy as np
 import onnx
 import pytest
-from cases import COL2IM, GRID_SAMPLE, model
+from support.cases import COL2IM, GRID_SAMPLE, model
 
 import onnx_ops
 from onnx_ops.runtime import runner
@@ -30,10 +30,10 @@ def expected():
 
 def test_columns_that_are_no_inputs_come_back():
     names = np.array(["a", "b"])
-    found = onnx_ops.Runner(proto())({**batch(), "name": names})
-    assert found.keys() == {"y", "name"}
-    assert found["name"] is names
-    np.testing.assert_array_equal(found["y"], expected())
+    columns = onnx_ops.Runner(proto())({**batch(), "name": names})
+    assert columns.keys() == {"y", "name"}
+    assert columns["name"] is names
+    np.testing.assert_array_equal(columns["y"], expected())
 
 
 @pytest.mark.parametrize("settings", [{"backend": "extensions"}, {"optimize": True}, {"threads": None}], ids=str)
@@ -59,7 +59,7 @@ def test_what_an_operator_refuses():
 
 
 def test_a_session_is_made_when_it_is_needed(monkeypatch):
-    """Once for all copies that a process gets, whose pickles leave it out."""
+    """One session serves all copies that a process gets; pickles do not contain it."""
     opened, open_session = [], runner.open_session
 
     def counted(*args, **kwargs):
@@ -83,12 +83,12 @@ def test_a_session_is_made_when_it_is_needed(monkeypatch):
 def test_the_map_of_an_engine(tmp_path):
     (tmp_path / "model.onnx").write_bytes(proto())
     with ProcessPoolExecutor(1, get_context("spawn")) as workers:
-        for found in workers.map(onnx_ops.Runner(tmp_path / "model.onnx"), [batch()] * 3):
-            np.testing.assert_array_equal(found["y"], expected())
+        for columns in workers.map(onnx_ops.Runner(tmp_path / "model.onnx"), [batch()] * 3):
+            np.testing.assert_array_equal(columns["y"], expected())
 
 
 def test_a_model_can_be_packed_with_its_data(tmp_path):
-    """As one machine sends it to another."""
+    """One machine sends such a model to another."""
     case = COL2IM[1]
     x, *sizes = case.inputs("float32")
     whole = model(case.domain, case.op_type, [x, *sizes], case.attributes, constants=("image_shape", "block_shape"))

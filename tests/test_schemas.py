@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import onnx
 import pytest
-from cases import AFFINE_GRID, ATTENTION, COL2IM, GRID_SAMPLE, IM2COL, model
+from support.cases import AFFINE_GRID, ATTENTION, COL2IM, GRID_SAMPLE, IM2COL, model
 
 import onnx_ops
 
@@ -26,7 +26,7 @@ def inferred(proto):
 
 
 def with_output_rank(proto, rank):
-    """The checker wants to see one."""
+    """Give the output a rank, which the checker requires."""
     for _ in range(rank):
         proto.graph.output[0].type.tensor_type.shape.dim.add()
     return proto
@@ -74,7 +74,7 @@ def test_checker_wants_what_is_required():
 
 @pytest.mark.parametrize("kernel_shape", [[0, 3], [9, 9], [3], [3] * 15])
 def test_shape_inference_of_what_is_refused(kernel_shape):
-    """The number of blocks isn't known; the error is the operator's."""
+    """The number of blocks is not inferred; the operator raises the error."""
     proto = model("onnx_ops", "Im2Col", [np.zeros((2, 3, 5, 5), np.float32)], {"kernel_shape": kernel_shape})
     kind, shape = inferred(proto)
     assert kind == onnx.TensorProto.FLOAT
@@ -84,7 +84,7 @@ def test_shape_inference_of_what_is_refused(kernel_shape):
 
 
 def test_our_col2im_shape_agrees_with_onnx():
-    """onnx has a schema for Col2Im; the rule that others derive from must say the same."""
+    """onnx has a schema for Col2Im, with which the rule must agree that our other schemas derive from."""
     case = COL2IM[1]
     inputs = case.inputs("float32")
     proto = model("", "Col2Im", inputs, case.attributes, constants=["image_shape", "block_shape"])
@@ -93,27 +93,27 @@ def test_our_col2im_shape_agrees_with_onnx():
 
 
 def test_the_process_ends_well():
-    """onnx keeps what is registered until after the interpreter's end; before 1.23 that hung or crashed."""
+    """onnx keeps registered schemas until after the interpreter's end; before 1.23 that hung or crashed."""
     script = "import onnx_ops; onnx_ops.register_schemas(); onnx_ops.register_schemas()"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=600)
 
 
 def test_onnx_can_be_imported_further_after_registration():
-    """onnx.reference makes a table of all operators at its import, in which none may be in two domains."""
+    """onnx.reference builds a table of all operators at its import; none may be in two domains."""
     script = "import onnx_ops; onnx_ops.register_schemas(); import onnx.reference"
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
 def test_schemas_that_another_thread_registers_meanwhile(monkeypatch):
-    """It does so between this one's look and its registration."""
+    """The other thread does so between this one's look-up and its registration."""
     onnx_ops.register_schemas()
-    has, asked = onnx.defs.has, set()
+    has, questions = onnx.defs.has, set()
 
     def late(name, domain):
-        known, _ = (name, domain) in asked, asked.add((name, domain))
-        return known and has(name, domain=domain)
+        was_asked, _ = (name, domain) in questions, questions.add((name, domain))
+        return was_asked and has(name, domain=domain)
 
     monkeypatch.setattr(onnx.defs, "has", late)
     monkeypatch.setattr("onnx_ops.schemas._taught", {})
     onnx_ops.register_schemas()
-    assert ("GridSample", "com.microsoft") in asked
+    assert ("GridSample", "com.microsoft") in questions

@@ -1,4 +1,4 @@
-"""ONNX Runtime sessions: registration, graphs, threads, and whose kernel runs."""
+"""Sessions: registration, graphs, threads, and which kernel runs."""
 
 import os
 import shutil
@@ -12,10 +12,10 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from backends import quiet, run
-from cases import COL2IM, GRID_SAMPLE, assert_close, finished, model, reference
 from onnx import TensorProto, helper
-from selection import on_demand
+from support.backends import quiet, run_session
+from support.cases import COL2IM, GRID_SAMPLE, assert_close, finished, model, reference
+from support.selection import on_demand
 
 import onnx_ops
 from onnx_ops.runtime import library
@@ -43,7 +43,7 @@ def ours(proto, options):
 def test_unmodified_model(case, session, dims, kernels_made):
     inputs = case.inputs("float32")
     proto = model(case.domain, case.op_type, inputs, case.attributes, dims=dims)
-    assert_close(run(session(proto, quiet()), inputs), reference(case, inputs), "float32")
+    assert_close(run_session(session(proto, quiet()), inputs), reference(case, inputs), "float32")
     assert kernels_made == [TITLES[case.op_type]]
 
 
@@ -53,12 +53,12 @@ def test_shapes_as_initializers(constants, opset, kernels_made):
     inputs = OVERLAPPING.inputs("float32")
     proto = model("", "Col2Im", inputs, OVERLAPPING.attributes, constants=constants, opset=opset, dims="symbolic")
     given = inputs[: 1 + (constants == ["block_shape"])] + inputs[2 : 3 if constants == ["image_shape"] else 2]
-    assert_close(run(ours(proto, quiet()), given), reference(OVERLAPPING, inputs), "float32")
+    assert_close(run_session(ours(proto, quiet()), given), reference(OVERLAPPING, inputs), "float32")
     assert kernels_made == ["Col2Im"]
 
 
 def conv_relu_col2im_sigmoid():
-    """Four nodes of which ONNX Runtime fuses the first two into one of com.microsoft; and an input."""
+    """Return a model of four nodes, of which ONNX Runtime fuses two to one of com.microsoft, and an input."""
     rng = np.random.default_rng(0)
     weight = rng.standard_normal((12, 3, 1)).astype(np.float32)
     constants = {"weight": weight, "image_shape": np.array([8, 9]), "block_shape": np.array([3, 2])}
@@ -78,8 +78,8 @@ def conv_relu_col2im_sigmoid():
 def test_graph_that_does_not_import_com_microsoft(session, kernels_made):
     proto, x = conv_relu_col2im_sigmoid()
     inputs = [x.astype(np.float32)]
-    builtin = run(ort.InferenceSession(proto.SerializeToString(), quiet()), inputs)
-    np.testing.assert_allclose(run(session(proto, quiet()), inputs), builtin, rtol=1e-5, atol=1e-6)
+    builtin = run_session(ort.InferenceSession(proto.SerializeToString(), quiet()), inputs)
+    np.testing.assert_allclose(run_session(session(proto, quiet()), inputs), builtin, rtol=1e-5, atol=1e-6)
     assert kernels_made == ["Col2Im"]
 
 
@@ -90,26 +90,18 @@ def test_graph_that_imports_com_microsoft(kernels_made):
     proto.graph.input.append(helper.make_tensor_value_info("grid", TensorProto.FLOAT, [2, "H", "W", 2]))
     proto.graph.output[0].name = "z"
     inputs = [x.astype(np.float32), np.random.default_rng(1).uniform(-1, 1, (2, 5, 6, 2)).astype(np.float32)]
-    builtin = run(ort.InferenceSession(proto.SerializeToString(), quiet()), inputs)
-    np.testing.assert_allclose(run(ours(proto, quiet()), inputs), builtin, rtol=1e-5, atol=1e-6)
+    builtin = run_session(ort.InferenceSession(proto.SerializeToString(), quiet()), inputs)
+    np.testing.assert_allclose(run_session(ours(proto, quiet()), inputs), builtin, rtol=1e-5, atol=1e-6)
     assert kernels_made == ["Col2Im", "com.microsoft.GridSample"]
-
-
-def test_float64_which_the_builtin_kernel_refuses():
-    inputs = OVERLAPPING.inputs("float64")
-    proto = model("", "Col2Im", inputs, OVERLAPPING.attributes)
-    with pytest.raises(Exception, match="NOT_IMPLEMENTED"):
-        ort.InferenceSession(proto.SerializeToString(), quiet())
-    assert_close(run(ours(proto, quiet()), inputs), reference(OVERLAPPING, inputs), "float64")
 
 
 def test_1d_dilations_which_the_builtin_kernel_gets_wrong():
     case = next(c for c in COL2IM if c.name == "1d_dilated")
     inputs = case.inputs("float32")
     proto = model("", "Col2Im", inputs, case.attributes)
-    builtin = run(ort.InferenceSession(proto.SerializeToString(), quiet()), inputs)
+    builtin = run_session(ort.InferenceSession(proto.SerializeToString(), quiet()), inputs)
     assert np.abs(builtin - reference(case, inputs)).max() > 0.1, "fixed upstream: say so in the docs"
-    assert_close(run(ours(proto, quiet()), inputs), reference(case, inputs), "float32")
+    assert_close(run_session(ours(proto, quiet()), inputs), reference(case, inputs), "float32")
 
 
 @pytest.mark.parametrize("case", [*COL2IM[1:3], *GRID_SAMPLE[6:9], GRID_SAMPLE[-7]], ids=str)
@@ -125,16 +117,8 @@ def test_thread_count_does_not_change_a_bit(case):
     if large:
         inputs[1] = np.random.default_rng(6).uniform(-1.2, 1.2, (8, 150, 151, 2)).astype(np.float32)
     proto = model(case.domain, case.op_type, inputs, case.attributes)
-    one, two = (run(ours(proto, quiet(intra_op_num_threads=n)), inputs) for n in (1, 2))
+    one, two = (run_session(ours(proto, quiet(intra_op_num_threads=n)), inputs) for n in (1, 2))
     np.testing.assert_array_equal(one, two)
-
-
-def test_same_bits_as_the_function():
-    for case in (*COL2IM[:8], *GRID_SAMPLE[:18]):
-        inputs = case.inputs("float32")
-        proto = model(case.domain, case.op_type, inputs, case.attributes)
-        function = {"Col2Im": onnx_ops.col2im, "GridSample": onnx_ops.grid_sample}[case.op_type]
-        np.testing.assert_array_equal(run(ours(proto, quiet()), inputs), function(*inputs, **case.attributes))
 
 
 def test_registering_again_changes_nothing(kernels_made):
@@ -147,7 +131,9 @@ def test_registering_again_changes_nothing(kernels_made):
     options.register_custom_ops_library(onnx_ops.get_library_path())
     onnx_ops.register(options, domains=["", "com.microsoft"])
     assert_close(
-        run(ort.InferenceSession(proto.SerializeToString(), options), inputs), reference(BILINEAR, inputs), "float32"
+        run_session(ort.InferenceSession(proto.SerializeToString(), options), inputs),
+        reference(BILINEAR, inputs),
+        "float32",
     )
     assert kernels_made == ["com.microsoft.GridSample"]
 
@@ -158,16 +144,16 @@ def test_domains_decide_what_is_replaced(kernels_made, tmp_path):
     path = tmp_path / "model.onnx"
     path.write_bytes(proto.SerializeToString())
     for options in (onnx_ops.register(quiet(), domains=["ai.onnx"]), onnx_ops.register(quiet())):
-        run(ort.InferenceSession(path, options), inputs)
+        run_session(ort.InferenceSession(path, options), inputs)
     assert kernels_made == []
-    for given in (path, str(path), path.read_bytes(), proto):
-        run(ort.InferenceSession(path, onnx_ops.register(quiet(), given)), inputs)
-    run(onnx_ops.InferenceSession(path, quiet()), inputs)
+    for source in (path, str(path), path.read_bytes(), proto):
+        run_session(ort.InferenceSession(path, onnx_ops.register(quiet(), source)), inputs)
+    run_session(onnx_ops.InferenceSession(path, quiet()), inputs)
     assert kernels_made == ["com.microsoft.GridSample"] * 5
 
 
 def test_options_shared_by_models_that_do_not_agree():
-    """com.microsoft can't be taken off the options again; where that breaks a model, the error says so."""
+    """com.microsoft can't be removed from options; if that breaks a model, the error says so."""
     options = quiet()
     ours(model("com.microsoft", "GridSample", BILINEAR.inputs("float32"), BILINEAR.attributes), options)
     proto, _ = conv_relu_col2im_sigmoid()
@@ -191,7 +177,7 @@ def test_without_the_library(monkeypatch):
 @on_demand
 @pytest.mark.parametrize("imported", ["", "import onnx_ops"])
 def test_the_library_in_a_process_that_has_not_asked_for_it(imported):
-    """Its operators are Python's: nothing would be registered, and ONNX Runtime's own kernels run."""
+    """Else no operator would be registered, as they come from Python, and ONNX Runtime's own kernels would run."""
     script = f"""
 import sys
 import onnxruntime
@@ -200,14 +186,14 @@ onnxruntime.SessionOptions().register_custom_ops_library(sys.argv[1])
 """
     done = subprocess.run([sys.executable, "-c", script, onnx_ops.get_library_path()], capture_output=True, text=True)
     assert done.returncode == 1
-    said = (
+    message = (
         "onnx_ops must be imported in this process, and its get_library_path() called, before the library is registered"
     )
-    assert said in done.stderr
+    assert message in done.stderr
 
 
 def test_a_package_in_a_zip_file(tmp_path):
-    """A library can't be loaded from there, which no C compiler helps; what needs none works."""
+    """A library can't be loaded from there, and the error says so; functions work."""
     script = """
 import numpy as np
 import onnxruntime
@@ -238,39 +224,23 @@ def test_a_model_that_is_none_is_left_to_onnx_runtime():
         onnx_ops.InferenceSession("no_such_file.onnx", quiet())
 
 
-def test_many_threads_on_one_session():
-    inputs = BILINEAR.inputs("float32")
-    session = ours(model("com.microsoft", "GridSample", inputs, BILINEAR.attributes), quiet())
-    expected, wrong = run(session, inputs), []
-
-    def work():
-        wrong.extend(1 for _ in range(50) if not np.array_equal(run(session, inputs), expected))
-
-    threads = [threading.Thread(target=work) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
-
-
 def test_python_goes_on_while_a_kernel_computes():
     """The kernel holds no GIL: another thread's Python keeps running during one long run."""
     x = np.ones((1, 64 * 9, 512 * 512), np.float32)
     inputs = [x, np.array([512, 512]), np.array([3, 3])]
     session = ours(model("", "Col2Im", inputs, {"pads": [1] * 4}), quiet(intra_op_num_threads=1))
-    run(session, inputs)
-    assert any(goes_on(session, inputs) for _ in range(5)), "not once, so it is not the machine's doing"
+    run_session(session, inputs)
+    assert any(goes_on(session, inputs) for _ in range(5)), "in none of five runs, so a busy machine is not the cause"
 
 
 def goes_on(session, inputs):
-    """Whether, during one run, no moment of Python's lasts half as long as the run."""
+    """Return whether no pause of Python, during one run, lasts half as long as the run."""
     running, seconds = threading.Event(), []
 
     def work():
         running.set()
         began = time.perf_counter()
-        run(session, inputs)
+        run_session(session, inputs)
         seconds.append(time.perf_counter() - began)
 
     thread = threading.Thread(target=work)
@@ -285,7 +255,7 @@ def goes_on(session, inputs):
 
 
 def test_output_in_the_callers_buffer():
-    """The output lands in the caller's own buffer."""
+    """A run writes its output into the caller's buffer."""
     inputs = OVERLAPPING.inputs("float32")
     session = ours(model("", "Col2Im", inputs, OVERLAPPING.attributes), quiet())
     expected = reference(OVERLAPPING, inputs)

@@ -1,4 +1,4 @@
-"""Integers known up to open sizes: against the same computations with the sizes filled in."""
+"""Integers that depend on open sizes agree with computations in which these sizes have values."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
-from written import Writer
+from support.written import Writer
 
 from onnx_ops.rewriting.graph import Model
 from onnx_ops.rewriting.integers import Lattice, integers, lattice
@@ -16,7 +16,7 @@ SIZES = {"h": 7, "w": 12, "n": 3}
 
 
 def filled(size, sizes=None):
-    """The number that a size is."""
+    """The value of a size for these values of open sizes."""
     if not isinstance(size, Size):
         return int(size)
     return eval(repr(size), {}, dict(sizes or SIZES))
@@ -51,9 +51,9 @@ def test_equal_sizes_are_equal_numbers(one, other):
 def test_quotients(one, other):
     a, b = parse(one), parse(other)
     assert b == 0 or quotient(a * b, b) in (a, None)
-    found = quotient(a, b)
+    result = quotient(a, b)
     for sizes in (SIZES, {"h": 1, "w": 2, "n": 5}, {"h": 20, "w": 3, "n": 1}):
-        assert found is None or filled(found, sizes) * filled(b, sizes) == filled(a, sizes)
+        assert result is None or filled(result, sizes) * filled(b, sizes) == filled(a, sizes)
 
 
 def test_quotients_that_are_certain():
@@ -116,7 +116,7 @@ def expected(proto, sizes):
 
 
 def elements(value, sizes=None):
-    """A Lattice or an array of sizes as an array of numbers."""
+    """The array of numbers that a Lattice or an array of sizes stands for."""
     if isinstance(value, Lattice):
         shape = [filled(s, sizes) for s in value.shape]
         indices = np.indices(shape)
@@ -128,7 +128,7 @@ def elements(value, sizes=None):
 
 
 def shape_arithmetic(w):
-    """Values that are made of the sizes of "x", one after the other: integers and ways to combine them."""
+    """Yield values that are computed from the sizes of "x"."""
     shape = w.add("Shape", "x")
     h, wide, n = (w.add("Gather", shape, w.constant(k)) for k in range(3))
     yield shape
@@ -173,7 +173,7 @@ def test_shape_arithmetic(k):
 
 
 def unknowable(w):
-    """Values that nobody can tell from the sizes."""
+    """Yield values that the sizes do not determine, or not in a known form."""
     shape = w.add("Shape", "x")
     h = w.add("Gather", shape, w.constant(0))
     along = w.add("Range", w.constant(0), h, w.constant(1))
@@ -209,5 +209,5 @@ def test_lattices(steps, start, data):
     if array.size > 2:
         bent = array.copy()
         bent.flat[data.draw(st.integers(1, array.size - 1))] += 7
-        found = lattice(bent)
-        assert found is None or np.array_equal(elements(found), bent)
+        result = lattice(bent)
+        assert result is None or np.array_equal(elements(result), bent)

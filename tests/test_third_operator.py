@@ -1,4 +1,4 @@
-"""A third operator takes one file, and every adapter has it."""
+"""Another operator needs one file only, and every adapter has it."""
 
 import os
 import re
@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from selection import long_unless, on_demand
+from support.selection import long_unless, on_demand
 
 import onnx_ops
 from onnx_ops.declaration import Input
@@ -45,7 +45,7 @@ else:
 
 
 def run_with(tmp_path, source, script):
-    """What a script prints in a copy of the package that has one more operator."""
+    """Run a script in a copy of the package that has one more operator; return what it prints."""
     package = Path(onnx_ops.__file__).parent
     shutil.copytree(package, tmp_path / "onnx_ops", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "onnx_ops" / "operators" / "shift.py").write_text(source)
@@ -56,7 +56,7 @@ def run_with(tmp_path, source, script):
     return done.stdout
 
 
-SOURCE = Path(__file__).with_name("third_operator.py").read_text()
+SOURCE = (Path(__file__).parent / "support/third_operator.py").read_text()
 
 
 @on_demand
@@ -68,7 +68,7 @@ MISTAKES = {
     "a name that is not there": ("x[i] + g.amount", "x[i] + amount", "NameError: name 'amount' is not defined"),
     "a field that is not there": ("x[i] + g.amount", "x[i] + g.amuont", "KeyError: 'amuont'"),
     "a wrong type": ("x[i] + g.amount", "x[i] + 'a'", r"add\(uint64, .*\(a\)\).*shift\.py, line 34"),
-    "memory of its own": ("out[i] =", "out[i] = np.zeros(3)[0] +", r"it allocates an array; .*shift\.py, line 34"),
+    "memory of its own": ("out[i] =", "out[i] = np.zeros(3)[0] +", r"it allocates memory; .*shift\.py, line 34"),
 }
 REFUSED = """
 import numpy as np, onnx, onnx_ops
@@ -98,17 +98,17 @@ print(*compiled)
 @on_demand
 @pytest.mark.parametrize("mistake", [long_unless(k == 0, mistake) for k, mistake in enumerate(MISTAKES)])
 def test_a_kernel_that_cannot_be_compiled(mistake, tmp_path):
-    """The error names the operator and the function and has the compiler's words; there is one attempt."""
-    right, wrong, words = MISTAKES[mistake]
+    """The error names the operator and the function and quotes the compiler, which is called once."""
+    right, wrong, message = MISTAKES[mistake]
     source = SOURCE.replace(right, wrong).replace("from ..errors", "import numpy as np\n\nfrom ..errors")
     function, session, compiled = run_with(tmp_path, source, REFUSED).splitlines()
-    assert function.startswith("test.Shift: kernel = shift-shift-uint64-uint64: can't be compiled: ")
+    assert function.startswith("test.Shift: kernel = shift.py, line 31 for uint64, uint64: can't be compiled: ")
     assert session == function
-    assert re.search(words, function)
+    assert re.search(message, function)
     assert sorted(compiled.split()) == ["shift-infer", "shift-plan", "shift-resolve", "shift-shift-uint64-uint64"]
 
 
-FOUR = """
+FOUR_TENSORS = """
 import numpy as np, onnx_ops
 operator = onnx_ops.operators.OPERATORS[-1]
 inputs = [np.arange(10) * factor for factor in (1, 10, 100, 1000)]
@@ -124,7 +124,7 @@ def test_four_tensors(tmp_path):
         .replace("def shift(x, g", "def shift(x, b, c, d, g")
         .replace("x[i] + g", "x[i] + b[i] + c[i] + d[i] + g")
     )
-    assert run_with(tmp_path, source, FOUR) == "True\n"
+    assert run_with(tmp_path, source, FOUR_TENSORS) == "True\n"
 
 
 def test_too_many_inputs_and_too_large_a_geometry():

@@ -1,4 +1,4 @@
-"""What PyTorch's two exporters write runs as it is and agrees with PyTorch; and so do our functions with PyTorch's."""
+"""Exports of PyTorch's two exporters run unchanged and agree with PyTorch, and so do our functions."""
 
 import inspect
 import io
@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from backends import quiet, run
-from cases import AFFINE_GRID, ATTENTION, COL2IM, GRID_SAMPLE, IM2COL, TOLERANCE, VOLUMES, spelled_out
+from support.backends import quiet, run_session
+from support.cases import AFFINE_GRID, ATTENTION, COL2IM, GRID_SAMPLE, IM2COL, TOLERANCE, VOLUMES, affine_grid_nodes
 
 import onnx_ops
 from onnx_ops import functions
@@ -24,7 +24,7 @@ torch = pytest.importorskip("torch")
 import attention_by_torch as by_torch  # noqa: E402
 
 pytest.importorskip("onnxscript")
-pytestmark = pytest.mark.filterwarnings("ignore")  # the exporters have many to give
+pytestmark = pytest.mark.filterwarnings("ignore")  # the exporters give many
 
 SETTINGS = [
     {"mode": mode, "padding_mode": padding_mode, "align_corners": align_corners}
@@ -70,7 +70,7 @@ def exported(exporter, model, inputs, **kwargs):
     return written.model_proto if kwargs["dynamo"] else onnx.load_from_string(file.getvalue())
 
 
-def check(proto, model, inputs, title, kernels_made):
+def assert_runs_alike_by(title, proto, model, inputs, kernels_made):
     session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet())
     assert kernels_made == [title]
     feeds = {i.name: v.numpy() for i, v in zip(session.get_inputs(), inputs, strict=True)}
@@ -81,11 +81,11 @@ def check(proto, model, inputs, title, kernels_made):
 def test_fold(dynamo, kernels_made):
     model = Fold() if dynamo else Fold(padding=1)
     proto = exported(torch.onnx.export, model, model.inputs(), dynamo=dynamo, opset_version=18)
-    check(proto, model, model.inputs(), "Col2Im", kernels_made)
+    assert_runs_alike_by("Col2Im", proto, model, model.inputs(), kernels_made)
 
 
 def test_torchscript_mixes_up_paddings_that_differ():
-    """It writes each axis' padding twice instead of all begins and then all ends. If it no longer does: say so."""
+    """It writes each axis' padding twice instead of all begins and then all ends. If this fails: say so in the docs."""
     model = Fold(padding=(1, 2))
     proto = exported(torch.onnx.export, model, model.inputs(), dynamo=False, opset_version=18)
     (node,) = (n for n in proto.graph.node if n.op_type == "Col2Im")
@@ -98,7 +98,7 @@ def test_torchscript_mixes_up_paddings_that_differ():
 def test_grid_sample(settings, dynamo, opset, kernels_made):
     model = Sample(settings)
     proto = exported(torch.onnx.export, model, model.inputs(), dynamo=dynamo, opset_version=opset)
-    check(proto, model, model.inputs(), "GridSample", kernels_made)
+    assert_runs_alike_by("GridSample", proto, model, model.inputs(), kernels_made)
 
 
 @pytest.mark.parametrize("dynamo", [True, False], ids=["dynamo", "torchscript"])
@@ -106,7 +106,7 @@ def test_grid_sample(settings, dynamo, opset, kernels_made):
 def test_grid_sample_of_volumes(settings, dynamo, kernels_made):
     model = Sample(settings)
     proto = exported(torch.onnx.export, model, model.inputs(3), dynamo=dynamo, opset_version=20)
-    check(proto, model, model.inputs(3), "GridSample", kernels_made)
+    assert_runs_alike_by("GridSample", proto, model, model.inputs(3), kernels_made)
 
 
 @pytest.mark.parametrize(("dynamo", "opset"), [(True, 18), (False, 18), (False, 11)])
@@ -115,7 +115,7 @@ def test_export_as_com_microsoft(settings, dynamo, opset, kernels_made):
     model = Sample(settings)
     proto = exported(export, model, model.inputs(), dynamo=dynamo, opset_version=opset)
     assert [n.domain for n in proto.graph.node if n.op_type == "GridSample"] == ["com.microsoft"]
-    check(proto, model, model.inputs(), "com.microsoft.GridSample", kernels_made)
+    assert_runs_alike_by("com.microsoft.GridSample", proto, model, model.inputs(), kernels_made)
 
 
 class Unfold(torch.nn.Module):
@@ -128,7 +128,7 @@ class Unfold(torch.nn.Module):
 
 
 class Grid(torch.nn.Module):
-    """An affine_grid of a fixed size, or of an image's."""
+    """An affine_grid of a fixed size, or of the size of an image."""
 
     def __init__(self, align_corners, size=None):
         super().__init__()
@@ -154,7 +154,7 @@ def test_export_of_unfold(dynamo, opset, kernels_made):
     inputs = model.inputs(2, 3, 5, 7)
     proto = exported(export, model, inputs, dynamo=dynamo, opset_version=opset)
     assert [(n.domain, n.op_type) for n in proto.graph.node] == [("onnx_ops", "Im2Col")]
-    check(proto, model, inputs, "onnx_ops.Im2Col", kernels_made)
+    assert_runs_alike_by("onnx_ops.Im2Col", proto, model, inputs, kernels_made)
 
 
 @pytest.mark.parametrize(("dynamo", "opset"), [e for e in EXPORTS if e[1] >= 13])
@@ -162,11 +162,11 @@ def test_export_of_unfold_without_a_batch(dynamo, opset, kernels_made):
     model = Unfold()
     inputs = model.inputs(3, 5, 7)
     proto = exported(export, model, inputs, dynamo=dynamo, opset_version=opset)
-    check(proto, model, inputs, "onnx_ops.Im2Col", kernels_made)
+    assert_runs_alike_by("onnx_ops.Im2Col", proto, model, inputs, kernels_made)
 
 
-def runs_alike(proto, model, *many):
-    """That a model runs as PyTorch's does on inputs of several sizes."""
+def assert_runs_alike(proto, model, *many):
+    """Assert that a model gives PyTorch's results on inputs of several sizes."""
     session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet())
     for inputs in many:
         feeds = {i.name: v.numpy() for i, v in zip(session.get_inputs(), inputs, strict=True)}
@@ -187,7 +187,7 @@ def test_export_of_unfold_of_open_sizes(dynamo, opset, kernels_made):
     )
     proto = exported(export, model, model.inputs(*sizes[0]), dynamo=dynamo, opset_version=opset, **how)
     assert [n.op_type for n in proto.graph.node] == ["Im2Col"]
-    runs_alike(proto, model, *(model.inputs(*size) for size in sizes))
+    assert_runs_alike(proto, model, *(model.inputs(*size) for size in sizes))
     assert kernels_made == ["onnx_ops.Im2Col"]
 
 
@@ -203,7 +203,7 @@ def test_export_of_affine_grid(size, align_corners, dynamo, opset, kernels_made)
         *size[2:],
         len(size) - 2,
     ]
-    check(proto, model, model.inputs(), "onnx_ops.AffineGrid", kernels_made)
+    assert_runs_alike_by("onnx_ops.AffineGrid", proto, model, model.inputs(), kernels_made)
 
 
 @pytest.mark.parametrize("dynamo", [True, False], ids=["dynamo", "torchscript"])
@@ -213,7 +213,7 @@ def test_export_of_affine_grid_in_other_types(dtype, tolerance, dynamo):
     inputs = model.inputs(dtype=dtype)
     proto = exported(export, model, inputs, dynamo=dynamo, opset_version=18)
     got, expected = (
-        run(onnx_ops.InferenceSession(proto.SerializeToString(), quiet()), [inputs[0].numpy()]),
+        run_session(onnx_ops.InferenceSession(proto.SerializeToString(), quiet()), [inputs[0].numpy()]),
         model(*inputs),
     )
     np.testing.assert_allclose(got, expected.numpy(), rtol=0, atol=tolerance * float(expected.abs().max()))
@@ -223,18 +223,18 @@ def test_export_of_affine_grid_in_other_types(dtype, tolerance, dynamo):
 @pytest.mark.parametrize("opset", [o for dynamo, o in EXPORTS if not dynamo])
 @pytest.mark.parametrize("axes", [2, 3])
 def test_export_of_affine_grid_of_open_sizes(axes, opset, align_corners, kernels_made):
-    """With the exporter that can: the other one has PyTorch fix them."""
+    """Only TorchScript's exporter can leave them open."""
     model = Grid(align_corners)
     sizes = [(2, 3, 4, 5, 7), (1, 1, 1, 1, 1), (1, 2, 3, 1, 300), (3, 2, 2, 40, 1)]
     many = [model.inputs(size[: 2 + axes]) for size in sizes]
     opened = {"theta": {0: "n"}, "image": dict(enumerate("ncdhw"[: 2 + axes]))}
     how = {"dynamo": False, "opset_version": opset, "input_names": list(opened), "dynamic_axes": opened}
-    runs_alike(exported(export, model, many[0], **how), model, *many)
+    assert_runs_alike(exported(export, model, many[0], **how), model, *many)
     assert kernels_made == ["onnx_ops.AffineGrid"]
 
 
 def test_dynamo_fixes_the_size_of_an_affine_grid():
-    """If it no longer does: test it above, and say so in docs/export.md."""
+    """If this fails: test it above, and say so in docs/export.md."""
     model = Grid(False)
     inputs, opened = model.inputs((2, 3, 5, 7)), torch.export.Dim.DYNAMIC
     shapes = {"theta": {0: opened}, "image": {0: opened, 2: opened, 3: opened}}
@@ -254,7 +254,7 @@ class ImageAndVolume(torch.nn.Module):
 
 @pytest.mark.parametrize(("dynamo", "opset"), [(True, 18), (True, 20), (False, 20)])
 def test_export_leaves_volumes_to_pytorch(dynamo, opset, kernels_made):
-    """What com.microsoft lacks becomes what PyTorch alone makes of it, and the rest of the network ours."""
+    """PyTorch exports what com.microsoft lacks as it does alone; the rest of the network gets our operators."""
     model = ImageAndVolume()
     proto, alone = (
         exported(function, model, model.inputs(), dynamo=dynamo, opset_version=opset)
@@ -271,7 +271,7 @@ def test_export_leaves_volumes_to_pytorch(dynamo, opset, kernels_made):
 
 @pytest.mark.parametrize("opset", [11, 18])
 def test_export_of_volumes_that_pytorch_refuses(opset):
-    """TorchScript knows volumes from opset 20 on. Before that the error is PyTorch's, the same with and without us."""
+    """TorchScript knows volumes from opset 20 on; before, PyTorch raises the same error with and without us."""
     model, errors = ImageAndVolume(), []
     for function in (export, torch.onnx.export):
         with pytest.raises(torch.onnx.errors.OnnxExporterError) as caught:
@@ -281,7 +281,7 @@ def test_export_of_volumes_that_pytorch_refuses(opset):
 
 
 def test_export_in_a_fresh_process_knows_what_pytorch_has():
-    """PyTorch fills its table for TorchScript only when its own exporter first runs."""
+    """PyTorch fills its table for TorchScript when its exporter first runs."""
     code = """
 import io, warnings
 import onnx, torch
@@ -316,7 +316,7 @@ def test_export_leaves_pytorch_as_it_was(model, inputs):
 
 
 def symbolic(g, x, grid, mode, padding_mode, align_corners):
-    """What a user may have written for grid_sample."""
+    """A symbolic function that a user may have written for grid_sample."""
     return g.op("their.domain::Sample", x, grid)
 
 
@@ -343,7 +343,7 @@ def test_export_gives_back_what_others_have_registered(fails, registered):
 
 
 def test_export_of_a_volume_for_which_others_have_registered(registered):
-    """What com.microsoft lacks is theirs, as without us."""
+    """The user's function exports what com.microsoft lacks."""
     model = Sample(SETTINGS[0])
     settings = {"dynamo": False, "opset_version": 18, "custom_opsets": {"their.domain": 1}}
     proto = exported(export, model, model.inputs(3), **settings)
@@ -351,7 +351,7 @@ def test_export_of_a_volume_for_which_others_have_registered(registered):
 
 
 def test_exports_in_threads_wait_for_each_other(monkeypatch):
-    """PyTorch has one table for all: whose export ends first would take the other's operator away."""
+    """PyTorch has one table: the export that ends first would remove the other's operator from it."""
     inside, most = [], []
 
     def torch_export(*args, **kwargs):
@@ -370,7 +370,7 @@ def test_exports_in_threads_wait_for_each_other(monkeypatch):
 
 
 class Weighted(Sample):
-    """Large enough for data beside the model."""
+    """A model with weights, which are saved beside it."""
 
     def __init__(self):
         super().__init__(SETTINGS[0])
@@ -390,7 +390,7 @@ def test_export_to_a_file(dynamo, kind, tmp_path, kernels_made):
     assert type(written).__name__ == ("ONNXProgram" if dynamo else "NoneType")
     assert sorted(os.listdir(tmp_path)) == ["model.onnx", *["model.onnx.data"] * dynamo]
     assert not dynamo or (tmp_path / "model.onnx.data").stat().st_size >= 3 * 5 * 6 * 4
-    output = run(onnx_ops.InferenceSession(path, quiet()), [v.numpy() for v in model.inputs()])
+    output = run_session(onnx_ops.InferenceSession(path, quiet()), [v.numpy() for v in model.inputs()])
     assert kernels_made == ["com.microsoft.GridSample"]
     np.testing.assert_allclose(output, model(*model.inputs()).detach().numpy(), rtol=1e-5, atol=1e-5)
 
@@ -426,8 +426,8 @@ def test_function_agrees_on_grids(case, dtype):
     settings["align_corners"] = bool(settings.get("align_corners", 0))
     theirs = torch.nn.functional.grid_sample(torch.from_numpy(x), torch.from_numpy(grid), **settings).numpy()
     tolerance = 2e-5 if dtype == "float32" else 1e-13
-    if case.spread > 100:
-        tolerance *= 10  # of its own rounding, far out
+    if case.extent > 100:
+        tolerance *= 10  # PyTorch's own rounding of far coordinates
     np.testing.assert_allclose(functions.call(case.operator, x, grid, **case.attributes), theirs, atol=tolerance)
 
 
@@ -445,11 +445,11 @@ def test_function_agrees_on_folds(case):
 
 
 def places(size, align_corners, dtype):
-    """Where PyTorch has an axis' pixels."""
+    """The coordinates of an axis' pixels in PyTorch."""
     if size == 1:
         return torch.zeros(1, dtype=dtype)
-    found = torch.linspace(-1, 1, size, dtype=dtype)
-    return found if align_corners else found * (size - 1) / size
+    coordinates = torch.linspace(-1, 1, size, dtype=dtype)
+    return coordinates if align_corners else coordinates * (size - 1) / size
 
 
 @pytest.mark.parametrize("align_corners", [False, True])
@@ -467,24 +467,15 @@ def test_function_agrees_on_affine_grids(case, dtype, align_corners):
     np.testing.assert_allclose(onnx_ops.affine_grid(theta, *vectors), theirs, rtol=tolerance, atol=tolerance)
 
 
-class Affine(torch.nn.Module):
-    def __init__(self, size, align_corners):
-        super().__init__()
-        self.size, self.align_corners = size, align_corners
-
-    def forward(self, theta):
-        return torch.nn.functional.affine_grid(theta, self.size, align_corners=self.align_corners)
-
-
 @pytest.mark.parametrize("align_corners", [False, True])
 @pytest.mark.parametrize("shape", [(5, 7), (4, 5, 6)], ids=["image", "volume"])
 def test_what_pytorch_exports_is_what_bits_are_compared_with(shape, align_corners):
-    """AffineGrid's rounding is that of these nodes. If the exporter writes others: say so."""
+    """AffineGrid rounds as these nodes do. If this fails: say so in docs/affine_grid.md."""
     axes = len(shape)
     theta = torch.randn(2, axes, axes + 1, generator=torch.manual_seed(4))
-    proto = exported(torch.onnx.export, Affine((2, 1, *shape), align_corners), (theta,), dynamo=True, opset_version=18)
+    proto = exported(torch.onnx.export, Grid(align_corners, (2, 1, *shape)), (theta,), dynamo=True, opset_version=18)
     vectors = [places(n, align_corners, torch.float32).numpy() for n in reversed(shape)]
-    ours = spelled_out([theta.numpy(), *vectors, *[np.empty(0, np.float32)] * (3 - axes)])
+    ours = affine_grid_nodes([theta.numpy(), *vectors, *[np.empty(0, np.float32)] * (3 - axes)])
     assert [n.op_type for n in proto.graph.node] == [n.op_type for n in ours.graph.node]
     base, ours_base = (
         onnx.numpy_helper.to_array(next(i for i in p.graph.initializer if len(i.dims) == 3)) for p in (proto, ours)
@@ -499,7 +490,7 @@ def test_what_pytorch_exports_is_what_bits_are_compared_with(shape, align_corner
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bool", "complex64"])
 @pytest.mark.parametrize("case", [c for c in IM2COL if len(c.shapes[0]) == 4 and 0 not in c.shapes[0][:2]], ids=str)
 def test_function_agrees_on_unfolds(case, dtype):
-    """Bit for bit. PyTorch pads both sides alike; what else there is, it is given padded."""
+    """Results are equal bit for bit. PyTorch gets padded images, because it pads both sides alike."""
     (x,) = case.inputs(dtype)
     attributes = dict(case.attributes)
     top, left, bottom, right = attributes.pop("pads", [0] * 4)
@@ -526,7 +517,7 @@ def test_exported_attention_becomes_one_node(kind, dynamo, opset, opened, kernel
             torch.onnx.export, model, many[0], dynamo=dynamo, opset_version=opset, input_names=names, **how
         )
     optimized = onnx_ops.optimize(proto)
-    runs_alike(optimized, model, *many)
+    assert_runs_alike(optimized, model, *many)
     assert kernels_made == ["onnx_ops.MultiScaleDeformableAttention"]
     assert len([n for n in optimized.graph.node if n.op_type != "Constant"]) <= 3
 

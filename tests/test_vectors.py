@@ -1,4 +1,4 @@
-"""Loops at full vector width, against the same ones that go one element at a time."""
+"""Loops at full vector width agree with loops over single elements."""
 
 import itertools
 
@@ -6,20 +6,20 @@ import ml_dtypes
 import numpy as np
 import pytest
 from numba import njit
-from selection import long_unless
+from support.selection import long_unless
 
 from onnx_ops import dtypes
 from onnx_ops.kernels import compiler, vectors
 from onnx_ops.kernels.jit import FLAGS
 
-pytestmark = pytest.mark.long  # compiles these loops by themselves; every other test runs them within kernels
+pytestmark = pytest.mark.long  # it compiles these loops alone; other tests run them within kernels
 compiler.tell_numba()
-TAPS = {"pairs": (0, 1), "fours": (-1, 0, 1, 2)}
+TAPS = {"two taps": (0, 1), "four taps": (-1, 0, 1, 2)}
 PITCH, ROWS = 37, 9
 
 
 def storage(values, dtype):
-    """`values` as kernels see an array of this dtype."""
+    """Convert values to the storage in which kernels see an array of this dtype."""
     kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
     return values.astype(kind).view(dtypes.TABLE[dtype].storage)
 
@@ -79,7 +79,7 @@ def test_add_runs(dtype):
 
 @pytest.mark.parametrize("dtype", [long_unless(dtype in ("float32", "bool"), dtype) for dtype in ADDED])
 def test_add_transposed(dtype):
-    """Nothing before, between or after the places is touched."""
+    """Only the places are written, nothing before, between or after them."""
     rng, pitch = np.random.default_rng(0), 41
     x = storage(rng.integers(0, 2, 40 * pitch) if dtype == "bool" else rng.standard_normal(40 * pitch) * 9, dtype)
     kind = np.float32 if dtype in ("float16", "bfloat16") else x.dtype
@@ -108,16 +108,16 @@ def test_transform_rows(dtype, axes):
 @pytest.mark.parametrize("add", [False, True])
 @pytest.mark.parametrize("dtype", [long_unless(dtype == "float32", dtype) for dtype in dtypes.FLOATS])
 def test_add_points(dtype, add):
-    """Taps that don't exist are not even read: their pixels are outside of the image, their weights NaN."""
+    """Absent taps are not read: their pixels are outside of the image, their weights NaN."""
     rng, kind = np.random.default_rng(0), np.float64 if dtype == "float64" else np.float32
     height, width, pitch = 4, 5, 150
     source = storage(rng.standard_normal(height * width * pitch), dtype)
     row, column = rng.integers(-1, height, 40), rng.integers(-1, width, 40)
     exist, weight = np.zeros(40, np.int32), rng.standard_normal((4, 40)).astype(kind)
     for t, (i, j) in enumerate(np.ndindex(2, 2)):
-        there = (row + i >= 0) & (row + i < height) & (column + j >= 0) & (column + j < width)
-        exist |= there.astype(np.int32) << t
-        weight[t, ~there] = np.nan
+        is_inside = (row + i >= 0) & (row + i < height) & (column + j >= 0) & (column + j < width)
+        exist |= is_inside.astype(np.int32) << t
+        weight[t, ~is_inside] = np.nan
     pixels, widths = (row * width + column).astype(np.int32), np.full(40, width, np.int32)
     for channels, count in itertools.product((0, 1, 2, 3, 7, 8, 15, 16, 31, 32, 33, 63, 64, 127, 150), (0, 1, 2, 40)):
         got, expected = np.ones((2, channels + 1), kind)
@@ -132,7 +132,7 @@ WIDTHS = "uint8", "uint16", "uint32", "uint64", "complex128"
 
 @pytest.mark.parametrize("dtype", [long_unless(dtype == "uint32", dtype) for dtype in WIDTHS])
 def test_copy_and_clear_box(dtype):
-    """Of every length up to some vectors; nothing is written but what belongs to the box."""
+    """Boxes of every length up to some vectors are written, and nothing else."""
     rng, pitch, planes = np.random.default_rng(0), 720, 9 * 720
     source = rng.integers(1, 200, 2 * planes).astype(dtype)
     for stride, box, count in itertools.product((1, 2, 3, 4, 7), (1, 4, 9), (1, 2, 3, 5, 8, 15, 16, 31, 40, 67, 100)):

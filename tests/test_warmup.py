@@ -1,4 +1,4 @@
-"""Warmup: what a model needs and nothing else is compiled, and what can't be kept is an error."""
+"""Warmup compiles what a model needs and nothing else, and fails if the code can't be kept."""
 
 import os
 import subprocess
@@ -6,10 +6,10 @@ import sys
 
 import onnx
 import pytest
-from backends import quiet
-from cases import COL2IM, OPENVINO, finished, model
 from click.testing import CliRunner
 from onnx import TensorProto, helper
+from support.backends import quiet
+from support.cases import COL2IM, OPENVINO, finished, model
 from test_ort_format import written
 
 import onnx_ops
@@ -21,7 +21,7 @@ FLOAT, HALF, DOUBLE = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE
 
 
 def network():
-    """Nodes in the main graph, a branch and a local function; no type but those of the inputs is stated."""
+    """A model with nodes in the main graph, a branch and a local function, which states only the types of inputs."""
     value = helper.make_tensor_value_info
     branches = [
         helper.make_graph([node], name, [], [value(node.output[0], HALF, None)])
@@ -82,7 +82,7 @@ def process(script, *arguments, cache):
 
 @pytest.mark.long
 def test_what_a_model_needs_is_compiled_and_nothing_else(tmp_path):
-    """From the main graph, a branch, a local function; whatever the types of sizes; and sessions find it."""
+    """Nodes are found in the main graph, a branch and a local function, and sessions compile nothing more."""
     onnx.save(network(), tmp_path / "network.onnx")
     done = process("from onnx_ops.cli import main; main()", "warmup", tmp_path / "network.onnx", cache=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
@@ -112,7 +112,7 @@ def test_models_in_every_form(tmp_path):
 
 
 def test_a_survey_computes_nothing(kernels_made):
-    """Of constant inputs not even the result that sessions keep; and its session refuses to run the nodes."""
+    """Not even the result of constant inputs is computed, and the session refuses to run the nodes."""
     case = OPENVINO[0]
     names = [i.name for i in case.operator.inputs]
     inputs = case.inputs("float32")
@@ -177,7 +177,10 @@ COMBINATIONS = [
     ({"dtypes": ["float32", "complex64"]}, "dtypes = 'complex64': sessions have no"),
     ({"operators": ["Conv"]}, "operators = 'Conv': must be among AffineGrid, .*Col2Im, .*GridSample"),
     ({"dtypes": ["float8"]}, "dtypes = 'float8': must be among float32"),
-    ({"models": ["x.onnx"], "dtypes": ["float32"]}, "models = given: can't be combined with operators or dtypes"),
+    (
+        {"models": ["x.onnx"], "dtypes": ["float32"]},
+        "models = given: can't be combined with names of operators or with dtypes",
+    ),
 ]
 
 
@@ -188,7 +191,7 @@ def test_combinations_that_do_not_exist(arguments, message):
 
 
 def test_types_that_share_a_kernel_are_found():
-    """A type is not taken for one without kernels because another one has had its kernel already."""
+    """A type is not taken for one without kernels although another type has the same kernel."""
     assert list(variants.asked_for(variants.chosen(["Col2Im"]), ["int8", "uint8"])) == [
         "Col2Im uint8",
         "org.openvinotoolkit.Col2Im uint8",
@@ -207,17 +210,17 @@ def test_the_command_line_refuses_them():
 @pytest.mark.long
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_a_cache_that_keeps_nothing(jobs):
-    """An image build must not pass with nothing baked."""
-    words = ["warmup", "--operator", "Col2Im", "--dtype", "float32", "--dtype", "float64", "--jobs", jobs]
-    done = process("from onnx_ops.cli import main; main()", *words, cache="/proc/onnx_ops")
+    """The command fails, so that the build of an image without kernels does."""
+    arguments = ["warmup", "--operator", "Col2Im", "--dtype", "float32", "--dtype", "float64", "--jobs", jobs]
+    done = process("from onnx_ops.cli import main; main()", *arguments, cache="/proc/onnx_ops")
     assert (done.returncode, done.stdout) == (3, "")
-    said = "onnx_ops: cache = /proc/onnx_ops/onnx_ops: can't keep what is compiled: "
-    assert done.stderr.splitlines()[-1].startswith(f"Error: {said}")
+    message = "onnx_ops: cache = /proc/onnx_ops/onnx_ops: can't keep what is compiled: "
+    assert done.stderr.splitlines()[-1].startswith(f"Error: {message}")
     assert "Traceback" not in done.stderr
 
 
 def test_a_file_that_is_gone(tmp_path, monkeypatch):
-    """What this process has compiled before isn't thought to be on disk."""
+    """A missing file is noticed, even if this process has compiled its code before."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     kept = cache.Kept("probe", "0")
     assert kept.missing() == "probe-0.code is gone"
@@ -226,7 +229,7 @@ def test_a_file_that_is_gone(tmp_path, monkeypatch):
     assert kept.missing() is None
 
 
-def test_a_worker_that_ends(monkeypatch):
+def test_workers_that_end_before_they_begin(monkeypatch):
     monkeypatch.setattr(workers, "PROGRAM", "import sys; sys.exit(0)")
-    with pytest.raises(onnx_ops.OpError, match=r"^onnx_ops: a process that was to help has ended before it began$"):
+    with pytest.raises(onnx_ops.OpError, match=r"^onnx_ops: 3 processes have ended before they began$"):
         onnx_ops.warmup(["Col2Im"], ["float32", "float64"], jobs=2)

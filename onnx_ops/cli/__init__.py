@@ -4,7 +4,7 @@ import sys
 
 
 def main():
-    """Runs the command that sys.argv states."""
+    """Run the command that sys.argv states."""
     try:
         from .app import app
     except ModuleNotFoundError as error:

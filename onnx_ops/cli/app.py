@@ -1,4 +1,4 @@
-"""The commands together, and what becomes of their errors."""
+"""The group of all commands, and how it reports their errors and warnings."""
 
 import logging
 import warnings
@@ -25,21 +25,21 @@ from .warmup import warmup
 
 class Application(click.Group):
     def main(self, *args, **kwargs):
-        with endings():  # of click's own messages
+        with endings():  # click writes its own messages in here
             return super().main(*args, **kwargs)
 
     def make_context(self, *args, **kwargs):
-        with endings():  # of --help and --version
+        with endings():  # click writes the texts of --help and --version in here
             return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx):
-        with shown_warnings(), failures(ctx.params["traceback"]), endings():
+        with shown_warnings(ctx.params["traceback"]), failures(ctx.params["traceback"]), endings():
             return super().invoke(ctx)
 
 
 @contextmanager
 def failures(with_traceback):
-    """Let an error end the command with its reason, unless its traceback is asked for."""
+    """Turn an exception into a message with its reason that ends the command, unless its traceback is asked for."""
     try:
         yield
     except (click.ClickException, click.exceptions.Exit, click.Abort):
@@ -51,9 +51,16 @@ def failures(with_traceback):
 
 
 @contextmanager
-def shown_warnings():
-    """Show warnings, and what the log of this package says, as lines on stderr, each one once."""
-    log, handler = logging.getLogger("onnx_ops"), Lines()
+def shown_warnings(with_tracebacks):
+    """Show Python's warnings and this package's log messages as lines on stderr, each text once.
+
+    with_tracebacks  also show tracebacks of exceptions in bodies of operators, which are logged at level DEBUG
+    """
+    log, handler = logging.getLogger("onnx_ops"), WarningLines()
+    level = log.level
+    if with_tracebacks:
+        log.setLevel(logging.DEBUG)
+        handler.setLevel(logging.DEBUG)
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_: handler.show(str(message))
         log.addHandler(handler)
@@ -61,9 +68,12 @@ def shown_warnings():
             yield
         finally:
             log.removeHandler(handler)
+            log.setLevel(level)
 
 
-class Lines(logging.Handler):
+class WarningLines(logging.Handler):
+    """A handler that writes each text once, as a line of a warning."""
+
     def __init__(self):
         super().__init__(logging.WARNING)
         self.shown = set()

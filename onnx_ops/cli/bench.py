@@ -8,13 +8,12 @@ from statistics import median
 
 import click
 
-from ..timing import interleave, ratio
 from . import data, optimize
 from .common import (
+    format_difference,
     json_option,
     milliseconds,
     model_argument,
-    number,
     print_json,
     reason,
     say,
@@ -24,13 +23,14 @@ from .common import (
 )
 from .compare import difference
 from .routes import Route
+from .timing import interleave, ratio
 
-WAYS = {  # name: (what it is called, what makes it a Route); the others are compared with the first one that there is
+WAYS = {  # name: (title, arguments of Route); the first one that runs is the baseline of the comparison
     "builtin": ("ONNX Runtime's own", {"route": "builtin"}),
     "onnx_ops": ("with onnx_ops", {}),
     "optimized": ("with onnx_ops, optimized", {"optimize": True}),
 }
-SHOWN = 8  # types of operators
+SHOWN = 8  # types of operators that have a line of their own in the table
 
 
 @click.command()
@@ -57,17 +57,17 @@ def bench(model, given, shapes, seed, repeats, threads, as_json):
       onnx-ops bench model.onnx --input frame.png --threads 1
       onnx-ops bench model.onnx --shape x=8,3,224,224 --json
     """
-    routes = {"onnx_ops": opened(model, "onnx_ops", threads)}
+    routes = {"onnx_ops": open_route(model, "onnx_ops", threads)}
     feeds, doubts = data.feeds(routes["onnx_ops"].inputs, given, shapes, seed, random=True)
-    with data.doubted(doubts):
+    with data.adding_doubts(doubts):
         outputs = {"onnx_ops": routes["onnx_ops"].run(feeds)}
     if optimize.counted(optimize.find(model)):
-        routes["optimized"] = opened(model, "optimized", threads)
+        routes["optimized"] = open_route(model, "optimized", threads)
         outputs["optimized"] = routes["optimized"].run(feeds)
     report = {"model": str(model), "inputs": [data.described(n, a) for n, a in feeds.items()], "threads": threads}
     report |= {"repeats": repeats, "refused": None}
     try:
-        routes["builtin"] = opened(model, "builtin", threads)
+        routes["builtin"] = open_route(model, "builtin", threads)
         outputs["builtin"] = routes["builtin"].run(feeds)
     except Exception as error:
         routes.pop("builtin", None)
@@ -77,59 +77,60 @@ def bench(model, given, shapes, seed, repeats, threads, as_json):
     report["largest_difference"] = {n: largest_difference(outputs[n], outputs[first]) for n in others}
     calls = {n: lambda n=n: routes[n].run(feeds) for n in names}
     turns = [interleave(calls, 1) for _ in steps(range(repeats), lambda turn: "timing")]
-    taken = {n: [turn[n][0] for turn in turns] for n in names}
-    report["seconds"] = {n: median(v) for n, v in taken.items()}
-    report["speedup"] = {n: ratio(taken[first], taken[n]) for n in others}
+    times = {n: [turn[n][0] for turn in turns] for n in names}
+    report["seconds"] = {n: median(v) for n, v in times.items()}
+    report["speedup"] = {n: ratio(times[first], times[n]) for n in others}
     report["operators"] = {n: profile(model, n, threads, feeds, repeats) for n in steps(names, lambda n: "profiling")}
     print_json(report) if as_json else show(report)
 
 
-def opened(model, name, threads, **more):
+def open_route(model, name, threads, **more):
     return Route(model, threads=threads, **WAYS[name][1], **more)
 
 
-def largest_difference(got, expected):
-    return max((difference(got[n], expected[n]).largest for n in expected), default=0)
+def largest_difference(outputs, baseline):
+    return max((difference(outputs[n], baseline[n]).largest for n in baseline), default=0)
 
 
 def profile(model, name, threads, feeds, repeats):
-    """What ONNX Runtime's profiler tells of some runs: see `by_operator`."""
+    """Run a model under ONNX Runtime's profiler; returns where the time goes, as `by_operator` does."""
     with tempfile.TemporaryDirectory() as directory:
-        route = opened(model, name, threads, profile=Path(directory) / "profile")
+        route = open_route(model, name, threads, profile=Path(directory) / "profile")
         for _ in range(repeats):
             route.run(feeds)
         return by_operator(json.loads(Path(route.session.end_profiling()).read_text()), repeats)
 
 
 def by_operator(events, repeats):
-    """[{operator, seconds of its nodes in one run, their share of all nodes'}, ...], longest first.
+    """Return [{operator, seconds of its nodes in one run, their share of all nodes' time}, ...], longest first.
 
-    `events` are the profiler's, of some runs. What nodes inside of an If or a Loop take is theirs alone.
+    `events` are the profiler's, from all repeats. The time of a node in the body of an If or a Loop counts for that
+    node only.
     """
-    taken = {}
+    events_by_node = {}
     for event in events:
         if event["name"].endswith("_kernel_time") and "op_name" in event.get("args", {}):
-            # Each graph counts its nodes from 0.
+            # Each graph counts its nodes from 0, so that an index alone is ambiguous.
             node = event["args"]["op_name"], event["name"], event["args"]["node_index"]
-            taken.setdefault(node, []).append(event)
-    own = own_microseconds([event for node in taken.values() for event in node])
+            events_by_node.setdefault(node, []).append(event)
+    own = own_microseconds([event for node_events in events_by_node.values() for event in node_events])
     seconds = Counter()
-    for (operator, *_), of_node in taken.items():
-        seconds[operator] += median(own[id(e)] for e in of_node) * len(of_node) / repeats * 1e-6
+    for (operator, *_), node_events in events_by_node.items():
+        seconds[operator] += median(own[id(e)] for e in node_events) * len(node_events) / repeats * 1e-6
     total = seconds.total()
     return [{"operator": n, "seconds": s, "share": s / total if total else 0} for n, s in seconds.most_common()]
 
 
 def own_microseconds(events):
-    """{id of an event: its duration without that of the events inside of it}"""
-    own, around = {}, []
+    """Return {id of an event: its duration minus the durations of the events inside it}."""
+    own, enclosing = {}, []
     for event in sorted(events, key=lambda e: (e["tid"], e["ts"], -e["dur"])):
-        while around and not is_inside(event, around[-1]):
-            around.pop()
-        if around:
-            own[id(around[-1])] -= event["dur"]
+        while enclosing and not is_inside(event, enclosing[-1]):
+            enclosing.pop()
+        if enclosing:
+            own[id(enclosing[-1])] -= event["dur"]
         own[id(event)] = event["dur"]
-        around.append(event)
+        enclosing.append(event)
     return own
 
 
@@ -149,7 +150,7 @@ def show(report):
                 WAYS[n][0],
                 milliseconds(report["seconds"][n]),
                 f"{report['speedup'][n]:.2f} x",
-                number(report["largest_difference"][n]),
+                format_difference(report["largest_difference"][n]),
             )
             for n in names[1:]
         ],
@@ -161,21 +162,23 @@ def show(report):
 
 
 def show_operators(operators):
-    """A table of the types that take longest, wherever they do."""
-    found = {n: {o["operator"]: o for o in listed} for n, listed in operators.items()}
-    every = [o for listed in operators.values() for o in listed]
+    """Print a table of the types of operators that take longest in any of the models."""
+    entries = {n: {o["operator"]: o for o in profiled} for n, profiled in operators.items()}
+    every = [o for profiled in operators.values() for o in profiled]
     longest = list(dict.fromkeys(o["operator"] for o in sorted(every, key=lambda o: -o["seconds"])))
-    rows = [(o, *(v for n in found for v in cells([found[n][o]] if o in found[n] else []))) for o in longest[:SHOWN]]
+    rows = [
+        (o, *(v for n in entries for v in cells([entries[n][o]] if o in entries[n] else []))) for o in longest[:SHOWN]
+    ]
     if rest := longest[SHOWN:]:
-        others = {n: [found[n][o] for o in rest if o in found[n]] for n in found}
-        rows.append((f"{len(rest)} others", *(v for n in found for v in cells(others[n]))))
-    columns = [header for n in found for header in (f"{WAYS[n][0]}, ms|", "share|")]
+        others = {n: [entries[n][o] for o in rest if o in entries[n]] for n in entries}
+        rows.append((f"{len(rest)} others", *(v for n in entries for v in cells(others[n]))))
+    columns = [header for n in entries for header in (f"{WAYS[n][0]}, ms|", "share|")]
     table("where the time goes, by type of operator", ("operator", *columns), rows)
 
 
-def cells(found):
-    """What the table shows of some types together; nothing of none."""
-    if not found:
+def cells(entries):
+    """Return the two cells for some types of operators together, which are empty if there are none."""
+    if not entries:
         return "", ""
-    seconds, share = (sum(o[k] for o in found) for k in ("seconds", "share"))
+    seconds, share = (sum(o[k] for o in entries) for k in ("seconds", "share"))
     return milliseconds(seconds), f"{share * 100:.0f} %"

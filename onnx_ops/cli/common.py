@@ -1,4 +1,4 @@
-"""What several commands share: options, tables, progress, JSON."""
+"""Options, tables, progress bars and JSON that several commands share."""
 
 import json
 import math
@@ -12,20 +12,20 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from ..operators import known
+from ..operators import available
 from ..runtime.model import imported_domains
 
-WIDTH = 120  # of tables that are not for a terminal
-ORT_FORMAT = ".ort"  # ONNX Runtime's own, in which only it can read
+WIDTH = 120  # of tables that are not written to a terminal
+ORT_FORMAT = ".ort"  # suffix of ONNX Runtime's own format, which nothing else can read
 
 
 def names():
-    """Those of all operators that there are."""
-    return sorted({name for _, name in known()})
+    """Return the names of all operators that there are."""
+    return sorted({name for _, name in available()})
 
 
 class OperatorName(click.ParamType):
-    """One of `names`, which may be of one's own."""
+    """A parameter that is one of `names`, which include those of operators of one's own."""
 
     name = "operator"
 
@@ -53,24 +53,24 @@ threads_option = click.option("--threads", type=click.IntRange(1), help="Threads
 
 class Screen(Console):
     def on_broken_pipe(self):
-        """Leave the error that is being handled to endings.py. Rich would end the process with 1."""
+        """Raise the error that is being handled again, for endings.py. Rich would end the process with 1."""
         raise
 
 
 def console(stderr=False):
-    made = Screen(stderr=stderr, highlight=False)
-    return made if made.is_terminal else Screen(stderr=stderr, highlight=False, width=WIDTH)
+    screen = Screen(stderr=stderr, highlight=False)
+    return screen if screen.is_terminal else Screen(stderr=stderr, highlight=False, width=WIDTH)
 
 
 def progress(*more):
-    """A bar on stderr, with these more columns, gone when it is done; nothing where that is no terminal."""
+    """A progress bar on stderr, with `more` columns, which disappears at its end; none if stderr is no terminal."""
     columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    shown = console(stderr=True)
-    return Progress(*columns, *more, console=shown, transient=True, disable=not shown.is_terminal)
+    screen = console(stderr=True)
+    return Progress(*columns, *more, console=screen, transient=True, disable=not screen.is_terminal)
 
 
 def steps(items, name):
-    """`items` one after the other, with a progress bar that shows `name(item)`."""
+    """Yield the `items` with a progress bar that shows `name(item)`."""
     with progress() as bar:
         task = bar.add_task("", total=len(items))
         for item in items:
@@ -80,7 +80,7 @@ def steps(items, name):
 
 
 def compiling(work):
-    """What work(progress=...) returns, which compiles, with a bar of what it is at."""
+    """Return work(progress=...), which compiles, with a progress bar that shows what is being compiled."""
     with progress() as bar:
         task = bar.add_task("compiling", total=None)
         return work(
@@ -89,14 +89,14 @@ def compiling(work):
 
 
 def table(title, columns, rows):
-    """Print a table of values or Texts. The headers of columns of numbers end in "|", which is not shown."""
+    """Print a table of values or Texts. A "|" at a header's end, which is not shown, aligns the column to the right."""
     say(f"\n{title}", "bold")
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    rich_table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
-        made.add_column(column.rstrip("|"), justify="right" if column.endswith("|") else "left", overflow="fold")
+        rich_table.add_column(column.rstrip("|"), justify="right" if column.endswith("|") else "left", overflow="fold")
     for row in rows:
-        made.add_row(*(v if isinstance(v, Text) else Text(str(v)) for v in row))
-    console().print(made)
+        rich_table.add_row(*(v if isinstance(v, Text) else Text(str(v)) for v in row))
+    console().print(rich_table)
 
 
 def say(text, style=None):
@@ -108,7 +108,7 @@ def print_json(data):
 
 
 def finite(data):
-    """The same with None for numbers that JSON lacks."""
+    """Return the data with None in place of infinities and NaN, which JSON lacks."""
     if isinstance(data, dict):
         return {name: finite(value) for name, value in data.items()}
     if isinstance(data, list | tuple):
@@ -120,16 +120,17 @@ def milliseconds(seconds):
     return f"{seconds * 1e3:.3g}" if seconds < 1 else f"{seconds * 1e3:.0f}"
 
 
-def number(value):
-    """Of an error: short, and 0 as such."""
+def format_difference(value):
+    """Return the text of a numerical difference: two digits and an exponent, or 0."""
     return "0" if value == 0 else f"{value:.1e}"
 
 
 def reason(error):
-    """An exception's text on one line, without the frame that ONNX Runtime puts around it."""
+    """Return an exception's text on one line, without the prefixes that ONNX Runtime adds."""
     text = " ".join(str(error).split()) or type(error).__name__
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
     text = re.sub(r"^Load model from \S+ failed: ?", "", text)
+    text = re.sub(r"^Exception during initialization: ", "", text)
     text = re.sub(r"^Non-zero status code returned while running .*? Status Message: ", "", text)
     text = re.sub(r"^This is an invalid model\. .*?, Error ", "", text)
     return re.sub(r"^/\S+:\d+ .*?\) (const )?", "", text)

@@ -1,4 +1,4 @@
-"""Inputs from files and outputs into files."""
+"""Read inputs from files and write outputs into files."""
 
 import itertools
 import json
@@ -37,7 +37,7 @@ seed_option = click.option("--seed", default=0, show_default=True, help="Of rand
 
 
 def test_sets(directory):
-    """[(inputs, outputs) as lists of arrays], from a folder in the layout of onnx's node tests."""
+    """Return [(inputs, outputs)], each a list of arrays, from a folder in the layout of onnx's node tests."""
     return [(_tensors(d, "input"), _tensors(d, "output")) for d in sorted(directory.glob("test_data_set_*"))]
 
 
@@ -48,63 +48,67 @@ def _tensors(directory, kind):
 
 def read_pb(file):
     tensor = onnx.load_tensor(file)
-    if tensor.HasField("segment"):  # as other messages read
+    if tensor.HasField("segment"):  # the bytes of other protobuf messages may parse to such a tensor
         raise ValueError("it holds no tensor")
     return onnx.numpy_helper.to_array(tensor)
 
 
 def feeds(inputs, given, shapes=(), seed=0, random=False):
-    """({input: array} for a model's `inputs` (see Route) from the command line's words, what `doubts` says of them)."""
-    found = read_inputs(given, inputs)
-    missing = [n for n in inputs if n not in found]
+    """Return ({input: array} for a model's `inputs` (see Route) from the command line's options, their `doubts`)."""
+    arrays_by_input = read_inputs(given, inputs)
+    missing = [n for n in inputs if n not in arrays_by_input]
     if not random:
-        check_complete(found, inputs, " --random makes them up.")
+        check_complete(arrays_by_input, inputs, " --random makes them up.")
     sizes = dict(_shape(text, inputs) for text in shapes)
-    if useless := sizes.keys() & found.keys():
+    if useless := sizes.keys() & arrays_by_input.keys():
         raise click.UsageError(
             f"--shape is for inputs that are made up, and --input gives {', '.join(sorted(useless))}."
         )
     rng = np.random.default_rng(seed)
-    found |= {n: random_array(rng, n, *inputs[n], sizes.get(n)) for n in missing}
-    return {n: found[n] for n in inputs}, doubts({n: inputs[n] for n in missing}, sizes)
+    arrays_by_input |= {n: random_array(rng, n, *inputs[n], sizes.get(n)) for n in missing}
+    return {n: arrays_by_input[n] for n in inputs}, doubts({n: inputs[n] for n in missing}, sizes)
 
 
 def read_inputs(given, inputs):
-    """{input: array} for those inputs that the words of the command line give."""
-    found = {}
+    """Return {input: array} for those inputs that the options --input give."""
+    arrays_by_input = {}
     for text in given:
-        found = join(found, given_by(text, inputs), f"--input {text}")
-    check_types(found, inputs)
-    return found
+        arrays_by_input = join(arrays_by_input, given_by(text, inputs), f"--input {text}")
+    check_types(arrays_by_input, inputs)
+    return arrays_by_input
 
 
-def join(found, more, source):
-    """Both, of which none may be in the other."""
-    if again := found.keys() & more.keys():
+def join(arrays, more, source):
+    """Return the union of two dicts of inputs. No input may be in both; `source` is what gives the second ones."""
+    if again := arrays.keys() & more.keys():
         raise click.UsageError(f"{source}: {', '.join(sorted(again))} is given already.")
-    return found | more
+    return arrays | more
 
 
 def doubts(made_up, sizes):
-    """Which inputs that were made up a model may not stand, and how to give others; "" if there are none.
+    """Return a text on which of the inputs that were made up may make a run fail, and how to give others; or "".
 
-    Those are integers, which may be indices or sizes, and shapes that neither the model nor `sizes` states.
+    Such inputs are integers, which may be indices or sizes, and shapes that neither the model nor `sizes` states.
     """
     integers = [n for n, (element_type, _) in made_up.items() if element_type not in dtypes.FLOATS]
-    opened = [n for n, (_, dims) in made_up.items() if n not in sizes and not all(isinstance(d, int) for d in dims)]
-    told = []
+    open_inputs = [
+        n for n, (_, dims) in made_up.items() if n not in sizes and not all(isinstance(d, int) for d in dims)
+    ]
+    messages = []
     if integers:
-        told.append(
+        messages.append(
             f"the integers of {', '.join(integers)} were made up, from 0 to 9: give others with --input NAME=FILE"
         )
-    if opened:
-        told.append(f"open dimensions of {', '.join(opened)} were made 1: state them with --shape NAME=N,C,...")
-    return "; ".join(told)
+    if open_inputs:
+        messages.append(
+            f"open dimensions of {', '.join(open_inputs)} were made 1: state them with --shape NAME=N,C,..."
+        )
+    return "; ".join(messages)
 
 
 @contextmanager
-def doubted(doubts):
-    """Let an error of a run say what it may be due to."""
+def adding_doubts(doubts):
+    """Add the `doubts` to the text of an error that is raised inside."""
     try:
         yield
     except Exception as error:
@@ -114,7 +118,7 @@ def doubted(doubts):
 
 
 def given_by(text, inputs):
-    """{input: array} from one --input."""
+    """Return {input: array} from one --input."""
     name, value = assignment(text, inputs)
     path = Path(value)
     if path.is_file():
@@ -125,22 +129,22 @@ def given_by(text, inputs):
 
 
 def assignment(text, inputs):
-    """(input, None for those that a .npz names; what is given) of one --input."""
-    name, is_named, value = text.partition("=")
-    if not is_named:
+    """Split one --input into (name of the input, file or numbers). The name is None for a .npz, which has its own."""
+    name, separator, value = text.partition("=")
+    if not separator:
         name, value = next(iter(inputs), ""), text
     if value.endswith(".npz"):
-        if is_named:
+        if separator:
             raise click.UsageError(f"--input {text}: a .npz has its own names; leave out {name}=.")
         return None, value
-    if not is_named and len(inputs) != 1:
+    if not separator and len(inputs) != 1:
         raise click.UsageError(f"--input {text}: which one? The model has the inputs {', '.join(inputs)}.")
     check_names([name], inputs)
     return name, value
 
 
 def as_numbers(value, element_type):
-    """An array from numbers in JSON, or None where they are none."""
+    """Return an array from numbers in JSON, or None if the text is no such."""
     try:
         return np.array(json.loads(value), dtypes.TABLE[element_type].numpy)
     except (ValueError, KeyError):
@@ -148,18 +152,20 @@ def as_numbers(value, element_type):
 
 
 def arrays(name, path, file, inputs):
-    """{input: array} from the content of one file, which is `path` or an open file.
+    """Return {input: array} from the content of one file.
 
-    name  of the input; None for those that a .npz names
+    name  the input's name; None for a .npz, which has the names of its inputs
+    path  where the file is, for its suffix and for errors
+    file  the same path, or an open file with its content
     """
     with reading(path):
         if name is None:
             with np.load(file) as members:
-                found = dict(members)
+                arrays_by_input = dict(members)
         else:
-            found = {name: read(path, file, *inputs[name])}
-    check_names(found, inputs)
-    return found
+            arrays_by_input = {name: read(path, file, *inputs[name])}
+    check_names(arrays_by_input, inputs)
+    return arrays_by_input
 
 
 def _shape(text, inputs):
@@ -175,19 +181,19 @@ def check_names(names, inputs):
         raise click.UsageError(f"the model has no input {', '.join(sorted(unknown))}, but {', '.join(inputs)}.")
 
 
-def check_types(found, inputs):
-    for name, array in found.items():
-        if (wanted := inputs[name][0]) and dtypes.name_of(array) != wanted:
-            raise click.UsageError(f"input {name} is {dtypes.name_of(array)}, the model wants {wanted}.")
+def check_types(arrays, inputs):
+    for name, array in arrays.items():
+        if (declared_type := inputs[name][0]) and dtypes.name_of(array) != declared_type:
+            raise click.UsageError(f"input {name} is {dtypes.name_of(array)}, the model wants {declared_type}.")
 
 
-def check_complete(found, inputs, hint=""):
-    if missing := ", ".join(f"{n} ({t} {dimensions(dims)})" for n, (t, dims) in inputs.items() if n not in found):
+def check_complete(arrays, inputs, hint=""):
+    if missing := ", ".join(f"{n} ({t} {dimensions(dims)})" for n, (t, dims) in inputs.items() if n not in arrays):
         raise click.UsageError(f"no --input for {missing}.{hint}")
 
 
 def read(path, file, element_type, dims):
-    """One input from a file, as an array."""
+    """Read one input from a file; returns an array."""
     if path.suffix == ".pb":
         return read_pb(file)
     if path.suffix == ".npy":
@@ -199,7 +205,7 @@ def read(path, file, element_type, dims):
 
 @contextmanager
 def reading(path):
-    """What goes wrong inside gets the file's name."""
+    """Turn an error that is raised inside into one that names the file."""
     try:
         yield
     except click.UsageError:
@@ -209,23 +215,23 @@ def reading(path):
 
 
 def read_image(path, file, element_type, dims):
-    """As [1, C, H, W], or as [1, H, W, C] if the model has that; floats in [0, 1], uint8 as it is."""
+    """Read an image as [1, C, H, W], or as [1, H, W, C] if the model wants that; floats in [0, 1], uint8 unscaled."""
     from PIL import Image
 
     if len(dims) != 4 or not (element_type in dtypes.FLOATS or element_type == "uint8"):
         raise click.UsageError(f"{path}: images are for inputs of rank 4 of floats or uint8.")
-    last = dims[3] in MODES and dims[1] not in MODES
-    channels = dims[3] if last else dims[1]
+    channels_last = dims[3] in MODES and dims[1] not in MODES
+    channels = dims[3] if channels_last else dims[1]
     with Image.open(file) as image:
         pixels = np.array(image.convert(MODES.get(channels, "RGB")))
     pixels = np.atleast_3d(pixels)[None]
     if element_type != "uint8":
         pixels = (pixels / np.float32(255)).astype(dtypes.TABLE[element_type].numpy)
-    return pixels if last else np.ascontiguousarray(np.moveaxis(pixels, -1, 1))
+    return pixels if channels_last else np.ascontiguousarray(np.moveaxis(pixels, -1, 1))
 
 
 def random_array(rng, name, element_type, dims, shape=None):
-    """Floats in [-1, 1], other numbers in [0, 9]; open dimensions are 1."""
+    """Return a random array: floats in [-1, 1], integers in [0, 9]; open dimensions are 1."""
     if element_type not in dtypes.TABLE:
         raise click.UsageError(f"input {name} can't be made up: it is no tensor of a known type.")
     shape = shape or [d if isinstance(d, int) else 1 for d in dims]
@@ -240,7 +246,7 @@ def described(name, array):
 
 
 def dimensions(dims):
-    """[N, 3, ?, ?]"""
+    """Return a shape's text, with ? for an unknown dimension: [N, 3, ?, ?]"""
     return f"[{', '.join('?' if d is None else str(d) for d in dims)}]"
 
 
@@ -251,7 +257,7 @@ def write(directory, outputs):
     with staged(directory) as folder:
         for output, array in outputs.items():
             path = folder / f"{names[output]}.npy"
-            np.save(path, array)  # of bfloat16: the bits, as NumPy has no name for them in files
+            np.save(path, array)  # a bfloat16 array is saved as its bits, since .npy files have no name for that type
             written.append(path.name)
             if is_image(array):
                 write_image(path.with_suffix(".png"), array)
@@ -260,24 +266,24 @@ def write(directory, outputs):
 
 
 def file_names(names):
-    """Return {name: what to call its files}: no two alike, even where the case of letters doesn't count."""
+    """Return {name: file name without suffix}, which stay distinct on file systems that ignore the case of letters."""
     safe = {name: re.sub(r"[^-.0-9A-Za-z_]", "_", name) for name in names}
-    chosen, taken = {}, set()
-    for name in sorted(safe, key=lambda name: safe[name] != name):  # who can keep its name keeps it
+    unique, used = {}, set()
+    for name in sorted(safe, key=lambda name: safe[name] != name):  # first those that need no change
         candidates = itertools.chain([safe[name]], map(f"{safe[name]}_{{}}".format, itertools.count(2)))
-        chosen[name] = next(n for n in candidates if n.lower() not in taken)
-        taken.add(chosen[name].lower())
-    return chosen
+        unique[name] = next(n for n in candidates if n.lower() not in used)
+        used.add(unique[name].lower())
+    return unique
 
 
 def is_image(array):
-    """[N, C, H, W] with 1, 3 or 4 channels of pixels."""
+    """Return whether an array is [N, C, H, W] with 1, 3 or 4 channels of floats or uint8."""
     floats = dtypes.name_of(array) in dtypes.FLOATS
     return array.ndim == 4 and array.size and array.shape[1] in MODES and (floats or array.dtype == np.uint8)
 
 
 def write_image(path, array):
-    """The first of a batch; floats are clipped to [0, 1]."""
+    """Write the first image of a batch; floats are clipped to [0, 1]."""
     from PIL import Image
 
     pixels = np.moveaxis(array[0], 0, -1)

@@ -11,17 +11,20 @@ from onnx.reference import ReferenceEvaluator
 
 import onnx_ops
 
-from ..timing import interleave, ratio
 from . import gallery
-from .common import json_option, milliseconds, number, print_json, reason, say, steps, table
+from .common import format_difference, json_option, milliseconds, print_json, reason, say, steps, table
 from .compare import difference
 from .routes import Route
+from .timing import interleave, ratio
 
 REPEATS = 11
 
 
 def smooth(image, patch=8, stride=4, waves=6):
-    """Noise removal as PyTorch exports it: of each patch (`unfold`) some long cosine waves, averaged again (`fold`)."""
+    """Return a model of noise removal, as PyTorch exports it: `unfold`, a projection of each patch, and `fold`.
+
+    The projection keeps the `waves` longest cosine waves of a patch. Where patches overlap they are averaged.
+    """
     height, width = image.shape[2:]
     counts = [(size - patch) // stride + 1 for size in (height, width)]
     k, n = patch * patch, np.arange(patch)
@@ -57,7 +60,7 @@ def smooth(image, patch=8, stride=4, waves=6):
 
 
 def transform(image):
-    """The end of a spatial transformer as PyTorch exports it: `affine_grid` of six numbers, then `grid_sample`."""
+    """Return the end of a spatial transformer, as PyTorch exports it: `affine_grid` of a matrix, then `grid_sample`."""
     shape, (height, width) = ", ".join(map(str, image.shape)), image.shape[2:]
     x, y = ((2 * np.arange(size) + 1) / size - 1 for size in (width, height))
     base = np.stack([*np.meshgrid(x, y), np.ones((height, width))], -1)
@@ -104,7 +107,7 @@ def grid_sample(dtype, mode, image="H, W", axes=2):
 
 
 def examples():
-    """(what it is, model, inputs)"""
+    """Yield (title, model, inputs) of each example."""
     rng = np.random.default_rng(0)
     image = gallery.photograph()
     noisy = image + 0.1 * rng.standard_normal(image.shape, np.float32)
@@ -121,46 +124,46 @@ def examples():
     grid = rng.uniform(-1.1, 1.1, (1, 256, 400, 2)).astype(np.float32)
     for mode in ("linear", "cubic"):
         yield f"GridSample, {mode}, float32", grid_sample("float", mode), {"X": image, "Grid": grid}
-    bytes_ = (image * 255).astype(np.uint8)
-    yield "GridSample, nearest, uint8", grid_sample("uint8", "nearest"), {"X": bytes_, "Grid": grid}
-    volume, places = rng.standard_normal((1, 1, 32, 32, 32), np.float32), rng.uniform(-1, 1, (1, 32, 32, 32, 3))
+    pixels = (image * 255).astype(np.uint8)
+    yield "GridSample, nearest, uint8", grid_sample("uint8", "nearest"), {"X": pixels, "Grid": grid}
+    volume, coordinates = rng.standard_normal((1, 1, 32, 32, 32), np.float32), rng.uniform(-1, 1, (1, 32, 32, 32, 3))
     yield (
         "GridSample, cubic, volume",
         grid_sample("float", "cubic", "D, H, W", 3),
-        {"X": volume, "Grid": places.astype(np.float32)},
+        {"X": volume, "Grid": coordinates.astype(np.float32)},
     )
 
 
-WAYS = {  # what makes a Route
+WAYS = {  # name: arguments of Route
     "builtin": {"route": "builtin"},
     "native": {},
     "optimized": {"optimize": True},
 }
 
 
-def measured(example):
-    """One row of the table, as a dict."""
+def measure(example):
+    """Run one example in all ways; returns its row of the table, as a dict."""
     name, model, feeds = example
-    (expected,) = ReferenceEvaluator(model, new_ops=onnx_ops.reference_ops()).run(None, feeds)
+    (reference,) = ReferenceEvaluator(model, new_ops=onnx_ops.reference_ops()).run(None, feeds)
     row, calls = {"model": name, "refused": None, "error": {}, "wrong": []}, {}
     for way, settings in WAYS.items():
         if way == "optimized" and onnx_ops.optimize(model) == model:
             continue
         try:
-            opened = Route(model.SerializeToString(), **settings)
-            (got,) = opened.run(feeds).values()
+            session = Route(model.SerializeToString(), **settings)
+            (result,) = session.run(feeds).values()
         except Exception as error:
             if way != "builtin":
                 raise
             row["refused"] = reason(error)
             continue
-        apart = difference(got, expected)
-        row["error"][way] = apart.largest
-        row["wrong"] += [] if apart.ok else [way]
-        calls[way] = lambda opened=opened: opened.run(feeds)
-    taken = interleave(calls, REPEATS)
-    row["seconds"] = {n: median(v) for n, v in taken.items()}
-    row["speedup"] = {n: ratio(taken["builtin"], v) for n, v in taken.items() if n != "builtin" and "builtin" in taken}
+        deviation = difference(result, reference)
+        row["error"][way] = deviation.largest
+        row["wrong"] += [] if deviation.ok else [way]
+        calls[way] = lambda session=session: session.run(feeds)
+    times = interleave(calls, REPEATS)
+    row["seconds"] = {n: median(v) for n, v in times.items()}
+    row["speedup"] = {n: ratio(times["builtin"], v) for n, v in times.items() if n != "builtin" and "builtin" in times}
     return row
 
 
@@ -178,8 +181,8 @@ def demo(output, as_json):
     Example:
       onnx-ops demo --output out/
     """
-    output.mkdir(parents=True, exist_ok=True)  # if it can't be made, rather now than at the end
-    rows = list(map(measured, steps(list(examples()), lambda e: e[0])))
+    output.mkdir(parents=True, exist_ok=True)  # first, so that an error comes before the work
+    rows = list(map(measure, steps(list(examples()), lambda e: e[0])))
     pictures = [(str(path), what) for path, what in gallery.write(output)]
     if as_json:
         print_json({"models": rows, "pictures": [path for path, _ in pictures]})
@@ -192,15 +195,15 @@ def demo(output, as_json):
 def show(rows, pictures):
     columns = ("model", "alone, ms|", "error|", "with onnx_ops, ms|", "error|", "speed-up|")
     title = f"onnxruntime {ort.__version__} alone and with onnx_ops {onnx_ops.__version__}"
-    table(title, columns, [line for row in rows for line in shown(row)])
+    table(title, columns, [line for row in rows for line in lines(row)])
     say("error: the largest difference to the operators computed in float64, by onnx's own evaluator")
     say("optimized: with what exporters write around the operators as single nodes; optimize=True")
     for path, what in pictures:
         say(f"{path}: {what}")
 
 
-def shown(row):
-    """A line of the table for each way to run it with onnx_ops."""
+def lines(row):
+    """Yield a line of the table for each way to run an example with onnx_ops."""
     alone = cells(row, "builtin")
     for way in WAYS:
         if way != "builtin" and way in row["seconds"]:
@@ -212,4 +215,4 @@ def shown(row):
 def cells(row, way):
     if way not in row["seconds"]:
         return "refused", ""
-    return milliseconds(row["seconds"][way]), number(row["error"][way]) + ", wrong" * (way in row["wrong"])
+    return milliseconds(row["seconds"][way]), format_difference(row["error"][way]) + ", wrong" * (way in row["wrong"])

@@ -1,4 +1,4 @@
-"""How a command ends that was interrupted, or whose output can't be written."""
+"""Exit codes of commands that were interrupted, or whose output can't be written."""
 
 import os
 import sys
@@ -7,8 +7,8 @@ from contextlib import contextmanager, suppress
 
 import click
 
-FAILED, INTERRUPTED, CLOSED_PIPE = 3, 130, 141  # the last two as in a shell: 128 + SIGINT, 128 + SIGPIPE
-WRITERS = "click", "rich"  # packages through which all output goes, and nothing else
+FAILED, INTERRUPTED, CLOSED_PIPE = 3, 130, 141  # the last two as in a shell: 128 + signal
+WRITERS = "click", "rich"  # packages that write all of the output, and no other files
 
 
 class Failure(click.ClickException):
@@ -17,7 +17,7 @@ class Failure(click.ClickException):
 
 @contextmanager
 def endings():
-    """Let Ctrl-C, and output that nobody reads or that has no room, end the process with an exit code of their own."""
+    """End the process with an exit code of its own after Ctrl-C, a closed pipe, or output that can't be written."""
     try:
         yield
     except KeyboardInterrupt:
@@ -35,16 +35,16 @@ def endings():
 
 
 def is_of_output(error):
-    """Whether an OSError comes from writing to stdout or stderr, rather than from a file or another process."""
+    """Return whether an OSError comes from writing to stdout or stderr, rather than from a file or another process."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     return frame.f_globals["__name__"].partition(".")[0] in WRITERS
 
 
 def discard_rest(stream):
-    """Let go of what a stream can't write: Python would try again at exit, and fail."""
+    """Discard what a stream couldn't write: Python would try again at exit, and fail."""
     try:
         stream.flush()
     except OSError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())
-        os.close(nowhere)
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)

@@ -1,4 +1,4 @@
-"""The pictures of `onnx-ops demo`, each made by models that are written next to them.
+"""Pictures for `onnx-ops demo`, made by models that are written next to them.
 
 The photograph, cat.jpg, is Chelsea by Stefan van der Walt, who put it in the public domain (CC0); it is made smaller.
 """
@@ -33,26 +33,26 @@ fold (float[N, CK, L] patches, int64[2] image_shape) => (float[N, C, H, W] image
 
 
 def photograph():
-    """float32 [1, 3, 256, 400] in [0, 1]."""
+    """Return the photograph, float32 [1, 3, 256, 400] in [0, 1]."""
     with resources.files(__package__).joinpath("cat.jpg").open("rb") as file:
         pixels = np.asarray(Image.open(file).convert("RGB"), np.float32) / 255
     return np.ascontiguousarray(np.moveaxis(pixels, -1, 0)[None])
 
 
 def resized(image, height, width):
-    shown = Image.fromarray(pixels(image)).resize((width, height), Image.Resampling.LANCZOS)
-    return np.moveaxis(np.asarray(shown, np.float32) / 255, -1, 0)[None]
+    smaller = Image.fromarray(pixels(image)).resize((width, height), Image.Resampling.LANCZOS)
+    return np.moveaxis(np.asarray(smaller, np.float32) / 255, -1, 0)[None]
 
 
 def plane():
-    """x and y of a small picture's pixels, from -1 to 1 from the centre to the left and right border."""
+    """Return x and y of a small picture's pixels. The centre is 0, the left and the right border are -1 and 1."""
     height, width = CELL
     y, x = np.mgrid[:height, :width].astype(np.float32)
     return (2 * x + 1) / width - 1, ((2 * y + 1) / height - 1) * height / width
 
 
 def grid(x, y):
-    """Places in the unit of `plane` as a Grid [1, height, width, 2]."""
+    """Return coordinates in the unit of `plane` as a Grid [1, height, width, 2]."""
     return np.stack([x, y * CELL[1] / CELL[0]], -1)[None].astype(np.float32)
 
 
@@ -63,10 +63,10 @@ def rotated(degrees=25.0, zoom=1.0):
 
 
 def lens(strength=0.9):
-    """As through a strong lens: the further out, the further out still."""
+    """Return a Grid that magnifies distances from the centre, more so the larger they are, as a strong lens does."""
     x, y = plane()
-    out = 0.7 + strength * (x * x + y * y)
-    return grid(x * out, y * out)
+    zoom = 0.7 + strength * (x * x + y * y)
+    return grid(x * zoom, y * zoom)
 
 
 def magnified(zoom=6.0, at=(-0.25, -0.15)):
@@ -74,11 +74,11 @@ def magnified(zoom=6.0, at=(-0.25, -0.15)):
     return grid(x / zoom + at[0], y / zoom + at[1])
 
 
-def grid_sample(directory, image, places, mode, padding_mode):
-    """The image at these places, by a model that is written into the directory."""
+def grid_sample(directory, image, grid, mode, padding_mode):
+    """Sample the image at these coordinates, by a model that is written into the directory."""
     path = directory / f"grid_sample_{mode}_{padding_mode}.onnx"
     onnx.save(onnx.parser.parse_model(GRID_SAMPLE.format(mode=mode, padding_mode=padding_mode)), path)
-    return Route(path).run({"X": image, "Grid": places})["Y"]
+    return Route(path).run({"X": image, "Grid": grid})["Y"]
 
 
 def write(directory):
@@ -91,7 +91,7 @@ def write(directory):
 
 
 def col2im(directory, image):
-    """Overlapping patches and back."""
+    """Draw a photograph, its overlapping patches, and what Col2Im makes of them."""
     size = np.array(image.shape[2:])
     patches = unfold(image)
     path = directory / "col2im.onnx"
@@ -102,7 +102,7 @@ def col2im(directory, image):
     )
     panels = (
         ("1  a photograph", image),
-        (f"2  cut into patches of {PATCH} x {PATCH} pixels, one every {STRIDE}", spread_out(patches)),
+        (f"2  cut into patches of {PATCH} x {PATCH} pixels, one every {STRIDE}", side_by_side(patches)),
         ("3  Col2Im adds them up; shown darker, since up to 4 patches overlap", added / 3),
         ("4  divided by the number of overlaps: the photograph again", added / overlaps),
     )
@@ -116,16 +116,16 @@ def col2im(directory, image):
 
 
 def unfold(image):
-    """[1, 3, H, W] -> [1, 3 * PATCH * PATCH, L], as torch.nn.functional.unfold."""
+    """Return the patches of [1, 3, H, W] as [1, 3 * PATCH * PATCH, L], as torch.nn.functional.unfold does."""
     windows = np.lib.stride_tricks.sliding_window_view(image, (PATCH, PATCH), (2, 3))[:, :, ::STRIDE, ::STRIDE]
     return np.ascontiguousarray(windows.transpose(0, 1, 4, 5, 2, 3)).reshape(1, 3 * PATCH**2, -1)
 
 
-def spread_out(patches, gap=8):
-    """The patches side by side, with white between them."""
+def side_by_side(patches, gap=8):
+    """Return an image of the patches side by side, with white between them."""
     rows = (photograph().shape[2] - PATCH) // STRIDE + 1
-    each = patches.reshape(3, PATCH, PATCH, rows, -1).transpose(0, 3, 1, 4, 2)
-    framed = np.pad(each, ((0, 0), (0, 0), (0, gap), (0, 0), (0, gap)), constant_values=1)
+    tiles = patches.reshape(3, PATCH, PATCH, rows, -1).transpose(0, 3, 1, 4, 2)
+    framed = np.pad(tiles, ((0, 0), (0, 0), (0, gap), (0, 0), (0, gap)), constant_values=1)
     columns = framed.shape[3]
     return framed.reshape(1, 3, rows * (PATCH + gap), columns * (PATCH + gap))[..., :-gap, :-gap]
 
@@ -155,7 +155,7 @@ def padding_modes(directory, image):
 
 
 def sheet_of(title, rows, columns, cells):
-    """A table of pictures with titles."""
+    """Draw a table of pictures with titles of its rows and columns."""
     height, width = CELL
     sheet = Sheet(LABEL + len(columns) * (width + MARGIN), 2 * TITLE + len(rows) * (height + MARGIN))
     sheet.text(MARGIN, 8, title)
@@ -169,14 +169,14 @@ def sheet_of(title, rows, columns, cells):
 
 
 class Sheet:
-    """A white page to put pictures and words on."""
+    """A white page for pictures and text."""
 
     def __init__(self, width, height):
         self.page = Image.new("RGB", (width, height), PAPER)
         self.draw, self.font = ImageDraw.Draw(self.page), ImageFont.load_default(size=17)
 
-    def text(self, x, y, words):
-        self.draw.text((x, y), words, INK, self.font)
+    def text(self, x, y, text):
+        self.draw.text((x, y), text, INK, self.font)
 
     def put(self, x, y, image):
         self.page.paste(Image.fromarray(pixels(image)), (x, y))
@@ -187,5 +187,5 @@ class Sheet:
 
 
 def pixels(image):
-    """[1, 3, H, W] in [0, 1] -> uint8 [H, W, 3]."""
+    """Convert [1, 3, H, W] in [0, 1] to uint8 [H, W, 3]."""
     return (np.moveaxis(image[0], 0, -1).clip(0, 1) * 255).round().astype(np.uint8)

@@ -1,4 +1,4 @@
-"""`onnx-ops inspect`: what this package makes of a model, and what is wrong with it."""
+"""`onnx-ops inspect`: which nodes of a model this package runs, and what is wrong with them."""
 
 import difflib
 import logging
@@ -12,24 +12,28 @@ import onnx.inliner
 from onnx import helper
 
 from ..nodes import declared
-from ..operators import known
+from ..operators import available
 from ..runtime.attributes import WARNING, unknown
 from ..runtime.lowering import DOMAIN
 from ..runtime.model import imported_domains
 from ..schemas import register_schemas
 from . import data, optimize
-from .check import builtin, check
 from .common import ORT_FORMAT, json_option, model_argument, print_json, reason, say, steps, table
+from .node_check import check_declared, try_builtin
 from .routes import Route
 from .values import intended, relevant
 
-# Characters in the table, where a node shall have one line: of its name, of a dimension's, and of what refuses it.
+# Widths in characters, so that a node fits on one line of the table: its name, a dimension's name, the last column.
 NAME_WIDTH, DIMENSION_WIDTH, ALONE_WIDTH = 24, 10, 50
 
 
 @dataclass
 class Finding:
-    """A node. builtin: what ONNX Runtime's own kernel makes of it. problems: what will fail, or isn't what it seems."""
+    """A node and what was found out about it.
+
+    builtin   what ONNX Runtime's own kernel does with it
+    problems  texts on what will fail, or is not what it seems
+    """
 
     node: str
     operator: str
@@ -45,13 +49,13 @@ class Finding:
 @click.option("--details", is_flag=True, help="Also show each node's full name, its attributes and all of its inputs.")
 @json_option
 def inspect(model, details, as_json):
-    """Which nodes of a model this package runs, and which of them ONNX Runtime alone can't.
+    """Show which nodes of a model this package runs, and which of them ONNX Runtime alone can't.
 
     Subgraphs are looked into, local functions written out where they are called. Each node is tried alone on ONNX
-    Runtime's own kernel, on made-up data as far as the model tells the shapes, and the results are compared. Also said
-    is what will fail or be ignored: operators, domains and attributes that seem misspelt, values that are refused,
-    shapes that can't fit; why no session of the whole model can be made, if so; and what `onnx-ops optimize` would
-    replace.
+    Runtime's own kernel, on made-up data as far as the model states the shapes, and the results are compared. The
+    report also names what will fail or be ignored: operators, domains and attributes that seem misspelt, values that
+    are refused, shapes that can't fit; why no session of the whole model can be made, if so; and what
+    `onnx-ops optimize` would replace.
 
     \b
     Examples:
@@ -75,7 +79,7 @@ def inspect(model, details, as_json):
 
 @contextmanager
 def without_warnings_of_attributes():
-    """Keep from the log what is among the problems."""
+    """Silence the log's warnings of unknown attributes, which are listed among the problems."""
 
     def is_other(record):
         return record.msg != WARNING
@@ -89,7 +93,7 @@ def without_warnings_of_attributes():
 
 
 def find_obstacle(model):
-    """Why no session of the whole model can be made, or None."""
+    """Return why no session of the whole model can be made, or None."""
     try:
         Route(model, "extensions" if is_lowered(model) else "native")
     except Exception as error:
@@ -98,12 +102,12 @@ def find_obstacle(model):
 
 
 def is_lowered(model):
-    """Whether a model needs onnxruntime-extensions."""
+    """Return whether a model needs onnxruntime-extensions."""
     return DOMAIN in (imported_domains(model) or ())
 
 
 def examine(path):
-    """A Finding for each node that is, or nearly is, one of the declared operators."""
+    """Return a Finding for each node that is, or nearly is, one of the declared operators."""
     model = onnx.load(path, load_external_data=False)
     model = onnx.inliner.inline_local_functions(model) if model.functions else model
     register_schemas()
@@ -113,45 +117,47 @@ def examine(path):
         click.echo(f"Warning: shapes are unknown, as onnx can't infer them: {reason(error)}", err=True)
     nodes = list(relevant(model.graph, {}, "main", str(path.parent)))
     imports = {"" if i.domain == "ai.onnx" else i.domain: i.version for i in model.opset_import}
-    return [finding(model, imports, *n) for n in steps(nodes, lambda n: n[0].name or n[0].op_type)]
+    return [examine_node(model, imports, *n) for n in steps(nodes, lambda n: n[0].name or n[0].op_type)]
 
 
-def finding(model, imports, node, inputs, path):
+def examine_node(model, imports, node, inputs, path):
+    """Return the Finding of one node."""
     operator = declared(node)
-    given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    attributes = {name: plain(value) for name, value in given.items()}
-    shown = [{"name": v.name, "type": v.type, "shape": v.shape} for v in inputs]
+    attribute_values = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    attributes = {name: plain(value) for name, value in attribute_values.items()}
+    described_inputs = [{"name": v.name, "type": v.type, "shape": v.shape} for v in inputs]
     title = operator.title if operator else f"{node.domain}.{node.op_type}".removeprefix(".")
-    made = Finding(node.name or ", ".join(node.output), title, path, attributes, shown)
+    finding = Finding(node.name or ", ".join(node.output), title, path, attributes, described_inputs)
     if operator is None:
-        made.problems.append(refusal(node))
-        return made
+        finding.problems.append(refusal(node))
+        return finding
     version = imports.get(operator.domain)
     if version is None:
-        made.problems.append(f"the model doesn't import the domain {operator.domain or 'ai.onnx'}")
+        finding.problems.append(f"the model doesn't import the domain {operator.domain or 'ai.onnx'}")
     elif version < operator.versions[0]:
         domain = operator.domain or "ai.onnx"
-        made.problems.append(f"{domain} has it from version {operator.versions[0]} on, the model imports {version}")
-    made.problems += unknown(operator, attributes)
-    refused, sample = check(operator, {a.name: given.get(a.name) for a in operator.attributes}, inputs)
-    made.problems += refused
-    made.builtin = builtin(model, node, operator, inputs, None if made.problems else sample)
-    return made
+        finding.problems.append(f"{domain} has it from version {operator.versions[0]} on, the model imports {version}")
+    finding.problems += unknown(operator, attributes)
+    declared_values = {a.name: attribute_values.get(a.name) for a in operator.attributes}
+    refusals, sample = check_declared(operator, declared_values, inputs)
+    finding.problems += refusals
+    finding.builtin = try_builtin(model, node, operator, inputs, None if finding.problems else sample, finding.problems)
+    return finding
 
 
 def plain(value):
-    """An attribute's value for people and JSON."""
+    """Return an attribute's value in a form for people and JSON."""
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     return value if isinstance(value, int | float | str) else list(value) if hasattr(value, "__iter__") else str(value)
 
 
 def refusal(node):
-    """What to say of a node that is none of the declared operators, but has nearly their name or another domain."""
+    """Return why a node isn't run whose name or domain is close to those of a declared operator."""
     name = intended(node)
     if node.op_type != name:
         return f"not run by onnx_ops; did you mean {name}?"
-    domains = [o.domain or "ai.onnx" for o in known().values() if o.name == name]
+    domains = [o.domain or "ai.onnx" for o in available().values() if o.name == name]
     near = difflib.get_close_matches(node.domain, domains, 1)
     hint = f"; did you mean {near[0]}?" if near else ""
     return f"not run by onnx_ops, which has {name} in the domains {', '.join(domains)}{hint}"
@@ -160,7 +166,7 @@ def refusal(node):
 def show(model, findings, obstacle, details):
     if findings:
         names = shortened([f.node for f in findings])
-        rows = [(n, f.operator, tensors(f), alone(f)) for n, f in zip(names, findings, strict=True)]
+        rows = [(n, f.operator, tensors(f), builtin_cell(f)) for n, f in zip(names, findings, strict=True)]
         table(str(model), ("node", "operator", "tensors", "ONNX Runtime alone"), rows)
     for f in findings if details else ():
         show_details(f)
@@ -173,7 +179,7 @@ def show(model, findings, obstacle, details):
 
 
 def show_patterns(patterns, details):
-    """What `onnx-ops optimize` would do, on one line, and where."""
+    """Print on one line what `onnx-ops optimize` would replace; with `details`, also where."""
     if not patterns:
         return
     if details:
@@ -197,20 +203,20 @@ def show_details(finding):
 
 
 def shortened(names):
-    """Names for one line each: of the long ones the end, or where they begin to differ if that tells more apart.
+    """Shorten long names to NAME_WIDTH: to their ends, or from where they begin to differ if that keeps more distinct.
 
-    Those that would still look alike stay long.
+    A name stays long if its short form would not be unique.
     """
     first = next((k for k, letters in enumerate(zip(*names, strict=False)) if len(set(letters)) > 1), 0)
     common = names[0].rfind("/", 0, first) + 1
     ends = [part(n, len(n) - NAME_WIDTH) for n in names]
     middles = [part(n, min(common, len(n) - NAME_WIDTH)) for n in names]
-    short = max(ends, middles, key=lambda found: len(set(found)))
+    short = max(ends, middles, key=lambda candidates: len(set(candidates)))
     return [s if short.count(s) == 1 else n for s, n in zip(short, names, strict=True)]
 
 
 def part(name, begin):
-    """The part of a name that the table has room for, from position `begin` on."""
+    """Return NAME_WIDTH characters of a name from position `begin` on, with … where something is left out."""
     begin = max(begin, 0)
     return "…" * (begin > 0) + cut(name[begin:], NAME_WIDTH)
 
@@ -220,34 +226,36 @@ def cut(text, width):
 
 
 def tensors(finding):
-    """The types and shapes of what a node computes on, without its lists of sizes: float32 [1,3,8,9] [1,5,6,2]"""
-    operator = next((o for o in known().values() if o.title == finding.operator), None)
-    shown = [v for k, v in enumerate(finding.inputs) if operator is None or k in operator.tensors]
-    groups = groupby(shown, key=lambda v: v["type"] or "?")
+    """Return the types and shapes of a node's inputs, without its lists of sizes: float32 [1,3,8,9] [1,5,6,2]"""
+    operator = next((o for o in available().values() if o.title == finding.operator), None)
+    described_inputs = [v for k, v in enumerate(finding.inputs) if operator is None or k in operator.tensors]
+    groups = groupby(described_inputs, key=lambda v: v["type"] or "?")
     return ", ".join(f"{kind} {' '.join(map(shape, values))}" for kind, values in groups)
 
 
 def shape(described):
-    """[N,3,?], or [...] if not even the rank is known."""
+    """Return a shape's text: [N,3,?], or [...] if the rank is unknown."""
     dims = ["..."] if described["shape"] is None else described["shape"]
     return f"[{','.join('?' if d is None else cut(str(d), DIMENSION_WIDTH) for d in dims)}]"
 
 
-def alone(finding):
+def builtin_cell(finding):
     return cut(finding.builtin or "not tried", ALONE_WIDTH)
 
 
 def summary(findings, obstacle):
-    """One line of what runs the nodes."""
-    ran, count = sum(not f.problems for f in findings), len(findings)
-    own = f"onnx_ops runs {ran} of {count} without problems"
+    """Return one line on how many nodes onnx_ops runs, and how many ONNX Runtime alone does."""
+    sound, count = sum(not f.problems for f in findings), len(findings)
+    own = f"onnx_ops runs {sound} of {count} without problems"
     if obstacle:
-        own = f"{ran} of {count} nodes have no problem of their own"
-    helped = sum(f.builtin.startswith(("refuses", "runs it, wrong")) for f in findings)
+        faulty = count - sound
+        have = "has a problem of its own" if faulty == 1 else "have problems of their own"
+        own = f"{faulty} of {count} nodes {have}"
+    failed = sum(f.builtin.startswith(("refuses", "runs it, wrong")) for f in findings)
     tried = sum(f.builtin.startswith(("refuses", "runs")) for f in findings)
     alone = (
-        f"refuses {helped} of them or gets them wrong"
-        if helped
+        f"refuses {failed} of the {count} or gets them wrong"
+        if failed
         else "would run them, too"
         if tried
         else "has run none of them"
@@ -256,7 +264,7 @@ def summary(findings, obstacle):
 
 
 def without_findings(model, obstacle):
-    """The same of a model in which none was found."""
+    """Return one line on a model without nodes for onnx_ops."""
     if model.suffix == ORT_FORMAT:
         return "its nodes can't be listed, as this is ONNX Runtime's own format"
     end = f"those of {DOMAIN} run with backend extensions" if is_lowered(model) else "it runs as without"

@@ -1,4 +1,4 @@
-"""The items of a run over many files: which ones there are, and what is done with each, in whichever process."""
+"""The items of a run over many files: how they are found, and what a process does with each."""
 
 import glob
 import hashlib
@@ -22,10 +22,10 @@ from .common import reason
 
 @dataclass(frozen=True)
 class Item:
-    """What one run of the model is for.
+    """The files of one run of the model.
 
-    name   of its output: a path below the folder of the outputs, without suffix
-    files  (input, None for those that a .npz names; path)
+    name   the output's path below the folder of the outputs, without suffix
+    files  (input, path); the input is None for a .npz, which names its own
     """
 
     name: str
@@ -34,63 +34,63 @@ class Item:
 
 @dataclass(frozen=True)
 class Content:
-    """What is in the files of an item, as (input, path, bytes)."""
+    """The content of an item's files, as (input, path, bytes)."""
 
     files: tuple[tuple[str | None, Path, bytes], ...]
 
     @cached_property
     def digest(self):
-        """Of the bytes, and of what they are taken for: the input, and by its suffix the kind of file."""
+        """The digest of the bytes, of the inputs' names, and of the suffixes, which state the kinds of the files."""
         return digest(repr([(name, path.suffix, digest(content)) for name, path, content in self.files]).encode())
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Why an item has no output."""
+    """The reason why an item has no output."""
 
     reason: str
 
 
 def is_pattern(text):
-    """Whether an --input states the files of many items, rather than a file or numbers."""
+    """Return whether an --input states the files of many items, rather than one file or numbers."""
     value = text.partition("=")[2] or text
     return glob.has_magic(value) and not Path(value).exists() and data.as_numbers(value, "string") is None
 
 
 def find(patterns, output):
-    """[Item] of the files that match [(input, pattern)]: those of one name below their patterns' folders are one item.
+    """Return [Item] for [(input, pattern)]. Files that have the same name below their patterns' folders are one item.
 
-    Files in `output` are no inputs where that is a folder in which a pattern looks: they are the results of a run.
+    Files in the folder `output` are no inputs, even if a pattern matches them: they are the results of a run.
     """
-    found = [(name, pattern, matches(pattern, output)) for name, pattern in patterns]
-    every = {name: path for *_, paths in found for name, path in paths.items()}
+    searches = [(name, pattern, matches(pattern, output)) for name, pattern in patterns]
+    every = {name: path for *_, paths in searches for name, path in paths.items()}
     for name, path in every.items():
-        if lacking := [pattern for _, pattern, paths in found if name not in paths]:
-            raise click.UsageError(f"{path} has no counterpart called {name} that matches {lacking[0]}.")
-    return [Item(name, tuple((i, paths[name]) for i, _, paths in found)) for name in sorted(every)]
+        if unmatched := [pattern for _, pattern, paths in searches if name not in paths]:
+            raise click.UsageError(f"{path} has no counterpart called {name} that matches {unmatched[0]}.")
+    return [Item(name, tuple((i, paths[name]) for i, _, paths in searches)) for name in sorted(every)]
 
 
 def matches(pattern, output):
-    """{path below the part of the pattern that has no wildcards, without suffix: path}"""
+    """Return {name: path} of the files that match. A name is the path below the part without wildcards, less suffix."""
     root = Path(*itertools.takewhile(lambda part: not glob.has_magic(part), Path(pattern).parts))
     if root.resolve() == output.resolve():
         raise click.UsageError(f"--output {output}: is the folder of {pattern}, whose files it would replace.")
     results = output.resolve() if root.resolve() in output.resolve().parents else None
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for path in map(Path, sorted(glob.iglob(pattern, recursive=True))):
         if not path.is_file() or (results and results in path.resolve().parents):
             continue
         name = path.relative_to(root).with_suffix("").as_posix()
-        if name in found:
-            raise click.UsageError(f"{found[name]} and {path} would have one output, {name}.")
-        found[name] = path
-    if not found:
+        if name in paths:
+            raise click.UsageError(f"{paths[name]} and {path} would have one output, {name}.")
+        paths[name] = path
+    if not paths:
         raise click.UsageError(f"no file matches {pattern}.")
-    return found
+    return paths
 
 
 def load(item):
-    """The Content of an item, or a Problem."""
+    """Read the files of an item; returns its Content, or a Problem."""
     try:
         return Content(tuple((name, path, path.read_bytes()) for name, path in item.files))
     except OSError as error:
@@ -99,10 +99,10 @@ def load(item):
 
 @dataclass(frozen=True)
 class Work:
-    """What is done with items in every process: from the bytes of their inputs to the bytes of their outputs.
+    """A function from the bytes of items' inputs to the bytes of their outputs, the same in every process.
 
-    shared  {input: array} of those inputs that are the same for all
-    batch   how many items one run of the model takes, along the first axis of what is not shared; None: one, as it is
+    shared  {input: array} of the inputs that all items share
+    batch   how many items one run of the model takes, stacked along the first axis; None: one, which is not stacked
     """
 
     runner: Runner
@@ -110,23 +110,23 @@ class Work:
     batch: int | None = None
 
     def prepare(self):
-        """Make the session."""
+        """Make the session, which the first call would do otherwise."""
         return self.runner.session
 
     def __call__(self, contents):
-        """(suffix, bytes) of each item's output file, or the Problem with it."""
+        """Return for each item (suffix, bytes) of its output file, or its Problem."""
         feeds = [self.feeds(c) if isinstance(c, Content) else c for c in contents]
         results = [f if isinstance(f, Problem) else None for f in feeds]
-        alike = lambda k: [(name, array.dtype.str, array.shape) for name, array in sorted(feeds[k].items())]
-        left = sorted((k for k, r in enumerate(results) if r is None), key=alike)
-        for _, group in itertools.groupby(left, alike):
+        types_and_shapes = lambda k: [(name, array.dtype.str, array.shape) for name, array in sorted(feeds[k].items())]
+        pending = sorted((k for k, r in enumerate(results) if r is None), key=types_and_shapes)
+        for _, group in itertools.groupby(pending, types_and_shapes):
             positions = list(group)
-            for k, outputs in zip(positions, self.run([feeds[k] for k in positions]), strict=True):
+            for k, outputs in zip(positions, self.run_batch([feeds[k] for k in positions]), strict=True):
                 results[k] = outputs if isinstance(outputs, Problem) else encode(outputs)
         return results
 
     def feeds(self, content):
-        """{input: array} of what isn't shared, or a Problem."""
+        """Return {input: array} of the inputs that aren't shared, or a Problem."""
         inputs, every = self.runner.inputs, self.shared
         try:
             for name, path, file in content.files:
@@ -137,31 +137,31 @@ class Work:
             return Problem(reason(error))
         return {name: array for name, array in every.items() if name not in self.shared}
 
-    def run(self, items):
-        """{output: array} of each of some items of equal shapes, or the Problem with it."""
-        together = items
+    def run_batch(self, items):
+        """Run the model on items of equal shapes; returns for each {output: array} or its Problem."""
+        stacked = items
         if self.batch and any(fixed_size(self.runner.inputs[name][1]) for name in items[0]):
-            together = items + items[-1:] * (self.batch - len(items))  # the model takes no fewer
+            stacked = items + items[-1:] * (self.batch - len(items))  # the model has a fixed size
         try:
-            feeds = stack(together) if self.batch else items[0]
+            feeds = stack(stacked) if self.batch else items[0]
             outputs = self.runner(self.shared | feeds)
-        except Exception as error:  # one of them may be the cause
-            return [Problem(reason(error))] if len(items) == 1 else [self.run([item])[0] for item in items]
-        return split(outputs, together)[: len(items)] if self.batch else [outputs]
+        except Exception as error:  # one of the items may be the cause, so each is run by itself
+            return [Problem(reason(error))] if len(items) == 1 else [self.run_batch([item])[0] for item in items]
+        return split(outputs, stacked)[: len(items)] if self.batch else [outputs]
 
 
 def fixed_size(dims):
-    """What a model wants along the first axis, None where it leaves that open."""
+    """Return the size that a model fixes for the first axis, or None if it leaves that open."""
     return dims[0] if dims and isinstance(dims[0], int) else None
 
 
 def stack(items):
-    """One array for each input of some items."""
+    """Concatenate the arrays of some items along the first axis, input by input."""
     return {name: np.concatenate([item[name] for item in items]) for name in items[0]}
 
 
 def split(outputs, items):
-    """The outputs of each of the items that were stacked. Raises OpError where they have no axis for them."""
+    """Split the outputs of stacked items. Raises OpError if an output isn't stacked along its first axis."""
     size = len(next(iter(items[0].values())))
     for name, array in outputs.items():
         if array.ndim == 0 or len(array) != size * len(items):
@@ -171,12 +171,12 @@ def split(outputs, items):
 
 
 def encode(outputs):
-    """(suffix, bytes) of a file: .npy of one output, .npz of several by name."""
+    """Return (suffix, bytes) of a file: .npy for one output, .npz with their names for several."""
     file = io.BytesIO()
     if len(outputs) == 1:
         np.save(file, *outputs.values())
         return ".npy", file.getvalue()
-    with zipfile.ZipFile(file, "w") as archive:  # np.savez has no place for some names, such as "file"
+    with zipfile.ZipFile(file, "w") as archive:  # np.savez can't take some names, such as "file"
         for name, array in outputs.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.save(member, array)
@@ -184,7 +184,7 @@ def encode(outputs):
 
 
 def store(folder, items, contents, results):
-    """Write the outputs; returns a record of each (see Manifest), or its Problem."""
+    """Write the outputs; returns for each its record (see Manifest) or its Problem."""
     return [
         result if isinstance(result, Problem) else write_output(folder, item, content.digest, *result)
         for item, content, result in zip(items, contents, results, strict=True)
@@ -200,7 +200,7 @@ def write_output(folder, item, source, suffix, content):
 
 @contextmanager
 def writing(path):
-    """What goes wrong inside is due to the disk, and so concerns the whole run."""
+    """Turn an OSError inside into an OpError, which ends the whole run: the disk is its cause."""
     try:
         yield
     except OSError as error:
@@ -209,7 +209,7 @@ def writing(path):
 
 @dataclass(frozen=True)
 class LocalWork:
-    """The same from files to files, where `folder` is at hand."""
+    """A function from the items' input files to their output files in `folder`, by `work`."""
 
     work: Work
     folder: Path

@@ -1,4 +1,4 @@
-"""`onnx-ops list`: what there is, and what of it works here."""
+"""`onnx-ops list`: the operators, and which backends work here."""
 
 from importlib.metadata import PackageNotFoundError, version
 
@@ -9,38 +9,38 @@ from .common import json_option, print_json, table
 
 
 def backends():
-    """{backend: None if it works here, or why it doesn't}."""
+    """Return {backend: None if it works here, or why it doesn't}."""
     from ..runtime import library
     from ..runtime.native import get_library_path
 
-    found = {"native": None, "extensions": None, "functions": None}
+    obstacles = {"native": None, "extensions": None, "functions": None}
     try:
         get_library_path()
     except OpError as error:
-        found["native"] = error.rule
+        obstacles["native"] = error.rule
     try:
         import onnxruntime_extensions  # noqa: F401
     except ImportError as error:
-        found["extensions"] = f"onnxruntime-extensions can't be imported: {error}"
-    if not library.have_numba() and (found["native"] or not library.is_complete()):
-        found["functions"] = "works, but slowly: Numba can't be imported"
-    return found
+        obstacles["extensions"] = f"onnxruntime-extensions can't be imported: {error}"
+    if not library.have_numba() and (obstacles["native"] or not library.is_complete()):
+        obstacles["functions"] = "works, but slowly: Numba can't be imported"
+    return obstacles
 
 
 def versions():
-    found = {}
+    versions_by_package = {}
     for name in ("onnx-ops", "onnxruntime", "onnxruntime-extensions", "onnx", "numba", "numpy"):
         try:
-            found[name] = version(name)
+            versions_by_package[name] = version(name)
         except PackageNotFoundError:
-            found[name] = None
-    return found
+            versions_by_package[name] = None
+    return versions_by_package
 
 
 @click.command("list")
 @json_option
 def list_operators(as_json):
-    """The operators with their versions and element types, and which backends work here.
+    """List the operators with their versions and element types, and the backends that work here.
 
     \b
     Examples:
@@ -64,5 +64,5 @@ def list_operators(as_json):
             for o in operators()
         ],
     )
-    table("backends here", ("backend", "works"), [(n, "yes" if why is None else why) for n, why in backends().items()])
+    table("backends here", ("backend", "works"), [(n, "yes" if o is None else o) for n, o in backends().items()])
     table("versions", ("package", "version"), [(n, v or "not installed") for n, v in versions().items()])

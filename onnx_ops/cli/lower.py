@@ -1,4 +1,4 @@
-"""`onnx-ops lower`: a model for backend="extensions"."""
+"""`onnx-ops lower`: rewrite a model for backend="extensions"."""
 
 import click
 

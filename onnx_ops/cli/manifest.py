@@ -1,4 +1,4 @@
-"""What a run over many files has finished, kept beside its outputs."""
+"""The manifest of a run over many files: what it has finished, kept beside its outputs."""
 
 import hashlib
 import json
@@ -14,10 +14,10 @@ NAME = "manifest.jsonl"
 
 
 class Manifest:
-    """Lines of JSON, one for each output that was written: of the item, and of what it was made from and by.
+    """A file with a line of JSON for each output: its item, and digests of its input, of itself and of the settings.
 
-    A line is written once its output is, and at once: what ends a run takes at most the lines of what it is at.
-    settings  all but the item on which an output depends; `run` in each line is the digest of it
+    A line is written at once after its output, so that an interrupted run loses at most the lines of its last items.
+    settings  everything except the item that an output depends on; `run` in each line is its digest
     """
 
     def __init__(self, folder, settings):
@@ -30,7 +30,7 @@ class Manifest:
             self.file = open(self.path, "a+b", buffering=0)  # noqa: SIM115  closed by __exit__
             self.file.seek(0)
             lines = self.file.read().split(b"\n")
-            if lines[-1]:  # it was cut off
+            if lines[-1]:  # the last line was cut off
                 self.file.write(b"\n")
         for line in lines:
             with suppress(ValueError, TypeError, KeyError):
@@ -45,7 +45,7 @@ class Manifest:
         self.file.close()
 
     def has(self, item):
-        """Whether its output was made from what its input is now, and is still what was written."""
+        """Return whether an item's output is as it was written, and was made from what the item's input is now."""
         source, file, output = self.records.get(item.name, (None, None, None))
         with suppress(OSError):
             if source and digest_of_file(self.folder / file) == output:
@@ -59,7 +59,7 @@ class Manifest:
 
 
 def settings(model, shared, **others):
-    """All on which the outputs of a run depend, beside the items."""
+    """Return everything except the items that the outputs of a run depend on."""
     return {
         "model": [digest_of_file(path) for path in files(model)],
         "inputs": {name: digest(encode({name: array})[1]) for name, array in shared.items()},
@@ -69,8 +69,8 @@ def settings(model, shared, **others):
 
 
 def digest_of_file(path):
-    found = hashlib.sha256()
+    sha256 = hashlib.sha256()
     with open(path, "rb") as file:
         while part := file.read(2**20):
-            found.update(part)
-    return found.hexdigest()
+            sha256.update(part)
+    return sha256.hexdigest()

@@ -47,7 +47,7 @@ def optimize(source, target, standard, as_json):
 
 
 def find(path):
-    """The Findings of `optimize` in a model's file; none in one that can't be read, of which its session tells."""
+    """Return the Findings of `optimize` in a model's file; none if it can't be read, which its session reports."""
     with suppress(OSError, DecodeError, onnx.checker.ValidationError):
         if not is_ort_format(path):
             return rewritten(with_sizes(path), folder=path.parent)[1]
@@ -55,7 +55,7 @@ def find(path):
 
 
 def counted(findings, replaced=True):
-    """How many of each pattern were replaced, or not, as "2 unfold, 1 affine_grid"; "" if there are none."""
+    """Return how many of each pattern were replaced, or not: "2 unfold, 1 affine_grid"; "" if there are none."""
     counts = Counter(f.pattern for f in findings if bool(f.operator) == replaced)
     return ", ".join(f"{count} {pattern}" for pattern, count in counts.items())
 

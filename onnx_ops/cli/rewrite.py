@@ -1,4 +1,4 @@
-"""Models that a command reads from one file and writes, rewritten, to another one."""
+"""Rewrite a model from one file to another one: what `optimize` and `lower` share."""
 
 from pathlib import Path
 
@@ -15,20 +15,20 @@ target_argument = click.argument("target", metavar="OUT.ONNX", type=click.Path(d
 
 
 def rewrite(source, target, function):
-    """Write the model that `function` makes of the one in `source`, which may be the same file.
+    """Write to `target` the model that `function` makes of the one in `source`, which may be the same file.
 
-    function  onnx.ModelProto -> (onnx.ModelProto, what to tell of it)
+    function  onnx.ModelProto -> (onnx.ModelProto, a report)
 
-    Returns where the model is, at the end of the links at `target`, and what there is to tell. Data in other files stay
-    there if the folder is the same, and are copied beside the model otherwise.
+    Returns the model's path, with all links resolved, and the report. Data in other files stay there if the folder is
+    the same, and are copied beside the model otherwise.
     """
     if is_ort_format(source):
         raise click.UsageError(f"{source} is in ONNX Runtime's own format; it must be in that of ONNX.")
-    target = target.resolve()  # where a link leads, the model's data belong, too
-    model, told = function(with_sizes(source))
+    target = target.resolve()  # the model's data belong to the folder in which a link ends
+    model, report = function(with_sizes(source))
     refer(model)
     if target.parent != source.parent.resolve():
         move_data(model, source.parent, f"{target.name}.data")
     with staged_file(target) as path:
         onnx.save(model, path)
-    return target, told
+    return target, report

@@ -14,10 +14,10 @@ ROUTES = ("native", "extensions", "builtin", "reference")
 
 
 class Route:
-    """A model, given as path or bytes, opened by one of ROUTES.
+    """A model, given as path or bytes, that is open in one of ROUTES.
 
-    settings  of runner.open_session
-    inputs    {name: (element type or None if it is no tensor, dimensions: ints, names or None)}
+    settings  more arguments of runner.open_session
+    inputs    {name: (element type, dimensions)}; the type is None if it is no tensor, a dimension an int, name or None
     run       ({input: array}) -> {output: array}
     """
 
@@ -27,7 +27,7 @@ class Route:
         else:
             self.session = runner.open_session(model, route, threads=threads, **settings)
             self.inputs = runner.inputs(self.session)
-            self.run = partial(runner.run, self.session)
+            self.run = partial(runner.run_session, self.session)
 
     def _open_reference(self, model):
         from onnx.reference import ReferenceEvaluator

@@ -1,4 +1,4 @@
-"""`onnx-ops run`: one run of a model."""
+"""`onnx-ops run`: run a model once, or hand over to many.py."""
 
 import time
 from pathlib import Path
@@ -7,7 +7,7 @@ import click
 import numpy as np
 
 from . import data, many
-from .common import json_option, milliseconds, model_argument, number, print_json, say, table, threads_option
+from .common import format_difference, json_option, milliseconds, model_argument, print_json, say, table, threads_option
 from .compare import difference
 from .items import is_pattern
 from .routes import Route
@@ -56,27 +56,27 @@ def run(
     if any(map(is_pattern, given)):
         if compare or random or shapes or not output:
             raise click.UsageError("many files need --output, and leave no place for --compare, --random and --shape.")
-        how = {"backend": backend, "optimize": optimize, "threads": threads, "batch": batch}
-        many.run(model, given, output, how, workers, cluster, as_json)
+        options = {"backend": backend, "optimize": optimize, "threads": threads, "batch": batch}
+        many.run_files(model, given, output, options, workers, cluster, as_json)
         return
     if batch or workers or cluster:
         raise click.UsageError("--batch, --workers and --cluster are for many files: --input with a wildcard.")
-    opened, opening = timed(lambda: Route(model, backend, threads, optimize=optimize))
-    feeds, doubts = data.feeds(opened.inputs, given, shapes, seed, random)
-    with data.doubted(doubts):
-        outputs, running = timed(opened.run, feeds)
+    route, seconds_open = timed(lambda: Route(model, backend, threads, optimize=optimize))
+    feeds, doubts = data.feeds(route.inputs, given, shapes, seed, random)
+    with data.adding_doubts(doubts):
+        outputs, seconds_run = timed(route.run, feeds)
     report = {
         "model": str(model),
         "backend": backend,
         "optimize": optimize,
-        "seconds": {"open": opening, "run": running},
+        "seconds": {"open": seconds_open, "run": seconds_run},
         "inputs": [data.described(n, a) for n, a in feeds.items()],
         "outputs": [data.described(n, a) | statistics(a) for n, a in outputs.items()],
         "files": list(map(str, data.write(output, outputs))) if output else [],
     }
     if compare:
-        others, seconds = timed(Route(model, compare, threads).run, feeds)
-        differences = {n: difference(outputs[n], others[n], tolerance) for n in outputs}
+        compared_outputs, seconds = timed(Route(model, compare, threads).run, feeds)
+        differences = {n: difference(outputs[n], compared_outputs[n], tolerance) for n in outputs}
         report["compare"] = {
             "with": compare,
             "seconds": seconds,
@@ -91,19 +91,20 @@ def run(
 
 
 def timed(function, *args):
-    began = time.perf_counter()
+    """Return (what the function returns, the seconds that it took)."""
+    start = time.perf_counter()
     result = function(*args)
-    return result, time.perf_counter() - began
+    return result, time.perf_counter() - start
 
 
 def statistics(array):
-    """Of the finite elements."""
+    """Return the least, mean and greatest of the finite elements, and how many others there are."""
     if array.dtype.kind in "OUS" or not array.size:
         return {}
-    wide = array.astype(np.float64)
-    finite = wide[np.isfinite(wide)]
-    found = {"min": finite.min(), "mean": finite.mean(), "max": finite.max()} if finite.size else {}
-    return {n: float(v) for n, v in found.items()} | {"not_finite": wide.size - finite.size}
+    as_float64 = array.astype(np.float64)
+    finite = as_float64[np.isfinite(as_float64)]
+    values = {"min": finite.min(), "mean": finite.mean(), "max": finite.max()} if finite.size else {}
+    return {n: float(v) for n, v in values.items()} | {"not_finite": as_float64.size - finite.size}
 
 
 def show(report):
@@ -116,11 +117,12 @@ def show(report):
     if "compare" in report:
         compared = report["compare"]
         for d in compared["outputs"]:
-            far = d["problem"] or f"largest difference {number(d['largest'])}, allowed {number(d['allowed'])}"
-            say(f"{d['name']} against {compared['with']}: {far}", None if d["ok"] else "bold red")
+            largest, allowed = format_difference(d["largest"]), format_difference(d["allowed"])
+            verdict = d["problem"] or f"largest difference {largest}, allowed {allowed}"
+            say(f"{d['name']} against {compared['with']}: {verdict}", None if d["ok"] else "bold red")
 
 
 def row(described):
     numbers = (f"{described[k]:.4g}" if k in described else "" for k in ("min", "mean", "max"))
-    bad = described.get("not_finite", "")
-    return described["name"], described["type"], data.dimensions(described["shape"]), *numbers, bad
+    not_finite = described.get("not_finite", "")
+    return described["name"], described["type"], data.dimensions(described["shape"]), *numbers, not_finite

@@ -1,4 +1,4 @@
-"""`onnx-ops validate`: node tests."""
+"""`onnx-ops validate`: compare models with the outputs in their test data."""
 
 import warnings
 from pathlib import Path
@@ -8,7 +8,7 @@ import onnx
 from rich.text import Text
 
 from ..nodes import declared, model_nodes
-from .common import json_option, number, print_json, progress, reason, say, steps, table
+from .common import format_difference, json_option, print_json, progress, reason, say, steps, table
 from .compare import difference
 from .data import test_sets
 from .routes import ROUTES, Route
@@ -38,10 +38,10 @@ def validate(paths, with_onnx, backend, tolerance, as_json):
     """
     if not paths and not with_onnx:
         raise click.UsageError("say where the tests are, or --onnx for those of the onnx package.")
-    tests = [test for path in paths for test in found(path)] + (of_onnx() if with_onnx else [])
+    tests = [test for path in paths for test in tests_below(path)] + (onnx_tests() if with_onnx else [])
     if not tests:
         raise click.UsageError(f"no model.onnx next to a test_data_set_0 below {', '.join(map(str, paths))}")
-    results = [result(*test, backend, tolerance) for test in steps(tests, lambda test: test[0])]
+    results = [run_test(*test, backend, tolerance) for test in steps(tests, lambda test: test[0])]
     passed = sum(r["passed"] for r in results)
     if as_json:
         print_json({"backend": backend, "passed": passed, "failed": len(results) - passed, "tests": results})
@@ -52,40 +52,40 @@ def validate(paths, with_onnx, backend, tolerance, as_json):
         raise click.exceptions.Exit(1)
 
 
-def found(path):
-    """(name, model, function that returns its data) of each test below a folder."""
+def tests_below(path):
+    """Yield (name, model, function that returns its data) of each test below a folder."""
     directories = sorted(p.parent for p in path.rglob("model.onnx") if any(p.parent.glob("test_data_set_*")))
     for directory in directories:
         name = str(directory.relative_to(path)) if directory != path else path.name
         yield name, directory / "model.onnx", lambda directory=directory: test_sets(directory)
 
 
-def of_onnx():
-    """The same of the tests that the installed onnx makes for the declared operators."""
+def onnx_tests():
+    """Return [(name, model, function that returns its data)] of onnx's own tests for the declared operators."""
     with progress() as bar, warnings.catch_warnings():
         bar.add_task("collecting the tests of onnx", total=None)
-        warnings.simplefilter("ignore")  # of other operators' tests
+        warnings.simplefilter("ignore")  # the tests of other operators emit them
         from onnx.backend.test.case.node import collect_testcases
 
         cases = [c for c in collect_testcases(None) if c.model and operators_in(c.model)]
     return [(f"onnx: {c.name}", c.model.SerializeToString(), lambda c=c: c.data_sets) for c in cases]
 
 
-def result(name, model, data, backend, tolerance):
-    """What becomes of one test, as a dict."""
+def run_test(name, model, data, backend, tolerance):
+    """Run one test; returns its report, as a dict."""
     path = None if isinstance(model, bytes) else str(model)
     report = {"test": name, "model": path, "operators": [], "passed": False, "largest_error": None, "problem": ""}
     try:
         report["operators"] = operators_in(load(model))
         route, largest = Route(model, backend), 0
-        for inputs, outputs in data():
-            got = route.run(dict(zip(route.inputs, inputs, strict=True)))
-            for (output, array), expected in zip(got.items(), outputs, strict=True):
-                apart = difference(array, expected, tolerance)
-                largest = max(largest, apart.largest)
-                if not apart.ok and not report["problem"]:
-                    allowed = f"off by {number(apart.largest)}, allowed {number(apart.allowed)}"
-                    report["problem"] = f"{output}: {apart.problem or allowed}"
+        for inputs, references in data():
+            outputs = route.run(dict(zip(route.inputs, inputs, strict=True)))
+            for (output, array), reference in zip(outputs.items(), references, strict=True):
+                deviation = difference(array, reference, tolerance)
+                largest = max(largest, deviation.largest)
+                if not deviation.ok and not report["problem"]:
+                    largest_text, allowed = format_difference(deviation.largest), format_difference(deviation.allowed)
+                    report["problem"] = f"{output}: {deviation.problem or f'off by {largest_text}, allowed {allowed}'}"
         report |= {"largest_error": largest, "passed": not report["problem"]}
     except Exception as error:
         report["problem"] = reason(error)
@@ -97,7 +97,7 @@ def load(model):
 
 
 def operators_in(proto):
-    """The titles of the declared operators in a model."""
+    """Return the titles of the declared operators in a model."""
     return sorted({operator.title for operator in map(declared, model_nodes(proto)) if operator})
 
 
@@ -106,7 +106,7 @@ def show(results, backend):
         (
             r["test"],
             ", ".join(r["operators"]) or "none of these",
-            "" if r["largest_error"] is None else number(r["largest_error"]),
+            "" if r["largest_error"] is None else format_difference(r["largest_error"]),
             "passed" if r["passed"] else Text.assemble(("failed", "bold red"), f": {r['problem']}"),
         )
         for r in results

@@ -1,4 +1,4 @@
-"""What a model tells of the inputs of its nodes."""
+"""What a model states about the inputs of its nodes: types, shapes, constants."""
 
 import difflib
 from contextlib import suppress
@@ -13,13 +13,13 @@ from ..runtime.external_data import is_small
 from ..schemas import dimensions
 from .common import names
 
-LIKENESS = 0.8  # of a misspelt name to the right one, as difflib measures it
+LIKENESS = 0.8  # how similar a misspelt name is at least to the right one, as difflib measures it
 ELEMENT_TYPES = {t.onnx: name for name, t in dtypes.TABLE.items()}
 
 
 @dataclass
 class Value:
-    """What a model tells of a node's input. value: the array, if it is a constant."""
+    """What a model states about an input of a node. value: the array, if it is a constant."""
 
     name: str
     type: str | None = None
@@ -28,15 +28,15 @@ class Value:
 
 
 def relevant(graph, outer, path, directory):
-    """(node, its inputs as Values, name of its graph) of the `intended` nodes in a graph and its subgraphs."""
+    """Yield (node, its inputs as Values, name of its graph) of the `intended` nodes in a graph and its subgraphs."""
     values = dict(outer)
     for v in (*graph.input, *graph.value_info, *graph.output):
         values[v.name] = Value(v.name, ELEMENT_TYPES.get(v.type.tensor_type.elem_type), dimensions(v.type))
     for tensor in graph.initializer:
         values[tensor.name] = constant(tensor.name, tensor, directory)
     for node in graph.node:
-        if node.op_type == "Constant" and node.output and (made := constant_of(node, directory)):
-            values[node.output[0]] = made
+        if node.op_type == "Constant" and node.output and (value := constant_of(node, directory)):
+            values[node.output[0]] = value
         if intended(node):
             yield node, [values.get(name, Value(name)) for name in node.input], path
         for inner in subgraphs(node):
@@ -44,7 +44,7 @@ def relevant(graph, outer, path, directory):
 
 
 def intended(node):
-    """The name of the declared operator that a node has or, being unknown to onnx, seems to have misspelt, or None."""
+    """Return the declared operator's name that a node has or, unless onnx knows it, seems to misspell; or None."""
     if node.op_type in names():
         return node.op_type
     if onnx.defs.has(node.op_type, domain="" if node.domain == "ai.onnx" else node.domain):
@@ -55,15 +55,16 @@ def intended(node):
 
 
 def constant(name, tensor, directory):
-    """A tensor's Value; its elements only if it is small, as sizes are."""
-    described = Value(name, ELEMENT_TYPES.get(tensor.data_type), list(tensor.dims))
+    """Return a tensor's Value, with the elements only if it is small, as sizes are."""
+    value = Value(name, ELEMENT_TYPES.get(tensor.data_type), list(tensor.dims))
     if is_small(tensor):
-        with suppress(Exception):  # a file that isn't there, of which the session tells
-            described.value = onnx.numpy_helper.to_array(tensor, directory)
-    return described
+        with suppress(Exception):  # a file may be missing, which the session reports
+            value.value = onnx.numpy_helper.to_array(tensor, directory)
+    return value
 
 
 def constant_of(node, directory):
+    """Return the Value of a node Constant, or None if it holds neither a tensor nor a list of integers."""
     for attribute in node.attribute:
         if attribute.name == "value":
             return constant(node.output[0], attribute.t, directory)

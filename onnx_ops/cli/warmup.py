@@ -1,4 +1,4 @@
-"""`onnx-ops warmup`: compile before the first session asks for it."""
+"""`onnx-ops warmup`: compile kernels before a session needs them."""
 
 from functools import partial
 from pathlib import Path
@@ -42,7 +42,7 @@ def warmup(models, operators, dtypes, jobs):
 
 
 def place():
-    """Where sessions find what is compiled."""
+    """Return a text on where sessions find compiled kernels."""
     from ..runtime import library
 
     if library.is_complete():

@@ -1,1 +1,1 @@
-"""Compiled loops: plain arrays in, `out` last; nothing here knows of ONNX or of ONNX Runtime."""
+"""The kernels, which get plain arrays, `out` last, and their compiler. Nothing here depends on ONNX Runtime."""

@@ -1,6 +1,6 @@
-"""AffineGrid in the order of memory: what is faster per row but skips between rows takes longer to write.
+"""AffineGrid. It writes the output in the order of memory: other orders compute a row faster, but write it more slowly.
 
-A tile is some of the rows of all images, and a row's numbers are those of one (n, d, h).
+A tile is a range of the rows of all images. A row has the points of one (n, d, h).
 """
 
 from .jit import jitable
@@ -9,14 +9,14 @@ from .points import write_affine
 
 @jitable
 def affine_grid(theta, x, y, z, g, tile, workspace, out):
-    # Rows are shared out without forming rows * tile, which could overflow.
+    # The rows of a tile are found without rows * tile, which could overflow.
     share, more = g.rows // g.tiles, g.rows % g.tiles
     row = share * tile + min(tile, more)
     end = row + share + (1 if tile < more else 0)
-    of_image, numbers = g.depth * g.height, g.width * g.axes
+    image_rows, row_size = g.depth * g.height, g.width * g.axes
     while row < end:
-        n, first = row // of_image, row % of_image
-        rows = min(of_image - first, end - row)
-        written = out[row * numbers :][: rows * numbers]
-        write_affine(theta, x, y, z, n, first * g.width, g, workspace, written)
+        n, first = row // image_rows, row % image_rows
+        rows = min(image_rows - first, end - row)
+        target = out[row * row_size :][: rows * row_size]
+        write_affine(theta, x, y, z, n, first * g.width, g, workspace, target)
         row += rows

@@ -7,8 +7,11 @@ from .jit import jitable
 
 
 @jitable
-def run(g, a, k, begin, end):
-    """The blocks [low, high) of axis a whose position k lies on the pixels [begin, end), and the first one's pixel."""
+def find_blocks(g, a, k, begin, end):
+    """Find the blocks of axis a whose position k lies on the pixels [begin, end).
+
+    Returns their range low, high (exclusive), and the pixel of block `low`, counted from `begin`.
+    """
     stride = g.strides[a]
     shift = k * g.dilations[a] - g.pads[a] - begin
     low = max(0, -quotient(shift, stride))
@@ -17,11 +20,11 @@ def run(g, a, k, begin, end):
 
 @jitable
 def pieces(whole, size):
-    """How many pieces of this size a whole has, the last one of which may be smaller."""
+    """The number of pieces of this size into which a whole is cut; the last one may be smaller."""
     return (whole + size - 1) // size
 
 
 @jitable
 def quotient(a, b):
-    """a // b, which takes some CPUs as long as adding up a row."""
+    """a // b, without a division for b = 1: on some CPUs a division takes as long as adding up a row."""
     return a if b == 1 else a // b

@@ -1,7 +1,7 @@
-"""Bounds checks in all compiled code of this process, for as long as one looks for mistakes (ONNX_OPS_BOUNDSCHECK=1).
+"""Bounds checks in all code that this process compiles, to look for mistakes (ONNX_OPS_BOUNDSCHECK=1).
 
-An index that leaves its array makes the callback return at once. It can raise no exception: Python reports an
-IndexError to `sys.unraisablehook`, which by default prints it. Importing this module turns the checks on.
+Compiled code with an index outside of its array returns at once, and the call fails with "compiled code has raised an
+exception". Importing this module turns the checks on; it replaces `cgutils.do_boundscheck` of Numba to count them.
 """
 
 import ctypes
@@ -13,22 +13,22 @@ from numba.core import cgutils
 
 _SYMBOL = "onnx_ops_bounds_checks"
 _count = ctypes.c_int64()
-# By name, since code from the cache is linked to the counter of another process.
+# Code refers to the counter by name: code from the cache was compiled by another process, with another address.
 llvmlite.binding.add_symbol(_SYMBOL, ctypes.addressof(_count))
 _check = cgutils.do_boundscheck
 
 
 def checks():
-    """How many indices have been checked so far."""
+    """The number of indices that have been checked so far."""
     return _count.value
 
 
 def _counted_check(context, builder, *args, **kwargs):
-    word = ir.IntType(64)
+    int64 = ir.IntType(64)
     counter = builder.module.globals.get(_SYMBOL)
     if counter is None:
-        counter = ir.GlobalVariable(builder.module, word, _SYMBOL)
-    builder.atomic_rmw("add", counter, word(1), "monotonic")
+        counter = ir.GlobalVariable(builder.module, int64, _SYMBOL)
+    builder.atomic_rmw("add", counter, int64(1), "monotonic")
     _check(context, builder, *args, **kwargs)
 
 

@@ -1,8 +1,9 @@
 """Compiled code on disk, so that only the first process compiles it.
 
-A file's name holds a digest of all that its code was made from: the sources of the function's module and of every
-module that it imports, directly or not, but for installed packages; whatever else the compiler was told; the versions
-of the compiler; the CPU. An edit finds nothing stale, and an edit elsewhere loses nothing.
+A file's name holds a digest of everything that its code depends on: the sources of the function's module and of every
+module that it imports, directly or not, except installed packages other than its own and this one; all other input of
+the compiler, whose own sources are among it; the compiler's versions; the CPU. So code is never used after an edit of
+these sources, and an edit elsewhere invalidates nothing.
 """
 
 import ast
@@ -33,9 +34,9 @@ except ImportError:  # on Windows
     fcntl = None  # type: ignore[assignment]
 
 ROOT = __name__.split(".", 1)[0]
-MACHINERY = f"{ROOT}.kernels.compiler"  # what stands around every function
+MACHINERY = f"{ROOT}.kernels.compiler"  # the code of every function depends on this module
 CHECKSUM = hashlib.sha256().digest_size
-SETTINGS = {f"NUMBA_{name}" for name in "ENABLE_AVX OPT LOOP_VECTORIZE SLP_VECTORIZE".split()}
+NUMBA_SETTINGS = {f"NUMBA_{name}" for name in "ENABLE_AVX OPT LOOP_VECTORIZE SLP_VECTORIZE".split()}
 
 
 def spec_of(module):
@@ -49,10 +50,10 @@ def spec_of(module):
 _PLACES = sysconfig.get_paths()
 INSTALLED = (
     *(_PLACES[kind] + os.sep for kind in ("stdlib", "platstdlib", "purelib", "platlib")),
-    # Packages may also be in the user's folder, or anywhere on PYTHONPATH: wherever those are that this one needs.
+    # Packages may also be in the user's folder, or anywhere on PYTHONPATH, as these show.
     *(str(Path(spec.origin).parent.parent) + os.sep for spec in map(spec_of, ("numba", "llvmlite", "numpy")) if spec),
 )
-# A statement that begins a line: parsing whole files would take longer than loading what has been compiled.
+# An import statement at the beginning of a line: parsing whole files would take longer than loading compiled code.
 _IMPORT = re.compile(
     r"^[ \t]*(?:from[ \t]+[\w.]+[ \t]*import[ \t]*\((?:[^)#]|#.*)*\)|(?:from|import)[ \t]+(?:[^\\\n;#]|\\\n)*)",
     re.MULTILINE,
@@ -61,19 +62,19 @@ log = logging.getLogger("onnx_ops")
 
 
 def directory():
-    """Where files are kept: the user's cache directory, unless NUMBA_CACHE_DIR names another.
+    """The directory of the files: in the user's cache directory, unless NUMBA_CACHE_DIR names another.
 
-    Numba's own choice, beside the sources, would outlive an uninstalled package and be in the next one's way.
+    Numba keeps its files beside the sources, where they would stay when the package is uninstalled.
     """
-    chosen = os.environ.get("NUMBA_CACHE_DIR")
-    return Path(chosen, ROOT) if chosen else Path(platformdirs.user_cache_dir(ROOT, appauthor=False))
+    parent = os.environ.get("NUMBA_CACHE_DIR")
+    return Path(parent, ROOT) if parent else Path(platformdirs.user_cache_dir(ROOT, appauthor=False))
 
 
 @functools.cache
 def source(module):
-    """The text of a module's file, also from within a zip file.
+    """The text of a module's file, which may be in a zip file.
 
-    Raises OSError where there is none, or where it isn't what this process runs.
+    Raises OSError if there is none, or if it was edited after this process imported it.
     """
     spec = spec_of(module)
     loader = spec and spec.loader
@@ -92,41 +93,41 @@ def source(module):
 
 
 def is_module(package, name):
-    """Whether a name in a package is a module. What the package is in gets imported, and no other module."""
+    """Whether a name in a package is a module. This imports only the package's parent packages."""
     spec = spec_of(package)
     return bool(spec and spec.submodule_search_locations is not None and spec_of(f"{package}.{name}"))
 
 
 def import_statements(text):
-    """The nodes of the import statements in a source."""
+    """Parse the import statements in a source; returns their syntax nodes."""
     try:
         return [ast.parse(textwrap.dedent(statement)).body[0] for statement in _IMPORT.findall(text)]
-    except SyntaxError:  # a line of a text begins like one
+    except SyntaxError:  # a line of a string literal begins like an import
         return [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
 
 
 @functools.cache
 def imported(module):
-    """The modules that a module imports anywhere in its source, other than those of Python and installed packages."""
-    spec, found = spec_of(module), set()
-    package = spec.parent if spec else ""  # of a script
+    """The modules that a module imports anywhere in its source, except those of Python and installed packages."""
+    spec, modules = spec_of(module), set()
+    package = spec.parent if spec else ""  # a script has no package
     for node in import_statements(source(module)):
         if isinstance(node, ast.Import):
-            found.update(name.name for name in node.names if is_followed(name.name, module))
+            modules.update(name.name for name in node.names if is_followed(name.name, module))
             continue
         base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
-        if is_followed(base, module):  # else its spec isn't asked for, which imports what it is in: Numba is large
-            found.update(f"{base}.{name.name}" if is_module(base, name.name) else base for name in node.names)
-    return found
+        if is_followed(base, module):  # only then: `is_module` imports parent packages, and Numba is large
+            modules.update(f"{base}.{name.name}" if is_module(base, name.name) else base for name in node.names)
+    return modules
 
 
 def is_followed(name, importer):
-    """Whether a module may be edited, or is of the same package as the one that imports it, or of this one."""
+    """Whether a digest covers an imported module: one of this package, of the importer's, or that isn't installed."""
     package = name.partition(".")[0]
     if package in (importer.partition(".")[0], ROOT):
         return True
     spec = spec_of(package)
-    if spec and not spec.origin:  # a namespace, which consists of several packages
+    if spec and not spec.origin:  # a namespace package: its parts may be in several places
         spec = spec_of(name)
     origin = spec and spec.origin
     return bool(origin) and os.path.isabs(origin) and not origin.startswith(INSTALLED)
@@ -134,51 +135,51 @@ def is_followed(name, importer):
 
 @functools.cache
 def sources(module):
-    """{module: its source} of a module and all that it imports, directly or not."""
-    found, left = {}, [module]
-    while left:
-        name = left.pop()
-        if name not in found:
-            found[name] = source(name)
-            left.extend(imported(name))
-    return found
+    """{name: source} of a module and of all modules that it imports, directly or not."""
+    texts, remaining = {}, [module]
+    while remaining:
+        name = remaining.pop()
+        if name not in texts:
+            texts[name] = source(name)
+            remaining.extend(imported(name))
+    return texts
 
 
 @functools.cache
 def compiler():
-    """What else decides on the code that comes out: versions, the CPU, and how Numba is set."""
+    """What code depends on besides its sources: versions, the CPU, and Numba's settings."""
     from importlib import metadata
 
     versions = metadata.version("numba"), llvmlite.__version__, np.__version__, sys.implementation.cache_tag
-    settings = sorted((name, value) for name, value in os.environ.items() if name in SETTINGS)
+    settings = sorted((name, value) for name, value in os.environ.items() if name in NUMBA_SETTINGS)
     return versions, target.current(), settings, BOUNDSCHECK
 
 
 def digest(owners, *details):
-    """Of what compiled code is made from.
+    """A digest of what compiled code depends on.
 
-    owners   the functions that it calls, or names of modules: the sources of the modules, of what these import and of
-             whatever stands around every function
+    owners   the functions that it calls, or names of modules. Their modules' sources are part of the digest, and those
+             of all modules that these or the compiler import
     details  what else the code depends on, with a stable repr
 
-    Raises OSError where the sources don't tell.
+    Raises OSError where the sources don't determine the code.
     """
     owners = owners if isinstance(owners, tuple) else (owners,)
     functions = [owner for owner in owners if not isinstance(owner, str)]
-    found = hashlib.sha256(repr((compiler(), details, [*map(identity, functions)])).encode())
+    checksum = hashlib.sha256(repr((compiler(), details, [*map(identity, functions)])).encode())
     texts = dict(sources(MACHINERY))
     for owner in owners:
         texts |= sources(owner if isinstance(owner, str) else owner.__module__)
     for name, text in sorted(texts.items()):
-        found.update(f"{name}\0{text}\0".encode())
-    return found.hexdigest()[:16]
+        checksum.update(f"{name}\0{text}\0".encode())
+    return checksum.hexdigest()[:16]
 
 
 def identity(function):
-    """What tells a function from others of its module; raises OSError where the module's source doesn't.
+    """What tells a function from others in its module. Raises OSError for a function that uses a closure's variables.
 
-    Several may have one name, one after the other or all: it is known by its line, its code and the numbers and texts
-    that it finds in its module.
+    Functions of one module can have the same name. They differ by their line, their code, and the numbers and texts
+    that they read from their module.
     """
     code = function.__code__
     if function.__closure__:
@@ -191,9 +192,9 @@ def identity(function):
 
 
 class Kept:
-    """The file of one compiled function: a checksum, and its object code.
+    """The file of a compiled function: a checksum, and its object code.
 
-    obstacle  why it can't be written, or None
+    obstacle  why the file can't be written, or None
     """
 
     obstacle = None
@@ -206,7 +207,7 @@ class Kept:
 
     @contextmanager
     def exclusive(self):
-        """While this lasts, other processes wait that would compile the same, where the system lets them."""
+        """A context in which other processes that would compile the same wait, where the system has file locks."""
         with ExitStack() as stack:
             if fcntl and not os.path.exists(self.path):
                 lock = self.path.with_suffix(".lock")
@@ -217,7 +218,7 @@ class Kept:
             yield
 
     def load(self):
-        """The object code, or None. A file that was cut short or garbled is as good as none."""
+        """Read the object code; returns None if there is no file, or if it is damaged."""
         try:
             return object_in(self.path)
         except FileNotFoundError:
@@ -240,19 +241,19 @@ class Kept:
         not_kept(error)
 
     def missing(self):
-        """Why the next process will not find the compiled function, or None: it will."""
+        """Why the next process won't find the compiled function, or None if it will."""
         return self.obstacle or (None if os.path.exists(self.path) else f"{self.path.name} is gone")
 
 
 def object_in(path):
-    """The object code in a file, or None where that isn't what was written."""
+    """Read the object code in a file; returns None if the file is damaged."""
     content = Path(path).read_bytes()
     checksum, content = content[:CHECKSUM], content[CHECKSUM:]
     return content if hashlib.sha256(content).digest() == checksum else None
 
 
 class NotKept:
-    """What stands in for `Kept` where the obstacle is known before there is anything to keep."""
+    """Takes the place of `Kept` for a function that can't be kept, for a reason that is known before it is compiled."""
 
     path, exclusive = None, nullcontext
 
@@ -270,15 +271,15 @@ class NotKept:
 
 
 def reason(error):
-    """What kept a file from being written, without the name of the file, of which each function has one."""
+    """The text of an error without the file's name, so that it is the same for all functions."""
     return error.strerror or str(error)
 
 
 def not_kept(error):
-    """Say so, once: it is no error, but the next process will compile again."""
-    _tell_not_kept(reason(error))
+    """Log that code isn't kept, once for each reason: the next process will compile it again."""
+    _warn_not_kept(reason(error))
 
 
 @functools.cache
-def _tell_not_kept(reason):
+def _warn_not_kept(reason):
     log.warning("onnx_ops: compiled code is not kept in %s for the next process: %s", directory(), reason)

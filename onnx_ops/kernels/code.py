@@ -1,4 +1,4 @@
-"""Compiled code on demand: from the cache, or by Numba, which is only then imported."""
+"""Compiled code on demand: from the cache, or from Numba, which is imported only then."""
 
 import ctypes
 import functools
@@ -16,18 +16,18 @@ from ..locks import COMPILATION
 from .cache import Kept, NotKept, digest, not_kept
 from .jit import BOUNDSCHECK
 
-_OF_NUMBA = re.compile(rb"(?<=\0)numba_\w+(?=\0)")  # functions of Numba's own library, by name in an object file
-PATIENCE = 1.0  # seconds of compiling after which users are told
-expected = ContextVar("expected", default=False)  # whether they know
+_OF_NUMBA = re.compile(rb"(?<=\0)numba_\w+(?=\0)")  # names of functions of Numba's own library, in an object file
+PATIENCE = 1.0  # seconds of compiling after which a message tells users
+is_silent = ContextVar("is_silent", default=False)  # whether there is no such message, since users expect it
 log = logging.getLogger("onnx_ops")
 
 
 class Code:
     """The compiled function of an entry (records.py).
 
-    symbol   its name
-    content  that of an object file
-    kept     its file
+    symbol   the function's name
+    content  an object file's content, which has the function
+    kept     the file in the cache
     """
 
     def __init__(self, entry, kept):
@@ -37,18 +37,19 @@ class Code:
             self.content = kept.load()
         if self.content is None:
             where = f"to be kept in {kept.path.parent}" if kept.path else "not kept"
-            told = threading.Timer(PATIENCE, log.warning, ["onnx_ops: compiling %s (once; %s)", entry.name, where])
-            told.daemon = True
-            if not expected.get():
-                told.start()
+            message = threading.Timer(PATIENCE, log.warning, ["onnx_ops: compiling %s (once; %s)", entry.name, where])
+            message.daemon = True
+            if not is_silent.get():
+                message.start()
             try:
-                # Another thread would wait for the lock of a module that this one is importing.
-                self.content = self.made() if any(map(is_being_imported, entry.functions)) else uninterrupted(self.made)
+                # While this thread imports the function's module, another one would wait for that module's lock.
+                is_here = any(map(is_being_imported, entry.functions))
+                self.content = self.make() if is_here else uninterrupted(self.make)
             finally:
-                told.cancel()
+                message.cancel()
 
-    def made(self):
-        """The content, compiled now, unless another process has done so meanwhile."""
+    def make(self):
+        """Compile the content, unless another process has done so meanwhile."""
         with COMPILATION, self.kept.exclusive():
             content = self.kept.load()
             if content is None:
@@ -56,10 +57,10 @@ class Code:
                 self.kept.save(content)
             return content
 
-    # No cached_property: before Python 3.12 it has a lock, which a fork might leave to nobody.
+    # Not a cached_property: before Python 3.12 it has a lock, which a child that is forked meanwhile never gets.
     @property
     def address(self):
-        """Where it is in memory, for ever."""
+        """The function's address in memory, where it stays for ever."""
         with COMPILATION:
             if self._address is None:
                 self._address = loaded(self.content, self.symbol)
@@ -67,7 +68,7 @@ class Code:
 
     @property
     def call(self):
-        """For Python: parameters and result are integers."""
+        """The function for Python, with integers as parameters and result."""
         if self._call is None:
             self._call = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * self.entry.parameters)(self.address)
         return self._call
@@ -79,16 +80,16 @@ class Code:
 
 
 def is_being_imported(function):
-    """Whether this is while a function's module is executed for the first time."""
+    """Whether a function's module is being executed for the first time."""
     spec = getattr(sys.modules.get(function.__module__), "__spec__", None)
     return getattr(spec, "_initializing", False)
 
 
 def uninterrupted(function):
-    """What the function returns, which another thread runs if Ctrl-C could interrupt this one.
+    """Return function(), on another thread if Ctrl-C could interrupt this one.
 
-    Numba must not be stopped halfway: what it has learnt by halves stays wrong. The interrupt is raised here at once,
-    and the other thread goes on to its end.
+    Numba must not be interrupted, since its state would stay inconsistent. The interrupt is raised here at once, and
+    the other thread goes on to its end.
     """
     if threading.current_thread() is not threading.main_thread():
         return function()
@@ -102,18 +103,18 @@ def uninterrupted(function):
             outcome.put((None, error))
 
     threading.Thread(target=work, name="onnx_ops compiles").start()
-    result, error = outcome.get()  # not join: interrupted, that takes the thread for one that has ended
+    result, error = outcome.get()  # not join: if it is interrupted, it takes the thread for one that has ended
     if error:
         raise error
     return result
 
 
 def loaded(content, symbol):
-    """The address of the function `symbol` in an object file's content. Raises OpError."""
+    """Load an object file's content; returns the address of its function `symbol`. Raises OpError."""
     engine = _engine()
     for name in set(_OF_NUMBA.findall(content)):
         if not llvm.address_of_symbol(name.decode()):
-            from numba import _helperlib  # as importing Numba takes long, only for code that calls it
+            from numba import _helperlib  # only for code that calls Numba's functions, as importing Numba takes long
 
             address = _helperlib.c_helpers.get(name.decode().removeprefix("numba_"))
             if not address:
@@ -127,7 +128,7 @@ def loaded(content, symbol):
 @functools.cache
 def _engine():
     if BOUNDSCHECK:
-        from . import bounds  # noqa: F401  which has the counter that checked code refers to
+        from . import bounds  # noqa: F401  it has the counter that checked code refers to
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     machine = llvm.Target.from_default_triple().create_target_machine()
@@ -135,7 +136,7 @@ def _engine():
 
 
 def once(function):
-    """Decorator: functools.cache that keeps OpErrors, too. Numba explains a mistake in full only the first time."""
+    """Decorator: a functools.cache that keeps OpErrors, too, as Numba explains a mistake in full only once."""
 
     @functools.cache
     def outcome(*args):
@@ -146,10 +147,10 @@ def once(function):
 
     @functools.wraps(function)
     def call(*args):
-        made, error = outcome(*args)
+        result, error = outcome(*args)
         if error:
             raise OpError(*error.args) from error.__cause__
-        return made
+        return result
 
     return call
 

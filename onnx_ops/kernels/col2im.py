@@ -1,33 +1,32 @@
-"""Col2Im from the image's side: every part of the output is written by whoever owns its tile, and stays in the cache
-until it is complete.
+"""Col2Im, ordered by the output: each tile owns a part of the image, and completes it while it is in the cache.
 
-A unit of work is a band: some rows (along the last two image axes, y and x) of one image plane, at most BAND pixels; or
-some whole planes, at most GROUP pixels, one after the other at every step, so that what it takes to find the step
-counts for little.
+A unit of work is a band: some rows (along the last two image axes, y and x) of one image plane, at most BAND pixels. Or
+it is a group of whole planes, at most GROUP pixels: each step handles all of them, so that its indices are computed
+once.
 
 For every position k of the leading axes that lands on that plane, and every position (i, j) along y and x, the blocks
 whose pixels lie inside the band are whole rows of blocks: runs that are contiguous in the input, one after the other. A
-run's block b is added to the pixel b * stride + shift of its row. With a short stride the runs are first added up in
+run's block b is added to the pixel b * stride + shift of its row. With a short stride, the runs are first added up in
 lanes, one per pixel modulo stride, where they are contiguous; the lanes are interleaved when the band is complete. With
-a long one the runs of neighbouring j are transposed, and what then lies side by side is added to neighbouring pixels.
+a long stride, the runs of neighbouring j are transposed, so that neighbours in a row are added to neighbouring pixels.
 """
 
-from .blocks import pieces, run
+from .blocks import find_blocks, pieces
 from .elements import integers_in, is_wide, store, sums, sums_in
 from .jit import jitable
 from .vectors import add_runs, add_transposed, clear_box, interleave
 
-BAND = 16384  # pixels: 64 KiB of float32 stay in the second-level cache while they are added to
-GROUP = 4096  # pixels of several planes: 16 KiB of float32 stay in the first-level cache
-LONG = 8  # strides from which neighbouring positions along x are added side by side, if there are as many
-LANES = 64  # strides beyond this one leave too few blocks in a row for lanes to pay
-RUNS = 512  # positions along x whose runs are found at once
-LARGEST_SUM = 16  # bytes: complex128
+BAND = 16384  # pixels: their sums, 64 KiB of float32, stay in the second-level cache
+GROUP = 4096  # pixels of several planes: their sums, 16 KiB of float32, stay in the first-level cache
+LONG = 8  # from this stride on, neighbouring positions along x are added side by side, if there are as many
+LANES = 64  # beyond this stride, rows have too few blocks for lanes to pay
+RUNS = 512  # positions along x whose runs are computed at once
+LARGEST_SUM = 16  # bytes of a sum: complex128
 
 
 @jitable
 def lane_pitch(g):
-    """From one lane to the next, in sums; 0 where runs are added up where they belong."""
+    """The distance from one lane to the next, in sums; 0 without lanes."""
     last = g.axes - 1
     stride = g.strides[last]
     side_by_side = g.dilations[last] == 1 and min(stride, g.block[last]) >= LONG
@@ -36,37 +35,38 @@ def lane_pitch(g):
 
 @jitable
 def row_pitch(g):
-    """From one row of a band to the next, in sums that wait until the band is complete."""
+    """The distance from one row of a band to the next, in scratch memory, in sums."""
     lane = lane_pitch(g)
     return g.strides[g.axes - 1] * lane if lane > 0 else g.band_x
 
 
 @jitable
 def workspace_size(g):
-    """Bytes that a tile needs: a band's sums, three numbers for each run, two for each leading axis."""
+    """The bytes that a tile needs: a band's sums, three numbers for each run, two for each leading axis."""
     return LARGEST_SUM * g.group * g.band_y * row_pitch(g) + 8 * (3 * RUNS + 2 * g.axes)
 
 
 @jitable
 def unit_count(g):
+    """The number of units of work."""
     return pieces(g.planes, g.group) * g.bands_y * g.bands_x
 
 
 @jitable
 def col2im(x, g, tile, workspace, out):
     lane = lane_pitch(g)
-    # Sums that the output can't hold are made elsewhere, like lanes, and written when the band is complete.
+    # Sums that the output's type can't hold are in scratch memory, like lanes, until the band is complete.
     aside = is_wide(out) and lane == 0 and not g.tiled
     leads = integers_in(workspace, 0, (2, g.axes))
     runs = integers_in(workspace, leads.nbytes, (3, RUNS))
     size = g.group * g.band_y * row_pitch(g) if lane > 0 or aside else 0
     scratch = sums_in(workspace, leads.nbytes + runs.nbytes, size, out)
-    add_up(x, g, lane, aside, scratch, runs, leads, tile, out)
+    fold_tiles(x, g, lane, aside, scratch, runs, leads, tile, out)
 
 
 @jitable
-def add_up(x, g, lane, aside, scratch, runs, leads, tile, out):
-    """All bands of a tile. `lane`: the pitch of lanes, 0 without; `aside`: whether sums wait in the scratch."""
+def fold_tiles(x, g, lane, aside, scratch, runs, leads, tile, out):
+    """Compute all bands of a tile. lane: the pitch of lanes, or 0; aside: whether the sums are in scratch memory."""
     last, leading = g.axes - 1, g.axes - 2
     height, width, stride = g.image[leading], g.image[last], g.strides[last]
     k_leading, counts, blocks = 1, g.counts[leading] * g.counts[last], 1
@@ -76,15 +76,15 @@ def add_up(x, g, lane, aside, scratch, runs, leads, tile, out):
     blocks *= counts
     positions, in_place = g.block[leading] * g.block[last], scratch.size == 0
     clear = in_place and not covered(g)
-    # A row of sums, and from one block's pixel to the next one's.
+    # From one row of sums to the next; from one block's pixel to the next block's.
     pitch, step = width if in_place else row_pitch(g), 1 if lane > 0 else stride
     target, p, k = scratch if lane > 0 else sums(out, scratch), leads[0][:leading], leads[1][:leading]
 
-    # Units are shared out without forming units * tile, which could overflow.
+    # The units of a tile are found without units * tile, which could overflow.
     units = unit_count(g)
     share, more = units // g.tiles, units % g.tiles
     first_unit = share * tile + min(tile, more)
-    x_known, j_known = -1, -1
+    runs_x, runs_j = -1, -1  # where the band and the positions begin for which `runs` holds
     for unit in range(first_unit, first_unit + share + (1 if tile < more else 0)):
         x_begin = unit % g.bands_x * g.band_x
         x_end = min(x_begin + g.band_x, width)
@@ -103,15 +103,15 @@ def add_up(x, g, lane, aside, scratch, runs, leads, tile, out):
             p[a], k[a] = plane % g.image[a], 0
             plane //= g.image[a]
         for lead in range(k_leading):
-            block = hit(g, p, k)
+            block = block_at(g, p, k)
             first = (plane * k_leading + lead) * positions * blocks + block * counts
             if block >= 0 and g.tiled:
                 copy_blocks(x, first, blocks, g, y_begin, y_end, whole, planes, out, corner)
             elif block >= 0:
                 for j in range(0, g.block[last], RUNS):
-                    if x_begin != x_known or j != j_known:
+                    if x_begin != runs_x or j != runs_j:
                         find_runs(g, x_begin, x_end, j, lane, runs)
-                        x_known, j_known = x_begin, j
+                        runs_x, runs_j = x_begin, j
                     at = corner if in_place else 0
                     add_blocks(x, first, blocks, g, y_begin, y_end, j, runs, step, planes, target, at, pitch)
             for a in range(leading - 1, -1, -1):
@@ -124,28 +124,29 @@ def add_up(x, g, lane, aside, scratch, runs, leads, tile, out):
         if lane > 0:
             interleave(scratch, 0, lane, pitch, stride, whole, rows, out, corner, width)
         for y in range(0 if in_place else rows):
-            row, found = out[corner + y * width :][:columns], scratch[y * pitch :]
+            row, row_sums = out[corner + y * width :][:columns], scratch[y * pitch :]
             if aside:
                 for b in range(row.size):
-                    store(row, b, found[b])
+                    store(row, b, row_sums[b])
             else:
                 for r in range(row.size - whole * stride):
-                    store(row, whole * stride + r, found[r * lane + whole])
+                    store(row, whole * stride + r, row_sums[r * lane + whole])
 
 
 @jitable
 def add_blocks(x, first, blocks, g, y_begin, y_end, j_begin, runs, step, planes, target, at, pitch):
-    """Everything of one position of the leading axes: for every (i, j) and plane, runs along y of runs along x.
+    """Add the blocks for one position of the leading axes: for every (i, j) and plane, one run along x for each row.
 
-    The `runs` are those of the positions j from `j_begin` on."""
+    `runs` has the runs of the positions j from `j_begin` on.
+    """
     last, leading = g.axes - 1, g.axes - 2
     k_x, counts_x, y_pitch = g.block[last], g.counts[last], g.strides[leading] * pitch
-    # From plane to plane; if there are several, a band is all of one.
+    # From plane to plane; if there are several, a band is a whole plane.
     x_step, plane_pitch = g.positions * g.blocks, g.band_y * pitch
     j_count = min(RUNS, k_x - j_begin)
     low, high, start = runs[0], runs[1], runs[2]
     for i in range(g.block[leading]):
-        y_low, y_high, y_start = run(g, leading, i, y_begin, y_end)
+        y_low, y_high, y_start = find_blocks(g, leading, i, y_begin, y_end)
         j = 0
         while j < j_count and y_low < y_high:
             row, count, places = first + (i * k_x + j_begin + j) * blocks, high[j] - low[j], 1
@@ -164,17 +165,20 @@ def add_blocks(x, first, blocks, g, y_begin, y_end, j_begin, runs, step, planes,
 
 @jitable
 def neighbours(runs, j, distance):
-    """Whether the run of so many positions further has the same blocks, each as many pixels further."""
+    """Whether the run of position j + distance has the same blocks as that of j, each `distance` pixels further."""
     k = j + distance
     return runs[0, k] == runs[0, j] and runs[1, k] == runs[1, j] and runs[2, k] == runs[2, j] + distance
 
 
 @jitable
 def copy_blocks(x, first, blocks, g, y_begin, y_end, count, planes, out, corner):
-    """The same where blocks tile the image: every pixel is written once. The band begins at `corner`."""
+    """Copy the blocks for one position of the leading axes, where blocks tile the image: each pixel is written once.
+
+    The band begins at `corner`.
+    """
     last, leading = g.axes - 1, g.axes - 2
     for i in range(g.block[leading]):
-        y_low, y_high, y_start = run(g, leading, i, y_begin, y_end)
+        y_low, y_high, y_start = find_blocks(g, leading, i, y_begin, y_end)
         source, pixel = first + i * g.block[last] * blocks + y_low * g.counts[last], corner + y_start * g.image[last]
         for _ in range(planes):
             interleave(
@@ -187,7 +191,7 @@ def copy_blocks(x, first, blocks, g, y_begin, y_end, count, planes, out, corner)
 
 @jitable
 def covered(g):
-    """Whether blocks tile the image and leave no rest."""
+    """Whether blocks tile the whole image."""
     for a in range(g.axes):
         if g.counts[a] * g.strides[a] != g.image[a]:
             return False
@@ -196,18 +200,18 @@ def covered(g):
 
 @jitable
 def find_runs(g, x_begin, x_end, j_begin, lane, runs):
-    """The rows of `runs`: for each j, the first and the end of its blocks along x, and where the first one is added."""
+    """Fill the rows of `runs`: for each j, the range of its blocks along x, and where the first block is added."""
     last = g.axes - 1
     stride = g.strides[last]
     for j in range(min(RUNS, g.block[last] - j_begin)):
-        low, high, start = run(g, last, j_begin + j, x_begin, x_end)
+        low, high, start = find_blocks(g, last, j_begin + j, x_begin, x_end)
         runs[0, j], runs[1, j] = low, high
         runs[2, j] = start % stride * lane + start // stride if lane > 0 else start
 
 
 @jitable
-def hit(g, p, k):
-    """Which block, over the leading axes, has its position k on the pixel p; -1 if none."""
+def block_at(g, p, k):
+    """The block, over the leading axes, whose position k lies on the pixel p; -1 if there is none."""
     block = 0
     for a in range(p.size):
         t = p[a] + g.pads[a] - k[a] * g.dilations[a]

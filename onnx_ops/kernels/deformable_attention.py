@@ -1,8 +1,8 @@
-"""Deformable attention, row by row: a row is what one head of one query reads, and gives numbers that lie side by side.
+"""Deformable attention, row by row. A row has the points of one head of one query; its outputs are contiguous.
 
-A block is the points of several rows, or a part of a long one's. Where its points lie is worked out in vectors, for all
-of them; then the pixels there are added up, row by row. Taps that don't exist are left out: whatever lies in memory
-where they would be has no influence.
+A block has the points of several rows, or a part of a long row's. First the pixels and weights of all its points are
+computed, vectorized; then the pixels' values are added up, row by row. Taps that don't exist are left out, whatever
+lies in memory where they would be.
 """
 
 import numpy as np
@@ -11,29 +11,29 @@ from .elements import indices_in, is_wide, load, store, sums, sums_in
 from .jit import APART, jitable
 from .vectors import add_points
 
-BLOCK = 256  # points
-CHANNELS = 256  # added up at once
-TAPS = 4  # of a point: the pixel at the upper left of it, the one to the right, and the two below
-PIXELS = 2**29  # of all levels: 32 bits hold their numbers, and what is added to these meanwhile
+BLOCK = 256  # points of a block
+CHANNELS = 256  # channels that are added up at a time
+TAPS = 4  # of a point: the pixel to its upper left, the next one to the right, and the two below
+PIXELS = 2**29  # limit for all levels: 32 bits hold a pixel's index, and the values that occur while it is computed
 
 
 @jitable
 def workspace_size():
-    """Bytes that a tile needs: for the arrays of `deformable_attention`."""
+    """The bytes that a tile needs, for the arrays of `deformable_attention`."""
     return 4 * 5 * BLOCK + 8 * (TAPS * BLOCK + CHANNELS)
 
 
 @jitable
 def deformable_attention(value, locations, attention, g, tile, workspace, out):
-    numbers = indices_in(workspace, 0, (5, BLOCK))
-    weights = sums_in(workspace, numbers.nbytes, (TAPS, BLOCK), out)
-    totals = sums_in(workspace, numbers.nbytes + weights.nbytes, CHANNELS, out)
-    levels, pixels, exist = numbers[:3], numbers[3], numbers[4]
+    indices = indices_in(workspace, 0, (5, BLOCK))
+    weights = sums_in(workspace, indices.nbytes, (TAPS, BLOCK), out)
+    totals = sums_in(workspace, indices.nbytes + weights.nbytes, CHANNELS, out)
+    levels, pixels, exist = indices[:3], indices[3], indices[4]
     parts = max(1, (g.points + BLOCK - 1) // BLOCK)
     rows_at_once = max(1, BLOCK // max(g.points, 1))
     if parts == 1:
         describe(g, 0, g.points, rows_at_once, levels)
-    # Rows are shared out without forming rows * tile, which could overflow.
+    # The rows of a tile are found without rows * tile, which could overflow.
     share, more = g.rows // g.tiles, g.rows % g.tiles
     row = share * tile + min(tile, more)
     end = row + share + (1 if tile < more else 0)
@@ -56,7 +56,7 @@ def deformable_attention(value, locations, attention, g, tile, workspace, out):
 
 @jitable
 def describe(g, first, count, rows, levels):
-    """The height, the width and the first pixel of the level of each of so many points of a row, for several rows."""
+    """Store each point's level, as its height, width and first pixel, for `count` points of each of several rows."""
     for b in range(count):
         level, start = (first + b) // g.level_points, 0
         for l in range(level):
@@ -68,13 +68,13 @@ def describe(g, first, count, rows, levels):
 
 @jitable(**APART)
 def place(locations, attention, heights, widths, starts, pixels, exist, w0, w1, w2, w3):
-    """pixels[b]: the first tap of point b; exist[b]: which of its taps exist, as bits; and their weights."""
-    number, one = w0.dtype.type, w0.dtype.type(1)
+    """Store each point's first tap in `pixels`, a bit for each tap that exists in `exist`, and the taps' weights."""
+    dtype, one = w0.dtype.type, w0.dtype.type(1)
     for b in range(attention.size):
         height, width, weight = heights[b], widths[b], load(attention, b)
         x, y = coordinate(load(locations, 2 * b), width), coordinate(load(locations, 2 * b + 1), height)
         column, row = np.int32(np.floor(x)), np.int32(np.floor(y))
-        across, down = number(x - np.floor(x)), number(y - np.floor(y))
+        across, down = dtype(x - np.floor(x)), dtype(y - np.floor(y))
         above, below = weight * (one - down), weight * down
         w0[b], w1[b], w2[b], w3[b] = above * (one - across), above * across, below * (one - across), below * across
         columns = neighbours(column, width)
@@ -84,25 +84,25 @@ def place(locations, attention, heights, widths, starts, pixels, exist, w0, w1, 
 
 @jitable
 def coordinate(location, size):
-    """In pixels, step by step as GridSample has it; outside, but within reach of an integer, for what is no place."""
-    number = type(location)
-    grid, size = location * number(2) - number(1), number(size)
-    p = ((grid + number(1)) * size - number(1)) * number(0.5)
-    # So far to the right that it is still there when it is rounded.
-    high = number(2) * size + number(4)
+    """The pixel coordinate, with GridSample's roundings. It is limited so that it fits an integer; NaN lies outside."""
+    dtype = type(location)
+    grid, size = location * dtype(2) - dtype(1), dtype(size)
+    p = ((grid + dtype(1)) * size - dtype(1)) * dtype(0.5)
+    # The high limit is outside of the image even after rounding.
+    high = dtype(2) * size + dtype(4)
     p = high if p > high else p
-    return p if p >= number(-2) else number(-2)
+    return p if p >= dtype(-2) else dtype(-2)
 
 
 @jitable
 def neighbours(first, size):
-    """Which of the two from `first` on exist along an axis, as bits."""
+    """A bit for each of the pixels first, first + 1 that exists along an axis."""
     return np.int32((1 if 0 <= first < size else 0) + (2 if -1 <= first < size - 1 else 0))
 
 
 @jitable
 def add_rows(value, g, row, rows, channel, count, pixels, widths, exist, weights, more, totals, out):
-    """So many points of each of these rows, from a channel on; `more` are added to what the row has already."""
+    """Add up `count` points of each row, for channels from `channel` on. more: add them to the sums that are there."""
     size = min(CHANNELS, g.channels - channel)
     query, m = row // g.heads, row % g.heads
     for r in range(rows):

@@ -1,14 +1,15 @@
-"""Elements in memory and in sums. Kernels read, add up and write through these, whatever the element type.
+"""Elements in memory and in sums. Kernels read, add and write elements by these functions, whatever their type.
 
-A 16-bit float is a record of its bits; it is summed as float32 and rounded once, when it is written. Booleans add up to
-"or". All other elements are themselves. What stands here is that last case; elements_numba.py has the others.
+A 16-bit float is a record of its bits; it is summed as float32 and rounded once, when it is written. The sum of
+booleans is "or". All other types are summed as they are: these functions are for them, and those in elements_numba.py
+for the others.
 """
 
 import numpy as np
 
 
 def load(array, i):
-    """Element i in the type in which it is summed."""
+    """Read element i, in the type in which it is summed."""
     return array[i]
 
 
@@ -18,6 +19,7 @@ def store(array, i, value):
 
 
 def plus(a, b):
+    """The sum of two values."""
     return a + b
 
 
@@ -32,25 +34,25 @@ def is_wide(array):
 
 
 def sums_in(workspace, begin, shape, array):
-    """Room for sums of the array's elements, in the workspace from its byte `begin` on."""
+    """An array in the workspace, from its byte `begin` on, for sums of the elements of `array`."""
     return np.ndarray(shape, array.dtype, workspace, begin)
 
 
 def elements_in(workspace, begin, shape, array):
-    """Room for elements like the array's, likewise."""
+    """An array in the workspace, from its byte `begin` on, for elements of the type of `array`."""
     return np.ndarray(shape, array.dtype, workspace, begin)
 
 
 def integers_in(workspace, begin, shape):
-    """Room for int64, likewise."""
+    """An int64 array in the workspace, from its byte `begin` on."""
     return np.ndarray(shape, np.int64, workspace, begin)
 
 
 def indices_in(workspace, begin, shape):
-    """Room for int32, likewise."""
+    """An int32 array in the workspace, from its byte `begin` on."""
     return np.ndarray(shape, np.int32, workspace, begin)
 
 
 def sums(array, scratch):
-    """Where to add up what the array is to hold: in the array itself if it can hold sums, else in `scratch`."""
+    """The array in which to add up: `array` itself if its elements can hold sums, else `scratch`."""
     return array

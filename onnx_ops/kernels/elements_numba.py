@@ -1,4 +1,4 @@
-"""elements.py for compiled code: by the type of the array, at no cost."""
+"""The functions of elements.py for compiled code, chosen by the array's type when it is compiled."""
 
 import numpy as np
 from llvmlite import ir
@@ -11,7 +11,7 @@ from .jit import FLAGS
 
 
 def _reinterpret(source, target, through):
-    """A scalar's bits as another type's."""
+    """An intrinsic that reads a scalar's bits as another type."""
 
     @intrinsic
     def reinterpret(typing, value):
@@ -23,7 +23,8 @@ def _reinterpret(source, target, through):
     return reinterpret
 
 
-FLOAT, HALF, I16, I32 = ir.FloatType(), ir.HalfType(), ir.IntType(16), ir.IntType(32)
+FLOAT, HALF = ir.FloatType(), ir.HalfType()
+I16, I32, I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
 bits_of_float = _reinterpret(types.float32, types.uint32, lambda b, v: b.bitcast(v, I32))
 float_of_bits = _reinterpret(types.uint32, types.float32, lambda b, v: b.bitcast(v, FLOAT))
 widen_half_by_hardware = _reinterpret(types.uint16, types.float32, lambda b, v: b.fpext(b.bitcast(v, HALF), FLOAT))
@@ -32,7 +33,7 @@ narrow_half_by_hardware = _reinterpret(types.float32, types.uint16, lambda b, v:
 
 @register_jitable(**FLAGS)
 def widen_half_by_bits(half):
-    """float16 to float32 without an instruction for it: the exponent's bias is 15 there, 127 here."""
+    """Convert float16 to float32 without an instruction for it: the exponent's bias is 15 there, 127 in float32."""
     magnitude = np.uint32(half & np.uint16(0x7FFF)) << np.uint32(13)
     sign = np.uint32(half & np.uint16(0x8000)) << np.uint32(16)
     if magnitude >= np.uint32(0x0F800000):  # infinity or NaN
@@ -42,7 +43,7 @@ def widen_half_by_bits(half):
 
 @register_jitable(**FLAGS)
 def narrow_half_by_bits(value):
-    """float32 to float16, to nearest, ties to even, without an instruction for it."""
+    """Round float32 to float16, to nearest, ties to even, without an instruction for it."""
     bits = bits_of_float(value)
     sign = np.uint16((bits >> np.uint32(16)) & np.uint32(0x8000))
     magnitude = np.uint32(bits & np.uint32(0x7FFFFFFF))
@@ -60,12 +61,13 @@ def narrow_half_by_bits(value):
 
 @register_jitable(**FLAGS)
 def widen_bfloat(bits):
+    """Convert bfloat16 to float32."""
     return float_of_bits(np.uint32(np.uint32(bits) << np.uint32(16)))
 
 
 @register_jitable(**FLAGS)
 def narrow_bfloat(value):
-    """float32 to bfloat16, to nearest, ties to even."""
+    """Round float32 to bfloat16, to nearest, ties to even."""
     bits = bits_of_float(value)
     odd = (bits >> np.uint32(16)) & np.uint32(1)
     if np.uint32(bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000):  # NaN, made quiet
@@ -74,13 +76,13 @@ def narrow_bfloat(value):
 
 
 def has_half_instructions():
-    """Whether the CPU that Numba compiles for converts float16 itself; LLVM would call a library that isn't there."""
+    """Whether the target CPU has instructions for float16. Without them, LLVM would call functions that don't exist."""
     triple, _, features = cpu_target.target_context.codegen().magic_tuple()
     return triple.startswith(("aarch64", "arm64")) or "+f16c" in features
 
 
 def _kind(array):
-    """The name of a 16-bit float, or None."""
+    """The name of an array's 16-bit float type; None for other types."""
     return next(iter(array.dtype.fields)) if isinstance(array.dtype, types.Record) else None
 
 

@@ -1,4 +1,4 @@
-"""GridSample's kernels with FlowGridSample's points, which are computed a block at a time."""
+"""GridSample's kernels for FlowGridSample's points, which are computed a block at a time."""
 
 from .elements import elements_in
 from .grid_sample import CUBIC, LINEAR, copy_nearest, interpolate

@@ -93,11 +93,11 @@ def interpolate(x, grid, recipe, g, offsets, tile, workspace, out):
     begin += row_weight.nbytes
     values = sums_in(workspace, begin, BLOCK, out)
     rest = workspace[begin + values.nbytes :]
-    add_up(x, grid, recipe, g, offsets, p, base, weight, row_weight, values, rest, workspace, tile, out)
+    interpolate_tiles(x, grid, recipe, g, offsets, p, base, weight, row_weight, values, rest, workspace, tile, out)
 
 
 @jitable
-def add_up(x, grid, recipe, g, offsets, p, base, weight, row_weight, values, rest, workspace, tile, out):
+def interpolate_tiles(x, grid, recipe, g, offsets, p, base, weight, row_weight, values, rest, workspace, tile, out):
     pixels, taps, width = image_size(g), len(offsets), g.image[g.axes - 1]
     planes, plane, fits, across = 1, 0, has_indices(g), weight[g.axes - 1]
     if g.axes == 3:

@@ -1,26 +1,26 @@
 """Im2Col: every row of the output is a strided window of an image plane, with zeros where it leaves the image.
 
 A unit of work is one position within the block along all axes but the last, x, and up to PART neighbouring positions
-along x; of the blocks a band: some rows along the last two axes, or a part of one row. Of small images it does that for
-a group of planes, one after the other, so that what it takes to find out where the window is counts for little. Units
-that follow each other read the same band of the same planes, which stays in the cache.
+along x, for a band of blocks: some rows along the last two axes, or a part of one row. With small images, a unit does
+that for a group of planes, so that the window's indices are computed once for all. Consecutive units read the same band
+of the same planes, which stays in the cache.
 """
 
-from .blocks import pieces, run
+from .blocks import find_blocks, pieces
 from .jit import jitable
 from .vectors import clear_box, copy_box
 
-PART = 64  # positions along x
-AREA = 2**14  # elements written by a unit, about
-CACHED = 2**16  # elements of an image that stay in the second-level cache
-SHORTEST = 256  # blocks of a part of a row, at least
+PART = 64  # positions along x in a unit, at most
+AREA = 2**14  # elements that a unit writes, about
+CACHED = 2**16  # elements of images that fit the second-level cache
+SHORTEST = 256  # blocks in a part of a row, at least
 
 
 @jitable
 def share_out(g):
-    """Cut the planes, blocks and positions of a geometry that is complete but for that; returns the number of units."""
+    """Divide a geometry's planes, blocks and positions into units of work; returns the number of units."""
     if g.blocks == 1:
-        # One block's positions are what the blocks of an image are elsewhere, and lie in the output like these.
+        # A single block's positions take the role of blocks: they lie in the output in the same order.
         for a in range(g.axes):
             g.block[a], g.counts[a] = g.counts[a], g.block[a]
             g.strides[a], g.dilations[a] = g.dilations[a], g.strides[a]
@@ -43,7 +43,7 @@ def im2col(x, g, tile, workspace, out):
     height, width = g.counts[leading], g.counts[last]
     area = g.image[leading] * g.image[last]
     spots, positions = g.leads * g.bands_y * g.bands_x, g.rows * g.parts
-    # Units are shared out without forming units * tile, which could overflow.
+    # The units of a tile are found without units * tile, which could overflow.
     share, more = g.units // g.tiles, g.units % g.tiles
     first_unit = share * tile + min(tile, more)
     for unit in range(first_unit, first_unit + share + (1 if tile < more else 0)):
@@ -60,8 +60,8 @@ def im2col(x, g, tile, workspace, out):
         x_end, y_end = min(x_begin + g.band_x, width), min(y_begin + g.band_y, height)
         rows, columns = y_end - y_begin, x_end - x_begin
 
-        i, first = k % g.block[leading], hit(g, lead, k // g.block[leading])
-        y_low, y_high, _ = run(g, leading, i, 0, g.image[leading])
+        i, first = k % g.block[leading], pixel_at(g, lead, k // g.block[leading])
+        y_low, y_high, _ = find_blocks(g, leading, i, 0, g.image[leading])
         y_low, y_high = max(y_low, y_begin), min(y_high, y_end) if first >= 0 else 0
         y = y_low * g.strides[leading] + i * g.dilations[leading] - g.pads[leading]
         x_steps = g.pixels, g.dilations[last], g.strides[leading] * g.image[last]
@@ -69,9 +69,9 @@ def im2col(x, g, tile, workspace, out):
         j, j_end = j_begin, min(j_begin + g.part, g.block[last])
         while j < j_end:
             # Neighbouring positions with the same window form a box.
-            low, high, _ = run(g, last, j, 0, g.image[last])
+            low, high, _ = find_blocks(g, last, j, 0, g.image[last])
             box = 1
-            while j + box < j_end and run(g, last, j + box, 0, g.image[last])[:2] == (low, high):
+            while j + box < j_end and find_blocks(g, last, j + box, 0, g.image[last])[:2] == (low, high):
                 box += 1
             x_low, x_high = max(low, x_begin), min(high, x_end)
             source = first * area + y * g.image[last] + x_low * g.strides[last] + j * g.dilations[last] - g.pads[last]
@@ -86,18 +86,20 @@ def im2col(x, g, tile, workspace, out):
 
 @jitable
 def copy_window(x, source, x_steps, sizes, before, rows, count, size, stride, out, target, steps):
-    """Rows of so many elements, for each plane and position; of the output, `size` elements with zeros around them.
+    """For each plane and position, copy `rows` rows of `count` elements, and clear what is around them in the output.
 
-    `before`: where the first row begins. The steps are from plane to plane, position to position and row to row.
+    Each plane and position has `size` elements of the output; `before` is where the first row begins in them. The steps
+    are from plane to plane, position to position and row to row.
     """
     planes, box = sizes
     pitch = steps[2]
-    seen = rows > 0 and count > 0
-    if not seen:
+    has_pixels = rows > 0 and count > 0
+    if not has_pixels:
         before = size
-    after = before + (rows - 1) * pitch + count if seen else size
-    if seen:
-        # Rows that are one run in both, but for what lies between them in the output, are copied with that.
+    after = before + (rows - 1) * pitch + count if has_pixels else size
+    if has_pixels:
+        # If the rows lie one pitch apart in input and output, one copy takes all rows with what is between them, which
+        # is then cleared.
         whole = x_steps[2] == pitch * stride
         length = after - before if whole else count
         times = 1 if whole else rows
@@ -107,13 +109,13 @@ def copy_window(x, source, x_steps, sizes, before, rows, count, size, stride, ou
         if part == 1:
             begin, length = after, size - after
         elif part == 2:
-            begin, times, length = before + count, rows - 1 if seen else 0, pitch - count
+            begin, times, length = before + count, rows - 1 if has_pixels else 0, pitch - count
         clear_box(out, target + begin, steps, (planes, box, times), length)
 
 
 @jitable
-def hit(g, l, k):
-    """On which pixel, over the leading axes, the position k of the block l lies; -1 if on none."""
+def pixel_at(g, l, k):
+    """The pixel, over the leading axes, on which the position k of the block l lies; -1 if it is outside."""
     pixel, step = 0, 1
     for a in range(g.axes - 3, -1, -1):
         p = l % g.counts[a] * g.strides[a] + k % g.block[a] * g.dilations[a] - g.pads[a]

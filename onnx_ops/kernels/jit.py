@@ -1,38 +1,41 @@
-"""Which functions Numba may compile, and with which flags.
+"""Marks functions that Numba may compile, and says with which flags.
 
-Functions that compiled code calls are marked `@jitable` and stay plain Python functions, importable without Numba;
-`compiler.py` compiles what calls them.
+Functions that compiled code calls are marked `@jitable` and stay plain Python functions, importable without Numba.
+compiler.py compiles them as part of the functions that call them.
 """
 
 import functools
 import importlib.util
 import os
+from collections.abc import Callable
+from typing import Any, TypeVar, overload
 
-# A slow mode to look for kernels that leave their arrays: see bounds.py.
+_F = TypeVar("_F", bound=Callable[..., Any])
+# A slow mode that finds indices outside of arrays: see bounds.py.
 BOUNDSCHECK = os.environ.get("ONNX_OPS_BOUNDSCHECK", "0") not in ("", "0")
-# An exception in a C callback can't reach anyone: Numba would print it and report success. A division by zero must
-# therefore not raise; NumPy's rules give inf, nan or 0.
+# error_model: a division by zero raises nothing; NumPy's rules give inf, nan or 0. An exception would end the call with
+# no more than "compiled code has raised an exception".
 #
-# Arrays are borrowed from the caller, not counted: what a slice costs is then nothing, instead of two atomic additions.
-# And nothing can be allocated: np.empty is an error of the compiler, where a failing one would be printed by Numba and
-# reported as success. Kernels get their workspace from whoever calls them.
-FLAGS = {"error_model": "numpy", "_nrt": False}
-# Lets a multiplication and the following addition become one instruction. Never where rounding is specified.
-FUSE = {"fastmath": {"contract"}}
-# Lets a sum be added up in any order, many lanes at a time. Only where the order can't be seen in the result.
-REORDER = {"fastmath": {"reassoc"}}
-# Promises that no two of the function's arrays overlap, as far as it touches both. LLVM otherwise compares their
-# addresses before it vectorizes a loop, and gives up where there are many.
-APART = {"noalias": True}
-# What only calls from Python and C need, marked functions do without: they are called by compiled code.
-INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+# _nrt: compiled code borrows arrays from its caller and counts no references, so a slice costs nothing instead of two
+# atomic additions. And kernels can't allocate: np.empty is an error of the compiler. The caller provides a workspace.
+# The only allocation is the block of a refusal, for which `require` calls malloc (memory.py).
+FLAGS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
+# Allows a multiplication and the following addition to become one instruction. Not used where rounding is specified.
+FUSE: dict[str, Any] = {"fastmath": {"contract"}}
+# Allows a sum to be added up in any order, many lanes at a time. Used only where the result doesn't show the order.
+REORDER: dict[str, Any] = {"fastmath": {"reassoc"}}
+# Promises that no two of the function's arrays overlap, as far as it touches both. Without it, LLVM compares their
+# addresses before a vectorized loop, and doesn't vectorize if there are many.
+APART: dict[str, Any] = {"noalias": True}
+# Marked functions have no wrappers for calls from Python and C, since compiled code calls them.
+INNER: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 NUMBA = ((0, 60), (0, 68))  # the versions whose internals compiler.py knows
 
 
 @functools.cache
-def numba_obstacle():
-    """Why Numba can't compile kernels here, or None. Asked without importing it."""
+def numba_obstacle() -> str | None:
+    """Why Numba can't compile kernels here, or None. Does not import Numba."""
     if not importlib.util.find_spec("numba"):
         return "Numba can't be imported, which compiles the kernels when they are needed: pip install 'onnx-ops[jit]'"
     from importlib import metadata
@@ -44,22 +47,31 @@ def numba_obstacle():
     return None
 
 
-marked: list = []  # (function, flags) of those that Numba has not been told of yet
+# (function, flags) of marked functions that Numba doesn't know yet.
+marked: list[tuple[Callable[..., Any], dict[str, Any]]] = []
 
 
-# {module: stamp of its file when it was imported}: a file that is edited later is not what this process runs.
-stamps: dict = {}
+# {module: stamp of its file when it was imported}, to notice that a file was edited later.
+stamps: dict[str, tuple[str, int | None]] = {}
 
 
-def stamp(path):
-    """The path, and when the file there was last changed; None if it isn't one, as within a zip file."""
+def stamp(path: str) -> tuple[str, int | None]:
+    """(path, time of the file's last change); the time is None if there is no such file, as within a zip file."""
     try:
         return path, os.stat(path).st_mtime_ns
     except OSError:
         return path, None
 
 
-def jitable(function=None, **flags):
+@overload
+def jitable(function: _F, **flags: Any) -> _F: ...
+
+
+@overload
+def jitable(function: None = None, **flags: Any) -> Callable[[_F], _F]: ...
+
+
+def jitable(function: Any = None, **flags: Any) -> Any:
     """Mark a plain function as one that compiled code may call."""
     if function is None:
         return functools.partial(jitable, **flags)

@@ -1,6 +1,6 @@
 """The CPUs that libraries are built for, from the oldest to the newest of an architecture."""
 
-# {name: (architecture, LLVM's name, features that compiled code is told of)}.
+# {name: (architecture, LLVM's name, additional features that compiled code may use)}.
 LEVELS = {
     "x86-64-v2": ("x86_64", "x86-64-v2", ""),
     "x86-64-v3": ("x86_64", "x86-64-v3", "+f16c"),

@@ -1,4 +1,4 @@
-"""Memory in compiled code: arrays over it, and what `require` leaves behind."""
+"""Memory in compiled code: arrays over it, and the block in which `require` passes a refusal to the caller."""
 
 from llvmlite import ir
 from numba import types
@@ -9,27 +9,25 @@ from numba.np.arrayobj import populate_array
 from ..declaration import MAX_SHOWN, REFUSAL
 from ..errors import require
 from . import elements
-from .elements_numba import sum_type
+from .elements_numba import I64, sum_type
 from .jit import FLAGS, INNER
-
-WORD = ir.IntType(64)
 
 
 def array_type(dtype, axes, is_input=False):
     return types.Array(dtype, axes, "C", readonly=is_input)
 
 
-def array_over(context, builder, made, place, sizes):
-    """A C-contiguous array of the type `made`, with these sizes, over the memory at `place`.
+def array_over(context, builder, type_, place, sizes):
+    """A C-contiguous array of a Numba type, with these sizes, over the memory at `place`.
 
-    numba.carray is a function, and functions that count no references return no arrays of their own.
+    numba.carray can't be used: it is a function, and without reference counts no function may return a new array.
     """
-    kind = context.get_data_type(made.dtype)
-    step = WORD(context.get_abi_sizeof(kind))
+    kind = context.get_data_type(type_.dtype)
+    step = I64(context.get_abi_sizeof(kind))
     steps = [step]
     for size in reversed(sizes[1:]):
         steps.insert(0, builder.mul(steps[0], size))
-    array = context.make_array(made)(context, builder)
+    array = context.make_array(type_)(context, builder)
     populate_array(array, builder.bitcast(place, kind.as_pointer()), sizes, steps[: len(sizes)], step, None)
     return array._getvalue()
 
@@ -48,6 +46,7 @@ def _view_of_workspace(context, builder, signature, values):
 
 
 def axes_of(shape):
+    """The number of axes for the type of a shape."""
     return 1 if isinstance(shape, types.Integer) else len(shape)
 
 
@@ -82,12 +81,12 @@ def _(condition, argument, value, rule, expected=None):
     )
 
 
-# What `require` leaves behind where it refuses: what Numba knows an exception by, in case Python has called the
-# function as one of Numba's, and the words of a refusal, which declaration.py describes.
-WORDS = ir.ArrayType(WORD, REFUSAL["refusal"])
-REFUSED = ir.LiteralStructType([callconv.excinfo_t, WORDS])
-CODE = ir.IntType(32)(165)  # by which functions return with a refusal; Numba hands on whatever is above 0
-ARGUMENT, RULE, AT, COUNT, HAS_EXPECTED, EXPECTED, VALUES = range(7)
+# A block with a refusal, which `require` allocates: Numba's description of an exception, in case Python has called the
+# function as one of Numba's, then the numbers of a refusal, which declaration.py describes.
+NUMBERS = ir.ArrayType(I64, REFUSAL["refusal"])
+BLOCK = ir.LiteralStructType([callconv.excinfo_t, NUMBERS])
+CODE = ir.IntType(32)(165)  # the status of functions that return with a refusal; callers pass on any status above 0
+ARGUMENT, RULE, AT, COUNT, HAS_EXPECTED, EXPECTED, DOUBLES, VALUES = range(8)
 
 
 def c_function(builder, name, returned, *kinds):
@@ -95,75 +94,82 @@ def c_function(builder, name, returned, *kinds):
 
 
 def leave_with_refusal(context, builder, fill):
-    """Return from the function that is compiled, with a block of the type REFUSED that `fill` has filled in."""
-    malloc = c_function(builder, "malloc", cgutils.voidptr_t, WORD)
-    place = builder.call(malloc, [WORD(context.get_abi_sizeof(REFUSED))])
+    """Emit a return with a refusal, in a new BLOCK that `fill` fills in. If malloc fails, an exception is raised."""
+    malloc = c_function(builder, "malloc", cgutils.voidptr_t, I64)
+    place = builder.call(malloc, [I64(context.get_abi_sizeof(BLOCK))])
     with builder.if_then(cgutils.is_null(builder, place), likely=False):
         context.call_conv._return_errcode_raw(builder, callconv.RETCODE_EXC)
-    fill(builder.bitcast(place, REFUSED.as_pointer()))
+    fill(builder.bitcast(place, BLOCK.as_pointer()))
     pointer = context.call_conv._get_excinfo_argument(builder.function)
     builder.store(builder.bitcast(place, pointer.type.pointee), pointer)
     context.call_conv._return_errcode_raw(builder, CODE)
 
 
 def note_refusal(builder, status, record):
-    """Write what a call has left behind into a record that begins with room for it, whose address this is.
+    """Emit code that copies the refusal of a call into a record, which begins with room for it, and frees the BLOCK.
 
-    Of several tiles that refuse at once the first is heard.
+    If several tiles refuse, the record keeps the first refusal.
     """
     place = builder.bitcast(status.excinfoptr, cgutils.voidptr_t)
-    words = cgutils.gep_inbounds(builder, builder.bitcast(place, REFUSED.as_pointer()), 0, 1)
-    record = builder.bitcast(record, WORDS.as_pointer())
-    first, argument = (cgutils.gep_inbounds(builder, each, 0, ARGUMENT) for each in (record, words))
-    outcome = builder.cmpxchg(first, WORD(0), builder.load(argument), "acq_rel", "monotonic")
+    numbers = cgutils.gep_inbounds(builder, builder.bitcast(place, BLOCK.as_pointer()), 0, 1)
+    record = builder.bitcast(record, NUMBERS.as_pointer())
+    first, argument = (cgutils.gep_inbounds(builder, each, 0, ARGUMENT) for each in (record, numbers))
+    outcome = builder.cmpxchg(first, I64(0), builder.load(argument), "acq_rel", "monotonic")
     with builder.if_then(builder.extract_value(outcome, 1)):
-        for k in range(RULE, WORDS.count):
-            word = builder.load(cgutils.gep_inbounds(builder, words, 0, k))
-            builder.store(word, cgutils.gep_inbounds(builder, record, 0, k))
+        for k in range(RULE, NUMBERS.count):
+            number = builder.load(cgutils.gep_inbounds(builder, numbers, 0, k))
+            builder.store(number, cgutils.gep_inbounds(builder, record, 0, k))
         values = cgutils.gep_inbounds(builder, record, 0, VALUES)
-        builder.store(builder.ptrtoint(values, WORD), cgutils.gep_inbounds(builder, record, 0, AT))
+        builder.store(builder.ptrtoint(values, I64), cgutils.gep_inbounds(builder, record, 0, AT))
     builder.call(c_function(builder, "free", ir.VoidType(), cgutils.voidptr_t), [place])
 
 
 @intrinsic(prefer_literal=True)
 def refuse_unless(typing, condition, argument, value, rule, expected):
-    """Leave the function that is compiled, and those that have called it, with a refusal if the condition fails."""
+    """Return from the function, and from its callers, with a refusal if the condition is false."""
+
+    number_type = value.dtype if isinstance(value, types.Array) else value
+    if isinstance(value, types.BaseTuple):
+        number_type = types.float64 if any(isinstance(kind, types.Float) for kind in value) else types.int64
 
     def codegen(context, builder, signature, values):
-        def word(item, kind):
+        def as_int64(item, kind):
+            if isinstance(kind, types.Float):
+                return builder.bitcast(context.cast(builder, item, kind, types.float64), I64)
             return context.cast(builder, item, kind, types.int64)
 
         def text(kind):
-            return builder.ptrtoint(context.insert_const_string(builder.module, kind.literal_value), WORD)
+            return builder.ptrtoint(context.insert_const_string(builder.module, kind.literal_value), I64)
 
         def fill(block):
-            def put(position, word):
-                builder.store(word, cgutils.gep(builder, block, 0, 1, position))
+            def put(position, number):
+                builder.store(number, cgutils.gep(builder, block, 0, 1, position))
 
-            words = ValueError, (f"{argument.literal_value}: {rule.literal_value}",), None
-            exception = builder.load(context.get_python_api(builder).serialize_object(words))
-            builder.store(exception, cgutils.gep_inbounds(builder, block, 0, 0))
+            exception = ValueError, (f"{argument.literal_value}: {rule.literal_value}",), None
+            excinfo = builder.load(context.get_python_api(builder).serialize_object(exception))
+            builder.store(excinfo, cgutils.gep_inbounds(builder, block, 0, 0))
             put(ARGUMENT, text(argument))
             put(RULE, text(rule))
-            given = not isinstance(expected, types.NoneType | types.Omitted)
-            put(HAS_EXPECTED, WORD(int(given)))
-            put(EXPECTED, word(values[4], expected) if given else WORD(0))
+            has_expected = not isinstance(expected, types.NoneType | types.Omitted)
+            put(HAS_EXPECTED, I64(int(has_expected)))
+            put(EXPECTED, as_int64(values[4], expected) if has_expected else I64(0))
+            put(DOUBLES, I64(isinstance(number_type, types.Float) + 2 * isinstance(expected, types.Float)))
             if isinstance(value, types.Array):
                 array = context.make_array(value)(context, builder, values[2])
                 count = builder.extract_value(array.shape, 0)
-                count = builder.select(builder.icmp_signed("<", count, WORD(MAX_SHOWN)), count, WORD(MAX_SHOWN))
+                count = builder.select(builder.icmp_signed("<", count, I64(MAX_SHOWN)), count, I64(MAX_SHOWN))
                 with cgutils.for_range(builder, count) as loop:
                     item = builder.load(builder.gep(array.data, [loop.index]))
-                    put(builder.add(loop.index, WORD(VALUES)), word(item, value.dtype))
+                    put(builder.add(loop.index, I64(VALUES)), as_int64(item, value.dtype))
                 put(COUNT, count)
             elif isinstance(value, types.BaseTuple):
                 items = cgutils.unpack_tuple(builder, values[2])[:MAX_SHOWN]
                 for k, (item, kind) in enumerate(zip(items, value, strict=False)):
-                    put(VALUES + k, word(item, kind))
-                put(COUNT, WORD(len(items)))
+                    put(VALUES + k, as_int64(context.cast(builder, item, kind, number_type), number_type))
+                put(COUNT, I64(len(items)))
             else:
-                put(VALUES, word(values[2], value))
-                put(COUNT, WORD(-1))
+                put(VALUES, as_int64(values[2], value))
+                put(COUNT, I64(-1))
 
         holds = context.is_true(builder, condition, values[0])
         with builder.if_then(builder.not_(holds), likely=False):

@@ -1,35 +1,35 @@
-"""The points at which GridSample reads: of a grid, or, a block at a time, of what would make a grid.
+"""The points at which GridSample reads: those of a grid, or points that are computed a block at a time.
 
-A `recipe` is a tuple of arrays, whose length compiled code knows:
+A `recipe` has the arrays from which points are computed. The tuple's length tells compiled code which points these are:
 
-    ()                         there is a grid
+    ()                         those of a grid: nothing is computed
     (theta, x, y)              PerspectiveGridSample's points
-    (theta, x, y, z)           AffineGrid's, with all of its roundings
-    (flow, operands, x, y, z)  FlowGridSample's
+    (theta, x, y, z)           AffineGrid's points, with all of its roundings
+    (flow, operands, x, y, z)  FlowGridSample's points
 
-operators/ has their formulas. A row is what lies along the last image axis, all with the same (n, d, h).
+The files in operators/ have the formulas. A row consists of points along the last image axis, with the same (n, d, h).
 """
 
 from .elements import elements_in, load, sums_in
 from .jit import APART, jitable
 from .vectors import transform_rows
 
-BLOCK = 512  # points
-LARGEST = 8  # bytes of a number: float64
-POINTS = 128  # bytes of the workspace for theta's columns, after which there is room for a block of points
+BLOCK = 512  # points that are computed at a time
+LARGEST = 8  # bytes of the largest coordinate: float64
+POINTS = 128  # offset of the block of points in the workspace, after theta's columns
 
 
 @jitable
 def room_for_points(axes):
-    """Bytes at the beginning of the workspace if there is a recipe: for columns, points, and FlowGridSample's rows."""
+    """The bytes of the workspace that a recipe needs: for theta's columns, points, and FlowGridSample's rows."""
     return POINTS + 3 * LARGEST * axes * BLOCK
 
 
 @jitable
 def provide(recipe, n, first, images, count, g, workspace, grid):
-    """Which of the grid's points is the first of `count` from `first` on, in each of `images` images from n on.
+    """Provide `count` points from `first` on, for each of `images` images from n on.
 
-    With a recipe, `grid` is room for these points alone, which are computed.
+    Returns the index in `grid` of the first one. With a recipe, `grid` is scratch memory that gets just these points.
     """
     if len(recipe) == 0:
         return n * g.points + first
@@ -40,7 +40,7 @@ def provide(recipe, n, first, images, count, g, workspace, grid):
 
 @jitable
 def write_points(recipe, n, first, g, workspace, out):
-    """The points of image n from `first` on, as many as there is room for."""
+    """Fill `out` with the points of image n from `first` on."""
     if len(recipe) == 3:
         theta, x, y = recipe
         write_perspective(theta, x, y, n, first, out)
@@ -54,6 +54,7 @@ def write_points(recipe, n, first, g, workspace, out):
 
 @jitable
 def write_perspective(theta, x, y, n, first, out):
+    """Fill `out` with PerspectiveGridSample's points of image n, from `first` on."""
     k, end = first, first + out.size // 2
     while k < end:
         h, w = k // x.size, k % x.size
@@ -64,6 +65,7 @@ def write_perspective(theta, x, y, n, first, out):
 
 @jitable(**APART)
 def divide_row(theta, x, y, out):
+    """Compute PerspectiveGridSample's points of a part of a row."""
     for b in range(x.size):
         u = theta[0] * x[b] + theta[1] * y + theta[2]
         v = theta[3] * x[b] + theta[4] * y + theta[5]
@@ -73,6 +75,7 @@ def divide_row(theta, x, y, out):
 
 @jitable
 def write_flow(flow, operands, x, y, z, n, first, g, workspace, out):
+    """Fill `out` with FlowGridSample's points of image n, from `first` on."""
     if g.axes == 2:
         write_moved(flow, operands, (x, y), n, first, g, workspace, out)
     else:
@@ -81,7 +84,7 @@ def write_flow(flow, operands, x, y, z, n, first, g, workspace, out):
 
 @jitable
 def write_moved(flow, operands, shifts, n, first, g, workspace, out):
-    """`shifts`: for each coordinate its array."""
+    """Fill `out` as `write_flow` does. shifts: the array of shifts for each coordinate."""
     axes, height, width = len(shifts), g.shape[g.rank - 2], g.shape[g.rank - 1]
     rows = elements_in(workspace, POINTS + LARGEST * axes * BLOCK, (axes, BLOCK), out)
     k, end = first, first + out.size // axes
@@ -90,8 +93,8 @@ def write_moved(flow, operands, shifts, n, first, g, workspace, out):
         points = min(width - w, end - k)
         for i in range(axes):
             stride, row = g.flow_strides[2:], rows[i][:points]
-            at = n * g.flow_strides[0] + g.channels_of_flow[i] * g.flow_strides[1]
-            copy_row(flow[at + d * stride[0] + h * stride[1] + w * stride[2] :], stride[2], row)
+            begin = n * g.flow_strides[0] + g.channels_of_flow[i] * g.flow_strides[1]
+            copy_row(flow[begin + d * stride[0] + h * stride[1] + w * stride[2] :], stride[2], row)
             for s in range(g.step_count):
                 if g.steps[s] < 3:
                     move_row(row, g.steps[s], operands[s * axes + i])
@@ -106,11 +109,12 @@ def write_moved(flow, operands, shifts, n, first, g, workspace, out):
         k += points
 
 
-# A loop for each stride, and for each step, of which LLVM makes vectors.
+# A loop for each kind of stride, and for each kind of step: LLVM vectorizes each by itself.
 
 
 @jitable(**APART)
 def copy_row(source, stride, row):
+    """row[b] = source[b * stride]."""
     for b in range(row.size if stride == 0 else 0):
         row[b] = source[0]
     for b in range(row.size if stride == 1 else 0):
@@ -121,6 +125,7 @@ def copy_row(source, stride, row):
 
 @jitable(**APART)
 def add_row(source, stride, row):
+    """row[b] += source[b * stride], for a stride of 0 or 1."""
     for b in range(row.size if stride == 0 else 0):
         row[b] += source[0]
     for b in range(row.size if stride == 1 else 0):
@@ -129,6 +134,7 @@ def add_row(source, stride, row):
 
 @jitable
 def move_row(row, step, operand):
+    """Apply a step of FlowGridSample to a row: add, multiply or divide."""
     for b in range(row.size if step == 0 else 0):
         row[b] += operand
     for b in range(row.size if step == 1 else 0):
@@ -139,7 +145,7 @@ def move_row(row, step, operand):
 
 @jitable(**APART)
 def interleave(x, y, z, out):
-    """x[0], y[0], (z[0],) x[1], ..."""
+    """Write a row's points: x[0], y[0], (z[0],) x[1], ... `z` is a tuple, empty for two axes."""
     for b in range(x.size):
         if len(z) == 0:
             out[2 * b], out[2 * b + 1] = x[b], y[b]
@@ -149,7 +155,7 @@ def interleave(x, y, z, out):
 
 @jitable
 def write_affine(theta, x, y, z, n, first, g, workspace, out):
-    """AffineGrid's points of image n, from `first` on, as many as there is room for."""
+    """Fill `out` with AffineGrid's points of image n, from `first` on."""
     columns = sums_in(workspace, 0, (g.axes + 1, g.axes), out)
     if g.axes == 2:
         write_rows(theta, x, y, z, n, first, (0, 1), columns, out)
@@ -159,7 +165,7 @@ def write_affine(theta, x, y, z, n, first, g, workspace, out):
 
 @jitable
 def write_rows(theta, x, y, z, n, first, axes, columns, out):
-    """How many `axes` there are is known when this is compiled."""
+    """Fill `out` as `write_affine` does. axes: a tuple whose length tells compiled code how many there are."""
     count = len(axes)
     k, end = first, first + out.size // count
     while k < end:
@@ -170,12 +176,12 @@ def write_rows(theta, x, y, z, n, first, axes, columns, out):
                 columns[j, i] = load(theta, (n * count + i) * (count + 1) + j)
             if count == 3:
                 columns[2, i] *= load(z, d)
-            # A sum that begins with +0 is never -0; nor is this one, wherever the 0 is added.
+            # AffineGrid's sum begins with +0, so that it is never -0; adding the 0 here has the same effect.
             columns[count, i] += columns.dtype.type(0)
-        # Whole rows, or a part of one.
+        # Whole rows, or a part of one row.
         rows, points = min(y.size - h, (end - k) // x.size), x.size
         if w > 0 or rows == 0:
             rows, points = 1, min(x.size - w, end - k)
-        written = out[(k - first) * count :][: rows * points * count]
-        transform_rows(x[w:][:points], y[h:][:rows], columns, axes, written)
+        target = out[(k - first) * count :][: rows * points * count]
+        transform_rows(x[w:][:points], y[h:][:rows], columns, axes, target)
         k += rows * points

@@ -1,4 +1,6 @@
-"""The inner loops that LLVM makes little of by itself, one element at a time; at full width: vectors_numba.py.
+"""The inner loops that LLVM does not vectorize well by itself, written here for one element at a time.
+
+Compiled code has the same loops with vectors, in simd_points.py, simd_rows.py and simd_boxes.py.
 
 Blend, for interpolation: weighted sums over the neighbours of many points,
 

@@ -1,4 +1,4 @@
-/* 16-bit floats as float32, and back, rounded once to the nearest, of two to the even one. */
+/* Conversion of 16-bit floats to float32, and back: rounded to the nearest value, ties to even. */
 #include "library.h"
 #include <string.h>
 
@@ -14,7 +14,8 @@ static uint32_t as_bits(float number) {
     return bits;
 }
 
-/* The exponent is moved by adding; where it was the largest once more, and of what had none by a subtraction. */
+/* float16 to float32. The difference of the biases is added to the exponent: twice for infinity and NaN, which have the
+ * largest exponent. A subnormal number, whose exponent is 0, is then normalized by a subtraction. */
 static float widened(uint16_t half) {
     enum { BIAS = (127 - 15) << 23, EXPONENT = 0x1F << 23 };
     uint32_t bits = (uint32_t)(half & 0x7FFF) << 13, exponent = bits & EXPONENT, sign = (uint32_t)(half & 0x8000) << 16;
@@ -27,9 +28,9 @@ static float widened(uint16_t half) {
 static uint16_t narrowed(float number) {
     uint32_t bits = as_bits(number), sign = bits >> 16 & 0x8000, half;
     bits &= 0x7FFFFFFF;
-    if (bits > 0x7F800000) half = 0x7E00 | (bits >> 13 & 0x1FF);                    /* no number */
+    if (bits > 0x7F800000) half = 0x7E00 | (bits >> 13 & 0x1FF);                    /* NaN */
     else if (bits >= 0x47800000) half = 0x7C00;                                     /* 65536 or more */
-    else if (bits < 0x38800000) half = as_bits(as_float(bits) + 0.5f) - 0x3F000000; /* too small for an exponent */
+    else if (bits < 0x38800000) half = as_bits(as_float(bits) + 0.5f) - 0x3F000000; /* subnormal */
     else half = (bits - ((127 - 15) << 23) + 0xFFF + (bits >> 13 & 1)) >> 13;
     return (uint16_t)(half | sign);
 }

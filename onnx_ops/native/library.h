@@ -1,9 +1,9 @@
 #ifndef ONNX_OPS_LIBRARY_H
 #define ONNX_OPS_LIBRARY_H
-/* What the parts of the library share. */
+/* Declarations that the parts of the library share. */
 #include "ort.h"
 #include "table.h"
-#include "words.h"
+#include "text.h"
 #ifdef _WIN32
 #define EXPORT __declspec(dllexport)
 #define OF_THREAD __declspec(thread)
@@ -14,7 +14,7 @@
 
 extern struct table onnx_ops_table; /* the one in use */
 #ifdef ONNX_OPS_AHEAD
-struct level { /* the table with the functions that were compiled for a CPU; the last of them is empty */
+struct level { /* the table with the functions that were compiled for a CPU; the last level is empty */
     const char *cpu;
     struct table table;
 };
@@ -27,17 +27,17 @@ struct custom_op {
     struct op *op;
     struct overload *overload;
 };
-struct state { /* of a node's kernel; after it come the operator's parameters, and the result if it is constant */
+struct state { /* the state of a node's kernel; after it come the operator's parameters, and a constant result */
     struct op *op;
     const struct overload *overload;
-    kernel_function *kernel; /* 0: Python's, or a function's */
-    void *result;
+    kernel_function *kernel; /* 0 if Python computes the outputs, or if the operator is a function */
+    void *result;            /* 0 if it is not constant */
     size_t result_size;
     int64_t rank, shape[MAX_RANK];
     struct parameters parameters;
 };
-enum { STRINGS = 8, HALF = 10, BRAIN_HALF = 16, LARGEST_RESULT = 1 << 26 };
-extern const unsigned char item_size[]; /* by element type */
+enum { STRINGS = 8, HALF = 10, BRAIN_HALF = 16, TYPES, LARGEST_RESULT = 1 << 26 };
+extern const unsigned char item_size[TYPES]; /* by element type; 0 for strings and unknown types */
 int is_of_strings(const struct overload *);
 int64_t elements(const int64_t *shape, int64_t rank);
 
@@ -48,12 +48,13 @@ int knows_strings(void);
 int is_surveying(void);
 status plan_in_python(const struct op *op, const struct text *title, struct call *call);
 status run_in_python(const struct op *op, const struct overload *overload, struct call *call, void *context);
-/* Return unless there is this function of the table, which Python compiles if it isn't there. */
+/* Have Python compile a function that the table lacks. Return from the caller, with or without an error, if it is still
+ * lacking then. */
 #define NEED(function, ...)                                                                                            \
     do {                                                                                                               \
         int available = (function) != 0;                                                                               \
-        status lack = available ? 0 : compile(op, __VA_ARGS__, &available);                                            \
-        if (lack || !available) return lack;                                                                           \
+        status failure = available ? 0 : compile(op, __VA_ARGS__, &available);                                         \
+        if (failure || !available) return failure;                                                                     \
     } while (0)
 
 /* halves.c */
@@ -76,6 +77,7 @@ status compute(struct state *state, void *context);
 /* function.c */
 status plan_function(struct op *op, const struct text *title, struct call *call);
 status check_function(struct op *op, const struct overload *overload, const struct text *title, struct call *call);
+status compile_all(const struct op *op, const struct overload *overload);
 status compute_function(struct state *state, struct call *call, void *context);
 
 /* node.c */

@@ -1,7 +1,7 @@
 #ifndef ONNX_OPS_ORT_H
 #define ONNX_OPS_ORT_H
-/* ONNX Runtime's C interface: a table of functions that only ever grows at its end. Source: onnxruntime_c_api.h;
- * the byte offsets were measured on 1.20.1 and 1.31.1. What these return is a status: 0 for success. */
+/* ONNX Runtime's C interface: a table of functions, to which new versions only append. Source: onnxruntime_c_api.h; the
+ * byte offsets were measured on 1.20.1 and 1.31.1. The functions return a status: 0 for success. */
 #include <stddef.h>
 #include <stdint.h>
 
@@ -18,7 +18,6 @@ extern unsigned api_version;
 #define CustomOpDomain_Add API(216, void *domain, void *op)
 #define AddCustomOpDomain API(224, void *options, void *domain)
 #define GetTensorMutableData API(408, void *value, void **out)
-#define FillStringTensor API(416, void *value, const char *const *strings, size_t count)
 #define GetStringTensorDataLength API(424, const void *value, size_t *out)
 #define GetStringTensorContent API(432, const void *value, void *out, size_t bytes, size_t *offsets, size_t count)
 #define CastTypeInfoToTensorInfo API(440, const void *info, void **out)
@@ -53,6 +52,7 @@ extern unsigned api_version;
 #define GetSessionConfigEntry API(1904, const void *options, const char *key, char *out, size_t *size)
 #define KernelInfo_GetNodeName API(1952, const void *info, char *out, size_t *size)
 #define KernelInfoGetConstantInput_tensor API(1992, const void *info, size_t index, int *is_constant, void **out)
+#define GetResizedStringTensorElementBuffer API(2016, void *value, size_t index, size_t bytes, char **out)
 #define ShapeInferContext_GetInputCount API(2136, const void *context, size_t *out)
 #define ShapeInferContext_GetInputTypeShape API(2144, void *context, size_t index, void **out)
 #define ShapeInferContext_GetAttribute API(2152, const void *context, const char *name, const void **out)
@@ -61,9 +61,9 @@ extern unsigned api_version;
 #define ReadOpAttr API(2176, const void *attribute, int type, void *out, size_t room, size_t *size)
 #define KernelContext_ParallelFor                                                                                      \
     API(2192, const void *context, void (*tile)(void *, size_t), size_t total, size_t batches,                         \
-        void *) /* batches 0: it decides */
+        void *) /* batches 0: ONNX Runtime decides */
 #define GetTensorElementTypeAndShapeDataReference                                                                      \
     API(3312, const void *value, int *type, const int64_t **shape, size_t *rank)
-enum { OLDEST = 17, WITH_DATA_REFERENCE = 24 }; /* versions of the table: 1.17 has all of these but the last one */
-enum { FAIL = 1, INVALID_ARGUMENT = 2 };        /* codes of a status */
+enum { OLDEST = 17, WITH_DATA_REFERENCE = 24 }; /* versions of the table: 17 lacks only the last of these */
+enum { FAIL = 1, INVALID_ARGUMENT = 2 };        /* error codes of a status */
 #endif

@@ -1,8 +1,8 @@
-/* Python, where it runs. An interrupt such as Ctrl-C may raise an exception at any of its instructions. None may
- * cross a C callback: Python's functions catch what they can, and ctypes drops one that leaves them all the same,
- * before their first line or after their last. So an answer is UNFINISHED until they say otherwise. What was
- * interrupted counts as done here: Python raises the exception where the call of ONNX Runtime returns. That a call has
- * failed it would not notice so early. */
+/* Calls into Python, in processes that run it. An interrupt such as Ctrl-C may raise an exception at any instruction of
+ * Python's, but none may cross a C callback. Python's functions catch what they can. ctypes drops an exception that
+ * leaves them all the same, before their first line or after their last. So an answer is UNFINISHED until Python sets
+ * another outcome. After an interrupt, `answered` reports no error: Python raises the exception as soon as the call of
+ * ONNX Runtime returns. */
 #include "library.h"
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,8 @@ struct answer {
     int64_t outcome;
     char message[4096];
 };
-struct run { /* of a body that Python runs */
+struct run { /* a run of a body in Python */
+    const struct op *op;
     const struct overload *overload;
     struct call *call;
     void *context;
@@ -27,8 +28,8 @@ EXPORT struct {
 } onnx_ops_python;
 EXPORT const int64_t onnx_ops_layout[] = {sizeof(struct attribute), sizeof(struct overload), sizeof(struct op),
                                           sizeof(struct answer),    sizeof(struct run),      sizeof(struct call)};
-static OF_THREAD int waiting;   /* for Python to raise what interrupted it: until then it is not called */
-static OF_THREAD int surveying; /* what sessions need: Python is asked for every kernel, also those that are there */
+static OF_THREAD int waiting;   /* an interrupt waits to be raised: until then, Python is not called */
+static OF_THREAD int surveying; /* a survey lists the kernels that sessions need: Python is asked for each of them */
 
 EXPORT void onnx_ops_wait_for_interrupt(int wait) { waiting = wait; }
 
@@ -36,8 +37,8 @@ EXPORT void onnx_ops_survey(int begins) { surveying = begins; }
 
 int is_surveying(void) { return surveying; }
 
-/* A status for an answer, or 0 with `*available` saying whether it was done. */
-static status heard(const struct answer *answer, int *available) {
+/* The status for an answer; if it is 0, `*available` says whether Python has done what it was asked for. */
+static status answered(const struct answer *answer, int *available) {
     *available = answer->outcome == DONE;
     if (answer->outcome == UNFINISHED) onnx_ops_python.interrupt();
     if (answer->outcome == FAILED || answer->outcome == REFUSED)
@@ -45,13 +46,13 @@ static status heard(const struct answer *answer, int *available) {
     return 0;
 }
 
-/* Have a function of the table that is missing compiled. */
+/* Have Python compile a function that the table lacks. */
 status compile(const struct op *op, enum function function, int64_t overload, int64_t position, int *available) {
     struct answer answer = {UNFINISHED, ""};
     if (!onnx_ops_python.compile)
         return failed("onnx_ops: its operators are compiled by Python, where it has not been imported");
     if (!waiting) onnx_ops_python.compile(op->number, function, overload, position, &answer);
-    return heard(&answer, available);
+    return answered(&answer, available);
 }
 
 int knows_strings(void) { return onnx_ops_python.run != 0; }
@@ -60,80 +61,88 @@ static int64_t type_of_input(const struct op *op, const struct overload *overloa
     return overload->types[k < (size_t)op->input_count ? k : (size_t)op->input_count - 1];
 }
 
-/* Strings, which compiled code does not know: Python gets a tensor of them as count + 1 offsets, then the bytes. */
+/* Copy a tensor of strings for Python, as count + 1 offsets, then the bytes. Compiled code has no strings. */
 static status put_strings(void *value, struct tensor *tensor) {
     size_t count = (size_t)tensor->size, bytes = 0, header = (count + 1) * sizeof(size_t);
-    status wrong = GetStringTensorDataLength(value, &bytes);
-    if (wrong) return wrong;
+    status error = GetStringTensorDataLength(value, &bytes);
+    if (error) return error;
     size_t *offsets = tensor->data = malloc(header + bytes);
     if (!offsets) return failed("onnx_ops: no room for the strings of an input");
     offsets[count] = bytes;
     return GetStringTensorContent(value, (char *)offsets + header, bytes, offsets, count);
 }
 
-/* For Python: where output k is to be written, whose shape is in the call; 0 where the status says why there is none.
- */
-EXPORT void *onnx_ops_output(struct run *run, size_t k) {
-    const struct tensor *tensor = &run->call->tensors[MAX_INPUTS + k];
-    void *data = 0;
-    run->status = KernelContext_GetOutput(run->context, k, tensor->shape, (size_t)tensor->rank, &run->outputs[k]);
-    if (!run->status && run->overload->types[MAX_INPUTS + k] != STRINGS)
-        run->status = GetTensorMutableData(run->outputs[k], &data);
-    return data;
+/* For Python: allocate the outputs, whose shapes are in the call, and put their addresses there. Returns 1, or 0 with
+ * an error in run->status. */
+EXPORT int onnx_ops_outputs(struct run *run) {
+    for (size_t k = 0; k < (size_t)run->op->output_count; k++) {
+        struct tensor *tensor = &run->call->tensors[MAX_INPUTS + k];
+        void **output = &run->outputs[k];
+        run->status = KernelContext_GetOutput(run->context, k, tensor->shape, (size_t)tensor->rank, output);
+        if (!run->status && run->overload->types[MAX_INPUTS + k] != STRINGS)
+            run->status = GetTensorMutableData(*output, &tensor->data);
+        if (run->status) return 0;
+    }
+    return 1;
 }
 
-/* For Python: write output k, of strings, which is there. */
-EXPORT void onnx_ops_fill_strings(struct run *run, size_t k, const char *const *content, size_t count) {
-    run->status = FillStringTensor(run->outputs[k], content, count);
+/* For Python: write output k, which has strings. These are one after the other in `content`, and end at `ends`. */
+EXPORT void onnx_ops_fill_strings(struct run *run, size_t k, const char *content, const size_t *ends, size_t count) {
+    char *place;
+    for (size_t i = 0, begin = 0; i < count && !run->status; begin = ends[i++]) {
+        run->status = GetResizedStringTensorElementBuffer(run->outputs[k], i, ends[i] - begin, &place);
+        if (!run->status) memcpy(place, content + begin, ends[i] - begin);
+    }
 }
 
-static status lacking(const struct op *op, const struct call *call) {
+/* The error for a body that only Python could run, where Python isn't. */
+static status no_body(const struct op *op, const struct call *call) {
     struct text text = {"", 0};
-    say_title(&text, op), say_words(&text, ": its body is compiled for other ranks than");
+    say_title(&text, op), say_string(&text, ": its body is compiled for other ranks than");
     for (int64_t k = 0; k < call->input_count; k++)
-        say_words(&text, k ? ", " : " "), say_number(&text, call->tensors[k].rank);
-    say_words(&text, ", and runs in Python only, where onnx_ops has not been imported");
+        say_string(&text, k ? ", " : " "), say_number(&text, call->tensors[k].rank);
+    say_string(&text, ", and runs in Python only, where onnx_ops has not been imported");
     return refused(&text);
 }
 
-/* Find the shapes of a function's outputs in Python. `title`: with the node's name, or 0. */
+/* Find the shapes of a function's outputs in Python. title: operator and node, or 0. */
 status plan_in_python(const struct op *op, const struct text *title, struct call *call) {
     struct answer answer = {UNFINISHED, ""};
-    struct text own = {"", 0};
+    struct text operator = {"", 0};
     int available = 0;
-    if (!onnx_ops_python.plan) return lacking(op, call);
+    if (!onnx_ops_python.plan) return no_body(op, call);
     if (!waiting) onnx_ops_python.plan(op->number, call, &answer);
-    say_title(&own, op);
-    if (title && answer.outcome == REFUSED && !strncmp(answer.message, own.at, own.used)) {
-        struct text text = *title;
-        say_words(&text, answer.message + own.used);
+    say_title(&operator, op);
+    if (title && answer.outcome == REFUSED && !strncmp(answer.message, operator.at, operator.used)) {
+        struct text text = *title; /* as the answer names only the operator */
+        say_string(&text, answer.message + operator.used);
         return refused(&text);
     }
-    status wrong = heard(&answer, &available);
-    return wrong || available ? wrong : failed("onnx_ops: interrupted");
+    status error = answered(&answer, &available);
+    return error || available ? error : failed("onnx_ops: interrupted");
 }
 
-/* Run a body in Python: a function's, or the reference of an operator whose tensors are of strings. */
+/* Run a body in Python: that of a function, or the reference of an operator with tensors of strings. */
 status run_in_python(const struct op *op, const struct overload *overload, struct call *call, void *context) {
-    struct run run = {overload, call, context, {0}, 0};
+    struct run run = {op, overload, call, context, {0}, 0};
     struct answer answer = {UNFINISHED, ""};
     int available = 0;
-    status wrong = 0;
+    status error = 0;
     void *value;
-    if (!onnx_ops_python.run) return lacking(op, call);
-    for (size_t k = 0; k < (size_t)call->input_count && !wrong; k++) /* data of strings are 0 until here */
+    if (!onnx_ops_python.run) return no_body(op, call);
+    for (size_t k = 0; k < (size_t)call->input_count && !error; k++) /* until here, the data of strings are 0 */
         if (type_of_input(op, overload, k) == STRINGS && call->tensors[k].rank != ABSENT) {
-            wrong = KernelContext_GetInput(context, k, &value);
-            if (!wrong) wrong = put_strings(value, &call->tensors[k]);
+            error = KernelContext_GetInput(context, k, &value);
+            if (!error) error = put_strings(value, &call->tensors[k]);
         }
-    if (!wrong) {
+    if (!error) {
         if (!waiting) onnx_ops_python.run(op->number, overload - op->overloads, &run, &answer);
-        wrong = heard(&answer, &available);
-        if (wrong && run.status) ReleaseStatus(wrong); /* which only says that there is one */
-        if (run.status) wrong = run.status;
-        if (!wrong && !available) wrong = failed("onnx_ops: interrupted"); /* there is no output */
+        error = answered(&answer, &available);
+        if (error && run.status) ReleaseStatus(error); /* it only says that run.status has an error */
+        if (run.status) error = run.status;
+        if (!error && !available) error = failed("onnx_ops: interrupted"); /* there is no output */
     }
     for (size_t k = 0; k < (size_t)call->input_count; k++)
         if (type_of_input(op, overload, k) == STRINGS) free(call->tensors[k].data);
-    return wrong;
+    return error;
 }

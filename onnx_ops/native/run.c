@@ -1,11 +1,11 @@
-/* Runs of a node. */
+/* Running a node. */
 #include "library.h"
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-const unsigned char item_size[] = {0, 4, 1, 1, 2, 2, 4, 8, 0, 1, 2, 8, 4, 8, 8, 16, 2};
+const unsigned char item_size[TYPES] = {0, 4, 1, 1, 2, 2, 4, 8, 0, 1, 2, 8, 4, 8, 8, 16, 2};
 
 int is_of_strings(const struct overload *overload) {
     for (size_t k = 0; k < MAX_INPUTS + MAX_OUTPUTS; k++)
@@ -14,44 +14,44 @@ int is_of_strings(const struct overload *overload) {
 }
 
 int64_t elements(const int64_t *shape, int64_t rank) {
-    uint64_t product = 1; /* which may overflow where a dimension is 0 */
+    uint64_t product = 1; /* it may overflow if another dimension is 0 */
     for (int64_t a = 0; a < rank; a++) product *= (uint64_t)shape[a];
     return (int64_t)product;
 }
 
-/* The status for what compiled code has returned other than 0. `title`: with the node's name, or 0. */
+/* The status for a value other than 0 that compiled code has returned. title: operator and node, or 0. */
 status explained(const struct op *op, const struct text *title, const struct refusal *refusal, int64_t returned) {
     struct text text = {"", 0};
     if (title) say(&text, title->at, title->used);
     else say_title(&text, op);
-    say_words(&text, ": ");
+    say_string(&text, ": ");
     if (returned == 1) {
         say_refusal(&text, op, refusal);
         return refused(&text);
     }
-    say_words(&text, returned == 2 ? "compiled code has raised an exception" : "compiled code has failed");
+    say_string(&text, returned == 2 ? "compiled code has raised an exception" : "compiled code has failed");
     return failed(text.at);
 }
 
-/* The declaration of an input; of those that a variadic one stands for the last. */
+/* The declaration of input k; inputs beyond the last declared one belong to that, which is variadic. */
 const struct input *input_of(const struct op *op, size_t k) {
     return &op->inputs[k < (size_t)op->input_count ? k : (size_t)op->input_count - 1];
 }
 
 status too_many_inputs(const struct op *op, const struct text *title, size_t count) {
     return explained(
-        op, title, &(struct refusal){"inputs", "must be at most", (int64_t[]){(int64_t)count}, -1, 1, MAX_INPUTS, {0}},
-        1);
+        op, title,
+        &(struct refusal){"inputs", "must be at most", (int64_t[]){(int64_t)count}, -1, 1, MAX_INPUTS, 0, {0}}, 1);
 }
 
 static status refuse_input(const struct op *op, const struct text *title, size_t k, const char *what,
                            const int64_t *values, int64_t count, const char *rule) {
     char argument[256];
     snprintf(argument, sizeof argument, "%s of %s", what, input_of(op, k)->name);
-    return explained(op, title, &(struct refusal){argument, rule, values, count, count < 0, MAX_RANK, {0}}, 1);
+    return explained(op, title, &(struct refusal){argument, rule, values, count, count < 0, MAX_RANK, 0, {0}}, 1);
 }
 
-/* Put what the plan wants of an input into the call, from its shape, which is complete, and its data. */
+/* Put an input into the call: its data and what the plan reads, from its complete shape. */
 static status put_input(const struct op *op, const struct text *title, size_t k, int type, const int64_t *shape,
                         size_t rank, void *data, struct call *call) {
     struct tensor *tensor = &call->tensors[k];
@@ -69,35 +69,35 @@ static status put_input(const struct op *op, const struct text *title, size_t k,
     return 0;
 }
 
-/* A tensor's type and shape, which is ONNX Runtime's own or, from older ones, a copy; of more axes than MAX_RANK none.
- */
+/* Read a tensor's type and shape. `shape` points into ONNX Runtime's memory or, with older versions, to `copy`, which
+ * has no shape of more than MAX_RANK axes. */
 status read_tensor(const void *value, int *type, size_t *rank, int64_t copy[MAX_RANK], const int64_t **shape) {
     void *info;
     if (api_version >= WITH_DATA_REFERENCE) return GetTensorElementTypeAndShapeDataReference(value, type, shape, rank);
-    status wrong = GetTensorTypeAndShape(value, &info);
-    if (wrong) return wrong;
-    wrong = GetTensorElementType(info, type);
-    if (!wrong) wrong = GetDimensionsCount(info, rank);
-    if (!wrong && *rank <= MAX_RANK) wrong = GetDimensions(info, copy, *rank);
+    status error = GetTensorTypeAndShape(value, &info);
+    if (error) return error;
+    error = GetTensorElementType(info, type);
+    if (!error) error = GetDimensionsCount(info, rank);
+    if (!error && *rank <= MAX_RANK) error = GetDimensions(info, copy, *rank);
     ReleaseTensorTypeAndShapeInfo(info);
     *shape = copy;
-    return wrong;
+    return error;
 }
 
-/* The same as `put_input` from a tensor of ONNX Runtime's. */
+/* Put a tensor of ONNX Runtime's into the call as input k. */
 status put_tensor(const struct op *op, const struct text *title, size_t k, void *value, struct call *call) {
     const int64_t *shape = 0;
     int64_t copy[MAX_RANK];
     size_t rank = 0;
     int type = 0;
     void *data = 0;
-    status wrong = read_tensor(value, &type, &rank, copy, &shape);
-    if (wrong) return wrong;
-    if (type != STRINGS && (wrong = GetTensorMutableData(value, &data))) return wrong;
+    status error = read_tensor(value, &type, &rank, copy, &shape);
+    if (error) return error;
+    if (type != STRINGS && (error = GetTensorMutableData(value, &data))) return error;
     return put_input(op, title, k, type, shape, rank, data, call);
 }
 
-/* An optional input that the node doesn't have. */
+/* Put an optional input that the node doesn't have into the call. */
 void put_absent(size_t k, struct call *call) {
     call->tensors[k].data = 0, call->tensors[k].size = 0, call->tensors[k].rank = ABSENT;
 }
@@ -105,13 +105,13 @@ void put_absent(size_t k, struct call *call) {
 status put_inputs(const struct op *op, void *context, struct call *call) {
     size_t count = (size_t)op->input_count;
     void *value;
-    status wrong;
-    if (op->is_function && (wrong = KernelContext_GetInputCount(context, &count))) return wrong;
+    status error;
+    if (op->is_function && (error = KernelContext_GetInputCount(context, &count))) return error;
     if (count > MAX_INPUTS) return too_many_inputs(op, 0, count);
     for (size_t k = 0; k < count; k++) {
-        if ((wrong = KernelContext_GetInput(context, k, &value))) return wrong;
+        if ((error = KernelContext_GetInput(context, k, &value))) return error;
         if (!value) put_absent(k, call);
-        else if ((wrong = put_tensor(op, 0, k, value, call))) return wrong;
+        else if ((error = put_tensor(op, 0, k, value, call))) return error;
     }
     for (size_t k = count; k < (size_t)op->input_count; k++) put_absent(k, call);
     call->input_count = (int64_t)count;
@@ -123,7 +123,7 @@ void begin_plan(const struct op *op, struct call *call) {
     call->geometry.rank = -1;
 }
 
-/* Describe the one output of an operator that has a plan, which is made, or has inferred it. */
+/* Put the output's shape into the call, as plan or infer has written it into the geometry. */
 void put_output(const struct geometry *geometry, struct tensor *output) {
     output->rank = geometry->rank;
     memcpy(output->shape, geometry->shape, sizeof output->shape);
@@ -142,7 +142,8 @@ static void run_tile(void *work_of_call, size_t tile) {
     struct work *work = work_of_call;
     unsigned long long busy = atomic_load_explicit(&work->busy, memory_order_relaxed), bit;
     int number;
-    do { /* the first that is free is the likeliest to be in the cache; there are as many as tiles that run at once */
+    do { /* Take the first free part of the workspace, which is most likely in the cache. There is one for each tile
+          * that can run at the same time. */
         for (number = 0, bit = 1; busy & bit && number < MAX_TILES - 1; number++) bit <<= 1;
     } while (!atomic_compare_exchange_weak_explicit(&work->busy, &busy, busy | bit, memory_order_acquire,
                                                     memory_order_relaxed) ||
@@ -153,39 +154,39 @@ static void run_tile(void *work_of_call, size_t tile) {
     atomic_fetch_and_explicit(&work->busy, ~bit, memory_order_release);
 }
 
-/* Run all tiles of a call whose plan is made, by the threads of the context, if there is one. */
+/* Run all tiles of a call, after its plan, on the threads of the context, or on this one without a context. */
 status run_tiles(const struct op *op, kernel_function *kernel, struct call *call, void *context) {
     const struct geometry *g = &call->geometry;
     size_t needed = (size_t)(g->tiles < MAX_TILES ? g->tiles : MAX_TILES) * (size_t)g->workspace;
     struct work work = {kernel, call, needed ? malloc(needed) : 0, 0, 0};
-    status wrong = 0;
+    status error = 0;
     if (needed && !work.workspace) {
         struct text text = {"", 0};
-        say_title(&text, op), say_words(&text, ": workspace = "), say_number(&text, (int64_t)needed),
-            say_words(&text, " bytes: can't be allocated");
+        say_title(&text, op), say_string(&text, ": workspace = "), say_number(&text, (int64_t)needed),
+            say_string(&text, " bytes: can't be allocated");
         return refused(&text);
     }
-    if (g->tiles > 1 && context) wrong = KernelContext_ParallelFor(context, run_tile, (size_t)g->tiles, 0, &work);
+    if (g->tiles > 1 && context) error = KernelContext_ParallelFor(context, run_tile, (size_t)g->tiles, 0, &work);
     else
         for (int64_t tile = 0; tile < g->tiles; tile++) run_tile(&work, (size_t)tile);
     free(work.workspace);
-    return wrong || !work.failed ? wrong : explained(op, 0, &g->refusal, work.failed);
+    return error || !work.failed ? error : explained(op, 0, &g->refusal, work.failed);
 }
 
 status compute(struct state *state, void *context) {
     struct call call;
     struct tensor *out = &call.tensors[MAX_INPUTS];
     void *value;
-    status wrong;
+    status error;
     if (!state) return failed("onnx_ops: its session was not made to run");
     if (state->result) {
-        if ((wrong = KernelContext_GetOutput(context, 0, state->shape, (size_t)state->rank, &value))) return wrong;
-        if ((wrong = GetTensorMutableData(value, &out->data))) return wrong;
+        if ((error = KernelContext_GetOutput(context, 0, state->shape, (size_t)state->rank, &value))) return error;
+        if ((error = GetTensorMutableData(value, &out->data))) return error;
         memcpy(out->data, state->result, state->result_size);
         return 0;
     }
     const struct op *op = state->op;
-    if ((wrong = put_inputs(op, context, &call))) return wrong;
+    if ((error = put_inputs(op, context, &call))) return error;
     call.parameters = &state->parameters;
     if (op->is_function) return compute_function(state, &call, context);
     begin_plan(op, &call);
@@ -194,7 +195,7 @@ status compute(struct state *state, void *context) {
     if (returned) return explained(op, 0, &call.geometry.refusal, returned);
     put_output(&call.geometry, out);
     if (!state->kernel) return run_in_python(op, state->overload, &call, context);
-    if ((wrong = KernelContext_GetOutput(context, 0, out->shape, (size_t)out->rank, &value))) return wrong;
-    if ((wrong = GetTensorMutableData(value, &out->data))) return wrong;
+    if ((error = KernelContext_GetOutput(context, 0, out->shape, (size_t)out->rank, &value))) return error;
+    if ((error = GetTensorMutableData(value, &out->data))) return error;
     return run_tiles(op, state->kernel, &call, context);
 }

@@ -1,6 +1,6 @@
-"""The operators that there are. A new one is a file in this folder, with its `Operator`s in `OPERATORS`.
+"""The operators of this package, and those of one's own that are in use. Each file here declares some in `OPERATORS`.
 
-`onnx_ops.operators()` lists them: this package can be called, since that is also its name.
+`onnx_ops.operators()` lists them: this package has that name, too, and can therefore be called.
 """
 
 import sys
@@ -8,6 +8,7 @@ import types
 from collections.abc import Iterable
 from importlib import import_module
 from pkgutil import iter_modules
+from typing import Any
 
 from ..declaration import Declaration
 from ..dtypes import TABLE
@@ -21,31 +22,35 @@ OPERATORS = tuple(
 _used: dict = {}  # operators of one's own that everything in this process knows
 
 
-def known(own=()):
-    """{(domain, name): declaration} of the operators that there are: ours, those in use, and `own`.
+def available(own=()):
+    """{(domain, name): declaration} of this package's operators, those in use, and `own`.
 
     own  what `onnx_ops.operator` has made, or declarations
 
-    Raises OpError where two have one name.
+    Raises OpError if two have the same name.
     """
-    found = {(o.domain, o.name): o for o in OPERATORS} | _used
-    own = own if isinstance(own, Iterable) else [own]
-    for declared in map(declaration_of, own):
-        other = found.setdefault((declared.domain, declared.name), declared)
+    declarations = {(o.domain, o.name): o for o in OPERATORS} | _used
+    for declared in map(declaration_of, as_list(own)):
+        other = declarations.setdefault((declared.domain, declared.name), declared)
         if other is not declared:
             places = " and ".join(sorted({other.source, declared.source}))
             rule = f"is declared twice, in {places}; one session can't have both"
             raise OpError("operators", declared.title, rule, "onnx_ops")
-    return found
+    return declarations
+
+
+def as_list(operators):
+    """A list of operators, which are given as an iterable or as a single one."""
+    return list(operators) if isinstance(operators, Iterable) else [operators]
 
 
 def declaration_of(operator):
-    """That of what `onnx_ops.operator` has made, or of what is one. Raises OpError."""
-    found = getattr(operator, "declaration", operator)
-    if not isinstance(found, Declaration):
+    """The declaration of what `onnx_ops.operator` has made; a declaration stays as it is. Raises OpError."""
+    declaration = getattr(operator, "declaration", operator)
+    if not isinstance(declaration, Declaration):
         rule = "must be what onnx_ops.operator has made, or a declaration"
         raise OpError("operators", repr(operator), rule, "onnx_ops")
-    return found
+    return declaration
 
 
 def own_operators():
@@ -55,18 +60,18 @@ def own_operators():
 
 def use(own):
     """Have everything in this process know these operators. Raises OpError."""
-    _used.update({key: operator for key, operator in known(own).items() if operator not in OPERATORS})
+    _used.update({key: operator for key, operator in available(own).items() if operator not in OPERATORS})
 
 
-class _Package(types.ModuleType):
-    def __call__(self):
-        """What there is: a list with, for each operator of each domain, a dict of
+class Package(types.ModuleType):
+    def __call__(self) -> list[dict[str, Any]]:
+        """A list of all operators, with a dict for each operator of each domain:
 
         domain, name   as in a model's node; domain "" is ai.onnx
-        versions       of the domain, those that changed the operator
-        ranks          of the first input
+        versions       the versions of the domain that changed the operator
+        ranks          the ranks of the first input
         dtypes         {type variable: element types} in sessions
-        array_dtypes   {type variable: element types} of the functions on arrays
+        array_dtypes   {type variable: element types} for the functions on arrays
         inputs         {input: type variable}
         outputs        {output: type variable}
         attributes     {attribute: default}
@@ -83,8 +88,8 @@ class _Package(types.ModuleType):
                 "outputs": {each.name: each.type for each in o.outputs},
                 "attributes": {a.name: a.default for a in o.attributes},
             }
-            for o in known().values()
+            for o in available().values()
         ]
 
 
-sys.modules[__name__].__class__ = _Package
+sys.modules[__name__].__class__ = Package

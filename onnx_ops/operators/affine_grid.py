@@ -1,17 +1,17 @@
-"""AffineGrid: the grid that an affine transformation makes of an image's own places (PyTorch's `affine_grid`).
+"""AffineGrid: the grid of an affine transformation, applied to the pixels' own coordinates (PyTorch's `affine_grid`).
 
     grid[n, h, w, i]    = (theta[n, i, 0] * x[w] + theta[n, i, 1] * y[h]) + theta[n, i, 2]
     grid[n, d, h, w, i] = ((theta[n, i, 0] * x[w] + theta[n, i, 1] * y[h]) + theta[n, i, 2] * z[d]) + theta[n, i, 3]
 
 n: batch, d, h, w: output pixel, i: image axis, of which there are 2 or 3; a grid lists them backwards: x, y, z. The
-vectors x, y and z say where the pixels lie along each axis. Two image axes have no z: its length is 0.
+vectors x, y and z are the pixels' coordinates along each axis. With two image axes, z has length 0.
 
-Rounding is part of the definition, since a sampler with mode nearest shows it: each product is rounded, then the sums
+Rounding is part of the definition, since a sampler with mode nearest shows it: each product is rounded, then each sum,
 from the left, beginning with +0 (so that no result is -0), in float32 (float64 for float64); 16-bit floats are rounded
-once more, at the end. That is bit for bit what ONNX Runtime computes of the nodes that PyTorch exports: a product of
-theta with the places [x, y, (z,) 1], and ReduceSum.
+once more, at the end. Bit for bit, ONNX Runtime computes the same from the nodes that PyTorch exports: a product of
+theta with the coordinates [x, y, (z,) 1], and ReduceSum.
 
-Source: PyTorch's affine_grid. It differs from AffineGrid-20 of ai.onnx in that this one computes the places itself.
+Source: PyTorch's affine_grid. AffineGrid-20 of ai.onnx has no inputs x, y, z: it computes the coordinates itself.
 """
 
 import numpy as np
@@ -23,12 +23,12 @@ from ..kernels.affine_grid import affine_grid
 from ..kernels.jit import jitable
 from ..kernels.points import POINTS
 
-WORK = 2**15  # numbers written by one tile, some 5 us
+WORK = 2**15  # numbers that a tile writes, in about 5 us
 
 
 @jitable
-def check(theta, x, y, z):
-    """Refuse what makes no grid."""
+def check_affine(theta, x, y, z):
+    """Refuse shapes that give no grid."""
     fits = len(theta) == 3 and 2 <= theta[1] <= 3 and theta[2] == theta[1] + 1
     require(fits, "shape of {theta}", theta, "must be [N, 2, 3] or [N, 3, 4]")
     require(len(x) == 1, "shape of {x}", x, "must have rank 1")
@@ -40,7 +40,7 @@ def check(theta, x, y, z):
 @jitable
 def plan(parameters, shapes, g):
     theta, x, y, z = shapes
-    check(theta, x, y, z)
+    check_affine(theta, x, y, z)
     axes = theta[1]
     g.rank, g.shape[0] = axes + 2, theta[0]
     g.shape[axes - 1], g.shape[axes], g.shape[axes + 1] = y[0], x[0], axes
@@ -58,19 +58,19 @@ def plan(parameters, shapes, g):
 
 
 def reference(parameters, theta, x, y, z):
-    """The formula with the sums' roundings left out."""
-    return sums(*(dtypes.widest(v) for v in (theta, x, y, z)))
+    """The formula without roundings in the sums."""
+    return affine_sums(*(dtypes.widest(v) for v in (theta, x, y, z)))
 
 
-def sums(theta, *places):
-    """The formula in the type that these have, from the left."""
+def affine_sums(theta, *vectors):
+    """The formula, from the left, in the type of the arguments."""
     axes = theta.shape[1]
     *factors, last = (np.expand_dims(column, tuple(range(1, axes + 1))) for column in np.moveaxis(theta, -1, 0))
-    # The axis of x is the last before that of i, y's the one before it.
-    along = [place.reshape(-1, *[1] * (k + 1)) for k, place in enumerate(places[:axes])]
-    total = factors[0] * along[0]
-    for factor, place in zip(factors[1:], along[1:], strict=True):
-        total = total + factor * place
+    # Broadcast x along the last axis but one, as i has the last one; y along the axis before it; z along the next.
+    coordinates = [vector.reshape(-1, *[1] * (k + 1)) for k, vector in enumerate(vectors[:axes])]
+    total = factors[0] * coordinates[0]
+    for factor, coordinate in zip(factors[1:], coordinates[1:], strict=True):
+        total = total + factor * coordinate
     return total + last
 
 

@@ -1,9 +1,9 @@
-"""AffineGridSample: an image read at the places that an affine transformation makes of the output's own.
+"""AffineGridSample: GridSample with the grid of an affine transformation.
 
     y = GridSample(X, AffineGrid(theta, x, y, z))
 
-for 2 or 3 image axes, with all roundings of both (affine_grid.py, grid_sample.py), but without the grid: its points are
-computed some hundred at a time. `onnx_ops.optimize` makes it of the two.
+for 2 or 3 image axes, with all roundings of both (affine_grid.py, grid_sample.py), but without storing the grid: its
+points are computed some hundred at a time. `onnx_ops.optimize` puts it in place of the two operators.
 """
 
 import numpy as np
@@ -22,7 +22,7 @@ def plan(parameters, shapes, g):
     image, theta, x, y, z = shapes
     axes = len(image) - 2
     require(2 <= axes <= 3, "shape of {X}", image, "must have rank 4 or 5: [N, C, H, W] or [N, C, D, H, W]")
-    affine_grid.check(theta, x, y, z)
+    affine_grid.check_affine(theta, x, y, z)
     require(theta[1] == axes, "shape of {theta}", theta, "axis 1 must be the number of image axes of {X},", axes)
     require(theta[0] == image[0], "shape of {theta}", theta, "axis 0 must be the batch size N of {X},", image[0])
     g.shape[axes], g.shape[axes + 1] = y[0], x[0]
@@ -50,11 +50,11 @@ def infer(parameters, shapes, g):
         g.shape[2] = z[0] if len(z) == 1 else UNKNOWN
 
 
-def reference(parameters, image, theta, *places):
-    """The grid step by step in its own type, 16-bit floats in float32 until they are stored."""
+def reference(parameters, image, theta, *vectors):
+    """The formula: the grid step by step in its own dtype, or in float32 and then rounded to 16-bit floats."""
     wide = np.float64 if theta.dtype == np.float64 else np.float32
     with np.errstate(all="ignore"):
-        grid = affine_grid.sums(*(v.astype(wide) for v in (theta, *places))).astype(theta.dtype)
+        grid = affine_grid.affine_sums(*(v.astype(wide) for v in (theta, *vectors))).astype(theta.dtype)
     return grid_sample.reference(parameters, image, grid)
 
 

@@ -4,12 +4,13 @@
     p_i = l_i * strides_i + k_i * dilations_i - pads_begin_i
 
 n: batch, c: channel, i: image axis, p: pixel in image_shape, k: position within block_shape (K of them in all),
-l: block, one of block_counts (L of them in all); k and l are flattened in row-major order. Nothing lands: 0.
+l: block, one of block_counts (L of them in all); k and l are flattened in row-major order. A pixel without any (k, l)
+is 0.
 
-Booleans add up to "or", strings one after the other in ascending (k, l).
+The sum of booleans is "or"; strings are concatenated in ascending (k, l).
 
 Sources: ONNX operator specification, Col2Im-18; OpenVINO operation specification, Col2Im-15, which is the same for two
-image axes and has other names (and takes a dilation of 0, which is refused here).
+image axes, with other names (and allows a dilation of 0, which is refused here).
 """
 
 import math
@@ -25,11 +26,11 @@ from ..blocks import (
     PARAMETERS,
     WORK,
     block_counts,
-    fill,
     known_product,
     lay_out,
     overlaps,
     resolve,
+    set_axes,
     sizes,
 )
 from ..declaration import ELEMENTS, UNKNOWN, Input, Kernel, Operator, Output
@@ -47,7 +48,7 @@ def plan(parameters, shapes, g):
 
 @jitable
 def plan_blocks(parameters, shapes, batch, g):
-    """The plan for the `batch` and what the last two axes of the input say."""
+    """Plan for this batch size. The last two axes of the input have the channels' block elements and the blocks."""
     x, image_shape, block_shape = shapes
     axes, given = len(image_shape), parameters.axes
     rows, columns = x[len(x) - 2], x[len(x) - 1]
@@ -72,7 +73,7 @@ def plan_blocks(parameters, shapes, batch, g):
     require(fits, "{image_shape}", image_shape, "output must have at most 2**58 elements")
     tiled = 1
     for i in range(axes):
-        # Blocks that end outside the image are no whole tiles.
+        # With pads, blocks reach outside of the image, and don't tile it.
         pads = parameters.pads_begin[i] + parameters.pads_end[i]
         if block_shape[i] != parameters.strides[i] or parameters.dilations[i] != 1 or pads != 0:
             tiled = 0
@@ -86,11 +87,11 @@ def plan_blocks(parameters, shapes, batch, g):
     g.tiled = tiled if g.bands_x == 1 else 0
     work = batch * (channels * g.pixels + rows * columns)
     g.tiles = min(64, work // WORK + 1)
-    # As high as the cache allows, but not so high that there are fewer bands than tiles.
+    # A band is as high as the cache allows, but there are at least as many bands as tiles.
     share = max(1, g.planes * g.bands_x * height // max(g.tiles, 1))
     g.band_y = min(height, max(1, BAND // row_pitch(g)), share)
     g.bands_y = pieces(height, g.band_y)
-    # Several planes where they are small, unless their neighbours belong to other positions of the leading axes.
+    # A group has several planes if they are small, and if there are no leading axes, on which planes would differ.
     group = min(GROUP // (height * row_pitch(g)), g.planes // max(g.tiles, 1)) if g.axes == 2 else 1
     g.group = max(1, group) if g.bands_x * g.bands_y == 1 else 1
     g.tiles = min(g.tiles, unit_count(g))
@@ -98,7 +99,7 @@ def plan_blocks(parameters, shapes, batch, g):
 
 
 def reference(parameters, x, image_shape, block_shape):
-    """The formula from the blocks' side: each position k within a block is a strided slice of the image."""
+    """The formula, ordered by k: the pixels of position k in all blocks are a strided slice of the image."""
     image, block = (np.asarray(sizes).tolist() for sizes in (image_shape, block_shape))
     x = dtypes.widest(x)
     y = np.full((x.shape[0], x.shape[1] // math.prod(block), *image), dtypes.zero(x), x.dtype)
@@ -118,7 +119,7 @@ def infer(parameters, shapes, g):
 
 @jitable
 def infer_image(parameters, shapes, batch, g):
-    """`infer` for the `batch` and what the last two axes of the input say."""
+    """Infer the output's shape for this batch size, from the input's last two axes and the shapes."""
     x, image_shape, block_shape = shapes
     image, block, given = len(image_shape), len(block_shape), parameters.axes
     if given != 0:
@@ -159,13 +160,13 @@ COL2IM = Operator(
 
 @jitable
 def resolve_openvino(attributes, p):
-    """For two image axes, whatever is given."""
+    """Resolve the attributes for two image axes: OpenVINO's operator has no others."""
     strides, dilations, pads_begin, pads_end = attributes
     p.axes = 2
-    fill(p.strides, strides, 1)
-    fill(p.dilations, dilations, 1)
-    fill(p.pads_begin, pads_begin, 0)
-    fill(p.pads_end, pads_end, 0)
+    set_axes(p.strides, strides, 1)
+    set_axes(p.dilations, dilations, 1)
+    set_axes(p.pads_begin, pads_begin, 0)
+    set_axes(p.pads_end, pads_end, 0)
 
 
 @jitable
@@ -194,7 +195,7 @@ def infer_openvino(parameters, shapes, g):
 
 @jitable
 def drop_batch(g):
-    """Make the output's shape one without its first axis."""
+    """Remove the first axis from the output's shape."""
     g.rank -= 1
     for i in range(g.rank):
         g.shape[i] = g.shape[i + 1]

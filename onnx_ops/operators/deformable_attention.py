@@ -1,5 +1,5 @@
-"""MultiScaleDeformableAttention: weighted sums of what images of several sizes hold at places that each query names
-(Deformable DETR's `multi_scale_deformable_attn`).
+"""MultiScaleDeformableAttention: weighted sums of values, which each query reads at its own points in images of several
+sizes (Deformable DETR's `multi_scale_deformable_attn`).
 
     y[n, q, m * D + d] = sum over l, p and taps t of
                          attention_weights[n, q, m, l, p] * weight_h[t] * weight_w[t] * value[n, pixel_l[t], m, d]
@@ -8,14 +8,14 @@ n: batch, q: query, m: head (M of them), d: channel of a head (D of them), l: le
 each query, head and level). `value` holds the images of all levels, pixel by pixel, one after the other, S pixels in
 all; spatial_shapes lists their heights and widths, h_0, w_0, h_1, w_1, ...
 
-The taps of sampling_locations[n, q, m, l, p], which is x, y in [0, 1] from one border of the image to the other, are
-those that GridSample with mode linear, padding_mode zeros and align_corners 0 has for the grid 2 * x - 1, 2 * y - 1.
-Along each axis these are, for the place
+sampling_locations[n, q, m, l, p] is x, y in [0, 1], from one border of the image to the other. Its taps are those of
+GridSample with mode linear, padding_mode zeros and align_corners 0 for the grid 2 * x - 1, 2 * y - 1. Along each axis,
+for the coordinate
 
     p = ((2 * x - 1 + 1) * size - 1) / 2
 
-computed in float32 (float64 for float64 locations), step by step, the pixels floor(p) + (0, 1) with weights 1 - f and f
-for f = p - floor(p). Taps outside of the image are left out; a location without meaning (NaN) has none.
+computed in float32 (float64 for float64 locations), step by step, these are the pixels floor(p) + (0, 1) with weights
+1 - f and f, where f = p - floor(p). Taps outside of the image are left out; a location that is NaN has no taps.
 
 Source: Deformable DETR (arXiv 2010.04159), as transformers has it.
 """
@@ -29,7 +29,7 @@ from ..kernels.deformable_attention import PIXELS, deformable_attention, workspa
 from ..kernels.jit import jitable
 
 LEVELS = MAX_RANK // 2
-WORK = 2**17  # channels of points, and some more for each point, of one tile: about 20 us
+WORK = 2**17  # work of a tile, points * (channels + 16): about 20 us
 
 
 @jitable
@@ -39,18 +39,18 @@ def plan(parameters, shapes, g):
     require(len(value) == 4, "shape of {value}", value, "must have rank 4: [N, S, M, D]")
     rule = "must be a height and a width for each of 1 to 8 levels"
     require(levels > 0 and len(sizes) == 2 * levels, "{spatial_shapes}", sizes, rule)
-    where = "shape of {sampling_locations}"
-    require(len(locations) == 6 and locations[5] == 2, where, locations, "must be [N, Q, M, L, P, 2]")
-    require(locations[0] == value[0], where, locations, "axis 0 must be the batch size N of {value},", value[0])
-    require(locations[2] == value[2], where, locations, "axis 2 must be the number of heads M of {value},", value[2])
+    argument = "shape of {sampling_locations}"
+    require(len(locations) == 6 and locations[5] == 2, argument, locations, "must be [N, Q, M, L, P, 2]")
+    require(locations[0] == value[0], argument, locations, "axis 0 must be the batch size N of {value},", value[0])
+    require(locations[2] == value[2], argument, locations, "axis 2 must be the number of heads M of {value},", value[2])
     rule = "axis 3 must be the number of levels L of {spatial_shapes},"
-    require(locations[3] == levels, where, locations, rule, levels)
+    require(locations[3] == levels, argument, locations, rule, levels)
     require(len(attention) == 5, "shape of {attention_weights}", attention, "must have rank 5: [N, Q, M, L, P]")
     points = 1
     for a in range(5):
         rule = "must be [N, Q, M, L, P], as in {sampling_locations}; it differs on axis"
         require(attention[a] == locations[a], "shape of {attention_weights}", attention, rule, a)
-        require(locations[a] <= ELEMENTS // points, where, locations, "must have at most 2**58 points")
+        require(locations[a] <= ELEMENTS // points, argument, locations, "must have at most 2**58 points")
         points *= max(locations[a], 1)
     pixels = 0
     for l in range(levels):
@@ -71,16 +71,16 @@ def plan(parameters, shapes, g):
 
 
 def reference(parameters, value, spatial_shapes, sampling_locations, attention_weights):
-    """The formula, tap by tap: places step by step in their own dtype, weights and sums in float64."""
-    number = np.float64 if sampling_locations.dtype == np.float64 else np.float32
+    """The formula, tap by tap: coordinates step by step in their own dtype, weights and sums in float64."""
+    dtype = np.float64 if sampling_locations.dtype == np.float64 else np.float32
     value, attention = dtypes.widest(value), dtypes.widest(attention_weights)
     n, _, m, _ = np.ogrid[tuple(map(slice, sampling_locations[:, :, :, 0, :, 0].shape))]
     total, start = np.zeros((*sampling_locations.shape[:3], value.shape[3])), 0
     for l, size in enumerate(np.asarray(spatial_shapes).reshape(-1, 2).tolist()):
-        first, weights = [], []  # of the taps along y and x, each [N, Q, M, P]
+        first, weights = [], []  # the first tap and the weights, along y and then x, each [N, Q, M, P]
         for s, location in zip(size, np.moveaxis(sampling_locations[:, :, :, l], -1, 0)[::-1], strict=True):
             with np.errstate(invalid="ignore", over="ignore"):
-                p = ((location.astype(number) * 2 - 1 + 1) * number(s) - 1) / 2
+                p = ((location.astype(dtype) * 2 - 1 + 1) * dtype(s) - 1) / 2
             p = np.clip(np.where(np.isnan(p), -2, p), -2, 2 * s + 4)
             first.append(np.floor(p).astype(np.int64))
             weights.append((1 - (p - np.floor(p)), p - np.floor(p)))

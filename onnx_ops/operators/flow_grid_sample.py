@@ -1,11 +1,11 @@
-"""FlowGridSample: an image read at places that are listed for each coordinate by itself, or moved by a flow.
+"""FlowGridSample: GridSample with a grid whose coordinates are channels of a tensor, moved in some steps.
 
     y = GridSample(X, grid)
     grid[n, h, w, i]    = moved_i(flow[n, channels[i], h, w])
     grid[n, d, h, w, i] = moved_i(flow[n, channels[i], d, h, w])
 
-without the grid: its points are computed some hundred at a time. With `interleaved`, the flow's channels are its last
-axis instead of the second one. Moved is what the steps, one after the other, make of a number v:
+without storing the grid: its points are computed some hundred at a time. With `interleaved`, the flow's channels are
+its last axis instead of the second one. The function moved_i applies the steps, one after the other, to a number v:
 
     0   v + operands[step, i]
     1   v * operands[step, i]
@@ -15,14 +15,14 @@ axis instead of the second one. Moved is what the steps, one after the other, ma
 each rounded, with the shifts x, y (and z) for i = 0, 1 (and 2). Axes of one element are broadcast: a shift of shape
 [1, W] is the same in all rows. For two image axes, z is empty, of shape [0].
 
-A flow in pixels needs a shift by the pixels' own places, then steps to a grid's coordinates. `onnx_ops.optimize` makes
-the operator of what exporters write for that.
+A flow in pixels needs a shift by the pixels' own coordinates, then steps to a grid's coordinates. `onnx_ops.optimize`
+puts the operator in place of the nodes that exporters write for that.
 """
 
 import numpy as np
 
 from .. import dtypes
-from ..declaration import UNKNOWN, Attribute, Input
+from ..declaration import ELEMENTS, UNKNOWN, Attribute, Input
 from ..errors import require
 from ..kernels import flow_grid_sample as kernels
 from ..kernels.jit import jitable
@@ -31,7 +31,7 @@ from . import grid_sample
 
 CHANNELS = 3
 ADD, MULTIPLY, DIVIDE, SHIFT = range(4)
-STEPS = 8  # at most
+STEPS = 8  # steps of a node, at most
 
 
 @jitable
@@ -51,9 +51,11 @@ def plan(parameters, shapes, g):
     image, flow, operands, x, y, z = shapes
     axes = len(image) - 2
     require(2 <= axes <= 3, "shape of {X}", image, "must have rank 4 or 5: [N, C, H, W] or [N, C, D, H, W]")
-    at = axes + 1 if parameters.interleaved else 1
+    channel_axis = axes + 1 if parameters.interleaved else 1
     require(len(flow) == axes + 2, "shape of {flow}", flow, "must have as many axes as {X},", axes + 2)
-    require(flow[at] == axes, "shape of {flow}", flow, "must have as many channels as {X} has image axes,", axes)
+    require(
+        flow[channel_axis] == axes, "shape of {flow}", flow, "must have as many channels as {X} has image axes,", axes
+    )
     fits = flow[0] == 1 or flow[0] == image[0]
     require(fits, "shape of {flow}", flow, "axis 0 must be 1 or the batch size N of {X},", image[0])
     count, channels, steps = parameters.channel_count, parameters.channels[:axes], parameters.step_count
@@ -66,13 +68,13 @@ def plan(parameters, shapes, g):
     g.step_count = steps
     for s in range(steps):
         g.steps[s] = parameters.steps[s]
-    # In the records, axes are those of a volume; strides are 0 of what is broadcast or isn't there.
+    # The geometry has a volume's axes: N, channels, d, h, w. Strides are 0 along axes that are broadcast or absent.
     stride = 1
     for k in range(axes + 2):
         a = axes + 1 - k
-        place = 1 if a == at else 0 if a == 0 else a + (3 - axes) + (1 if a < at else 0)
+        place = 1 if a == channel_axis else 0 if a == 0 else a + (3 - axes) + (1 if a < channel_axis else 0)
         g.flow_strides[place] = stride if flow[a] != 1 else 0
-        stride *= flow[a]
+        stride = next_stride(stride, flow[a])
     for a in range(axes):
         g.shape[2 + a] = flow[1 + a if parameters.interleaved else 2 + a]
     rule = "must be that of {flow}'s image axes, or 1 along some; their number is"
@@ -87,16 +89,25 @@ def plan(parameters, shapes, g):
 
 @jitable
 def put_shift(shape, i, g):
-    """Note the strides of coordinate i's shift, and what axes it gives the output. Returns whether they fit."""
+    """Store the strides of coordinate i's shift, and broadcast the output's axes with its shape.
+
+    Returns whether the shapes can be broadcast.
+    """
     axes, stride, fits = len(shape), 1, True
     for k in range(axes):
         a = axes - 1 - k
         g.shift_strides[3 * i + 2 - k] = stride if shape[a] != 1 else 0
-        stride *= shape[a]
+        stride = next_stride(stride, shape[a])
         if g.shape[2 + a] == 1:
             g.shape[2 + a] = shape[a]
         fits &= shape[a] == 1 or shape[a] == g.shape[2 + a]
     return fits
+
+
+@jitable
+def next_stride(stride, size):
+    """The stride of the axis before one of this size and stride; at most ELEMENTS, which only empty tensors exceed."""
+    return stride * size if size <= ELEMENTS // max(stride, 1) else ELEMENTS
 
 
 @jitable
@@ -111,14 +122,14 @@ def infer(parameters, shapes, g):
     for a in range(axes):
         g.shape[2 + a] = UNKNOWN
         if len(flow) == axes + 2 and len(x) == axes and len(y) == axes and (axes == 2 or len(z) == axes):
-            of_flow = flow[1 + a if parameters.interleaved else 2 + a]
-            size = broadcast(broadcast(of_flow, x[a]), y[a])
+            size = flow[1 + a if parameters.interleaved else 2 + a]
+            size = broadcast(broadcast(size, x[a]), y[a])
             g.shape[2 + a] = broadcast(size, z[a]) if axes == 3 else size
 
 
 @jitable
 def broadcast(one, other):
-    """The dimension that two give, as far as it can be told."""
+    """Broadcast two dimensions, which may be unknown."""
     if one == other or other == 1:
         return one
     if one == 1 or other > 1:
@@ -127,7 +138,7 @@ def broadcast(one, other):
 
 
 def reference(parameters, image, flow, operands, *shifts):
-    """The grid step by step in its own type."""
+    """The formula: the grid step by step in its own dtype."""
     axes = image.ndim - 2
     flow, coordinates = np.moveaxis(flow, -1 if parameters.interleaved else 1, 0), []
     with np.errstate(all="ignore"):
@@ -150,8 +161,8 @@ FLOW_GRID_SAMPLE = grid_sample.without_grid(
     attributes=(
         *grid_sample.MICROSOFT.attributes,
         Attribute("interleaved", "int", 0, bounds=(0, 1)),
-        Attribute("channels", "ints", bounds=(0, CHANNELS - 1), lengths=(2, CHANNELS)),
-        Attribute("steps", "ints", bounds=(ADD, SHIFT), lengths=(1, STEPS)),
+        Attribute("channels", "ints", bounds=(0, CHANNELS - 1), length_bounds=(2, CHANNELS)),
+        Attribute("steps", "ints", bounds=(ADD, SHIFT), length_bounds=(1, STEPS)),
     ),
     parameters={
         "interleaved": None, "channel_count": None, "channels": CHANNELS, "step_count": None, "steps": STEPS,

@@ -1,4 +1,4 @@
-"""GridSample: an image read at the places that a grid names (PyTorch's `grid_sample`), for 2 or 3 image axes.
+"""GridSample: reads an image at the points of a grid (PyTorch's `grid_sample`), for 2 or 3 image axes.
 
     y[n, c, o] = sum over taps t of  prod_i weight_i[t_i] * x[n, c, tap_1[t_1], ..., tap_d[t_d]]
 
@@ -13,11 +13,11 @@ computed in float32 (float64 for a float64 grid), step by step. Then, by mode,
     linear    the taps floor(p) + (0, 1), weights 1 - f and f with f = p - floor(p)
     cubic     the taps floor(p) + (-1, 0, 1, 2), weights of the cubic convolution with A = -0.75
 
-and, by padding_mode, what lies outside of the image: `zeros` leaves such taps out; `border` and `reflection` move p
-(under cubic: each tap) to the border, or mirror it there: at the centres of the border pixels if align_corners, else
-at their outer edges. A coordinate without meaning (NaN; under reflection also an infinity) has no taps: y is 0.
+and, by padding_mode, for points outside of the image: `zeros` leaves taps outside out; `border` moves p (under cubic:
+each tap) to the border; `reflection` mirrors it there: at the centres of the border pixels if align_corners, else at
+their outer edges. A coordinate that is NaN, or under reflection infinite, has no taps: y is 0.
 
-In ai.onnx a kernel can't learn the version of its node, so each knows the names of modes of all versions, and 3 image
+In ai.onnx a kernel can't learn the version of its node, so it accepts the modes' names of all versions, and 3 image
 axes. Images of integers, booleans, strings and complex numbers can be read with mode nearest only.
 
 Sources: ONNX operator specification, GridSample-16, -20 and -22; onnxruntime's operator documentation, com.microsoft
@@ -41,14 +41,14 @@ TAPS = (0, 2, 4)
 MODES = ("nearest", "bilinear", "bicubic")
 NEWER_MODES = (*MODES, "linear", "cubic")
 PADDING_MODES = ("zeros", "border", "reflection")  # in the order of kernels/coordinates.py
-WORK = 2**13  # outputs computed by one tile, some 10 us
+WORK = 2**13  # outputs that a tile computes, in about 10 us
 
 
 @jitable
 def resolve(attributes, p):
-    """The names as numbers; new names of modes as old ones."""
+    """Resolve names to numbers. The newer names of modes are the same as the older ones."""
     mode, padding_mode, align_corners = attributes
-    p.kernel = mode[0] if mode[0] <= CUBIC else mode[0] - CUBIC
+    p.kernel_index = mode[0] if mode[0] <= CUBIC else mode[0] - CUBIC
     p.padding_mode, p.align_corners, p.axes = padding_mode[0], align_corners[0], 3
 
 
@@ -79,7 +79,7 @@ def plan(parameters, shapes, g):
 
 @jitable
 def plan_samples(parameters, x, room, g):
-    """The plan for images of shape `x`, if the output's image axes are stated; room: bytes that points take."""
+    """Plan for images of shape `x`, with the output's image axes in `g`; room: bytes of the workspace for points."""
     axes, points = len(x) - 2, 1
     g.rank, g.shape[0], g.shape[1] = len(x), x[0], x[1]
     for i in range(axes):
@@ -88,11 +88,11 @@ def plan_samples(parameters, x, room, g):
         fits = g.shape[2 + i] <= ELEMENTS // max(points, 1)
         require(fits, "shape of the output", g.shape[: g.rank], "must have at most 2**58 elements")
         points *= g.shape[2 + i]
-    fits = max(x[0], 1) <= ELEMENTS // max(points, 1) // max(x[1], 1)  # products of what a model says may overflow
+    fits = max(x[0], 1) <= ELEMENTS // max(points, 1) // max(x[1], 1)  # a product of these may overflow
     require(fits, "shape of the output", g.shape[: g.rank], "must have at most 2**58 elements")
     g.batch, g.channels, g.axes, g.points = x[0], x[1], axes, points
     g.padding_mode, g.align_corners = parameters.padding_mode, parameters.align_corners
-    # Several small images at once, as far as 32 bits number their pixels.
+    # A unit of work has several images if they are small, as far as 32 bits hold the indices of their pixels.
     images = LARGEST // max(x[1], 1)
     for i in range(axes):
         images //= g.image[i]
@@ -103,23 +103,23 @@ def plan_samples(parameters, x, room, g):
         g.units = (x[0] + g.images - 1) // g.images * blocks
     work = x[0] * points * (x[1] + 2)
     g.tiles = min(64, g.units, work // WORK + 1)
-    g.workspace = room + kernels.workspace_size(axes, TAPS[parameters.kernel])
+    g.workspace = room + kernels.workspace_size(axes, TAPS[parameters.kernel_index])
 
 
 def reference(parameters, x, grid):
     """The formula, tap by tap: coordinates step by step in their own dtype, weights and sums in float64."""
-    mode, padding_mode = parameters.kernel, PADDING_MODES[parameters.padding_mode]
+    mode, padding_mode = parameters.kernel_index, PADDING_MODES[parameters.padding_mode]
     align_corners = bool(parameters.align_corners)
-    coordinate = np.float64 if grid.dtype == np.float64 else np.float32
+    dtype = np.float64 if grid.dtype == np.float64 else np.float32
     image = x.shape[2:]
-    taps = []  # for each image axis, its [(index, whether there is such a tap, weight), ...]
+    taps = []  # for each image axis, [(index, whether the tap exists, weight), ...]
     with np.errstate(invalid="ignore", over="ignore"):
         for size, g in zip(image, np.moveaxis(grid, -1, 0)[::-1], strict=True):
-            p = unnormalize(g.astype(coordinate), coordinate(size), align_corners)
+            p = unnormalize(g.astype(dtype), dtype(size), align_corners)
             if mode != CUBIC:
                 p = pad(p, size, padding_mode, align_corners)
             elif padding_mode == "reflection":
-                p = np.fmod(p, coordinate(max(1, 2 * (size - align_corners))))  # exact; the mirror image repeats
+                p = np.fmod(p, dtype(max(1, 2 * (size - align_corners))))  # exact; the mirror image repeats
             p = np.where(np.isnan(p), p, np.clip(p, -2 * size - 4, 2 * size + 4))
             first = np.rint(p) if mode == NEAREST else np.floor(p)
             f = (p - first).astype(np.float64)
@@ -145,12 +145,12 @@ def reference(parameters, x, grid):
 
 
 def unnormalize(g, size, align_corners):
-    """Grid value in [-1, 1] -> pixel coordinate."""
+    """The pixel coordinate for a grid's value in [-1, 1]."""
     return (g + 1) / 2 * (size - 1) if align_corners else ((g + 1) * size - 1) / 2
 
 
 def pad(p, size, padding_mode, align_corners):
-    """The coordinate moved into the image, or left where it is."""
+    """Move a coordinate into the image, as the padding mode says."""
     if padding_mode == "zeros":
         return p
     if padding_mode == "reflection":
@@ -162,7 +162,7 @@ def pad(p, size, padding_mode, align_corners):
 
 
 def pad_index(i, size, padding_mode, align_corners):
-    """`pad` for the whole pixels that are cubic's taps."""
+    """Move the index of a tap of cubic into the image, as the padding mode says."""
     if padding_mode == "border":
         return np.clip(i, 0, size - 1)
     if padding_mode == "reflection":
@@ -172,18 +172,19 @@ def pad_index(i, size, padding_mode, align_corners):
 
 
 def cubic_weights(f):
+    """(offset of a tap, its weight) for each of the four taps, for the fraction f of a coordinate."""
     a = -0.75
 
-    def near(d):
+    def inner(d):
         return ((a + 2) * d - (a + 3)) * d * d + 1
 
-    def far(d):
+    def outer(d):
         return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
 
-    return (-1, far(f + 1)), (0, near(f)), (1, near(1 - f)), (2, far(2 - f))
+    return (-1, outer(f + 1)), (0, inner(f)), (1, inner(1 - f)), (2, outer(2 - f))
 
 
-# mode -> (fraction -> (offset of the tap, its weight), ...)
+# {mode: function from the fraction to (offset of a tap, its weight), ...}
 WEIGHTS = {
     NEAREST: lambda f: ((0, np.ones_like(f)),),
     LINEAR: lambda f: ((0, 1 - f), (1, f)),
@@ -228,7 +229,7 @@ ONNX = Operator(
     plan=plan,
     infer=infer,
     kernels=(
-        Kernel(kernels.nearest, {"mode": "nearest"}, copies=True),
+        Kernel(kernels.nearest, {"mode": "nearest"}, sees_bits=True),
         Kernel(kernels.linear, {"mode": "bilinear"}, types={"T1": dtypes.FLOATS}, unless="mode is nearest"),
         Kernel(kernels.cubic, {"mode": "bicubic"}, types={"T1": dtypes.FLOATS}, unless="mode is nearest"),
     ),
@@ -247,9 +248,10 @@ OPERATORS = (ONNX, MICROSOFT)
 
 
 def without_grid(name, kernels, parameters=(), geometry=(), **declared):
-    """The Operator of onnx_ops that computes its grid itself: its own fields, and what all of these have in common.
+    """Declare an operator of the domain onnx_ops that samples at points that it computes itself.
 
-    kernels  the module that has them
+    kernels   the module with its kernels
+    declared  fields of the Operator; the others are the same for all of these operators
     """
     return Operator(**{
         "domain": "onnx_ops",

@@ -5,7 +5,7 @@ of Col2Im.
     p_i = l_i * strides_i + k_i * dilations_i - pads_begin_i
 
 n: batch, c: channel, i: image axis, p: pixel, k: position within kernel_shape (K of them in all), l: block (L of them
-in all); k and l are flattened in row-major order. Outside of the image: 0, of strings the empty one.
+in all); k and l are flattened in row-major order. Outside of the image x is 0, for strings the empty string.
 
 Sources: PyTorch's `unfold`; attributes and the order of blocks are those of the ONNX operator specification, Col2Im-18.
 """
@@ -42,7 +42,7 @@ def resolve(attributes, p):
     rule = "must agree with other attributes on the number of image axes,"
     require(p.axes == 0 or p.axes == len(kernel_shape), "kernel_shape", kernel_shape, rule, p.axes)
     p.axes = len(kernel_shape)
-    blocks.fill(p.kernel_shape, kernel_shape, 1)
+    blocks.set_axes(p.kernel_shape, kernel_shape, 1)
 
 
 @jitable
@@ -61,13 +61,13 @@ def plan(parameters, shapes, g):
 
 
 def reference(parameters, x):
-    """The formula from the blocks' side: each position k within a block is a strided slice of the image."""
+    """The formula, ordered by k: the pixels of position k in all blocks are a strided slice of the image."""
     image, block = x.shape[2:], parameters.kernel_shape[: parameters.axes].tolist()
     counts = block_counts(parameters, image, block)
     x = dtypes.widest(x)
     y = np.full((*x.shape[:2], *block, *counts), dtypes.zero(x), x.dtype)
-    for k, seen, pixels in overlaps(parameters, image, block) if x.size else ():
-        y[(slice(None), slice(None), *k, *seen)] = x[(..., *pixels)]
+    for k, inside, pixels in overlaps(parameters, image, block) if x.size else ():
+        y[(slice(None), slice(None), *k, *inside)] = x[(..., *pixels)]
     return y.reshape(x.shape[0], x.shape[1] * math.prod(block), math.prod(counts))
 
 
@@ -82,8 +82,8 @@ def infer(parameters, shapes, g):
     if x[1] >= 0 and positions <= ELEMENTS // max(x[1], 1):
         g.shape[1] = x[1] * positions
     for i in range(axes):
-        known = 1 <= x[2 + i] <= LIMIT
-        count = block_count(parameters, i, x[2 + i], parameters.kernel_shape[i]) if known else 0
+        is_known = 1 <= x[2 + i] <= LIMIT
+        count = block_count(parameters, i, x[2 + i], parameters.kernel_shape[i]) if is_known else 0
         if count == 0 or count > ELEMENTS // blocks:
             return
         blocks *= count
@@ -107,7 +107,7 @@ IM2COL = Operator(
     resolve=resolve,
     plan=plan,
     infer=infer,
-    kernels=(Kernel(im2col, {"kernel_shape": (1,)}, copies=True),),
+    kernels=(Kernel(im2col, {"kernel_shape": (1,)}, sees_bits=True),),
     reference=reference,
     terms={"image_shape": "image axes of x", "block_shape": "kernel_shape"},
 )  # fmt: skip

@@ -1,12 +1,12 @@
-"""PerspectiveGridSample: an image read at the places that a homography makes of the output's own.
+"""PerspectiveGridSample: GridSample with the grid of a homography, applied to the pixels' own coordinates x and y.
 
     y = GridSample(X, grid)
     grid[n, h, w, i] = ((theta[n, i, 0] * x[w] + theta[n, i, 1] * y[h]) + theta[n, i, 2])
                      / ((theta[n, 2, 0] * x[w] + theta[n, 2, 1] * y[h]) + theta[n, 2, 2])
 
-for i < 2, rounded after every operation; without the grid: its points are computed some hundred at a time. A division
-by zero gives a place without meaning, or one that is infinitely far away. `onnx_ops.optimize` makes the operator of
-what exporters write for kornia's `warp_perspective`.
+for i < 2, rounded after every operation, without storing the grid: its points are computed some hundred at a time. A
+division by zero gives a coordinate that is NaN or infinite. `onnx_ops.optimize` puts the operator in place of the nodes
+that exporters write for kornia's `warp_perspective`.
 """
 
 import numpy as np
@@ -45,11 +45,11 @@ def infer(parameters, shapes, g):
 
 
 def reference(parameters, image, theta, x, y):
-    """The grid step by step in its own type."""
+    """The formula: the grid step by step in its own dtype."""
     a, b, c = theta[:, None, None, :, :].transpose(4, 0, 1, 2, 3)
     with np.errstate(all="ignore"):
-        moved = (a * x[:, None] + b * y[:, None, None]) + c
-        return grid_sample.reference(parameters, image, moved[..., :2] / moved[..., 2:])
+        point = (a * x[:, None] + b * y[:, None, None]) + c
+        return grid_sample.reference(parameters, image, point[..., :2] / point[..., 2:])
 
 
 PERSPECTIVE_GRID_SAMPLE = grid_sample.without_grid(

@@ -1,6 +1,6 @@
-"""Operators of one's own, made of functions on arrays: `onnx_ops.operator`.
+"""`onnx_ops.operator`: operators of one's own, made from functions on arrays.
 
-    attributes --as they are--> parameters                 once, when a session is made
+    attributes --unchanged--> parameters                   once, when a session is made
     (shapes, attributes) --rule--> shapes of the outputs   at every call
     (arrays, attributes, index, count, workspace, outputs) --kernel--> outputs
                                                            at every call, one tile after the other or side by side

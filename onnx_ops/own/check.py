@@ -1,8 +1,10 @@
-"""`onnx_ops.check`: an operator of one's own, on every way to run it, against its body in NumPy."""
+"""`onnx_ops.check`: compare every way to run an operator of one's own with its body in NumPy."""
 
 import itertools
-from collections.abc import Iterable, Sequence
-from typing import Any
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -10,6 +12,7 @@ import onnxruntime as ort
 from onnx import helper
 
 from .. import dtypes
+from ..declaration import ABSENT
 from ..errors import OpError
 from ..functions import as_array
 from ..kernels.jit import numba_obstacle
@@ -17,14 +20,20 @@ from ..nodes import model_nodes
 from ..operators import declaration_of
 from ..reference import reference_ops
 from ..runtime.execute import compute, signature_of
-from ..runtime.session import InferenceSession
-from ..schemas import attribute as node_attribute
-from ..schemas import register_schemas
+from ..runtime.session import Backend, InferenceSession
+from ..schemas import node_attribute, register_schemas
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
+
+    from .function import Function
+
+_Arrays: TypeAlias = "Sequence[NDArray[Any] | None]"  # inputs; None is one that isn't there
 
 TOLERANCES = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 1e-5, "float64": 1e-12}  # relative to the largest value
-LARGEST = 2**20  # elements of an input that extremes are tried in
-OPSET = 18  # of ai.onnx, in models of an operator of another domain: every ONNX Runtime knows it
-QUIET = 4  # what ONNX Runtime would log of an error is in the exception, too
+LARGEST = 2**20  # elements of an input in which extremes are tried
+OPSET = 18  # version of ai.onnx in models of an operator of another domain: every ONNX Runtime knows it
+QUIET = 4  # log level: ONNX Runtime's exceptions have the texts that it would log
 
 
 def check(
@@ -34,123 +43,168 @@ def check(
     tolerances: dict[str, float] | None = None,
     extremes: bool = True,
 ) -> int:
-    """Run an operator on every way there is, for all its element types, and compare with its body.
+    """Run an operator in every way there is, for all its element types, and compare the results with its body's.
 
-    operator    what `onnx_ops.operator` has made
-    cases       each a tuple of inputs, as for a call, and last, if there are any, a dict of attributes. Inputs of a
-                type variable are converted to each of its types in turn
+    operator    what `onnx_ops.operator` returned
+    cases       tuples of inputs, as for a call, each with a dict of attributes as the last element if there are any.
+                Inputs of a type variable are converted to each of its types in turn
     tolerances  {element type: how far off a float may be, relative to the output's largest value}
-    extremes    also try infinities, no number, the largest and the smallest ones in the place of the inputs' own
+    extremes    also try inputs in which infinities, NaN, the largest and the smallest numbers replace some elements,
+                and inputs whose first axis is empty
 
-    The ways are: the function with one thread and two; sessions of both backends, of models with fixed and with open
-    sizes; onnx's evaluator; and onnx's inference, for the outputs' types and shapes. What the body or the rule refuses,
-    all must refuse, in the same words. Returns how many results were compared. Raises AssertionError.
+    The ways are: the function, on one thread and on two, its loop cut into several numbers of tiles; sessions of both
+    backends, of models with fixed and with open sizes; onnx's evaluator; and onnx's inference, for the outputs' types
+    and shapes. What the body or the rule refuses by `require`, all must refuse, in the same words; any other exception
+    of theirs is a failure, except for extremes.
+
+    Returns how many results were compared, refusals not among them. Raises AssertionError, also where there were none,
+    or where there is a kernel and no case is of the ranks that it is compiled for.
     """
     function = declaration_of(operator)
     tolerances = TOLERANCES | (tolerances or {})
     register_schemas([function])
-    compared = 0
+    compared, is_kernel_used = 0, False
     for case in cases:
+        if not isinstance(case, tuple | list):
+            raise TypeError(f"cases: each must be a tuple of inputs, such as (x, k), not {type(case).__name__}")
         *inputs, attributes = case if case and isinstance(case[-1], dict) else (*case, {})
-        for arrays in variations(function, [as_array(each) for each in inputs], extremes):
-            compared += compare(function, arrays, attributes, tolerances)
+        for arrays, are_extreme in variations(function, [as_array(each) for each in inputs], extremes):
+            compared += compare(function, arrays, attributes, tolerances, are_extreme)
+        ranks = [ABSENT if each is None else np.ndim(each) for each in function.padded(inputs)]
+        is_kernel_used |= function.position(ranks) is not None
+    assert compared, f"{function.title}: nothing was compared, as there were no cases, or all were refused"
+    rule = "no case has the ranks that the kernel is compiled for, which are those of `ranks`, or 1"
+    assert is_kernel_used or not function.is_compiled, f"{function.title}: {rule}"
     return compared
 
 
-def variations(function, arrays, extremes):
-    """Yield the inputs in all combinations of element types, and then with extreme values."""
+def variations(function: "Function", arrays: _Arrays, extremes: bool) -> Iterator[tuple[_Arrays, bool]]:
+    """Yield (inputs, whether they are extreme): all combinations of element types, as given and with extreme values."""
     inputs = function.each_input(len(arrays))
     variables = {i.type: function.types[i.type] for i, a in zip(inputs, arrays, strict=True) if a is not None}
     for names in itertools.product(*variables.values()):
         kinds = {v: dtypes.TABLE[name].numpy for v, name in zip(variables, names, strict=True)}
         typed = [a if a is None else a.astype(kinds[i.type]) for i, a in zip(inputs, arrays, strict=True)]
-        yield typed
-        for k, (i, array) in enumerate(zip(inputs, typed, strict=True)) if extremes else ():
+        yield typed, False
+        if not extremes:
+            continue
+        for k, (i, array) in enumerate(zip(inputs, typed, strict=True)):
             if array is not None and array.dtype.kind in "iufV" and 0 < array.size <= LARGEST and not i.values:
-                yield [*typed[:k], extreme(array), *typed[k + 1 :]]
+                yield [*typed[:k], extreme(array), *typed[k + 1 :]], True
+        pairs = zip(inputs, typed, strict=True)
+        yield [a[:0] if a is not None and a.ndim and not i.values else a for i, a in pairs], True
 
 
-def extreme(array):
-    """An array of this shape and type with values that are seldom met, among its own."""
+def extreme(array: "NDArray[Any]") -> "NDArray[Any]":
+    """Return the array with half of its elements replaced by extreme values."""
     if array.dtype.kind in "iu":
-        info = np.iinfo(array.dtype)
-        found = [info.min, info.max, 0]
+        integers = np.iinfo(array.dtype)
+        extremes: list[Any] = [integers.min, integers.max, 0]
     else:
         import ml_dtypes
 
         info = ml_dtypes.finfo(array.dtype)
-        found = [np.nan, np.inf, -np.inf, info.max, -float(info.max), info.smallest_subnormal, -0.0]
+        extremes = [np.nan, np.inf, -np.inf, info.max, -float(info.max), info.smallest_subnormal, -0.0]
     flat = array.reshape(-1).copy()
-    places = np.random.default_rng(0).permutation(flat.size)[: max(flat.size // 2, 1)]
-    flat[places] = np.resize(np.array(found, object), places.size).astype(array.dtype)
+    positions = np.random.default_rng(0).permutation(flat.size)[: max(flat.size // 2, 1)]
+    flat[positions] = np.resize(np.array(extremes, object), positions.size).astype(array.dtype)
     return flat.reshape(array.shape)
 
 
-def compare(function, arrays, attributes, tolerances):
-    """Compare all ways for these inputs; returns how many results that were."""
+def compare(
+    function: "Function",
+    arrays: _Arrays,
+    attributes: Mapping[str, Any],
+    tolerances: Mapping[str, float],
+    are_extreme: bool,
+) -> int:
+    """Compare all ways for these inputs; returns how many results were compared."""
     parameters = function.resolved(attributes)
     signature = signature_of(function, parameters, function.padded(arrays))
     values, kinds = function.attributes_in(parameters.tobytes()), function.kinds(signature)
-    expected = outcome(lambda: function.computed(function.padded(arrays), values, kinds))
+    body_outputs = outcome(lambda: function.computed(function.padded(arrays), values, kinds))
+    if isinstance(body_outputs, Failure):
+        where = f"{function.title}, {described(arrays, attributes)}"
+        assert are_extreme, f"{where}: the body fails: {body_outputs}"
+        return 0  # a body may fail on extremes: no rule says what must happen then
     compared = 0
-    for way, run in ways(function, arrays, attributes, parameters, signature, expected):
-        got = outcome(run)
-        where = f"{function.title}, {way}, {described(arrays, attributes)}"
-        if isinstance(expected, str) or isinstance(got, str):
-            assert got == expected, f"{where}: {shown(got)}, but the body: {shown(expected)}"
-        else:
-            for o, a, b in zip(function.outputs, got, expected, strict=True):
-                if problem := difference(a, b, tolerances):
-                    raise AssertionError(f"{where}: {o.name} {problem}")
+    for way, compute_outputs in ways(function, arrays, attributes, parameters, signature, body_outputs):
+        outputs = outcome(compute_outputs)
+        where = f"{function.title}, {way}, {described(arrays, attributes)}{' with extremes' * are_extreme}"
+        if isinstance(body_outputs, str) or isinstance(outputs, str):
+            assert outputs == body_outputs, f"{where}: {verdict(outputs)}, but the body: {verdict(body_outputs)}"
+            continue
+        for o, a, b in zip(function.outputs, outputs, body_outputs, strict=True):
+            if problem := difference(a, b, tolerances):
+                raise AssertionError(f"{where}: {o.name} {problem}")
         compared += 1
     return compared
 
 
-def outcome(run):
-    """What a function returns, or the text of the OpError that it raises, without the node's name."""
+class Failure(str):
+    """The text of an exception that isn't a refusal."""
+
+
+def outcome(function: Callable[[], Any]) -> Any:
+    """Return what a function returns, or the text of the OpError that it raises, without the node's name."""
     with np.errstate(all="ignore"):
         try:
-            return run()
+            return function()
         except OpError as error:
-            return f"{error.argument} = {error.value}: {error.rule}" if error.argument else error.rule
+            return f"{error.argument} = {error.value}: {error.rule}" if error.argument else Failure(error.rule)
 
 
-def shown(found):
-    return f"refuses: {found}" if isinstance(found, str) else "computes it"
+def verdict(outputs: object) -> str:
+    return f"refuses: {outputs}" if isinstance(outputs, str) else "computes it"
 
 
-def described(arrays, attributes):
+def described(arrays: _Arrays, attributes: Mapping[str, Any]) -> str:
     kinds = [None if a is None else f"{dtypes.name_of(a)} {list(a.shape)}" for a in arrays]
     return ", ".join([*map(str, kinds), *(f"{name} = {value}" for name, value in attributes.items())])
 
 
-def ways(function, arrays, attributes, parameters, signature, expected):
-    """(name, function that computes the outputs) of each way that there is here."""
+def ways(
+    function: "Function",
+    arrays: _Arrays,
+    attributes: Mapping[str, Any],
+    parameters: "NDArray[Any]",
+    signature: Mapping[str, str],
+    body_outputs: Any,
+) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Yield (name, function that computes the outputs) of each way to run the operator here."""
     padded = function.padded(arrays)
-    for threads in (1, 2):
-        yield f"function, threads={threads}", lambda n=threads: compute(function, parameters, padded, n)
-    if any(t == "bfloat16" for t in signature.values()):  # of which ONNX Runtime's Python has no arrays
+    for threads, tiles in ((1, 1), (1, 3), (2, 64)) if function.has_loop else ((1, None), (2, None)):
+        call = partial(compute, function, parameters, padded, threads, garbage, tiles)
+        yield f"function, threads={threads}" + f", tiles={tiles}" * function.has_loop, call
+    if any(t == "bfloat16" for t in signature.values()):  # ONNX Runtime's Python has no arrays of that type
         return
-    fixed, opened = (node_model(function, arrays, attributes, signature, is_open) for is_open in (False, True))
+    models = [node_model(function, arrays, attributes, signature, is_open) for is_open in (False, True)]
+    fixed_model, open_model = models
     feeds = {f"input_{k}": a for k, a in enumerate(arrays) if a is not None}
 
-    def in_session(model, backend, threads):
+    def in_session(model: onnx.ModelProto, backend: Backend, threads: int) -> list[Any]:
         options = ort.SessionOptions()
         options.log_severity_level, options.intra_op_num_threads = QUIET, threads
         session = InferenceSession(model.SerializeToString(), options, backend=backend, operators=[function])
         return session.run(None, feeds)
 
-    for name, model in (("fixed", fixed), ("open", opened)):
-        yield f"native session, {name} sizes", lambda m=model, n=1 + (model is opened): in_session(m, "native", n)
+    for name, model in zip(("fixed", "open"), models, strict=True):
+        yield f"native session, {name} sizes", partial(in_session, model, "native", 1 + (model is open_model))
     if function.is_compiled and numba_obstacle() is None and has_extensions(function):
-        yield "extensions session", lambda: in_session(opened, "extensions", 1)
-    if not isinstance(expected, str):
-        yield "onnx's evaluator", lambda: evaluated(opened, function, feeds)
-        yield "onnx's inference", lambda: inferred(fixed, expected)
+        yield "extensions session", lambda: in_session(open_model, "extensions", 1)
+    if not isinstance(body_outputs, str):
+        yield "onnx's evaluator", lambda: run_evaluator(open_model, function, feeds)
+        yield "onnx's inference", lambda: check_inference(fixed_model, body_outputs)
 
 
-def has_extensions(function):
-    """Whether onnxruntime-extensions is there and knows the operator."""
+def garbage(shape: int | Sequence[int], dtype: "DTypeLike") -> "NDArray[Any]":
+    """Return an array of bytes that no kernel computes, so that elements that it doesn't write show."""
+    kind = np.dtype(dtype)
+    return np.full(math.prod(np.atleast_1d(shape)) * kind.itemsize, 0xA5, np.uint8).view(kind).reshape(shape)
+
+
+def has_extensions(function: "Function") -> bool:
+    """Return whether onnxruntime-extensions is installed and can run the operator."""
     try:
         import onnxruntime_extensions  # noqa: F401
 
@@ -164,34 +218,41 @@ def has_extensions(function):
     return True
 
 
-def evaluated(model, function, feeds):
+def run_evaluator(model: onnx.ModelProto, function: "Function", feeds: dict[str, Any]) -> Any:
+    """Return the outputs that onnx's own evaluator computes."""
     from onnx.reference import ReferenceEvaluator
 
     return ReferenceEvaluator(model, new_ops=reference_ops([function])).run(None, feeds)
 
 
-def inferred(model, expected):
-    """The expected outputs, once what onnx infers of them has been compared."""
+def check_inference(model: onnx.ModelProto, outputs: Any) -> Any:
+    """Compare the types and shapes that onnx infers with the outputs; returns the outputs."""
     (node,) = model_nodes(model)
     del model.graph.output[:]
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in node.output)
-    outputs = onnx.shape_inference.infer_shapes(model, strict_mode=True).graph.output
-    for value, array in zip(outputs, expected, strict=True):
+    inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True).graph.output
+    for value, array in zip(inferred, outputs, strict=True):
         kind = value.type.tensor_type
         assert kind.elem_type == dtypes.TABLE[dtypes.name_of(array)].onnx, f"onnx infers another type of {value.name}"
         dims = [
             d.dim_value if d.HasField("dim_value") else n for d, n in zip(kind.shape.dim, array.shape, strict=False)
         ]
         assert not kind.HasField("shape") or dims == list(array.shape), f"onnx infers {dims} for {value.name}"
-    return expected
+    return outputs
 
 
-def node_model(function, arrays, attributes, signature, is_open):
-    """A model of one such node, with inputs of these shapes or of open ones."""
+def node_model(
+    function: "Function",
+    arrays: _Arrays,
+    attributes: Mapping[str, Any],
+    signature: Mapping[str, str],
+    is_open: bool,
+) -> onnx.ModelProto:
+    """Return a model of one node of the operator, whose inputs have these shapes or open ones."""
     names = ["" if a is None else f"input_{k}" for k, a in enumerate(arrays)]
-    declared = {a.name: a for a in function.attributes}
+    attributes_by_name = {a.name: a for a in function.attributes}
     node = helper.make_node(function.name, names, [o.name for o in function.outputs], domain=function.domain)
-    node.attribute.extend(node_attribute(declared[name], v) for name, v in attributes.items())
+    node.attribute.extend(node_attribute(attributes_by_name[name], v) for name, v in attributes.items())
     inputs = [
         helper.make_tensor_value_info(
             name, dtypes.TABLE[dtypes.name_of(a)].onnx, [None] * a.ndim if is_open else a.shape
@@ -209,17 +270,22 @@ def node_model(function, arrays, attributes, signature, is_open):
     return helper.make_model(graph, opset_imports=imports, ir_version=helper.find_min_ir_version_for([newest]))
 
 
-def difference(got, expected, tolerances):
-    """What is wrong with an output, or None."""
-    if got.dtype != expected.dtype or got.shape != expected.shape:
-        return f"is {got.dtype} {list(got.shape)}, but of the body {expected.dtype} {list(expected.shape)}"
-    name = dtypes.name_of(expected)
+def difference(actual: "NDArray[Any]", reference: "NDArray[Any]", tolerances: Mapping[str, float]) -> str | None:
+    """Return a text on what is wrong with an output, or None."""
+    if actual.dtype != reference.dtype or actual.shape != reference.shape:
+        return f"is {actual.dtype} {list(actual.shape)}, but of the body {reference.dtype} {list(reference.shape)}"
+    name = dtypes.name_of(reference)
     if name not in tolerances:
-        return None if np.array_equal(got, expected) else "differs from the body's"
-    got, expected = got.astype(np.float64), expected.astype(np.float64)
-    finite = np.isfinite(expected)
-    if not np.array_equal(np.isfinite(got), finite):
-        return "is not finite in the same places as the body's"
-    allowed = tolerances[name] * abs(expected[finite]).max(initial=0)
-    off = abs(got[finite] - expected[finite]).max(initial=0)
-    return None if off <= allowed else f"is off by {off:.3g}, more than {allowed:.3g}"
+        wrong, allowed = actual != reference, 0
+    else:
+        a, b = actual.astype(np.float64), reference.astype(np.float64)
+        finite = np.isfinite(b)
+        allowed = tolerances[name] * abs(b[finite]).max(initial=0)
+        with np.errstate(invalid="ignore"):
+            wrong = ~((a == b) | np.isnan(a) & np.isnan(b) | (finite & (abs(a - b) <= allowed)))
+    if not np.any(wrong):
+        return None
+    position = tuple(np.argwhere(wrong)[0].tolist())
+    more = f", by more than {allowed:.3g}" if allowed else ""
+    count = f"{np.count_nonzero(wrong)} of {actual.size} differ"
+    return f"at {list(position)} is {actual[position]}, but of the body {reference[position]}{more}; {count}"

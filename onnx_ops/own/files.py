@@ -1,60 +1,71 @@
 """Python files with operators of one's own, for the command line and for processes that compile."""
 
 import sys
+from collections.abc import Iterable
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from ..declaration import Declaration
-from ..errors import OpError
+from ..errors import OpError, reason
 from ..operators import use
 
+if TYPE_CHECKING:
+    import os
 
-def use_file(path):
-    """Have everything in this process know the operators in a Python file; returns them. Raises OpError."""
-    place, name = Path(path).resolve(), Path(path).stem
+
+def use_file(path: "str | os.PathLike[str]") -> list[Any]:
+    """Make the operators in a Python file known to this process; returns them. Raises OpError."""
+    file, name = Path(path).resolve(), Path(path).stem
+    if file.suffix != ".py" or not name.isidentifier():
+        rule = "must be the name of a module and .py, such as my_operators.py"
+        raise OpError("operators", repr(str(path)), rule, "onnx_ops")
     module = sys.modules.get(name)
     if module is None:
-        spec = spec_from_file_location(name, place)
+        spec = spec_from_file_location(name, file)
+        assert spec is not None  # as the file's name ends in .py
+        assert spec.loader is not None
         module = sys.modules[name] = module_from_spec(spec)
         try:
             spec.loader.exec_module(module)
-        except Exception as error:
+        except BaseException as error:
             del sys.modules[name]
-            if isinstance(error, OpError):
+            if isinstance(error, OpError) or not isinstance(error, Exception | SystemExit):
                 raise
-            rule = f"can't be imported: {type(error).__name__}: {error}"
-            raise OpError("operators", repr(str(path)), rule, "onnx_ops") from error
-    elif Path(getattr(module, "__file__", None) or "").resolve() != place:
+            raise OpError("operators", repr(str(path)), f"can't be imported: {reason(error)}", "onnx_ops") from error
+    elif Path(getattr(module, "__file__", None) or "").resolve() != file:
         rule = f"has the name of the module {name}, which is imported; rename it"
         raise OpError("operators", repr(str(path)), rule, "onnx_ops")
     return use_module(module)
 
 
-def use_module(module):
-    """The same of a module."""
+def use_module(module: ModuleType) -> list[Any]:
+    """Make the operators in a module known to this process; returns them. Raises OpError."""
     members = {id(each): each for each in vars(module).values()}.values()
-    found = [each for each in members if isinstance(getattr(each, "declaration", each), Declaration)]
-    if not found:
+    operators = [each for each in members if isinstance(getattr(each, "declaration", each), Declaration)]
+    if not operators:
         raise OpError("operators", repr(module.__file__), "has no operators, which onnx_ops.operator makes", "onnx_ops")
-    use(found)
-    return found
+    use(operators)
+    return operators
 
 
-def places(operators):
-    """Where other processes find these: names of modules, or paths. Raises OpError where they can't."""
-    found = []
+def places(operators: Iterable[Declaration]) -> list[str]:
+    """Return where other processes find these operators: names of modules, or paths of files. Raises OpError."""
+    locations = []
     for operator in operators:
         module = sys.modules[operator.source]
-        file = getattr(module, "__file__", None)
-        importable = module.__name__ != "__main__" and "." in module.__name__
-        if not importable and file is None:
+        if module.__name__ != "__main__" and "." in module.__name__:
+            locations.append(module.__name__)
+        elif (file := getattr(module, "__file__", None)) is None:
             rule = "is of no file, which other processes could read; write it into one"
             raise OpError("operators", operator.title, rule, "onnx_ops")
-        found.append(module.__name__ if importable else str(Path(file).resolve()))
-    return list(dict.fromkeys(found))
+        else:
+            locations.append(str(Path(file).resolve()))
+    return list(dict.fromkeys(locations))
 
 
-def use_place(place):
-    """Have everything in this process know the operators that are in one of `places`; returns them."""
+def use_place(place: str) -> list[Any]:
+    """Make the operators at one of `places` known to this process; returns them."""
     return use_file(place) if Path(place).suffix == ".py" else use_module(import_module(place))

@@ -1,20 +1,23 @@
-"""The declaration of an operator that is a function on whole arrays."""
+"""Function, the declaration of an operator that is computed by a function on whole arrays."""
 
 import itertools
 import logging
 import struct
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import index
+from pathlib import Path
 
 import numpy as np
 
 from .. import dtypes
-from ..declaration import ABSENT, KINDS, MAX_RANK, REFUSAL, Declaration, words
-from ..errors import OpError, named, require
-from ..kernels.records import VECTOR, attribute_words
+from ..declaration import ABSENT, KINDS, MAX_RANK, REFUSAL, Declaration, record_dtype
+from ..errors import OpError, errors_of, reason, require
+from ..kernels.records import VECTOR, attribute_content
 
-PARAMETERS = words({**REFUSAL, "kernel": None})  # what those of functions begin with, before the attributes' block
+PARAMETERS = record_dtype({**REFUSAL, "kernel_index": None})  # the parameters' header, before the attributes' block
+PACKAGE = str(Path(__file__).parent.parent)
 log = logging.getLogger("onnx_ops")
 
 
@@ -23,13 +26,13 @@ class Function(Declaration):
     """An operator that is computed by a function on whole arrays.
 
     body       (*arrays, **attributes) -> outputs, in NumPy. An optional input that isn't there is None
-    rule       (*shapes, **attributes) -> the outputs' shapes, a tuple of numbers or of such tuples; None: the body
-               decides. Of an input with `values` it gets these
-    is_bound   whether the lengths of the first axes that the rule states are the largest that there can be
-    kernel     (*arrays, *attributes, index, count, workspace, *outputs), compiled; None: the body computes it. With
-               is_bound it returns the length of the outputs' first axes, or a tuple of these
-    loop       (*shapes, **attributes) -> how many steps the kernel's tiles share, or None: there is one tile
-    workspace  (*shapes, **attributes) -> bytes for each tile that runs, or None
+    rule       (*shapes, **attributes) -> the outputs' shapes, a tuple of numbers or of such tuples. For an input with
+               `values` it gets the values in place of the shape. None: the body decides on the shapes
+    is_bound   whether the first axes may turn out shorter than the rule states
+    kernel     (*arrays, *attributes, index, count, workspace, *outputs), compiled. With is_bound it returns the length
+               of the outputs' first axes, or a tuple of these. None: the body computes the outputs
+    loop       (*shapes, **attributes) -> how many steps the kernel's tiles share. None: there is one tile
+    workspace  (*shapes, **attributes) -> bytes of workspace for each tile that runs. None: there is no workspace
     """
 
     body: Callable
@@ -59,7 +62,7 @@ class Function(Declaration):
         return self.kernel is not None
 
     parameters_dtype = PARAMETERS
-    geometry_dtype = words({**REFUSAL, "tiles": None, "workspace": None, "rank": None, "shape": MAX_RANK})
+    geometry_dtype = record_dtype({**REFUSAL, "tiles": None, "workspace": None, "rank": None, "shape": MAX_RANK})
 
     def compiled_ranks(self, input):
         if not self.is_compiled:
@@ -74,36 +77,36 @@ class Function(Declaration):
         return itertools.product(*map(self.compiled_ranks, self.inputs))
 
     def combination(self, position):
-        """The ranks of the inputs for which this kernel is compiled."""
+        """Return the ranks of the inputs for which the kernel at this position is compiled."""
         return next(itertools.islice(self._combinations(), position, None))
 
     def position(self, ranks):
-        """That of the combination, or None if the kernel isn't compiled for these ranks."""
+        """Return the position of a combination of ranks, or None if no kernel is compiled for it."""
         if not self.is_compiled or len(ranks) != len(self.inputs):
             return None
-        return {known: k for k, known in enumerate(self._combinations())}.get(tuple(ranks))
+        return {combination: k for k, combination in enumerate(self._combinations())}.get(tuple(ranks))
 
     @property
     def tensors(self):
-        """Positions of the inputs that kernels read."""
+        """The positions of the inputs that kernels read."""
         return tuple(range(len(self.inputs)))
 
     def storage(self, position, signature):
-        """The dtypes that the kernel sees, of its inputs, then of the outputs; None where one is of strings."""
-        found = [dtypes.TABLE[signature[each.type]] for each in (*self.inputs, *self.outputs)]
-        if any(t.name == "string" for t in found):
+        """Return the dtypes that the kernel sees, of inputs, then of outputs; None if one of them holds strings."""
+        types = [dtypes.TABLE[signature[each.type]] for each in (*self.inputs, *self.outputs)]
+        if any(t.name == "string" for t in types):
             return None
-        return tuple(np.dtype(np.float32) if t.storage.names else t.numpy for t in found)
+        return tuple(np.dtype(np.float32) if t.storage.names else t.numpy for t in types)
 
     def resolved(self, given):
-        """The parameters from the attributes that are given: a header, and the block of their values (records.py)."""
+        """Return the parameters for the given attributes: a header, and the block of their values (records.py)."""
         vectors = self.vectors(given)
         table, values = np.zeros(len(vectors), VECTOR), []
         end = table.nbytes
         for k, (attribute, vector) in enumerate(zip(self.attributes, vectors, strict=True)):
             table[k] = -1 if vector is None else vector.size, end
             if vector is not None:
-                values.append(attribute_words(attribute, vector))
+                values.append(attribute_content(attribute, vector))
                 end += values[-1].nbytes
         block = np.concatenate([table.view(np.int64), *values])
         parameters = np.zeros(1, [*PARAMETERS.descr, ("block", np.int64, (block.size,))])
@@ -111,77 +114,89 @@ class Function(Declaration):
         return parameters
 
     def attributes_in(self, content):
-        """{attribute: its value} from the bytes of parameters."""
-        found = {}
+        """Return {attribute: its value} from the bytes of parameters."""
+        values = {}
         for k, attribute in enumerate(self.attributes):
             count, offset = struct.unpack_from("2q", content, PARAMETERS.itemsize + k * VECTOR.itemsize)
             at = PARAMETERS.itemsize + offset
-            found[attribute.name] = None if count < 0 else attribute_value(attribute, content, at, count)
-        return found
+            values[attribute.name] = None if count < 0 else attribute_value(attribute, content, at, count)
+        return values
 
-    def shapes(self, seen, attributes):
-        """The shapes of the outputs by the rule, which gets what it does of each input; None if there is no rule."""
+    def shapes(self, rule_inputs, attributes):
+        """Return the shapes of the outputs by the rule; None if there is no rule.
+
+        rule_inputs  for each input its shape, or its values if the rule gets these
+        """
+        with errors_of(self):
+            return self._shapes(rule_inputs, attributes)
+
+    def _shapes(self, rule_inputs, attributes):
         if self.rule is None:
             return None
-        with named(self):
-            found = self.guarded(self.rule, seen, attributes)
-            try:
-                shapes = [tuple(map(index, s)) for s in ((found,) if is_shape(found) else found)]
-            except TypeError:
-                shapes = []
-            count = len(self.outputs)
-            rule = "must return a tuple of integers" + (f", for each of the {count} outputs" if count > 1 else "")
-            require(len(shapes) == count, "rule", f"a function that returns {found!r}", rule)
-            return shapes
+        returned = self.call_user_function(self.rule, rule_inputs, attributes)
+        try:
+            shapes = [tuple(map(index, s)) for s in ((returned,) if is_shape(returned) else returned)]
+        except TypeError:
+            shapes = []
+        if len(shapes) != len(self.outputs):
+            rule = "must return a tuple of integers" + (", for each of the outputs" if len(self.outputs) > 1 else "")
+            require(False, "rule", f"a function that returns {returned!r}", rule)
+        return shapes
 
     def output_shapes(self, parameters, shapes, values):
-        """The shapes of the outputs by the rule, None where it isn't told all, or if there is none."""
+        """Return the shapes of the outputs by the rule; None if there is no rule, or not all that it needs is known."""
         inputs = self.each_input(len(shapes))
-        seen = [v if i.values else s for i, s, v in zip(inputs, shapes, values, strict=True)]
-        known = all(each is not None and all(isinstance(n, int) for n in each) for each in seen)
-        if parameters is None or self.is_bound or not known:
+        rule_inputs = [v if i.values else s for i, s, v in zip(inputs, shapes, values, strict=True)]
+        is_known = all(each is not None and all(isinstance(n, int) for n in each) for each in rule_inputs)
+        if parameters is None or self.is_bound or not is_known:
             return None
-        seen = self.padded([tuple(each) for each in seen])
-        return self.shapes(seen, self.attributes_in(parameters.tobytes()))
+        rule_inputs = self.padded([tuple(each) for each in rule_inputs])
+        return self.shapes(rule_inputs, self.attributes_in(parameters.tobytes()))
 
-    def guarded(self, function, positional, keywords):
-        """What a function of the user's returns. What it raises becomes an OpError, unless it is one."""
+    def call_user_function(self, function, positional, keywords):
+        """Call a function of the user's; returns its result. What it raises becomes an OpError, unless it is one."""
         try:
             return function(*positional, **keywords)
         except OpError:
             raise
         except Exception as error:
-            log.debug("%s", self.title, exc_info=True)
-            raise OpError(None, None, f"{type(error).__name__}: {error}", self.title) from error
+            if log.isEnabledFor(logging.DEBUG):  # as text, since a record would hold the arrays
+                log.debug("%s\n%s", self.title, traceback.format_exc())
+            raise OpError(None, None, reason(error) + place_of(error), self.title) from error
 
     def computed(self, arrays, attributes, kinds):
-        """The outputs of the body, which are of these NumPy types and of the rule's shapes; else it raises OpError.
+        """Run the body; returns its outputs. Raises OpError if they aren't of these NumPy types and the rule's shapes.
 
-        arrays  None for an input that isn't there
+        arrays  the inputs; None is an input that isn't there
         """
-        shapes = None
-        if self.rule is not None:
-            pairs = zip(self.each_input(len(arrays)), arrays, strict=True)
-            seen = [None if a is None else a.tolist() if i.values else a.shape for i, a in pairs]
-            shapes = self.shapes(seen, attributes)
-        with named(self):
-            found = self.guarded(self.body, arrays, attributes)
-            found = found if isinstance(found, tuple) else (found,)
-            require(len(found) == len(kinds), "outputs", len(found), f"must be {len(kinds)}, as declared")
-            return [self._checked(k, found[k], kind, shapes and shapes[k]) for k, kind in enumerate(kinds)]
+        with errors_of(self):
+            shapes = [None] * len(kinds)
+            if self.rule is not None:
+                pairs = zip(self.each_input(len(arrays)), arrays, strict=True)
+                rule_inputs = [None if a is None else tuple(a.tolist()) if i.values else a.shape for i, a in pairs]
+                shapes = self._shapes(rule_inputs, attributes)
+            outputs = self.call_user_function(self.body, arrays, attributes)
+            if outputs is None:
+                require(False, "outputs", None, "must be returned: an array, or a tuple of several")
+            outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+            if len(outputs) != len(kinds):
+                require(False, "outputs", len(outputs), f"must be {len(kinds)}, as declared")
+            return list(map(self._check_output, range(len(kinds)), outputs, kinds, shapes))
 
-    def _checked(self, k, value, kind, shape):
-        """What the body has returned for output k, as an array."""
-        array = value if isinstance(value, np.ndarray) else self.guarded(np.asarray, [value], {})
-        if array.dtype == kind and array.ndim <= MAX_RANK and (shape is None or array.shape == shape):
+    def _check_output(self, k, value, kind, shape):
+        """Return as an array what the body returned for output k. Raises OpError if the type or the shape is wrong."""
+        array = value if isinstance(value, np.ndarray) else self.call_user_function(np.asarray, [value], {})
+        if array.dtype == kind != np.object_ and array.ndim <= MAX_RANK and (shape is None or array.shape == shape):
             return array
         name = self.outputs[k].name
-        if kind.hasobject and dtypes.name_of(array) == "string":
+        if kind.hasobject:
             array = array.astype(object)
-        elif isinstance(value, int | float):  # whose own type says nothing
+            for each in array.flat:
+                require(is_text(each), name, repr(each), "must be a string that has a UTF-8")
+        elif is_exact(value, kind):  # NumPy's type for a number of Python's says nothing about what was meant
             array = array.astype(kind)
-        wanted = "string" if kind.hasobject else kind.name
-        require(array.dtype == kind, f"dtype of {name}", str(array.dtype), f"must be {wanted}")
+        type_name = "string" if kind.hasobject else kind.name
+        require(array.dtype == kind, f"dtype of {name}", str(array.dtype), f"must be {type_name}")
         require(array.ndim <= MAX_RANK, f"rank of {name}", array.ndim, "must be at most", MAX_RANK)
         if shape is not None:
             same = array.ndim == len(shape) and array.shape[1:] == shape[1:]
@@ -190,18 +205,53 @@ class Function(Declaration):
             require(fits, f"shape of {name}", list(array.shape), f"{rule} {list(shape)}")
         return array
 
+    def explain(self, parameters, inputs, tiles, workspace, outputs):
+        """Run the kernel as plain Python, where an exception knows its line; return its text, or None."""
+        vectors = self.vectors(self.attributes_in(parameters.tobytes()))
+        attributes = [v if KINDS[a.kind].is_list else v[0] for a, v in zip(self.attributes, vectors, strict=True)]
+        room = np.empty(workspace, np.uint8) if self.workspace else None
+        try:
+            for index in range(tiles):
+                self.kernel(*inputs, *attributes, index, tiles, room, *outputs)
+        except Exception as error:
+            return reason(error) + place_of(error)
+        return None
+
     def kinds(self, signature):
-        """NumPy's types of the outputs."""
+        """Return NumPy's types of the outputs."""
         return tuple(dtypes.TABLE[signature[o.type]].numpy for o in self.outputs)
 
 
+def place_of(error):
+    """Return the file and line of the user's own function that raised an error, as the end of a sentence; or ""."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(PACKAGE)]
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+
+
+def is_text(value):
+    """Return whether a value is a string that ONNX Runtime can hold."""
+    try:
+        return isinstance(value, str) and value.encode(errors="surrogateescape") is not None
+    except UnicodeEncodeError:
+        return False
+
+
+def is_exact(value, dtype):
+    """Return whether a value is a number of one of Python's types that fits this dtype; a float may be rounded."""
+    if type(value) not in (bool, int, float):
+        return False
+    if dtype.kind in "iu":
+        return type(value) is not float and np.iinfo(dtype).min <= value <= np.iinfo(dtype).max
+    return dtype.kind in "fV" or (dtype.kind == "b" and type(value) is bool)
+
+
 def is_shape(value):
-    """Whether something is one shape, not a tuple of them."""
-    return isinstance(value, tuple | list) and not any(isinstance(each, tuple | list) for each in value)
+    """Return whether a value is one shape, not a tuple of shapes."""
+    return isinstance(value, tuple | list) and not (value and isinstance(value[0], tuple | list))
 
 
 def attribute_value(attribute, content, at, count):
-    """An attribute's value, of so many numbers or bytes, from what stands at a place of a block."""
+    """Return the value of an attribute that has `count` numbers or bytes from position `at` of the content on."""
     kind = attribute.kind
     if kind == "text":
         return content[at : at + count].decode(errors="surrogateescape")

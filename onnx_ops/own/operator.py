@@ -1,16 +1,20 @@
-"""The decorator `onnx_ops.operator`, and what it makes of a function."""
+"""The decorator `onnx_ops.operator`, and the OwnOperator that it returns."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..errors import named, require
+from ..errors import errors_of, require
 from ..kernels.jit import jitable
 from .signature import declared
 
-TILE = ("index", "count", "workspace")  # what a kernel gets between attributes and outputs
+if TYPE_CHECKING:
+    from ..declaration import Declaration
+    from .function import Function
+
+TILE = ("index", "count", "workspace")  # parameters of a kernel between attributes and outputs
 
 
 def operator(
@@ -24,20 +28,20 @@ def operator(
 ) -> Callable[[Callable[..., Any]], "OwnOperator"]:
     """Decorator: make an ONNX operator of a function on NumPy arrays.
 
-    name     "domain::Name", as in a model's node; "::Name" is of ai.onnx
-    inputs   "x: T, k: int64, bias: T?, more: T*": names, each with an element type or a type variable; with ? it is
-             optional, and None where a node doesn't have it, with * it stands for any number of inputs
+    name     "domain::Name", as in a model's node; "::Name" is an operator of ai.onnx
+    inputs   "x: T, k: int64, bias: T?, more: T*": names, each with an element type or a type variable. ? marks an
+             optional input, which is None if a node doesn't have it; * marks one that stands for any number of inputs
     outputs  "y: T, indices: int64", likewise
     types    {type variable: element types}, such as {"T": onnx_ops.FLOATS}
-    ranks    {input: ranks that a kernel is compiled for}; of an input that isn't named there it is 1
-    version  of the domain, from which on there is this operator
+    ranks    {input: ranks that a kernel is compiled for}; an input that isn't named there has rank 1
+    version  the version of the domain that introduced the operator
 
     The inputs are the function's positional parameters. The attributes are its keyword-only ones, each with one of the
     annotations int, float, bool, str, tuple[int, ...], tuple[float, ...], Literal["one", "other"], numpy.ndarray, and
     `| None` if None is the default. One without a default is required.
 
-    The function gets read-only views of ONNX Runtime's memory, which end with the call, and returns an array or, of
-    several outputs, a tuple of arrays. An exception becomes an error of the session's run. Raises OpError.
+    The function gets read-only views of ONNX Runtime's memory, which are valid during the call, and returns an array
+    or, for several outputs, a tuple of arrays. An exception becomes an error of the session's run. Raises OpError.
     """
 
     def declare(body: Callable[..., Any]) -> OwnOperator:
@@ -49,19 +53,19 @@ def operator(
 class OwnOperator:
     """An operator for `operators=[...]`, which can also be called with arrays.
 
-    declaration  what everything else is derived from, see function.py
+    declaration  the Function (function.py) from which everything else is derived
     """
 
-    def __init__(self, declaration):
+    def __init__(self, declaration: "Function") -> None:
         self.declaration = declaration
         body = declaration.body
         self.__name__, self.__doc__, self.__module__ = declaration.name, body.__doc__, body.__module__
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"<operator {self.declaration.title} of {self.__module__}>"
 
-    def __call__(self, *inputs: Any, threads: int | None = None, **attributes: Any) -> Any:
-        """The output, or a tuple of several, for anything that NumPy takes for arrays. Raises OpError.
+    def __call__(self, /, *inputs: Any, threads: int | None = None, **attributes: Any) -> Any:
+        """Compute the output, or a tuple of several, from anything that NumPy takes for arrays. Raises OpError.
 
         threads  default: the CPUs that this process may use
         """
@@ -70,20 +74,21 @@ class OwnOperator:
         return call(self.declaration, *inputs, threads=threads, **attributes)
 
     def shape(self, rule: Callable[..., Any] | None = None, *, values: Iterable[str] = (), bound: bool = False) -> Any:
-        """Decorator: a rule that says what shapes the outputs have.
+        """Decorator: set the rule that computes the outputs' shapes.
 
-        It gets for each input its shape, a tuple of numbers, or None, and the attributes. It returns the output's shape
-        or, of several outputs, a tuple of shapes. What it refuses by `onnx_ops.require` is an error when a session is
-        made if the model shows it then, else of the run. Where there is a kernel the rule is compiled, too.
+        The rule gets for each input its shape, a tuple of numbers, or None, and the attributes. It returns the output's
+        shape or, for several outputs, a tuple of shapes. What it refuses by `onnx_ops.require` is an error when a
+        session is made, if the model states enough then, else an error of the run. With a kernel the rule is compiled,
+        too.
 
-        values  names of inputs whose values it gets instead: vectors of at most 16 integers
+        values  names of inputs whose values the rule gets instead: vectors of at most 16 integers
         bound   the first axes of the outputs may turn out shorter
         """
         if rule is None:
             return lambda rule: self.shape(rule, values=values, bound=bound)
         function = self.declaration
         values = [values] if isinstance(values, str) else list(values)
-        with named(function):
+        with errors_of(function):
             names = [i.name for i in function.inputs]
             for name in values:
                 require(name in names, "values", repr(name), f"must be among {', '.join(names)}")
@@ -104,27 +109,33 @@ class OwnOperator:
         loop: Callable[..., int] | None = None,
         workspace: Callable[..., int] | None = None,
     ) -> Any:
-        """Decorator: a function that Numba compiles, and that computes the outputs without Python.
+        """Decorator: set the kernel, a function that Numba compiles, and that computes the outputs without Python.
 
-        It gets the inputs as arrays, the attributes, `index`, `count` and `workspace`, then the outputs, and writes all
-        elements of its share of these. An optional input that isn't there is None. Attributes that are lists are
-        vectors, of a Literal it is the position. 16-bit floats arrive as float32 and are rounded once, at the end. It
-        can't allocate memory. Functions that it calls are marked by `onnx_ops.jitable`, or Numba's.
+        The kernel gets the inputs as arrays, the attributes, `index`, `count` and `workspace`, then the outputs, and
+        writes all elements of its share of these. An optional input that isn't there is None. An attribute that is a
+        list is a vector, one that is a Literal is a position among its strings. 16-bit floats arrive as float32 and are
+        rounded once, at the end. The kernel can't allocate memory. Functions that it calls are marked by
+        `onnx_ops.jitable`, or are Numba's.
 
         loop       a function of what the rule gets: how many steps, such as rows, the outputs' computation has. The
                    kernel is called for each `index` below `count`, on any thread, and takes its share of the steps.
-                   Default: it is called once, with 0 of 1
-        workspace  likewise: bytes that each of these calls gets as a vector of uint8, which hold nothing yet
+                   Default: it is called once, with index 0 and count 1
+        workspace  a function of what the rule gets: the bytes that each of these calls gets as a vector of uint8,
+                   uninitialized
         """
         if kernel is None:
             return lambda kernel: self.kernel(kernel, loop=loop, workspace=workspace)
         function = self.declaration
         inputs, outputs = [i.name for i in function.inputs], [o.name for o in function.outputs]
         attributes = attributes_of(function)
-        with named(function):
-            require(
-                function.rule is not None, "kernel", "given", "needs a rule for the outputs' shapes first, by .shape"
-            )
+        with errors_of(function):
+            rule = "needs a rule for the outputs' shapes first, by .shape"
+            require(function.rule is not None, "kernel", "given", rule)
+            for name in (*inputs, *attributes, *outputs):
+                rule = f"is what kernels get besides ({', '.join(TILE)}); give it another name"
+                require(name not in TILE, "name", name, rule)
+            rule = "can't be given for a rule with bound=True: only one tile can say how long the outputs are"
+            require(loop is None or not function.is_bound, "loop", "given", rule)
             for i in function.inputs:
                 require(i.presence != "variadic", i.name, "variadic", "can't be handed to a kernel")
             for a in function.attributes:
@@ -137,28 +148,37 @@ class OwnOperator:
             for what, each in (("loop", loop), ("workspace", workspace)):
                 if each is not None:
                     check_parameters(what, each, inputs, attributes)
-        functions = {"kernel": kernel, "loop": loop, "workspace": workspace}
-        self.declaration = replace(function, **{name: f and compilable(f) for name, f in functions.items()})
+        self.declaration = replace(
+            function,
+            kernel=compilable(kernel),
+            loop=loop and compilable(loop),
+            workspace=workspace and compilable(workspace),
+        )
         return self
 
 
-def attributes_of(function):
+def attributes_of(function: "Declaration") -> list[str]:
     return [a.name for a in function.attributes]
 
 
-def check_parameters(what, function, positional, keywords=()):
-    """Raise OpError unless a function has these parameters in this order, the keywords as such or not."""
-    found, wanted = list(inspect.signature(function).parameters), [*positional, *keywords]
-    shown = ", ".join([*positional, *(["*", *keywords] if keywords else [])])
-    require(found == wanted, f"parameters of the {what}", f"({', '.join(found)})", f"must be ({shown})")
+def check_parameters(
+    what: str, function: Callable[..., Any], positional: Sequence[str], keywords: Sequence[str] = ()
+) -> None:
+    """Raise OpError unless a function has these parameters in this order, keyword-only or not."""
+    rule = "must be a function, made by def or lambda"
+    require(inspect.isfunction(function), what, repr(function), rule)
+    names = list(inspect.signature(function).parameters)
+    required = ", ".join([*positional, *(["*", *keywords] if keywords else [])])
+    matches = names == [*positional, *keywords]
+    require(matches, f"parameters of the {what}", f"({', '.join(names)})", f"must be ({required})")
 
 
-def compilable(function):
-    """A function as compiled code calls it, which has no keyword-only parameters."""
+def compilable(function: Any) -> Any:
+    """Return a function for compiled code, which calls it without keyword-only parameters."""
     code = function.__code__
     if code.co_kwonlyargcount:
-        plain = code.replace(co_argcount=code.co_argcount + code.co_kwonlyargcount, co_kwonlyargcount=0)
-        made = FunctionType(plain, function.__globals__, function.__name__, None, function.__closure__)
-        made.__module__, made.__qualname__ = function.__module__, function.__qualname__
-        function = made
+        plain_code = code.replace(co_argcount=code.co_argcount + code.co_kwonlyargcount, co_kwonlyargcount=0)
+        copy = FunctionType(plain_code, function.__globals__, function.__name__, None, function.__closure__)
+        copy.__module__, copy.__qualname__ = function.__module__, function.__qualname__
+        function = copy
     return jitable(function)

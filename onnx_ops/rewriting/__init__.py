@@ -1,22 +1,30 @@
-"""`optimize`: what exporters write around our operators, as single nodes.
+"""`optimize`: replace what exporters write around our operators by single nodes.
 
 A pattern starts from the nodes through which the data go, and works out what indices and shapes are (integers.py),
 whichever nodes compute them. It replaces what it is certain of and says why it doesn't replace the rest.
 """
+
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import onnx
 import onnx.inliner
 
 from . import affine_grid, deformable_attention, grid_sample, unfold
 from .finding import Finding, NearMiss
-from .graph import Model
+from .graph import Graph, Model
 
-# In this order, since one may be part of another: of deformable attention grids, of grids affine_grid.
+if TYPE_CHECKING:
+    import os
+
+# The order matters, since a pattern may contain another: deformable attention contains grids, grids affine_grid.
 PATTERNS = deformable_attention, unfold, affine_grid, grid_sample
 
 
-def optimize(model: onnx.ModelProto, standard: bool = False, folder=None) -> onnx.ModelProto:
-    """A copy of an onnx.ModelProto that gives the same results by fewer and faster nodes.
+def optimize(
+    model: onnx.ModelProto, standard: bool = False, folder: "str | os.PathLike[str] | None" = None
+) -> onnx.ModelProto:
+    """Return a copy of an onnx.ModelProto that gives the same results by fewer and faster nodes.
 
     PyTorch's `unfold` and `affine_grid`, as its exporters write them, become nodes Im2Col and AffineGrid of the domain
     onnx_ops; a GridSample and what makes its grid one node AffineGridSample, PerspectiveGridSample or FlowGridSample;
@@ -29,37 +37,42 @@ def optimize(model: onnx.ModelProto, standard: bool = False, folder=None) -> onn
     return rewritten(model, standard, folder)[0]
 
 
-def rewritten(model, standard=False, folder=None):
-    """What `optimize` returns, and a list with a Finding for each place that a pattern fits, or nearly fits."""
-    optimized, findings = _rewritten(model, standard, folder)
-    if model.functions:  # in which a part of a pattern may be: older exporters write a function for each of PyTorch's
+def rewritten(
+    model: onnx.ModelProto, standard: bool = False, folder: "str | os.PathLike[str] | None" = None
+) -> tuple[onnx.ModelProto, list[Finding]]:
+    """Return what `optimize` does, and a list with a Finding for each place that a pattern fits, or nearly fits."""
+    optimized, findings = _rewrite(model, standard, folder)
+    if model.functions:  # older exporters write one for each function of PyTorch's, so a pattern may span several
         try:
             flat = onnx.inliner.inline_local_functions(model)
-        except (RuntimeError, onnx.checker.ValidationError):  # what is wrong with the model is for its session to tell
+        except (RuntimeError, onnx.checker.ValidationError):  # the session reports what is wrong with the model
             return optimized, findings
-        inlined = _rewritten(flat, standard, folder)
+        inlined = _rewrite(flat, standard, folder)
         if sum(f.operator is not None for f in inlined[1]) > sum(f.operator is not None for f in findings):
             return inlined
     return optimized, findings
 
 
-def _rewritten(model, standard, folder):
+def _rewrite(
+    model: onnx.ModelProto, standard: bool, folder: "str | os.PathLike[str] | None"
+) -> tuple[onnx.ModelProto, list[Finding]]:
     optimized = onnx.ModelProto()
     optimized.CopyFrom(model)
     findings = []
     for graph in Model(optimized, folder).graphs():
-        told = set()  # one thing of a node is enough
+        reported = set()  # outputs of nodes that have a Finding: one per node is enough
         for pattern in PATTERNS:
             for node in [n for n in graph.owner.node if n.op_type == pattern.LAST and n.domain in pattern.DOMAINS]:
-                is_there = node.output and node.output[0] in graph.producers  # others may have been taken away
-                if is_there and node.output[0] not in told and (finding := applied(pattern, graph, node, standard)):
+                # An earlier replacement may have removed the node.
+                is_there = node.output and node.output[0] in graph.producers
+                if is_there and node.output[0] not in reported and (finding := apply(pattern, graph, node, standard)):
                     findings.append(finding)
-                    told.add(node.output[0])
+                    reported.add(node.output[0])
     return optimized, findings
 
 
-def applied(pattern, graph, node, standard):
-    """The Finding of a pattern at a node, which is replaced if the pattern fits; None if it is nothing like it."""
+def apply(pattern: ModuleType, graph: Graph, node: onnx.NodeProto, standard: bool) -> Finding | None:
+    """Replace a node if a pattern fits; returns the Finding, or None if the node is nothing like the pattern."""
     if not graph.is_sound(node):
         return None
     where = pattern.NAME, graph.title, node.name or node.output[0]

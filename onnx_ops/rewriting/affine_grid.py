@@ -1,7 +1,7 @@
 """`torch.nn.functional.affine_grid`, which PyTorch's default exporter takes apart, as one AffineGrid.
 
-It writes the base grid, [x, y, 1] for each pixel, into the model as a constant, multiplies it by each row of theta, and
-adds up:
+The exporter writes the base grid, [x, y, 1] for each pixel, into the model as a constant, multiplies it by each row of
+theta, and adds up:
 
     grid = Reshape(ReduceSum(base * theta, over the last axis of theta), [N, H, W, 2])
 
@@ -15,35 +15,35 @@ import numpy as np
 from ..nodes import model_nodes, subgraphs
 from .finding import NearMiss
 from .graph import AI_ONNX
-from .integers import numbers, shape
+from .integers import integer_list, shape
 from .views import moved, movers, whole
 
 DOMAIN, OPERATOR, STANDARD_VERSION = "onnx_ops", "AffineGrid", 20
 NAME = "affine_grid"
-LAST, DOMAINS = "Reshape", AI_ONNX  # of the node that ends it
+LAST, DOMAINS = "Reshape", AI_ONNX  # type and domains of the node that ends the pattern
 N, I, J = range(3)  # the axes of theta: batch, coordinate of the grid, coordinate of the base grid
-EXACT = ("float32", "float64")  # in these our operator rounds as ONNX Runtime's nodes do
-TOLERANCE = 2**-20  # of a coordinate in [-1, 1], for `standard`
+EXACT = ("float32", "float64")  # types in which our operator rounds as ONNX Runtime's nodes do
+TOLERANCE = 2**-20  # how far a coordinate in [-1, 1] may be off with `standard`
 
 
 def match(graph, node, standard):
-    """The arguments of `Graph.replace` that make the Reshape an AffineGrid; None if it is nothing like that."""
+    """Return the arguments of `Graph.replace` that make the Reshape an AffineGrid; None if it is nothing like that."""
     reduced = graph.producer(node.input[0], "ReduceSum")
     product = reduced is not None and graph.producer(reduced.input[0], "Mul")
     if not product:
         return None
-    arrays = [graph.computed(name) for name in product.input]
-    known = [k for k in (0, 1) if arrays[k] is not None and arrays[k].dtype.kind in "fV"]
-    if len(known) != 1:
+    arrays = [graph.folded(name) for name in product.input]
+    constant = [k for k in (0, 1) if arrays[k] is not None and arrays[k].dtype.kind in "fV"]
+    if len(constant) != 1:
         return None
-    base, other = arrays[known[0]], product.input[1 - known[0]]
-    target = numbers(graph, node.input[1])
+    base, factor = arrays[constant[0]], product.input[1 - constant[0]]
+    target = integer_list(graph, node.input[1])
     if target is None or len(target) not in (4, 5) or target[-1] != len(target) - 2:
         return None
     if graph.users[node.input[0]] > 1 or graph.users[reduced.input[0]] > 1:
         raise NearMiss("what leads to it is used elsewhere, too")
     size = target[1:-1]
-    theta, view = _theta(graph, other, len(size))
+    theta, view = _theta(graph, factor, len(size))
     base = _base(graph, reduced, base, view, size)
     if target[0] not in (-1, view[[a.along for a in view].index(N)].size):
         raise NearMiss(f"the batch size of the grid, {target[0]}, is not known to be that of {theta}")
@@ -63,9 +63,9 @@ def match(graph, node, standard):
 
 
 def _theta(graph, name, axes):
-    """(theta, the view of it that is multiplied)"""
+    """Return (theta, the view of it that is multiplied)."""
     chain = movers(graph, name)
-    # What moves elements before may be a part of the pattern, or belong to what computes theta.
+    # Nodes that move elements may belong to the pattern, or to what computes theta.
     for count in range(len(chain) + 1):
         theta = chain[count - 1].input[0] if count else name
         dimensions = shape(graph, theta)
@@ -80,14 +80,14 @@ def _theta(graph, name, axes):
 
 
 def _base(graph, reduced, base, view, size):
-    """The base grid as an array [*size, axes + 1]."""
+    """Return the base grid as an array [*size, axes + 1]."""
     axes = len(size)
     rank = max(base.ndim, len(view))
     base = base.reshape((1,) * (rank - base.ndim) + base.shape)
     along = [None] * (rank - len(view)) + [a.along for a in view]
-    over = [k for a in reduced.attribute if a.name == "axes" for k in a.ints]
-    over = over or (numbers(graph, reduced.input[1]) if len(reduced.input) > 1 else None)
-    if over is None or [k % rank for k in over] != [along.index(J)]:
+    reduced_axes = [k for a in reduced.attribute if a.name == "axes" for k in a.ints]
+    reduced_axes = reduced_axes or (integer_list(graph, reduced.input[1]) if len(reduced.input) > 1 else None)
+    if reduced_axes is None or [k % rank for k in reduced_axes] != [along.index(J)]:
         raise NearMiss("it adds up over another axis than the last one of theta")
     order = [k for k in along if k != J]
     points = [k for k in range(rank) if along[k] is None]
@@ -100,7 +100,7 @@ def _base(graph, reduced, base, view, size):
 
 
 def _vectors(base):
-    """The coordinates x, y (and z) that the base grid consists of."""
+    """Return the vectors x, y (and z) that the base grid consists of."""
     axes = base.ndim - 1
     vectors = []
     for k in range(axes):  # x runs along the last image axis
@@ -114,9 +114,9 @@ def _vectors(base):
 
 
 def may_lead_to_nearest(graph, name):
-    """Whether a value may decide where a GridSample with mode nearest reads.
+    """Return whether a value may decide where a GridSample with mode nearest reads.
 
-    It may, too, where it can't be followed: into a subgraph or function, or out of one.
+    True also if the value goes into a subgraph or a function, or out of one, where it isn't followed.
     """
     if not any(map(is_nearest, model_nodes(graph.model.proto))):
         return False
@@ -133,19 +133,19 @@ def may_lead_to_nearest(graph, name):
             elif node.domain not in AI_ONNX or any(subgraphs(node)):
                 return True
             else:
-                names += [made for made in node.output if made not in followed]
+                names += [output for output in node.output if output not in followed]
                 followed.update(node.output)
     return False
 
 
 def is_nearest(node):
-    """Whether a node is a GridSample with mode nearest, or, in a function, may have it."""
+    """Return whether a node is a GridSample with mode nearest, or may be, if a function's caller sets its mode."""
     mode = [a for a in node.attribute if a.name == "mode"]
     return node.op_type == "GridSample" and any(a.s == b"nearest" or a.ref_attr_name for a in mode)
 
 
 def _standard(graph, theta, target, vectors, nearest):
-    """The AffineGrid of ai.onnx, which computes the base grid by a formula."""
+    """Return the arguments for the AffineGrid of ai.onnx, which computes the base grid by a formula."""
     if graph.opset < STANDARD_VERSION:
         raise NearMiss(f"ai.onnx has AffineGrid from version {STANDARD_VERSION} on, the model imports {graph.opset}")
     if nearest:
@@ -155,14 +155,17 @@ def _standard(graph, theta, target, vectors, nearest):
     if target[0] == -1:
         raise NearMiss("the batch size is open")
     for align_corners in (0, 1):
-        if all(np.allclose(v, places(len(v), align_corners), 0, TOLERANCE) for v in vectors):
+        if all(np.allclose(v, pixel_coordinates(len(v), align_corners), 0, TOLERANCE) for v in vectors):
             size = graph.add_constant("size", np.array([target[0], 1, *target[1:-1]]))
             return {"op_type": OPERATOR, "inputs": [theta, size], "align_corners": align_corners}
     raise NearMiss("its base grid is not what AffineGrid of ai.onnx would use")
 
 
-def places(size, align_corners):
-    """PyTorch's: the pixels' centres in [-1, 1], whose ends are the outer pixels' centres or their outer edges."""
+def pixel_coordinates(size, align_corners):
+    """Return the coordinates of the pixels along an axis, as PyTorch defines them.
+
+    With `align_corners` -1 and 1 are the centres of the outer pixels, else their outer edges.
+    """
     if align_corners:
         return np.linspace(-1, 1, size) if size > 1 else np.zeros(1)
     return (2 * np.arange(size) + 1) / size - 1

@@ -1,13 +1,13 @@
 """Deformable DETR's `multi_scale_deformable_attn` as one MultiScaleDeformableAttention.
 
-Those who have taken it over write, for each level l,
+Models that use it compute, for each level l,
 
     sample_l = GridSample(the pixels of level l of value, as N * M images [D, h_l, w_l],
                           2 * sampling_locations - 1 of level l, as N * M grids [Q, P, 2])
 
 and add up, over levels and points, attention_weights * Concat(sample_0, sample_1, ...), in the end as [N, Q, M * D].
-All else moves elements. So every tensor is a view (digits.py) of one whose axes have names: N (batch), S (pixels of all
-levels), M (heads), D (channels), Q (queries), L (levels), P (points), X (the two coordinates).
+All other nodes move elements. So every tensor is a view (digits.py) of a tensor whose axes have names: N (batch), S
+(pixels of all levels), M (heads), D (channels), Q (queries), L (levels), P (points), X (the two coordinates).
 """
 
 import math
@@ -17,20 +17,22 @@ import numpy as np
 from .digits import MOVES, Digit, View, layout, moved, path
 from .finding import NearMiss
 from .graph import AI_ONNX
-from .integers import numbers, shape
+from .integers import integer_list, shape
 from .sizes import quotient
 
 DOMAIN, OPERATOR = "onnx_ops", "MultiScaleDeformableAttention"
 NAME = "deformable_attention"
-LAST, DOMAINS = "Transpose", AI_ONNX  # of the node that ends it
-LEVELS = 8  # at most
+LAST, DOMAINS = "Transpose", AI_ONNX  # type and domains of the node that ends the pattern
+LEVELS = 8  # the most that the operator takes
 CUTS = "SequenceAt", "Slice", "Split"
-SETTINGS = {"mode": ("linear", "bilinear"), "padding_mode": ("zeros",), "align_corners": (0,)}  # the defaults, too
+SETTINGS = {"mode": ("linear", "bilinear"), "padding_mode": ("zeros",), "align_corners": (0,)}  # all are defaults
 
 
 def match(graph, node, standard):
-    """The arguments of `Graph.replace` that make the Transpose a MultiScaleDeformableAttention; None if it is nothing
-    like one."""
+    """Return the arguments of `Graph.replace` that make the Transpose a MultiScaleDeformableAttention.
+
+    None if the node is nothing like the end of one.
+    """
     end, name = path(graph, node.output[0])
     total = graph.producer(name, "ReduceSum")
     product = total is not None and graph.producer(total.input[0], "Mul")
@@ -39,16 +41,16 @@ def match(graph, node, standard):
     first, second = (_samples(graph, name) for name in product.input)
     if (first is None) == (second is None):
         return None
-    samples, concat, joined = first or second
+    samples, concat, concat_path = first or second
     if standard:
         raise NearMiss("ai.onnx has no operator for it")
     if len(samples) > LEVELS:
         raise NearMiss(f"it has {len(samples)} levels, {OPERATOR} at most {LEVELS}")
     grid, locations, sizes = _locations(graph, samples)
     value, levels, sizes = _value(graph, samples, sizes)
-    view = _joined(graph, samples, concat, joined, sizes)
+    view = _samples_view(graph, samples, concat, concat_path, sizes)
     weights = _weights(graph, product.input[1 if first else 0], view, sizes)
-    if moved(graph, _summed(graph, total, view, sizes), end) != View(layout(sizes, "N", "Q", "MD"), {}):
+    if moved(graph, _sum_view(graph, total, view, sizes), end) != View(layout(sizes, "N", "Q", "MD"), {}):
         raise NearMiss("its result is not [N, Q, M * D], or not for certain")
     _check_uses(graph, node, (value, grid, weights))
     if all(map(graph.is_constant, (value, locations, weights))):
@@ -56,30 +58,32 @@ def match(graph, node, standard):
     inputs = [
         value,
         graph.add_constant(f"{node.output[0]}_spatial_shapes", np.array(levels)),
-        _unmerged(graph, node, locations, (sizes["L"], -1, 2)),
-        _unmerged(graph, node, weights, (sizes["L"], -1)),
+        _with_last_axes(graph, node, locations, (sizes["L"], -1, 2)),
+        _with_last_axes(graph, node, weights, (sizes["L"], -1)),
     ]
     return {"op_type": OPERATOR, "inputs": inputs, "domain": DOMAIN}
 
 
 def _samples(graph, name):
-    """([(a GridSample, what moves its output), ...], the Concat of these or None, what moves that); None if there is no
-    GridSample."""
-    joined, name = path(graph, name)
+    """Return ([(a GridSample, path of its output), ...], the Concat of these or None, path of its output).
+
+    None if there is no GridSample.
+    """
+    concat_path, name = path(graph, name)
     concat = graph.producer(name, "Concat")
     paths = [path(graph, part) for part in (concat.input if concat is not None else [name])]
     samples = [(_grid_sample(graph, name), steps) for steps, name in paths]
-    return None if any(sample is None for sample, _ in samples) else (samples, concat, joined)
+    return None if any(sample is None for sample, _ in samples) else (samples, concat, concat_path)
 
 
 def _grid_sample(graph, name):
     node = graph.producers.get(name)
-    microsofts = node is not None and (node.domain, node.op_type, len(node.input)) == ("com.microsoft", "GridSample", 2)
-    return node if microsofts else graph.producer(name, "GridSample")
+    kind = node is not None and (node.domain, node.op_type, len(node.input))
+    return node if kind == ("com.microsoft", "GridSample", 2) else graph.producer(name, "GridSample")
 
 
 def _locations(graph, samples):
-    """(2 * sampling_locations - 1, sampling_locations, the sizes of their axes)"""
+    """Return (2 * sampling_locations - 1, sampling_locations, {axis: size}), the first two as names of values."""
     for sample, _ in samples:
         for a in sample.attribute:
             value = a.s.decode(errors="replace") if a.s else a.i
@@ -89,7 +93,7 @@ def _locations(graph, samples):
     grid = paths[0][1]
     if any(name != grid for _, name in paths):
         raise NearMiss("the grids of its levels come from different sources")
-    locations, dimensions = _doubled(graph, grid), shape(graph, grid)
+    locations, dimensions = _undouble(graph, grid), shape(graph, grid)
     if dimensions is None or len(dimensions) not in (5, 6) or dimensions[-1] != 2:
         raise NearMiss(f"{grid} is not known to be [N, Q, M, L, P, 2]")
     points = quotient(math.prod(dimensions[3:-1]), len(samples))
@@ -104,8 +108,8 @@ def _locations(graph, samples):
     return grid, locations, sizes
 
 
-def _doubled(graph, grid):
-    """x of 2 * x - 1."""
+def _undouble(graph, grid):
+    """Return the name of x, where the grid is 2 * x - 1."""
     difference = graph.producer(grid, "Sub")
     product = difference is not None and graph.producer(difference.input[0], "Mul")
     if product and _is(graph, difference.input[1], 1):
@@ -118,30 +122,31 @@ def _doubled(graph, grid):
 def _is(graph, name, number):
     array = graph.array(name)
     if array is None and shape(graph, name) in ((), (1,)):
-        array = graph.computed(name)
+        array = graph.folded(name)
     return array is not None and array.ndim <= 1 and array.size == 1 and array.item() == number
 
 
 def _value(graph, samples, sizes):
-    """(value, the heights and widths of its levels, the sizes with those of its axes)"""
+    """Return (value, the heights and widths of its levels, {axis: size} with the axes of value)."""
     names = [sample.input[0] for sample, _ in samples]
     sources = [node.input[0] for node, _ in path(graph, names[0])[0]]
-    sources.sort(key=lambda source: graph.producer(source, *CUTS) is not None)  # what is not cut first
+    sources.sort(key=lambda source: graph.producer(source, *CUTS) is not None)  # values that are cut come last
     for source in sources:
         dimensions = shape(graph, source)
         if dimensions is None or len(dimensions) != 4 or dimensions[2] != sizes["M"]:
             continue
-        of_value = {**sizes, **dict(zip("NSMD", dimensions, strict=True))}
-        levels = _levels(graph, source, names, of_value)
+        value_sizes = {**sizes, **dict(zip("NSMD", dimensions, strict=True))}
+        levels = _levels(graph, source, names, value_sizes)
         if levels:
-            # GridSample reads as many images as it has grids, N * M, so that both have the same N.
-            known = isinstance(of_value["N"], int) or not isinstance(sizes["N"], int)
-            return source, levels, of_value if known else {**of_value, "N": sizes["N"]}
+            # GridSample reads as many images as it has grids, N * M, so that value and grids have the same N.
+            if isinstance(sizes["N"], int) and not isinstance(value_sizes["N"], int):
+                value_sizes["N"] = sizes["N"]
+            return source, levels, value_sizes
     raise NearMiss(f"what {names[0]} and the other levels are made of is not known to be one value [N, S, M, D]")
 
 
 def _levels(graph, source, names, sizes):
-    """The heights and widths of images, if these are known to be the source, level by level; or None."""
+    """Return the heights and widths of images, if they are certain to be the levels of the source; or None."""
     levels, start = [], 0
     for name in names:
         steps, top = path(graph, name, source)
@@ -150,64 +155,64 @@ def _levels(graph, source, names, sizes):
             return None
         height, width = view.size(2), view.size(3)
         rows, columns = (() if size == 1 else (Digit("S", step, size),) for step, size in ((width, height), (1, width)))
-        expected = View((*layout(sizes, "NM", "D"), rows, columns), {"S": start} if start else {})
-        if view != expected or not (isinstance(height, int) and isinstance(width, int)):
+        level_view = View((*layout(sizes, "NM", "D"), rows, columns), {"S": start} if start else {})
+        if view != level_view or not (isinstance(height, int) and isinstance(width, int)):
             return None
         levels += [height, width]
         start += height * width
     return levels if start == sizes["S"] else None
 
 
-def _joined(graph, samples, concat, joined, sizes):
-    """The view of the samples of all levels that is multiplied."""
-    of_one = View(layout(sizes, "NM", "D", "Q", "P"), {})
-    views = [moved(graph, of_one, steps) for _, steps in samples]
+def _samples_view(graph, samples, concat, concat_path, sizes):
+    """Return the view of the samples of all levels that is multiplied by the weights."""
+    sample_view = View(layout(sizes, "NM", "D", "Q", "P"), {})
+    views = [moved(graph, sample_view, steps) for _, steps in samples]
     if views[0] is None or any(view != views[0] for view in views):
         raise NearMiss("how the samples of its levels are put together is unknown, or differs")
     axes = list(views[0].axes)
     axis = next(a.i for a in concat.attribute if a.name == "axis") if concat is not None else 0
     if -len(axes) <= axis < len(axes):
         axes[axis] = layout(sizes, "L")[0] + axes[axis]
-    view = moved(graph, View(tuple(axes), {}), joined)
+    view = moved(graph, View(tuple(axes), {}), concat_path)
     if view is None:
         raise NearMiss("what becomes of the samples before they are multiplied is unknown")
     return view
 
 
 def _weights(graph, name, view, sizes):
-    """attention_weights, which a value is a view of that can be multiplied by that of the samples."""
-    expected = View(tuple(tuple(digit for digit in axis if digit.along != "D") for axis in view.axes), {})
-    several = isinstance(sizes["M"], int) and sizes["M"] > 1
+    """Return the name of attention_weights, if a value is certain to be the view of it that fits the samples' view."""
+    required_view = View(tuple(tuple(digit for digit in axis if digit.along != "D") for axis in view.axes), {})
+    several_heads = isinstance(sizes["M"], int) and sizes["M"] > 1
     for source in (name, *(node.input[0] for node, _ in path(graph, name)[0])):
         batch, *others = shape(graph, source) or (None,)
-        if batch != sizes["N"] and not several:  # of several heads there are N * M, of which none is repeated
+        if batch != sizes["N"] and not several_heads:  # several heads rule out a broadcast along N * M
             continue
         for axes in (("Q", "M", "L", "P"), ("Q", "M", "LP")):
             whole, steps = View(layout(sizes, "N", *axes), {}), path(graph, name, source)[0]
             fits = others == [math.prod(sizes[k] for k in axis) for axis in axes]
-            if fits and moved(graph, whole, steps) == expected:
+            if fits and moved(graph, whole, steps) == required_view:
                 return source
     raise NearMiss(f"{name} is not known to be made of weights [N, Q, M, L, P], in the order of the samples")
 
 
-def _summed(graph, total, view, sizes):
-    """The view after the sum over levels and points."""
+def _sum_view(graph, total, view, sizes):
+    """Return the view after the sum over levels and points."""
     attributes = {a.name: a for a in total.attribute}
-    over = list(attributes["axes"].ints) if "axes" in attributes else None
+    summed = list(attributes["axes"].ints) if "axes" in attributes else None
     if len(total.input) > 1:
-        over = numbers(graph, total.input[1])
+        summed = integer_list(graph, total.input[1])
     rank = len(view.axes)
-    over = {axis % rank for axis in over or ()}
-    digits = {digit for axis in over for digit in view.axes[axis]}
-    if not over or digits != set(layout(sizes, "LP")[0]):
+    summed = {axis % rank for axis in summed or ()}
+    digits = {digit for axis in summed for digit in view.axes[axis]}
+    if not summed or digits != set(layout(sizes, "LP")[0]):
         raise NearMiss("it adds up over other axes than levels and points")
     keeps = attributes["keepdims"].i if "keepdims" in attributes else 1
-    axes = [() if axis in over else digits for axis, digits in enumerate(view.axes) if keeps or axis not in over]
+    axes = [() if axis in summed else digits for axis, digits in enumerate(view.axes) if keeps or axis not in summed]
     return View(tuple(axes), {})
 
 
 def _check_uses(graph, node, sources):
-    """NearMiss if a value between the sources and a node is used elsewhere, but for its shape."""
+    """Raise NearMiss if a value between the sources and a node is used elsewhere, except for its shape."""
     between, names = {}, [node.output[0]]
     while names:
         name = names.pop()
@@ -217,14 +222,14 @@ def _check_uses(graph, node, sources):
             names += between[name].input[:1] if moves else between[name].input
     consumers = graph.consumers()
     for name in between.keys() - {node.output[0]}:
-        takers = [taker for taker, _ in consumers[name]]
-        known = all(taker.op_type == "Shape" or taker.output[0] in between for taker in takers)
-        if graph.users[name] > len(takers) or not known:
+        users = [user for user, _ in consumers[name]]
+        is_internal = all(user.op_type == "Shape" or user.output[0] in between for user in users)
+        if graph.users[name] > len(users) or not is_internal:
             raise NearMiss(f"{name} is used elsewhere, too")
 
 
-def _unmerged(graph, node, name, last):
-    """A value with these last axes, or what it becomes by a Reshape."""
+def _with_last_axes(graph, node, name, last):
+    """Return the name of a value if it has as many last axes as `last`, else of its Reshape to these."""
     if len(shape(graph, name) or ()) == 3 + len(last):
         return name
     return graph.add_node(node, "Reshape", [name, graph.add_constant(f"{name}_shape", np.array([0, 0, 0, *last]))])

@@ -1,9 +1,9 @@
-"""What nodes compute of an element: an expression of other values' elements and constants.
+"""What nodes compute, as expressions of constants and of other values' elements.
 
-A value is looked at through an index, with an entry for each of its axes: the position of one element along it, or the
-name of one of the AXES, along all of which it runs. Nodes that only move elements are followed to where these come
-from. So are sums and products, but only of what runs along image axes: what is the same for all of an image's pixels is
-somebody's matrix, and a leaf as it is.
+An index into a value has an entry for each axis: the position of one element, or the name of one of the AXES, along
+all of which it runs. Nodes that only move elements are followed to the value that the elements come from. Sums and
+products become operations if they vary along image axes. What is the same for all pixels of an image, such as an
+element of a matrix, is a leaf, however it was computed.
 """
 
 from dataclasses import dataclass
@@ -11,16 +11,16 @@ from functools import cached_property
 
 import numpy as np
 
-from .integers import integers, numbers, shape
+from .integers import integer_list, integers, shape
 
 AXES = "ndhw"  # images, and the axes of each
-DEEPEST = 100  # nodes, one after the other
+DEEPEST = 100  # nodes on the way from a value to a leaf
 LARGEST = 100  # operations in an expression
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """A value that isn't known, through an index."""
+    """The elements of a value at an index."""
 
     name: str
     index: tuple
@@ -50,44 +50,44 @@ class Operation:
             yield from operand.leaves() if isinstance(operand, Operation) else [operand][: isinstance(operand, Leaf)]
 
 
-def expression(graph, name, index, depth=DEEPEST, known=None):
-    """Of a value as seen through an index. known: what has been found on the way, {leaf: expression}."""
-    known, leaf = {} if known is None else known, Leaf(name, index)
-    if leaf not in known:
-        known[leaf] = _expression(graph, leaf, depth, known)
-    return known[leaf]
+def expression(graph, name, index, depth=DEEPEST, memo=None):
+    """Return the expression of a value at an index. memo: {leaf: expression} of what has been expressed so far."""
+    memo, leaf = {} if memo is None else memo, Leaf(name, index)
+    if leaf not in memo:
+        memo[leaf] = _expression(graph, leaf, depth, memo)
+    return memo[leaf]
 
 
-def _expression(graph, leaf, depth, known):
-    array, node = graph.computed(leaf.name), graph.producer(leaf.name)
+def _expression(graph, leaf, depth, memo):
+    array, node = graph.folded(leaf.name), graph.producer(leaf.name)
     try:
         if array is not None and array.dtype.kind == "f":
             return constant(array, leaf.index)
         if node is None or not depth or any(a.ref_attr_name for a in node.attribute):
             return leaf
-        inner = _inner(graph, node, leaf.name, leaf.index)
-    except (ValueError, IndexError, TypeError, ZeroDivisionError):  # a node that ONNX Runtime will refuse
+        sources = _sources(graph, node, leaf.name, leaf.index)
+    except (ValueError, IndexError, TypeError, ZeroDivisionError):  # ONNX Runtime will refuse such a node
         return leaf
-    if None in inner:
+    if None in sources:
         return leaf
-    given = tuple(expression(graph, *operand, depth - 1, known) for operand in inner)
+    operands = tuple(expression(graph, *source, depth - 1, memo) for source in sources)
     if node.op_type not in OPERATIONS:
-        return given[0]
-    # What is used again and again would be looked at as often.
-    return Operation(node.op_type, given) if sum(map(size_of, given)) < LARGEST else leaf
+        return operands[0]
+    # Whoever walks an expression meets a value as often as it is used: hence the limit.
+    return Operation(node.op_type, operands) if sum(map(size_of, operands)) < LARGEST else leaf
 
 
-def size_of(found):
-    """How many operations an expression consists of."""
-    return found.size if isinstance(found, Operation) else 0
+def size_of(operand):
+    """Return how many operations an expression consists of."""
+    return operand.size if isinstance(operand, Operation) else 0
 
 
-def _inner(graph, node, name, index):
-    """What a node makes an element of, as names and indices into them; [None] where that is to be a leaf."""
+def _sources(graph, node, name, index):
+    """Return [(name, index)] of what a node computes its output from, at an index; [None] for a leaf."""
     if node.op_type in MOVES:
         return [MOVES[node.op_type](graph, node, {a.name: a for a in node.attribute}, name, index)]
     if node.op_type in OPERATIONS and any(axis in index for axis in AXES[1:]):
-        return [repeated(graph, given, name, index) for given in node.input]
+        return [broadcast(graph, operand, name, index) for operand in node.input]
     return [None]
 
 
@@ -95,13 +95,13 @@ OPERATIONS = ("Add", "Div", "Mul", "Neg", "Sub")
 
 
 def constant(array, index):
-    """The elements of an array that an index names."""
+    """Return the elements of an array at an index, as a Constant."""
     picked = array[tuple(slice(None) if isinstance(at, str) else at for at in index)]
-    named = [at for at in index if isinstance(at, str)]
-    picked = np.transpose(picked, sorted(range(len(named)), key=lambda k: AXES.index(named[k])))
+    axis_names = [at for at in index if isinstance(at, str)]
+    picked = np.transpose(picked, sorted(range(len(axis_names)), key=lambda k: AXES.index(axis_names[k])))
     sizes = iter(picked.shape)
-    picked = picked.reshape([next(sizes) if axis in named else 1 for axis in AXES])
-    for k in range(picked.ndim):  # without what is repeated
+    picked = picked.reshape([next(sizes) if axis in axis_names else 1 for axis in AXES])
+    for k in range(picked.ndim):  # axes along which nothing varies get size 1
         first = picked.take([0], k) if picked.shape[k] else picked
         if same(picked, first):
             picked = first
@@ -109,22 +109,22 @@ def constant(array, index):
 
 
 def same(one, other):
-    """Whether two arrays hold the same numbers, zeros of different signs being different."""
+    """Return whether two arrays hold the same numbers. Zeros of different signs differ."""
     return bool(((one == other) & (np.signbit(one) == np.signbit(other))).all())
 
 
-def repeated(graph, name, made, index):
-    """What an index leads to in what is repeated along axes of one element; None if it can't be told along which."""
-    dimensions, wanted = shape(graph, name), shape(graph, made)
-    if dimensions is None or wanted is None or len(dimensions) > len(index):
+def broadcast(graph, name, output, index):
+    """Return (name, index) in a value that is broadcast to an output, for an index of the output; None if uncertain."""
+    dimensions, target = shape(graph, name), shape(graph, output)
+    if dimensions is None or target is None or len(dimensions) > len(index):
         return None
     more = len(index) - len(dimensions)
-    if any(not isinstance(d, int) and d != w for d, w in zip(dimensions, wanted[more:], strict=True)):
+    if any(not isinstance(d, int) and d != w for d, w in zip(dimensions, target[more:], strict=True)):
         return None
     return name, tuple(0 if d == 1 else at for d, at in zip(dimensions, index[more:], strict=True))
 
 
-# What nodes that move elements do: where in which input an index of their output leads, or None.
+# Rules for nodes that move elements: each returns (input, index) for an index of the node's output, or None.
 
 
 def _same(graph, node, attributes, name, index):
@@ -139,7 +139,7 @@ def _transpose(graph, node, attributes, name, index):
 def _axes(graph, node, attributes, rank):
     axes = list(attributes["axes"].ints) if "axes" in attributes else None
     if axes is None and len(node.input) > 1:
-        axes = numbers(graph, node.input[1])
+        axes = integer_list(graph, node.input[1])
     return None if axes is None else sorted(axis % rank for axis in axes)
 
 
@@ -157,8 +157,8 @@ def _squeeze(graph, node, attributes, name, index):
         axes = [k for k, size in enumerate(dimensions) if size == 1]
     if axes is None or len(dimensions) != len(index) + len(axes):
         return None
-    given = iter(index)
-    return node.input[0], tuple(0 if k in axes else next(given) for k in range(len(dimensions)))
+    positions = iter(index)
+    return node.input[0], tuple(0 if k in axes else next(positions) for k in range(len(dimensions)))
 
 
 def _gather(graph, node, attributes, name, index):
@@ -167,38 +167,38 @@ def _gather(graph, node, attributes, name, index):
     if dimensions is None or not isinstance(picked, np.ndarray) or picked.dtype == object or picked.ndim > 1:
         return None
     at %= len(dimensions)
-    place = index[at] if picked.ndim else None
-    if isinstance(place, str):
+    position = index[at] if picked.ndim else None
+    if isinstance(position, str):
         return None
-    place = int(picked[place] if picked.ndim else picked)
-    if place < 0 and not isinstance(dimensions[at], int):
+    position = int(picked[position] if picked.ndim else picked)
+    if position < 0 and not isinstance(dimensions[at], int):
         return None
-    place += dimensions[at] if place < 0 else 0
-    return node.input[0], (*index[:at], place, *index[at + picked.ndim :])
+    position += dimensions[at] if position < 0 else 0
+    return node.input[0], (*index[:at], position, *index[at + picked.ndim :])
 
 
 def _slice(graph, node, attributes, name, index):
-    dimensions, given = shape(graph, node.input[0]), [numbers(graph, v) if v else () for v in node.input[1:]]
-    if dimensions is None or len(given) < 2 or None in given:
+    dimensions, parameters = shape(graph, node.input[0]), [integer_list(graph, v) if v else () for v in node.input[1:]]
+    if dimensions is None or len(parameters) < 2 or None in parameters:
         return None
-    starts, ends, axes, steps = [*given, (), ()][:4]
+    starts, ends, axes, steps = [*parameters, (), ()][:4]
     axes, steps, index = axes or range(len(starts)), steps or [1] * len(starts), list(index)
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         size, at = dimensions[axis], index[axis]
         if not isinstance(size, int):
             return None
-        places = range(size)[slice(start, end if step > 0 or end >= -size else None, step)]
+        positions = range(size)[slice(start, end if step > 0 or end >= -size else None, step)]
         if isinstance(at, str):
-            if len(places) != size or step != 1:
+            if len(positions) != size or step != 1:
                 return None
         else:
-            index[axis] = places[at]
+            index[axis] = positions[at]
     return node.input[0], tuple(index)
 
 
 def _split(graph, node, attributes, name, index):
     axis = (attributes["axis"].i if "axis" in attributes else 0) % len(index)
-    sizes = [(shape(graph, made) or {axis: None})[axis] for made in node.output]
+    sizes = [(shape(graph, output) or {axis: None})[axis] for output in node.output]
     before = sizes[: list(node.output).index(name)]
     if isinstance(index[axis], str) or not all(isinstance(size, int) for size in before):
         return None
@@ -208,33 +208,33 @@ def _split(graph, node, attributes, name, index):
 def _concat(graph, node, attributes, name, index):
     axis = attributes["axis"].i % len(index)
     at = index[axis]
-    for given in node.input:
-        dimensions = shape(graph, given)
+    for operand in node.input:
+        dimensions = shape(graph, operand)
         if dimensions is None or not isinstance(dimensions[axis], int) or isinstance(at, str):
             return None
         if at < dimensions[axis]:
-            return given, (*index[:axis], at, *index[axis + 1 :])
+            return operand, (*index[:axis], at, *index[axis + 1 :])
         at -= dimensions[axis]
     return None
 
 
 def _expand(graph, node, attributes, name, index):
-    return repeated(graph, node.input[0], name, index)
+    return broadcast(graph, node.input[0], name, index)
 
 
 def _tile(graph, node, attributes, name, index):
-    repeats, dimensions = numbers(graph, node.input[1]), shape(graph, node.input[0])
+    repeats, dimensions = integer_list(graph, node.input[1]), shape(graph, node.input[0])
     if repeats is None or dimensions is None or any(r != 1 != d for r, d in zip(repeats, dimensions, strict=True)):
         return None
     return node.input[0], tuple(at if r == 1 else 0 for r, at in zip(repeats, index, strict=True))
 
 
 def _reshape(graph, node, attributes, name, index):
-    """Where only axes of one element come and go."""
+    """Follow a Reshape that only adds and removes axes of one element."""
     before, after = shape(graph, node.input[0]), shape(graph, name)
     if before is None or after is None or [d for d in before if d != 1] != [d for d in after if d != 1]:
         return None
-    kept = iter([at for d, at in zip(after, index, strict=True) if d != 1])  # as many as of `before`, see above
+    kept = iter([at for d, at in zip(after, index, strict=True) if d != 1])  # `before` has as many, as checked above
     return node.input[0], tuple(0 if d == 1 else next(kept) for d in before)
 
 

@@ -1,10 +1,10 @@
-"""What a pattern says of a place in a model."""
+"""The results of matching a pattern at a node of a model."""
 
 from dataclasses import dataclass
 
 
 class NearMiss(Exception):  # noqa: N818  it is no error
-    """What looks like a pattern and isn't it, or isn't it for certain; the text says why."""
+    """A node looks like a pattern and isn't it, or isn't it for certain; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -12,9 +12,9 @@ class Finding:
     """A place that a pattern fits, or nearly fits.
 
     pattern      what PyTorch calls it
-    graph, node  where: the graph's title, and the name of the last node (of its output, if it has none)
-    operator     what has taken its place, or None
-    reason       why nothing has
+    graph, node  the graph's title, and the name of the pattern's last node, or of its output if it has none
+    operator     the operator that has replaced the node, or None
+    reason       why none has, or None
     """
 
     pattern: str

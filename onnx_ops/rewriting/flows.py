@@ -1,4 +1,4 @@
-"""Grids whose coordinates are a number of a plane each, moved step by step: FlowGridSample."""
+"""Grids whose coordinates are planes of a tensor that are shifted and scaled step by step: FlowGridSample."""
 
 import numpy as np
 
@@ -9,60 +9,61 @@ from .integers import shape
 
 
 def flow(sampling, coordinates):
-    chains = [_chain(found) for found in coordinates]
+    """Return (operator, inputs, attributes) of the FlowGridSample that computes these coordinates itself."""
+    chains = [_chain(coordinate) for coordinate in coordinates]
     planes = [leaf for leaf, _ in chains]
-    steps, operands, shifts = _steps([of_one for _, of_one in chains])
+    steps, operands, shifts = _steps([chain for _, chain in chains])
     shifts = [
         shift.reshape(shift.shape[-len(planes) :]) for shift in shifts or [np.zeros((1,) * len(AXES))] * len(planes)
     ]
-    # What is the same along an axis has its size nevertheless.
+    # Where neither planes nor shifts vary along an axis, the shifts state its size.
     for a, (axis, size) in enumerate(zip(sampling.axes[1:], sampling.dimensions[1:-1], strict=True)):
         if size != 1 and not any(axis in leaf.index for leaf in planes) and all(v.shape[a] == 1 for v in shifts):
-            repeated = sampling.along(np.zeros(1), size).reshape([-1 if k == a else 1 for k in range(len(planes))])
-            shifts[0] = shifts[0] + repeated
+            zeros = sampling.along(np.zeros(1), size).reshape([-1 if k == a else 1 for k in range(len(planes))])
+            shifts[0] = shifts[0] + zeros
     interleaved = _channels(sampling, planes, len(planes) + 1)
     channels = interleaved or _channels(sampling, planes, 1)
-    flow = planes[0].name if channels else _stacked(sampling, planes)
+    flow = planes[0].name if channels else _stack(sampling, planes)
     inputs = [
         flow,
         sampling.constant("operands", np.reshape(operands, (len(steps), len(planes)))),
-        *sampling.places(*shifts),
+        *sampling.add_coordinates(*shifts),
     ]
     more = {"steps": steps, "channels": channels, "interleaved": int(bool(interleaved))}
     return "FlowGridSample", inputs, {name: value for name, value in more.items() if value}
 
 
-def _chain(found):
-    """(leaf, [(step, its constant), ...])"""
+def _chain(coordinate):
+    """Return (leaf, [(step, its constant), ...]), of which a coordinate consists. Raises NearMiss if it is no such."""
     steps: list = []
-    while isinstance(found, Operation):
-        left, *rest = found.operands
-        if found.op_type == "Neg":
+    while isinstance(coordinate, Operation):
+        left, *rest = coordinate.operands
+        if coordinate.op_type == "Neg":
             steps.append((MULTIPLY, -np.ones((1,) * len(AXES))))
         elif isinstance(rest[0], Constant):
-            sign = -1 if found.op_type == "Sub" else 1
-            steps.append(({"Mul": MULTIPLY, "Div": DIVIDE}.get(found.op_type, ADD), sign * rest[0].array))
-        elif isinstance(left, Constant) and found.op_type != "Div":
-            steps.append((MULTIPLY if found.op_type == "Mul" else ADD, left.array))
-            if found.op_type == "Sub":  # a - b is -b + a
+            sign = -1 if coordinate.op_type == "Sub" else 1
+            steps.append(({"Mul": MULTIPLY, "Div": DIVIDE}.get(coordinate.op_type, ADD), sign * rest[0].array))
+        elif isinstance(left, Constant) and coordinate.op_type != "Div":
+            steps.append((MULTIPLY if coordinate.op_type == "Mul" else ADD, left.array))
+            if coordinate.op_type == "Sub":  # a - b is -b + a
                 steps.append((MULTIPLY, -np.ones((1,) * len(AXES))))
             left = rest[0]
         else:
             raise NearMiss("its coordinates are not one number each that constants are added to, or that they multiply")
-        found = left
-    if isinstance(found, Constant):
+        coordinate = left
+    if isinstance(coordinate, Constant):
         raise NearMiss("one of its coordinates is constant")
-    return found, steps[::-1]
+    return coordinate, steps[::-1]
 
 
 def _steps(chains):
-    """(steps, their operands for each coordinate, the shifts)"""
+    """Return (steps, their operands for each coordinate, the shifts), common to the chains of all coordinates."""
     steps: list = []
     operands, shifts = [], []
     if len({len(chain) for chain in chains}) > 1 or len(chains[0]) > STEPS:
         raise NearMiss("its coordinates are computed by different steps, or by many")
-    for of_step in zip(*chains, strict=True):
-        kinds, arrays = zip(*of_step, strict=True)
+    for coordinate_steps in zip(*chains, strict=True):
+        kinds, arrays = zip(*coordinate_steps, strict=True)
         if len(set(kinds)) > 1:
             raise NearMiss("its coordinates are computed by different steps, or by many")
         single = all(array.size == 1 for array in arrays)
@@ -75,36 +76,36 @@ def _steps(chains):
 
 
 def _channels(sampling, planes, at):
-    """Which channel of one tensor, along its axis `at`, each of the planes is; None if they aren't."""
+    """Return which channel of one tensor, along its axis `at`, each of the planes is; None if they aren't channels."""
     dimensions = shape(sampling.graph, planes[0].name)
     if dimensions is None or len(dimensions) != len(planes) + 2 or dimensions[at] != len(planes):
         return None
-    expected = [*sampling.axes[:at], None, *sampling.axes[at:]]
+    index = [*sampling.axes[:at], None, *sampling.axes[at:]]
     for leaf in planes:
-        if leaf.name != planes[0].name or len(leaf.index) != len(expected) or isinstance(leaf.index[at], str):
+        if leaf.name != planes[0].name or len(leaf.index) != len(index) or isinstance(leaf.index[at], str):
             return None
-        others = zip(leaf.index, expected, dimensions, strict=True)
+        others = zip(leaf.index, index, dimensions, strict=True)
         if not all(k == at or i == axis or d == 1 for k, (i, axis, d) in enumerate(others)):
             return None
     return [leaf.index[at] for leaf in planes]
 
 
-def _stacked(sampling, planes):
-    """One tensor of the planes as channels, made by new nodes."""
+def _stack(sampling, planes):
+    """Add nodes that stack the planes as channels of one tensor; returns its name."""
     dimensions = [shape(sampling.graph, leaf.name) for leaf in planes]
-    named = [at for at in planes[0].index if isinstance(at, str)]
-    for leaf, of_leaf in zip(planes, dimensions, strict=True):
-        if of_leaf is None or len(of_leaf) != len(leaf.index):
+    axes = [at for at in planes[0].index if isinstance(at, str)]
+    for leaf, leaf_shape in zip(planes, dimensions, strict=True):
+        if leaf_shape is None or len(leaf_shape) != len(leaf.index):
             raise NearMiss(f"the rank of {leaf.name} is unknown")
-        if [at for at in leaf.index if isinstance(at, str)] != named or named != sorted(named, key=AXES.index):
+        if [at for at in leaf.index if isinstance(at, str)] != axes or axes != sorted(axes, key=AXES.index):
             raise NearMiss(f"the axes of {leaf.name} are in another order, or vary")
     pieces = []
-    for leaf, of_leaf in zip(planes, dimensions, strict=True):
+    for leaf, leaf_shape in zip(planes, dimensions, strict=True):
         name, picked = leaf.name, [k for k, at in enumerate(leaf.index) if not isinstance(at, str)]
         for k in picked:
-            if of_leaf[k] != 1:
+            if leaf_shape[k] != 1:
                 name = sampling.add_node("Slice", name, [leaf.index[k]], [leaf.index[k] + 1], [k])
         name = sampling.add_node("Squeeze", name, picked) if picked else name
-        missing = [k + (k > 0) for k, axis in enumerate(sampling.axes) if axis not in named]
+        missing = [k + (k > 0) for k, axis in enumerate(sampling.axes) if axis not in axes]
         pieces.append(sampling.add_node("Unsqueeze", name, sorted([1, *missing])))
     return sampling.graph.add_node(sampling.node, "Concat", pieces, axis=1)

@@ -1,7 +1,7 @@
 """A model's graphs, as patterns look at them and change them.
 
-Names are looked up through the graphs around a subgraph. A change overwrites one node and takes away what nobody uses
-any more because of it; everything else stays where it is.
+Names are looked up through the graphs around a subgraph. A change overwrites one node and removes what is then no
+longer used; everything else stays where it is.
 """
 
 from collections import Counter, defaultdict
@@ -17,42 +17,42 @@ from ..inference import inferred
 from ..nodes import subgraphs, value_names
 
 AI_ONNX = ("", "ai.onnx")
-DEEPEST = 60  # nodes, one after the other, that compute a constant
-RANDOM = {"Bernoulli", "Dropout", "Multinomial", "RandomNormalLike", "RandomUniformLike"}  # other results each run
+DEEPEST = 60  # nodes on the longest way through what computes a constant
+RANDOM = {"Bernoulli", "Dropout", "Multinomial", "RandomNormalLike", "RandomUniformLike"}  # results differ in each run
 
 
 class Model:
-    """What all graphs of a model share. folder: where its external data are, if that is known."""
+    """A model, which its graphs share. folder: where its external data are, or None if that is unknown."""
 
     def __init__(self, proto, folder=None):
         self.proto, self.folder = proto, folder
 
     def graphs(self):
-        """All of them, from the outside in. They may be changed while they are gone through."""
+        """Yield all graphs, each before its subgraphs. A graph may be changed before the next one is taken."""
         for owner, title in [(self.proto.graph, "main"), *((f, f"function {f.name}") for f in self.proto.functions)]:
             yield from Graph(self, owner, title).nested()
 
     @cached_property
     def names(self):
-        """Of all values, those that were added included."""
+        """The names of all values, including added ones."""
         return {name for owner in (self.proto.graph, *self.proto.functions) for name in value_names(owner)}
 
     def new_name(self, like):
-        """A name that no value has, and which is taken from then on."""
-        numbered = (f"{like}_{k}" for k in range(len(self.names) + 1))
-        name = next(name for name in (like, *numbered) if name not in self.names)
+        """Return a name that no value has, and reserve it."""
+        candidates = (f"{like}_{k}" for k in range(len(self.names) + 1))
+        name = next(name for name in (like, *candidates) if name not in self.names)
         self.names.add(name)
         return name
 
     @cached_property
-    def inferred(self):
-        """{value: its type}, as far as onnx can tell; of the main graph."""
+    def inferred_types(self):
+        """The types that onnx can infer in the main graph, as {value: type}."""
         return {value.name: value.type for value in inferred(self.proto, values=True).graph.value_info}
 
     def import_domain(self, owner, domain, version):
         """Let a function, or the model, import a domain."""
         owner = owner if isinstance(owner, FunctionProto) else self.proto
-        if all(known.domain != domain for known in owner.opset_import):
+        if all(opset.domain != domain for opset in owner.opset_import):
             owner.opset_import.append(helper.make_opsetid(domain, version))
 
 
@@ -61,7 +61,7 @@ class Graph:
 
     outer      the graph around a subgraph
     producers  {value: the node that makes it}
-    users      {value: how often nodes, those in subgraphs included, take it, or the graph hands it out}
+    users      {value: how many inputs of nodes, also in subgraphs, and outputs of the graph it is}
     """
 
     def __init__(self, model, owner, title, outer=None):
@@ -75,11 +75,11 @@ class Graph:
         self.inputs = set(owner.input if self.is_function else (value.name for value in owner.input))
         tensors = () if self.is_function else owner.initializer
         self.initializers = {tensor.name: tensor for tensor in tensors}
-        self.known = {}  # what has been worked out of integers: see integers.py
-        self.constants = {}  # what has been computed
+        self.integers = {}  # {value: what integers.py has worked out}
+        self.constants = {}  # {value: what `folded` returns for it}
 
     def nested(self):
-        """This one, then those inside of it."""
+        """Yield this graph, then the graphs inside it."""
         yield self
         for node in list(self.owner.node):
             for inner in subgraphs(node):
@@ -92,28 +92,28 @@ class Graph:
 
     @property
     def opset(self):
-        """The version of ai.onnx."""
+        """The version of ai.onnx that the model, or the function, imports."""
         imports = (self.function or self.model.proto).opset_import
         return next((i.version for i in imports if i.domain in AI_ONNX), 0)
 
     def home(self, name):
-        """The graph, of this one and those around it, in which a value is made; None if it is in none of them."""
+        """Return the graph that makes a value, this one or one around it; None if none does."""
         graph = self
         while graph and not (name in graph.producers or name in graph.initializers or name in graph.inputs):
             graph = graph.outer
         return graph
 
     def producer(self, name, *op_types):
-        """The node of ai.onnx in this graph that makes a value, if it is of one of these types, or none is given.
+        """Return the node of ai.onnx in this graph that makes a value and has one of these types, or any; else None.
 
-        None also where the node hasn't the inputs and attributes of its operator, which its session will tell.
+        None also if the inputs or attributes are not those of its operator, which the session will report.
         """
         node = self.producers.get(name)
-        known = node is not None and node.domain in AI_ONNX and (node.op_type in op_types or not op_types)
-        return node if known and self.is_sound(node) else None
+        matches = node is not None and node.domain in AI_ONNX and (node.op_type in op_types or not op_types)
+        return node if matches and self.is_sound(node) else None
 
     def is_sound(self, node):
-        """Whether a node has the inputs, outputs and attributes of its operator."""
+        """Return whether a node has the inputs, outputs and attributes of its operator."""
         context = onnx.checker.C.CheckerContext()
         context.ir_version = self.model.proto.ir_version
         imports = (self.function or self.model.proto).opset_import
@@ -125,16 +125,16 @@ class Graph:
         return True
 
     def type(self, name):
-        """A value's TypeProto, or None."""
+        """Return a value's TypeProto, or None if it is unknown."""
         graph = self.home(name) or self
         if name in graph.types:
             return graph.types[name]
-        return self.model.inferred.get(name) if graph.is_main else None
+        return self.model.inferred_types.get(name) if graph.is_main else None
 
     def array(self, name):
-        """The value of a constant as an array, or None. What lies in a file is read if the model's folder is known."""
+        """Return a constant as an array; None if it is none, or is in a file and the model's folder is unknown."""
         graph = self.home(name)
-        if graph is None or (name in graph.inputs and name in graph.initializers):  # a default, which a caller replaces
+        if graph is None or (name in graph.inputs and name in graph.initializers):  # a caller may replace it
             return None
         tensor = graph.initializers.get(name)
         if tensor is not None:
@@ -153,72 +153,72 @@ class Graph:
         if uses_external_data(tensor):
             if self.model.folder is None:
                 return None
-            tensor = TensorProto.FromString(tensor.SerializeToString())  # for some versions of onnx to load it into
+            tensor = TensorProto.FromString(tensor.SerializeToString())  # a copy, as some versions of onnx load into it
         try:
             return numpy_helper.to_array(tensor, str(Path(self.model.folder or "")))
-        except (OSError, ValueError, TypeError, onnx.checker.ValidationError):  # as its session will tell
+        except (OSError, ValueError, TypeError, onnx.checker.ValidationError):  # the session will report it
             return None
 
-    def computed(self, name, depth=DEEPEST):
-        """`array`, also of what nodes compute from constants alone."""
+    def folded(self, name, depth=DEEPEST):
+        """Return a value as an array if it is a constant, or nodes compute it from constants alone; else None."""
         graph = self.home(name)
         if graph is None or depth == 0:
             return None
         if name not in graph.constants:
             array = graph.array(name)
-            graph.constants[name] = graph._evaluated(name, depth) if array is None else array
+            graph.constants[name] = graph._fold(name, depth) if array is None else array
         return graph.constants[name]
 
-    def _evaluated(self, name, depth):
+    def _fold(self, name, depth):
         from onnx.reference import ReferenceEvaluator
 
         node = self.producer(name)
         if node is None or node.op_type in RANDOM or not node.input or any(subgraphs(node)):
             return None
-        given = {}
-        for taken in filter(None, node.input):
-            given[taken] = self.computed(taken, depth - 1)
-            if given[taken] is None:
+        feeds = {}
+        for operand in filter(None, node.input):
+            feeds[operand] = self.folded(operand, depth - 1)
+            if feeds[operand] is None:
                 return None
         outputs = list(map(helper.make_empty_tensor_value_info, node.output))
         try:
-            kinds = {taken: helper.np_dtype_to_tensor_dtype(array.dtype) for taken, array in given.items()}
-            inputs = [helper.make_tensor_value_info(taken, kind, None) for taken, kind in kinds.items()]
+            kinds = {operand: helper.np_dtype_to_tensor_dtype(array.dtype) for operand, array in feeds.items()}
+            inputs = [helper.make_tensor_value_info(operand, kind, None) for operand, kind in kinds.items()]
             body = helper.make_graph([node], "constant", inputs, outputs)
             imports, version = [helper.make_opsetid("", self.opset)], self.model.proto.ir_version
             proto = helper.make_model(body, opset_imports=imports, ir_version=version)
-            array = ReferenceEvaluator(proto).run(None, given)[list(node.output).index(name)]
-            # Of many operators ONNX Runtime's results have other bits.
-            return _by_onnx_runtime(proto, given, name) if array.dtype.kind == "f" else array
-        except Exception:  # of an operator that refuses it, or that it doesn't have
+            array = ReferenceEvaluator(proto).run(None, feeds)[list(node.output).index(name)]
+            # ONNX Runtime rounds many operators differently.
+            return _run_onnx_runtime(proto, feeds, name) if array.dtype.kind == "f" else array
+        except Exception:  # the operator refuses its inputs, or the evaluator doesn't have it
             return None
 
     def is_constant(self, name):
-        """Whether a value is the same in every run: it is a constant, or computed of nothing else."""
-        names, seen = [name], set()
+        """Return whether a value is the same in every run: a constant, or computed from constants alone."""
+        names, visited = [name], set()
         while names:
             name = names.pop()
             graph = self.home(name)
             if graph is None or name in graph.inputs:
                 return False
             node = graph.producers.get(name)
-            if node is not None and id(node) not in seen:
-                seen.add(id(node))
+            if node is not None and id(node) not in visited:
+                visited.add(id(node))
                 if node.op_type in RANDOM or any(subgraphs(node)) or not (node.input or node.op_type == "Constant"):
                     return False
-                names += [given for given in node.input if given]
+                names += filter(None, node.input)
         return True
 
     def consumers(self):
-        """{value: [(node, position) wherever this graph's own nodes take it]}"""
-        found = defaultdict(list)
+        """Return {value: [(node, position among its inputs)]} for the inputs of this graph's own nodes."""
+        consumers = defaultdict(list)
         for node in self.owner.node:
             for position, name in enumerate(node.input):
-                found[name].append((node, position))
-        return found
+                consumers[name].append((node, position))
+        return consumers
 
     def add_constant(self, like, array):
-        """The name of a new constant."""
+        """Add a constant; returns its name."""
         tensor = numpy_helper.from_array(array, self.model.new_name(like))
         if self.is_function:
             node = helper.make_node("Constant", [], [tensor.name], value=tensor)
@@ -230,7 +230,7 @@ class Graph:
         return tensor.name
 
     def add_node(self, before, op_type, inputs, domain="", version=1, **attributes):
-        """The output's name of a new node, which comes before another one and has a name like that one's."""
+        """Add a node before another one, and with a name like that one's; returns its output's name."""
         output = self.model.new_name(f"{before.output[0]}_{op_type}")
         node = helper.make_node(op_type, inputs, [output], before.name and output, domain=domain, **attributes)
         at = next(k for k, other in enumerate(self.owner.node) if other.output == before.output)
@@ -242,9 +242,9 @@ class Graph:
         return output
 
     def replace(self, node, op_type, inputs, domain="", version=1, before=False, **attributes):
-        """Let another node give what a node gives, or, with `before`, what a node takes as its first input.
+        """Replace a node by another one or, with `before`, what computes the node's first input.
 
-        What is then used by nobody is taken away.
+        What is then unused is removed.
         """
         obsolete = [name for name in node.input if name][: 1 if before else None]
         if before:
@@ -272,7 +272,7 @@ class Graph:
             graph = graph.outer if graph is not graph.home(name) else None
 
     def _sweep(self, names):
-        """Take away what makes these values and others that only those needed."""
+        """Remove what makes these values if they are unused, and then what made the inputs of that."""
         while names:
             name = names.pop()
             graph = self.home(name)
@@ -281,30 +281,30 @@ class Graph:
             if name in graph.initializers and name not in graph.inputs:
                 graph.owner.initializer.remove(graph.initializers.pop(name))
             node = graph.producers.get(name)
-            if node is None or any(graph.users[made] > 0 for made in node.output) or any(subgraphs(node)):
+            if node is None or any(graph.users[output] > 0 for output in node.output) or any(subgraphs(node)):
                 continue
-            for made in node.output:
-                graph.producers.pop(made, None)
-                graph._forget(made)
-            given = [taken for taken in node.input if taken]
+            for output in node.output:
+                graph.producers.pop(output, None)
+                graph._forget(output)
+            inputs = [operand for operand in node.input if operand]
             graph.owner.node.remove(node)
-            for taken in given:
-                graph._count(taken, -1)
-            names += given
+            for operand in inputs:
+                graph._count(operand, -1)
+            names += inputs
 
     def _forget(self, name):
-        described = next((value for value in self.owner.value_info if value.name == name), None)
-        if described is not None:
-            self.owner.value_info.remove(described)
+        info = next((value for value in self.owner.value_info if value.name == name), None)
+        if info is not None:
+            self.owner.value_info.remove(info)
 
 
-def _by_onnx_runtime(proto, given, name):
+def _run_onnx_runtime(proto, feeds, name):
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"])
-    return session.run([name], given)[0]
+    return session.run([name], feeds)[0]
 
 
 def _users(owner):

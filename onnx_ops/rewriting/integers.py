@@ -1,4 +1,4 @@
-"""What integer tensors and shapes hold, worked out from the model: exporters compute indices and sizes by nodes.
+"""The values of integer tensors and shapes, worked out from the model: exporters compute indices and sizes by nodes.
 
 Sizes that the model leaves open are unknowns (sizes.py). A value is known as a `Lattice`, whose elements differ by
 constant steps along each axis, so that its own sizes may be unknown, or as an array of ints and `Size`s.
@@ -11,8 +11,8 @@ import numpy as np
 from . import sizes
 from .sizes import Size
 
-LARGEST = 2**20  # elements of an array that is looked at
-DEEPEST = 60  # nodes, one after the other
+LARGEST = 2**20  # elements of an array that is kept
+DEEPEST = 60  # nodes on the way to a value
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Lattice:
 
 
 def lattice(value):
-    """An array as a Lattice, or None if it is none."""
+    """Return an array as a Lattice, or None if its steps aren't constant."""
     if isinstance(value, Lattice):
         return value
     if not value.size:
@@ -36,16 +36,16 @@ def lattice(value):
         second = value[tuple(1 if k == axis else 0 for k in range(value.ndim))] if size > 1 else start
         steps.append(second - start)
     steps = tuple(step if isinstance(step, Size) else int(step) for step in steps)
-    expected = np.asarray(start)
+    regular = np.asarray(start)
     for step, size in zip(steps, value.shape, strict=True):
-        expected = expected[..., np.newaxis] + step * np.arange(size)
-    if not np.array_equal(expected, value):
+        regular = regular[..., np.newaxis] + step * np.arange(size)
+    if not np.array_equal(regular, value):
         return None
     return Lattice(value.shape, start, steps)
 
 
 def shape(graph, name):
-    """A value's dimensions, as ints and Sizes; None if not even their number is known."""
+    """Return a value's dimensions, as ints and Sizes; None if the rank is unknown."""
     described = graph.type(name)
     if described is not None and described.tensor_type.HasField("shape"):
         return tuple(_dimension(d, f"{name}[{k}]") for k, d in enumerate(described.tensor_type.shape.dim))
@@ -62,52 +62,52 @@ def _dimension(dimension, otherwise):
 
 
 def integers(graph, name, depth=DEEPEST):
-    """What a value holds, as a Lattice or an array; None if that isn't known."""
+    """Return what a value holds, as a Lattice or an array; None if that is unknown."""
     home = graph.home(name)
     if home is None or not depth:
         return None
-    if name not in home.known:
-        home.known[name] = _evaluated(home, name, depth)
-    return home.known[name]
+    if name not in home.integers:
+        home.integers[name] = _evaluate(home, name, depth)
+    return home.integers[name]
 
 
-def numbers(graph, name):
-    """A constant of integers as a list (flat), or None."""
+def integer_list(graph, name):
+    """Return a value as a flat list of ints, or None if it is no array of known integers."""
     value = integers(graph, name)
     if not isinstance(value, np.ndarray) or value.dtype == object:
         return None
     return [int(v) for v in value.ravel()]
 
 
-def _evaluated(graph, name, depth):
+def _evaluate(graph, name, depth):
     array = graph.array(name)
-    value = _by_rule(graph, name, depth) if array is None else array
-    value = graph.computed(name) if value is None else value
+    value = _apply_rule(graph, name, depth) if array is None else array
+    value = graph.folded(name) if value is None else value
     if isinstance(value, np.ndarray) and (value.size > LARGEST or value.dtype.kind not in "iuO"):
         return None
     return value
 
 
-def _by_rule(graph, name, depth):
+def _apply_rule(graph, name, depth):
     node = graph.producer(name)
     rule = RULES.get(node.op_type) if node is not None else None
     if rule is None:
         return None
     attributes = {a.name: a for a in node.attribute}
-    if any(a.ref_attr_name for a in node.attribute):  # whose value only the caller of a function knows
+    if any(a.ref_attr_name for a in node.attribute):  # only a function's caller knows the value
         return None
     if node.op_type == "Shape":
-        return _of_shape(shape(graph, node.input[0]), attributes)
-    given = [integers(graph, taken, depth - 1) if taken else None for taken in node.input]
-    if any(value is None for value, taken in zip(given, node.input, strict=True) if taken):
+        return _shape(shape(graph, node.input[0]), attributes)
+    operands = [integers(graph, operand, depth - 1) if operand else None for operand in node.input]
+    if any(value is None for value, operand in zip(operands, node.input, strict=True) if operand):
         return None
     try:
-        return rule(attributes, *given)
-    except (ValueError, IndexError, TypeError, ZeroDivisionError):  # a node that ONNX Runtime will refuse
+        return rule(attributes, *operands)
+    except (ValueError, IndexError, TypeError, ZeroDivisionError):  # ONNX Runtime will refuse such a node
         return None
 
 
-def _of_shape(dimensions, attributes):
+def _shape(dimensions, attributes):
     if dimensions is None:
         return None
     start = attributes["start"].i if "start" in attributes else 0
@@ -120,8 +120,8 @@ def _array(values):
     return np.array(values, object if any(isinstance(v, Size) for v in values) else np.int64)
 
 
-def _simple(array):
-    """As an array, of int64 where nothing in it is unknown."""
+def _as_int64(array):
+    """Return an array, of int64 if nothing in it is unknown."""
     array = np.asarray(array)
     return array if any(isinstance(v, Size) for v in array.ravel()) else array.astype(np.int64)
 
@@ -175,7 +175,7 @@ def _gather(attributes, value, index):
     axis = attributes["axis"].i if "axis" in attributes else 0
     if not isinstance(value, np.ndarray) or not isinstance(index, np.ndarray) or index.dtype == object:
         return None
-    return _simple(np.take(value, index, axis))
+    return _as_int64(np.take(value, index, axis))
 
 
 def _slice(attributes, value, starts, ends, axes=None, steps=None):
@@ -188,13 +188,13 @@ def _slice(attributes, value, starts, ends, axes=None, steps=None):
             return None
         end = None if step < 0 and end < -len(value) else end
         value = value[(slice(None),) * (int(axis) % value.ndim) + (slice(start, end, step),)]
-    return _simple(value)
+    return _as_int64(value)
 
 
 def _concat(attributes, *values):
     if not all(isinstance(v, np.ndarray) for v in values):
         return None
-    return _simple(np.concatenate(values, attributes["axis"].i))
+    return _as_int64(np.concatenate(values, attributes["axis"].i))
 
 
 def _reshape(attributes, value, target):
@@ -220,7 +220,7 @@ def _range(attributes, start, limit, step):
         return np.arange(start, limit, step) if abs(limit - start) <= LARGEST else None
     if step < 0:
         return None
-    # Of no elements where that is negative, which no size of an image is that a network was made for.
+    # A negative count would mean no elements; images for which a network was made don't lead to that.
     count = (limit - start + step - 1) // step
     return Lattice((count,), start, (step,))
 
@@ -228,34 +228,34 @@ def _range(attributes, start, limit, step):
 def _elementwise(operation):
     def rule(attributes, a, b):
         if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
-            return _simple(np.asarray(operation(a.astype(object), b.astype(object)), object))
+            return _as_int64(np.asarray(operation(a.astype(object), b.astype(object)), object))
         a, b = lattice(a), lattice(b)
-        return None if a is None or b is None else _combined(operation, a, b)
+        return None if a is None or b is None else _combine(operation, a, b)
 
     return rule
 
 
-def _combined(operation, a, b):
-    """Of two lattices their sum or difference, or their product if one is a single number."""
+def _combine(operation, a, b):
+    """Return the sum or difference of two lattices, or their product if one of them is a single number; else None."""
     rank = max(len(a.shape), len(b.shape))
     shapes, steps = [], []
-    for one in (a, b):
-        missing = rank - len(one.shape)
-        shapes.append((1,) * missing + one.shape)
-        steps.append((0,) * missing + one.steps)
+    for operand in (a, b):
+        missing = rank - len(operand.shape)
+        shapes.append((1,) * missing + operand.shape)
+        steps.append((0,) * missing + operand.steps)
     if any(x != y and 1 not in (x, y) for x, y in zip(*shapes, strict=True)):
         return None
     shape = tuple(y if x == 1 else x for x, y in zip(*shapes, strict=True))
-    # Along an axis of one element, which is repeated, there is no step.
+    # An axis of one element is broadcast: its step is 0.
     p, q = (
-        [0 if size == 1 else step for size, step in zip(*both, strict=True)] for both in zip(shapes, steps, strict=True)
+        [0 if size == 1 else step for size, step in zip(*pair, strict=True)] for pair in zip(shapes, steps, strict=True)
     )
     if operation is _multiply:
         single = a if not any(p) else b if not any(q) else None
         if single is None:
             return None
-        other, of_other = (b, q) if single is a else (a, p)
-        return Lattice(shape, single.start * other.start, tuple(single.start * step for step in of_other))
+        other, other_steps = (b, q) if single is a else (a, p)
+        return Lattice(shape, single.start * other.start, tuple(single.start * step for step in other_steps))
     return Lattice(shape, operation(a.start, b.start), tuple(operation(x, y) for x, y in zip(p, q, strict=True)))
 
 
@@ -272,12 +272,12 @@ def _multiply(a, b):
 
 
 def _divide(attributes, a, b):
-    """ONNX divides integers towards zero, which is rounding down where nothing is negative."""
+    """Divide integers that are certain not to be negative: rounding down is then what ONNX does, rounding to zero."""
     if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray) or b.dtype == object or (b < 1).any():
         return None
     if not all(map(sizes.never_negative, a.ravel())):
         return None
-    return _simple(a.astype(object) // b.astype(object))
+    return _as_int64(a.astype(object) // b.astype(object))
 
 
 RULES = {
@@ -290,7 +290,7 @@ RULES = {
     "Mul": _elementwise(_multiply),
     "Range": _range,
     "Reshape": _reshape,
-    "Shape": _of_shape,
+    "Shape": _shape,
     "Slice": _slice,
     "Squeeze": _squeeze,
     "Sub": _elementwise(_subtract),

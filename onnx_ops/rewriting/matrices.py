@@ -1,4 +1,4 @@
-"""Grids of a matrix per image times the output's own places: AffineGridSample, PerspectiveGridSample."""
+"""Grids that are a matrix per image times pixel coordinates: AffineGridSample, PerspectiveGridSample."""
 
 import numpy as np
 
@@ -8,20 +8,22 @@ from .integers import shape
 
 
 def perspective(sampling, coordinates):
-    (x, w), (y, other), *others = (found.operands for found in coordinates)
-    if w != other or others:
+    """Return (operator, inputs, attributes) of the PerspectiveGridSample that computes these coordinates itself."""
+    (x, w), (y, divisor), *others = (coordinate.operands for coordinate in coordinates)
+    if w != divisor or others:
         raise NearMiss("its coordinates are divided by different values")
     theta, vectors = _matrix(sampling, [x, y, w])
-    return "PerspectiveGridSample", [theta, *sampling.places(*vectors)[:2]], {}
+    return "PerspectiveGridSample", [theta, *sampling.add_coordinates(*vectors)[:2]], {}
 
 
 def affine(sampling, coordinates):
+    """Return (operator, inputs, attributes) of the AffineGridSample that computes these coordinates itself."""
     theta, vectors = _matrix(sampling, coordinates)
-    return "AffineGridSample", [theta, *sampling.places(*vectors)], {}
+    return "AffineGridSample", [theta, *sampling.add_coordinates(*vectors)], {}
 
 
 def _matrix(sampling, rows):
-    """(theta, [x, y, ...]) if each row is the sum over j of theta[n, row, j] times vector j, and the last one is 1."""
+    """Return (theta, [x, y, ...]) if each row is the sum over j of theta[n, row, j] * vector_j, the last vector 1."""
     axes, (batch, *sizes, _) = sampling.axes[1:], sampling.dimensions
     thetas, images, vectors = set(), set(), []
     for j in range(len(axes) + 1):
@@ -44,36 +46,36 @@ def _matrix(sampling, rows):
     if vectors.pop() != 1:
         raise NearMiss("the last column of its matrix is multiplied by another value than 1")
     vectors = [sampling.along(v, size) for v, size in zip(vectors, sizes[::-1], strict=True)]
-    wanted = [len(rows), len(axes) + 1]
-    if list(dimensions[1:]) != wanted:  # more rows, as of a homogeneous matrix, or columns
-        theta = sampling.add_node("Slice", theta, [0, 0], wanted, [1, 2])
+    used = [len(rows), len(axes) + 1]
+    if list(dimensions[1:]) != used:  # such as a homogeneous matrix, which has a row more
+        theta = sampling.add_node("Slice", theta, [0, 0], used, [1, 2])
     return theta, vectors
 
 
-def _terms(found):
-    """What is added up, from the left. Which of the first two is the left one makes no difference."""
-    if not isinstance(found, Operation) or found.op_type != "Add":
-        return [found]
-    left, right = found.operands
+def _terms(row):
+    """Return the terms of a sum in the order in which they are added; the first two, which commute, by column."""
+    if not isinstance(row, Operation) or row.op_type != "Add":
+        return [row]
+    left, right = row.operands
     if isinstance(left, Operation) and left.op_type == "Add":
         return [*_terms(left), right]
     if isinstance(right, Operation) and right.op_type == "Add":
         return [*_terms(right), left]
-    return sorted(found.operands, key=_column)
+    return sorted(row.operands, key=_column)
 
 
 def _column(term):
-    """Of the matrix whose element is in the term; columns end where it is something else."""
+    """Return the column of the matrix element in a term, or infinity if the term has none."""
     leaf, _ = _product(term) or (None, None)
     return leaf.index[-1] if leaf and leaf.index and not isinstance(leaf.index[-1], str) else np.inf
 
 
-def _product(found):
-    """(leaf, constant factor), or None."""
-    if isinstance(found, Leaf):
-        return found, Constant(np.ones((1,) * len(AXES)))
-    if isinstance(found, Operation) and found.op_type == "Mul":
-        for leaf, factor in (found.operands, found.operands[::-1]):
+def _product(term):
+    """Return (leaf, constant factor), or None if a term is no such product."""
+    if isinstance(term, Leaf):
+        return term, Constant(np.ones((1,) * len(AXES)))
+    if isinstance(term, Operation) and term.op_type == "Mul":
+        for leaf, factor in (term.operands, term.operands[::-1]):
             if isinstance(leaf, Leaf) and isinstance(factor, Constant):
                 return leaf, factor
     return None

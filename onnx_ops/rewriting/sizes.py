@@ -1,7 +1,7 @@
 """Integers that are known up to the sizes which a model leaves open: polynomials in these with integer factors.
 
-A constant is a plain int: arithmetic on `Size`s gives ints where the unknowns cancel. Sizes that consist of sums,
-products and divisions by constants that round down are the same wherever they compare equal.
+A constant is a plain int: arithmetic on `Size`s gives ints where the unknowns cancel. Sums, products, and divisions by
+constants that round down, are kept in one normal form: sizes that compare equal are equal in every run.
 """
 
 import ast
@@ -12,7 +12,7 @@ OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.m
 
 
 class Size:
-    """A polynomial that is no constant. terms: {the names of a product's unknowns, sorted: its factor}."""
+    """A polynomial that is no constant. terms: {sorted names of the unknowns in a product: its factor}."""
 
     __slots__ = ("terms",)
 
@@ -23,7 +23,7 @@ class Size:
         terms = dict(self.terms)
         for names, factor in _terms(other).items():
             terms[names] = terms.get(names, 0) + factor
-        return _simplest(terms)
+        return _simplify(terms)
 
     def __mul__(self, other):
         terms = {}
@@ -31,13 +31,13 @@ class Size:
             for others, by in _terms(other).items():
                 product = tuple(sorted(names + others))
                 terms[product] = terms.get(product, 0) + factor * by
-        return _simplest(terms)
+        return _simplify(terms)
 
     def __floordiv__(self, other):
         if not isinstance(other, int) or other < 1:
             return unknown(f"(({self})//({other}))", least=None)
-        whole = _simplest({names: factor // other for names, factor in self.terms.items()})
-        rest = _simplest({names: factor % other for names, factor in self.terms.items()})
+        whole = _simplify({names: factor // other for names, factor in self.terms.items()})
+        rest = _simplify({names: factor % other for names, factor in self.terms.items()})
         if isinstance(rest, int):
             return whole + rest // other
         smallest = least(rest)
@@ -61,7 +61,7 @@ class Size:
         return hash(frozenset(self.terms.items()))
 
     def __repr__(self):
-        """The same text for the same size."""
+        """Return a text, which is the same for equal sizes."""
         terms = sorted(self.terms.items())
         return " + ".join(
             "*".join([*([str(factor)] if factor != 1 or not names else []), *names]) for names, factor in terms
@@ -72,36 +72,36 @@ def _terms(size):
     return size.terms if isinstance(size, Size) else {(): int(size)}
 
 
-def _simplest(terms):
+def _simplify(terms):
     terms = {names: factor for names, factor in terms.items() if factor}
     return terms.get((), 0) if not terms.keys() - {()} else Size(terms)
 
 
 class Unknown(str):
-    """The name of a number of which no more is known than that it isn't below `least`, which is None for any."""
+    """The name of an unknown number. least: its lower bound, or None if it has none."""
 
     least: int | None
 
 
 def unknown(name, least=1):
-    """A size of which no more than its name and its smallest value is known; a dimension's is 1."""
+    """Return a size of which only its name and its least value are known. A dimension is at least 1."""
     name = Unknown(name)
     name.least = least
     return Size({(name,): 1})
 
 
 def parse(text):
-    """The size that a model's name for a dimension states: PyTorch writes formulas, such as "((h + 1)//2)*c"."""
+    """Return the size that a dimension's name states: PyTorch writes formulas, such as "((h + 1)//2)*c"."""
     with suppress(SyntaxError, ValueError, KeyError, TypeError, ArithmeticError, RecursionError, MemoryError):
-        return _evaluated(ast.parse(text.strip(), mode="eval").body)
+        return _evaluate(ast.parse(text.strip(), mode="eval").body)
     return unknown(text)
 
 
-def _evaluated(tree):
+def _evaluate(tree):
     if isinstance(tree, ast.BinOp):
-        return OPERATIONS[type(tree.op)](_evaluated(tree.left), _evaluated(tree.right))
+        return OPERATIONS[type(tree.op)](_evaluate(tree.left), _evaluate(tree.right))
     if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.USub):
-        return -_evaluated(tree.operand)
+        return -_evaluate(tree.operand)
     if isinstance(tree, ast.Name):
         return unknown(tree.id)
     if isinstance(tree, ast.Constant) and type(tree.value) is int:
@@ -110,7 +110,7 @@ def _evaluated(tree):
 
 
 def least(size):
-    """The number that a size is certainly not below, or None where it may be any."""
+    """Return a lower bound of a size, or None if none is known."""
     total = 0
     for names, factor in _terms(size).items():
         product = factor
@@ -123,25 +123,25 @@ def least(size):
 
 
 def never_negative(size):
-    """Whether it is certain, each dimension being at least 1."""
+    """Return whether a size is certain not to be negative, each dimension being at least 1."""
     smallest = least(size)
     return smallest is not None and smallest >= 0
 
 
 def quotient(size, by):
-    """What times `by` is the size, for certain; None if nothing is known to be."""
+    """Return q with q * by = size for certain, or None if no such q is known."""
     if size == by:
         return 1
     terms = _terms(by)
     ((names, factor),) = terms.items() if len(terms) == 1 else [((), 0)]
-    found = {}
-    for product, number in _terms(size).items():
-        left = list(product)
+    quotient_terms = {}
+    for product, coefficient in _terms(size).items():
+        remaining = list(product)
         for name in names:
-            if name not in left:
+            if name not in remaining:
                 return None
-            left.remove(name)
-        if factor == 0 or number % factor:
+            remaining.remove(name)
+        if factor == 0 or coefficient % factor:
             return None
-        found[tuple(left)] = number // factor
-    return _simplest(found)
+        quotient_terms[tuple(remaining)] = coefficient // factor
+    return _simplify(quotient_terms)

@@ -12,22 +12,22 @@ import numpy as np
 
 from .finding import NearMiss
 from .graph import AI_ONNX
-from .integers import integers, numbers, shape
+from .integers import integer_list, integers, shape
 from .sizes import Size, least
 from .views import moved, movers, whole
 
 DOMAIN, OPERATOR = "onnx_ops", "Im2Col"
 NAME = "unfold"
-LAST, DOMAINS = "Reshape", AI_ONNX  # of the node that ends it
+LAST, DOMAINS = "Reshape", AI_ONNX  # type and domains of the node that ends the pattern
 
 
 def match(graph, node, standard):
-    """The arguments of `Graph.replace` that make the Reshape an Im2Col; None if it is nothing like an unfold."""
+    """Return the arguments of `Graph.replace` that make the Reshape an Im2Col; None if it is nothing like an unfold."""
     chain = movers(graph, node.input[0])
     gathers = [k for k, mover in enumerate(chain) if mover.op_type == "Gather"]
     if not gathers:
         return None
-    first = gathers[-1]  # what comes before it is not part of the unfold, but for Pad
+    first = gathers[-1]  # of the nodes before it only Pad is part of the unfold
     x = chain[first].input[0]
     pad = graph.producer(x, "Pad")
     source = pad.input[0] if pad is not None else x
@@ -61,7 +61,7 @@ def match(graph, node, standard):
     )
     if not all(isinstance(size, int) and size > 0 for size in kernel):
         raise NearMiss("the size of the kernel is open")
-    # Of a single one there is no step.
+    # Along an axis with one position, or one block, there is no step.
     dilations = [1 if size == 1 else step for size, step in zip(kernel, dilations, strict=True)]
     strides = [1 if axis.size == 1 else step for axis, step in zip(blocks, strides, strict=True)]
     if min(*dilations, *strides) < 1:
@@ -76,9 +76,9 @@ def match(graph, node, standard):
 
 
 def _pads(graph, pad, axes):
-    """What is added to the image's axes: all begins, then all ends."""
+    """Return what a Pad adds to the image's axes: all begins, then all ends. Raises NearMiss if it isn't known."""
     attributes = {a.name: a for a in pad.attribute}
-    pads = numbers(graph, pad.input[1]) if len(pad.input) > 1 else None
+    pads = integer_list(graph, pad.input[1]) if len(pad.input) > 1 else None
     if pads is None:
         raise NearMiss("the pads aren't constant")
     if "mode" in attributes and attributes["mode"].s != b"constant":
@@ -89,31 +89,31 @@ def _pads(graph, pad, axes):
             raise NearMiss("it pads with another value than 0")
     rank = axes + 2
     if len(pad.input) > 3 and pad.input[3]:
-        named = numbers(graph, pad.input[3])
-        if named is None:
+        padded_axes = integer_list(graph, pad.input[3])
+        if padded_axes is None:
             raise NearMiss("the axes of its Pad aren't constant")
-        half, found = len(pads) // 2, [0] * 2 * rank
-        for k, axis in enumerate(named):
-            found[axis % rank], found[rank + axis % rank] = pads[k], pads[half + k]
-        pads = found
+        half, all_pads = len(pads) // 2, [0] * 2 * rank
+        for k, axis in enumerate(padded_axes):
+            all_pads[axis % rank], all_pads[rank + axis % rank] = pads[k], pads[half + k]
+        pads = all_pads
     if len(pads) != 2 * rank or any(pads[:2]) or any(pads[rank : rank + 2]) or min(pads) < 0:
         raise NearMiss(f"its pads are {pads}")
     return [*pads[2:rank], *pads[rank + 2 :]]
 
 
 def _flattens(graph, node, sizes, axes):
-    """Whether the Reshape gives what Im2Col does, [N, C * K, L]; NearMiss if it can't be told what it does to that."""
-    expected = [sizes[0], math.prod(sizes[1 : 2 + axes]), math.prod(sizes[2 + axes :])]
-    given = integers(graph, node.input[1])
-    if not isinstance(given, np.ndarray):
+    """Return whether the Reshape gives the shape of Im2Col, [N, C * K, L]. Raises NearMiss if that is unknown."""
+    im2col_shape = [sizes[0], math.prod(sizes[1 : 2 + axes]), math.prod(sizes[2 + axes :])]
+    reshape = integers(graph, node.input[1])
+    if not isinstance(reshape, np.ndarray):
         raise NearMiss("the shape that it gets is unknown")
-    given = given.ravel()
+    reshape = reshape.ravel()
     copies = not any(a.name == "allowzero" and a.i for a in node.attribute)
-    target = [sizes[k] if copies and size == 0 else size for k, size in enumerate(given[: len(sizes)])]
-    same = len(target) == 3 and [t if t != -1 else e for t, e in zip(target, expected, strict=True)] == expected
+    target = [sizes[k] if copies and size == 0 else size for k, size in enumerate(reshape[: len(sizes)])]
+    same = len(target) == 3 and [t if t != -1 else e for t, e in zip(target, im2col_shape, strict=True)] == im2col_shape
     if same and target.count(-1) < 2:
         return True
-    if copies and any(size == 0 or may_be_zero(size) for size in given[1:]):
+    if copies and any(size == 0 or may_be_zero(size) for size in reshape[1:]):
         raise NearMiss("the shape that it gets copies sizes from its input")
     return False
 

@@ -1,16 +1,16 @@
-"""Which element of a source each element of a value is, where nodes only move elements.
+"""Views: which element of a source each element of a value is, if all nodes between only move them.
 
 value[i] = source[c],  c_a = sum over the value's axes k that run along source axis a of  step_k * i_k
 """
 
 from dataclasses import dataclass
 
-from .integers import integers, lattice, numbers
+from .integers import integer_list, integers, lattice
 
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis of a view, and along which axis of the source it runs: none if it is a new one, of one element."""
+    """An axis of a view, and the axis of the source along which it runs; None for a new axis, of one element."""
 
     along: int | None
     step: object
@@ -18,9 +18,9 @@ class Axis:
 
 
 def movers(graph, name):
-    """The nodes that move elements and lead to a value, the last one first.
+    """Return the nodes that lead to a value and only move elements, the last one first.
 
-    What is between them is used by nobody else, so that it is gone once something else makes the value.
+    No other node uses what is between them: they are unused once another node makes the value.
     """
     nodes = []
     while (node := graph.producer(name, *MOVES)) is not None and graph.users[name] == 1:
@@ -30,12 +30,12 @@ def movers(graph, name):
 
 
 def whole(dimensions):
-    """The view that is its source."""
+    """Return the view that is the whole source."""
     return [Axis(k, 1, size) for k, size in enumerate(dimensions)]
 
 
 def moved(graph, view, node):
-    """A view (a list of Axis) after a node, or None if what the node does is unknown or more than a view."""
+    """Return a view (a list of Axis) after a node, or None if what the node does is unknown or gives no view."""
     attributes = {a.name: a for a in node.attribute}
     if any(a.ref_attr_name for a in node.attribute):
         return None
@@ -67,7 +67,7 @@ def _gather(graph, view, node, attributes):
 
 
 def _unsqueeze(graph, view, node, attributes):
-    axes = list(attributes["axes"].ints) if "axes" in attributes else numbers(graph, node.input[1])
+    axes = list(attributes["axes"].ints) if "axes" in attributes else integer_list(graph, node.input[1])
     if axes is None:
         return None
     rank, view = len(view) + len(axes), list(view)
@@ -79,14 +79,14 @@ def _unsqueeze(graph, view, node, attributes):
 def _squeeze(graph, view, node, attributes):
     axes = list(attributes["axes"].ints) if "axes" in attributes else None
     if axes is None and len(node.input) > 1:
-        axes = numbers(graph, node.input[1])
+        axes = integer_list(graph, node.input[1])
     if axes is None or any(view[axis].along is not None for axis in axes):
         return None
     axes = [axis % len(view) for axis in axes]
     return [axis for k, axis in enumerate(view) if k not in axes]
 
 
-MOVES = {  # the operators that only move elements: what a view is after one
+MOVES = {  # operator that only moves elements: function that returns the view after its node
     "Gather": _gather,
     "Identity": _identity,
     "Squeeze": _squeeze,

@@ -1,1 +1,1 @@
-"""What ties the operators to a runtime: functions on arrays, and ONNX Runtime sessions."""
+"""What runs the operators: functions on arrays, and ONNX Runtime sessions."""

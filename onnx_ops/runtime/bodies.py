@@ -1,5 +1,5 @@
-"""What Python computes for the C library: shapes by a function's rule, outputs by a function's body or, of tensors of
-strings, by an operator's reference.
+"""What Python computes for the C library: output shapes by a function's rule, and outputs, by a function's body or, for
+tensors of strings, by an operator's reference.
 
 Inputs are views of ONNX Runtime's memory, outputs are copied into it once.
 """
@@ -8,6 +8,9 @@ import ctypes as C
 import functools
 import gc
 import itertools
+import logging
+import time
+import traceback
 import weakref
 
 import numpy as np
@@ -16,159 +19,180 @@ from .. import dtypes
 from ..declaration import ABSENT, MAX_RANK, Record
 from ..errors import OpError
 from ..kernels import records
+from ..kernels.jit import numba_obstacle
 from ..own.function import PARAMETERS as HEADER
 from . import library, table
 
 
 def _position(record, field):
-    """That of a field in a record, as a vector of 64-bit numbers."""
+    """The position of a field in a record, counted in 64-bit numbers."""
     return record.fields[field][1] // 8
 
 
 DATA, SIZE, RANK, SHAPE = (_position(records.TENSOR, field) for field in ("data", "size", "rank", "shape"))
-WORDS = records.TENSOR.itemsize // 8
+TENSOR_LENGTH = records.TENSOR.itemsize // 8  # in 64-bit numbers
 COUNT, PARAMETERS = (_position(records.CALL, field) for field in ("input_count", "parameters"))
-SIZE_OF_PARAMETERS = _position(HEADER, "kernel")  # functions have no other use for that place
+SIZE_OF_PARAMETERS = _position(HEADER, "kernel_index")  # in a function's parameters, this field holds their size
 
 
-def plan(number, address):
-    """Find the shapes of the outputs of function `number` for the call at an address."""
-    operator, call = library.declared(library.row(number)), _numbers(address)
-    inputs = [_tensor(call, k) for k in range(call[COUNT])]
-    seen = operator.padded([shape for _, _, shape in inputs])
-    for k, shape in enumerate(operator.shapes(seen, _attributes(operator, call[PARAMETERS]))):
-        _put_shape(call, k, shape)
+def plan_function(number, address):
+    """Write the shapes of the outputs of function `number` into the call at this address."""
+    operator, call = library.declared(library.row(number)), CALL.from_address(address)
+    inputs = [_tensor(call, k) for k in range(max(call[COUNT], len(operator.inputs)))]
+    shapes = [shape for _, _, shape in inputs]
+    for k, shape in enumerate(operator.shapes(shapes, _attributes(operator, call[PARAMETERS]))):
+        _put_shape(call, k, [max(-1, min(size, 1 << 62)) for size in shape])  # C refuses -1 and 2**62
 
 
-def run(number, overload, run):
-    """Hand over the outputs of operator `number`."""
-    operator, kinds, of_outputs = _described(number, overload)
-    call = _numbers(run.contents.call)
-    count, owners, arrays = call[COUNT], [], []
-    for k in range(count):
-        i = operator.inputs[min(k, len(operator.inputs) - 1)]
-        arrays.append(_input(_tensor(call, k), i.values, kinds[i.type], owners))
-    if operator.is_function:
-        arrays = operator.padded(arrays)
-        outputs = operator.computed(arrays, _attributes(operator, call[PARAMETERS]), of_outputs)
-    else:
-        parameters = borrowed(call[PARAMETERS], 1, operator.parameters_dtype)
-        outputs = [operator.reference(Record(parameters[0]), *arrays)]
-    for k, array in enumerate(outputs):
-        _put_shape(call, k, array.shape)
-        _hand_over(run, k, array)
-    arrays = array = outputs = None
-    _check_unused(operator, owners)
+def run_body(number, overload, address):
+    """Compute the outputs of operator `number` for the run at this address, and hand them to ONNX Runtime."""
+    operator, input_types, output_types = _operator_and_types(number, overload)
+    run = table.Run.from_address(address)
+    call = CALL.from_address(run.call)
+    views = {}
+    arrays = [_input(call, k, *type_, views) for k, type_ in enumerate(input_types)]
+    arrays += [_input(call, k, *input_types[-1], views) for k in range(len(input_types), call[COUNT])]
+    try:
+        if operator.is_function:
+            outputs = operator.computed(arrays, _attributes(operator, call[PARAMETERS]), output_types)
+        else:
+            dtype = operator.parameters_dtype
+            parameters = np.ndarray(1, dtype, _memory(call[PARAMETERS], dtype.itemsize))
+            outputs = [operator.reference(Record(parameters[0]), *arrays)]
+        _hand_over(run, address, call, outputs)
+    except BaseException as error:
+        _forget_frames(error)
+        raise
+    finally:
+        arrays = outputs = None
+        _check_unused(operator, views)
 
 
 @functools.cache
-def _described(number, overload):
-    """An operator, and for one of its overloads NumPy's types: {type variable: that}, and those of the outputs."""
+def _operator_and_types(number, overload):
+    """The operator with this number, and the tensor types of one of its overloads:
+
+    (operator, ((whether the plan reads its values, NumPy type) of an input, ...), (NumPy type of an output, ...))
+    """
     row = library.row(number)
     operator = library.declared(row)
     signature = library.signature(operator, row.overloads[overload])
-    kinds = {variable: dtypes.TABLE[name].numpy for variable, name in signature.items()}
-    return operator, kinds, operator.is_function and operator.kinds(signature)
+    if operator.is_function and operator.is_compiled:
+        reason = numba_obstacle() or "its kernel is not compiled for the ranks of these inputs"
+        log.warning("%s: its body in NumPy runs, since %s", operator.title, reason[0].lower() + reason[1:])
+    input_types = tuple((i.values, dtypes.TABLE[signature[i.type]].numpy) for i in operator.inputs)
+    return operator, input_types, operator.is_function and operator.kinds(signature)
 
 
+log = logging.getLogger("onnx_ops")
 CALL = table.NUMBER * (records.CALL.itemsize // 8)
 
 
-def _numbers(address):
-    return CALL.from_address(address)
+def _memory(address, size):
+    """So many bytes at an address, as an object that every view of them keeps alive."""
+    return _byte_array(size).from_address(address)
+
+
+@functools.lru_cache(maxsize=1024)
+def _byte_array(size):
+    return C.c_char * size
 
 
 def _tensor(call, k):
-    """(address, number of elements, shape or, of an absent input, None) of a tensor of a call."""
-    at = WORDS * k
+    """(address, number of elements, shape) of tensor k of a call; the shape of an absent input is None."""
+    at = TENSOR_LENGTH * k
     rank = call[at + RANK]
     shape = None if rank == ABSENT else tuple(call[at + SHAPE : at + SHAPE + rank])
     return call[at + DATA], call[at + SIZE], shape
 
 
 def _put_shape(call, k, shape):
-    """Note the shape of output k."""
-    at = WORDS * (records.OUTPUT + k)
-    call[at + RANK] = len(shape)
-    for a, size in enumerate(shape[:MAX_RANK], at + SHAPE):
-        call[a] = size
+    """Write the shape of output k into a call."""
+    at = TENSOR_LENGTH * (records.OUTPUT + k)
+    rank = call[at + RANK] = len(shape)
+    if rank <= MAX_RANK:  # C refuses more
+        call[at + SHAPE : at + SHAPE + rank] = shape
 
 
 def _attributes(function, address):
-    """{attribute: its value} of the parameters at an address."""
-    size = _numbers(address)[SIZE_OF_PARAMETERS]
-    return dict(_known_attributes(function, C.string_at(address, size)))
+    """{attribute: its value} from the parameters at this address."""
+    if not function.attributes:
+        return {}
+    size = CALL.from_address(address)[SIZE_OF_PARAMETERS]
+    content = C.string_at(address, size)
+    return dict(_cached_attributes(function, content)) if size < LARGE else function.attributes_in(content)
 
 
 @functools.lru_cache(maxsize=1024)
-def _known_attributes(function, content):
+def _cached_attributes(function, content):
     return function.attributes_in(content)
 
 
-class Owner:
-    """What views of an input's memory belong to, which tells whether there still are any."""
-
-    __slots__ = ("__array_interface__", "__weakref__")
-
-    def __init__(self, address, shape, kind):
-        self.__array_interface__ = {"version": 3, "data": (address, True), "shape": shape, "typestr": kind}
+LARGE = 4096  # bytes: attributes, which may be tensors, of this size are read anew for each call rather than cached
 
 
-def _input(tensor, is_values, dtype, owners):
-    """An input as an array, which can't be written to, of ONNX Runtime's memory; `owners` gets whose that is."""
-    address, size, shape = tensor
+def _input(call, k, is_values, dtype, views):
+    """Input k as a read-only array over ONNX Runtime's memory; views[k] becomes a weak reference to that memory."""
+    address, size, shape = _tensor(call, k)
     if shape is None:
-        owners.append(None)
         return None
     if dtype.hasobject:
-        owners.append(None)
         return strings_at(address, size).reshape(shape)
     if is_values:
         shape = (size,)
     if not size:
-        owners.append(None)
         return np.empty(shape, dtype)
-    is_known = dtype.kind != "V"  # NumPy has a letter for it
-    owner = Owner(address, shape, dtype.str if is_known else f"<u{dtype.itemsize}")
-    owners.append(weakref.ref(owner))
-    return np.asarray(owner) if is_known else np.asarray(owner).view(dtype)
+    memory = _memory(address, size * dtype.itemsize)
+    views[k] = weakref.ref(memory)
+    return np.ndarray(shape, dtype, memoryview(memory).toreadonly())
 
 
-def _hand_over(run, k, array):
-    """Write an output, whose shape is noted."""
-    address = library.load().onnx_ops_output(run, k)
-    if run.contents.status:
-        pass  # C tells why there is no output
-    elif array.dtype.hasobject:
-        content = table.array(C.c_char_p, [text.encode(errors="surrogateescape") for text in array.flat])
-        library.load().onnx_ops_fill_strings(run, k, content, array.size)
-    elif array.size:
-        array = np.ascontiguousarray(array)
-        C.memmove(address, array.__array_interface__["data"][0], array.nbytes)
-    if run.contents.status:
+def _hand_over(run, address, call, outputs):
+    """Have ONNX Runtime allocate the outputs, and write them."""
+    for k, array in enumerate(outputs):
+        _put_shape(call, k, array.shape)
+    if library.load().onnx_ops_outputs(address):
+        for k, array in enumerate(outputs):
+            if array.dtype.hasobject:
+                texts = [text.encode(errors="surrogateescape") for text in array.flat]
+                ends = table.array(C.c_size_t, [*itertools.accumulate(map(len, texts))])
+                library.load().onnx_ops_fill_strings(address, k, b"".join(texts), ends, array.size)
+            elif array.size:
+                memory = _memory(call[TENSOR_LENGTH * (records.OUTPUT + k) + DATA], array.nbytes)
+                np.ndarray(array.shape, array.dtype, memory)[...] = array
+    if run.status:  # which says why; C reports it in place of this error
         raise OpError(None, None, "ONNX Runtime takes no output", "onnx_ops")
 
 
-def _check_unused(operator, owners):
-    """Raise OpError if anybody still has a view of an input, whose memory ends with the call."""
-    if any(owner and owner() is not None for owner in owners):
-        gc.collect()  # there may be a cycle, such as an exception that was caught
-        for i, owner in zip(operator.each_input(len(owners)), owners, strict=True):
-            if owner and owner() is not None:
-                rule = "is a view of memory that ends with the call, and was kept; keep a copy"
-                raise OpError(i.name, "kept", rule, operator.title)
+def _forget_frames(error):
+    """Clear the local variables, which may be views of inputs, of all frames that an exception has gone through."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
-def borrowed(address, count, dtype):
-    """A flat array over memory that outlives it."""
-    if not count:
-        return np.empty(0, dtype)
-    return np.frombuffer((C.c_char * (count * dtype.itemsize)).from_address(address), dtype)
+def _check_unused(operator, views):
+    """Raise OpError if anything still refers to an input's memory, which ONNX Runtime frees after the call."""
+    for attempt in range(ATTEMPTS):
+        kept = [k for k, view in views.items() if view() is not None]
+        if not kept:
+            return
+        # A reference cycle, such as a function that calls itself, may hold it. While another thread collects garbage,
+        # this one can't.
+        time.sleep(0.001 * 2**attempt if attempt > 2 else 0)
+        gc.collect(min(attempt, 2))
+    name = operator.inputs[min(kept[0], len(operator.inputs) - 1)].name
+    rule = "is a view of memory that ends with the call, and was kept; keep a copy"
+    raise OpError(name, "kept", rule, operator.title)
+
+
+ATTEMPTS = 8  # to collect garbage that holds a view, before an error says that one was kept
 
 
 def strings_at(address, count):
-    """The strings of a tensor as native/python.c lays them out: count + 1 offsets, then the bytes."""
-    offsets = borrowed(address, count + 1, np.dtype(np.uintp)).tolist()
-    content, found = C.string_at(address + 8 * (count + 1), offsets[count]), np.empty(count, object)
-    found[:] = [content[a:b].decode(errors="surrogateescape") for a, b in itertools.pairwise(offsets)]
-    return found
+    """Read the strings of a tensor as native/python.c lays them out: count + 1 offsets, then the bytes."""
+    start = 8 * (count + 1)
+    offsets = np.frombuffer(_memory(address, start), np.uintp).tolist()
+    content, strings = C.string_at(address + start, offsets[count]), np.empty(count, object)
+    strings[:] = [content[a:b].decode(errors="surrogateescape") for a, b in itertools.pairwise(offsets)]
+    return strings

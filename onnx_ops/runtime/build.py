@@ -8,33 +8,41 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import OpError
 from ..files import staged_file
 from ..kernels.jit import numba_obstacle
-from ..operators import OPERATORS
+from ..operators import OPERATORS, available
 from ..own.files import places
 from . import table, variants
-from .execute import cpus as cpus_of_process
+from .threads import available_cpus
+from .variants import Variant
 from .workers import share_out
 
+if TYPE_CHECKING:
+    from ..declaration import Operator
+    from ..own.function import Function
+
+_Objects: TypeAlias = Mapping[str, list[list[str]]]  # {name of a variant: what `compile_objects` returns}
 SOURCES = Path(__file__).parent.parent / "native"
 FLAGS = ["-std=c11", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-DONNX_OPS_AHEAD"]
-if sys.platform == "linux":  # ONNX Runtime unloads it with its last session, but not what it has allocated for ever
+# nodelete: ONNX Runtime unloads the library with its last session, which would lose what the library has allocated.
+if sys.platform == "linux":
     FLAGS += ["-Wl,-z,nodelete", "-Wl,--no-undefined"]
-UNDEFINED = re.compile(r"undefined reference to [`'](\w+)")  # as linkers complain
-CROSS = {"aarch64": "aarch64-linux-gnu-gcc", "x86_64": "x86_64-linux-gnu-gcc"}  # where cc is for another architecture
+UNDEFINED = re.compile(r"undefined reference to [`'](\w+)")  # in a linker's errors
+# Compilers for another architecture than this machine's.
+CROSS = {"aarch64": "aarch64-linux-gnu-gcc", "x86_64": "x86_64-linux-gnu-gcc"}
 
 
 def build(
     output: "str | os.PathLike[str]",
     *,
     operators: Iterable[Any] | None = None,
-    dtypes: Iterable[str] | None = None,
+    dtypes: Collection[str] | None = None,
     cpus: Iterable[str] | None = None,
     jobs: int | None = None,
     progress: Callable[[str, int, int], object] | None = None,
@@ -46,57 +54,60 @@ def build(
                all of this package
     dtypes     element types of the operators' tensors, such as "float32": all combinations of these. Default: all
     cpus       "x86-64-v2", "x86-64-v3", "x86-64-v4", or "armv8-a": the library has code for each of these, and runs the
-               last one that it finds it can. Default: all of this machine's architecture
-    jobs       processes that compile side by side; default: as many as there are CPUs
-    progress   called before each kernel with (its name, its index, how many there are)
+               newest that the CPU can run. Default: all of this machine's architecture
+    jobs       number of processes that compile side by side; default: the number of CPUs
+    progress   called before each kernel with (its name, its index, the number of kernels)
 
-    What has been compiled before is only linked. Raises OpError, also where there is no Numba or no C compiler.
+    Kernels in the cache are linked without being compiled again. Raises OpError, also where there is no Numba or no C
+    compiler.
     """
-    if lack := numba_obstacle():
-        raise OpError(None, None, lack, "onnx_ops")
+    if obstacle := numba_obstacle():
+        raise OpError(None, None, obstacle, "onnx_ops")
     if jobs is not None and jobs < 1:
         raise OpError("jobs", jobs, "must be at least 1", "onnx_ops")
     from ..kernels import target
+    from ..kernels.levels import LEVELS
 
-    cpus = list(cpus or [name for name, (kind, *_) in target.LEVELS.items() if kind == target.architecture()])
-    cpus.sort(key=lambda cpu: list(target.LEVELS).index(cpu) if cpu in target.LEVELS else -1)
-    kinds = {target.level(cpu).triple.partition("-")[0] for cpu in cpus}
-    if len(kinds) != 1:
+    cpus = list(cpus or [name for name, (kind, *_) in LEVELS.items() if kind == target.architecture()])
+    cpus.sort(key=lambda cpu: list(LEVELS).index(cpu) if cpu in LEVELS else -1)
+    architectures = {target.level(cpu).triple.partition("-")[0] for cpu in cpus}
+    if len(architectures) != 1:
         raise OpError("cpu", ", ".join(cpus), "must be of one architecture", "onnx_ops")
-    compiler = c_compiler(kinds.pop())
-    meant = variants.chosen(operators) if operators is not None else list(OPERATORS)
-    wanted = variants.asked_for(meant, dtypes, variants.TYPES, variants.TYPES, operators is None)
-    own = places(operator for operator in meant if operator.is_function)
-    tasks, found = variants.tasks(wanted), {}
+    compiler = c_compiler(architectures.pop())
+    declarations = variants.chosen(operators) if operators is not None else list(OPERATORS)
+    requested = variants.asked_for(declarations, dtypes, variants.TYPES, variants.TYPES, operators is None)
+    own = places(operator for operator in declarations if operator.is_function)
+    tasks, objects = variants.tasks(requested), {}
     for k, cpu in enumerate(cpus):
 
-        def of_all(name, index, total, k=k, cpu=cpu):
+        def report(name: str, index: int, total: int, k: int = k, cpu: str = cpu) -> None:
             if progress:
                 progress(f"{cpu}: {name}", k * total + index, len(cpus) * total)
 
-        answers = share_out(objects, tasks, jobs or len(cpus_of_process()), of_all, level=cpu, own=own)
-        found[cpu] = dict(zip(wanted, answers, strict=True))
+        answers = share_out(compile_objects, tasks, jobs or len(available_cpus()), report, level=cpu, own=own)
+        objects[cpu] = dict(zip(requested, answers, strict=True))
     try:
         with TemporaryDirectory() as folder:
-            link(compiler, found, meant, wanted, Path(folder), Path(output))
+            link(compiler, objects, declarations, requested, Path(folder), Path(output))
     except OSError as error:
         raise OpError(
             "output", repr(str(output)), f"can't be written: {error.strerror or error}", "onnx_ops"
         ) from error
 
 
-def objects(*variant):
-    """What a worker makes of one variant (variants.py): [symbol, file] of each of its functions."""
-    return [[code.symbol, str(code.kept.path)] for code in variants.codes(*variant)]
+def compile_objects(domain: str, name: str, position: int, signature: dict[str, str]) -> list[list[str]]:
+    """Compile a variant (variants.py), in a worker; returns [symbol, object file] for each of its functions."""
+    codes = variants.codes(available()[domain, name], position, signature)
+    return [[code.symbol, str(code.kept.path)] for code in codes]
 
 
-def c_compiler(architecture):
-    """The command of a C compiler for an architecture, as words. Raises OpError."""
+def c_compiler(architecture: str) -> list[str]:
+    """The command of a C compiler for an architecture: the program and its arguments. Raises OpError."""
     from ..kernels import target
 
-    given = shlex.split(os.environ.get("CC", ""))
-    commands = [given] if given else [["cc"], ["gcc"], ["clang"]]
-    if architecture != target.architecture() and not given:
+    cc = shlex.split(os.environ.get("CC", ""))
+    commands = [cc] if cc else [["cc"], ["gcc"], ["clang"]]
+    if architecture != target.architecture() and not cc:
         commands = [[CROSS[architecture]]]
     for command in commands:
         if shutil.which(command[0]):
@@ -106,83 +117,104 @@ def c_compiler(architecture):
     raise OpError(None, None, rule, "onnx_ops")
 
 
-def link(compiler, found, operators, wanted, folder, output):
-    """Make the library of what the workers have `found` of the variants that were `wanted` of these operators, for each
-    CPU.
+def link(
+    compiler: Sequence[str],
+    objects: Mapping[str, _Objects],
+    operators: "Iterable[Operator | Function]",
+    requested: Mapping[str, Variant],
+    folder: Path,
+    output: Path,
+) -> None:
+    """Write the library: the C sources, the operators' table for each CPU, and the compiled functions.
+
+    objects    {cpu: {name of a variant: what `compile_objects` returns}}
+    requested  {name: variant} of the operators
+    folder     for files that are needed on the way
     """
     from ..kernels.cache import object_in
 
-    files, text = [], Text()
-    for cpu, objects_of in found.items():
-        for symbol, path in {tuple(each) for made in objects_of.values() for each in made}:
+    files, tables = [], TableWriter()
+    for cpu, by_name in objects.items():
+        for symbol, path in {tuple(each) for functions in by_name.values() for each in functions}:
             files.append(folder / f"{symbol}.o")
             files[-1].write_bytes(object_in(path))
-        text.level(cpu, operators, wanted, objects_of)
-    (folder / "levels.c").write_text(text.finished())
+        tables.add_level(cpu, operators, requested, by_name)
+    (folder / "levels.c").write_text(tables.source())
     command = [*compiler, *FLAGS, f"-I{SOURCES}", *sorted(SOURCES.glob("*.c")), folder / "levels.c", *files, "-lm"]
     with staged_file(output) as place:
-        done = subprocess.run([*map(str, command), "-o", str(place)], capture_output=True, text=True)
-        if done.returncode or not place.exists():
-            if lacking := sorted(set(UNDEFINED.findall(done.stderr))):
-                rule = f"a kernel calls {', '.join(lacking)}, which can't be linked; write it otherwise"
+        process = subprocess.run([*map(str, command), "-o", str(place)], capture_output=True, text=True)
+        if process.returncode or not place.exists():
+            if undefined := sorted(set(UNDEFINED.findall(process.stderr))):
+                rule = f"a kernel calls {', '.join(undefined)}, which can't be linked; write it otherwise"
                 raise OpError(None, None, rule, "onnx_ops")
-            lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()[-1:]
-            said = " ".join(lines[:3]) or f"it ends with exit code {done.returncode} and says nothing"
-            raise OpError(None, None, f"{shlex.join(compiler)} can't build the library: {said}", "onnx_ops")
+            output_lines = process.stderr.splitlines()
+            lines = [line for line in output_lines if "error" in line] or output_lines[-1:]
+            cause = " ".join(lines[:3]) or f"it ends with exit code {process.returncode} and says nothing"
+            raise OpError(None, None, f"{shlex.join(compiler)} can't build the library: {cause}", "onnx_ops")
 
 
-class Text:
-    """C code of one table for each CPU, from the structures of table.py: their pointers become arrays of their own."""
+class TableWriter:
+    """Writes C code with a table for each CPU, from the structures of table.py. Each pointer becomes a named array."""
 
-    def __init__(self):
-        self.lines, self.levels, self.names = ['#include "library.h"\n'], [], 0
+    def __init__(self) -> None:
+        self.lines, self.names = ['#include "library.h"\n'], 0
+        self.levels: list[str] = []
 
-    def level(self, cpu, operators, wanted, objects_of):
-        """Add the table of what was compiled of these operators for a CPU."""
-        symbols = [None]  # a function pointer is a position among these
-        rows = []
+    def add_level(
+        self,
+        cpu: str,
+        operators: "Iterable[Operator | Function]",
+        requested: Mapping[str, Variant],
+        by_name: _Objects,
+    ) -> None:
+        """Add the table of these operators for a CPU, with the functions that were compiled for it (see `link`)."""
+        # In the structures, a function pointer holds its symbol's position in this list.
+        symbols: list[str | None] = [None]
+        rows: list[Any] = []
 
-        def pointer(symbol, kind):
+        def pointer(symbol: str, kind: str) -> int:
             if symbol not in symbols:
                 symbols.append(symbol)
                 self.lines.append(f"extern {kind}_function {symbol};")
             return symbols.index(symbol)
 
-        by_kernel = {variants.kernel_key(*variant): objects_of[name] for name, variant in wanted.items()}
+        by_kernel = {variants.kernel_key(*variant): by_name[name] for name, variant in requested.items()}
         for operator in operators:
-            made, signatures = {}, []  # made: what was compiled beside the kernel, by its position
+            plans, signatures = {}, []  # plans: {kernel's position: symbols of (resolve and infer, if any, and) plan}
             for signature in operator.signatures():
                 kernels = {}
                 for k in range(variants.kernel_count(operator)):
                     each = by_kernel.get(variants.kernel_key(operator, k, signature))
                     if each and variants.takes(operator, k, signature):
                         *others, (kernels[k], _) = each
-                        made[k] = [symbol for symbol, _ in others]
+                        plans[k] = [symbol for symbol, _ in others]
                 if kernels or ("string" in signature.values() and not operator.is_function):
                     signatures.append((signature, kernels))
-            if made:
+            if plans:
                 row = table.operator(operator, [signature for signature, _ in signatures], len(rows))
-                for k, (*others, plan) in made.items():
+                for k, (*earlier, plan) in plans.items():
                     row.plans[k if operator.is_function else 0] = pointer(plan, "shapes")
-                    if others:
-                        row.resolve, row.infer = pointer(others[0], "resolve"), pointer(others[1], "shapes")
+                    if earlier:
+                        row.resolve, row.infer = pointer(earlier[0], "resolve"), pointer(earlier[1], "shapes")
                 for overload, (_, kernels) in enumerate(signatures):
                     for k, symbol in kernels.items():
                         row.overloads[overload].kernels[k] = pointer(symbol, "kernel")
                 rows.append(row)
-        made = table.Table(table.array(table.Operator, rows), len(rows))
-        self.levels.append(f'{{"{cpu}", {self.initializer(made, symbols)}}}')
+        filled = table.Table(table.array(table.Operator, rows), len(rows))
+        self.levels.append(f'{{"{cpu}", {self.initializer(filled, symbols)}}}')
 
-    def finished(self):
-        """The C file: the best level is the first."""
+    def source(self) -> str:
+        """The content of the C file, in which the newest CPU comes first."""
         levels = ",\n".join([*reversed(self.levels), "{0}"])
         levels = f"const struct level onnx_ops_levels[] = {{\n{levels}}};\n"
         return "\n".join([*self.lines, levels])
 
-    def initializer(self, value, symbols):
+    def initializer(self, value: Any, symbols: Sequence[str | None]) -> str:
+        """The C initializer of a structure, array or value."""
         if isinstance(value, C.Structure):
             fields = []
-            for name, kind in value._fields_:
+            members: Any = value._fields_  # pairs: there are no bit fields
+            for name, kind in members:
                 member = getattr(value, name)
                 if isinstance(member, C._Pointer):
                     count = getattr(value, f"{name[:-1]}_count") * (2 if name == "terms" else 1)
@@ -202,8 +234,8 @@ class Text:
             return json.dumps(value.decode("ascii"))
         return f"{value}LL" if value > -(2**63) else "INT64_MIN"
 
-    def array(self, kind, field, items, symbols):
-        """The name of a new array of the items, which is that of a field."""
+    def array(self, kind: Any, field: str, items: Sequence[Any], symbols: Sequence[str | None]) -> str:
+        """Define a C array of the items, which are those of a structure's field; returns the array's name."""
         if not items:
             return "0"
         self.names += 1

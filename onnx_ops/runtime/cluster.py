@@ -1,4 +1,4 @@
-"""The same work by the machines of a Ray cluster, which sees to what fails there: processes, machines, connections."""
+"""Tasks on the machines of a Ray cluster. Ray restarts processes, and repeats tasks, where something fails there."""
 
 import re
 import socket
@@ -10,13 +10,16 @@ import onnxruntime as ort
 from .. import __version__
 from ..errors import OpError
 
-AHEAD = 2  # tasks that an actor is given at a time, so that it doesn't wait for the next one
-RETRIES = 2  # of a task whose process or machine has ended
-PATIENCE = 5  # seconds for a connection
+AHEAD = 2  # tasks that an actor has at a time, so that it doesn't wait for the next one
+RETRIES = 2  # how often a task whose process or machine has ended is repeated
+PATIENCE = 5  # seconds that a connection may take
 
 
 class Worker:
-    """An actor. shared: a list of the one reference of what does the work, with each call: Ray may restart an actor."""
+    """An actor that applies `work` to tasks.
+
+    Each call passes `shared`, a list of the one reference to `work`, as Ray may restart the actor in between.
+    """
 
     work = None
 
@@ -33,21 +36,23 @@ class Worker:
 
 
 def prepare(work):
-    """Have a node ready for its first task, as its kernels are compiled then; returns the versions that it has."""
+    """Compile on a node what its tasks need; returns the node's versions."""
     work.prepare()
     return versions()
 
 
 def versions():
+    """{package: version} of what must be alike on all machines."""
     return {"onnx_ops": __version__, "onnxruntime": ort.__version__}
 
 
 def answers(work, tasks, address, threads):
     """Yield (index of a task, task, work(task), False) as they are done, by actors of `threads` CPUs on a cluster.
 
-    Of a task whose actor has ended over it as often as Ray tries: (index, task, None, True).
+    Yields (index, task, None, True) for a task whose actor ended each time that Ray tried it.
+
     work   has a method `prepare`; each node gets it once
-    tasks  an iterable, of which only what the actors are at is in memory
+    tasks  an iterable; only the tasks that actors have are in memory
 
     Raises OpError.
     """
@@ -59,42 +64,43 @@ def answers(work, tasks, address, threads):
             raise OpError("threads", threads, f"no machine of the cluster {address} has so many CPUs", "onnx_ops")
         settings = {"num_cpus": threads, "max_restarts": -1, "max_task_retries": RETRIES}
         actor = ray.remote(Worker).options(scheduling_strategy="SPREAD", **settings)
-        # Actors for which there is no room, as others use the cluster, too, are not ready before there is.
+        # An actor becomes ready only when the cluster, which others use, too, has room for it.
         awaited = {each.prepare.remote([shared]): (each, None) for each in [actor.remote() for _ in range(count)]}
-        left, given, is_end = enumerate(tasks), {}, False
-        while given or not is_end:
+        remaining, pending, is_end = enumerate(tasks), {}, False
+        while pending or not is_end:
             (reference,), _ = ray.wait(list(awaited))
-            actor, done = awaited.pop(reference)
-            for _ in range(AHEAD if done is None else 1):
-                index, task = next(left, (None, None))
+            actor, finished = awaited.pop(reference)
+            for _ in range(AHEAD if finished is None else 1):
+                index, task = next(remaining, (None, None))
                 is_end = index is None
                 if not is_end:
-                    given[index] = task
+                    pending[index] = task
                     awaited[actor.do.remote([shared], task)] = actor, index
             try:
                 result, has_ended = ray.get(reference), False
             except (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError):
                 result, has_ended = None, True
-            if done is not None:
-                yield done, given.pop(done), result, has_ended
+            if finished is not None:
+                yield finished, pending.pop(finished), result, has_ended
 
 
 def prepare_nodes(ray, shared):
-    """Make a session on each node, and see that they have this one's versions."""
+    """Make a session on each node, and check that the nodes have this machine's versions."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
-    there = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in nodes]
-    found = [ray.remote(prepare).options(num_cpus=0, scheduling_strategy=n).remote(shared) for n in there]
-    for node, reference in zip(nodes, found, strict=True):
-        if (its := ray.get(reference)) != versions():
-            where = f"versions on {node['NodeManagerAddress']}"
-            raise OpError(where, its, f"must be those of the machine that sends it work, {versions()}", "onnx_ops")
+    strategies = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in nodes]
+    results = [ray.remote(prepare).options(num_cpus=0, scheduling_strategy=s).remote(shared) for s in strategies]
+    for node, result in zip(nodes, results, strict=True):
+        if (node_versions := ray.get(result)) != versions():
+            argument = f"versions on {node['NodeManagerAddress']}"
+            rule = f"must be those of the machine that sends it work, {versions()}"
+            raise OpError(argument, node_versions, rule, "onnx_ops")
 
 
 @contextmanager
 def connection(address):
-    """Yield Ray's module while it is connected to a cluster. Raises OpError for what is met there."""
+    """A context in which Ray is connected to a cluster; yields Ray's module. Raises OpError for failures of both."""
     try:
         import ray
     except ModuleNotFoundError as error:
@@ -103,10 +109,10 @@ def connection(address):
         rule = 'needs Ray: pip install "onnx-ops[ray]", on every machine of the cluster'
         raise OpError("cluster", repr(address), rule, "onnx_ops") from error
     with ExitStack() as stack:
-        stack.enter_context(redirect_stdout(sys.stderr))  # where Ray shall say what it does about processes that end
+        stack.enter_context(redirect_stdout(sys.stderr))  # Ray's messages about processes that end
         stack.callback(ray.shutdown)
         try:
-            if place := re.search(r"([^/]+):(\d+)$", address):  # Ray would try for two minutes
+            if place := re.search(r"([^/]+):(\d+)$", address):  # Ray by itself would try for two minutes
                 socket.create_connection((place[1], int(place[2])), PATIENCE).close()
             ray.init(address=address, logging_level="error", log_to_driver=False)
         except (OSError, RuntimeError, ValueError) as error:

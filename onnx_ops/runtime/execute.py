@@ -1,32 +1,33 @@
-"""One call of one operator on memory: plan, allocate the output, run the tiles.
+"""Calls of operators on NumPy arrays: plan, allocate the outputs, run the tiles.
 
-This is the function adapter's engine, and whatever else has arrays rather than ONNX Runtime's own kernel context.
-It runs the very machine code that sessions run, which is what makes their results equal bit for bit.
+Functions on arrays and the extensions backend use this; in sessions of the native backend the C library does the same.
+Both run the same machine code on the same tiles, so results are equal bit for bit, except for the bits of a NaN. That
+does not hold where the machine code differs (another CPU or version of Numba, code compiled ahead instead of on
+demand), nor without machine code: `compute_reference` sums in float64.
 """
 
 import ctypes as C
 import functools
 import math
-import os
-from _thread import start_new_thread
 from collections import deque
-from queue import SimpleQueue
 
 import numpy as np
 
 from .. import dtypes
 from ..declaration import ABSENT, ELEMENTS, MAX_RANK, MAX_TILES, TILE_ELEMENTS, Record
-from ..errors import OpError, named, require
+from ..errors import OpError, errors_of, require
 from ..kernels import records
-from ..locks import COMPILATION, POOL
+from ..kernels.jit import BOUNDSCHECK
+from ..locks import COMPILATION
 from . import library
+from .threads import available_cpus, run_tiles
 
 PLAN = C.CFUNCTYPE(C.c_int64, C.c_int64, C.c_int64)
 KERNEL = C.CFUNCTYPE(C.c_int64, C.c_int64, C.c_int64, C.c_int64)
 
 
-def seen(input, array):
-    """What a plan sees of one input, as an int64 array; raises OpError."""
+def plan_input(input, array):
+    """Return what a plan sees of one input, its shape or its values, as an int64 array. Raises OpError."""
     if array is None:
         return np.empty(0, np.int64)
     if array.ndim > MAX_RANK:
@@ -39,23 +40,23 @@ def seen(input, array):
 
 
 def shapes(operator, arrays):
-    """What the operator's plan sees of its inputs; raises OpError."""
-    return [seen(i, array) for i, array in zip(operator.each_input(len(arrays)), arrays, strict=True)]
+    """Return what the operator's plan sees of its inputs, see `plan_input`. Raises OpError."""
+    return [plan_input(i, array) for i, array in zip(operator.each_input(len(arrays)), arrays, strict=True)]
 
 
 def check_shapes(operator, parameters, arrays):
     """Raise OpError if the plan refuses these inputs."""
-    with named(operator):
+    with errors_of(operator):
         geometry = np.zeros(1, operator.geometry_dtype)
         operator.plan(Record(parameters[0]), shapes(operator, arrays), Record(geometry[0]))
 
 
 def functions(operator, position, signature):
-    """The compiled plan and kernel as C functions for ctypes; None where there is nothing that can compile them.
+    """The compiled plan and kernel as C functions for ctypes: from the library if they were compiled ahead.
 
-    They come from the library, if they were compiled ahead.
+    position  of the kernel among the operator's; if it is a function, of the combination of ranks
 
-    position  of the kernel or, of a function, of the combination of ranks
+    Returns None if the types have no kernel, or if nothing can compile it.
     """
     if operator.storage(position if operator.is_function else operator.kernels[position], signature) is None:
         return None
@@ -63,13 +64,13 @@ def functions(operator, position, signature):
         return PLAN(addresses[0]), KERNEL(addresses[1])
     if not library.have_numba():
         return None
-    return compiled_now(operator, position, tuple(signature.items()))
+    return functions_on_demand(operator, position, tuple(signature.items()))
 
 
 @functools.cache
-def compiled_now(operator, position, signature):
-    """`functions` of what isn't in the library. Raises OpError."""
-    with COMPILATION:  # or a fork might leave to nobody the lock of a module that is being imported
+def functions_on_demand(operator, position, signature):
+    """Compile what `functions` returns, or load it from the cache. Raises OpError."""
+    with COMPILATION:  # else a child, forked during this import, might wait for the module's lock for ever
         from ..kernels.code import code
 
     plan = records.plan_entry(operator, position if operator.is_function else 0)
@@ -77,26 +78,27 @@ def compiled_now(operator, position, signature):
 
 
 def refusal(operator, record):
-    """The OpError for what compiled code has refused, as it says in the `record`."""
-    argument, rule, at, count, has_expected, expected = record["refusal"].tolist()[:6]
-    values = (C.c_int64 * abs(count)).from_address(at)
+    """The OpError for the refusal that compiled code has written into the `record`."""
+    argument, rule, values_address, count, has_expected, expected, doubles = record["refusal"].tolist()[:7]
+    values = ((C.c_double if doubles & 1 else C.c_int64) * abs(count)).from_address(values_address)
+    expected = C.c_double.from_buffer(C.c_int64(expected)).value if doubles & 2 else expected
     argument, rule = (C.string_at(text).decode() for text in (argument, rule))
     try:
-        with named(operator):
+        with errors_of(operator):
             require(False, argument, values[0] if count < 0 else list(values), rule, expected if has_expected else None)
     except OpError as error:
         return error
 
 
 def output_ranks(operator, arrays):
-    """The ranks that the outputs have, or would have; None if that can't be told."""
+    """The ranks of the outputs for these inputs, even if the plan would refuse them; None if they aren't known."""
     values = [a.tolist() if i.values and a.ndim == 1 else None for i, a in zip(operator.inputs, arrays, strict=True)]
     shapes = operator.output_shapes(None, [list(a.shape) for a in arrays], values)
     return None if shapes is None else list(map(len, shapes))
 
 
 def as_input(array):
-    """A view that can't be written to, as a session's inputs can't."""
+    """A read-only view of an array, as sessions pass their inputs."""
     if array is None or array.dtype.hasobject:
         return array
     view = array.view()
@@ -105,7 +107,7 @@ def as_input(array):
 
 
 def compute_reference(operator, parameters, arrays):
-    """`compute` in plain NumPy: slow."""
+    """Compute the outputs as `compute` does, but in plain NumPy: slow."""
     arrays = operator.padded(arrays)
     signature = signature_of(operator, parameters, arrays)
     if operator.is_function:
@@ -117,34 +119,37 @@ def compute_reference(operator, parameters, arrays):
         return [operator.reference(Record(parameters[0]), *arrays).astype(dtype, order="C")]
 
 
-def compute(operator, parameters, arrays, threads=None, empty=np.empty):
-    """The operator's outputs, a list, for C-contiguous arrays of declared element types; None is an absent one.
+def compute(operator, parameters, arrays, threads=None, empty=np.empty, tiles=None):
+    """Compute the operator's outputs, a list.
 
-    `empty` allocates the outputs and the kernel's workspace.
+    arrays  the inputs: C-contiguous arrays of declared element types; None stands for an absent input
+    empty   allocates the outputs and the kernel's workspace
+    tiles   a limit on the number of tiles of a function's loop; default: one for each TILE_ELEMENTS elements
     """
     arrays = operator.padded(arrays)
     signature = signature_of(operator, parameters, arrays)
-    with named(operator):
+    with errors_of(operator):
         if operator.is_function:
             position = operator.position([ABSENT if a is None else a.ndim for a in arrays])
         else:
-            position = int(parameters["kernel"][0])
+            position = int(parameters["kernel_index"][0])
         compiled = None if position is None else functions(operator, position, signature)
         if compiled is None:
             return compute_reference(operator, parameters, arrays)
         call = Call(operator, parameters, arrays)
     plan, kernel = compiled
     call.plan(plan)
-    kinds = [dtypes.TABLE[signature[o.type]].numpy for o in operator.outputs]
+    output_types = [dtypes.TABLE[signature[o.type]].numpy for o in operator.outputs]
     if operator.is_function:
-        return call.run_function(kernel, arrays, kinds, operator.storage(position, signature), threads, empty)
-    outputs = [empty(call.shape_of(call.geometry), kinds[0])]
+        storage = operator.storage(position, signature)
+        return call.run_function(kernel, arrays, output_types, storage, threads, empty, tiles)
+    outputs = [empty(call.shape_of(call.geometry), output_types[0])]
     call.run(kernel, {k: arrays[k] for k in operator.tensors}, outputs, threads, empty)
     return outputs
 
 
 class Call:
-    """One call of compiled code: its record (records.py)."""
+    """A call of compiled code, with its record (records.py)."""
 
     def __init__(self, operator, parameters, arrays):
         self.operator, self.parameters = operator, parameters
@@ -154,83 +159,90 @@ class Call:
         for k, values in enumerate(shapes(operator, arrays)):
             self.tensors["rank"][k], self.tensors["shape"][k, : len(values)] = len(values), values
 
+    def explain(self):
+        """Return which exception compiled code has raised, or None if that is not known."""
+        return None
+
     @staticmethod
-    def shape_of(described):
-        return described["shape"].tolist()[: described["rank"]]
+    def shape_of(record):
+        """The shape in a record that has the fields `rank` and `shape`: a tensor's, or a geometry."""
+        return record["shape"].tolist()[: record["rank"]]
 
     def plan(self, plan):
         if returned := plan(self.parameters.ctypes.data, self.record.ctypes.data):
             raise self.error(returned)
 
     def error(self, returned):
-        """The OpError for what compiled code has returned other than 0."""
+        """The OpError for a value other than 0 that compiled code has returned."""
         if returned == 1:
             return refusal(self.operator, self.geometry)
-        what = "raised an exception" if returned == 2 else "failed"
-        return OpError(None, None, f"compiled code has {what}", self.operator.title)
+        outcome = f"raised {self.explain() or 'an exception'}" if returned == 2 else "failed"
+        return OpError(None, None, f"compiled code has {outcome}", self.operator.title)
 
     def run(self, kernel, inputs, outputs, threads, empty):
-        """Run all tiles of the plan on {position: array} and the outputs."""
+        """Run all tiles of the plan on the inputs, {position: array}, and the outputs."""
         tiles, size = (self.geometry[name].tolist() for name in ("tiles", "workspace"))
         workspace = empty(min(tiles, MAX_TILES) * size, np.dtype(np.uint8))
         for k, array in (*inputs.items(), *enumerate(outputs, records.OUTPUT)):
             self.tensors["data"][k], self.tensors["size"][k] = array.ctypes.data, array.size
-        at, free = (
-            self.record.ctypes.data,
-            deque(workspace.ctypes.data + k * size for k in range(min(tiles, MAX_TILES))),
-        )
+        address = self.record.ctypes.data
+        free = deque(workspace.ctypes.data + k * size for k in range(min(tiles, MAX_TILES)))
 
-        def run_tile(index, memory=(self, inputs, workspace, outputs)):  # which must live for as long as a tile may run
-            place = free.pop()
-            returned = kernel(at, index, place)
-            free.append(place)
+        def run_tile(index, memory=(self, inputs, workspace, outputs)):  # the default keeps them alive while tiles run
+            part = free.pop()
+            returned = kernel(address, index, part)
+            free.append(part)
             if returned:
                 raise self.error(returned)
 
-        spread(run_tile, tiles, threads or len(cpus()))
+        run_tiles(run_tile, tiles, threads or len(available_cpus()))
 
-    def run_function(self, kernel, arrays, kinds, storage, threads, empty):
-        """The outputs, of these kinds, of a function's kernel, which sees the arrays as `storage` says."""
+    def run_function(self, kernel, arrays, output_types, storage, threads, empty, tiles):
+        """Run a function's kernel; returns the outputs, of these types.
+
+        storage  the element types in which the kernel sees the inputs and the outputs
+        """
         function, tensors = self.operator, self.tensors[records.OUTPUT :]
-        wanted = [self.shape_of(tensor) for tensor, _ in zip(tensors, kinds, strict=False)]
-        check_outputs(function, wanted, int(self.geometry["workspace"]))
+        shapes = [self.shape_of(tensor) for tensor, _ in zip(tensors, output_types, strict=False)]
+        check_outputs(function, shapes, int(self.geometry["workspace"]))
         pairs = enumerate(zip(arrays, storage, strict=False))
-        inputs = {k: array.astype(kind, copy=False) for k, (array, kind) in pairs if array is not None}
-        elements = sum(map(math.prod, wanted)) + sum(array.size for array in inputs.values())
-        self.geometry["tiles"] = function_tiles(self.geometry["tiles"], elements) if function.has_loop else 1
-        outputs = [empty(shape, kind) for shape, kind in zip(wanted, storage[len(arrays) :], strict=True)]
+        inputs = {k: array.astype(dtype, copy=False) for k, (array, dtype) in pairs if array is not None}
+        elements = sum(map(math.prod, shapes)) + sum(array.size for array in inputs.values())
+        most = tiles or elements // TILE_ELEMENTS + 1
+        self.geometry["tiles"] = max(min(int(self.geometry["tiles"]), MAX_TILES, most), 1) if function.has_loop else 1
+        outputs = [empty(shape, dtype) for shape, dtype in zip(shapes, storage[len(arrays) :], strict=True)]
+        if BOUNDSCHECK:  # then time doesn't matter
+            in_order = [inputs.get(k) for k in range(len(arrays))]
+            tiles, workspace = (self.geometry[name].tolist() for name in ("tiles", "workspace"))
+            self.explain = lambda: function.explain(self.parameters, in_order, tiles, workspace, outputs)
         self.run(kernel, inputs, outputs, threads, empty)
         if function.is_bound:
             lengths = tensors["shape"][:, 0].tolist()
             outputs = [cut(function, array, n) for array, n in zip(outputs, lengths, strict=False)]
-        return [array.astype(kind, copy=False) for array, kind in zip(outputs, kinds, strict=True)]
+        return [array.astype(dtype, copy=False) for array, dtype in zip(outputs, output_types, strict=True)]
 
 
 def check_outputs(function, shapes, workspace):
-    """Raise OpError for what the rule of a function says but is no shape, and for what is no size of a workspace."""
-    with named(function):
-        require(workspace >= 0, "workspace", workspace, "must be a number of bytes, from 0 on")
+    """Raise OpError where a function's rule returns no possible shape, or its workspace no possible number of bytes."""
+    with errors_of(function):
         rule = "is what the rule says, but no shape of at most 2**58 elements"
         for shape in shapes:
-            require(min(shape, default=0) >= 0 and math.prod(shape) <= ELEMENTS, "shape of an output", shape, rule)
+            fits = function.is_bound <= len(shape) and min(shape, default=0) >= 0 and math.prod(shape) <= ELEMENTS
+            require(fits, "shape of an output", shape, rule)
+        require(0 <= workspace <= 2**40, "workspace", workspace, "must be a number of bytes in [0, 2**40]")
 
 
 def cut(function, array, length):
-    """The beginning of an output of which the rule has said a bound only."""
-    with named(function):
+    """Cut an output to the length that the kernel returns, where the function's rule gives only a bound."""
+    with errors_of(function):
         rule = "is what the kernel returns; the rule's bound is"
         require(0 <= length <= len(array), "length of an output", length, rule, len(array))
     return array[:length]
 
 
-def function_tiles(steps, elements):
-    """Into how many tiles a function's loop of so many steps is cut; native/function.c does the same."""
-    return max(min(int(steps), MAX_TILES, elements // TILE_ELEMENTS + 1), 1)
-
-
 def signature_of(operator, parameters, arrays):
-    """{type variable: element type} of these inputs; raises OpError."""
-    found = {o.type: operator.types[o.type][0] for o in operator.outputs if len(operator.types[o.type]) == 1}
+    """{type variable: element type} for these inputs. Raises OpError."""
+    signature = {o.type: operator.types[o.type][0] for o in operator.outputs if len(operator.types[o.type]) == 1}
     for i, array in zip(operator.each_input(len(arrays)), arrays, strict=True):
         if array is None:
             continue
@@ -240,96 +252,11 @@ def signature_of(operator, parameters, arrays):
             raise OpError(f"dtype of {i.name}", name, rule, operator.title)
         if name == "string" and array.dtype.hasobject and not all(isinstance(v, str) for v in array.flat):
             raise OpError(f"dtype of {i.name}", "object", "must be of strings only", operator.title)
-        if found.setdefault(i.type, name) != name:
-            raise OpError(f"dtype of {i.name}", name, f"must be {found[i.type]} as before", operator.title)
-    for i in operator.inputs:  # of an absent one, whose type nobody asks for
-        found.setdefault(i.type, operator.types[i.type][0])
+        if signature.setdefault(i.type, name) != name:
+            raise OpError(f"dtype of {i.name}", name, f"must be {signature[i.type]} as before", operator.title)
+    for i in operator.inputs:  # an absent input may have any of its types
+        signature.setdefault(i.type, operator.types[i.type][0])
     if not operator.is_function:
-        with named(operator):
-            operator.check_types(operator.kernel(Record(parameters[0])), found)
-    return found
-
-
-def cpus():
-    """The CPUs that this process may use."""
-    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
-
-
-def spread(tile, tiles, threads):
-    """tile(0), ..., tile(tiles - 1), on up to `threads` threads, this one among them.
-
-    Whatever ends the call, such as an interrupt, tiles that have begun are waited for and no other one begins.
-    """
-    # With the function, so that a helper that comes too late holds on to nothing of the call. All methods of these
-    # queues are atomic, without the GIL too, and no interrupt leaves them locked.
-    left, active, ended, errors = deque((tile, index) for index in range(tiles)), deque(), SimpleQueue(), deque()
-
-    def work():
-        while left:
-            try:
-                call, index = left.popleft()
-            except IndexError:  # another thread had it
-                return
-            call(index)
-
-    def help_out():
-        active.append(None)  # before it looks for a tile, and whoever waits looks here after it has removed them
-        try:
-            work()
-        except BaseException as error:
-            errors.append(error)
-        finally:
-            active.pop()
-            ended.put(None)
-
-    try:
-        for _ in range(min(threads, tiles) - 1):
-            ask_for_help(help_out)
-        work()
-    finally:
-        settle(left, active, ended)
-    if errors:
-        raise errors[0]
-
-
-def settle(left, active, ended):
-    """Wait until nobody is active, with nothing left to begin; interrupts wait, too."""
-    interrupt = None
-    while left or active:
-        try:
-            left.clear()
-            while active:
-                ended.get()
-        except BaseException as error:
-            interrupt = error
-    if interrupt is not None:
-        raise interrupt
-
-
-# concurrent.futures doesn't fit: an interrupt in `submit` can leave its locks locked.
-_requests: SimpleQueue = SimpleQueue()
-_helpers = 0
-
-
-def ask_for_help(function):
-    """Have one of the threads that help callers, as many as there are CPUs, call a function that raises nothing."""
-    global _helpers
-    with POOL:
-        while _helpers < len(cpus()):
-            start_new_thread(_help, (_requests,))
-            _helpers += 1
-    _requests.put(function)
-
-
-def _help(requests):
-    while True:
-        requests.get()()
-
-
-def _forget_helpers():
-    global _requests, _helpers
-    _requests, _helpers = SimpleQueue(), 0
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_helpers)  # a child has none of its parent's threads
+        with errors_of(operator):
+            operator.check_types(operator.selected_kernel(Record(parameters[0])), signature)
+    return signature

@@ -1,9 +1,9 @@
 """The operators as Python ops of onnxruntime-extensions (`@onnx_op`), in the domain ai.onnx.contrib.
 
-That library hands over copies of the inputs and takes the output as a list. It has no channel for errors: an exception
-in an op's body ends the process. So a body catches everything, logs it, keeps it for the session whose run it was, and
-returns an empty tensor of the right rank, never plausible data. `onnx_ops.InferenceSession` raises what was kept; of
-what a plain session's op has met, an interrupt is raised after the run.
+That library passes copies of the inputs to an op, and takes the output as a list. It has no channel for errors: an
+exception in an op's body ends the process. So a body catches each exception, logs it, keeps it for the session whose
+run it was, and returns an empty tensor of the right rank, never plausible data. `onnx_ops.InferenceSession` then raises
+the exception. A plain session raises only interrupts, after the run.
 """
 
 import functools
@@ -18,23 +18,23 @@ from onnx import TensorProto, helper
 
 from .. import dtypes
 from ..declaration import MAX_RANK
-from ..errors import OpError, named
+from ..errors import OpError, errors_of, reason
 from ..locks import REGISTRATION, RUNS
-from ..operators import OPERATORS, known
+from ..operators import OPERATORS, available
 from . import execute, interrupts
 from .lowering import DOMAIN, VERSION, lists_of, op_type, optional_inputs, unable
 
 PROBE, MISSING = "onnx_ops_probe", "onnx_ops_of_nobody"  # an op that the library has, and one that it never has
 log = logging.getLogger("onnx_ops")
 _numbers = itertools.count(1)
-_errors: dict = {}  # number of a run that is under way -> the first error in one of its ops, or None
+_errors: dict = {}  # {number of a run that is under way: the first error in one of its ops, or None}
 
 
 class Output:
-    """An array in the form in which onnxruntime-extensions takes results, which must not become a list on the way.
+    """An array in the form in which onnxruntime-extensions takes results without making a list of it.
 
-    It calls `.shape` and `.flatten().tolist()`, and copies from the buffer of whatever that is; strings, which have no
-    buffer, it takes from a list.
+    That library reads `.shape`, calls `.flatten().tolist()`, and copies from the result's buffer. Strings have no
+    buffer: it takes them from a list.
     """
 
     def __init__(self, array):
@@ -48,28 +48,30 @@ class Output:
 
 
 def add_library(options, own=()):
-    """Put the library's ops, ours among them, on a session's options; nothing happens where they are already.
+    """Register the library's ops, ours among them, on a session's options, unless they are registered there.
 
-    own  operators of one's own, which the library must learn before its first use. Raises OpError
+    own  operators of one's own, which the library must learn before its first use
+
+    Raises OpError.
     """
     key = "onnx_ops.registered.extensions"
-    with REGISTRATION:  # twice makes every session fail
+    with REGISTRATION:  # if the ops were registered twice, every session would fail
         for operator in own:
             declare(operator)
         _handed_over.append(True)
         try:
             options.get_session_config_entry(key)
-        except RuntimeError:  # there is none
+        except RuntimeError:  # there is no such entry
             if not _registered(options):
                 options.register_custom_ops_library(extensions.get_library_path())
             options.add_session_config_entry(key, "1")
 
 
 def _registered(options):
-    """Whether the options have the library already, which they don't tell.
+    """Whether the library is registered on the options, which can't be asked for that.
 
-    A session tells, of a model that no session can be made of: the first op that it complains of is the library's
-    probe, if that is missing. So nothing is optimized, and written where the options say.
+    The error of a session shows it. Its model has two ops: one that the library has, and one that nobody has. ONNX
+    Runtime complains of the first op that is missing, before it optimizes the model or writes any file.
     """
     nodes = [
         helper.make_node(PROBE, ["x"], ["y"], domain=DOMAIN),
@@ -80,7 +82,7 @@ def _registered(options):
     model = helper.make_model(helper.make_graph(nodes, "probe", [x], [z]), opset_imports=imports, ir_version=8)
     profiling = options.enable_profiling
     if profiling:
-        options.enable_profiling = False  # or the session would leave a file, too
+        options.enable_profiling = False  # a session that profiles writes a file even if it fails
     try:
         ort.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
     except Exception as error:
@@ -96,18 +98,18 @@ def _registered(options):
 
 
 _handed_over: list = []  # not empty once sessions hold pointers to the library's ops
-_declared: list = []  # the operators that it has
+_declared: list = []  # the operators whose ops the library has
 
 
 def declare(operator):
-    """Give the library the ops of an operator; OpError where it's too late, or where it can't have them."""
+    """Add the ops of an operator to the library. Raises OpError if it's too late, or if the library can't have them."""
     if operator in _declared:
         return
-    reason = unable(operator)
-    if _handed_over and not reason:
-        reason = "must have been there when the first session was made with it, as its list of ops is then final"
-    if reason:
-        raise OpError("backend", "'extensions'", reason, operator.title)
+    obstacle = unable(operator)
+    if _handed_over and not obstacle:
+        obstacle = "must have been there when the first session was made with it, as its list of ops is then final"
+    if obstacle:
+        raise OpError("backend", "'extensions'", obstacle, operator.title)
     for signature in operator.signatures():
         # The library has no arrays of 16-bit floats; lowering casts them.
         if not {"float16", "bfloat16"} & set(signature.values()):
@@ -116,39 +118,42 @@ def declare(operator):
 
 
 def _declare(operator, signature):
-    kinds = extensions.PyCustomOpDef
+    """Add the op for one {type variable: element type} to the library."""
+    types = extensions.PyCustomOpDef
 
-    def kind(variable):
-        return getattr(kinds, "dt_" + {"float32": "float", "float64": "double"}.get(variable, variable))
+    def tensor_type(name):
+        return getattr(types, "dt_" + {"float32": "float", "float64": "double"}.get(name, name))
 
-    types = {"int": kinds.dt_int64, "ints": kinds.dt_int64, "float": kinds.dt_float, "floats": kinds.dt_double}
-    lists = [types[a.kind] for a in lists_of(operator)]
-    scalars = {a.name: types.get(a.kind, kinds.dt_string) for a in operator.attributes if a not in lists_of(operator)}
+    by_kind = {"int": types.dt_int64, "ints": types.dt_int64, "float": types.dt_float, "floats": types.dt_double}
+    lists = [by_kind[a.kind] for a in lists_of(operator)]
+    scalars = {a.name: by_kind.get(a.kind, types.dt_string) for a in operator.attributes if a not in lists_of(operator)}
     extensions.onnx_op(
         op_type=op_type(operator),
-        inputs=[*(kind(signature[i.type]) for i in operator.inputs), *lists, kinds.dt_int64],
-        outputs=[kind(signature[o.type]) for o in operator.outputs],
+        inputs=[*(tensor_type(signature[i.type]) for i in operator.inputs), *lists, types.dt_int64],
+        outputs=[tensor_type(signature[o.type]) for o in operator.outputs],
         attrs=scalars,
     )(functools.partial(body, operator, [dtypes.TABLE[signature[o.type]].numpy for o in operator.outputs]))
 
 
-def body(operator, kinds, *inputs, **attributes):
-    """What an op does; never raises."""
+def body(operator, output_types, *inputs, **attributes):
+    """Compute the outputs of an op, of these NumPy dtypes. Never raises."""
     try:
-        found = list(map(Output, _computed(operator, inputs, attributes)))
+        outputs = list(map(Output, _compute(operator, inputs, attributes)))
     except BaseException as error:
-        found = [Output(np.empty([0] * rank, kind)) for rank, kind in zip(_ranks(operator, inputs), kinds, strict=True)]
+        ranks = _ranks(operator, inputs)
+        outputs = [Output(np.empty([0] * rank, dtype)) for rank, dtype in zip(ranks, output_types, strict=True)]
         if isinstance(error, Exception):
-            _keep(inputs[-1], _logged(operator, error))
+            _keep(inputs[-1], _log(operator, error))
         elif not _keep(inputs[-1], error) and interrupts.postpone(error):
-            found[0].interrupt = interrupts.interrupt_at_end()
-    return found[0] if len(found) == 1 else tuple(found)
+            outputs[0].interrupt = interrupts.interrupt_at_end()
+    return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
-def _computed(operator, inputs, attributes):
+def _compute(operator, inputs, attributes):
+    """The outputs for an op's inputs: the operator's own, its attributes that are lists, and `run` (lowering.py)."""
     count = len(operator.inputs)
     *lists, (_, threads, *present) = inputs[count:]
-    absent = [i for i, there in zip(optional_inputs(operator), present, strict=True) if not there]
+    absent = [i for i, is_present in zip(optional_inputs(operator), present, strict=True) if not is_present]
     attributes.update((a.name, tuple(v.tolist()) or None) for a, v in zip(lists_of(operator), lists, strict=True))
     parameters = _parameters(operator, tuple(attributes.items()))
     inputs = [None if i in absent else a for i, a in zip(operator.inputs, inputs, strict=False)]
@@ -156,7 +161,7 @@ def _computed(operator, inputs, attributes):
 
 
 def _ranks(operator, inputs):
-    """The ranks that the outputs would have, which ONNX Runtime compares; 1 if that can't be told, or can't be."""
+    """The ranks that the outputs would have, which ONNX Runtime checks; 1 where a rank isn't known or is too large."""
     with suppress(Exception):
         ranks = execute.output_ranks(operator, inputs[: len(operator.inputs)])
         return [rank if rank <= MAX_RANK else 1 for rank in ranks]
@@ -165,30 +170,30 @@ def _ranks(operator, inputs):
 
 @functools.lru_cache(maxsize=1024)
 def _parameters(operator, attributes):
-    with named(operator):
+    with errors_of(operator):
         return operator.resolved(dict(attributes))
 
 
-def _logged(operator, error):
-    """The OpError for an exception, which is logged; never raises."""
-    known = isinstance(error, OpError)
-    with suppress(BaseException):  # what users' logging does is theirs, but it must not end the process
-        log.error("%s", error if known else operator.title, exc_info=None if known else error)
-    return error if known else OpError(None, None, f"{type(error).__name__}: {error}", operator.title)
+def _log(operator, error):
+    """Log an exception; returns the OpError for it. Never raises."""
+    is_refusal = isinstance(error, OpError)
+    with suppress(BaseException):  # a user's log handler may raise, which must not end the process
+        log.error("%s", error if is_refusal else operator.title, exc_info=None if is_refusal else error)
+    return error if is_refusal else OpError(None, None, reason(error), operator.title)
 
 
 def _keep(run, error):
-    """Keep the first error, or an interrupt, for the session whose run it was; False where that is a plain one."""
+    """Keep a run's first error, or an interrupt, for the session. Returns False for a run of a plain session."""
     number = int(run.flat[0]) if run.size else 0
     with RUNS:
-        ours = number in _errors
-        if ours and (_errors[number] is None or not isinstance(error, Exception)):
+        is_ours = number in _errors
+        if is_ours and (_errors[number] is None or not isinstance(error, Exception)):
             _errors[number] = error
-    return ours
+    return is_ours
 
 
 def begin(threads):
-    """A run is about to start: the value of its graph input, see lowering.py."""
+    """Prepare a run; returns the value of its graph input `run`, see lowering.py."""
     with RUNS:
         number = next(_numbers)
         _errors[number] = None
@@ -196,13 +201,13 @@ def begin(threads):
 
 
 def end(run):
-    """The run has ended, or not even started: the OpError or interrupt that an op of it met, or None. Again: None."""
+    """Forget a run that has ended or didn't start; returns the OpError or interrupt that an op of it met, or None."""
     with RUNS:
         return _errors.pop(int(run[0]), None)
 
 
-# Once, and all of them: the library keeps its ops in a vector that sessions hold pointers into.
+# All ops are added before the first session: the library keeps them in a vector, into which sessions hold pointers.
 extensions.onnx_op(op_type=PROBE, inputs=[extensions.PyCustomOpDef.dt_float])(Output)
-for operator in known().values():
+for operator in available().values():
     if operator in OPERATORS or not unable(operator):
         declare(operator)

@@ -1,4 +1,4 @@
-"""Tensors of a model that lie in files beside it: they stay there, and are not read, but for those that state sizes."""
+"""External data: tensors of a model that lie in files beside it. Only small ones, which may state sizes, are read."""
 
 import math
 from pathlib import Path
@@ -15,32 +15,32 @@ from ..errors import OpError
 from ..nodes import model_nodes, subgraphs
 from . import ort_format
 
-LARGEST = 2**31  # bytes of a protobuf
+LARGEST = 2**31  # bytes that a protobuf may have
 
 
 def is_small(tensor):
-    """Whether a tensor may be the sizes that a node is given."""
+    """Whether a tensor may be an input that states sizes."""
     return len(tensor.dims) <= 1 and math.prod(tensor.dims) <= 64
 
 
 def with_sizes(path):
-    """A model without its external data, except small tensors: onnx needs sizes to tell what types there are.
+    """Load a model with only the small tensors of its external data, as onnx needs sizes to infer types.
 
-    These tensors go on saying where their data are.
+    All tensors still say where their data are.
     """
     model = onnx.load(path, load_external_data=False)
     for tensor in tensors(model):
-        places = list(tensor.external_data) if uses_external_data(tensor) else []
-        if places and is_small(tensor):
+        location = list(tensor.external_data) if uses_external_data(tensor) else []
+        if location and is_small(tensor):
             load_external_data_for_tensor(tensor, str(Path(path).parent))
             tensor.data_location = onnx.TensorProto.DEFAULT
         del tensor.external_data[:]
-        tensor.external_data.extend(places)
+        tensor.external_data.extend(location)
     return model
 
 
 def refer(model):
-    """Let each tensor that says where its data are hold nothing else."""
+    """Drop the data from each tensor that says where its external data are."""
     for tensor in tensors(model):
         if tensor.external_data:
             tensor.ClearField("raw_data")
@@ -48,14 +48,14 @@ def refer(model):
 
 
 def move_data(model, directory, name):
-    """Let onnx.save write the data that lie below `directory` into one file of this name beside the model."""
+    """Load the data that lie below `directory`, so that onnx.save writes them to one file of this name by the model."""
     for tensor in filter(uses_external_data, tensors(model)):
         load_external_data_for_tensor(tensor, str(directory))
         set_external_data(tensor, name)
 
 
 def files(path):
-    """The file of a model, and those in which its external data are."""
+    """The file of a model, and the files of its external data."""
     if ort_format.is_ort_format(path):
         return [Path(path)]
     external = filter(uses_external_data, tensors(onnx.load(path, load_external_data=False)))
@@ -64,20 +64,20 @@ def files(path):
 
 
 def pack(path):
-    """The bytes of a model that hold its external data, too. Raises OpError where these are more than it can hold."""
-    its_files = files(path)
-    if len(its_files) == 1:
-        return its_files[0].read_bytes()
-    if (size := sum(file.stat().st_size for file in its_files)) >= LARGEST:
+    """Return the bytes of a model together with its external data. Raises OpError where that is too large."""
+    paths = files(path)
+    if len(paths) == 1:
+        return paths[0].read_bytes()
+    if (size := sum(file.stat().st_size for file in paths)) >= LARGEST:
         rule = f"has {size / 2**30:.1f} GiB with the files of its data, and must have less than 2 to be sent"
         raise OpError("model", repr(str(path)), rule, "onnx_ops")
     return onnx.load(path).SerializeToString()
 
 
 def tensors(model):
-    """All tensors that are stored in a model: initializers and attributes, wherever they are."""
-    found = list(model_nodes(model))
-    for graph in (model.graph, *(inner for node in found for inner in subgraphs(node))):
+    """Yield all tensors that are stored in a model: initializers and attributes, also in subgraphs and functions."""
+    nodes = list(model_nodes(model))
+    for graph in (model.graph, *(inner for node in nodes for inner in subgraphs(node))):
         yield from graph.initializer
-    for attribute in (a for node in found for a in node.attribute):
+    for attribute in (a for node in nodes for a in node.attribute):
         yield from [attribute.t] if attribute.HasField("t") else attribute.tensors

@@ -1,8 +1,8 @@
-"""Ctrl-C, and what else ends a program, that comes while a C callback runs Python.
+"""Ctrl-C, and other exceptions that end a program, while a C callback runs Python.
 
-No exception may cross such a callback, and an error of ONNX Runtime's that stood for it would be caught by whoever goes
-on after errors. So the exception waits until C has returned to Python: it is what the next SIGINT raises, which
-`INTERRUPT` makes arrive then.
+No exception may cross such a callback. If it became an error of ONNX Runtime's, programs that go on after errors would
+catch it. So the exception waits until C has returned to Python: the handler of the next SIGINT raises it, and
+`INTERRUPT` simulates that SIGINT.
 """
 
 import ctypes as C
@@ -11,15 +11,15 @@ import threading
 
 INTERRUPT = C.cast(C.pythonapi.PyErr_SetInterrupt, C.c_void_p).value  # as if SIGINT had just arrived
 _new_capsule = C.PYFUNCTYPE(C.py_object, C.c_void_p, C.c_char_p, C.c_void_p)(("PyCapsule_New", C.pythonapi))
-listeners: list = []  # functions to call with whether an exception waits on this thread
+listeners: list = []  # functions that get True when an exception begins to wait on this thread, and False at its end
 
 
 def postpone(error):
-    """Have the next SIGINT raise `error`. False where none can: only the main thread gets signals."""
+    """Have the next SIGINT raise `error`. Returns False where that can't be: only the main thread gets signals."""
     before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or before is None:  # None: it isn't Python's
+    if threading.current_thread() is not threading.main_thread() or before is None:  # None: the handler isn't Python's
         return False
-    error = error.with_traceback(None)  # whose frames would keep alive what callbacks return
+    error = error.with_traceback(None)  # a traceback's frames would keep alive what the callbacks return
 
     def deliver(number, frame):
         signal.signal(signal.SIGINT, before)
@@ -32,11 +32,11 @@ def postpone(error):
 
 
 def tell(waits):
-    """Call the listeners."""
+    """Tell the listeners whether an exception waits."""
     for function in listeners:
         function(waits)
 
 
 def interrupt_at_end():
-    """An object upon whose end SIGINT arrives: after the callback, if that has handed it to C."""
+    """An object that simulates SIGINT when it is freed: after the callback, if that has returned it to C."""
     return _new_capsule(1, None, INTERRUPT)

@@ -7,79 +7,87 @@ rounds the float32 result once, as the kernels themselves do.
     y = Col2Im(x, image_shape, block_shape, strides=[2, 2])
     y = ai.onnx.contrib.ai_onnx_Col2Im(x, image_shape, block_shape, dilations, pads, strides, run)
 
-`run` is how a session tells its errors from those of others, see extensions.py: [0, 0] in a model for plain sessions,
-in one for `onnx_ops.InferenceSession` an additional input of the graph.
+By `run`, a session tells its errors from those of others, see extensions.py. It is the constant [0, 0] in a model for
+plain sessions, and an additional input of the graph in one for `onnx_ops.InferenceSession`.
 """
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import onnx
-from onnx import AttributeProto, FunctionProto, TensorProto, helper
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from .. import dtypes
 from ..declaration import KINDS
-from ..errors import OpError, named
+from ..errors import OpError, errors_of
 from ..inference import inferred
 from ..nodes import all_nodes, declared, model_nodes, subgraphs, value_names
-from ..operators import known
+from ..operators import available
 
+if TYPE_CHECKING:
+    from ..declaration import Attribute, Declaration, Input, Operator
+    from ..own.function import Function
+
+_Operators: TypeAlias = "Mapping[tuple[str, str], Operator | Function]"  # what `operators.available` returns
 RUN = "onnx_ops_run"  # the input `run` of a graph, unless the model has such a name
 DOMAIN, VERSION = "ai.onnx.contrib", 1
 RUN_SHAPE = [2]
 SIXTEEN_BITS = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
-def op_type(operator):
-    """The name in ai.onnx.contrib."""
+def op_type(operator: "Declaration") -> str:
+    """The operator's name in ai.onnx.contrib."""
     return f"{(operator.domain or 'ai.onnx').replace('.', '_')}_{operator.name}"
 
 
 def lower(model: onnx.ModelProto, *, operators: Iterable[Any] = ()) -> onnx.ModelProto:
-    """A copy of an onnx.ModelProto whose declared operators are Python ops of onnxruntime-extensions.
+    """Copy an onnx.ModelProto, with Python ops of onnxruntime-extensions in place of declared operators.
 
-    Everything else stays as it is, except that shapes which only the original operators tell are stated; a model
-    without such operators comes back equal. Subgraphs and local functions are lowered too. Plain sessions run the
-    result once `onnx_ops` has been imported and `onnxruntime_extensions.get_library_path()` is registered on their
-    options. Raises OpError.
+    Everything else stays as it is, except that the copy states shapes that could be inferred only from the original
+    operators; a model without such operators comes back equal. Subgraphs and local functions are lowered too. Plain
+    sessions run the result once `onnx_ops` has been imported and `onnxruntime_extensions.get_library_path()` is
+    registered on their options. Raises OpError.
 
     operators  of one's own, in addition
     """
-    return _lower(model, known(operators), for_session=False)[0]
+    return _lower(model, available(operators), for_session=False)[0]
 
 
-def lower_for_session(model, operators):
-    """What `lower` makes, with an additional graph input, and that input's name; None if there was nothing to lower.
+def lower_for_session(model: ModelProto, operators: _Operators) -> tuple[ModelProto, str | None]:
+    """Lower a model for `onnx_ops.InferenceSession`; returns the copy and the name of its additional graph input.
 
-    operators  what `operators.known` returns
+    The name is None if there was nothing to lower.
+
+    operators  what `operators.available` returns
     """
     return _lower(_with_functions_inlined(model, operators), operators, for_session=True)
 
 
-def _with_functions_inlined(model, operators):
-    """The model with those local functions put into the graph that contain our operators: they see no graph input."""
+def _with_functions_inlined(model: ModelProto, operators: _Operators) -> ModelProto:
+    """Inline the local functions that contain our operators, as nodes in a function can't read a graph's input."""
     import onnx.inliner
 
-    ours = set()
-    while more := {(f.domain, f.name) for f in model.functions if _leads_to_ours(f, ours, operators)} - ours:
-        ours |= more
-    return onnx.inliner.inline_selected_functions(model, sorted(ours)) if ours else model
+    names: set[tuple[str, str]] = set()
+    while more := {(f.domain, f.name) for f in model.functions if _contains_ours(f, names, operators)} - names:
+        names |= more
+    return onnx.inliner.inline_selected_functions(model, sorted(names)) if names else model
 
 
-def _leads_to_ours(function, ours, operators):
-    return any(declared(node, operators) or (node.domain, node.op_type) in ours for node in all_nodes(function))
+def _contains_ours(function: FunctionProto, names: set[tuple[str, str]], operators: _Operators) -> bool:
+    """Whether a function contains an operator of ours, or calls one of the functions of these names."""
+    return any(declared(node, operators) or (node.domain, node.op_type) in names for node in all_nodes(function))
 
 
-def _lower(model, operators, for_session):
+def _lower(model: ModelProto, operators: _Operators, for_session: bool) -> tuple[ModelProto, str | None]:
     lowered = onnx.ModelProto()
     lowered.CopyFrom(model)
     if not any(declared(node, operators) for node in model_nodes(model)):
         return lowered, None
-    taken = {name for owner in (model.graph, *model.functions) for name in value_names(owner)}
+    used_names = {name for owner in (model.graph, *model.functions) for name in value_names(owner)}
     candidates = itertools.chain([RUN] if for_session else [], map("onnx_ops_{}".format, itertools.count()))
-    names = (name for name in candidates if name not in taken)
+    names = (name for name in candidates if name not in used_names)
     run = next(names) if for_session else None
     twin = inferred(model)
     _Lowering(operators, run, names).graph(lowered.graph, twin.graph, {})
@@ -93,16 +101,16 @@ def _lower(model, operators, for_session):
     return lowered, run
 
 
-def _import_contrib(owner):
+def _import_contrib(owner: ModelProto | FunctionProto) -> None:
     if all(i.domain != DOMAIN for i in owner.opset_import):
         owner.opset_import.append(helper.make_opsetid(DOMAIN, VERSION))
 
 
-def _types(owner, outer):
-    """{value: element type} within a graph or function; `outer`: of the graph around it, whose names it may hide."""
+def _types(owner: GraphProto | FunctionProto, outer: Mapping[str, int]) -> dict[str, int]:
+    """{value: element type} in a graph or function. `outer`: those of the graph around it, whose names it may hide."""
     hiding = dict.fromkeys((name for node in owner.node for name in node.output), TensorProto.UNDEFINED)
     values, tensors = list(owner.value_info), []
-    if not isinstance(owner, FunctionProto):  # whose inputs and outputs have no types
+    if not isinstance(owner, FunctionProto):  # a function's inputs and outputs have no types
         values = [*owner.input, *owner.output, *values]
         tensors = [*owner.initializer, *(tensor.values for tensor in owner.sparse_initializer)]
     declared_types = {value.name: value.type.tensor_type.elem_type for value in values}
@@ -110,50 +118,56 @@ def _types(owner, outer):
 
 
 class _Lowering:
-    """Of one graph with its subgraphs, or of one function."""
+    """Lowers a graph with its subgraphs, or a function."""
 
-    def __init__(self, operators, run, names, of_function=False):
+    def __init__(self, operators: _Operators, run: str | None, names: Iterator[str], of_function: bool = False) -> None:
         self.operators, self.run, self.names, self.of_function = operators, run, names, of_function
 
-    def graph(self, owner, inferred, outer):
-        """Lower `owner`. `inferred` is the same one with all that is known of its values, `outer` as in `_types`."""
-        types, nodes = _types(inferred, outer), []
-        described = {value.name: value for value in inferred.value_info}
+    def graph(
+        self,
+        owner: GraphProto | FunctionProto,
+        inferred: GraphProto | FunctionProto,
+        outer: Mapping[str, int],
+    ) -> None:
+        """Lower `owner`. `inferred` is a copy of it with all known shapes and types; `outer` is as in `_types`."""
+        types = _types(inferred, outer)
+        nodes: list[NodeProto] = []
+        inferred_values = {value.name: value for value in inferred.value_info}
         for node, twin in zip(owner.node, inferred.node, strict=True):
             for inner, inner_twin in zip(subgraphs(node), subgraphs(twin), strict=True):
                 self.graph(inner, inner_twin, types)
             operator = declared(node, self.operators)
             nodes.extend(self.node(operator, node, types) if operator else [node])
-            output = described.get(node.output[0]) if operator and node.output else None
+            output = inferred_values.get(node.output[0]) if operator and node.output else None
             if output and all(v.name != output.name for v in owner.value_info):
                 owner.value_info.append(output)
         del owner.node[:]
         owner.node.extend(nodes)
 
-    def node(self, operator, node, types):
-        """The nodes that stand for one of a declared operator."""
+    def node(self, operator: "Operator | Function", node: NodeProto, types: Mapping[str, int]) -> list[NodeProto]:
+        """Lower a node of a declared operator; returns the nodes that replace it."""
         attributes = {a.name: a for a in node.attribute}
-        with named(operator, node.name):
+        with errors_of(operator, node.name):
             references = {n: a.ref_attr_name for n, a in attributes.items() if a.ref_attr_name}
             for name, of_caller in references.items() if not self.of_function else ():
                 raise OpError(name, f"(what a caller passes as {of_caller})", "must be a value, outside of functions")
-            # Whatever a function's caller will pass can't be checked here.
+            # What a function's caller passes isn't known here, so it isn't checked.
             operator.resolved({n: _value(a) for n, a in attributes.items() if n not in references})
             if reason := unable(operator):
                 raise OpError("backend", "'extensions'", reason)
         before, after, outputs = [], [], list(node.output)
         inputs = [*node.input, *[""] * (len(operator.inputs) - len(node.input))]
-        kinds = {i.type: types.get(name) for i, name in zip(operator.inputs, inputs, strict=False) if name}
+        input_types = {i.type: types.get(name) for i, name in zip(operator.inputs, inputs, strict=False) if name}
         present = [
             int(bool(name)) for i, name in zip(operator.inputs, inputs, strict=False) if i.presence == "optional"
         ]
-        halves = {kind: number for kind, number in kinds.items() if number in SIXTEEN_BITS}
+        halves = {variable: type_ for variable, type_ in input_types.items() if type_ in SIXTEEN_BITS}
         for k, i in enumerate(operator.inputs[: len(inputs)]):
             if not inputs[k] and i.presence == "optional":
                 first = dtypes.TABLE[operator.types[i.type][0]].onnx
-                kind = TensorProto.FLOAT if i.type in halves else kinds.get(i.type) or first
-                nothing = helper.make_tensor("nothing", kind, [0], [])
-                before.append(helper.make_node("Constant", [], [next(self.names)], value=nothing))
+                type_ = TensorProto.FLOAT if i.type in halves else input_types.get(i.type) or first
+                empty = helper.make_tensor("nothing", type_, [0], [])
+                before.append(helper.make_node("Constant", [], [next(self.names)], value=empty))
                 inputs[k] = before[-1].output[0]
             elif i.type in halves and not i.values:
                 before.append(helper.make_node("Cast", [inputs[k]], [next(self.names)], to=TensorProto.FLOAT))
@@ -184,8 +198,8 @@ class _Lowering:
         return [*before, lowered, *after]
 
 
-def _value(attribute):
-    """An attribute's value, text where it is text, as in errors."""
+def _value(attribute: AttributeProto) -> Any:
+    """The value of an attribute, with strings decoded where they are text."""
     value = helper.get_attribute_value(attribute)
     with suppress(UnicodeDecodeError):
         if attribute.type == AttributeProto.STRING:
@@ -195,15 +209,15 @@ def _value(attribute):
     return value
 
 
-def _constant(name, values):
+def _constant(name: str, values: Sequence[int]) -> NodeProto:
     value = helper.make_tensor(name, TensorProto.INT64, [len(values)], values)
     return helper.make_node("Constant", [], [name], value=value)
 
 
-def _list_constant(name, attribute, declared):
-    """A constant for a list attribute; one that refers to a function's attribute goes on doing so."""
+def _list_constant(name: str, attribute: AttributeProto | None, declared: "Attribute") -> NodeProto:
+    """Make a Constant node for a list attribute. One that refers to an attribute of a function still does."""
     if attribute is None or not attribute.ref_attr_name:
-        values = declared.default or [] if attribute is None else attribute.ints or attribute.floats
+        values: Any = declared.default or [] if attribute is None else attribute.ints or attribute.floats
         kind = TensorProto.INT64 if declared.kind == "ints" else TensorProto.DOUBLE
         return helper.make_node("Constant", [], [name], value=helper.make_tensor(name, kind, [len(values)], values))
     node = helper.make_node("Constant", [], [name])
@@ -212,16 +226,16 @@ def _list_constant(name, attribute, declared):
     return node
 
 
-def lists_of(operator):
-    """The attributes that a Python op gets as inputs."""
+def lists_of(operator: "Declaration") -> "list[Attribute]":
+    """The attributes that are lists, which a Python op gets as inputs."""
     return [a for a in operator.attributes if KINDS[a.kind].is_list]
 
 
-def optional_inputs(operator):
+def optional_inputs(operator: "Declaration") -> "list[Input]":
     return [i for i in operator.inputs if i.presence == "optional"]
 
 
-def unable(operator):
+def unable(operator: "Declaration") -> str | None:
     """Why an operator can't be a Python op of onnxruntime-extensions, or None."""
     if any(i.presence == "variadic" for i in operator.inputs):
         return "has no variadic inputs"

@@ -1,7 +1,7 @@
-"""What a model imports, and some of its nodes, read from its file field by field: models can be large.
+"""Reads the domains that a model imports, and some of its nodes, from its file field by field: models can be large.
 
-Whatever is not asked for, tensors above all, is skipped. Wire format and field numbers: Protocol Buffers encoding;
-onnx.proto, the messages that the constants name.
+All other fields, tensors above all, are skipped. Sources: Protocol Buffers encoding for the wire format; onnx.proto for
+the field numbers of the messages that the constants name.
 """
 
 import io
@@ -12,7 +12,7 @@ from ..nodes import model_nodes
 
 MODEL_IMPORT, MODEL_FUNCTIONS, FUNCTION_IMPORT, IMPORT_DOMAIN = 8, 25, 9, 1
 NODE_NAME, NODE_OP_TYPE, NODE_ATTRIBUTE, NODE_DOMAIN, ATTRIBUTE_NAME = 3, 4, 5, 7, 1
-LEADS_TO = {  # message: {number of a field: the message in it}, on the way to nodes
+LEADS_TO = {  # {message: {number of a field: the message in it}}, for messages that may contain nodes
     "model": {7: "graph", MODEL_FUNCTIONS: "function"},
     "graph": {1: "node"},
     "function": {7: "node"},
@@ -20,28 +20,28 @@ LEADS_TO = {  # message: {number of a field: the message in it}, on the way to n
     "attribute": {6: "graph", 11: "graph"},
 }
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
-SMALL = 2**16  # bytes of a node that is read at once; a larger one holds tensors or graphs
+SMALL = 2**16  # bytes: a node of at most this size is read at once; a larger one holds tensors or graphs
 
 
 def imported_domains(model):
     """The domains that a model (path, bytes or ModelProto) and its local functions import, "" being ai.onnx.
 
-    None if this isn't an ONNX protobuf, which is not ours to complain about (ONNX Runtime has a format of its own).
+    Returns None for other formats than the ONNX protobuf; whether they are valid is for ONNX Runtime to tell.
     """
     if hasattr(model, "opset_import"):
-        found = {i.domain for owner in (model, *model.functions) for i in owner.opset_import}
+        domains = {i.domain for owner in (model, *model.functions) for i in owner.opset_import}
     else:
         try:
             with _opened(model) as file:
-                found = set(_domains(file))
+                domains = set(_domains(file))
         except ValueError:
             return None
-    return {"" if domain == "ai.onnx" else domain for domain in found}
+    return {"" if domain == "ai.onnx" else domain for domain in domains}
 
 
 @dataclass(frozen=True)
 class Node:
-    """What is read of a node. attributes: their names."""
+    """A node, as far as it is read. attributes: the attributes' names."""
 
     domain: str
     op_type: str
@@ -50,12 +50,11 @@ class Node:
 
 
 def nodes(model, op_types):
-    """The Nodes of these types, wherever they are in a model (path, bytes or ModelProto). ValueError: it is none."""
+    """The Nodes of these types anywhere in a model (path, bytes or ModelProto). Raises ValueError if it is no model."""
     if hasattr(model, "opset_import"):
-        found = model_nodes(model)
         return [
             Node(n.domain, n.op_type, n.name, tuple(a.name for a in n.attribute))
-            for n in found
+            for n in model_nodes(model)
             if n.op_type in op_types
         ]
     with _opened(model) as file:
@@ -83,7 +82,7 @@ def _domains(file):
 
 
 def _nodes(file, message, length, op_types):
-    """The Nodes of these types in a message."""
+    """Yield the Nodes of these types in a message of `length` bytes, at whose first byte the file is."""
     if message == "node":
         if length <= SMALL:
             content = file.read(length)
@@ -111,14 +110,14 @@ def _node(file, length):
 
 
 def _text(file, length, number):
-    """The text in the first field of this number of a message; "" if there is none."""
+    """The text in a message's first field of this number; "" if there is none."""
     return next((file.read(size).decode() for field, size in _fields(file, length) if field == number), "")
 
 
 def _fields(file, length):
-    """Yield (number, length) of each field that consists of bytes, with the file at its first byte.
+    """Yield (number, length) for each field of a message that consists of bytes, with the file at its first byte.
 
-    The message is of `length` bytes and begins where the file is. Whoever is given a field may move the file.
+    The message has `length` bytes and begins where the file is. The caller may move the file between fields.
     """
     end = file.tell() + length
     while file.tell() < end:

@@ -1,68 +1,79 @@
 """The operators in ONNX Runtime, through the C library (native/), which this module gives what it needs of Python.
 
-The library asks for functions of the table that are not compiled yet, and for what tensors of strings come to. ONNX
-Runtime keeps pointers to all of this until its last session is gone, which at exit can be after Python has begun to
-free modules: everything that C may call or read is immortal.
+The library calls Python to compile functions that its table lacks, to plan functions and to run their bodies, and to
+compute on tensors of strings. ONNX Runtime keeps pointers to all of this until its last session is gone, which at exit
+can be after Python has begun to free modules: everything that C may call or read is immortal.
 """
 
 import ctypes as C
 import functools
 import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import operators
-from ..errors import OpError, named
+from ..errors import OpError, errors_of, reason
 from ..kernels import records
 from ..kernels.jit import numba_obstacle
 from ..locks import COMPILATION, REGISTRATION
 from . import bodies, interrupts, library, table
 
+if TYPE_CHECKING:
+    import onnxruntime as ort
+
+    from ..declaration import Declaration, Operator
+    from ..own.function import Function
+
+_T = TypeVar("_T")
+
 UNFINISHED, DONE, LEFT_OUT, FAILED, REFUSED = range(5)  # outcomes of an answer
-_SURVEY = threading.local()  # what sessions that are made on this thread would compile, while that is asked
+_SURVEY = threading.local()  # during `survey`: the kernels that sessions made on this thread would compile
 
 
-def immortal(thing):
-    """`thing`, never to be freed."""
+def immortal(thing: _T) -> _T:
+    """Return `thing`, which is never freed from now on."""
     C.pythonapi.Py_IncRef(C.py_object(thing))
     return thing
 
 
-def callback(*argtypes):
-    """Decorator: the function as the address of a C callback with an Answer as its last parameter.
+def c_callback(*argtypes: Any) -> Callable[[Callable[..., int | None]], int | None]:
+    """Decorator: turn a function into the address of a C callback that has an Answer as its last parameter.
 
-    It returns the outcome, LEFT_OUT among them, or None if it is done.
+    The function gets the other parameters; it returns an outcome such as LEFT_OUT, or None for DONE. What it raises
+    becomes the Answer's message.
     """
 
-    def wrap(function):
+    def wrap(function: Callable[..., int | None]) -> int | None:
         @functools.wraps(function)
-        def call(*args):
-            *args, answer = args
-            answer = answer.contents
+        def call(*args: int) -> None:
+            answer = table.Answer.from_address(args[-1])
             try:
-                outcome = function(*args)
+                outcome = function(*args[:-1])
                 answer.outcome = DONE if outcome is None else outcome
             except BaseException as error:
                 if not isinstance(error, Exception) and interrupts.postpone(error):
                     return
-                known = isinstance(error, OpError)
-                text = str(error) if known else f"onnx_ops: {type(error).__name__}: {error}"
-                answer.message = text.encode(errors="replace")[:4095]
-                answer.outcome = REFUSED if known else FAILED
+                answer.outcome = FAILED
+                is_refusal = isinstance(error, OpError)
+                message = str(error) if is_refusal else f"onnx_ops: {reason(error)}"
+                answer.message = message.replace("\0", r"\0").encode(errors="replace")[:4095]
+                answer.outcome = REFUSED if is_refusal else FAILED
 
-        return C.cast(immortal(C.CFUNCTYPE(None, *argtypes, C.POINTER(table.Answer))(call)), C.c_void_p).value
+        return C.cast(immortal(C.CFUNCTYPE(None, *argtypes, C.c_void_p)(call)), C.c_void_p).value
 
     return wrap
 
 
 def get_library_path() -> str:
-    """For `options.register_custom_ops_library(...)`: a library with the operators of all domains but com.microsoft.
+    """The path of the library for `options.register_custom_ops_library(...)`.
 
-    Raises OpError if there is none in this installation.
+    The library has the operators of all domains but com.microsoft. Raises OpError if this installation has none.
     """
     return _usable(library.obstacle())
 
 
-def _usable(obstacle):
+def _usable(obstacle: str | None) -> str:
     if obstacle:
         raise OpError("backend", "'native'", f'{obstacle}, or use backend="extensions"', "onnx_ops")
     connect()
@@ -70,52 +81,56 @@ def _usable(obstacle):
 
 
 @functools.cache
-def connect():
+def connect() -> None:
     """Have the library call this module's functions from now on."""
     loaded, rows = library.load(), library.table_in_use()
     functions = table.Python.in_dll(loaded, "onnx_ops_python")
-    functions.compile, functions.plan, functions.run = compile_function, plan, run
+    functions.compile, functions.plan, functions.run = compile_function, plan_function, run_body
     functions.interrupt = interrupts.INTERRUPT
     interrupts.listeners.append(loaded.onnx_ops_wait_for_interrupt)
-    there = rows.operators[: rows.operator_count]
-    declared = {library.declared(row) for row in there}
+    old_rows = rows.operators[: rows.operator_count]
+    declared = {library.declared(row) for row in old_rows}
     more = [operator for operator in operators.OPERATORS if operator not in declared] if library.have_numba() else []
     if more:
-        made = [table.operator(o, list(o.signatures()), number) for number, o in enumerate(more, len(there))]
-        for number, row in enumerate(there):
+        new_rows = [table.operator(o, list(o.signatures()), number) for number, o in enumerate(more, len(old_rows))]
+        for number, row in enumerate(old_rows):
             row.number = number
-        rows.operators = immortal(table.array(table.Operator, [*there, *made]))
-        rows.operator_count = len(there) + len(made)
+        rows.operators = immortal(table.array(table.Operator, [*old_rows, *new_rows]))
+        rows.operator_count = len(old_rows) + len(new_rows)
 
 
-def add_operators(options, domains, own=()):
-    """Put these domains' operators on the options, and those of one's own; what they have already stays as it is."""
+def add_operators(options: "ort.SessionOptions", domains: Iterable[str], own: "Sequence[Declaration]" = ()) -> None:
+    """Register the operators of these domains, and operators of one's own, on a session's options.
+
+    What is registered there already stays as it is.
+    """
     path = _usable(library.lack() if own else library.obstacle())  # bodies in NumPy need no compiler
     for domain in domains:
         key = f"onnx_ops.register.{domain or 'ai.onnx'}"
         try:
             options.get_session_config_entry(key)
-        except RuntimeError:  # there is none
+        except RuntimeError:  # there is no such entry
             options.add_session_config_entry(key, "1")
     pointers = table.array(C.c_void_p, [C.addressof(library.own_row(operator)) for operator in own])
     with REGISTRATION:
         try:
             library.load().onnx_ops_add(pointers, C.c_size_t(len(own)))
             options.register_custom_ops_library(path)
-        finally:  # or, interrupted between the two, the next registration would add what is no longer there
+        finally:  # else, after an interrupt between the two, the next registration would add what no longer exists
             library.load().onnx_ops_add(None, C.c_size_t(0))
 
 
-def default_domains():
-    """All but com.microsoft, which as a custom domain breaks models that ONNX Runtime fuses nodes of into it."""
+def default_domains() -> set[str]:
+    """All domains but com.microsoft: a custom domain of that name breaks models in which ONNX Runtime fuses nodes."""
     return {operator.domain for operator in operators.OPERATORS} - {"com.microsoft"}
 
 
 @contextmanager
-def survey():
-    """While this lasts, sessions that this thread makes compile no kernels, and can't run their nodes of ours.
+def survey() -> "Iterator[list[tuple[Operator | Function, int, dict[str, str]]]]":
+    """A context in which sessions that this thread makes list the kernels that they need, and compile none.
 
-    Yields the list to which each of these nodes adds (its operator, its kernel, {type variable: element type}).
+    Yields the list: each node of ours adds (its operator, position of its kernel, {type variable: element type}). These
+    sessions can't run such nodes.
     """
     get_library_path()
     _SURVEY.needed = []
@@ -127,15 +142,15 @@ def survey():
         del _SURVEY.needed
 
 
-@callback(C.c_int64, C.c_int64, C.c_int64, C.c_int64)
-def compile_function(number, function, overload, position):
-    """Put a function of an operator into the table."""
+@c_callback(C.c_int64, C.c_int64, C.c_int64, C.c_int64)
+def compile_function(number: int, function: int, overload: int, position: int) -> int | None:
+    """Compile a function of an operator, and put it into the table."""
     row = library.row(number)
     operator = library.declared(row)
-    with named(operator):
-        if lack := numba_obstacle():
-            raise OpError("kernel", "any", f"can't be compiled: {lack}")
-        with COMPILATION:  # or a fork might leave to nobody the lock of a module that is being imported
+    with errors_of(operator):
+        if obstacle := numba_obstacle():
+            raise OpError("kernel", "any", f"can't be compiled: {obstacle}")
+        with COMPILATION:  # else a child, forked during this import, might wait for the module's lock for ever
             from ..kernels.code import code
         if function == table.RESOLVE:
             row.resolve = immortal(code(records.resolve_entry(operator))).address
@@ -153,5 +168,5 @@ def compile_function(number, function, overload, position):
     return None
 
 
-plan = callback(C.c_int64, C.c_void_p)(bodies.plan)
-run = callback(C.c_int64, C.c_int64, C.POINTER(table.Run))(bodies.run)
+plan_function = c_callback(C.c_int64, C.c_void_p)(bodies.plan_function)
+run_body = c_callback(C.c_int64, C.c_int64, C.c_void_p)(bodies.run_body)

@@ -1,12 +1,12 @@
-"""Something to do right after another module has been imported, without importing it."""
+"""Runs an action right after another module has been imported, without importing it."""
 
 import sys
 
 
 class OnImport:
-    """Call `action` once the module `name` has been executed, now if it has been already. A finder of `sys.meta_path`.
+    """A finder of `sys.meta_path` that calls `action` once the module `name` has been executed, at once if it has been.
 
-    Looking the module up changes nothing: the finder stays until the module is executed without an error.
+    Only looking the module up changes nothing: the finder stays until the module is executed without an error.
     """
 
     def __init__(self, name, action):
@@ -23,7 +23,7 @@ class OnImport:
         return spec
 
     def _spec_of_others(self, path, target):
-        """What the finders after this one find; those before it have been asked already."""
+        """The spec that the finders after this one return; the import system has already asked those before it."""
         finders = list(sys.meta_path)
         if self not in finders:  # another thread has imported the module since this search began
             return None
@@ -31,16 +31,16 @@ class OnImport:
         return next((spec for spec in specs if spec is not None), None)
 
     def act(self):
-        """The module is there: leave, and do it, once."""
+        """Remove this finder, and call the action, once: the module has been executed."""
         try:
             sys.meta_path.remove(self)
-        except ValueError:  # it was done, for a spec that was found before
+        except ValueError:  # the action has run, for a spec that another search has returned
             return
         self.action()
 
 
 class _Loader:
-    """A loader that calls `then` after it has executed a module; to that module it leaves no trace."""
+    """A loader that calls `then` after it has executed a module; the module only sees the original loader."""
 
     def __init__(self, loader, then):
         self._loader, self._then = loader, then

@@ -1,10 +1,10 @@
-"""Models in ONNX Runtime's own format, as far as to tell whose kernels run their nodes: that is settled in the file.
+"""Models in ONNX Runtime's own format. This module reads from the file whether custom operators run the nodes.
 
     InferenceSession{..., kernel_type_str_resolver: {op_kernel_type_str_args: [{op_id, kernel_type_str_args}, ...]}}
 
-For each operator of the model (`op_id`, such as "com.microsoft:GridSample:1") there are the names of the types that a
-kernel for it has. Those of custom operators are called Input0, Input1 and so on, those of ONNX Runtime's own as in the
-operator's specification.
+For each operator of the model (`op_id`, such as "com.microsoft:GridSample:1") the file lists the names of its kernel's
+types. A custom operator's types are called Input0, Input1 and so on; those of ONNX Runtime's own operators have the
+names in the operator's specification.
 
 The format is a flatbuffer: https://flatbuffers.dev/internals. Its tables and fields: ONNX Runtime, ort.fbs.
 """
@@ -21,7 +21,7 @@ CUSTOM = "Input0"
 
 
 def is_ort_format(model):
-    """Whether a model (path, bytes or ModelProto) is one."""
+    """Whether a model (path, bytes or ModelProto) is in ONNX Runtime's own format."""
     place, identifier = IDENTIFIER
     if isinstance(model, str | os.PathLike):
         with open(model, "rb") as file:
@@ -30,23 +30,25 @@ def is_ort_format(model):
 
 
 def domains(model, operators):
-    """The domains whose operators in the model are run by onnx_ops. Raises OpError if ONNX Runtime runs any of them.
+    """The domains whose operators in the model onnx_ops runs.
 
-    operators  what `operators.known` returns
+    operators  what `operators.available` returns
+
+    Raises OpError if ONNX Runtime's own kernels run any of these operators.
     """
-    ours = set()
+    names = set()
     for domain, name, types in _operators(model):
         if operator := operators.get((domain, name)):
             if CUSTOM not in types:
                 shown = "(bytes)" if isinstance(model, bytes) else repr(os.fspath(model))
                 rule = f"was written without onnx_ops, for ONNX Runtime's own {operator.title}"
                 raise OpError("model", shown, rule, "onnx_ops")
-            ours.add(domain)
-    return ours
+            names.add(domain)
+    return names
 
 
 def _operators(model):
-    """[(domain, name, names of its types), ...]; empty where the file is damaged, of which ONNX Runtime complains."""
+    """[(domain, name, names of its types), ...]; empty if the file is damaged, which ONNX Runtime will report."""
     if isinstance(model, bytes):
         return _read(model)
     with open(model, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
@@ -54,18 +56,18 @@ def _operators(model):
 
 
 def _read(content):
-    found = []
+    entries = []
     try:
         for entry in _Table(content, 0).table(RESOLVER).tables(OPERATORS_OF_RESOLVER):
             domain, name, _ = entry.text(OP_ID).rsplit(":", 2)
-            found.append((domain, name, [types.text(TYPE_NAME) for types in entry.tables(TYPES)]))
+            entries.append((domain, name, [types.text(TYPE_NAME) for types in entry.tables(TYPES)]))
     except (struct.error, ValueError):
         return []
-    return found
+    return entries
 
 
 class _Table:
-    """A flatbuffer's table: the place that the offset at `at` leads to."""
+    """A table of a flatbuffer, at the position that the offset at `at` leads to."""
 
     def __init__(self, content, at):
         self.content = content
@@ -76,7 +78,7 @@ class _Table:
         return struct.unpack_from(f"<{kind}", self.content, at)[0]
 
     def _field(self, number):
-        """The place of a field's value. Raises ValueError where it has none."""
+        """The position of a field's value. Raises ValueError if the field has none."""
         size, entry = self._number("H", self.fields), 4 + 2 * number
         offset = self._number("H", self.fields + entry) if entry < size else 0
         if not offset:
@@ -84,7 +86,7 @@ class _Table:
         return self.at + offset
 
     def _vector(self, number):
-        """The place of the first element of a vector or string, and how many there are."""
+        """The position of the first element of a vector or string, and the number of elements."""
         at = self._field(number)
         at += self._number("I", at)
         return at + 4, self._number("I", at)

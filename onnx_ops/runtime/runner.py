@@ -1,4 +1,4 @@
-"""Models as functions from arrays by name to arrays by name, which can be sent to other processes."""
+"""Models as functions from {input: array} to {output: array}, which can be sent to other processes."""
 
 import ctypes
 import functools
@@ -6,30 +6,30 @@ import math
 import os
 import uuid
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnxruntime as ort
 
 from .. import dtypes
 from ..errors import OpError
-from ..operators import declaration_of
+from ..operators import as_list, declaration_of
 from ..own.files import places, use_place
 from .model import imported_domains
 from .session import Backend, InferenceSession
 
-QUIET = 4  # what ONNX Runtime would log of an error is in the exception, too
-_TYPES = {"float": "float32", "double": "float64"}  # where ONNX Runtime's names are not ours
+QUIET = 4  # a severity: errors are not logged, since exceptions have the same text
+_TYPES = {"float": "float32", "double": "float64"}  # {ONNX Runtime's name: ours} where they differ
 
 
 class Runner:
     """A model as a function on dicts of arrays, for `map_batches` of Ray Data and the map of any other engine.
 
     model     path or bytes; a path must lead to the model in every process that calls the Runner
-    threads   of each session; None: as many as the machine has cores. The default suits one process for each core
-    backend   as of onnx_ops.InferenceSession
-    optimize  as of onnx_ops.InferenceSession
-    operators of one's own, as of onnx_ops.InferenceSession; their modules must be there in every such process
+    threads   number of each session's threads; None: the number of the machine's cores. The default suits one process
+              for each core
+    backend, optimize, operators   as for onnx_ops.InferenceSession; the modules of operators of one's own must be there
+              in every such process
 
     Called with {input: array}, a Runner returns {output: array}. Columns that are no inputs of the model, such as the
     names of the items, come back unchanged, unless an output has their name.
@@ -50,25 +50,27 @@ class Runner:
         optimize: bool = False,
         operators: Iterable[Any] = (),
     ) -> None:
-        # As a text: a pickle of a Path is for systems of one kind.
+        # A path becomes a string, as a pickled Path can't be read on other systems.
         self.model = model if isinstance(model, bytes) else os.fspath(model)
         self.threads, self.backend, self.optimize = threads, backend, optimize
-        self.operators = list(operators)
+        self.operators = as_list(operators)
         self._key = uuid.uuid4().hex
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         own = tuple(places(map(declaration_of, self.operators)))
         return _copy, (self._key, self.model, self.threads, self.backend, self.optimize, own)
 
     @functools.cached_property
     def session(self) -> InferenceSession:
         """The session, made when this is first asked for."""
-        settings = {"threads": self.threads, "optimize": self.optimize, "operators": self.operators}
-        return open_session(self.model, self.backend, **settings)
+        session: InferenceSession = open_session(
+            self.model, self.backend, threads=self.threads, optimize=self.optimize, operators=self.operators
+        )
+        return session
 
     @functools.cached_property
     def inputs(self) -> dict[str, Any]:
-        """What `inputs` says of the session."""
+        """The inputs of the model, as `inputs` returns them."""
         return inputs(self.session)
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,24 +78,34 @@ class Runner:
             rule = f"must have all inputs of the model; it lacks {', '.join(sorted(missing))}"
             raise OpError("batch", sorted(batch), rule, "onnx_ops")
         others = {name: value for name, value in batch.items() if name not in self.inputs}
-        return others | run(self.session, {name: batch[name] for name in self.inputs})
+        return others | run_session(self.session, {name: batch[name] for name in self.inputs})
 
 
 @functools.lru_cache(maxsize=4)
-def _copy(key, model, threads, backend, optimize, own):
-    """The one copy in this process of the Runner whose key that is."""
+def _copy(
+    key: str, model: str | bytes, threads: int | None, backend: Backend, optimize: bool, own: tuple[str, ...]
+) -> Runner:
+    """The copy of a Runner, with its key: each process has only one."""
     operators = [operator for place in own for operator in use_place(place)]
     copy = Runner(model, threads=threads, backend=backend, optimize=optimize, operators=operators)
     copy._key = key
     return copy
 
 
-def open_session(model, backend="native", *, threads=None, optimize=False, profile=None, operators=()):
-    """A session of a model, given as path or bytes, on the CPU, that logs nothing.
+def open_session(
+    model: str | os.PathLike[str] | bytes,
+    backend: Backend | Literal["builtin"] = "native",
+    *,
+    threads: int | None = None,
+    optimize: bool = False,
+    profile: str | os.PathLike[str] | None = None,
+    operators: Iterable[Any] = (),
+) -> ort.InferenceSession:
+    """Open a session of a model (path or bytes) that runs on the CPU and logs nothing.
 
-    backend   as of onnx_ops.InferenceSession, or "builtin": ONNX Runtime's own kernels alone
-    profile   the start of a file's path: that of ONNX Runtime's profile
-    operators of one's own, as of onnx_ops.InferenceSession
+    backend   as for onnx_ops.InferenceSession, or "builtin": ONNX Runtime's own kernels alone
+    profile   where to write ONNX Runtime's profile: the first part of the file's path
+    optimize, operators   as for onnx_ops.InferenceSession
     """
     from .lowering import DOMAIN
 
@@ -105,20 +117,20 @@ def open_session(model, backend="native", *, threads=None, optimize=False, profi
     model = model if isinstance(model, bytes) else str(model)
     if backend != "extensions" and DOMAIN in (imported_domains(model) or ()):
         raise OpError("", None, f"the model imports {DOMAIN}, as lowered ones do: only backend extensions runs it")
-    # There is nothing to fall back to, and ONNX Runtime would print that it does.
-    settings = {"providers": ["CPUExecutionProvider"], "enable_fallback": False}
+    # With fallback enabled, ONNX Runtime would print a message about it, though there is nothing to fall back to.
+    settings: dict[str, Any] = {"providers": ["CPUExecutionProvider"], "enable_fallback": False}
     if backend == "builtin":
         return ort.InferenceSession(model, options, **settings)
     return InferenceSession(model, options, backend=backend, optimize=optimize, operators=operators, **settings)
 
 
-def inputs(session):
-    """{name: (element type or None if it is no tensor, dimensions: ints, names or None)}"""
+def inputs(session: ort.InferenceSession) -> dict[str, Any]:
+    """{name: (element type, or None if it is no tensor; dimensions, each an int, a name or None)} of the inputs."""
     return {i.name: (_element_type(i.type), i.shape) for i in session.get_inputs()}
 
 
-def run(session, feeds):
-    """{output: array} for {input: array}"""
+def run_session(session: ort.InferenceSession, feeds: Mapping[str, Any]) -> dict[str, Any]:
+    """Run a session on {input: array}; returns {output: array}."""
     names = [o.name for o in session.get_outputs()]
     if any(v.type == "tensor(bfloat16)" for v in (*session.get_inputs(), *session.get_outputs())):
         values = session.run_with_ort_values(names, {n: _ort_value(a) for n, a in feeds.items()})
@@ -126,23 +138,23 @@ def run(session, feeds):
     return dict(zip(names, session.run(None, feeds), strict=True))
 
 
-def _element_type(described):
-    """float32 for "tensor(float)"."""
-    if not described.startswith("tensor("):
+def _element_type(ort_type: str) -> str | None:
+    """The element type in ONNX Runtime's name of a tensor type: "float32" for "tensor(float)"; None for other types."""
+    if not ort_type.startswith("tensor("):
         return None
-    name = described[len("tensor(") : -1]
+    name = ort_type[len("tensor(") : -1]
     return _TYPES.get(name, name)
 
 
-def _ort_value(array):
+def _ort_value(array: Any) -> ort.OrtValue:
     array = np.ascontiguousarray(array)
     if array.dtype.name == "bfloat16":
         return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), dtypes.TABLE["bfloat16"].onnx)
     return ort.OrtValue.ortvalue_from_numpy(array)
 
 
-def _array(value):
-    """An OrtValue as an array; ONNX Runtime has none for bfloat16."""
+def _array(value: ort.OrtValue) -> Any:
+    """An OrtValue as an array; ONNX Runtime itself makes no arrays of bfloat16."""
     if value.data_type() != "tensor(bfloat16)":
         return value.numpy()
     count = math.prod(value.shape())

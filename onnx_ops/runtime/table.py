@@ -1,7 +1,7 @@
 """The table of operators that the C library reads (native/table.h), filled from the declarations."""
 
 import ctypes as C
-import zlib  # hashlib takes longer to import than this whole module
+import zlib  # hashlib would take longer to import than this whole module
 
 import numpy as np
 
@@ -13,12 +13,13 @@ from ..kernels.jit import numba_obstacle
 
 POINTER, TEXT, NUMBER = C.c_void_p, C.c_char_p, C.c_int64
 POINTERS, TEXTS, NUMBERS = C.POINTER(POINTER), C.POINTER(TEXT), C.POINTER(NUMBER)
-RESOLVE, INFER, PLAN, KERNEL = range(4)  # which function of an operator
+RESOLVE, INFER, PLAN, KERNEL = range(4)  # the functions of an operator, as the library asks for them
 _KINDS = ("int", "ints", "string", "float", "floats", "text", "tensor")
 _PRESENCES = ("required", "optional", "variadic")
 
 
 def structure(title, /, **fields):
+    """A ctypes structure with these fields."""
     return type(title, (C.Structure,), {"_fields_": list(fields.items())})
 
 
@@ -44,25 +45,29 @@ Operator = structure(
 )  # fmt: skip
 Table = structure("Table", operators=C.POINTER(Operator), operator_count=NUMBER)
 Answer = structure("Answer", outcome=NUMBER, message=C.c_char * 4096)
-Run = structure("Run", overload=POINTER, call=POINTER, context=POINTER, outputs=POINTER * MAX_OUTPUTS, status=POINTER)
+Run = structure(
+    "Run",
+    op=POINTER, overload=POINTER, call=POINTER, context=POINTER, outputs=POINTER * MAX_OUTPUTS, status=POINTER,
+)  # fmt: skip
 Python = structure("Python", compile=POINTER, plan=POINTER, run=POINTER, interrupt=POINTER)
 Call = structure("Call", bytes=C.c_char * records.call_dtype(np.dtype((np.void, MAX_GEOMETRY))).itemsize)
-LAYOUT = (Attribute, Overload, Operator, Answer, Run, Call)  # whose sizes the library tells
+LAYOUT = (Attribute, Overload, Operator, Answer, Run, Call)  # the library has a list of the sizes of these
 
 
 def array(kind, items):
+    """A ctypes array of at least one item."""
     return (kind * max(len(items), 1))(*items)
 
 
 def table(operators):
-    """The table of these operators, with no function yet; each one's number is its position."""
+    """The table of these operators, without functions; an operator's number is its position."""
     rows = [operator(o, list(o.signatures()), number) for number, o in enumerate(operators)]
     return Table(array(Operator, rows), len(rows))
 
 
 def declaration(declared):
-    """A digest of what compiled code and Python must agree on about an operator."""
-    kernels = [(k.function.__qualname__, k.copies, sorted(k.types.items())) for k in declared.kernels]
+    """A digest of everything about an operator that compiled code and Python must agree on."""
+    kernels = [(k.function.__qualname__, k.sees_bits, sorted(k.types.items())) for k in declared.kernels]
     layout = (
         declared.parameters_dtype.descr,
         declared.geometry_dtype.descr,
@@ -71,13 +76,13 @@ def declaration(declared):
         MAX_INPUTS,
         MAX_OUTPUTS,
     )
-    found = declared.title, declared.inputs, declared.outputs, declared.types, declared.attributes, kernels, layout
-    return f"{zlib.crc32(repr(found).encode()):08x}"
+    content = declared.title, declared.inputs, declared.outputs, declared.types, declared.attributes, kernels, layout
+    return f"{zlib.crc32(repr(content).encode()):08x}"
 
 
 def operator(declared, signatures, number):
-    """An operator with an overload for each of these {type variable: element type}."""
-    terms = [word.encode() for pair in declared.terms.items() for word in pair]
+    """The row of an operator, with an overload for each of the signatures, {type variable: element type}."""
+    terms = [term.encode() for pair in declared.terms.items() for term in pair]
     overloads = [overload(declared, signature) for signature in signatures]
     likeness = [-1 if k is None else k for k in declared.likeness()]
     plans = declared.combinations()
@@ -110,19 +115,20 @@ def operator(declared, signatures, number):
 
 
 def first_version(declared):
-    """In ai.onnx one that ONNX Runtime's own kernels don't have.
+    """The first version of its domain for which an operator is registered; in ai.onnx, the version before that.
 
-    Its constant folding looks for its own kernel of a node whose inputs are all constant, by this version; one that it
-    finds doesn't fit our schema, and the session fails. It then warns that it can't fold the node; the C library does
-    in its place.
+    To fold a node whose inputs are all constant, ONNX Runtime looks for its own kernel by this version. A kernel that
+    it found would not fit our schema, and the session would fail. Without one it warns that it can't fold the node, and
+    the C library folds it.
     """
     return declared.versions[0] - (declared.domain == "")
 
 
 def attribute(declared, of_function):
+    """The row of an attribute."""
     least, most = declared.limits
     default = None if declared.default is None else declared.vector(declared.default)
-    words = [] if default is None else records.attribute_words(declared, default).tolist()
+    initials = [] if default is None else records.attribute_content(declared, default).tolist()
     return Attribute(
         name=declared.name.encode(),
         kind_rule=declared.kind_rule.encode(),
@@ -131,17 +137,18 @@ def attribute(declared, of_function):
         required=declared.required,
         least=least,
         most=most,
-        shortest=declared.lengths[0],
-        longest=declared.lengths[1],
+        shortest=declared.length_bounds[0],
+        longest=declared.length_bounds[1],
         choices=array(TEXT, [choice.encode() for choice in declared.choices]),
         choice_count=len(declared.choices),
-        initials=array(NUMBER, words),
-        initial_count=len(words),
+        initials=array(NUMBER, initials),
+        initial_count=len(initials),
         value_count=default.size if default is not None else -1 if of_function else 0,
     )
 
 
 def input(operator, declared):
+    """The row of an input."""
     ranks = operator.compiled_ranks(declared)
     return Input(
         name=declared.name.encode(),
@@ -153,15 +160,16 @@ def input(operator, declared):
 
 
 def overload(declared, signature):
+    """An operator's overload for a signature, without kernels."""
     types = [0] * (MAX_INPUTS + MAX_OUTPUTS)
     types[: len(declared.inputs)] = [dtypes.TABLE[signature[i.type]].onnx for i in declared.inputs]
     for k, o in enumerate(declared.outputs):
         types[MAX_INPUTS + k] = dtypes.TABLE[signature[o.type]].onnx
     count = declared.combinations() if declared.is_function else len(declared.kernels)
-    made = Overload(types=(NUMBER * len(types))(*types), kernels=array(POINTER, [None] * count), kernel_count=count)
+    row = Overload(types=(NUMBER * len(types))(*types), kernels=array(POINTER, [None] * count), kernel_count=count)
     for k, kernel in enumerate(declared.kernels):
         try:
             declared.check_types(kernel, signature)
         except OpError as error:
-            made.arguments[k], made.rules[k] = f"{error.argument} = {error.value}".encode(), error.rule.encode()
-    return made
+            row.arguments[k], row.rules[k] = f"{error.argument} = {error.value}".encode(), error.rule.encode()
+    return row

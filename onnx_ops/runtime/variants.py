@@ -1,6 +1,10 @@
-"""Which functions of an operator are compiled differently: its variants."""
+"""Variants: what is compiled of an operator for one of its kernels and one combination of element types.
+
+A variant is (operator, position of the kernel, {type variable: element type}). Some variants share machine code.
+"""
 
 from contextlib import suppress
+from typing import TYPE_CHECKING, TypeAlias
 
 from .. import dtypes as element_types
 from .. import operators as every
@@ -8,52 +12,66 @@ from ..declaration import ABSENT
 from ..errors import OpError
 from ..kernels import records
 
-TYPES = [name for name, t in element_types.TABLE.items() if t.in_sessions and t.storage]  # that compiled code knows
+if TYPE_CHECKING:
+    from ..declaration import Operator
+    from ..own.function import Function
+
+Variant: TypeAlias = "tuple[Operator | Function, int, dict[str, str]]"
+
+TYPES = [
+    name for name, t in element_types.TABLE.items() if t.in_sessions and t.storage
+]  # element types of compiled code
 
 
 def chosen(operators=None):
-    """The declarations that are meant by names as in models, and by what `onnx_ops.operator` has made; default: all.
+    """The declarations of operators, given by names as in models or as what `onnx_ops.operator` made; default: all.
 
     Raises OpError.
     """
     if operators is None:
-        return list(every.known().values())
+        return list(every.available().values())
+    operators = every.as_list(operators)
     own = [each for each in operators if not isinstance(each, str)]
-    there = every.known(own).values()
-    names = known("operators", [each for each in operators if isinstance(each, str)], {o.name: o for o in there})
+    names = [each for each in operators if isinstance(each, str)]
+    declarations = every.available(own).values()
+    names = checked_names("operators", names, {o.name: o for o in declarations})
     own = [*map(every.declaration_of, own)]
-    return [operator for operator in there if operator.name in names or operator in own]
+    return [operator for operator in declarations if operator.name in names or operator in own]
 
 
 def asked_for(operators, dtypes, known_types=tuple(element_types.TABLE), default=element_types.FLOATS, are_all=False):
-    """`variants` of these; raises OpError if there are none of one of the operators, or with one of the dtypes.
+    """The variants of these operators for these element types, as `distinct` names them.
 
-    operators  declarations
-    are_all    whether these are all that there are, so that nobody has asked for each
+    operators    declarations
+    dtypes       names of element types; default: `default`
+    known_types  the names that are allowed
+    are_all      whether the operators are all that exist: then it is no error if one of them has no variants
+
+    Raises OpError if an operator has no variants, or a dtype occurs in none.
     """
-    types = known("dtypes", dtypes or default, known_types)
-    found = list(combinations(operators, types))
+    types = checked_names("dtypes", dtypes or default, known_types)
+    matches = list(combinations(operators, types))
     names = dict.fromkeys(operator.name for operator in operators)
     for name in () if are_all else names:
-        if all(operator.name != name for operator, _, _ in found):
+        if all(operator.name != name for operator, _, _ in matches):
             rule = f"sessions have no {name} of these types alone"
             if all(o.is_function and not o.is_compiled for o in operators if o.name == name):
                 rule = f"no kernel of {name} can be compiled, which has none; give it one by .kernel"
             raise OpError("dtypes", ", ".join(types), rule, "onnx_ops")
     for dtype in dtypes or ():
-        if all(dtype not in tensor_types(operator, signature) for operator, _, signature in found):
+        if all(dtype not in tensor_types(operator, signature) for operator, _, signature in matches):
             rule = f"sessions have no {' or '.join(names)} of it and the other types alone"
             raise OpError("dtypes", repr(dtype), rule, "onnx_ops")
-    return distinct(found)
+    return distinct(matches)
 
 
 def variants(operators, dtypes):
-    """`distinct` of all combinations of these operators and element types."""
+    """All variants of these operators for these element types, as `distinct` names them."""
     return distinct(combinations(operators, dtypes))
 
 
 def combinations(operators, dtypes):
-    """(operator, position of a kernel, signature) for all that sessions have of these operators and tensor types."""
+    """Yield all variants that sessions can have of these operators, with only these element types in tensors."""
     for operator in operators:
         for signature in operator.signatures():
             if not tensor_types(operator, signature) <= set(dtypes):
@@ -64,7 +82,7 @@ def combinations(operators, dtypes):
 
 
 def kernel_count(operator):
-    """How many kernels an operator has for the same element types."""
+    """The number of kernels that an operator has for the same element types."""
     return operator.combinations() if operator.is_function else len(operator.kernels)
 
 
@@ -79,35 +97,35 @@ def takes(operator, position, signature):
 
 
 def tensor_types(operator, signature):
-    """The element types of the tensors that kernels see, but those that are always the same."""
+    """The element types of the tensors that a kernel sees; for a function, only those that can differ."""
     variables = [operator.inputs[k].type for k in operator.tensors] + [o.type for o in operator.outputs]
     return {signature[v] for v in variables if not operator.is_function or len(operator.types[v]) > 1}
 
 
-def distinct(found):
-    """{name: (operator, position, signature)}, one for each that is compiled differently."""
-    named, seen = {}, set()
-    for operator, position, signature in found:
+def distinct(matches):
+    """{name: variant} for variants of which no two share machine code."""
+    by_name, keys = {}, set()
+    for operator, position, signature in matches:
         key = kernel_key(operator, position, signature)
-        if key not in seen:
-            seen.add(key)
+        if key not in keys:
+            keys.add(key)
             variables = sorted({operator.inputs[k].type for k in operator.tensors} | {o.type for o in operator.outputs})
-            shown = ", ".join([*settings(operator, position), *(signature[v] for v in variables)])
-            named[f"{operator.title} {shown}"] = operator, position, signature
-    return named
+            details = ", ".join([*settings(operator, position), *(signature[v] for v in variables)])
+            by_name[f"{operator.title} {details}"] = operator, position, signature
+    return by_name
 
 
 def settings(operator, position):
-    """What leads to the kernel at this position, where there are others."""
+    """The attributes or ranks that select the kernel at this position; nothing if it is the only one."""
     if not operator.is_function:
-        return operator.kernels[position].attributes.values() if len(operator.kernels) > 1 else ()
+        return list(map(str, operator.kernels[position].attributes.values())) if len(operator.kernels) > 1 else []
     ranks = zip(operator.inputs, operator.combination(position), strict=True)
-    known = ((i.name, rank) for i, rank in ranks if len(operator.compiled_ranks(i)) > 1)
-    return [f"no {name}" if rank == ABSENT else f"rank {rank} of {name}" for name, rank in known]
+    selecting = ((i.name, rank) for i, rank in ranks if len(operator.compiled_ranks(i)) > 1)
+    return [f"no {name}" if rank == ABSENT else f"rank {rank} of {name}" for name, rank in selecting]
 
 
 def kernel_key(operator, position, signature):
-    """What tells compiled functions from others."""
+    """A key that is equal for variants that share machine code."""
     if operator.is_function:
         return operator, position, operator.storage(position, signature)
     kernel = operator.kernels[position]
@@ -115,7 +133,7 @@ def kernel_key(operator, position, signature):
 
 
 def entries(operator, position, signature):
-    """What is compiled for them: resolve and infer, which functions lack, plan, and the kernel if it sees the types."""
+    """Yield the entries (records.py) of a variant: resolve and infer unless it is a function, plan, kernel if any."""
     if operator.is_function:
         yield records.plan_entry(operator, position)
     else:
@@ -124,29 +142,30 @@ def entries(operator, position, signature):
         yield records.kernel_entry(operator, position, signature)
 
 
-def tasks(found):
-    """For `share_out`: (name, arguments of `codes`) of these variants."""
+def tasks(by_name):
+    """The tasks of `share_out` for {name: variant}: (name, [domain, operator's name, position, signature])."""
     return [
         (name, [operator.domain, operator.name, position, signature])
-        for name, (operator, position, signature) in found.items()
+        for name, (operator, position, signature) in by_name.items()
     ]
 
 
-def codes(domain, name, position, signature):
-    """The `Code` of each of the entries of an operator. Raises OpError where one isn't kept."""
+def codes(operator, position, signature):
+    """Compile a variant; returns the `Code` of each of its entries. Raises OpError where one isn't kept."""
     from ..kernels import cache
     from ..kernels.code import code
 
-    found = [code(entry) for entry in entries(every.known()[domain, name], position, signature)]
-    for each in found:
+    compiled = [code(entry) for entry in entries(operator, position, signature)]
+    for each in compiled:
         if missing := each.kept.missing():
             raise OpError("cache", cache.directory(), f"can't keep what is compiled: {missing}", "onnx_ops")
-    return found
+    return compiled
 
 
-def known(argument, given, known):
-    names = list(known if given is None else given)
+def checked_names(argument, names, allowed):
+    """The names, by default all that are allowed. Raises OpError if one isn't allowed."""
+    names = list(allowed if names is None else names)
     for name in names:
-        if name not in known:
-            raise OpError(argument, repr(name), f"must be among {', '.join(known)}", "onnx_ops")
+        if name not in allowed:
+            raise OpError(argument, repr(name), f"must be among {', '.join(allowed)}", "onnx_ops")
     return names

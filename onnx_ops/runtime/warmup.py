@@ -1,7 +1,9 @@
-"""Compiling ahead, so that no session has to."""
+"""Compiles kernels ahead, so that no session has to."""
 
 import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .. import dtypes as element_types
 from .. import operators as every
@@ -9,73 +11,88 @@ from ..errors import OpError
 from ..kernels.jit import numba_obstacle
 from ..own.files import places
 from . import library, native, variants
-from .execute import cpus
 from .model import imported_domains
 from .runner import open_session
-from .variants import kernel_key
+from .threads import available_cpus
+from .variants import Variant, kernel_key
 from .workers import share_out
 
+if TYPE_CHECKING:
+    from ..declaration import Operator
+    from ..own.function import Function
 
-def warmup(operators=None, dtypes=None, *, models=None, jobs=1, progress=None):
-    """Compile what sessions would, and keep it for later processes; what is kept already is only looked at.
+_Model: TypeAlias = "str | os.PathLike[str] | bytes"
 
-    Where the library has it all compiled there is nothing to do, and this does nothing.
 
-    operators  names as in models, such as "GridSample"; default: all
+def warmup(
+    operators: Iterable[Any] | None = None,
+    dtypes: Collection[str] | None = None,
+    *,
+    models: "_Model | Collection[_Model] | None" = None,
+    jobs: int | None = 1,
+    progress: Callable[[str, int, int], object] | None = None,
+) -> int:
+    """Compile the kernels that sessions would compile, and keep them for later processes.
+
+    Kernels that are kept already, or were compiled into the library, are not compiled again.
+
+    operators  names as in models, such as "GridSample", and what `onnx_ops.operator` has made; default: all
     dtypes     names of element types, such as "float32": every combination of these as the types of an operator's
-               tensors is compiled. Default: the floating-point ones, which takes a minute or two
-    models     in place of both, paths or bytes: what sessions of these models compile, and nothing else
-    jobs       processes that compile side by side; None: as many as there are CPUs
-    progress   called before each variant with (its name, its index, how many there are)
+               tensors is compiled. Default: the floating-point types, which takes a minute or two
+    models     in place of names and dtypes, paths or bytes: only what sessions of these models compile is compiled;
+               `operators` are then operators of one's own in these models
+    jobs       number of processes that compile side by side; None: the number of CPUs
+    progress   called before each variant with (its name, its index, the number of variants)
 
     Returns the number of variants. Raises OpError, also where they can't be kept or there are none.
     """
     if models is None:
-        meant = variants.chosen(operators)
+        declarations = variants.chosen(operators)
         if operators is None:
-            meant = [operator for operator in meant if variants.kernel_count(operator)]
-        found = variants.asked_for(meant, dtypes, are_all=operators is None)
-    elif operators is None and dtypes is None:
-        found = needed_by([models] if isinstance(models, str | bytes | os.PathLike) else models)
+            declarations = [operator for operator in declarations if variants.kernel_count(operator)]
+        needed = variants.asked_for(declarations, dtypes, are_all=operators is None)
     else:
-        raise OpError("models", "given", "can't be combined with operators or dtypes", "onnx_ops")
-    left = {name: variant for name, variant in found.items() if not in_library(*variant)}
-    if left and (lack := numba_obstacle()):
-        raise OpError(None, None, lack, "onnx_ops")
-    compile_variants(left, jobs or len(cpus()), progress or (lambda name, index, total: None))
-    return len(found)
+        own = every.as_list(operators or ())
+        if dtypes is not None or any(isinstance(each, str) for each in own):
+            raise OpError("models", "given", "can't be combined with names of operators or with dtypes", "onnx_ops")
+        needed = needed_by([models] if isinstance(models, str | bytes | os.PathLike) else models, own)
+    missing = {name: variant for name, variant in needed.items() if not in_library(*variant)}
+    if missing and (obstacle := numba_obstacle()):
+        raise OpError(None, None, obstacle, "onnx_ops")
+    compile_variants(missing, jobs or len(available_cpus()), progress or (lambda name, index, total: None))
+    return len(needed)
 
 
-def in_library(operator, position, signature):
-    """Whether the library has it compiled."""
+def in_library(operator: "Operator | Function", position: int, signature: Mapping[str, str]) -> bool:
+    """Whether a variant was compiled into the library."""
     return bool(library.functions(operator, position, signature))
 
 
-def needed_by(models):
-    """The variants that sessions of these models compile.
+def needed_by(models: Collection[_Model], own: Sequence[Any] = ()) -> dict[str, Variant]:
+    """{name: variant} for the variants that sessions of these models compile.
 
-    Sessions tell, which are made as usual, but compile nothing: ONNX Runtime alone knows what its optimizations leave
-    of a model, and the type of each tensor. So a model's weights are loaded and what is constant in it is computed, as
-    at every start of the program that it is for.
+    Only ONNX Runtime knows which nodes its optimizations leave of a model, and the type of each tensor. So this makes
+    a session of each model, which compiles nothing. As for any session, ONNX Runtime loads the model's weights and
+    computes what is constant in it.
     """
-    there = variants.variants(every.known().values(), element_types.TABLE)
-    names = {kernel_key(*variant): name for name, variant in there.items()}
-    needed = [kernel_key(*node) for model in models for node in nodes(model)]
+    by_name = variants.variants(every.available(own).values(), element_types.TABLE)
+    names = {kernel_key(*variant): name for name, variant in by_name.items()}
+    needed = [kernel_key(*node) for model in models for node in nodes(model, own)]
     if not needed:
         raise OpError("models", ", ".join(map(_title, models)), "have no nodes for onnx_ops", "onnx_ops")
-    return {names[k]: there[names[k]] for k in needed}
+    return {names[k]: by_name[names[k]] for k in needed}
 
 
-def nodes(model):
-    """What `native.survey` tells of a model."""
+def nodes(model: _Model, own: Sequence[Any] = ()) -> list[Variant]:
+    """The variants that the nodes of a model need, as `native.survey` lists them."""
     from .lowering import DOMAIN
 
     if DOMAIN in (imported_domains(model) or ()):
         rule = f"imports {DOMAIN}, as lowered models do; what types its nodes have is known only when they run"
         raise OpError("models", _title(model), f"{rule}; give operators and dtypes instead", "onnx_ops")
-    with _expected(), native.survey() as needed:
+    with _silence(), native.survey() as needed:
         try:
-            open_session(model)
+            open_session(model, operators=own)
         except OpError:
             raise
         except Exception as error:
@@ -83,44 +100,41 @@ def nodes(model):
     return needed
 
 
-def compile_variants(found, jobs, progress):
-    """Compile these variants in this process or, side by side, in `jobs` others.
+def compile_variants(by_name: Mapping[str, Variant], jobs: int, progress: Callable[[str, int, int], object]) -> None:
+    """Compile these {name: variant} in this process or, side by side, in `jobs` others.
 
     Raises OpError where they aren't kept.
     """
-    described = variants.tasks(found)
-    if min(jobs, len(found)) < 2:
-        for index, (name, variant) in enumerate(described):
-            progress(name, index, len(found))
-            compile_variant(*variant)
+    if min(jobs, len(by_name)) < 2:
+        for index, (name, variant) in enumerate(by_name.items()):
+            progress(name, index, len(by_name))
+            with _silence():
+                variants.codes(*variant)
         return
-    own = places(operator for operator, _, _ in found.values() if operator.is_function)
-    share_out(compile_variant, described, jobs, progress, own=own)
+    own = places(operator for operator, _, _ in by_name.values() if operator.is_function)
+    share_out(compile_variant, variants.tasks(by_name), jobs, progress, own=own)
 
 
-def compile_variant(*variant):
-    """Compile what sessions would for an operator, see `variants.codes`.
-
-    Raises OpError where it isn't kept.
-    """
-    with _expected():
-        variants.codes(*variant)
+def compile_variant(domain: str, name: str, position: int, signature: Mapping[str, str]) -> None:
+    """Compile a variant of the operator of this name. Raises OpError where it isn't kept."""
+    with _silence():
+        variants.codes(every.available()[domain, name], position, signature)
 
 
 @contextmanager
-def _expected():
-    """While this lasts, nobody need be told that something is compiled."""
-    if not library.have_numba():  # then nothing is
+def _silence() -> Iterator[None]:
+    """A context in which no message tells users that something is compiled."""
+    if not library.have_numba():  # then nothing is compiled
         yield
         return
     from ..kernels import code
 
-    before = code.expected.set(True)
+    token = code.is_silent.set(True)
     try:
         yield
     finally:
-        code.expected.reset(before)
+        code.is_silent.reset(token)
 
 
-def _title(model):
+def _title(model: _Model) -> str:
     return repr("(bytes)" if isinstance(model, bytes) else os.fspath(model))

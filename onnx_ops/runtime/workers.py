@@ -1,6 +1,6 @@
-"""Processes that work side by side. Each is sent a function, then one task after the other, and answers each.
+"""Processes that work side by side. Each gets a function, then one task after the other, and answers each task.
 
-What they are sent and answer are pickles, on pipes.
+Messages and answers are pickles, on pipes.
 """
 
 import logging
@@ -22,86 +22,93 @@ from ..operators import own_operators
 from ..own.files import places, use_place
 
 PROGRAM = "from onnx_ops.runtime import workers; workers.serve(*{!r})"
+ATTEMPTS = 3  # to start a process, which may be killed before it begins, for want of memory for example
 
 
 def share_out(function, tasks, jobs, progress, *, level=None, own=()):
-    """[function(*arguments) for each (name, arguments) of the tasks], by so many processes.
+    """Have `jobs` processes compute function(*arguments) for each task, (name, arguments); returns the results.
 
-    progress  called before each task with (its name, its index, how many there are)
-    level     what the processes compile for (kernels/target.py), if not for this machine
-    own       where they find operators of one's own (own/files.py), beside those that this process uses
+    progress  called before each task with (its name, its index, the number of tasks)
+    level     the CPU that the processes compile for (kernels/target.py); default: this machine's
+    own       where they find operators of one's own (own/files.py), in addition to those that this process uses
 
     Raises the first OpError.
     """
     numbers, results = count(), [None] * len(tasks)
 
-    def begun(index):
+    def begin(index):
         progress(tasks[index][0], next(numbers), len(tasks))
 
-    for index, result, has_ended in answers(function, [a for _, a in tasks], jobs, begun=begun, level=level, own=own):
+    for index, result, has_ended in answers(function, [a for _, a in tasks], jobs, begin=begin, level=level, own=own):
         if has_ended:
             raise OpError(None, None, f"a process that compiles {tasks[index][0]} has ended", "onnx_ops")
         results[index] = result
     return results
 
 
-def answers(function, tasks, jobs, *, begun=lambda index: None, level=None, own=(), patience=None):
-    """Yield (index of a task, function(*task), False) as they are done, by so many processes.
+def answers(function, tasks, jobs, *, begin=lambda index: None, level=None, own=(), patience=None):
+    """Have `jobs` processes run tasks; yields (index of a task, function(*task), False) as each is done.
 
-    Of a task whose process has ended over it, (index, None, True); another process goes on with the next one. Raises
-    the first OpError. Whatever ends this, the processes end with it.
+    If a process ends during a task, yields (index, None, True); another process goes on with the next task. Raises the
+    first OpError. However this generator ends, it ends the processes.
 
-    patience  seconds that processes then have, twice, before they are killed; None: as long as it takes them to leave
-              neither locks nor halves of files
+    begin     called with the index of each task before it begins
+    patience  seconds that processes then have, twice, before they are killed; None: no limit, so that they leave no
+              locks and no unfinished files
     """
-    left, alive, found = deque(enumerate(tasks)), set(), SimpleQueue()
-    jobs = max(min(jobs, len(left)), 1)
+    waiting, alive, outcomes = deque(enumerate(tasks)), set(), SimpleQueue()
+    jobs = max(min(jobs, len(waiting)), 1)
     own = [*dict.fromkeys([*places(own_operators()), *own])]
 
-    def work_off():
-        """The tasks of one process, and of those that come after it where it ends."""
+    def feed():
+        """Give tasks to one process after the other: the next one starts where the last one ended."""
+        attempts = ATTEMPTS
         try:
-            while left:
-                with _worker(function, level, own, alive) as ask:
-                    while left and (taken := _pop(left)):
-                        begun(taken[0])
+            while waiting and attempts:
+                attempts -= 1
+                with suppress(_EndedError), _worker(function, level, own, alive) as ask:
+                    attempts = ATTEMPTS
+                    while waiting and (task := _pop(waiting)):
+                        begin(task[0])
                         try:
-                            found.put((taken[0], ask(taken[1]), False))
+                            outcomes.put((task[0], ask(task[1]), False))
                         except _EndedError:
-                            found.put((taken[0], None, True))
+                            outcomes.put((task[0], None, True))
                             break
+            if waiting:
+                raise OpError(None, None, f"{ATTEMPTS} processes have ended before they began", "onnx_ops")
         except BaseException as error:
-            found.put(error)
+            outcomes.put(error)
 
     with ThreadPoolExecutor(jobs) as threads:
         try:
             for _ in range(jobs):
-                threads.submit(work_off)
+                threads.submit(feed)
             for _ in tasks:
-                answer = found.get()
-                if isinstance(answer, BaseException):
-                    raise answer
-                yield answer
+                outcome = outcomes.get()
+                if isinstance(outcome, BaseException):
+                    raise outcome
+                yield outcome
         except BaseException:
-            left.clear()
+            waiting.clear()
             _end(alive, patience)
             raise
 
 
-def _pop(left):
+def _pop(waiting):
     with suppress(IndexError):  # another thread has taken the last one
-        return left.popleft()
+        return waiting.popleft()
 
 
 class _EndedError(Exception):
-    """A process is no more."""
+    """The process has ended."""
 
 
 @contextmanager
 def _worker(function, level, own, alive):
-    """A function that asks a new process, which is among those `alive` until this block ends.
+    """A context with a new process, which is in the set `alive` meanwhile; yields a function that asks the process.
 
-    Ctrl-C in a terminal doesn't reach the process.
+    Raises _EndedError if the process ends before it has the function. Ctrl-C in a terminal doesn't reach the process.
     """
     command, path = [sys.executable, "-c", PROGRAM.format((level, own))], os.pathsep.join(filter(None, sys.path))
     settings = {"env": {**os.environ, "PYTHONPATH": path}, "start_new_session": True}
@@ -113,11 +120,11 @@ def _worker(function, level, own, alive):
                 pickle.dump(message, process.stdin)
                 process.stdin.flush()
             except BrokenPipeError:
-                with suppress(BrokenPipeError):  # or else at the end of this block, in place of what ends it
+                with suppress(BrokenPipeError):  # else Popen would raise it later, in place of the actual error
                     process.stdin.close()
             try:
                 result, refusal = pickle.load(process.stdout)
-            except (EOFError, pickle.UnpicklingError):  # the latter: in the middle of an answer
+            except (EOFError, pickle.UnpicklingError):  # UnpicklingError: it has ended in the middle of an answer
                 raise _EndedError from None
             if refusal:
                 raise OpError(*refusal)
@@ -126,36 +133,34 @@ def _worker(function, level, own, alive):
         try:
             ask(function)
             yield ask
-        except _EndedError:
-            raise OpError(None, None, "a process that was to help has ended before it began", "onnx_ops") from None
         finally:
             alive.discard(process)
 
 
 def _end(processes, patience):
-    """Have processes end: after the task that they are at, or if that takes long as soon as they can, or else now.
+    """End processes: close their input, so that they end after their task; after `patience` terminate, then kill them.
 
-    With all the patience in the world, as soon as they can.
+    Without a limit of patience they are terminated, and end as soon as they can.
     """
-    every = [lambda process: process.stdin.close(), subprocess.Popen.terminate, subprocess.Popen.kill]
-    left = list(processes)
-    for stop in every[1:2] if patience is None else every:
-        for process in left:
+    steps = [lambda process: process.stdin.close(), subprocess.Popen.terminate, subprocess.Popen.kill]
+    running = list(processes)
+    for stop in steps[1:2] if patience is None else steps:
+        for process in running:
             with suppress(OSError):
                 stop(process)
-        end = patience and time.monotonic() + patience
-        for process in left:
+        deadline = patience and time.monotonic() + patience
+        for process in running:
             with suppress(subprocess.TimeoutExpired):
-                process.wait(end and max(end - time.monotonic(), 0))
-        left = [process for process in left if process.returncode is None]
+                process.wait(deadline and max(deadline - time.monotonic(), 0))
+        running = [process for process in running if process.returncode is None]
 
 
 def serve(level, own):
-    """Answer what comes in: first a function, with nothing, then tasks. `own`: where operators of one's own are."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # which leaves no half-written file
-    logging.getLogger("onnx_ops").setLevel(logging.ERROR)  # what isn't kept is answered
+    """Answer messages: the first one is a function, all others are tasks. `own`: where operators of one's own are."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # an exit leaves no half-written file
+    logging.getLogger("onnx_ops").setLevel(logging.ERROR)  # no warnings: an answer tells of code that isn't kept
     output = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints must not come between the answers
+    os.dup2(2, 1)  # so that nothing that a library prints gets between the answers
     if level:
         from ..kernels import target
 

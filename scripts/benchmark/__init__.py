@@ -1,1 +1,1 @@
-"""What scripts/bench.py is made of: cases, the limit, measuring, and reports."""
+"""The parts of scripts/bench.py: cases, lower limits of the time, measurement, accuracy and reports."""

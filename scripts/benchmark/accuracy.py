@@ -1,4 +1,4 @@
-"""How far results in float32 are from the operators' references, which add up in float64."""
+"""Compare results in float32 with the operators' references, which sum in float64."""
 
 import numpy as np
 import peers
@@ -11,22 +11,22 @@ from .measure import OWN
 
 
 def errors(case):
-    """({runtime: largest error}, {runtime: the same where the coordinates are in float64, too})
+    """({runtime: largest error}, {runtime: largest error from exact coordinates})
 
     Errors are in units of the largest |value|. The specification computes a grid's coordinates in the grid's own type;
-    the second number says what that costs. It is the same as the first for operators without a grid.
+    the second reference computes them in float64. Without a grid both are the same.
     """
-    inputs, found = case.inputs(), {}
+    inputs, results = case.inputs(), {}
     for name in (OWN, *peers.PEERS):
         try:
-            found[name] = peers.PEERS[name](case, inputs)() if name != OWN else ours(case, inputs)
-        except Exception:  # each peer has its own for what it can't do
+            results[name] = peers.PEERS[name](case, inputs)() if name != OWN else ours(case, inputs)
+        except Exception:  # each peer raises its own exceptions for what it can't do
             continue
     wide = [v.astype(np.float64) if v.dtype == np.float32 else v for v in inputs]
     parameters = Record(case.operator.resolved(case.attributes)[0])
     return tuple(
-        {name: np.abs(y - expected).max() / np.abs(expected).max() for name, y in found.items()}
-        for expected in (case.operator.reference(parameters, *given) for given in (inputs, wide))
+        {name: np.abs(y - expected).max() / np.abs(expected).max() for name, y in results.items()}
+        for expected in (case.operator.reference(parameters, *arrays) for arrays in (inputs, wide))
     )
 
 
@@ -34,14 +34,14 @@ def ours(case, inputs):
     return functions.call(case.operator, *inputs, **case.attributes)
 
 
-def table(found):
-    """found: [(case, its errors), ...]; the last column is ours over PyTorch's, of both kinds."""
+def table_of(errors_by_case):
+    """A table of [(case, its errors), ...]; the last column has the ratios of our errors to PyTorch's."""
     runtimes = (OWN, *peers.PEERS)
-    made = Table("", "case", title="largest error, in units of the largest value (exact: of coordinates, too)")
+    table = Table("", "case", title="largest error, in units of the largest value (exact: of coordinates, too)")
     for header in (*runtimes, *(f"{name}, exact" for name in runtimes), "onnx_ops / PyTorch"):
-        made.add_column(header, justify="right")
-    for case, both in found:
-        cells = [f"{e[name]:.1e}" if name in e else "" for e in both for name in runtimes]
-        ratios = [f"{e[OWN] / e['PyTorch']:.2f}" for e in both if e.get("PyTorch")]
-        made.add_row(case.op_type, case.name, *cells, " ".join(ratios))
-    return made
+        table.add_column(header, justify="right")
+    for case, both_errors in errors_by_case:
+        cells = [f"{e[name]:.1e}" if name in e else "" for e in both_errors for name in runtimes]
+        ratios = [f"{e[OWN] / e['PyTorch']:.2f}" for e in both_errors if e.get("PyTorch")]
+        table.add_row(case.op_type, case.name, *cells, " ".join(ratios))
+    return table

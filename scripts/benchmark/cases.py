@@ -1,14 +1,14 @@
-"""What is timed: cases of the tests' kind in named groups, with inputs like those of real models."""
+"""The timed cases, in named groups: cases as the tests have them, with inputs like those of real models."""
 
 from dataclasses import dataclass
 
 import numpy as np
-from cases import Case, block_counts, drawn
+from support.cases import Case, block_counts, drawn
 
 from onnx_ops import dtypes
 
-DRAWN = 1_000_003  # elements, drawn once and repeated; a prime, so that no two rows or planes are the same
-SMOOTH = {  # what images are warped by: where the pixel at (x, y) in [-1, 1] comes from
+DRAWN = 1_000_003  # random elements, which are repeated; a prime, so that no two rows or planes are equal
+SMOOTH = {  # warps of images: where the pixel at (x, y) in [-1, 1] comes from
     "rotated": lambda x, y: (0.94 * x - 0.34 * y, 0.34 * x + 0.94 * y),
     "barrel distortion": lambda x, y: (x * (0.85 + 0.2 * (x * x + y * y)), y * (0.85 + 0.2 * (x * x + y * y))),
     "flow": lambda x, y: (x + 0.02 * np.sin(7 * y), y + 0.02 * np.sin(9 * x)),
@@ -19,34 +19,34 @@ SMOOTH = {  # what images are warped by: where the pixel at (x, y) in [-1, 1] co
 
 @dataclass(frozen=True)
 class Timed(Case):
-    """One line of a table. `points` of a grid: see `grid`."""
+    """A case and how it is timed: one line of a table. points: how a grid is made, see `grid`."""
 
     dtype: str = "float32"
     points: str = "jittered"
-    threads: int | None = None  # None: as many as asked for
+    threads: int | None = None  # None: the number that the command line states
     peers: bool = True
-    series: str = ""  # cases of one series take turns
+    series: str = ""  # cases of one series are timed in turns
 
     def inputs(self, dtype=None, grid_dtype=None, **_):
-        dtype, rng, made = dtype or self.dtype, np.random.default_rng(0), []
+        dtype, rng, arrays = dtype or self.dtype, np.random.default_rng(0), []
         for i, shape in zip(self.operator.inputs, self.shapes, strict=True):
             if i.values:
-                made.append(np.array(shape))
+                arrays.append(np.array(shape))
             elif i.name == "Grid":
                 kind = grid_dtype or (dtype if dtype in dtypes.FLOATS else "float32")
-                made.append(grid(rng, shape, self.points).astype(dtypes.TABLE[kind].numpy))
+                arrays.append(grid(rng, shape, self.points).astype(dtypes.TABLE[kind].numpy))
             elif i.name == "sampling_locations":
                 places = locations(rng, shape, self.shapes[1], self.points)
-                made.append(places.astype(dtypes.TABLE[grid_dtype or dtype].numpy))
+                arrays.append(places.astype(dtypes.TABLE[grid_dtype or dtype].numpy))
             elif self.op_type == "AffineGrid" and i.name != "theta":
-                made.append(np.linspace(-1, 1, *shape).astype(dtypes.TABLE[dtype].numpy))
+                arrays.append(np.linspace(-1, 1, *shape).astype(dtypes.TABLE[dtype].numpy))
             else:
-                made.append(np.resize(drawn(rng, min(DRAWN, int(np.prod(shape))), dtype), shape))
-        return made
+                arrays.append(np.resize(drawn(rng, min(DRAWN, int(np.prod(shape))), dtype), shape))
+        return arrays
 
 
 def grid(rng, shape, points):
-    """Points that are "uniform" in the image, the image itself 2 % smaller and "jittered", or one of SMOOTH."""
+    """A grid of points that are "uniform" in the image, "jittered" around all pixels, or warped by one of SMOOTH."""
     if points == "uniform":
         return rng.random(shape, np.float32) * 2 - 1
     axes = [np.linspace(-1, 1, size, dtype=np.float32) for size in shape[1:-1]]
@@ -59,13 +59,13 @@ def grid(rng, shape, points):
 
 
 def locations(rng, shape, sizes, points):
-    """Places that are "uniform" in the image, or, of as many queries as there are pixels, around each pixel itself."""
+    """Locations that are "uniform" in the image, or, for as many queries as there are pixels, around each pixel."""
     if points == "uniform":
         return rng.random(shape, np.float32)
     levels = np.reshape(sizes, (-1, 2)).tolist()
-    own = [np.stack([(np.arange(h * w) % w + 0.5) / w, (np.arange(h * w) // w + 0.5) / h], -1) for h, w in levels]
+    centres = [np.stack([(np.arange(h * w) % w + 0.5) / w, (np.arange(h * w) // w + 0.5) / h], -1) for h, w in levels]
     jitter = np.resize(rng.normal(0, 2, DRAWN).astype(np.float32), shape) / np.array(levels)[:, None, ::-1]
-    return np.concatenate(own)[:, None, None, None] + jitter
+    return np.concatenate(centres)[:, None, None, None] + jitter
 
 
 def times(sizes):
@@ -73,7 +73,7 @@ def times(sizes):
 
 
 def col2im(n, c, image, block, stride=1, pad=0, dilation=1, dtype="float32", **timed):
-    """`stride` is for the last axis only where the image has one row."""
+    """A case of Col2Im. In an image of one row `stride` is that of the last axis only."""
     axes = len(image)
     strides, pads, dilations = [1 if size == 1 else stride for size in image], [pad] * 2 * axes, [dilation] * axes
     blocks = block_counts(image, block, dilations, pads, strides)
@@ -97,11 +97,11 @@ def grid_sample(
     n, c, image, out=None, *, mode="bilinear", padding_mode="zeros", align_corners=0, dtype="float32", **timed
 ):
     attributes = {"mode": mode, "padding_mode": padding_mode, "align_corners": align_corners}
-    shown = times(image) + (f" -> {times(out)}" if out else "")
-    shown += f", {timed['points']}" if "points" in timed else ""
+    description = times(image) + (f" -> {times(out)}" if out else "")
+    description += f", {timed['points']}" if "points" in timed else ""
     domain = "com.microsoft" if len(image) == 2 and dtype in dtypes.FLOATS else ""
     out = out or image
-    name = f"N{n} C{c} {shown}, {mode} {padding_mode}{' align' * align_corners}"
+    name = f"N{n} C{c} {description}, {mode} {padding_mode}{' align' * align_corners}"
     shapes = ((n, c, *image), (n, *out, len(image)))
     return Timed(name, domain, "GridSample", shapes, attributes, dtype=dtype, **timed)
 
@@ -113,12 +113,12 @@ def affine_grid(n, out, dtype="float32", **timed):
 
 
 def attention(*levels, queries=None, dtype="float32", **timed):
-    """`queries`: at places of their own; None: one for each pixel, around it."""
+    """A case of deformable attention. queries: None for one per pixel, with locations around it."""
     pixels, count, points = sum(h * w for h, w in levels), len(levels), 4
-    given = (1, queries or pixels, 8, count, points)
+    weights_shape = (1, queries or pixels, 8, count, points)
     name = f"{', '.join(map(times, levels))}; {queries or 'all'} queries, 8 heads, 32 channels"
-    shapes = ((1, pixels, 8, 32), np.ravel(levels).tolist(), (*given, 2), given)
-    timed = {"points": "uniform" if queries else "own", **timed}
+    shapes = ((1, pixels, 8, 32), np.ravel(levels).tolist(), (*weights_shape, 2), weights_shape)
+    timed = {"points": "uniform" if queries else "around pixels", **timed}
     return Timed(name, "onnx_ops", "MultiScaleDeformableAttention", shapes, dtype=dtype, **timed)
 
 
@@ -145,13 +145,17 @@ def baseline(**timed):
 
 
 def element_types():
-    sixteen = ("float32", "float16", "bfloat16")
+    small_floats = ("float32", "float16", "bfloat16")
     for name, kinds, make in (
-        ("Col2Im", (*sixteen, "float64", "int8"), lambda **t: col2im(1, 64, (128, 128), (3, 3), pad=1, **t)),
-        ("Col2Im, stride", sixteen, lambda **t: col2im(1, 128, (64, 64), (4, 4), stride=2, pad=1, **t)),
-        ("bilinear", (*sixteen, "float64"), lambda **t: grid_sample(1, 64, (128, 128), **t)),
-        ("bicubic", sixteen, lambda **t: grid_sample(1, 64, (128, 128), mode="bicubic", **t)),
-        ("nearest", (*sixteen, "float64", "uint8"), lambda **t: grid_sample(1, 64, (128, 128), mode="nearest", **t)),
+        ("Col2Im", (*small_floats, "float64", "int8"), lambda **t: col2im(1, 64, (128, 128), (3, 3), pad=1, **t)),
+        ("Col2Im, stride", small_floats, lambda **t: col2im(1, 128, (64, 64), (4, 4), stride=2, pad=1, **t)),
+        ("bilinear", (*small_floats, "float64"), lambda **t: grid_sample(1, 64, (128, 128), **t)),
+        ("bicubic", small_floats, lambda **t: grid_sample(1, 64, (128, 128), mode="bicubic", **t)),
+        (
+            "nearest",
+            (*small_floats, "float64", "uint8"),
+            lambda **t: grid_sample(1, 64, (128, 128), mode="nearest", **t),
+        ),
         ("1080p", ("float32", "uint8"), lambda **t: grid_sample(1, 3, (1080, 1920), mode="nearest", **t)),
     ):
         yield from (make(dtype=kind, series=name) for kind in kinds)
@@ -186,7 +190,7 @@ def unfold():
 
 
 def attentions():
-    """Deformable DETR's encoder and decoder, the decoder of RT-DETR, the encoder of Mask2Former."""
+    """Yield Deformable DETR's encoder and decoder, RT-DETR's decoder, and Mask2Former's encoder."""
     detr = (100, 134), (50, 67), (25, 34), (13, 17)
     for threads in (None, 1):
         yield attention(*detr, threads=threads)
@@ -220,14 +224,14 @@ def one_thread():
 
 
 def networks():
-    """What exported networks fold: on one thread, which is what servers give a session."""
+    """Yield Col2Im as exported networks have it, on one thread, which is what servers give a session."""
     for c, side in ((160, 4), (128, 8), (96, 16), (64, 32), (128, 64)):  # MobileViTv2
         yield col2im(1, c, (side, side), (2, 2), stride=2, threads=1)
     for frame, hop, count in ((1280, 320, 200), (1024, 256, 300), (512, 128, 400)):  # an inverse STFT
         yield col2im(1, 1, (1, frame + hop * (count - 1)), (1, frame), stride=hop, threads=1)
     yield col2im(2, 3, (240, 320), (32, 32), stride=16, threads=1)  # patches that overlap
     yield col2im(1, 3, (240, 320), (8, 8), stride=4, threads=1)
-    yield col2im(1, 3, (224, 224), (16, 16), stride=16, threads=1)  # and such that don't: a masked autoencoder
+    yield col2im(1, 3, (224, 224), (16, 16), stride=16, threads=1)  # patches that don't overlap: a masked autoencoder
     yield col2im(1, 96, (56, 56), (7, 7), stride=7, threads=1)  # windows of attention
     yield col2im(1, 192, (28, 28), (3, 3), stride=2, pad=1, threads=1)  # VOLO's outlook attention
     yield col2im(1, 64, (56, 56), (3, 3), pad=1, threads=1)
@@ -248,7 +252,7 @@ def smooth():
 
 
 def scaling():
-    """About 2**18 to 2**26 elements in the largest tensor."""
+    """Yield cases with about 2**18 to 2**26 elements in the largest tensor."""
     for power in range(18, 27, 2):
         side = round((2**power / 9) ** 0.5)
         yield col2im(1, 1, (side, side), (3, 3), pad=1, peers=False)

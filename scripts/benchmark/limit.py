@@ -1,17 +1,17 @@
 """The limit: a plain pass that reads all bytes of the inputs and writes all bytes of the output, each once.
 
-It is an operator like the package's own, so it differs from them in nothing but its kernel: the same session machinery,
-threads, and size of tiles. A tile's input words are added up, its output words filled with the sum, in ordinary vector
-instructions: no stores past the caches, no large pages, no prefetching by hand. (Each tile is read in four places at
-once, which keeps more cache lines on their way and is a fifth faster than one.) Its time therefore moves with the size
-of the data as the kernels' does: from the second-level cache to the third to memory.
+It is an operator like the package's own and differs from them in its kernel alone: sessions, threads and the size of
+tiles are the same. It adds up a tile's input words and fills its output words with the sum, in ordinary vector
+instructions: no stores past the caches, no large pages, no prefetching by hand. (It reads each tile in four places at
+once, which keeps more cache lines in flight and is a fifth faster than one.) Its time therefore depends on the size of
+the data as the kernels' time does: on whether they fit into the second-level cache, the third, or memory.
 
 Importing this module adds the operator to those of the package, for this process.
 """
 
 import numpy as np
-from cases import finished
 from onnx import TensorProto, helper
+from support.cases import finished
 
 import onnx_ops
 from onnx_ops import operators
@@ -19,7 +19,7 @@ from onnx_ops.declaration import Attribute, Input, Kernel, Operator, Output
 from onnx_ops.kernels.jit import jitable
 
 DOMAIN = "benchmark"
-WORK = 2**14  # words of a tile: the bytes of 2**15 float32, as in Col2Im
+WORDS_PER_TILE = 2**14  # of 8 bytes: those of 2**15 float32, as in Col2Im
 
 
 @jitable
@@ -29,13 +29,13 @@ def resolve(attributes, p):
 
 @jitable
 def infer(parameters, shapes, g):
-    """The size is not known before the attribute is."""
+    """Infer nothing: shape inference does not know the attribute that states the size."""
 
 
 @jitable
 def plan(parameters, shapes, g):
     g.rank, g.shape[0] = 1, parameters.size
-    g.tiles = min(64, (shapes[0][0] + shapes[1][0] + parameters.size) // WORK + 1)
+    g.tiles = min(64, (shapes[0][0] + shapes[1][0] + parameters.size) // WORDS_PER_TILE + 1)
 
 
 @jitable
@@ -74,17 +74,17 @@ operators.OPERATORS += (PASS,)
 
 
 def limit(tensors, out, options):
-    """(session, its inputs, its output). tensors: the arrays to read; out: an array like that to write."""
-    a, *others = map(memory, tensors)
+    """Return (session, its inputs, its output) that read all bytes of `tensors` and write as many as `out` has."""
+    a, *others = map(as_words, tensors)
     b = np.concatenate(others or [a[:0]])
     y = np.empty(out.nbytes // 8, np.uint64)
     node = helper.make_node("Pass", ["a", "b"], ["y"], domain=DOMAIN, size=y.size)
-    infos = [helper.make_tensor_value_info(n, TensorProto.UINT64, [None]) for n in "aby"]
-    proto = finished(helper.make_graph([node], "limit", infos[:2], infos[2:]), 21, DOMAIN)
+    described = [helper.make_tensor_value_info(n, TensorProto.UINT64, [None]) for n in "aby"]
+    proto = finished(helper.make_graph([node], "limit", described[:2], described[2:]), 21, DOMAIN)
     return onnx_ops.InferenceSession(proto.SerializeToString(), options), (a, b), y
 
 
-def memory(array):
-    """The whole 64-bit words of an array's memory, as an array."""
-    found = array.reshape(-1).view(np.uint8)
-    return found[: found.size // 8 * 8].view(np.uint64)
+def as_words(array):
+    """View an array's memory as an array of whole 64-bit words."""
+    octets = array.reshape(-1).view(np.uint8)
+    return octets[: octets.size // 8 * 8].view(np.uint64)

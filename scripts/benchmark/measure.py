@@ -1,7 +1,7 @@
-"""Timing: all runtimes take turns on the same inputs, after their results have been compared.
+"""Time all runtimes in turns on the same inputs, after their results have been compared.
 
-A ratio is the median of the ratios within a turn. Between two runtimes there is a pause, since the threads of the last
-one go on spinning for a while; calls that are not timed wake those of the next one.
+A ratio is the median of the ratios within a turn. There is a pause between two runtimes, because the threads of the
+first one spin for a while after its last call; calls that are not timed then wake the threads of the second one.
 """
 
 import functools
@@ -13,26 +13,26 @@ from statistics import median
 
 import numpy as np
 import peers
-from backends import ort_value, output_shape, quiet
-from cases import model
+from support.backends import ort_value, output_shape, quiet
+from support.cases import model
 
 import onnx_ops
 
 from .limit import limit
 
-PAUSE, PATIENCE = 0.01, 1.0  # seconds in which no thread must have spun; and for which that is waited for at most
-WAKE = 5e-3  # seconds until they run, each on its own core: the system moves them at its next tick, 4 ms or sooner
-SHORT, LONG = 2e-3, 0.05  # seconds: shorter runs are timed many at once, longer ones are not woken for
-SPEED_UP = 5e-4  # seconds from which one thread is measured, too
+PAUSE, LONGEST_REST = 0.01, 1.0  # seconds in which no thread may have spun; the longest wait for that
+WAKE = 5e-3  # seconds until each thread runs on its own core: the system moves them at its next tick, within 4 ms
+SHORT, LONG = 2e-3, 0.05  # seconds: shorter calls are timed several at once, longer ones without waking threads
+SPEED_UP = 5e-4  # seconds: calls that take longer are also timed on one thread
 OWN, LIMIT, READS, ALONE = "onnx_ops", "limit", "reads", ", 1 thread"
-# What a peer's result may be off, in most elements: by coordinates in float32, and by sums in 16 bits.
+# The largest difference from a peer's result in most elements; it is due to coordinates in float32 and sums in 16 bits.
 TOLERANCE = {"float16": 0.03, "bfloat16": 0.25, "float32": 4e-3, "float64": 1e-9}
-FEW = 1e-3  # of the elements: places on the edge between two pixels
+FEW = 1e-3  # the share of elements that may differ more: places on the edge between two pixels
 
 
 @functools.cache
 def cache_size(level):
-    """In bytes; 0 where the system doesn't tell."""
+    """The size of a cache in bytes; 0 where the system does not state it."""
     for cache in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
         if (cache / "level").read_text().strip() == str(level):
             return int((cache / "size").read_text().strip().removesuffix("K")) * 1024
@@ -41,20 +41,20 @@ def cache_size(level):
 
 @dataclass
 class Row:
-    """What was found of one case. `seconds`: column -> one number per turn."""
+    """The measurements of one case. seconds: {column: one number per turn}."""
 
     case: object
     group: str
     threads: int
-    bytes: int  # of the tensors that the kernel reads and writes
-    elements: int  # of the largest of them
+    bytes: int  # of all tensors that the kernel reads and writes
+    elements: int  # of the largest tensor
     calls: dict = field(default_factory=dict)  # runtime -> {column: function}
     differ: list = field(default_factory=list)  # peers with another result
     seconds: dict = field(default_factory=dict)
 
     @property
     def within(self):
-        """Where this machine can keep all of the data: L2 (one per thread), L3 or memory."""
+        """The smallest memory of this machine that holds all of the data: L2 (one per thread), L3 or memory."""
         l2, l3 = map(cache_size, (2, 3))
         return "L2" if self.bytes <= l2 * self.threads else "L3" if self.bytes <= l3 else "memory"
 
@@ -67,13 +67,13 @@ class Row:
         return median(a / b for a, b in zip(above, below, strict=True)) if above and below else None
 
     def over(self, column):
-        """The median of our time minus that of `column`, in seconds; None if it is missing."""
+        """The median of our time minus that of `column`, in seconds; None if that is missing."""
         other = self.seconds.get(column)
         return median(a - b for a, b in zip(self.seconds[OWN], other, strict=True)) if other else None
 
     @property
     def to_fastest(self):
-        """How many times faster than the fastest peer."""
+        """The factor by which the operator is faster than the fastest peer."""
         return min(filter(None, map(self.ratio, peers.PEERS)), default=None)
 
     @property
@@ -86,12 +86,12 @@ class Row:
 
     @property
     def speed_up(self):
-        """Of all threads over one."""
+        """The factor by which all threads are faster than one."""
         return self.ratio(OWN + ALONE)
 
 
 def bound(session, inputs, y):
-    """A call without any conversion between NumPy and ONNX Runtime, which writes `y`."""
+    """Return a call that writes `y`, without any conversion between NumPy and ONNX Runtime."""
     binding, values = session.io_binding(), [ort_value(v) for v in (*inputs, y)]
     for i, value in zip(session.get_inputs(), values[:-1], strict=True):
         binding.bind_ortvalue_input(i.name, value)
@@ -106,7 +106,7 @@ def bound(session, inputs, y):
 
 
 def both_ways(name, session, inputs, y):
-    """Through an I/O binding and, where NumPy has the element type, through `run`."""
+    """Return calls through an I/O binding and, where NumPy has the element type, through `run`."""
     calls = {name: bound(session, inputs, y)}
     if y.dtype.name != "bfloat16":
         feeds = dict(zip((i.name for i in session.get_inputs()), inputs, strict=True))
@@ -120,8 +120,8 @@ def ours(case, inputs, threads, backend="native"):
 
 
 def prepare(case, group, threads, runtimes):
-    """The row of a case, with everything that is to be timed."""
-    from .reads import has_reads, reads  # which imports Numba: accuracy is measured without; and before any session
+    """Return the row of a case, with all calls that are to be timed."""
+    from .reads import has_reads, reads  # imports Numba, which accuracy does not need; must precede the first session
 
     threads = case.threads or threads
     inputs = case.inputs()
@@ -134,7 +134,7 @@ def prepare(case, group, threads, runtimes):
     def plain_pass(threads):
         return bound(*limit(tensors, y, quiet(intra_op_num_threads=threads)))
 
-    if threads > 1 and alone_is_long(alone := bound(ours(case, inputs, 1), inputs, y)):
+    if threads > 1 and is_long(alone := bound(ours(case, inputs, 1), inputs, y)):
         row.calls[OWN + ALONE] = {OWN + ALONE: alone}
         if LIMIT in runtimes:
             row.calls[LIMIT + ALONE] = {LIMIT + ALONE: plain_pass(1)}
@@ -146,12 +146,12 @@ def prepare(case, group, threads, runtimes):
 
 
 def add_others(row, inputs, y, runtimes):
-    """Those of our other backend and the peers that can do the case, unless their result differs."""
+    """Add the calls of our other backend, and of the peers that can do the case with the same result."""
     case, threads, expected = row.case, row.threads, row.calls[OWN][OWN]().copy()
     if "extensions" in runtimes:
         session = ours(case, inputs, threads, "extensions")
         row.calls["extensions"] = both_ways("extensions", session, inputs, np.empty_like(y))
-        assert same(row.calls["extensions"]["extensions"](), expected, case.dtype)
+        assert is_same_result(row.calls["extensions"]["extensions"](), expected, case.dtype)
     for name in (n for n in peers.PEERS if n in runtimes):
         try:
             if name == "ONNX Runtime":
@@ -159,22 +159,22 @@ def add_others(row, inputs, y, runtimes):
                 calls = both_ways(name, session, inputs, np.empty_like(y))
             else:
                 calls = {name: peers.PEERS[name](case, inputs, threads)}
-            if same(calls[name](), expected, case.dtype):
+            if is_same_result(calls[name](), expected, case.dtype):
                 row.calls[name] = calls
             else:
                 row.differ.append(name)
-        except Exception:  # each peer has its own for what it can't do
+        except Exception:  # each peer raises its own exceptions for what it can't do
             continue
 
 
-def alone_is_long(call):
+def is_long(call):
     call()
     began = time.perf_counter()
     call()
     return time.perf_counter() - began > SPEED_UP
 
 
-def same(got, expected, dtype):
+def is_same_result(got, expected, dtype):
     if got.shape != expected.shape or got.dtype != expected.dtype:
         return False
     if dtype not in TOLERANCE:
@@ -183,9 +183,9 @@ def same(got, expected, dtype):
     return np.mean(abs(got.astype(wide) - expected.astype(wide)) > TOLERANCE[dtype]) < FEW
 
 
-def rest():
-    """Sleep until the threads of the last runtime have stopped spinning."""
-    until = time.perf_counter() + PATIENCE
+def wait_for_idle_threads():
+    """Sleep until the threads of the last runtime no longer spin."""
+    until = time.perf_counter() + LONGEST_REST
     spun = PAUSE
     while spun > PAUSE / 10 and time.perf_counter() < until:
         before = time.process_time()
@@ -194,14 +194,14 @@ def rest():
 
 
 def seconds(call):
-    """Of one call, right after some that wake the runtime's threads."""
+    """Time one call, right after others that have woken the runtime's threads."""
     count, began = 0, time.perf_counter()
-    while (taken := time.perf_counter() - began) < WAKE:
+    while (elapsed := time.perf_counter() - began) < WAKE:
         call()
         count += 1
-    if taken > LONG:
-        return taken
-    count = max(1, round(count * SHORT / taken))
+    if elapsed > LONG:
+        return elapsed
+    count = max(1, round(count * SHORT / elapsed))
     began = time.perf_counter()
     for _ in range(count):
         call()
@@ -209,7 +209,7 @@ def seconds(call):
 
 
 def measure(cases, group, threads, runtimes, turns, budget):
-    """A row for each case: at least `turns[0]` turns, more, up to `turns[1]`, while they take less than the budget."""
+    """Time the cases in `turns[0]` turns, and up to `turns[1]` within the budget; return a row for each case."""
     rows = [prepare(case, group, threads, runtimes) for case in cases]
     began = time.perf_counter()
     for turn in range(turns[1]):
@@ -217,7 +217,7 @@ def measure(cases, group, threads, runtimes, turns, budget):
             break
         for row in rows:
             for calls in row.calls.values():
-                rest()
+                wait_for_idle_threads()
                 for column, call in calls.items():
                     row.seconds.setdefault(column, []).append(seconds(call))
     for row in rows:
@@ -226,6 +226,6 @@ def measure(cases, group, threads, runtimes, turns, budget):
 
 
 def series(cases):
-    """The cases in lists that take turns with each other."""
-    for _, found in groupby(enumerate(cases), lambda pair: pair[1].series or pair[0]):
-        yield [case for _, case in found]
+    """Yield lists of cases that are timed in turns with each other."""
+    for _, together in groupby(enumerate(cases), lambda pair: pair[1].series or pair[0]):
+        yield [case for _, case in together]

@@ -1,10 +1,10 @@
-"""The reads: GridSample without its arithmetic, for what no kernel can do without.
+"""The reads: GridSample without its arithmetic, which leaves what every kernel must do.
 
-It is GridSample with another kernel, in blocks and tiles of the same size, that gets for each point the number of the
-first pixel that is read, in place of the point's two coordinates: as many bytes. It reads the same neighbours of it, in
-the same order and in equally wide loads, adds them up, and writes as many elements. What a case takes beyond that is
-coordinates, weights, and multiplying: a kernel that reads in this order gains no more, but for how its loads fall in
-time, which can make either the faster one by some percent.
+It is GridSample with another kernel, in blocks and tiles of the same size. In place of the two coordinates of a point
+the kernel gets as many bytes with the number of the first pixel to read. It reads the same neighbours of this pixel, in
+the same order and in equally wide loads, adds them up, and writes as many elements. GridSample spends the rest of its
+time on coordinates, weights and products: a kernel that reads in this order can't gain more, except for some percent
+that depend on when its loads are issued.
 
 Importing this module adds the operator to those of the package, for this process.
 """
@@ -12,9 +12,9 @@ Importing this module adds the operator to those of the package, for this proces
 from dataclasses import replace
 
 import numpy as np
-from cases import finished
 from numba.extending import overload
 from onnx import TensorProto, helper
+from support.cases import finished
 
 import onnx_ops
 from onnx_ops import operators
@@ -23,14 +23,15 @@ from onnx_ops.kernels.elements import indices_in
 from onnx_ops.kernels.grid_sample import BLOCK, part, shift_images
 from onnx_ops.kernels.jit import FLAGS, INNER, jitable
 from onnx_ops.kernels.places import image_size
-from onnx_ops.kernels.vectors_numba import pairs, plus, put
+from onnx_ops.kernels.simd import plus, put
+from onnx_ops.kernels.simd_points import pairs
 from onnx_ops.operators.grid_sample import MICROSOFT, pad, unnormalize
 
 DOMAIN, STEP = "benchmark", 8
 
 
 def add_pairs(source, base, width, target):
-    """Add up two neighbours in each of two rows."""
+    """Write the sums of two neighbours in each of two rows to `target`."""
     raise NotImplementedError
 
 
@@ -52,9 +53,9 @@ def read(x, numbers, g, taps, tile, workspace, out):
     base, pixels = indices_in(workspace, 0, BLOCK), image_size(g)
     for unit in range(g.units * tile // g.tiles, g.units * (tile + 1) // g.tiles):
         n, first, images, count = part(g, unit)
-        words = numbers[2 * (n * g.points + first) :]
+        index_words = numbers[2 * (n * g.points + first) :]
         for b in range(images * count):
-            base[b] = words[2 * b] + words[2 * b + 1]
+            base[b] = index_words[2 * b] + index_words[2 * b + 1]
         shift_images(base, images, count, g.channels * pixels)
         for c in range(g.channels):
             source = x[(n * g.channels + c) * pixels :]
@@ -99,16 +100,16 @@ def taps(case):
 
 
 def reads(case, inputs, y, options):
-    """(session, its inputs, its output) for what `case` reads."""
+    """Return (session, its inputs, its output) that read what `case` reads."""
     x, grid = inputs
-    count, align, numbers = taps(case), case.attributes["align_corners"], np.zeros(grid.shape[:-1], np.int64)
+    count, align, indices = taps(case), case.attributes["align_corners"], np.zeros(grid.shape[:-1], np.int64)
     for size, g in zip(x.shape[2:], np.moveaxis(grid, -1, 0)[::-1], strict=True):
         places = pad(unnormalize(g, np.float32(size), align), size, case.attributes["padding_mode"], align)
-        first = np.rint(places) if count == 1 else np.floor(places)
-        numbers = numbers * size + np.clip(first, 0, size - count).astype(np.int64)
-    words = np.stack([numbers, np.zeros_like(numbers)], -1).astype(np.int32)
+        first_pixel = np.rint(places) if count == 1 else np.floor(places)
+        indices = indices * size + np.clip(first_pixel, 0, size - count).astype(np.int64)
+    index_words = np.stack([indices, np.zeros_like(indices)], -1).astype(np.int32)
     node = helper.make_node("Reads", ["x", "numbers"], ["y"], domain=DOMAIN, mode=case.attributes["mode"])
     kinds = zip(("x", "numbers", "y"), (TensorProto.FLOAT, TensorProto.INT32, TensorProto.FLOAT), strict=True)
-    infos = [helper.make_tensor_value_info(name, kind, [None] * 4) for name, kind in kinds]
-    proto = finished(helper.make_graph([node], "reads", infos[:2], infos[2:]), 21, DOMAIN)
-    return onnx_ops.InferenceSession(proto.SerializeToString(), options), (x, words), y
+    described = [helper.make_tensor_value_info(name, kind, [None] * 4) for name, kind in kinds]
+    proto = finished(helper.make_graph([node], "reads", described[:2], described[2:]), 21, DOMAIN)
+    return onnx_ops.InferenceSession(proto.SerializeToString(), options), (x, index_words), y

@@ -1,4 +1,4 @@
-"""What was measured, as a table for the terminal or the README, as data, and in sentences."""
+"""Present measurements: as a table for the terminal or the README, as data, in sentences and in a picture."""
 
 from statistics import geometric_mean
 
@@ -10,7 +10,7 @@ from onnx_ops.files import staged_file
 
 from .measure import ALONE, LIMIT, OWN, READS
 
-TINY = 2**12  # bytes: what such a case takes is the call, not the kernel
+TINY = 2**12  # bytes: smaller cases take the time of a call, not of a kernel
 COLUMNS = {
     OWN: OWN, f"{OWN} run": "run", "extensions": "extensions", "extensions run": "run",
     **{c: h for p in peers.PEERS for c, h in ((p, p), *([(f"{p} run", "run")] if p == "ONNX Runtime" else []))},
@@ -40,30 +40,36 @@ def data_size(row):
     return f"{megabytes:.{0 if megabytes >= 9.95 else 1 if megabytes >= 0.05 else 4}f} MB, {row.within}"
 
 
-def table(group, rows, threads):
-    made = Table(title=f"{group}: milliseconds, {threads} threads")
+def table_of(group, rows, threads):
+    table = Table(title=f"{group}: milliseconds, {threads} threads")
     for header in ("", "case", "data"):
-        made.add_column(header)
-    shown = [c for c in COLUMNS if any(c in row.seconds or c in row.differ for row in rows)]
-    for header in (*map(COLUMNS.get, shown), "to fastest peer", "of limit", "of reads", "to one thread"):
-        made.add_column(header, justify="right")
+        table.add_column(header)
+    columns = [c for c in COLUMNS if any(c in row.seconds or c in row.differ for row in rows)]
+    for header in (*map(COLUMNS.get, columns), "to fastest peer", "of limit", "of reads", "to one thread"):
+        table.add_column(header, justify="right")
     for row in rows:
-        made.add_row(
+        table.add_row(
             row.case.op_type, described(row), data_size(row),
-            *(milliseconds(row, c) for c in shown),
+            *(milliseconds(row, c) for c in columns),
             factor(row.to_fastest), percent(row.of_limit), percent(row.of_reads), factor(row.speed_up),
         )  # fmt: skip
-    return made
+    return table
 
 
 def sentences(group, rows):
-    """The group's figures, one line each."""
+    """Yield the group's figures, one line each."""
     for op_type in dict.fromkeys(row.case.op_type for row in rows):
-        own = [row for row in rows if row.case.op_type == op_type]
-        ratios = [row.to_fastest for row in own if row.to_fastest]
+        own_rows = [row for row in rows if row.case.op_type == op_type]
+        ratios = [row.to_fastest for row in own_rows if row.to_fastest]
         if ratios:
             mean, least = map(factor, (geometric_mean(ratios), min(ratios)))
             yield f"{op_type}: {mean} the fastest peer, geometric mean; least {least}"
+        bounded = [row for row in own_rows if row.to_fastest and READS in row.seconds and row.bytes >= TINY]
+        if bounded:
+            ours = [row.to_fastest for row in bounded]
+            bound = [row.to_fastest / row.of_reads for row in bounded]
+            means = f"{factor(geometric_mean(ours))}, the reads alone {factor(geometric_mean(bound))}"
+            yield f"{op_type}, where reads are measured: {means}; least {factor(min(ours))}, {factor(min(bound))}"
     for row in rows:
         over = row.over("ONNX Runtime")
         if over is not None and row.bytes < TINY:
@@ -82,23 +88,23 @@ def sentences(group, rows):
 def by_dtype(rows):
     for name in dict.fromkeys(row.case.series for row in rows):
         base, *others = (row for row in rows if row.case.series == name)
-        found = ", ".join(f"{row.case.dtype} {factor(base.ratio(OWN, of=row))}" for row in others)
-        yield f"{base.case.op_type} {base.case.name}: time relative to {base.case.dtype}: {found}"
+        factors = ", ".join(f"{row.case.dtype} {factor(base.ratio(OWN, of=row))}" for row in others)
+        yield f"{base.case.op_type} {base.case.name}: time relative to {base.case.dtype}: {factors}"
 
 
 def by_size(rows):
-    kinds = {}
+    rows_by_kind = {}
     for row in rows:
-        kinds.setdefault((row.case.op_type, row.case.attributes.get("mode", "")), []).append(row)
-    for (op_type, mode), own in kinds.items():
-        found = [row.of_limit for row in own if row.of_limit]
-        if found:
-            shown = " ".join(percent(f).replace(" ", "") for f in found)
-            yield f"{op_type} {mode}: of the limit, by size: {shown}; varies {max(found) / min(found):.2f} x"
+        rows_by_kind.setdefault((row.case.op_type, row.case.attributes.get("mode", "")), []).append(row)
+    for (op_type, mode), own_rows in rows_by_kind.items():
+        shares = [row.of_limit for row in own_rows if row.of_limit]
+        if shares:
+            percentages = " ".join(percent(f).replace(" ", "") for f in shares)
+            yield f"{op_type} {mode}: of the limit, by size: {percentages}; varies {max(shares) / min(shares):.2f} x"
 
 
 def data(row):
-    """A row for JSON."""
+    """The data of a row, for JSON."""
     return {
         "group": row.group, "operator": row.case.op_type, "case": row.case.name, "dtype": row.case.dtype,
         "threads": row.threads, "bytes": row.bytes, "elements": row.elements, "within": row.within,
@@ -109,7 +115,7 @@ def data(row):
 
 
 def markdown(rows):
-    """The table of the README."""
+    """Yield the lines of the README's table."""
     runtimes = (OWN, *peers.PEERS, LIMIT)
     yield f"| operator, case | data | {' | '.join(runtimes)} | to the fastest peer | of the limit |"
     yield f"|---|---|{'---:|' * (len(runtimes) + 2)}"
@@ -123,7 +129,7 @@ COLORS = {OWN: "#1f5fbf", "ONNX Runtime": "#c0504d", "PyTorch": "#e0913a", "Open
 
 
 def plot(rows, threads, file):
-    """Two panels over the same cases: how many times faster than each peer, and how close to the limit."""
+    """Draw two panels over the same cases: the ratios to each peer, and the shares of the limit."""
     from matplotlib import pyplot
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
@@ -132,8 +138,8 @@ def plot(rows, threads, file):
         1, 2, sharey=True, figsize=(13, 1.8 + 0.34 * len(rows)), width_ratios=(3, 2), layout="constrained"
     )
     ratios = np.array([[row.ratio(name) for row in rows] for name in peers.PEERS], float)  # None becomes NaN, left out
-    for name, found in zip(peers.PEERS, ratios, strict=True):
-        left.scatter(found, places, s=42, color=COLORS[name], label=name, zorder=3)
+    for name, ratios_to_peer in zip(peers.PEERS, ratios, strict=True):
+        left.scatter(ratios_to_peer, places, s=42, color=COLORS[name], label=name, zorder=3)
     fastest = [row.to_fastest or 1 for row in rows]
     left.hlines(places, 1, fastest, color=COLORS[OWN], linewidth=6, alpha=0.35, label="up to the fastest peer")
     left.axvline(1, color="black", linewidth=1)

@@ -1,7 +1,7 @@
-"""Calls of operators drawn at random, whether they are allowed, and what their results must be.
+"""Draw calls of operators at random, decide whether they are allowed, and verify their results.
 
-Whether a call is allowed is told here in Python's integers, independently of the operators' plans; results come from
-the references. A call is remade from what its text shows.
+The rules that allow a call are written here in Python's integers, independently of the operators' plans; expected
+results come from the references. The text of a call shows all that is needed to make it again.
 """
 
 import math
@@ -9,21 +9,20 @@ from dataclasses import dataclass, field, replace
 
 import ml_dtypes
 import numpy as np
-from backends import quiet
-from backends import run as run_session
-from cases import TOLERANCE, block_counts, drawn, model, operator
 from hypothesis import assume
 from hypothesis import strategies as st
 
 import onnx_ops
 from onnx_ops import dtypes, functions
 from onnx_ops.declaration import Record
+from support.backends import quiet, run_session
+from support.cases import TOLERANCE, block_counts, drawn, model, operator
 
 LIMIT, ELEMENTS = 2**40, 2**58
-TOO_LARGE = 2**16  # elements of a tensor that takes too long
+TOO_LARGE = 2**16  # elements: larger tensors take too long
 MODES = {"com.microsoft": ["nearest", "bilinear", "bicubic"], "": ["nearest", "linear", "cubic", "bilinear", "bicubic"]}
 PADDING_MODES = ["zeros", "border", "reflection"]
-# Element types of image and grid in a slice for which few kernels get compiled.
+# Element types of images and grids that need few kernels to be compiled.
 FEW_TYPES = ["float32", "float64", "float16", "uint8", "bool", "string"]
 FEW_GRIDS = ["float32", "float64"]
 SPECIAL = [
@@ -47,7 +46,7 @@ SPECIAL = [
 
 @dataclass(frozen=True)
 class Call:
-    """One call. shapes: of each input, or what its values are; values: how its elements are drawn (see `inputs`)."""
+    """One call. shapes: one per input, or its values; values: how elements are drawn, see `image`."""
 
     domain: str
     op_type: str
@@ -62,17 +61,18 @@ class Call:
         return operator(self.domain, self.op_type)
 
     def inputs(self):
-        rng, made = np.random.default_rng(self.seed), []
+        rng, arrays = np.random.default_rng(self.seed), []
         for i, shape, dtype in zip(self.operator.inputs, self.shapes, self.dtypes, strict=True):
             if i.values:
-                made.append(np.array(shape, dtype))
+                arrays.append(np.array(shape, dtype))
             elif i.name == "Grid":
-                made.append(grid(rng, self, shape).astype(dtypes.TABLE[dtype].numpy))
+                arrays.append(grid(rng, self, shape).astype(dtypes.TABLE[dtype].numpy))
             elif i.name == "sampling_locations":
-                made.append(locations(rng, self, shape).astype(dtypes.TABLE[dtype].numpy))
+                arrays.append(locations(rng, self, shape).astype(dtypes.TABLE[dtype].numpy))
             else:
-                made.append(np.asarray(image(rng, shape, dtype, self.values)))  # NumPy makes a scalar of rank 0
-        return made
+                # NumPy's arithmetic returns scalars in place of arrays of rank 0.
+                arrays.append(np.asarray(image(rng, shape, dtype, self.values)))
+        return arrays
 
 
 def image(rng, shape, dtype, values):
@@ -87,12 +87,12 @@ def image(rng, shape, dtype, values):
 
 
 def finfo(dtype):
-    """np.finfo by the table's name, also of bfloat16 and of complex numbers' parts."""
+    """np.finfo of an element type of onnx_ops.dtypes, including bfloat16; for complex types that of their parts."""
     return ml_dtypes.finfo(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.finfo(dtype)
 
 
 def grid(rng, call, shape):
-    """Places around the image, some of them on ties between pixels, far outside, or none at all."""
+    """Coordinates in and around the image, some of them on ties between pixels, far outside, infinite or NaN."""
     g = rng.uniform(-1.4, 1.4, shape)
     if call.values == "normal" or not g.size or len(call.shapes[0]) != len(shape):
         return g
@@ -101,12 +101,12 @@ def grid(rng, call, shape):
     corners = call.attributes.get("align_corners") == 1
     ties = halves * 2 / np.maximum(sizes - 1, 1) - 1 if corners else (2 * halves + 1) / sizes - 1
     special = np.array(SPECIAL)[rng.integers(0, len(SPECIAL), shape)]
-    far = g * 10.0 ** rng.integers(0, 38, shape)
-    return np.choose(rng.choice(4, shape, p=[0.3, 0.4, 0.15, 0.15]), [g, ties, special, far])
+    far_out = g * 10.0 ** rng.integers(0, 38, shape)
+    return np.choose(rng.choice(4, shape, p=[0.3, 0.4, 0.15, 0.15]), [g, ties, special, far_out])
 
 
 def locations(rng, call, shape):
-    """The same in [0, 1], ties between the pixels of some level among them."""
+    """Locations, for which the image is [0, 1], some of them on ties between the pixels of a level, infinite or NaN."""
     x = rng.uniform(-0.2, 1.2, shape)
     if call.values == "normal" or not x.size:
         return x
@@ -122,12 +122,12 @@ def sizes(least, most, seldom):
 
 
 def optional(name, values):
-    """A strategy of {name: value} or {}."""
+    """A strategy for {name: value} or {}."""
     return st.one_of(st.just({}), values.map(lambda v: {name: v}), values.map(lambda v: {name: v}))
 
 
 def merged(*parts):
-    return st.tuples(*parts).map(lambda given: {k: v for part in given for k, v in part.items()})
+    return st.tuples(*parts).map(lambda dicts: {k: v for part in dicts for k, v in part.items()})
 
 
 @st.composite
@@ -199,7 +199,7 @@ def grid_sample_calls(draw, types=dtypes.ALL, grids=dtypes.FLOATS):
     out = draw(st.lists(sizes(0, 6, 60 if axes < 3 else 9), min_size=axes, max_size=axes))
     copies = attributes.get("mode") == "nearest" and not domain
     x_type = draw(st.sampled_from([t for t in types if copies or t in dtypes.FLOATS]))
-    grid_types = [g for g in grids if (x_type, g) != ("string", "bfloat16")]  # no way to feed ONNX Runtime both
+    grid_types = [g for g in grids if (x_type, g) != ("string", "bfloat16")]  # ONNX Runtime's Python can't take both
     return Call(
         domain, "GridSample", ((n, c, *image_sizes), (n, *out, axes)), (x_type, draw(st.sampled_from(grid_types))),
         attributes, draw(st.sampled_from(["normal", "special", "special", "denormal"])),
@@ -221,7 +221,7 @@ def affine_grid_calls(draw, types=dtypes.FLOATS):
 
 @st.composite
 def fused_calls(draw, types=("float32", "float64")):
-    """Of the operators that compute the grid of a GridSample."""
+    """Draw a call of an operator that computes the grid of a GridSample."""
     name = draw(st.sampled_from(["AffineGridSample", "PerspectiveGridSample", "FlowGridSample"]))
     axes = draw(st.sampled_from([2, 3])) if name != "PerspectiveGridSample" else 2
     n, c = draw(st.integers(0, 3)), draw(st.sampled_from([1, 1, 2, 3, 0]))
@@ -260,48 +260,50 @@ def attention_calls(draw, types=dtypes.FLOATS, places=dtypes.FLOATS):
     batch, heads, queries = draw(st.integers(0, 2)), draw(sizes(0, 3, 9)), draw(sizes(0, 5, 60))
     channels, points = draw(st.one_of(sizes(0, 9, 70), st.sampled_from([16, 32, 300]))), draw(sizes(0, 4, 300))
     pixels = sum(math.prod(levels[k : k + 2]) for k in range(0, len(levels), 2))
-    value, given = (batch, pixels, heads, channels), (batch, queries, heads, len(levels) // 2, points)
-    assume(max(math.prod(value), math.prod(given) * 2 * min(max(channels, 1), 32)) <= TOO_LARGE)
-    kind, place = draw(st.sampled_from([t for t in types if t in dtypes.FLOATS])), draw(st.sampled_from(places))
+    value, weights_shape = (batch, pixels, heads, channels), (batch, queries, heads, len(levels) // 2, points)
+    assume(max(math.prod(value), math.prod(weights_shape) * 2 * min(max(channels, 1), 32)) <= TOO_LARGE)
+    dtype = draw(st.sampled_from([t for t in types if t in dtypes.FLOATS]))
+    dtypes_of_inputs = dtype, "int64", draw(st.sampled_from(places)), dtype
     return Call(
-        "onnx_ops", "MultiScaleDeformableAttention", (value, tuple(levels), (*given, 2), given),
-        (kind, "int64", place, kind), {}, draw(st.sampled_from(["normal", "normal", "special", "denormal"])),
+        "onnx_ops", "MultiScaleDeformableAttention", (value, tuple(levels), (*weights_shape, 2), weights_shape),
+        dtypes_of_inputs, {}, draw(st.sampled_from(["normal", "normal", "special", "denormal"])),
         draw(st.integers(0, 2**32 - 1)),
     )  # fmt: skip
 
 
-ODD = [0, -1, 1, 2, 3, 5, 17, 2**31, 2**40, 2**40 + 1, 2**62, 2**63 - 1, -(2**63)]
+ODD_NUMBERS = [0, -1, 1, 2, 3, 5, 17, 2**31, 2**40, 2**40 + 1, 2**62, 2**63 - 1, -(2**63)]
 
 
 @st.composite
 def broken(draw, call):
-    """The call with one thing changed: as a rule, more than is allowed."""
+    """Draw a variant of the call with one change, which is mostly not allowed."""
     has_attributes = bool(call.operator.attributes)
-    what = draw(st.sampled_from(["shape", "shape", "rank", *["attribute"] * 2 * has_attributes]))
-    if what == "attribute":
+    change = draw(st.sampled_from(["shape", "shape", "rank", *["attribute"] * 2 * has_attributes]))
+    if change == "attribute":
         declared = draw(st.sampled_from(call.operator.attributes))
         length = draw(st.integers(1, 7))
         wrong = {
-            "ints": st.one_of(st.lists(st.sampled_from(ODD), min_size=length, max_size=length), st.just(2)),
-            "int": st.one_of(st.sampled_from(ODD), st.just("no")),
+            "ints": st.one_of(st.lists(st.sampled_from(ODD_NUMBERS), min_size=length, max_size=length), st.just(2)),
+            "int": st.one_of(st.sampled_from(ODD_NUMBERS), st.just("no")),
             "string": st.one_of(st.sampled_from(["", "wrap", "bilinear ", "CUBIC", "linear", "cubic"]), st.just(1)),
         }
         return replace(call, attributes={**call.attributes, declared.name: draw(wrong[declared.kind])})
     k = draw(st.integers(0, len(call.shapes) - 1))
     shape, values = list(call.shapes[k]), call.operator.inputs[k].values
-    if what == "rank" or not shape:
-        at = draw(st.integers(0, len(shape)))
-        shape = shape[:at] + shape[at + 1 :] if draw(st.booleans()) else [*shape[:at], 1, *shape[at:]]
+    if change == "rank" or not shape:
+        position = draw(st.integers(0, len(shape)))
+        shorter, longer = shape[:position] + shape[position + 1 :], [*shape[:position], 1, *shape[position:]]
+        shape = shorter if draw(st.booleans()) else longer
     else:
-        at = draw(st.integers(0, len(shape) - 1))
+        position = draw(st.integers(0, len(shape) - 1))
         narrow = call.dtypes[k] == "int32" or not values
-        new = draw(st.one_of(st.sampled_from([o for o in ODD if abs(o) < (18 if narrow else 2**64)])))
-        shape[at] = new if values else max(new, 0)
+        value = draw(st.one_of(st.sampled_from([o for o in ODD_NUMBERS if abs(o) < (18 if narrow else 2**64)])))
+        shape[position] = value if values else max(value, 0)
     return replace(call, shapes=(*call.shapes[:k], tuple(shape), *call.shapes[k + 1 :]))
 
 
 def calls(types=dtypes.ALL, grids=dtypes.FLOATS):
-    """(a call, None or a broken variant of it)"""
+    """A strategy for (a call, None or a broken variant of it)."""
     good = st.one_of(
         col2im_calls(types),
         grid_sample_calls(types, grids),
@@ -315,28 +317,28 @@ def calls(types=dtypes.ALL, grids=dtypes.FLOATS):
 
 def output_shape(call):
     """The shape of the call's output; None if the call is not allowed."""
-    given = dict(call.attributes)
+    attributes = dict(call.attributes)
     if any(len(shape) > 16 for shape in call.shapes):
         return None
-    return SHAPES[call.op_type](call, given)
+    return SHAPES[call.op_type](call, attributes)
 
 
-def im2col_shape(call, given):
+def im2col_shape(call, attributes):
     (x,) = call.shapes
-    if not all(isinstance(v, list) for v in given.values()):
+    if not all(isinstance(v, list) for v in attributes.values()):
         return None
-    kernel = given["kernel_shape"]
+    kernel = attributes["kernel_shape"]
     axes = len(kernel)
     if not 1 <= axes <= 14 or len(x) != 2 + axes:
         return None
-    for name, v in given.items():
+    for name, v in attributes.items():
         least = 0 if name == "pads" else 1
         if len(v) != axes * (2 if name == "pads" else 1) or not all(least <= e <= LIMIT for e in v):
             return None
     image = x[2:]
     if not all(1 <= v <= LIMIT for v in image):
         return None
-    counts = block_counts(image, kernel, given.get("dilations"), given.get("pads"), given.get("strides"))
+    counts = block_counts(image, kernel, attributes.get("dilations"), attributes.get("pads"), attributes.get("strides"))
     if min(counts) < 1 or math.prod(image) > ELEMENTS:
         return None
     if max(x[0], 1) * max(x[1], 1) * math.prod(kernel) * math.prod(counts) > ELEMENTS:
@@ -344,23 +346,25 @@ def im2col_shape(call, given):
     return x[0], x[1] * math.prod(kernel), math.prod(counts)
 
 
-def col2im_shape(call, given):
+def col2im_shape(call, attributes):
     x, image_shape, block_shape = call.shapes
     axes = len(image_shape)
     unbatched = call.domain and len(x) == 2
     x = (1, *x) if unbatched else x
-    if not all(isinstance(v, list) for v in given.values()) or len(x) != 3 or not 1 <= axes <= 14:
+    if not all(isinstance(v, list) for v in attributes.values()) or len(x) != 3 or not 1 <= axes <= 14:
         return None
     if (call.domain and axes != 2) or len(block_shape) != axes:
         return None
     lengths = {"strides": axes, "dilations": axes, "pads": 2 * axes, "pads_begin": axes, "pads_end": axes}
-    for name, v in given.items():
+    for name, v in attributes.items():
         least = 0 if name.startswith("pads") else 1
         if len(v) != lengths[name] or not all(least <= e <= LIMIT for e in v):
             return None
     if not all(1 <= v <= LIMIT for v in (*image_shape, *block_shape)):
         return None
-    counts = block_counts(image_shape, block_shape, given.get("dilations"), pads_of(given, axes), given.get("strides"))
+    counts = block_counts(
+        image_shape, block_shape, attributes.get("dilations"), pads_of(attributes, axes), attributes.get("strides")
+    )
     block, pixels = math.prod(block_shape), math.prod(image_shape)
     if min(counts) < 1 or max(block, pixels) > ELEMENTS or x[1] % block or x[2] != math.prod(counts):
         return None
@@ -369,13 +373,13 @@ def col2im_shape(call, given):
     return (x[1] // block, *image_shape) if unbatched else (x[0], x[1] // block, *image_shape)
 
 
-def grid_sample_shape(call, given):
+def grid_sample_shape(call, attributes):
     x, grid_shape = call.shapes
-    mode, padding_mode = given.get("mode", "bilinear"), given.get("padding_mode", "zeros")
+    mode, padding_mode = attributes.get("mode", "bilinear"), attributes.get("padding_mode", "zeros")
     if (
         mode not in MODES[call.domain]
         or padding_mode not in PADDING_MODES
-        or given.get("align_corners", 0) not in (0, 1)
+        or attributes.get("align_corners", 0) not in (0, 1)
     ):
         return None
     if mode != "nearest" and call.dtypes[0] not in dtypes.FLOATS:
@@ -390,7 +394,7 @@ def grid_sample_shape(call, given):
     return (*x[:2], *grid_shape[1:-1])
 
 
-def affine_grid_shape(call, given):
+def affine_grid_shape(call, attributes):
     theta, *places = call.shapes
     if len(theta) != 3 or theta[1] not in (2, 3) or theta[2] != theta[1] + 1 or any(len(p) != 1 for p in places):
         return None
@@ -400,8 +404,8 @@ def affine_grid_shape(call, given):
     return (theta[0], *reversed(lengths), theta[1])
 
 
-def fused_shape(call, given):
-    """Of what computes a grid, from the shape of that grid."""
+def fused_shape(call, attributes):
+    """The shape of the output of an operator that computes a grid, from the shape of that grid."""
     x, *others = call.shapes
     axes, places = len(x) - 2, None
     if call.op_type == "AffineGridSample" and axes in (2, 3):
@@ -410,18 +414,18 @@ def fused_shape(call, given):
     elif call.op_type == "PerspectiveGridSample" and axes == 2 and len(others[0]) == 3 and others[0][1:] == (3, 3):
         places = (others[0][0], *others[2], *others[1], 2) if len(others[1]) == len(others[2]) == 1 else None
     elif call.op_type == "FlowGridSample" and axes in (2, 3):
-        places = flow_shape(x, given, *others)
-    if places is None or given.get("mode", "bilinear") not in MODES["com.microsoft"]:
+        places = flow_shape(x, attributes, *others)
+    if places is None or attributes.get("mode", "bilinear") not in MODES["com.microsoft"]:
         return None
-    return grid_sample_shape(replace(call, domain="", shapes=(x, places)), given)
+    return grid_sample_shape(replace(call, domain="", shapes=(x, places)), attributes)
 
 
-def flow_shape(x, given, flow, operands, *shifts):
-    axes, steps = len(x) - 2, given.get("steps", [])
-    channels, interleaved = given.get("channels", [0] * axes), given.get("interleaved", 0)
+def flow_shape(x, attributes, flow, operands, *shifts):
+    axes, steps = len(x) - 2, attributes.get("steps", [])
+    channels, interleaved = attributes.get("channels", [0] * axes), attributes.get("interleaved", 0)
     if not isinstance(steps, list) or not isinstance(channels, list) or interleaved not in (0, 1):
         return None
-    if (given.get("steps") is not None and not 1 <= len(steps) <= 8) or not all(s in range(4) for s in steps):
+    if (attributes.get("steps") is not None and not 1 <= len(steps) <= 8) or not all(s in range(4) for s in steps):
         return None
     if len(channels) != axes or not all(c in range(axes) for c in channels) or operands != (len(steps), axes):
         return None
@@ -437,7 +441,7 @@ def flow_shape(x, given, flow, operands, *shifts):
     return (x[0], *size, axes)
 
 
-def attention_shape(call, given):
+def attention_shape(call, attributes):
     value, levels, places, weights = call.shapes
     if len(value) != 4 or len(levels) % 2 or not 2 <= len(levels) <= 16:
         return None
@@ -458,22 +462,22 @@ def attention_shape(call, given):
 
 
 def reference(call, inputs):
-    """(result in float64 or as it is, how far off 1 is): both of the output's shape."""
+    """Return (expected result, scale of its tolerance), both of the output's shape; a scale of None means exact."""
     parameters = Record(call.operator.resolved(call.attributes)[0])
     with np.errstate(all="ignore"):
         expected = call.operator.reference(parameters, *inputs)
         if call.dtypes[0] not in TOLERANCE or call.op_type == "Im2Col":
             return expected, None
-        if call.op_type == "Col2Im":  # a sum is off by its terms' rounding
+        if call.op_type == "Col2Im":  # the error of a sum is that of its rounded terms
             return expected, call.operator.reference(parameters, abs(inputs[0]), *inputs[1:])
-        if call.op_type == "AffineGrid":  # likewise
+        if call.op_type == "AffineGrid":  # the same holds here
             return expected, call.operator.reference(parameters, *map(abs, inputs))
         if call.op_type == "MultiScaleDeformableAttention":
             value, _, _, weights = inputs
-            # A tap's share is off by a rounding of 1, however small it is: as if all taps had the largest value.
-            # Products of the tiniest weights are rounded to multiples of this, whatever they multiply.
-            step = np.finfo("float64" if call.dtypes[0] == "float64" else "float32").smallest_subnormal
-            weights = finite(weights) + 4 * float(step) / TOLERANCE[call.dtypes[0]]
+            # The error of a tap's share is a rounding of 1, however small the share is: assume that all taps are large.
+            # Products of the smallest weights are rounded to multiples of this number.
+            smallest = np.finfo("float64" if call.dtypes[0] == "float64" else "float32").smallest_subnormal
+            weights = finite(weights) + 4 * float(smallest) / TOLERANCE[call.dtypes[0]]
             largest = finite(value).max(axis=1, initial=0)
             scale = weights.sum(axis=(-2, -1))[..., None] * largest[:, None]
             return expected, scale.reshape(expected.shape)
@@ -484,7 +488,7 @@ def reference(call, inputs):
 
 
 def finite(array):
-    """Its absolute values in float64; 0 for what is infinite or no number."""
+    """The absolute values of an array in float64, with 0 in place of infinities and NaN."""
     array = abs(array.astype(np.float64))
     return np.where(np.isfinite(array), array, 0)
 
@@ -499,7 +503,7 @@ def assert_result(call, got, expected, scale):
         return
     wide = got.astype(expected.dtype)
     info = finfo(dtype)
-    # Where a sum may pass the largest number on its way, anything may come out.
+    # Where an intermediate sum may overflow, any result is allowed.
     may_overflow = np.isfinite(scale) & (scale > float(info.max) / 4)
     same_kind = np.isfinite(wide) == np.isfinite(expected)
     assert (same_kind | may_overflow).all(), f"finite or not: {wide[~same_kind]} for {expected[~same_kind]}"
@@ -510,41 +514,41 @@ def assert_result(call, got, expected, scale):
 
 
 def runners(call):
-    """{name: call.inputs() -> output}; a session is made at the first run, and is the same for all."""
-    made = {}
+    """Return {name: runner}; a backend's session is made by its first run and used by all."""
+    sessions = {}
 
     def in_session(backend):
         def run(inputs, shape):
-            if backend not in made:
+            if backend not in sessions:
                 proto = model(call.domain, call.op_type, call.inputs(), call.attributes, dims="none")
-                made[backend] = onnx_ops.InferenceSession(
+                sessions[backend] = onnx_ops.InferenceSession(
                     proto.SerializeToString(), quiet(intra_op_num_threads=2), backend=backend
                 )
-            return run_session(made[backend], inputs, shape)
+            return run_session(sessions[backend], inputs, shape)
 
         return run
 
-    found = {"function": lambda inputs, shape: functions.call(call.operator, *inputs, **call.attributes)}
-    return found if any("complex" in t for t in call.dtypes) else {
-        **found, "native": in_session("native"), "extensions": in_session("extensions")
+    runners_by_name = {"function": lambda inputs, shape: functions.call(call.operator, *inputs, **call.attributes)}
+    return runners_by_name if any("complex" in t for t in call.dtypes) else {
+        **runners_by_name, "native": in_session("native"), "extensions": in_session("extensions")
     }  # fmt: skip
 
 
-def verify(call, by):
-    """Run the call with each of the runners `by`; returns how many did."""
+def verify(call, runners_by_name):
+    """Verify the call with each runner; return how many ran it."""
     shape = output_shape(call)
     if shape is not None and math.prod(shape) > TOO_LARGE:
         return 0
     inputs = call.inputs()
     expected = None if shape is None else reference(call, inputs)
     before, results = [v.tobytes() for v in inputs if not v.dtype.hasobject], []
-    for name, run in by.items():
+    for name, run in runners_by_name.items():
         if shape is None and name == "extensions" and "bfloat16" in call.dtypes:
-            continue  # needs an output to bind, of a shape that there is none of: see docs/robustness.md
+            continue  # it needs an output to bind, and a refused call has no shape of it: see docs/robustness.md
         try:
             got = run(inputs, shape)
         except onnx_ops.OpError as error:
-            if shape is not None or not error.argument:  # without an argument: a failure that no rule foresaw
+            if shape is not None or not error.argument:  # an error without an argument is an unforeseen failure
                 raise AssertionError(f"{name} refuses what is allowed: {error}") from error
             results.append((error.argument, error.rule))
         else:
@@ -558,22 +562,22 @@ def verify(call, by):
 
 
 def bits(array):
-    """What must be the same on all backends; the payload of a 16-bit NaN is not."""
+    """The bits that all backends must agree on; the payloads of NaN may differ."""
     if array.dtype.hasobject:
         return array.tolist()
     nan = array != array
     return np.where(nan, array.dtype.type(np.nan), array).tobytes() if nan.any() else array.tobytes()
 
 
-def check(call, variant=None):
-    """Verify the call; then, if there is one, its broken variant, and that the same sessions go on working."""
-    by = runners(call)
-    done = verify(call, by)
+def verify_with_variant(call, variant=None):
+    """Verify the call, then a broken variant, if given, and that sessions still work; return the number of cases."""
+    runners_of_call = runners(call)
+    count = verify(call, runners_of_call)
     if variant is not None:
-        shared = variant.attributes == call.attributes
-        done += verify(variant, by if shared else runners(variant))
-        done += verify(call, by) if shared else 0
-    return done
+        has_same_sessions = variant.attributes == call.attributes
+        count += verify(variant, runners_of_call if has_same_sessions else runners(variant))
+        count += verify(call, runners_of_call) if has_same_sessions else 0
+    return count
 
 
 SHAPES = {

@@ -1,4 +1,4 @@
-"""y = x + amount: what a third operator takes, all of it. The tests put this file into a copy of onnx_ops/operators."""
+"""y = x + amount: all that another operator takes. The tests put this file into a copy of onnx_ops/operators."""
 
 from ..declaration import Attribute, Input, Kernel, Operator, Output
 from ..errors import require

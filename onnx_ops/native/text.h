@@ -1,6 +1,6 @@
-#ifndef ONNX_OPS_WORDS_H
-#define ONNX_OPS_WORDS_H
-/* Sentences of limited length, made piece by piece: what does not fit is left out. errors.py does the same. */
+#ifndef ONNX_OPS_TEXT_H
+#define ONNX_OPS_TEXT_H
+/* Messages of limited length, composed piece by piece: what does not fit is left out. errors.py does the same. */
 #include "ort.h"
 #include "table.h"
 
@@ -9,14 +9,14 @@ struct text {
     size_t used;
 };
 
-void say(struct text *text, const char *words, size_t length);
-void say_words(struct text *text, const char *words);
+void say(struct text *text, const char *bytes, size_t length);
+void say_string(struct text *text, const char *string);
 void say_number(struct text *text, int64_t number);
 int is_text(const char *bytes, size_t length);
 void say_quoted(struct text *text, const char *bytes, size_t length);
 void say_title(struct text *text, const struct op *op);
-void say_vector(struct text *text, const int64_t *values, int64_t count);
+void say_vector(struct text *text, const int64_t *values, int64_t count, int64_t doubles);
 void say_refusal(struct text *text, const struct op *op, const struct refusal *refusal);
 status refused(const struct text *text);
-status failed(const char *words);
+status failed(const char *message);
 #endif

@@ -5,13 +5,13 @@ native, extensions and function run the same machine code; reference is plain Nu
 
 import numpy as np
 import onnxruntime as ort
-from cases import model
 from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
 
 import onnx_ops
 from onnx_ops import dtypes, functions
 from onnx_ops.declaration import Record
+from support.cases import model
 
 
 def function(case, inputs):
@@ -20,12 +20,14 @@ def function(case, inputs):
 
 def native(case, inputs):
     proto = model(case.domain, case.op_type, inputs, case.attributes)
-    return run(onnx_ops.InferenceSession(proto.SerializeToString(), quiet()), inputs, output_shape(case, inputs))
+    return run_session(
+        onnx_ops.InferenceSession(proto.SerializeToString(), quiet()), inputs, output_shape(case, inputs)
+    )
 
 
 def extensions(case, inputs):
     proto = model(case.domain, case.op_type, inputs, case.attributes)
-    return run(
+    return run_session(
         onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend="extensions"),
         inputs,
         output_shape(case, inputs),
@@ -33,9 +35,9 @@ def extensions(case, inputs):
 
 
 def lowered(case, inputs):
-    """A plain session on the lowered model."""
+    """Run a plain session on the lowered model."""
     proto = onnx_ops.lower(model(case.domain, case.op_type, inputs, case.attributes))
-    return run(
+    return run_session(
         ort.InferenceSession(proto.SerializeToString(), with_extensions(quiet())), inputs, output_shape(case, inputs)
     )
 
@@ -58,7 +60,7 @@ SAME_BITS = ("function", "native", "extensions", "lowered")
 
 
 def with_extensions(options):
-    """Options that were given the library of onnxruntime-extensions, as its users do it."""
+    """Register the library of onnxruntime-extensions with options, as its users do, and return them."""
     import onnxruntime_extensions
 
     options.register_custom_ops_library(onnxruntime_extensions.get_library_path())
@@ -74,20 +76,21 @@ def quiet(**settings):
     return options
 
 
-def run(session, inputs, shape=None):
-    """The one output. `shape` is needed where it is bfloat16, which ONNX Runtime's Python can't allocate or show.
+def run_session(session, inputs, shape=None):
+    """Run a session and return its one output.
 
-    Of a call that will be refused it is None.
+    A bfloat16 output needs its `shape`, since ONNX Runtime's Python can't allocate it; None will do for a call that is
+    to be refused.
     """
     names = [i.name for i in session.get_inputs()]
     if all(v.dtype.name != "bfloat16" for v in inputs):
         (y,) = session.run(None, dict(zip(names, inputs, strict=True)))
         return y
     binding = session.io_binding()
-    kept = []
+    ort_values = []
     for name, value in zip(names, inputs, strict=True):
-        kept.append(ort_value(value))
-        binding.bind_ortvalue_input(name, kept[-1])
+        ort_values.append(ort_value(value))
+        binding.bind_ortvalue_input(name, ort_values[-1])
     (output,) = session.get_outputs()
     element_type = {"tensor(bfloat16)": "bfloat16", "tensor(float)": "float32"}.get(output.type, inputs[0].dtype.name)
     y = np.empty([0] * len(output.shape) if shape is None else shape, dtypes.TABLE[element_type].numpy)

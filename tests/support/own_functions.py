@@ -1,4 +1,4 @@
-"""Operators of one's own for test_library.py, which together have whatever such an operator can have."""
+"""Operators of one's own for test_library.py, which together have everything that such operators can have."""
 
 from typing import Literal
 
@@ -19,7 +19,7 @@ def blend(
     shifts: tuple[int, ...] = (1, 2),
     mode: Literal["add", "subtract"] = "add",
 ):
-    """Any sum, and into how many parts the tensor could be cut."""
+    """A tensor times a factor plus or minus a sum, and half its length."""
     total = sum(weights) + sum(shifts) + (0 if bias is None else bias[0])
     return (x * factor + (total if mode == "add" else -total)).astype(x.dtype), np.array([len(x) // 2])
 
@@ -55,7 +55,7 @@ def _(x, bias, weights, factor, shifts, mode, index, count, workspace, y, halves
 
 @onnx_ops.operator("test.own::Positive", inputs="x: float32", outputs="y: float32, places: int64")
 def positive(x):
-    """What is positive, and where."""
+    """The positive elements, and their places."""
     return x[x > 0], np.flatnonzero(x > 0)
 
 
@@ -66,17 +66,17 @@ def _(x):
 
 @positive.kernel
 def _(x, index, count, workspace, y, places):
-    found = 0
+    size = 0
     for i in range(len(x)):
         if x[i] > 0:
-            y[found], places[found] = x[i], i
-            found += 1
-    return found
+            y[size], places[size] = x[i], i
+            size += 1
+    return size
 
 
 @onnx_ops.operator("test.own::Fill", inputs="x: float32, size: int64", outputs="y: float32")
 def fill(x, size):
-    """A tensor of this shape that repeats the other one."""
+    """A tensor of shape `size` that repeats x."""
     return np.resize(x, size)
 
 
@@ -86,15 +86,15 @@ def _(x, size):
     return size[0], size[1]
 
 
-@onnx_ops.operator("test.own::Join", inputs="words: string*", outputs="y: string")
-def join(*words, between: str = " ", order: np.ndarray):
-    """The words of each place, in this order."""
-    return np.array([between.join(each[k] for k in order) for each in zip(*words, strict=True)], object)
+@onnx_ops.operator("test.own::Join", inputs="texts: string*", outputs="y: string")
+def join(*texts, between: str = " ", order: np.ndarray):
+    """The texts at each place, joined in this order."""
+    return np.array([between.join(each[k] for k in order) for each in zip(*texts, strict=True)], object)
 
 
 @onnx_ops.operator("test.own::Either", inputs="k: int64, x: T?", outputs="y: T", types={"T": onnx_ops.FLOATS})
 def either(k, x=None):
-    """A tensor, or three zeros."""
+    """x, or three zeros if it is absent."""
     return np.zeros(3, np.float32) if x is None else x
 
 

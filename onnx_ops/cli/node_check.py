@@ -1,4 +1,4 @@
-"""One node of a model: what is wrong with it, and what ONNX Runtime's own kernel makes of it."""
+"""Check one node of a model against its declaration, and try it on ONNX Runtime's own kernel."""
 
 import re
 from contextlib import suppress
@@ -11,21 +11,21 @@ from onnx import helper
 
 from .. import OpError, dtypes
 from ..declaration import Record
-from ..errors import named, require
+from ..errors import errors_of, require
 from . import data
 from .common import reason
 from .compare import difference
 from .routes import Route
 
-STAND_IN = 2  # for a dimension that the model leaves open
+STAND_IN = 2  # the size of a dimension that the model leaves open
 NO_KERNEL = re.compile("Could not find an implementation|Failed to find kernel")  # for these types, or this version
-LARGEST = 2**24  # elements of an input that are made up to try a node
+LARGEST = 2**24  # elements of an input that is made up to try a node
 
 
-def check(operator, attributes, inputs):
-    """([what the declaration refuses], the inputs made up as arrays, or None where too little is known)."""
+def check_declared(operator, attributes, inputs):
+    """Return ([what the declaration refuses], made-up arrays for the inputs, or None if too little is known)."""
     try:
-        with named(operator):
+        with errors_of(operator):
             pairs = list(zip(operator.each_input(len(inputs)), inputs, strict=True))
             for i, v in pairs:
                 require(v.name or i.presence == "optional", i.name, None, "must be given")
@@ -33,23 +33,23 @@ def check(operator, attributes, inputs):
             parameters = operator.resolved(attributes)
             signature = types(operator, pairs)
             if len(signature) == len(operator.types) and not operator.is_function:
-                operator.check_types(operator.kernel(Record(parameters[0])), signature)
+                operator.check_types(operator.selected_kernel(Record(parameters[0])), signature)
             values = [v.value.tolist() if i.values and v.value is not None else None for i, v in pairs]
             operator.output_shapes(parameters, [v.shape for _, v in pairs], values)
-            seen = [planned(i, v) for i, v in pairs]
-            if any(s is None for s in seen):
+            plan_inputs = [plan_input(i, v) for i, v in pairs]
+            if any(p is None for p in plan_inputs):
                 return [], None
-            with suppress(OpError if is_open(pairs) else ()):  # it may be the stand-ins that don't fit
+            with suppress(OpError if is_open(pairs) else ()):  # stand-ins for open sizes may not fit each other
                 if not operator.is_function:
-                    operator.plan(Record(parameters[0]), seen, Record(np.zeros(1, operator.geometry_dtype)[0]))
-                return [], sample(pairs, seen)
+                    operator.plan(Record(parameters[0]), plan_inputs, Record(np.zeros(1, operator.geometry_dtype)[0]))
+                return [], sample(pairs, plan_inputs)
     except OpError as error:
         return [str(error).removeprefix(f"{operator.title}: ")], None
     return [], None
 
 
 def types(operator, pairs):
-    """{type variable: element type} as far as it is known."""
+    """Return {type variable: element type}, as far as the types are known."""
     signature = {}
     for i, v in pairs:
         if v.type is None:
@@ -62,12 +62,12 @@ def types(operator, pairs):
 
 
 def is_open(pairs):
-    """Whether the model leaves any dimension open."""
+    """Return whether the model leaves any dimension open."""
     return any(not i.values and not all(isinstance(d, int) for d in v.shape) for i, v in pairs)
 
 
-def planned(declared_input, v):
-    """What the plan sees of an input, with stand-ins for open dimensions; None if too little is known."""
+def plan_input(declared_input, v):
+    """Return what the plan gets for an input, with STAND_IN for open dimensions; None if too little is known."""
     if declared_input.values:
         return None if v.value is None or v.value.ndim != 1 else v.value.astype(np.int64)
     if v.shape is None:
@@ -75,42 +75,44 @@ def planned(declared_input, v):
     return np.array([d if isinstance(d, int) else STAND_IN for d in v.shape], np.int64)
 
 
-def sample(pairs, seen):
-    if any(v.type is None or np.prod(s, dtype=float) > LARGEST for (_, v), s in zip(pairs, seen, strict=True)):
+def sample(pairs, plan_inputs):
+    """Return arrays for the inputs, with random tensors; None if a type is unknown or a tensor would be too large."""
+    if any(v.type is None or np.prod(p, dtype=float) > LARGEST for (_, v), p in zip(pairs, plan_inputs, strict=True)):
         return None
     rng = np.random.default_rng(0)
     return [
-        v.value if i.values else data.random_array(rng, v.name, v.type, s.tolist())
-        for (i, v), s in zip(pairs, seen, strict=True)
+        v.value if i.values else data.random_array(rng, v.name, v.type, p.tolist())
+        for (i, v), p in zip(pairs, plan_inputs, strict=True)
     ]
 
 
-def builtin(model, node, operator, inputs, arrays):
-    """What ONNX Runtime's own kernel makes of the node alone: "runs it", or why not. Run only if there are arrays."""
+def try_builtin(model, node, operator, inputs, arrays, problems):
+    """Try ONNX Runtime's own kernel on the node alone; return "runs it", or why not. Without arrays it isn't run."""
     if not all(v.type for v in inputs):
         return "not tried: types are unknown"
-    alone = node_alone(model, node, inputs)
+    lone_model = node_alone(model, node, inputs)
     try:
-        route = Route(alone, "builtin")
+        route = Route(lone_model, "builtin")
         if arrays is None:
-            return "makes a session of it; not run: shapes are unknown"
+            why = "see its problem below" if problems else "shapes are unknown"
+            return f"makes a session of it; not run: {why}"
         feeds = dict(zip(route.inputs, arrays, strict=True))
-        got = route.run(feeds)
+        outputs = route.run(feeds)
     except Exception as error:
-        types = lacking(model, node, operator, inputs) if NO_KERNEL.search(str(error)) else ""
+        types = unsupported_types(model, node, operator, inputs) if NO_KERNEL.search(str(error)) else ""
         return f"refuses it: {f'no kernel for {types}' if types else reason(error)}"
     try:
-        own = Route(alone).run(feeds)
+        own_outputs = Route(lone_model).run(feeds)
     except Exception as error:
         return f"runs it; onnx_ops does not: {reason(error)}"
-    apart = difference(*got.values(), *own.values())
-    return "runs it" if apart.ok else f"runs it, wrong: {apart.problem or f'off by {apart.largest:.2g}'}"
+    deviation = difference(*outputs.values(), *own_outputs.values())
+    return "runs it" if deviation.ok else f"runs it, wrong: {deviation.problem or f'off by {deviation.largest:.2g}'}"
 
 
-def lacking(model, node, operator, inputs):
-    """For which types of its inputs ONNX Runtime has no kernel, as "float64 Grid"; "" if the types aren't the cause.
+def unsupported_types(model, node, operator, inputs):
+    """Return the types of inputs for which ONNX Runtime has no kernel, as "float64 Grid"; "" if they aren't the cause.
 
-    Found by trying: the fewest inputs that would have to be float32.
+    It tries which inputs, as few as possible, would have to be float32.
     """
     declared = dict(zip(operator.inputs, inputs, strict=False))
     others = sorted({i.type for i, v in declared.items() if not i.values and v.type != "float32"})
@@ -124,7 +126,7 @@ def lacking(model, node, operator, inputs):
 
 
 def node_alone(model, node, inputs):
-    """A model of this node, whose inputs it takes, as bytes."""
+    """Return a model with a copy of this node alone, as bytes. It has the node's inputs."""
     described = [
         helper.make_tensor_value_info(f"input_{k}", dtypes.TABLE[v.type].onnx, v.shape) for k, v in enumerate(inputs)
     ]

@@ -1,4 +1,4 @@
-"""Named cases that all tests of the operators share, and builders of models from them."""
+"""Named cases that all tests of the operators share, and functions that build models from them."""
 
 from dataclasses import dataclass, field, replace
 
@@ -12,7 +12,7 @@ from onnx_ops.declaration import Record
 from onnx_ops.operators import OPERATORS
 
 IR_VERSION = 9
-# How far a result may be from the float64 reference, in units of the largest |reference|.
+# The largest difference of a result from the float64 reference, in units of the largest |reference|.
 TOLERANCE = {
     "float16": 2**-10, "bfloat16": 2**-7, "float32": 2e-6, "float64": 1e-14, "complex64": 2e-6, "complex128": 1e-14,
 }  # fmt: skip
@@ -25,35 +25,37 @@ class Case:
     name: str
     domain: str
     op_type: str
-    shapes: tuple  # of each input; for image_shape and block_shape their values
+    shapes: tuple  # one per input; for inputs such as image_shape their values
     attributes: dict = field(default_factory=dict)
-    spread: float = 1.0  # of places in images, as a grid has them: how far out of [-1, 1]; infinite: `extremes`
+    extent: float = 1.0  # grids are drawn from [-extent, extent]; infinite: from `extremes`
 
     @property
     def operator(self):
         return operator(self.domain, self.op_type)
 
     def inputs(self, dtype, grid_dtype=None, values_dtype="int64", seed=0):
-        """`dtype`: a name of onnx_ops.dtypes; that of places in images, if there are any, is the same unless given."""
-        rng, made = np.random.default_rng(seed), []
+        """Draw the inputs. dtype: a name in onnx_ops.dtypes; grid_dtype: of grids and locations, by default dtype."""
+        rng, arrays = np.random.default_rng(seed), []
         for i, shape in zip(self.operator.inputs, self.shapes, strict=True):
             if i.values:
-                made.append(np.array(shape, values_dtype))
+                arrays.append(np.array(shape, values_dtype))
             elif i.name in ("Grid", "sampling_locations"):
                 kind = dtypes.TABLE[grid_dtype or dtype].numpy
-                far_out = np.isinf(self.spread)
-                grid = rng.choice(extremes(kind), shape) if far_out else (rng.random(shape) * 2 - 1) * self.spread
-                made.append((grid if i.name == "Grid" or far_out else (grid + 1) / 2).astype(kind))
-            elif i.name == "operands":  # not so small that to divide by one makes rounding visible
-                made.append((rng.random(shape) + 0.5).astype(dtype))
-            elif i.name == "theta" and self.op_type == "PerspectiveGridSample":  # nor by what it adds up to
-                made.append((np.eye(3) + 0.1 * rng.standard_normal(shape)).astype(dtype))
+                is_extreme = np.isinf(self.extent)
+                grid = rng.choice(extremes(kind), shape) if is_extreme else (rng.random(shape) * 2 - 1) * self.extent
+                arrays.append((grid if i.name == "Grid" or is_extreme else (grid + 1) / 2).astype(kind))
+            elif i.name == "operands":  # at least 0.5: a division by small numbers would magnify rounding
+                arrays.append((rng.random(shape) + 0.5).astype(dtype))
+            elif (
+                i.name == "theta" and self.op_type == "PerspectiveGridSample"
+            ):  # near the identity: it divides by a sum that must not be small either
+                arrays.append((np.eye(3) + 0.1 * rng.standard_normal(shape)).astype(dtype))
             else:
-                made.append(drawn(rng, shape, dtype))
-        return made
+                arrays.append(drawn(rng, shape, dtype))
+        return arrays
 
     def taking(self, *shapes):
-        """The same with other inputs before its own."""
+        """The case with more inputs before its own."""
         return replace(self, shapes=(*shapes, *self.shapes))
 
     def __str__(self):
@@ -61,7 +63,7 @@ class Case:
 
 
 def extremes(kind):
-    """Coordinates of a float type: the largest, others past all integers, infinite, none, tiny, and ordinary ones."""
+    """Coordinates of a float type: the largest, some past all integers, infinities, NaN, tiny and ordinary ones."""
     info = ml_dtypes.finfo(kind)
     largest = float(info.max)
     sizes = [largest, largest / 4, min(2.0**63, largest), 40_000.0, np.inf, float(info.smallest_subnormal), 0.9, 0.2]
@@ -69,13 +71,13 @@ def extremes(kind):
 
 
 def drawn(rng, shape, dtype):
-    """Random elements of any type, all over its range where that is bounded."""
+    """Random elements of any type; integers are drawn from the whole range of the type."""
     kind = dtypes.TABLE[dtype].numpy
     if dtype == "bool":
         return rng.random(shape) < 0.2
     if dtype == "string":
-        words = np.array(["", "a", "B", "cd", "\u00e9\u4e2d", "a longer one than fits a short string's buffer"], object)
-        return words[rng.integers(0, len(words), shape)]
+        texts = np.array(["", "a", "B", "cd", "\u00e9\u4e2d", "a longer one than fits a short string's buffer"], object)
+        return texts[rng.integers(0, len(texts), shape)]
     if dtype.startswith("complex"):
         return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(kind)
     if dtype in dtypes.FLOATS:
@@ -94,7 +96,7 @@ def reference(case, inputs):
 
 
 def assert_close(got, expected, dtype):
-    """`got` is of this dtype and, for floats within TOLERANCE, equals the float64 `expected`."""
+    """Assert that `got` has this dtype and equals the float64 `expected`; floats may differ by TOLERANCE."""
     assert got.dtype == dtypes.TABLE[dtype].numpy
     assert got.shape == expected.shape
     if dtype not in TOLERANCE:
@@ -192,8 +194,8 @@ IM2COL = [
 ]
 
 
-def grid_sample(name, x, out, spread=1.3, domain="com.microsoft", **attributes):
-    return Case(name, domain, "GridSample", (x, (x[0], *out, len(out))), attributes, spread)
+def grid_sample(name, x, out, extent=1.3, domain="com.microsoft", **attributes):
+    return Case(name, domain, "GridSample", (x, (x[0], *out, len(out))), attributes, extent)
 
 
 GRID_SAMPLE = [
@@ -203,9 +205,9 @@ GRID_SAMPLE = [
     for padding_mode in ("zeros", "border", "reflection")
     for align_corners, corners in ((0, "edges"), (1, "corners"))
 ] + [
-    grid_sample(f"{name}_{mode}", x, out, spread, mode=mode, padding_mode=padding_mode, align_corners=align_corners)
+    grid_sample(f"{name}_{mode}", x, out, extent, mode=mode, padding_mode=padding_mode, align_corners=align_corners)
     for mode in ("nearest", "bilinear", "bicubic")
-    for name, x, out, spread, padding_mode, align_corners in (
+    for name, x, out, extent, padding_mode, align_corners in (
         ("one_pixel", (1, 1, 1, 1), (4, 4), 3.0, "reflection", 0),
         ("one_pixel_corners", (1, 1, 1, 1), (4, 4), 3.0, "reflection", 1),
         ("thin", (2, 2, 1, 7), (5, 5), 1.5, "border", 0),
@@ -225,9 +227,9 @@ VOLUMES = [
     for padding_mode in ("zeros", "border", "reflection")
     for align_corners, corners in ((0, "edges"), (1, "corners"))
 ] + [
-    grid_sample(f"{name}_{mode}", x, out, spread, "", mode=mode, padding_mode="reflection")
+    grid_sample(f"{name}_{mode}", x, out, extent, "", mode=mode, padding_mode="reflection")
     for mode in ("nearest", "linear", "cubic")
-    for name, x, out, spread in (
+    for name, x, out, extent in (
         ("volume_of_one_plane", (1, 2, 1, 8, 9), (3, 4, 5), 1.5),
         ("volume_all_inside", (1, 2, 12, 13, 14), (6, 7, 8), 0.4),
         ("empty_volume", (0, 2, 4, 4, 4), (2, 2, 2), 1.0),
@@ -254,7 +256,7 @@ OPENVINO = [
 
 
 def affine_grid(name, out, N=2):  # noqa: N803
-    """`out`: the sizes of the output's image axes, of which the inputs list the places backwards."""
+    """A case of AffineGrid. out: the sizes of the output's image axes; the inputs list these axes backwards."""
     lengths = (*reversed(out), 0)[:3]
     return Case(name, "onnx_ops", "AffineGrid", ((N, len(out), len(out) + 1), *((length,) for length in lengths)))
 
@@ -281,21 +283,21 @@ AFFINE_GRID = [
 ]
 
 
-def attention(name, *levels, N=2, Q=5, M=3, D=4, P=2, spread=1.3):  # noqa: N803
+def attention(name, *levels, N=2, Q=5, M=3, D=4, P=2, extent=1.3):  # noqa: N803
     pixels, count = sum(h * w for h, w in levels), len(levels)
     shapes = ((N, pixels, M, D), tuple(np.ravel(levels).tolist()), (N, Q, M, count, P, 2), (N, Q, M, count, P))
-    return Case(name, "onnx_ops", "MultiScaleDeformableAttention", shapes, spread=spread)
+    return Case(name, "onnx_ops", "MultiScaleDeformableAttention", shapes, extent=extent)
 
 
 ATTENTION = [
     attention("attention", (7, 9), (4, 5), (2, 3)),
-    attention("attention_of_a_network", (16, 20), (8, 10), (4, 5), N=1, Q=70, M=8, D=32, P=4, spread=1.1),
+    attention("attention_of_a_network", (16, 20), (8, 10), (4, 5), N=1, Q=70, M=8, D=32, P=4, extent=1.1),
     attention("attention_on_one_level", (6, 5), P=3),
     attention("attention_on_eight_levels", *((9 - k, 2 + k) for k in range(8)), D=8),
-    attention("attention_on_pixels", (1, 1), (1, 1), spread=3.0),
-    attention("attention_on_thin_levels", (1, 7), (6, 1), (1, 2), (2, 1), spread=1.5),
-    attention("attention_all_inside", (30, 20), (20, 15), spread=0.8),
-    attention("attention_far_out", (6, 5), (3, 2), spread=1000.0),
+    attention("attention_on_pixels", (1, 1), (1, 1), extent=3.0),
+    attention("attention_on_thin_levels", (1, 7), (6, 1), (1, 2), (2, 1), extent=1.5),
+    attention("attention_all_inside", (30, 20), (20, 15), extent=0.8),
+    attention("attention_far_out", (6, 5), (3, 2), extent=1000.0),
     attention("attention_of_one_head", (6, 5), (3, 4), M=1, D=16),
     attention("attention_of_one_channel", (6, 5), (3, 4), D=1),
     attention("attention_of_63_channels", (6, 5), (3, 4), M=2, D=63),
@@ -321,7 +323,7 @@ def perspective_grid_sample(name, x, out, **attributes):
 
 
 def flow_grid_sample(name, x, flow, shifts, steps=(), **attributes):
-    """`shifts`: the shapes of x, y (and z)."""
+    """A case of FlowGridSample. shifts: the shapes of x, y (and z)."""
     shapes = (tuple(x), tuple(flow), (len(steps), len(shifts)), *shifts, *[(0,)] * (3 - len(shifts)))
     attributes = {**attributes, "steps": list(steps)} if steps else attributes
     return Case(name, "onnx_ops", "FlowGridSample", shapes, attributes)
@@ -374,8 +376,8 @@ FLOW_GRID_SAMPLE = [
     )
 ]  # fmt: skip
 FUSED = AFFINE_GRID_SAMPLE + PERSPECTIVE_GRID_SAMPLE + FLOW_GRID_SAMPLE
-# Every mode, padding_mode and align_corners.
-EXTREME = [replace(c, name=f"extreme_{c.name}", spread=np.inf) for c in GRID_SAMPLE[:18] + VOLUMES[:18] + ATTENTION[:2]]
+# The first 18 cases have every mode, padding_mode and align_corners.
+EXTREME = [replace(c, name=f"extreme_{c.name}", extent=np.inf) for c in GRID_SAMPLE[:18] + VOLUMES[:18] + ATTENTION[:2]]
 CASES = COL2IM + GRID_SAMPLE + VOLUMES + OPENVINO + AFFINE_GRID + EXTREME + IM2COL + ATTENTION + FUSED
 
 
@@ -385,7 +387,7 @@ def type_of(dtype):
 
 
 def model(domain, op_type, inputs, attributes, *, opset=21, dims="fixed", constants=()):
-    """A model of one node. dims: "fixed", "symbolic" or "none"; constants: inputs that become initializers."""
+    """A model of one node. dims: "fixed", "symbolic" or "none"; constants: names of inputs that become initializers."""
     declared = operator(domain, op_type).inputs
     # The graph's output is y, so an input of the operator that is called y has another name there.
     names = [i.name + "_in" * (i.name == "y") for i in declared]
@@ -403,8 +405,8 @@ def model(domain, op_type, inputs, attributes, *, opset=21, dims="fixed", consta
     return finished(graph, opset, domain)
 
 
-def spelled_out(inputs):
-    """The nodes that PyTorch's exporter writes for affine_grid. theta is an input; so are the others, but unused."""
+def affine_grid_nodes(inputs):
+    """A model of the nodes that PyTorch's exporter writes for affine_grid; of its inputs only theta is used."""
     theta, *places = inputs
     axes = theta.shape[1]
     mesh = np.meshgrid(*places[:axes][::-1], indexing="ij")[::-1]

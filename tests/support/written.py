@@ -1,7 +1,6 @@
-"""What exporters write for `unfold`, `affine_grid` and deformable attention, node by node as PyTorch 2.13 does, in any
-variation.
+"""The nodes that PyTorch 2.13 exports for `unfold`, `affine_grid`, deformable attention and warps, as models.
 
-Names in `edits` replace one step each, so that a test can make nearly the same model.
+Each entry of `edits` replaces one step, so that a test can build nearly the same model.
 """
 
 import numpy as np
@@ -10,7 +9,7 @@ from onnx import helper, numpy_helper
 
 
 class Writer:
-    """A graph in the making. `add` and `constant` return the name of a value."""
+    """Builds a graph. `add` and `constant` return the name of a value."""
 
     def __init__(self):
         self.nodes, self.initializers = [], []
@@ -26,11 +25,11 @@ class Writer:
         return name
 
     def model(self, inputs, output, opset=18, **more):
-        """`inputs`: {name: (dtype, dims)}; `output`: (name, dtype, dims)."""
+        """Return the model. inputs: {name: (dtype, dims)}; output: (name, dtype, dims)."""
         kind = helper.np_dtype_to_tensor_dtype
-        described = [helper.make_tensor_value_info(n, kind(np.dtype(d)), dims) for n, (d, dims) in inputs.items()]
+        input_infos = [helper.make_tensor_value_info(n, kind(np.dtype(d)), dims) for n, (d, dims) in inputs.items()]
         result = helper.make_tensor_value_info(output[0], kind(np.dtype(output[1])), output[2])
-        graph = helper.make_graph(self.nodes, "written", described, [result], self.initializers)
+        graph = helper.make_graph(self.nodes, "written", input_infos, [result], self.initializers)
         domains = {"": opset, **{node.domain: 1 for node in self.nodes if node.domain}}
         imports = [helper.make_opsetid(*domain) for domain in domains.items()]
         proto = helper.make_model(graph, opset_imports=imports, ir_version=9)
@@ -38,7 +37,7 @@ class Writer:
 
 
 def counts(image, kernel, dilations, pads, strides):
-    """Blocks per axis."""
+    """The number of blocks along each axis."""
     axes = range(len(image))
     padded = [image[a] + pads[a] + pads[len(image) + a] for a in axes]
     return [(padded[a] - dilations[a] * (kernel[a] - 1) - 1) // strides[a] + 1 for a in axes]
@@ -51,7 +50,7 @@ UNFOLD = {
 
 
 def unfold(open_sizes=False, opset=18, after=None, **edits):
-    """F.unfold of "x", the result being "y". `after`: what adds to the Writer at the end and returns the output."""
+    """F.unfold of "x" to "y". after: a function that adds nodes to the Writer at the end and returns the output."""
     s = UNFOLD | edits
     axes = len(s["image"])
     w = Writer()
@@ -107,7 +106,7 @@ def _open_target(w, s):
 
 
 def coordinates(size, align_corners, dtype="float32"):
-    """PyTorch's base coordinates of an axis."""
+    """The base coordinates of an axis, as PyTorch computes them."""
     if align_corners:
         return (np.linspace(-1, 1, size) if size > 1 else np.zeros(1)).astype(dtype)
     return (np.linspace(-1, 1, size) * (size - 1) / size if size > 1 else np.zeros(1)).astype(dtype)
@@ -117,13 +116,13 @@ AFFINE_GRID = {"size": (5, 7), "batch": 2, "align_corners": False, "dtype": "flo
 
 
 def base_grid(size, align_corners, dtype):
-    """[*size, axes + 1]: x, y (and z), 1."""
+    """The base grid [*size, axes + 1] of x, y (and z), 1."""
     vectors = [coordinates(s, align_corners, dtype) for s in size]
     return np.stack([*np.meshgrid(*vectors, indexing="ij")[::-1], np.ones(size, dtype)], -1).astype(dtype)
 
 
 def affine_grid(open_batch=False, opset=18, after=None, sample=None, **edits):
-    """F.affine_grid of "theta", the result being "grid"; with `sample`, a GridSample of "image" with that mode."""
+    """F.affine_grid of "theta" to "grid"; sample: the mode of a GridSample of "image" that follows."""
     s = AFFINE_GRID | edits
     axes, w = len(s["size"]), Writer()
     base = edits.get("base", lambda base: base)(base_grid(s["size"], s["align_corners"], s["dtype"]))
@@ -154,12 +153,12 @@ ATTENTION = {
 
 
 def attention(open_sizes=False, opset=20, after=None, **edits):
-    """Deformable attention of "value", "sampling_locations" and "attention_weights", the result being "y".
+    """Deformable attention of "value", "sampling_locations" and "attention_weights" to "y".
 
-    open_sizes  those of the batch and of the queries
-    cut         how levels are taken apart: "Split", "Slice" as by the TorchScript exporter, "SplitToSequence" as by the
-                other one of PyTorch 2.5, which casts its constants, too
-    merged      with one axis for levels and points, as in RT-DETRv2
+    open_sizes  whether the sizes of batch and queries are open
+    cut         the operator that separates levels: "Split", "Slice" as the TorchScript exporter writes, or
+                "SplitToSequence" as the other one of PyTorch 2.5 writes, which casts constants, too
+    merged      whether levels and points share an axis, as in RT-DETRv2
     """
     s = ATTENTION | edits
     pixels, count = [h * w for h, w in s["levels"]], len(s["levels"])
@@ -167,10 +166,10 @@ def attention(open_sizes=False, opset=20, after=None, **edits):
     w, merged, images, cut = Writer(), s.get("merged"), -1 if open_sizes else batch * heads, s.get("cut", "Split")
     q = w.add("Gather", w.add("Shape", "sampling_locations"), w.constant([1]), axis=0) if open_sizes else queries
 
-    def reshaped(source, *target, **how):
+    def reshaped(source, *target, **options):
         if open_sizes:
             target = w.add("Concat", *(t if isinstance(t, str) else w.constant([t]) for t in target), axis=0)
-        return w.add("Reshape", source, target if open_sizes else w.constant(target), **how)
+        return w.add("Reshape", source, target if open_sizes else w.constant(target), **options)
 
     def parts(name, sizes, axis):
         if cut == "SplitToSequence":
@@ -186,10 +185,10 @@ def attention(open_sizes=False, opset=20, after=None, **edits):
 
     def constant(value):
         if cut != "SplitToSequence":
-            return w.constant(value, number)
-        return w.add("Cast", w.constant(value), to=helper.np_dtype_to_tensor_dtype(np.dtype(number)))
+            return w.constant(value, locations_dtype)
+        return w.add("Cast", w.constant(value), to=helper.np_dtype_to_tensor_dtype(np.dtype(locations_dtype)))
 
-    number = s.get("places", s["dtype"])
+    locations_dtype = s.get("places", s["dtype"])
     factors = ["sampling_locations", constant(s.get("factor", 2))][:: -1 if s.get("swapped") else 1]
     grid = w.add(s.get("shift", "Sub"), w.add("Mul", *factors), constant(1), name="grid")
     if merged:
@@ -230,31 +229,31 @@ def attention(open_sizes=False, opset=20, after=None, **edits):
     ends = (count * points,) if merged else (count, points)
     inputs = {
         "value": (s["dtype"], s.get("value", [n, sum(s.get("pixels", pixels)), heads, channels])),
-        "sampling_locations": (number, [n, q, heads, *ends, 2]),
+        "sampling_locations": (locations_dtype, [n, q, heads, *ends, 2]),
         "attention_weights": (s["dtype"], [n, q, heads, *ends]),
         **s.get("inputs", {}),
     }
     proto = w.model(inputs, (after(w) if after else y, s["dtype"], None), opset)
-    if cut == "SplitToSequence":  # onnx takes all members of a sequence for as large as the first one
+    if cut == "SplitToSequence":  # onnx infers that all members of a sequence are as large as the first one
         del proto.graph.value_info[:]
     return proto
 
 
 def feeds(proto, sizes=(), seed=0):
-    """{input: array} for a model, `sizes` being {name of an open dimension: its size}."""
+    """Return random inputs {name: array} for a model; sizes: {name of an open dimension: its size}."""
     rng, sizes = np.random.default_rng(seed), dict(sizes)
-    made = {}
+    arrays = {}
     for value in proto.graph.input:
         dims = [d.dim_value or sizes[d.dim_param] for d in value.type.tensor_type.shape.dim]
         kind = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
-        made[value.name] = (rng.standard_normal(dims) * 3).astype(kind)
+        arrays[value.name] = (rng.standard_normal(dims) * 3).astype(kind)
         if value.name == "sampling_locations":
-            made[value.name] = rng.uniform(-0.2, 1.2, dims).astype(kind)
-    return made
+            arrays[value.name] = rng.uniform(-0.2, 1.2, dims).astype(kind)
+    return arrays
 
 
 def mesh(size, dtype="float32"):
-    """For each coordinate, x first, the pixels' own as an array of this size."""
+    """The coordinates of all pixels of an image of this size: an array for each coordinate, x first."""
     return [v.astype(dtype) for v in np.meshgrid(*map(np.arange, size), indexing="ij")[::-1]]
 
 
@@ -265,15 +264,15 @@ WARP = {
 
 
 def in_pixels(size):
-    """The steps from a flow in pixels to a grid."""
+    """The steps that turn a flow in pixels into a grid."""
     return [("Add", mesh(size)), ("Mul", 2), ("Div", [n - 1 for n in size[::-1]]), ("Sub", 1)]
 
 
 def warp(steps=None, whole=False, after=None, **edits):
-    """A GridSample of "image" at the places of "flow" after `steps`.
+    """A GridSample of "image" on the grid that `steps` compute from "flow".
 
     steps   [(operator, its constant for each coordinate or for all)]; "rSub" subtracts from the constant
-    whole   whether the coordinates are moved together, and then transposed
+    whole   whether the steps apply to all coordinates together, which are then transposed
     layout  "first": flow is [N, 2, H, W]; "last": [N, H, W, 2]; "maps": [N, H, W] for each coordinate, "flow_x" ...
     """
     s = WARP | edits
@@ -289,18 +288,22 @@ def warp(steps=None, whole=False, after=None, **edits):
     if whole:
         constants = [(op, np.stack(c)[None] if op == "Add" and isinstance(c, list) else
                       np.reshape(c, (1, -1, *[1] * axes))) for op, c in steps]  # fmt: skip
-        grid = moved(w, "flow", constants, s["dtype"])
+        grid = with_steps(w, "flow", constants, s["dtype"])
         grid = w.add("Transpose", grid, perm=[0, *range(2, axes + 2), 1], name="grid")
     else:
-        parts = []
+        unsqueezed = []
         for i, channel in enumerate(s["channels"] or range(axes)):
-            at = {"axis": 1 if s["layout"] == "first" else axes + 1}
-            v = f"flow_{'xyz'[i]}" if s["layout"] == "maps" else w.add("Gather", "flow", w.constant(channel), **at)
-            of_one = [(op, c[i] if isinstance(c, list) else c) for op, c in s.get("by_coordinate", {}).get(i, steps)]
-            one = moved(w, v, of_one, s["dtype"])
-            old = s["opset"] < 13
-            parts.append(w.add("Unsqueeze", one, axes=[-1]) if old else w.add("Unsqueeze", one, w.constant([-1])))
-        grid = w.add("Concat", *parts, axis=-1, name="grid")
+            axis = 1 if s["layout"] == "first" else axes + 1
+            v = f"flow_{'xyz'[i]}" if s["layout"] == "maps" else w.add("Gather", "flow", w.constant(channel), axis=axis)
+            own_steps = [(op, c[i] if isinstance(c, list) else c) for op, c in s.get("by_coordinate", {}).get(i, steps)]
+            coordinate = with_steps(w, v, own_steps, s["dtype"])
+            is_old_opset = s["opset"] < 13
+            unsqueezed.append(
+                w.add("Unsqueeze", coordinate, axes=[-1])
+                if is_old_opset
+                else w.add("Unsqueeze", coordinate, w.constant([-1]))
+            )
+        grid = w.add("Concat", *unsqueezed, axis=-1, name="grid")
     if s.get("expanded"):
         grid = w.add("Expand", grid, w.constant([s["batch"], *[1] * (axes + 1)]))
     w.add("GridSample", "image", grid, mode=s["mode"], name="y", **s["sampling"])
@@ -309,7 +312,7 @@ def warp(steps=None, whole=False, after=None, **edits):
     return w.model(inputs, (after(w) if after else "y", image, dims), s["opset"])
 
 
-def moved(w, v, steps, dtype):
+def with_steps(w, v, steps, dtype):
     for op, c in steps:
         if op == "Neg":
             v = w.add("Neg", v)
@@ -326,7 +329,7 @@ PERSPECTIVE = {
 
 
 def perspective(divided=True, **edits):
-    """As kornia's warp_perspective: a GridSample of "image" where "theta" moves places, divided by its last row."""
+    """kornia's warp_perspective: a GridSample of "image" on a grid that "theta" transforms and its last row divides."""
     s = PERSPECTIVE | edits
     w, base = Writer(), s["base"](base_grid(s["size"], False, s["dtype"]))
     x, y = w.constant(base[..., 0], s["dtype"]), w.constant(base[..., 1], s["dtype"])

@@ -1,4 +1,4 @@
-"""Operators of one's own, for the tests: each shows something that a declaration can say."""
+"""Operators of one's own for the tests: each uses other parts of what a declaration can state."""
 
 from typing import Literal
 
@@ -15,7 +15,7 @@ import onnx_ops
     ranks={"x": (1, 2, 3)},
 )
 def topk(x, k, bias=None, *, axes: tuple[int, ...] = (-1,), scale: float = 1.0):
-    """The largest numbers of the last axis: two outputs, an optional input, one whose values a rule needs."""
+    """The k largest numbers of the last axis. It has two outputs, an optional input, and a rule that needs values."""
     y = x.astype(np.float32 if x.dtype.itemsize == 2 else x.dtype) * x.dtype.type(scale).astype(np.float64)
     y = (y if bias is None else y + bias).astype(np.float32 if x.dtype != np.float64 else np.float64)
     chosen = np.argsort(-y, axis=axes[0], kind="stable")[..., : int(k[0])]
@@ -40,7 +40,7 @@ def rows(x, k, bias, *, axes, scale):
 def _(x, k, bias, axes, scale, index, count, workspace, values, indices):
     lines, v, p = x.reshape(-1, x.shape[-1]), values.reshape(-1, k[0]), indices.reshape(-1, k[0])
     for r in range(index, len(lines), count):
-        workspace[:] = 0  # whether a number was taken
+        workspace[:] = 0  # 1 for numbers that are among the largest already
         for j in range(k[0]):
             best, most = -1, lines[r, 0]
             for c in range(lines.shape[1]):
@@ -57,7 +57,7 @@ def _(x, k, bias, axes, scale, index, count, workspace, values, indices):
     "my.domain::Above", inputs="x: T", outputs="values: T, places: int64", types={"T": ("float32", "int8")}
 )
 def above(x, *, limit: float = 0.0):
-    """The numbers above a limit: how many there are depends on the values."""
+    """The numbers above a limit, whose count depends on the values."""
     places = np.flatnonzero(x > limit)
     return x[places], places
 
@@ -69,12 +69,12 @@ def _(x, *, limit):
 
 @above.kernel
 def _(x, limit, index, count, workspace, values, places):
-    found = 0
+    size = 0
     for k in range(len(x)):
         if x[k] > limit:
-            values[found], places[found] = x[k], k
-            found += 1
-    return found
+            values[size], places[size] = x[k], k
+            size += 1
+    return size
 
 
 @onnx_ops.jitable
@@ -85,10 +85,10 @@ def combined(a, b, mode):
 
 @onnx_ops.operator("my.domain::Combine", inputs="a: T, b: T", outputs="y: T", types={"T": onnx_ops.FLOATS})
 def combine(a, b, *, mode: Literal["product", "quotient"], flags: tuple[float, ...] = (1.0, 0.5), swap: bool = False):
-    """A choice, a list of numbers, a truth value; and a kernel that refuses values."""
+    """A product or quotient. It has a choice, a list and a truth value as attributes; its kernel refuses values."""
     a, b = (b, a) if swap else (a, b)
     zeros = np.flatnonzero(b == 0)
-    onnx_ops.require(mode == "product" or not len(zeros), "b", 0, "must not be 0 where it divides")
+    onnx_ops.require(mode == "product" or not len(zeros), "b", 0.0, "must not be 0 where it divides")
     wide = [v.astype(np.float64) for v in (a, b)]
     y = wide[0] * wide[1] if mode == "product" else wide[0] / wide[1]
     return (y * sum(flags)).astype(a.dtype)
@@ -111,12 +111,12 @@ def _(a, b, mode, flags, swap, index, count, workspace, y):
 
 @onnx_ops.operator("my.domain::Join", inputs="texts: string*", outputs="y: string, length: int64")
 def join(*texts, between: str = ", ", table: np.ndarray | None = None, least: int | None = None):
-    """Strings, any number of inputs, a tensor among the attributes, one that may be None: in NumPy only."""
-    made = np.array([between.join(words) for words in zip(*texts, strict=True)], object)
-    length = np.array([len(word) for word in made], np.int64)
+    """Texts joined. It takes any number of inputs, has attributes with a tensor or None, and no kernel."""
+    joined = np.array([between.join(parts) for parts in zip(*texts, strict=True)], object)
+    length = np.array([len(text) for text in joined], np.int64)
     if table is not None:
         length = length + table.astype(np.int64)
-    return made, np.maximum(length, least or 0)
+    return joined, np.maximum(length, least or 0)
 
 
 @onnx_ops.operator(
@@ -127,7 +127,7 @@ def join(*texts, between: str = ", ", table: np.ndarray | None = None, least: in
     ranks={"x": (1,), "start": (0, 1)},
 )
 def window(x, size=None, start=None):
-    """An optional input whose values the rule needs, and one that may be a scalar."""
+    """A part of x. It has an optional input whose values the rule needs, and one that may be a scalar."""
     begin = 0 if start is None else int(start.reshape(-1)[0])
     return x[begin : begin + (len(x) if size is None else int(size[0]))]
 
@@ -141,7 +141,7 @@ def _(x, size, start):
 def _(x, size, start, index, count, workspace, y):
     begin = 0 if start is None else start.reshape(-1)[0]
     onnx_ops.require(0 <= begin <= len(x), "start", begin, "must lie within x")
-    found = min(len(y), len(x) - begin)
-    for k in range(found):
+    length = min(len(y), len(x) - begin)
+    for k in range(length):
         y[k] = x[begin + k]
-    return found
+    return length

@@ -1,4 +1,4 @@
-"""Arrays right beside memory that must not be touched: whoever reads or writes past an end dies of it at once."""
+"""Arrays beside pages that must not be touched: code that reads or writes past an end crashes at once."""
 
 import ctypes
 import mmap
@@ -9,11 +9,11 @@ _PAGE = mmap.PAGESIZE
 _NONE, _READ, _BOTH = 0, 1, 3  # PROT_*
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-_kept = {}  # address -> its pages: ONNX Runtime may hold on to an array's memory
+_kept = {}  # {address: pages}: ONNX Runtime may go on using an array's memory
 
 
 def empty(shape, dtype, *, at_end=True):
-    """np.empty with an unreadable page right after the last element, or right before the first."""
+    """Like np.empty, with an unreadable page right after the last element or right before the first."""
     dtype = np.dtype(dtype)
     count = int(np.prod(shape, dtype=np.int64))
     pages = -(-max(count * dtype.itemsize, 1) // _PAGE)
@@ -27,7 +27,7 @@ def empty(shape, dtype, *, at_end=True):
 
 
 def readonly(array, *, at_end=True):
-    """A copy of the array that can't be written to, beside an unreadable page; strings as they are."""
+    """Copy an array to read-only memory beside an unreadable page; return arrays of strings as they are."""
     if array.dtype.hasobject:
         return array
     copy = empty(array.shape, array.dtype, at_end=at_end)
@@ -39,7 +39,7 @@ def readonly(array, *, at_end=True):
 
 
 def free():
-    """Give back what has been handed out so far; nobody may use it any more."""
+    """Release all arrays made so far; they must not be used any more."""
     for memory in _kept.values():
         start = np.frombuffer(memory, np.uint8).ctypes.data
         _protect(start, len(memory) // _PAGE, _BOTH)

@@ -1,4 +1,4 @@
-"""What a type checker must accept, and, where it says so, refuse; `mypy` runs over this file."""
+"""Code that a type checker must accept and, in the marked lines, refuse; `mypy` checks this file."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A Ray cluster of two nodes with a CPU each, on this machine: prints its address, and ends with its input."""
+"""Start a Ray cluster of two nodes with a CPU each on this machine, print its address, and end it with the input."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Inputs and attributes that break one rule each, and what the message must say."""
+"""Calls whose inputs or attributes break one rule each, and the message that must refuse them."""
 
 from dataclasses import dataclass, field
 
@@ -16,7 +16,7 @@ class Malformed:
 
     @property
     def title(self):
-        """What messages begin with, as a regular expression."""
+        """The operator's title, with which messages begin, as a regular expression."""
         return rf"{self.domain}.{self.op_type}".lstrip(".").replace(".", r"\.")
 
     def __str__(self):
@@ -74,12 +74,12 @@ def attention(name, message, value=(1, 6, 2, 3), sizes=(2, 3), locations=(1, 4, 
 
 
 def im2col(name, message, x=(1, 1, 5, 5), kernel_shape=(3, 3), **attributes):
-    given = {} if kernel_shape is None else {"kernel_shape": kernel_shape}
-    given = {n: list(v) if isinstance(v, tuple) else v for n, v in given.items()}
-    return Malformed(name, "onnx_ops", "Im2Col", message, (np.zeros(x, np.float32),), {**given, **attributes})
+    required = {} if kernel_shape is None else {"kernel_shape": kernel_shape}
+    required = {n: list(v) if isinstance(v, tuple) else v for n, v in required.items()}
+    return Malformed(name, "onnx_ops", "Im2Col", message, (np.zeros(x, np.float32),), {**required, **attributes})
 
 
-# What only the inputs of a run show.
+# Mistakes that only the inputs of a run show.
 AT_RUN = [
     col2im("x_rank_2", r"shape of input = \[9, 9\]: must have rank 3", x=(9, 9)),
     col2im("x_rank_4", r"shape of input = \[1, 1, 9, 9\]: must have rank 3", x=(1, 1, 9, 9)),
@@ -361,7 +361,7 @@ AT_RUN = [
     im2col("one_block_too_many", r"shape of x = .*: output .* 2\*\*58", (0, 2**56 + 1, 2, 2), kernel_shape=(1, 1)),
 ]
 
-# What the attributes alone show: refused when the session is made.
+# Mistakes that the attributes alone show: they are refused when the session is made.
 AT_CREATION = [
     affine_grid_sample("mode", r"mode = 'linear': must be one of nearest, bilinear, bicubic", mode="linear"),
     perspective_grid_sample(
@@ -443,7 +443,7 @@ AT_CREATION = [
     grid_sample("align_corners_float", r"align_corners = .*: must be an integer", align_corners=0.5),
 ]
 
-# What the attributes show together with the element types, which only the native backend knows when a session is made.
+# Mistakes in attributes and element types together: only the native backend knows the types when a session is made.
 BY_TYPE = [
     volumes("integers_with_linear", r"dtype of X = int32: must be one of .* unless mode is nearest", dtype=np.int32),
     volumes("booleans_with_cubic", r"dtype of X = bool: must be one of .* unless mode", dtype=bool, mode="cubic"),

@@ -1,0 +1,95 @@
+"""The threads that run the tiles when an operator is called as a function. In sessions, ONNX Runtime's threads do."""
+
+import os
+from _thread import start_new_thread
+from collections import deque
+from queue import SimpleQueue
+
+from ..locks import POOL
+
+
+def available_cpus():
+    """The CPUs that this process may use."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+
+
+def run_tiles(tile, tiles, threads):
+    """Call tile(0), ..., tile(tiles - 1) on up to `threads` threads, this one among them.
+
+    If something ends the call early, such as an interrupt, no further tile begins, and the call waits for the tiles
+    that have begun.
+    """
+    # Each entry has the function, so that a helper that starts too late keeps nothing of the call alive. All methods of
+    # these queues are atomic, without the GIL too, and no interrupt leaves them locked.
+    waiting, active, ended, errors = deque((tile, index) for index in range(tiles)), deque(), SimpleQueue(), deque()
+
+    def work():
+        while waiting:
+            try:
+                call, index = waiting.popleft()
+            except IndexError:  # another thread has taken the last one
+                return
+            call(index)
+
+    def help_out():
+        # A helper is active before it looks for a tile; `settle` removes the tiles before it looks for active helpers.
+        active.append(None)
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            active.pop()
+            ended.put(None)
+
+    try:
+        for _ in range(min(threads, tiles) - 1):
+            ask_for_help(help_out)
+        work()
+    finally:
+        settle(waiting, active, ended)
+    if errors:
+        raise errors[0]
+
+
+def settle(waiting, active, ended):
+    """Remove the tiles that wait, and wait until no helper is active. An interrupt is raised only after that."""
+    interrupt = None
+    while waiting or active:
+        try:
+            waiting.clear()
+            while active:
+                ended.get()
+        except BaseException as error:
+            interrupt = error
+    if interrupt is not None:
+        raise interrupt
+
+
+# concurrent.futures can't be used here: an interrupt in `submit` can leave its locks locked.
+_requests: SimpleQueue = SimpleQueue()
+_helpers = 0
+
+
+def ask_for_help(function):
+    """Have a helper thread call a function that raises nothing. There are as many helpers as CPUs."""
+    global _helpers
+    with POOL:
+        while _helpers < len(available_cpus()):
+            start_new_thread(_help, (_requests,))
+            _helpers += 1
+    _requests.put(function)
+
+
+def _help(requests):
+    while True:
+        requests.get()()
+
+
+def _forget_helpers():
+    global _requests, _helpers
+    _requests, _helpers = SimpleQueue(), 0
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_helpers)  # a child has none of its parent's threads
