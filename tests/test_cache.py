@@ -89,7 +89,8 @@ SAMPLING = {"kernels.grid_sample", "kernels.places", "kernels.points", "kernels.
 SHARED = {
     "declaration", "dtypes", "errors", "kernels.bounds", "kernels.compiler", "kernels.elements",
     "kernels.elements_numba", "kernels.jit", "kernels.levels", "kernels.memory", "kernels.records", "kernels.target",
-    "kernels.vectors", "kernels.simd", "kernels.simd_boxes", "kernels.simd_points", "kernels.simd_rows",
+    "kernels.vectors", "kernels.simd", "kernels.simd_blend", "kernels.simd_boxes", "kernels.simd_points",
+    "kernels.simd_rows",
 }  # fmt: skip
 MADE_FROM = {
     "operators.col2im": COL2IM | SHARED,  # of functions that are defined there: plans

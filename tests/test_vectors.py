@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from numba import njit
+from support import guarded
 from support.selection import long_unless
 
 from onnx_ops import dtypes
@@ -28,6 +29,7 @@ def compiled(function):
     return njit(**FLAGS)(lambda *arguments: function(*arguments))
 
 
+taken, taken_plainly = map(compiled, (vectors.take, vectors.take_plainly))
 together, plainly = map(compiled, (vectors.blend, vectors.blend_plainly))
 interleaved, interleaved_plainly = map(compiled, (vectors.interleave, vectors.interleave_plainly))
 copied, copied_plainly = map(compiled, (vectors.copy_box, vectors.copy_box_plainly))
@@ -151,18 +153,38 @@ def test_copy_and_clear_box(dtype):
         assert np.count_nonzero(got == 0) == np.prod(sizes) * count
 
 
+@pytest.mark.parametrize("dtype", [long_unless(dtype in ("uint8", "uint32"), dtype) for dtype in WIDTHS])
+def test_take(dtype):
+    """Every element of images of every small size is read, and nothing beside them: pages there can't be read."""
+    rng = np.random.default_rng(0)
+    for size, count, at_end in itertools.product((1, 2, 3, 4, 5, 17, 300), (0, 1, 7, 16, 50), (False, True)):
+        source = guarded.readonly(rng.integers(1, 200, size).astype(dtype), at_end=at_end)
+        pixel = rng.integers(0, size, count).astype(np.int32)
+        pixel[:2] = [size - 1, 0][:count]
+        for outside in (0, count // 3):
+            pixel[rng.permutation(count)[:outside]] = -1
+            got, expected = np.ones((2, count + 1), dtype)
+            taken(source, pixel, outside, got[:-1])
+            taken_plainly(source, pixel, outside, expected[:-1])
+            np.testing.assert_array_equal(got, expected)
+            np.testing.assert_array_equal(got[:-1], np.where(pixel < 0, 0, source[pixel]))
+            assert got[-1] == 1
+        guarded.free()
+
+
 @pytest.mark.parametrize("add", [False, True])
 @pytest.mark.parametrize("taps", TAPS)
 @pytest.mark.parametrize("dtype", [long_unless(dtype == "float32", dtype) for dtype in dtypes.FLOATS])
 def test_blend(dtype, taps, add):
     rng, offsets = np.random.default_rng(0), TAPS[taps]
     sums = np.float64 if dtype == "float64" else np.float32
-    source = storage(rng.standard_normal(PITCH * ROWS), dtype)
+    source = guarded.readonly(storage(rng.standard_normal(PITCH * ROWS), dtype))
     rows, across = rng.standard_normal((2, len(offsets), 3 * vectors.GROUP)).astype(sums)
-    base = rng.integers(0, source.size - (len(offsets) - 1) * (PITCH + 1), rows.shape[1])
+    base = rng.integers(0, source.size - (len(offsets) - 1) * (PITCH + 1), rows.shape[1], np.int32)
     base[:2] = 0, source.size - (len(offsets) - 1) * (PITCH + 1) - 1
     got, expected = np.ones((2, base.size), sums)
     for blend, target in ((together, got), (plainly, expected)):
         blend(source, base, PITCH, rows, across, offsets, add, target)
     np.testing.assert_allclose(got, expected, atol=1e-13 if sums == np.float64 else 1e-5)
     assert got.std() > 0.5
+    guarded.free()

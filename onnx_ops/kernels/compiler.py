@@ -12,7 +12,7 @@
 
     memory.py          populate_array, for arrays; callconv.excinfo_t, _get_excinfo_argument, _return_errcode_raw and
                        serialize_object, for refusals
-    elements_numba.py, vectors_numba.py   cpu_target, and LLVM's instructions through `intrinsic`
+    elements_numba.py, simd.py   LLVM's instructions through `intrinsic`
     code.py            _helperlib.c_helpers: functions of Numba's own that compiled code calls
     target.py          the names by which Numba asks llvmlite for the CPU and the system
     bounds.py          replaces cgutils.do_boundscheck
@@ -39,7 +39,7 @@ from numba.core.registry import cpu_target
 from numba.extending import register_jitable
 
 from ..errors import OpError
-from . import elements_numba, memory, simd_boxes, simd_points, simd_rows, target  # noqa: F401  most for their overloads
+from . import elements_numba, memory, simd_blend, simd_boxes, simd_points, simd_rows, target  # noqa: F401  most for their overloads
 from .elements_numba import I64
 from .jit import BOUNDSCHECK, FLAGS, INNER, marked, numba_obstacle
 from .records import TENSOR, ArrayView, Held, Number, RecordView, Tensors
@@ -57,7 +57,7 @@ def check_numba():
     required = {
         FunctionIdentity: "_unique_ids",
         codegen.JITCodeLibrary: "_optimize_final_module _finalize_final_module create_ir_module add_ir_module",
-        codegen.JITCPUCodegen: "set_env magic_tuple",
+        codegen.JITCPUCodegen: "set_env",
         TargetOptions: "Mapping",
         compiler.Flags: "noalias",
     }
@@ -118,11 +118,15 @@ def cause(error):
 def optimized_once(symbol):
     """A context in which Numba optimizes only libraries that have the function `symbol`, with all functions they call.
 
+    Yields LLVM's machine for which it optimizes; before 0.62, Numba optimizes for its own all the same.
+
     By itself, Numba first optimizes each callee with its own callees: an innermost function once for each level of
     calls around it. That is still so for functions that Python calls, too, such as users' own compiled functions.
     """
     library, generator = codegen.JITCodeLibrary, codegen.JITCPUCodegen
     optimize, finish, set_env = library._optimize_final_module, library._finalize_final_module, generator.set_env
+    this_generator = cpu_target.target_context.codegen()
+    own_machine, machine = this_generator._tm, _target_machine()
 
     def names(module):
         return {f.name for f in module.functions if not f.is_declaration}
@@ -146,7 +150,7 @@ def optimized_once(symbol):
         if symbol not in names(self._final_module):
             # Only for its side effects on the module, which make the final code faster: with it, a Col2Im in float32
             # has two thirds more vector instructions, and takes up to a third less time.
-            self._codegen._tm.emit_object(self._final_module)
+            machine.emit_object(self._final_module)
         self._finalized = True
 
     def set_known_env(self, name, env):
@@ -154,12 +158,12 @@ def optimized_once(symbol):
             set_env(self, name, env)
 
     library._optimize_final_module, library._finalize_final_module = optimize_some, finish_some
-    generator.set_env = set_known_env
+    generator.set_env, this_generator._tm = set_known_env, machine
     try:
-        yield
+        yield machine
     finally:
         library._optimize_final_module, library._finalize_final_module = optimize, finish
-        generator.set_env = set_env
+        generator.set_env, this_generator._tm = set_env, own_machine
 
 
 def object_code(entry, symbol):
@@ -168,14 +172,14 @@ def object_code(entry, symbol):
     The code is for this CPU, unless NUMBA_CPU_NAME and NUMBA_CPU_FEATURES name another. Raises OpError.
     """
     try:
-        with global_compiler_lock, optimized_once(symbol):
+        with global_compiler_lock, optimized_once(symbol) as machine:
             tell_numba()
             library = _compiled(entry, symbol)
             if any(f.is_declaration and f.name.startswith(OF_PYTHON) for f in library._final_module.functions):
                 raise OpError("kernel", entry.name, "can't be compiled: it calls Python, as `print` does")
             # In a shared library, the symbol can't be seen from outside.
             library._final_module.get_function(symbol).visibility = "hidden"
-            return _target_machine().emit_object(library._final_module)
+            return machine.emit_object(library._final_module)
     except OpError:
         raise
     except Exception as error:
@@ -330,10 +334,14 @@ def _held(builder, parameters, held):
 
 
 def _target_machine():
-    """LLVM's machine for the target: like Numba's own, except for code that becomes part of a library."""
-    triple, cpu, features = cpu_target.target_context.codegen().magic_tuple()
+    """LLVM's machine for the target: like Numba's own, except for wide vectors, and for code in a library.
+
+    Numba's code generator must exist, which registers LLVM's targets.
+    """
+    to = target.current()
     # Position-independent code takes some percent longer.
-    model = {"reloc": "static" if triple.startswith("x86") else "default", "codemodel": "jitdefault"}
-    if target.current().linked:
+    model = {"reloc": "static" if to.triple.startswith("x86") else "default", "codemodel": "jitdefault"}
+    if to.linked:
         model = {"reloc": "pic", "codemodel": "default"}
-    return llvm.Target.from_triple(triple).create_target_machine(cpu=cpu, features=features, opt=config.OPT, **model)
+    machine = llvm.Target.from_triple(to.triple).create_target_machine
+    return machine(cpu=to.cpu, features=to.features, opt=config.OPT, **model)

@@ -3,10 +3,9 @@
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core.registry import cpu_target
 from numba.extending import intrinsic, overload, register_jitable
 
-from . import elements
+from . import elements, target
 from .jit import FLAGS
 
 
@@ -77,8 +76,8 @@ def narrow_bfloat(value):
 
 def has_half_instructions():
     """Whether the target CPU has instructions for float16. Without them, LLVM would call functions that don't exist."""
-    triple, _, features = cpu_target.target_context.codegen().magic_tuple()
-    return triple.startswith(("aarch64", "arm64")) or "+f16c" in features
+    to = target.current()
+    return to.triple.startswith(("aarch64", "arm64")) or to.has("f16c")
 
 
 def _kind(array):

@@ -13,9 +13,10 @@ from .elements import indices_in, integers_in, is_wide, load, store, sums, sums_
 from .jit import REORDER, jitable
 from .places import cubic_weights, has_indices, image_size, nearest_pixel, place, place_nearest
 from .points import BLOCK, provide, room_for_points
-from .vectors import GROUP, blend
+from .vectors import GROUP, blend, prefetch, take
 
 LINEAR, CUBIC = (0, 1), (-1, 0, 1, 2)  # their taps, from the floor of a coordinate
+CACHE = 2**20  # bytes
 
 
 @jitable
@@ -61,13 +62,16 @@ def copy_nearest(x, grid, recipe, g, tile, workspace, out):
                     for b in range(count):
                         k = nearest_pixel(points, m * count + b, g)
                         store(target, b, load(source, k) if k >= 0 else zero(out))
-                elif outside > 0:
-                    for b in range(pixel.size):
-                        v = load(source, np.uint32(max(pixel[b], 0)))
-                        store(target, b, v if pixel[b] >= 0 else zero(out))
                 else:
-                    for b in range(pixel.size):
-                        store(target, b, load(source, np.uint32(pixel[b])))
+                    if is_large(g, x):
+                        prefetch(source, pixel, 0)
+                    take(source, pixel, outside, target)
+
+
+@jitable
+def is_large(g, x):
+    """Whether an image is too large for a second-level cache, so that prefetching may help."""
+    return g.channels * image_size(g) * x.itemsize > CACHE
 
 
 @jitable
@@ -122,6 +126,8 @@ def interpolate_tiles(x, grid, recipe, g, offsets, p, base, weight, row_weight, 
         in_place = total == padded and (images == 1 or g.channels == 1) and not is_wide(out)
         for c in range(g.channels):
             source = x[(n * g.channels + c) * pixels :][: ((images - 1) * g.channels + 1) * pixels]
+            if fits and taps == 2 and is_large(g, x):
+                prefetch(source, base[:total], width)
             into = (sums(out[(n * g.channels + c) * g.points + first :], values) if in_place else values)[:padded]
             for q in range(planes if fits else 0):
                 rows = row_weight[q] if planes > 1 else weight[0]

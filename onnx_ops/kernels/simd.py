@@ -1,11 +1,12 @@
 """Vectors as values in compiled code: LLVM's own, which it lowers to whatever the CPU has.
 
-Functions make them by loads, combine them by `times` and `times_plus`, shuffle and store them. simd_points.py,
-simd_rows.py and simd_boxes.py have the loops of vectors.py that consist of them.
+Functions make them by loads, combine them by `times` and `times_plus`, shuffle and store them. simd_blend.py,
+simd_points.py, simd_rows.py and simd_boxes.py have the loops of vectors.py that consist of them.
 """
 
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic, models, register_jitable, register_model
 
 from .elements_numba import HALF, I16, I32, I64, has_half_instructions, sum_type
@@ -106,6 +107,12 @@ def shuffle(builder, a, b, order):
     return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(order)), list(order)))
 
 
+def repeat(builder, value, count):
+    """Return a vector that has the value `count` times."""
+    one = builder.insert_element(ir.Constant(ir.VectorType(value.type, 1), ir.Undefined), value, I32(0))
+    return shuffle(builder, one, one, [0] * count)
+
+
 def concatenate(builder, vectors):
     while len(vectors) > 1:
         count = vectors[0].type.count
@@ -116,9 +123,17 @@ def concatenate(builder, vectors):
 def transpose(builder, rows):
     """Return the columns of a square matrix whose size is a power of two and whose rows have at most 32 bytes.
 
-    Elements first move within 16 bytes, where CPUs shuffle best.
+    Longer rows are those of several matrices, side by side. Elements first move within 16 bytes, where CPUs shuffle
+    best.
     """
     size = len(rows)
+    matrices = rows[0].type.count // size
+
+    def shuffle_each(a, b, order):
+        """As `shuffle` of one matrix' rows: numbers from `size` on stand for elements of b."""
+        steps = [step + (matrices - 1) * size * (step >= size) for step in order]
+        return shuffle(builder, a, b, [m * size + step for m in range(matrices) for step in steps])
+
     lane = min(size, 16 // alignment(rows[0].type.element))
     lanes = range(0, size, lane)
     low = [begin + k // 2 + k % 2 * size for begin in lanes for k in range(lane)]
@@ -126,11 +141,30 @@ def transpose(builder, rows):
     parts = [rows[begin : begin + lane] for begin in lanes]
     for _ in range(lane.bit_length() - 1):
         pairs = [list(zip(part[: lane // 2], part[lane // 2 :], strict=True)) for part in parts]
-        parts = [[shuffle(builder, *pair, order) for pair in part for order in (low, high)] for part in pairs]
+        parts = [[shuffle_each(*pair, order) for pair in part for order in (low, high)] for part in pairs]
     if len(parts) == 1:
         return parts[0]
     orders = [[k + other for other in (0, size) for k in range(begin, begin + lane)] for begin in lanes]
-    return [shuffle(builder, *pair, order) for order in orders for pair in zip(*parts, strict=True)]
+    return [shuffle_each(*pair, order) for order in orders for pair in zip(*parts, strict=True)]
+
+
+def gathered(size):
+    """How many elements of `size` bytes, each with a 32-bit index, one instruction gathers."""
+    return 64 // max(size, 4)
+
+
+def gather(builder, data, index, width, exists=None):
+    """Return a vector of the `width` bits, 32 or 64, that begin at each data[index]; 0 where `exists` is false.
+
+    The index is a vector of 32-bit numbers, for as many results as 512 bits hold.
+    """
+    numbers, count = ir.VectorType(ir.IntType(width), index.type.count), index.type.count
+    masks, byte = ir.VectorType(ir.IntType(1), count), ir.IntType(8).as_pointer()
+    kind = ir.FunctionType(numbers, [numbers, byte, index.type, masks, I32])
+    name = {32: "llvm.x86.avx512.mask.gather.dpi.512", 64: "llvm.x86.avx512.mask.gather.dpq.512"}[width]
+    function = cgutils.get_or_insert_function(builder.module, kind, name)
+    scale, exists = I32(alignment(data.type.pointee)), exists or ir.Constant(masks, [1] * count)
+    return builder.call(function, [ir.Constant(numbers, None), builder.bitcast(data, byte), index, exists, scale])
 
 
 @intrinsic
@@ -178,8 +212,7 @@ def broadcast(typing, value, like):
     """`value` in every lane of a vector like `like`."""
 
     def codegen(context, builder, signature, values):
-        one = builder.insert_element(ir.Constant(values[1].type, ir.Undefined), values[0], I32(0))
-        return shuffle(builder, one, one, [0] * like.lanes)
+        return repeat(builder, values[0], like.lanes)
 
     return like(value, like), codegen
 

@@ -1,130 +1,103 @@
-"""Loops of vectors.py over points of images, for compiled code: interpolation, and deformable attention."""
+"""Loops of vectors.py over points of images, for compiled code: `take`, `prefetch`, and `add_points`."""
 
 import numpy as np
+from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic, overload, register_jitable
 
 from . import vectors
-from .elements_numba import I64, sum_type
-from .jit import BOUNDSCHECK, FLAGS, FUSE, INNER
+from .elements_numba import I32, I64
+from .jit import BOUNDSCHECK, FLAGS, INNER
 from .simd import (
-    Vector,
     alignment,
     broadcast,
-    concatenate,
-    lanes,
+    element_type,
+    gather,
+    gathered,
     lanes_of,
     load_vector,
     needs_library,
     plus,
     pointer_to,
     put,
-    shuffle,
+    repeat,
+    store_vector,
     sums_at,
-    times,
     times_plus,
-    transpose,
     vector_at,
-    widen,
     zeros,
 )
+from .target import current
+
+LARGEST = 2**31 - 1
 
 
 @intrinsic
-def pairs(typing, source, base, b, offset):
-    """source[base[b:] + offset + k] for k = 0 and 1, as two vectors over b."""
-    vector = Vector(sum_type(source), lanes_of(sum_type(source)))
+def take_vector(typing, source, pixel, b, target):
+    """target[b:] = source[pixel[b:]], or 0 where a pixel is -1. The source has at least 4 elements."""
 
     def codegen(context, builder, signature, values):
-        data = pointer_to(context, builder, signature, values, 0)
-        bases = context.make_array(base)(context, builder, values[1]).data
-        found = []
-        for lane in range(vector.lanes):
-            start = builder.sext(builder.load(builder.gep(bases, [builder.add(values[2], I64(lane))])), I64)
-            found.append(load_vector(builder, data, builder.add(start, values[3]), 2))
-        # 16 bytes each, the even ones in one vector and the odd ones in another: no element then leaves its 16 bytes.
-        count = max(1, 8 // alignment(data.type.pointee))
-        parts = [concatenate(builder, found[k : k + count]) for k in range(0, vector.lanes, count)]
-        even, odd = (concatenate(builder, parts[k::2]) for k in (0, 1))
-        order = [lane // count % 2 * vector.lanes + lane // count // 2 * 2 * count + lane % count * 2
-                 for lane in range(vector.lanes)]  # fmt: skip
-        firsts, seconds = (shuffle(builder, even, odd, [at + k for at in order]) for k in (0, 1))
-        return context.make_tuple(
-            builder, signature.return_type, [widen(builder, v, source) for v in (firsts, seconds)]
-        )
+        data, pixels, into = (pointer_to(context, builder, signature, values, k) for k in (0, 1, 3))
+        size = alignment(data.type.pointee)
+        index = load_vector(builder, pixels, values[2], gathered(size))
+        exists = builder.icmp_signed(">=", index, ir.Constant(index.type, None))
+        if size >= 4:
+            elements = gather(builder, data, index, 8 * size, exists)
+        else:
+            # 32 bits that lie in the source, and begin with the element unless it is one of the last.
+            last = builder.sub(context.make_array(source)(context, builder, values[0]).nitems, I64(4 // size))
+            last = builder.select(builder.icmp_signed("<", last, I64(LARGEST)), last, I64(LARGEST))
+            last = repeat(builder, builder.trunc(last, I32), index.type.count)
+            at = builder.select(builder.icmp_signed("<", index, last), index, last)
+            bits = builder.mul(builder.sub(index, at), repeat(builder, I32(8 * size), index.type.count))
+            numbers = builder.lshr(gather(builder, data, at, 32, exists), bits)
+            elements = builder.trunc(numbers, ir.VectorType(ir.IntType(8 * size), index.type.count))
+        elements = builder.bitcast(elements, ir.VectorType(into.type.pointee, index.type.count))
+        store_vector(builder, into, values[2], elements)
+        return context.get_dummy_value()
 
-    return types.UniTuple(vector, 2)(source, base, b, offset), codegen
+    return types.void(source, pixel, b, target), codegen
+
+
+@overload(vectors.take, jit_options=FLAGS | INNER)
+def _(source, pixel, outside, target):
+    size = alignment(element_type(source))
+    if BOUNDSCHECK or not current().gathers or size > 8:
+        return vectors.take_plainly
+    count = gathered(size)
+
+    def take(source, pixel, outside, target):
+        whole = pixel.size // count * count if source.size >= 4 else 0
+        for b in range(0, whole, count):
+            take_vector(source, pixel, b, target)
+        vectors.take_plainly(source, pixel[whole:], outside, target[whole:])
+
+    return take
 
 
 @intrinsic
-def load_four(typing, source, i):
-    """source[i : i + 4] as a vector."""
+def prefetch_at(typing, source, i):
+    """Have the CPU load source[i] into its caches. An address outside of the array does no harm."""
 
     def codegen(context, builder, signature, values):
-        data = pointer_to(context, builder, signature, values, 0)
-        return widen(builder, load_vector(builder, data, values[1], 4), source)
+        at = builder.gep(pointer_to(context, builder, signature, values, 0), [values[1]])
+        byte = ir.IntType(8).as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [byte, I32, I32, I32])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+        builder.call(function, [builder.bitcast(at, byte), I32(0), I32(3), I32(1)])  # to read, into all caches, data
+        return context.get_dummy_value()
 
-    return Vector(sum_type(source), 4)(source, i), codegen
-
-
-@intrinsic
-def transposed(typing, a, b, c, d):
-    """Return the columns of the matrix whose rows are these four vectors of four."""
-
-    def codegen(context, builder, signature, values):
-        return context.make_tuple(builder, signature.return_type, transpose(builder, values))
-
-    return types.UniTuple(a, 4)(a, b, c, d), codegen
+    return types.void(source, i), codegen
 
 
-@register_jitable(**FLAGS | INNER)
-def column(source, start, pitch, row_weight, b):
-    """Return, for each of the four columns of point b's neighbours, the weighted sum over their four rows."""
-    row = load_four(source, start)
-    low = times(broadcast(row_weight[0, b], row), row)
-    row = load_four(source, start + pitch)
-    low = times_plus(broadcast(row_weight[1, b], row), row, low)
-    row = load_four(source, start + 2 * pitch)
-    low = times_plus(broadcast(row_weight[2, b], row), row, low)
-    row = load_four(source, start + 3 * pitch)
-    return times_plus(broadcast(row_weight[3, b], row), row, low)
+@overload(vectors.prefetch, jit_options=FLAGS | INNER)
+def _(source, base, offset):
+    def prefetch(source, base, offset):
+        for b in range(0, base.size, 8):  # neighbours share lines: half of 64 bytes if their pixels are neighbours, too
+            prefetch_at(source, np.int64(base[b]) + offset)
 
-
-def pairwise(source, base, pitch, row_weight, weight, offsets, add, target):
-    above, below, left, right = row_weight[0], row_weight[1], weight[0], weight[1]
-    for b in range(0, target.size, lanes(source)):
-        x, next_x = pairs(source, base, b, 0)
-        y, next_y = pairs(source, base, b, pitch)
-        w, next_w = vector_at(left, b, x), vector_at(right, b, x)
-        row, next_row = times_plus(w, x, times(next_w, next_x)), times_plus(w, y, times(next_w, next_y))
-        total = times_plus(vector_at(above, b, x), row, times(vector_at(below, b, x), next_row))
-        if add:
-            total = plus(total, vector_at(target, b, x))
-        put(target, b, total)
-
-
-def fourfold(source, base, pitch, row_weight, weight, offsets, add, target):
-    w0, w1, w2, w3 = weight[0], weight[1], weight[2], weight[3]
-    for b in range(0, target.size, 4):
-        c0, c1, c2, c3 = transposed(
-            column(source, base[b], pitch, row_weight, b),
-            column(source, base[b + 1], pitch, row_weight, b + 1),
-            column(source, base[b + 2], pitch, row_weight, b + 2),
-            column(source, base[b + 3], pitch, row_weight, b + 3),
-        )
-        low = times_plus(vector_at(w0, b, c0), c0, times(vector_at(w1, b, c1), c1))
-        high = times_plus(vector_at(w2, b, c2), c2, times(vector_at(w3, b, c3), c3))
-        total = plus(low, high)
-        if add:
-            total = plus(total, vector_at(target, b, total))
-        put(target, b, total)
-
-
-@overload(vectors.blend, jit_options=FLAGS | INNER | FUSE)
-def _(source, base, pitch, row_weight, weight, offsets, add, target):
-    if BOUNDSCHECK or needs_library(source):
-        return vectors.blend_plainly
-    return {2: pairwise, 4: fourfold}[len(offsets)]
+    return prefetch
 
 
 def points_adder(lanes):

@@ -2,12 +2,17 @@
 
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import llvmlite.binding as llvm
 
 from ..errors import OpError
 from .levels import LEVELS
+
+ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}  # {other name: name in LEVELS}
+# LLVM uses half of a 512-bit vector for Intel's CPUs, because the first ones that had them slowed down for it. Those
+# since Ice Lake, which have AVX512_VBMI2, don't: GridSample's coordinates take half the time.
+WHOLE_VECTORS = "-prefer-256-bit"
 
 
 @dataclass(frozen=True)
@@ -24,9 +29,25 @@ class Target:
     features: str
     linked: bool = False
 
+    def has(self, feature):
+        """Whether compiled code may use this feature."""
+        return f"+{feature}" in self.features.split(",")
+
+    @property
+    def vector_bytes(self):
+        """How many bytes vectors have where the widest are best."""
+        return 64 if WHOLE_VECTORS in self.features.split(",") else 32
+
+    @property
+    def gathers(self):
+        """Whether an instruction that loads from many places is faster than an instruction for each of them.
+
+        It is on Intel's CPUs since Sapphire Rapids, which AVX512_FP16 tells from those before; it is not on Zen 4.
+        """
+        return self.has("avx512fp16")
+
 
 _chosen: list = []
-ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}  # {other name: name in LEVELS}
 
 
 def architecture():
@@ -45,14 +66,17 @@ def level(name):
 
 
 def current():
-    """The target of this process; Numba's environment variables may name another CPU."""
+    """The target of this process, this machine's CPU or one that Numba's environment variables name."""
     if _chosen:
         return _chosen[0]
     cpu = os.environ.get("NUMBA_CPU_NAME") or llvm.get_host_cpu_name()
     features = os.environ.get("NUMBA_CPU_FEATURES")
     if features is None:
         features = llvm.get_host_cpu_features().flatten()
-    return Target(llvm.get_process_triple(), cpu, features)
+    target = Target(llvm.get_process_triple(), cpu, features)
+    if cpu == "x86-64-v4" or target.has("avx512vbmi2"):
+        return replace(target, features=",".join(filter(None, (features, WHOLE_VECTORS))))
+    return target
 
 
 def choose(target):

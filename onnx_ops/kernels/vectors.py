@@ -1,6 +1,10 @@
 """The inner loops that LLVM does not vectorize well by itself, written here for one element at a time.
 
-Compiled code has the same loops with vectors, in simd_points.py, simd_rows.py and simd_boxes.py.
+Compiled code has the same loops with vectors, in simd_blend.py, simd_points.py, simd_rows.py and simd_boxes.py.
+
+Take, for nearest: target[b] = source[pixel[b]], or zero where pixel[b] is -1.
+
+Prefetch, before the loops that read an image: have the CPU load source[base[b] + offset] into its caches.
 
 Blend, for interpolation: weighted sums over the neighbours of many points,
 
@@ -46,6 +50,26 @@ from .elements import load, plus, store, zero
 from .jit import FUSE, jitable
 
 GROUP = 16  # points: there must be room for a multiple of it along b, and a valid base
+
+
+@jitable
+def take_plainly(source, pixel, outside, target):
+    """`outside`: how many pixels are -1."""
+    if outside > 0:
+        for b in range(pixel.size):
+            v = load(source, np.uint32(max(pixel[b], 0)))
+            store(target, b, v if pixel[b] >= 0 else zero(target))
+    else:
+        for b in range(pixel.size):
+            store(target, b, load(source, np.uint32(pixel[b])))
+
+
+def take(source, pixel, outside, target):
+    take_plainly(source, pixel, outside, target)
+
+
+def prefetch(source, base, offset):
+    pass
 
 
 @jitable(**FUSE)

@@ -142,6 +142,8 @@ static status register_operators(void *options) {
 static int runs(const char *cpu) {
 #ifdef __x86_64__
     __builtin_cpu_init();
+    if (!strcmp(cpu, "sapphirerapids"))
+        return __builtin_cpu_supports("x86-64-v4") && __builtin_cpu_supports("avx512fp16");
     if (!strcmp(cpu, "x86-64-v4")) return __builtin_cpu_supports("x86-64-v4");
     if (!strcmp(cpu, "x86-64-v3")) return __builtin_cpu_supports("x86-64-v3") && __builtin_cpu_supports("f16c");
     if (!strcmp(cpu, "x86-64-v2")) return __builtin_cpu_supports("x86-64-v2");

@@ -24,10 +24,11 @@ from onnx_ops.kernels.grid_sample import BLOCK, part, shift_images
 from onnx_ops.kernels.jit import FLAGS, INNER, jitable
 from onnx_ops.kernels.places import image_size
 from onnx_ops.kernels.simd import plus, put
-from onnx_ops.kernels.simd_points import pairs
+from onnx_ops.kernels.simd_blend import pair_count, pairs
+from onnx_ops.kernels.vectors import take
 from onnx_ops.operators.grid_sample import MICROSOFT, pad, unnormalize
 
-DOMAIN, STEP = "benchmark", 8
+DOMAIN = "benchmark"
 
 
 def add_pairs(source, base, width, target):
@@ -37,11 +38,13 @@ def add_pairs(source, base, width, target):
 
 @overload(add_pairs, jit_options=FLAGS | INNER)
 def _(source, base, width, target):
+    step = pair_count(source)
+
     def add_pairs(source, base, width, target):
-        for b in range(0, target.size - STEP + 1, STEP):
+        for b in range(0, target.size - step + 1, step):
             (low, high), (next_low, next_high) = pairs(source, base, b, 0), pairs(source, base, b, width)
             put(target, b, plus(plus(low, high), plus(next_low, next_high)))
-        for b in range(target.size // STEP * STEP, target.size):
+        for b in range(target.size // step * step, target.size):
             k = base[b]
             target[b] = source[k] + source[k + 1] + (source[k + width] + source[k + width + 1])
 
@@ -64,8 +67,7 @@ def read(x, numbers, g, taps, tile, workspace, out):
                 if taps == 2:
                     add_pairs(source, at, g.image[1], target)
                 else:
-                    for b in range(at.size):
-                        target[b] = source[np.uint32(at[b])]
+                    take(source, at, 0, target)
 
 
 @jitable
