@@ -6,9 +6,9 @@ from .elements import load, zero
 from .jit import jitable
 
 ZEROS, BORDER, REFLECTION = 0, 1, 2
-# The coordinates that reflection must handle: those less than a period from the image's edge (cubic: from pixel 0), or
-# all. LLVM can't vectorize the remainder that all need. A tuple's length tells compiled code which case it is.
-ONE_PERIOD, ALL_PERIODS = (), (0,)
+# The coordinates that reflection must handle: none, those less than a period from the image's edge (cubic: from pixel
+# 0), or all. LLVM can't vectorize the remainder that all need. A tuple's length tells compiled code which case it is.
+NO_PERIOD, ONE_PERIOD, ALL_PERIODS = (), (0,), (0, 0)
 
 
 @jitable
@@ -38,17 +38,18 @@ def axis_of(g, i, cubic, zero):
 def coordinate(v, axis, cubic, periods):
     """The pixel coordinate for a grid's value: padded, except for cubic, and limited so that it fits an integer.
 
-    Returns also whether the value is beyond one period: with periods=ONE_PERIOD, the coordinate is then wrong.
+    Returns also whether the value is beyond one period: with periods=ONE_PERIOD, the coordinate is then wrong. With
+    NO_PERIOD it is wrong for all values that reflection changes.
     NaN becomes `nowhere`, a place without taps: -2 (for cubic: -3 * size - 8). Reflection rounds only where the edge is
     subtracted and added, for every finite value.
     """
     first, shift, second, reflects, edge, span, period, nowhere, low, high = axis
     v = ((v + type(v)(1)) * first - shift) * second
     beyond = False
-    if reflects:
+    if len(periods) > 0 and reflects:
         v = v if cubic else abs(v - edge)
         beyond = not abs(v) < period
-        if len(periods) > 0 and beyond:
+        if len(periods) > 1 and beyond:
             v = np.fmod(v, period) if period > 0 else v * type(v)(0)
         if not cubic:
             v = (period - v if v > span else v) + edge

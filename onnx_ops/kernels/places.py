@@ -5,7 +5,7 @@ Each loop does all steps for a point. LLVM vectorizes it: as many points at a ti
 
 import numpy as np
 
-from .coordinates import ALL_PERIODS, BORDER, ONE_PERIOD, REFLECTION, axis_of, coordinate, coordinate_of
+from .coordinates import ALL_PERIODS, BORDER, NO_PERIOD, ONE_PERIOD, REFLECTION, axis_of, coordinate, coordinate_of
 from .elements import load, zero
 from .jit import APART, jitable
 from .vectors import GROUP
@@ -35,16 +35,18 @@ def has_indices(g):
 @jitable
 def place_nearest(points, g, base):
     """Store in base[b] the pixel of the image that point b reads, or -1. Returns how many points read none."""
+    return find_all(points, IMAGE, g, base) if g.axes == 2 else find_all(points, VOLUME, g, base)
+
+
+@jitable
+def find_all(points, axes, g, base):
     z, y, x = axes_of(g, False, zero(points))
     depth, height, width = sizes_of(g)
-    if g.axes == 2:
-        beyond, outside = find_pixels(points, IMAGE, ONE_PERIOD, z, y, x, depth, height, width, base)
-        if beyond > 0:
-            beyond, outside = find_pixels(points, IMAGE, ALL_PERIODS, z, y, x, depth, height, width, base)
-    else:
-        beyond, outside = find_pixels(points, VOLUME, ONE_PERIOD, z, y, x, depth, height, width, base)
-        if beyond > 0:
-            beyond, outside = find_pixels(points, VOLUME, ALL_PERIODS, z, y, x, depth, height, width, base)
+    if g.padding_mode != REFLECTION:
+        return find_pixels(points, axes, NO_PERIOD, z, y, x, depth, height, width, base)[1]
+    beyond, outside = find_pixels(points, axes, ONE_PERIOD, z, y, x, depth, height, width, base)
+    if beyond > 0:
+        beyond, outside = find_pixels(points, axes, ALL_PERIODS, z, y, x, depth, height, width, base)
     return outside
 
 

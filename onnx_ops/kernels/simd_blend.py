@@ -12,7 +12,6 @@ from .simd import (
     alignment,
     concatenate,
     gather,
-    gathered,
     lanes_of,
     load_vector,
     needs_library,
@@ -32,14 +31,16 @@ from .target import current
 def gathered_pairs(builder, data, index):
     """Return the elements data[index] and data[index + 1], as two vectors."""
     size, count = alignment(data.type.pointee), index.type.count
+    elements = ir.VectorType(data.type.pointee, count)
     if size == 8:
         found = [gather(builder, builder.gep(data, [I64(k)]), index, 64) for k in (0, 1)]
-        return [builder.bitcast(v, ir.VectorType(data.type.pointee, count)) for v in found]
-    step = gathered(2 * size)  # two neighbours are one number of twice the bits
-    parts = [shuffle(builder, index, index, range(k, k + step)) for k in range(0, count, step)]
-    parts = [gather(builder, data, part, 16 * size) for part in parts]
-    parts = [builder.bitcast(part, ir.VectorType(data.type.pointee, 2 * step)) for part in parts]
-    return [shuffle(builder, parts[0], parts[-1], range(k, 2 * count, 2)) for k in (0, 1)]
+        return [builder.bitcast(v, elements) for v in found]
+    if size == 2:
+        words = gather(builder, data, index, 32)
+        return [builder.trunc(builder.lshr(words, ir.Constant(words.type, [k] * count)), elements) for k in (0, 16)]
+    halves = [shuffle(builder, index, index, range(k, k + count // 2)) for k in (0, count // 2)]
+    halves = [builder.bitcast(gather(builder, data, half, 64), elements) for half in halves]
+    return [shuffle(builder, *halves, range(k, 2 * count, 2)) for k in (0, 1)]
 
 
 def loaded_pairs(builder, data, starts):

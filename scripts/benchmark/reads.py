@@ -20,12 +20,12 @@ import onnx_ops
 from onnx_ops import operators
 from onnx_ops.declaration import Kernel
 from onnx_ops.kernels.elements import indices_in
-from onnx_ops.kernels.grid_sample import BLOCK, part, shift_images
+from onnx_ops.kernels.grid_sample import BLOCK, is_large, part, shift_images
 from onnx_ops.kernels.jit import FLAGS, INNER, jitable
 from onnx_ops.kernels.places import image_size
 from onnx_ops.kernels.simd import plus, put
 from onnx_ops.kernels.simd_blend import pair_count, pairs
-from onnx_ops.kernels.vectors import take
+from onnx_ops.kernels.vectors import prefetch, take
 from onnx_ops.operators.grid_sample import MICROSOFT, pad, unnormalize
 
 DOMAIN = "benchmark"
@@ -64,6 +64,8 @@ def read(x, numbers, g, taps, tile, workspace, out):
             source = x[(n * g.channels + c) * pixels :]
             for m in range(images):
                 target, at = out[((n + m) * g.channels + c) * g.points + first :][:count], base[m * count :][:count]
+                if is_large(g, x):
+                    prefetch(source, at, g.image[1] if taps == 2 else 0)
                 if taps == 2:
                     add_pairs(source, at, g.image[1], target)
                 else:
