@@ -8,9 +8,11 @@ import numpy as np
 from .coordinates import ALL_PERIODS, BORDER, NO_PERIOD, ONE_PERIOD, REFLECTION, axis_of, coordinate, coordinate_of
 from .elements import load, zero
 from .jit import APART, jitable
-from .vectors import GROUP
+from .points import BLOCK
+from .vectors import GROUP, prefetch_run
 
 IMAGE, VOLUME = (0, 1), (0, 1, 2)  # the axes; a tuple's length tells compiled code how many there are
+STEP = 128  # points whose places are found while the CPU loads as many of the next block
 LARGEST = 2**29  # limit of an axis' size, and a quarter of the limit of pixels, for images with 32-bit indices
 
 
@@ -35,7 +37,15 @@ def has_indices(g):
 @jitable
 def place_nearest(points, g, base):
     """Store in base[b] the pixel of the image that point b reads, or -1. Returns how many points read none."""
-    return find_all(points, IMAGE, g, base) if g.axes == 2 else find_all(points, VOLUME, g, base)
+    outside = 0
+    for b in range(0, points.size // g.axes, STEP):
+        piece = points[b * g.axes :][: STEP * g.axes]
+        prefetch_run(points, (b + BLOCK) * g.axes, piece.size)
+        if g.axes == 2:
+            outside += find_all(piece, IMAGE, g, base[b:])
+        else:
+            outside += find_all(piece, VOLUME, g, base[b:])
+    return outside
 
 
 @jitable
@@ -96,11 +106,13 @@ def place(points, count, g, offsets, p, base, weight):
     for i in range(g.axes):
         for t in range(len(offsets)):
             weight[i, t][end:count] = 0
-    if g.axes == 2:
-        if place_within(points, IMAGE, ONE_PERIOD, g, offsets, p, base, weight) > 0:
-            place_within(points, IMAGE, ALL_PERIODS, g, offsets, p, base, weight)
-    elif place_within(points, VOLUME, ONE_PERIOD, g, offsets, p, base, weight) > 0:
-        place_within(points, VOLUME, ALL_PERIODS, g, offsets, p, base, weight)
+    for b in range(0, end, STEP):
+        piece = points[b * g.axes :][: STEP * g.axes]
+        prefetch_run(points, (b + BLOCK) * g.axes, piece.size)
+        if g.axes == 2:
+            place_all(piece, b, IMAGE, g, offsets, p, base, weight)
+        else:
+            place_all(piece, b, VOLUME, g, offsets, p, base, weight)
     if len(offsets) == 4:
         base[:end] = 0
         for i in range(g.axes):
@@ -114,14 +126,25 @@ def place(points, count, g, offsets, p, base, weight):
 
 
 @jitable
-def place_within(points, axes, periods, g, offsets, p, base, weight):
-    """Store linear's pixels and weights, or cubic's coordinates. Returns how many points are beyond these periods."""
+def place_all(points, begin, axes, g, offsets, p, base, weight):
+    """Store linear's pixels and weights, or cubic's coordinates, of points that begin in these arrays at `begin`."""
+    if place_within(points, begin, axes, ONE_PERIOD, g, offsets, p, base, weight) > 0:
+        place_within(points, begin, axes, ALL_PERIODS, g, offsets, p, base, weight)
+
+
+@jitable
+def place_within(points, begin, axes, periods, g, offsets, p, base, weight):
+    """As `place_all`. Returns how many points are beyond these periods."""
     z, y, x = axes_of(g, len(offsets) == 4, zero(points))
+    first, second, last = 0, len(axes) - 2, len(axes) - 1
     if len(offsets) == 4:
-        return locate(points, axes, periods, z, y, x, p[0], p[len(axes) - 2], p[len(axes) - 1])
+        return locate(points, axes, periods, z, y, x, p[first][begin:], p[second][begin:], p[last][begin:])
     depth, height, width = sizes_of(g)
-    a, b, c = weight[0], weight[len(axes) - 2], weight[len(axes) - 1]
-    return place_linear(points, axes, periods, z, y, x, depth, height, width, base, a[0], a[1], b[0], b[1], c[0], c[1])
+    return place_linear(
+        points, axes, periods, z, y, x, depth, height, width, base[begin:],
+        weight[first, 0][begin:], weight[first, 1][begin:], weight[second, 0][begin:], weight[second, 1][begin:],
+        weight[last, 0][begin:], weight[last, 1][begin:],
+    )  # fmt: skip
 
 
 @jitable(**APART)

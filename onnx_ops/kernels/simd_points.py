@@ -94,10 +94,21 @@ def prefetch_at(typing, source, i):
 @overload(vectors.prefetch, jit_options=FLAGS | INNER)
 def _(source, base, offset):
     def prefetch(source, base, offset):
-        for b in range(0, base.size, 8):  # neighbours share lines: half of 64 bytes if their pixels are neighbours, too
+        for b in range(0, base.size, 16):  # neighbours' pixels, if side by side, are in the same 64 bytes
             prefetch_at(source, np.int64(base[b]) + offset)
 
     return prefetch
+
+
+@overload(vectors.prefetch_run, jit_options=FLAGS | INNER)
+def _(source, first, count):
+    step = 64 // alignment(element_type(source))
+
+    def prefetch_run(source, first, count):
+        for k in range(first, first + count, step):
+            prefetch_at(source, k)
+
+    return prefetch_run
 
 
 def points_adder(lanes):
