@@ -145,7 +145,7 @@ def test_every_cpu(cpu, path_for_all, tmp_path):
     """The library runs the code of the CPU that the variable names, and refuses one that this machine is not."""
     process, expected = alone(path_for_all, tmp_path, ONNX_OPS_CPU=cpu)
     if not runs_here(cpu):
-        assert f"ONNX_OPS_CPU = {cpu}: can't be run here by this library, which has x86-64-v" in process.stderr
+        assert f"ONNX_OPS_CPU = {cpu}: can't be run here by this library, which has " in process.stderr
         pytest.skip(f"this machine is no {cpu}: its code was not run")
     assert process.returncode == 0, process.stderr
     assert_close(np.load(tmp_path / "y.npy"), expected, "float32")

@@ -68,6 +68,34 @@ def test_bfloat16():
     assert_same(narrow, floats().astype(ml_dtypes.bfloat16), ml_dtypes.bfloat16)
 
 
+# {name: (variables, bytes of the target's vectors; None: as this CPU has them)}
+ENVIRONMENTS = {
+    "this CPU": ({}, None),
+    "a generic CPU": ({"NUMBA_CPU_NAME": "generic"}, 32),
+    "without AVX": ({"NUMBA_ENABLE_AVX": "0"}, 32),
+    "what a name implies": ({"NUMBA_CPU_NAME": "x86-64-v4", "NUMBA_CPU_FEATURES": ""}, 64),
+    "halves of vectors": ({"NUMBA_CPU_FEATURES": "+avx512vbmi2,+prefer-256-bit"}, 32),
+    "AVX-512 turned off": ({"NUMBA_CPU_NAME": "x86-64-v3", "NUMBA_CPU_FEATURES": "+avx512fp16,-avx512f"}, 32),
+}
+
+
+@pytest.mark.parametrize(("variables", "vector_bytes"), ENVIRONMENTS.values(), ids=ENVIRONMENTS)
+def test_the_target_is_numbas(variables, vector_bytes):
+    """The target is what Numba's variables say, but for whole vectors; only this CPU itself may have fast gathers."""
+    script = f"""
+from numba.core.registry import cpu_target
+from onnx_ops.kernels import target
+ours = target.current()
+triple, cpu, features = cpu_target.target_context.codegen().magic_tuple()
+assert (triple, cpu) == (ours.triple, ours.cpu)
+assert ours.settings - {{target.WHOLE_VECTORS}} == set(filter(None, features.split(",")))
+assert {vector_bytes} in (None, ours.vector_bytes), ours
+assert {vector_bytes} is None or not ours.gathers
+"""
+    unset = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
+    subprocess.run([sys.executable, "-c", script], check=True, env=unset | variables)
+
+
 @pytest.mark.long
 def test_a_cpu_without_the_instructions(tmp_path):
     """Code that Numba compiles for such a CPU gives the same result."""

@@ -12,7 +12,7 @@ from .points import BLOCK
 from .vectors import GROUP, prefetch_run
 
 IMAGE, VOLUME = (0, 1), (0, 1, 2)  # the axes; a tuple's length tells compiled code how many there are
-STEP = 128  # points whose places are found while the CPU loads as many of the next block
+STEP = 128  # points whose places are found while the CPU loads as many of a grid's next block
 LARGEST = 2**29  # limit of an axis' size, and a quarter of the limit of pixels, for images with 32-bit indices
 
 

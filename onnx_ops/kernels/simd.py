@@ -12,7 +12,7 @@ from numba.extending import intrinsic, models, register_jitable, register_model
 from .elements_numba import HALF, I16, I32, I64, has_half_instructions, sum_type
 from .jit import FLAGS, INNER
 
-BYTES = 32  # of a vector of sums
+BYTES = 32  # of a vector of sums, but in simd_blend.py where the target has wider ones
 FUSED = ["contract"]
 
 

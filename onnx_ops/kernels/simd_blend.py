@@ -189,4 +189,6 @@ def fourfold(step):
 def _(source, base, pitch, row_weight, weight, offsets, add, target):
     if BOUNDSCHECK or needs_library(source):
         return vectors.blend_plainly
-    return pairwise(pair_count(source)) if len(offsets) == 2 else fourfold(4 * four_count(source))
+    step = pair_count(source) if len(offsets) == 2 else 4 * four_count(source)
+    assert vectors.GROUP % step == 0
+    return pairwise(step) if len(offsets) == 2 else fourfold(step)

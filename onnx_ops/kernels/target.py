@@ -29,14 +29,19 @@ class Target:
     features: str
     linked: bool = False
 
+    @property
+    def settings(self):
+        """The names of features, each after a plus or a minus."""
+        return set(filter(None, self.features.split(",")))
+
     def has(self, feature):
         """Whether compiled code may use this feature."""
-        return f"+{feature}" in self.features.split(",")
+        return f"+{feature}" in self.settings and f"-{feature}" not in self.settings
 
     @property
     def vector_bytes(self):
         """How many bytes vectors have where the widest are best."""
-        return 64 if WHOLE_VECTORS in self.features.split(",") else 32
+        return 64 if WHOLE_VECTORS in self.settings else 32
 
     @property
     def gathers(self):
@@ -44,7 +49,7 @@ class Target:
 
         It is on Intel's CPUs since Sapphire Rapids, which AVX512_FP16 tells from those before; it is not on Zen 4.
         """
-        return self.has("avx512fp16")
+        return self.has("avx512fp16") and self.settings.isdisjoint(f"-avx512{part}" for part in ("f", "bw", "dq", "vl"))
 
 
 _chosen: list = []
@@ -66,15 +71,21 @@ def level(name):
 
 
 def current():
-    """The target of this process, this machine's CPU or one that Numba's environment variables name."""
+    """The target of this process: what Numba compiles for, this machine's CPU or the one in its environment variables.
+
+    Where the widest vectors are best, LLVM is told so, unless the variables say otherwise.
+    """
     if _chosen:
         return _chosen[0]
     cpu = os.environ.get("NUMBA_CPU_NAME") or llvm.get_host_cpu_name()
     features = os.environ.get("NUMBA_CPU_FEATURES")
     if features is None:
-        features = llvm.get_host_cpu_features().flatten()
+        known = llvm.get_host_cpu_features()
+        if os.environ.get("NUMBA_ENABLE_AVX") == "0":
+            known.update({name: False for name in known if name.startswith("avx")})
+        features = "" if cpu.lower() == "generic" else known.flatten()
     target = Target(llvm.get_process_triple(), cpu, features)
-    if cpu == "x86-64-v4" or target.has("avx512vbmi2"):
+    if (cpu == "x86-64-v4" or target.has("avx512vbmi2")) and "+prefer-256-bit" not in target.settings:
         return replace(target, features=",".join(filter(None, (features, WHOLE_VECTORS))))
     return target
 

@@ -53,8 +53,8 @@ def build(
     operators  names as in models, such as "GridSample", or what `onnx_ops.operator` has made, with a kernel. Default:
                all of this package
     dtypes     element types of the operators' tensors, such as "float32": all combinations of these. Default: all
-    cpus       "x86-64-v2", "x86-64-v3", "x86-64-v4", or "armv8-a": the library has code for each of these, and runs the
-               newest that the CPU can run. Default: all of this machine's architecture
+    cpus       "x86-64-v2", "x86-64-v3", "x86-64-v4", "sapphirerapids", or "armv8-a": the library has code for each of
+               these, and runs the newest that the CPU can run. Default: all of this machine's architecture
     jobs       number of processes that compile side by side; default: the number of CPUs
     progress   called before each kernel with (its name, its index, the number of kernels)
 
