@@ -124,8 +124,8 @@ import sys
 from onnx_ops.cli import many
 from onnx_ops.runtime import cluster
 from support.worker import Deadly
-def engine(batches):
-    for index, _, results, has_ended in cluster.answers(Deadly(), batches, sys.argv[1], 1):
+def engine(batches, alone):
+    for index, _, results, has_ended in cluster.answers(Deadly(), batches, sys.argv[1], 1, alone=alone):
         yield index, results, has_ended
 outcomes = dict(many.outcomes(engine, ["a", "b", "deadly", "c", "d", "e", "f"], 3))
 for name in sorted(outcomes):

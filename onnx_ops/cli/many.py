@@ -102,16 +102,19 @@ def check_batch(batch, names, inputs):
 
 
 def engine(work, folder, workers, cluster):
-    """Return a function [(item, ...), ...] -> iterator of (index, outcomes, whether the process died)."""
+    """Return a function of [(item, ...), ...] that iterates over (index, outcomes, whether the process died).
+
+    With `alone`, a process has no other batch than the one that it runs, so that it dies by none but that.
+    """
     local = LocalWork(work, folder)
     if cluster:
-        return lambda batches: by_cluster(work, folder, batches, cluster)
+        return lambda batches, alone: by_cluster(work, folder, batches, alone, cluster)
     if workers:
-        return lambda batches: answers(local, batches, workers, patience=PATIENCE)
-    return lambda batches: ((index, local(*batch), False) for index, batch in enumerate(batches))
+        return lambda batches, alone: answers(local, batches, workers, patience=PATIENCE)
+    return lambda batches, alone: ((index, local(*batch), False) for index, batch in enumerate(batches))
 
 
-def by_cluster(work, folder, batches, address):
+def by_cluster(work, folder, batches, alone, address):
     """Run batches in a cluster. This process reads and writes the files, so the cluster needn't see them."""
     if not batches:
         return
@@ -119,7 +122,7 @@ def by_cluster(work, folder, batches, address):
     options = {name: getattr(local, name) for name in ("threads", "backend", "optimize", "operators")}
     runner = Runner(pack(local.model), **options)
     contents = (list(map(load, batch)) for batch in batches)
-    answered = ray_cluster.answers(replace(work, runner=runner), contents, address, runner.threads)
+    answered = ray_cluster.answers(replace(work, runner=runner), contents, address, runner.threads, alone=alone)
     with closing(answered):
         for index, content, results, has_ended in answered:
             yield index, None if has_ended else store(folder, batches[index], content, results), has_ended
@@ -128,17 +131,17 @@ def by_cluster(work, folder, batches, address):
 def outcomes(engine, items, batch):
     """Yield (item, its record or Problem) as items are finished.
 
-    If a process dies, the items of its batch are run again, each by itself: one of them may be the cause.
+    If a process dies, the items of the batches that it had are run again, each by itself: one of them may be the cause.
     """
     batches, retries = [tuple(items[k : k + batch]) for k in range(0, len(items), batch)], []
-    with closing(engine(batches)) as answered:
+    with closing(engine(batches, alone=False)) as answered:
         for index, results, has_ended in answered:
             if has_ended:
                 retries += [(item,) for item in batches[index]]
             else:
                 yield from zip(batches[index], results, strict=True)
     if retries:
-        with closing(engine(retries)) as answered:
+        with closing(engine(retries, alone=True)) as answered:
             for index, results, has_ended in answered:
                 yield retries[index][0], ENDED if has_ended else results[0]
 

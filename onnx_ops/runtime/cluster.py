@@ -46,13 +46,14 @@ def versions():
     return {"onnx_ops": __version__, "onnxruntime": ort.__version__}
 
 
-def answers(work, tasks, address, threads):
+def answers(work, tasks, address, threads, *, alone=False):
     """Yield (index of a task, task, work(task), False) as they are done, by actors of `threads` CPUs on a cluster.
 
     Yields (index, task, None, True) for a task whose actor ended each time that Ray tried it.
 
     work   has a method `prepare`; each node gets it once
     tasks  an iterable; only the tasks that actors have are in memory
+    alone  give an actor no task before it has answered the last one, so that it ends by no other task than its own
 
     Raises OpError.
     """
@@ -70,7 +71,7 @@ def answers(work, tasks, address, threads):
         while pending or not is_end:
             (reference,), _ = ray.wait(list(awaited))
             actor, finished = awaited.pop(reference)
-            for _ in range(AHEAD if finished is None else 1):
+            for _ in range(AHEAD if finished is None and not alone else 1):
                 index, task = next(remaining, (None, None))
                 is_end = index is None
                 if not is_end:
