@@ -45,7 +45,7 @@ def cubic(x, grid, g, tile, workspace, out):
 @jitable
 def copy_nearest(x, grid, recipe, g, tile, workspace, out):
     """`recipe`: of the points, see points.py."""
-    pixels, indexed = image_size(g), has_indices(g)
+    pixels, indexed, prefetches = image_size(g), has_indices(g), is_large(g, x)
     base = indices_in(workspace, room_for_points(g.axes) if len(recipe) > 0 else 0, BLOCK)
     for unit in range(g.units * tile // g.tiles, g.units * (tile + 1) // g.tiles):
         n, first, images, count = part(g, unit)
@@ -63,7 +63,7 @@ def copy_nearest(x, grid, recipe, g, tile, workspace, out):
                         k = nearest_pixel(points, m * count + b, g)
                         store(target, b, load(source, k) if k >= 0 else zero(out))
                 else:
-                    if is_large(g, x):
+                    if prefetches:
                         prefetch(source, pixel, 0)
                     take(source, pixel, outside, target)
 
@@ -108,6 +108,7 @@ def interpolate_tiles(x, grid, recipe, g, offsets, p, base, weight, row_weight, 
         planes, plane = taps, g.image[1] * width
     for i in range(g.axes):
         fits &= g.image[i] >= taps
+    prefetches = fits and taps == 2 and is_large(g, x)
     for unit in range(g.units * tile // g.tiles, g.units * (tile + 1) // g.tiles):
         n, first, images, count = part(g, unit)
         total = images * count
@@ -126,7 +127,7 @@ def interpolate_tiles(x, grid, recipe, g, offsets, p, base, weight, row_weight, 
         in_place = total == padded and (images == 1 or g.channels == 1) and not is_wide(out)
         for c in range(g.channels):
             source = x[(n * g.channels + c) * pixels :][: ((images - 1) * g.channels + 1) * pixels]
-            if fits and taps == 2 and is_large(g, x):
+            if prefetches:
                 prefetch(source, base[:total], width)
             into = (sums(out[(n * g.channels + c) * g.points + first :], values) if in_place else values)[:padded]
             for q in range(planes if fits else 0):

@@ -43,10 +43,10 @@ def gathered_pairs(builder, data, index):
     return [shuffle(builder, *halves, range(k, 2 * count, 2)) for k in (0, 1)]
 
 
-def loaded_pairs(builder, data, starts):
-    """As `gathered_pairs`, by a load for each start."""
-    count = len(starts)
-    found = [load_vector(builder, data, start, 2) for start in starts]
+def loaded_pairs(builder, data, index):
+    """As `gathered_pairs`, by a load for each pair; the index is a list of 64-bit integers."""
+    count = len(index)
+    found = [load_vector(builder, data, start, 2) for start in index]
     # 16 bytes each, the even ones in one vector and the odd ones in another: no element then leaves its 16 bytes.
     group = max(1, 8 // alignment(data.type.pointee))
     parts = [concatenate(builder, found[k : k + group]) for k in range(0, count, group)]

@@ -53,7 +53,7 @@ def _(source, base, width, target):
 
 @jitable
 def read(x, numbers, g, taps, tile, workspace, out):
-    base, pixels = indices_in(workspace, 0, BLOCK), image_size(g)
+    base, pixels, prefetches = indices_in(workspace, 0, BLOCK), image_size(g), is_large(g, x)
     for unit in range(g.units * tile // g.tiles, g.units * (tile + 1) // g.tiles):
         n, first, images, count = part(g, unit)
         index_words = numbers[2 * (n * g.points + first) :]
@@ -64,7 +64,7 @@ def read(x, numbers, g, taps, tile, workspace, out):
             source = x[(n * g.channels + c) * pixels :]
             for m in range(images):
                 target, at = out[((n + m) * g.channels + c) * g.points + first :][:count], base[m * count :][:count]
-                if is_large(g, x):
+                if prefetches:
                     prefetch(source, at, g.image[1] if taps == 2 else 0)
                 if taps == 2:
                     add_pairs(source, at, g.image[1], target)
