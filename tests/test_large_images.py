@@ -5,7 +5,6 @@ import pytest
 from support.cases import GRID_SAMPLE, VOLUMES, assert_close, reference
 
 import onnx_ops
-from onnx_ops import operators
 from onnx_ops.declaration import Record
 from onnx_ops.kernels import grid_sample, places
 
@@ -29,8 +28,7 @@ def run_plainly(case, inputs, expected):
 def test_pixels(case, large, monkeypatch):
     inputs = case.inputs("float32")
     if large:
-        for module in (places, operators.grid_sample):
-            monkeypatch.setattr(module, "LARGEST", 8)
+        monkeypatch.setattr(places, "LARGEST_AXIS", 1)
         for function in ("place", "place_nearest", "blend"):  # these need 32-bit numbers
             monkeypatch.delattr(grid_sample, function)
     expected = reference(case, inputs)
@@ -42,7 +40,7 @@ def test_several_small_images_are_no_large_one():
     """Images that are sampled together have fewer pixels than the limit."""
     operator = GRID_SAMPLE[0].operator
     parameters, grid = Record(operator.resolved({})[0]), np.array([1000, 1, 2, 2])
-    for channels, images in {1: 256, 2**10: 128, 2**24: 1}.items():
+    for channels, images in {1: 256, 2**12: 128, 2**24: 1}.items():
         g = Record(np.zeros(1, operator.geometry_dtype)[0])
         operator.plan(parameters, [np.array([1000, channels, 64, 64]), grid], g)
         assert g.images == images
@@ -59,3 +57,13 @@ def test_places_on_axes_longer_than_float32_has_digits(mode, padding_mode):
     grid[0, 0, :, 0] = np.nan, 10 if padding_mode == "zeros" else np.inf
     y = onnx_ops.grid_sample(x, grid, mode=mode, padding_mode=padding_mode)
     np.testing.assert_array_equal(y, np.zeros((1, 1, 1, 2)))
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
+@pytest.mark.parametrize("length", [2**24, 2**24 + 3, 2**24 + 5])
+def test_the_last_pixel_where_float32_ends(length, mode):
+    """On the second and third axis float32 rounds the size, and the index of the first of two neighbours."""
+    x, grid = np.zeros((1, 1, 4, length), np.float16), np.ones((1, 1, 1, 2), np.float32)
+    x[..., -1] = 7
+    y = onnx_ops.grid_sample(x, grid, mode=mode, padding_mode="border", align_corners=1)
+    np.testing.assert_array_equal(y, np.full((1, 1, 1, 1), 7))

@@ -11,7 +11,7 @@ import numpy as np
 from .coordinates import ZEROS, coordinate_of, pad_index
 from .elements import indices_in, integers_in, is_wide, load, store, sums, sums_in, zero
 from .jit import REORDER, jitable
-from .places import cubic_weights, has_indices, image_size, nearest_pixel, place, place_nearest
+from .places import axes_of, cubic_weights, has_indices, image_size, nearest_pixel, place, place_nearest
 from .points import BLOCK, provide, room_for_points
 from .vectors import GROUP, blend, prefetch, take
 
@@ -45,14 +45,14 @@ def cubic(x, grid, g, tile, workspace, out):
 @jitable
 def copy_nearest(x, grid, recipe, g, tile, workspace, out):
     """`recipe`: of the points, see points.py."""
-    pixels, indexed, prefetches = image_size(g), has_indices(g), is_large(g, x)
+    pixels, indexed, prefetches, zyx = image_size(g), has_indices(g), is_large(g, x), axes_of(g, False, zero(grid))
     base = indices_in(workspace, room_for_points(g.axes) if len(recipe) > 0 else 0, BLOCK)
     for unit in range(g.units * tile // g.tiles, g.units * (tile + 1) // g.tiles):
         n, first, images, count = part(g, unit)
         at = provide(recipe, n, first, images, count, g, workspace, grid)
         points, outside = grid[at * g.axes :][: images * count * g.axes], 0
         if indexed:
-            outside = place_nearest(points, g, base)
+            outside = place_nearest(points, g, zyx, base)
             shift_images(base, images, count, g.channels * pixels)
         for c in range(g.channels):
             source = x[(n * g.channels + c) * pixels :]
@@ -64,7 +64,7 @@ def copy_nearest(x, grid, recipe, g, tile, workspace, out):
                         store(target, b, load(source, k) if k >= 0 else zero(out))
                 else:
                     if prefetches:
-                        prefetch(source, pixel, 0)
+                        prefetch(source, pixel, g.image[g.axes - 1], 0)
                     take(source, pixel, outside, target)
 
 
@@ -103,12 +103,12 @@ def interpolate(x, grid, recipe, g, offsets, tile, workspace, out):
 @jitable
 def interpolate_tiles(x, grid, recipe, g, offsets, p, base, weight, row_weight, values, rest, workspace, tile, out):
     pixels, taps, width = image_size(g), len(offsets), g.image[g.axes - 1]
-    planes, plane, fits, across = 1, 0, has_indices(g), weight[g.axes - 1]
+    planes, plane, fits, across, zyx = 1, 0, has_indices(g), weight[g.axes - 1], axes_of(g, taps == 4, zero(grid))
     if g.axes == 3:
         planes, plane = taps, g.image[1] * width
     for i in range(g.axes):
         fits &= g.image[i] >= taps
-    prefetches = fits and taps == 2 and is_large(g, x)
+    prefetches = fits and is_large(g, x)
     for unit in range(g.units * tile // g.tiles, g.units * (tile + 1) // g.tiles):
         n, first, images, count = part(g, unit)
         total = images * count
@@ -116,7 +116,7 @@ def interpolate_tiles(x, grid, recipe, g, offsets, p, base, weight, row_weight, 
         at = provide(recipe, n, first, images, count, g, workspace, grid)
         points = grid[at * g.axes :][: total * g.axes]
         if fits:
-            place(points, padded, g, offsets, p, base, weight)
+            place(points, padded, g, zyx, offsets, p, base, weight)
             shift_images(base, images, count, g.channels * pixels)
             for q in range(planes if planes > 1 else 0):
                 for r in range(taps):
@@ -128,7 +128,7 @@ def interpolate_tiles(x, grid, recipe, g, offsets, p, base, weight, row_weight, 
         for c in range(g.channels):
             source = x[(n * g.channels + c) * pixels :][: ((images - 1) * g.channels + 1) * pixels]
             if prefetches:
-                prefetch(source, base[:total], width)
+                prefetch(source, base[:total], width, taps - 1)
             into = (sums(out[(n * g.channels + c) * g.points + first :], values) if in_place else values)[:padded]
             for q in range(planes if fits else 0):
                 rows = row_weight[q] if planes > 1 else weight[0]

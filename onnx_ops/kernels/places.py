@@ -6,14 +6,15 @@ Each loop does all steps for a point. LLVM vectorizes it: as many points at a ti
 import numpy as np
 
 from .coordinates import ALL_PERIODS, BORDER, NO_PERIOD, ONE_PERIOD, REFLECTION, axis_of, coordinate, coordinate_of
-from .elements import load, zero
+from .elements import load
 from .jit import APART, jitable
 from .points import BLOCK
 from .vectors import GROUP, prefetch_run
 
 IMAGE, VOLUME = (0, 1), (0, 1, 2)  # the axes; a tuple's length tells compiled code how many there are
 STEP = 128  # points whose places are found while the CPU loads as many of a grid's next block
-LARGEST = 2**29  # limit of an axis' size, and a quarter of the limit of pixels, for images with 32-bit indices
+LARGEST_AXIS = 2**24  # of an image with 32-bit indices: float32 has all integers up to here
+LARGEST_IMAGE = 2**31  # pixels
 
 
 @jitable
@@ -27,31 +28,33 @@ def image_size(g):
 
 @jitable
 def has_indices(g):
-    """Whether 32 bits hold the index of every pixel of an image, and the values that occur while it is computed."""
-    small = image_size(g) < 4 * LARGEST
+    """Whether 32 bits hold the index of every pixel of an image, and float32 its place along each axis."""
+    small = image_size(g) < LARGEST_IMAGE
     for i in range(g.axes):
-        small &= g.image[i] < LARGEST
+        small &= g.image[i] <= LARGEST_AXIS
     return small
 
 
 @jitable
-def place_nearest(points, g, base):
-    """Store in base[b] the pixel of the image that point b reads, or -1. Returns how many points read none."""
+def place_nearest(points, g, zyx, base):
+    """Store in base[b] the pixel of the image that point b reads, or -1. Returns how many points read none.
+
+    `zyx` is what `axes_of` returns.
+    """
     outside = 0
     for b in range(0, points.size // g.axes, STEP):
         piece = points[b * g.axes :][: STEP * g.axes]
         prefetch_run(points, (b + BLOCK) * g.axes, piece.size)
         if g.axes == 2:
-            outside += find_all(piece, IMAGE, g, base[b:])
+            outside += find_all(piece, IMAGE, g, zyx, base[b:])
         else:
-            outside += find_all(piece, VOLUME, g, base[b:])
+            outside += find_all(piece, VOLUME, g, zyx, base[b:])
     return outside
 
 
 @jitable
-def find_all(points, axes, g, base):
-    z, y, x = axes_of(g, False, zero(points))
-    depth, height, width = sizes_of(g)
+def find_all(points, axes, g, zyx, base):
+    (z, y, x), (depth, height, width) = zyx, sizes_of(g)
     if g.padding_mode != REFLECTION:
         return find_pixels(points, axes, NO_PERIOD, z, y, x, depth, height, width, base)[1]
     beyond, outside = find_pixels(points, axes, ONE_PERIOD, z, y, x, depth, height, width, base)
@@ -72,17 +75,23 @@ def find_pixels(points, axes, periods, z_axis, y_axis, x_axis, depth, height, wi
         y, y_beyond = coordinate(load(points, b * len(axes) + 1), y_axis, False, periods)
         column, row = np.int32(np.rint(x)), np.int32(np.rint(y))
         beyond |= y_beyond
-        exists = (column >= 0) & (column < width) & (row >= 0) & (row < height)
+        exists = is_below(column, width) & is_below(row, height)
         if len(axes) == 3:
             z, z_beyond = coordinate(load(points, b * len(axes) + 2), z_axis, False, periods)
             plane = np.int32(np.rint(z))
             beyond |= z_beyond
-            exists &= (plane >= 0) & (plane < depth)
+            exists &= is_below(plane, depth)
             row = np.int32(plane * height + row)
         base[b] = np.int32(row * width + column) if exists else np.int32(-1)
         outside = np.int32(outside + (not exists))
         all_beyond = np.int32(all_beyond + beyond)
     return all_beyond, outside
+
+
+@jitable
+def is_below(k, size):
+    """Whether 0 <= k < size, by one comparison: without its sign, a negative number is larger than any size."""
+    return np.uint32(k) < np.uint32(size)
 
 
 @jitable
@@ -96,10 +105,11 @@ def nearest_pixel(points, b, g):
 
 
 @jitable
-def place(points, count, g, offsets, p, base, weight):
+def place(points, count, g, zyx, offsets, p, base, weight):
     """Store in weight[axis, tap, b] the weights of point b's neighbours, all of which exist, and in base[b] the first.
 
-    From the number of points up to `count`, weights are 0. `p` is scratch memory for cubic's coordinates.
+    From the number of points up to `count`, weights are 0. `zyx` is what `axes_of` returns; `p` is scratch memory for
+    cubic's coordinates.
     """
     end = points.size // g.axes
     base[end:count] = 0
@@ -110,9 +120,9 @@ def place(points, count, g, offsets, p, base, weight):
         piece = points[b * g.axes :][: STEP * g.axes]
         prefetch_run(points, (b + BLOCK) * g.axes, piece.size)
         if g.axes == 2:
-            place_all(piece, b, IMAGE, g, offsets, p, base, weight)
+            place_all(piece, b, IMAGE, g, zyx, offsets, p, base, weight)
         else:
-            place_all(piece, b, VOLUME, g, offsets, p, base, weight)
+            place_all(piece, b, VOLUME, g, zyx, offsets, p, base, weight)
     if len(offsets) == 4:
         base[:end] = 0
         for i in range(g.axes):
@@ -126,16 +136,18 @@ def place(points, count, g, offsets, p, base, weight):
 
 
 @jitable
-def place_all(points, begin, axes, g, offsets, p, base, weight):
+def place_all(points, begin, axes, g, zyx, offsets, p, base, weight):
     """Store linear's pixels and weights, or cubic's coordinates, of points that begin in these arrays at `begin`."""
-    if place_within(points, begin, axes, ONE_PERIOD, g, offsets, p, base, weight) > 0:
-        place_within(points, begin, axes, ALL_PERIODS, g, offsets, p, base, weight)
+    if g.padding_mode != REFLECTION:
+        place_within(points, begin, axes, NO_PERIOD, g, zyx, offsets, p, base, weight)
+    elif place_within(points, begin, axes, ONE_PERIOD, g, zyx, offsets, p, base, weight) > 0:
+        place_within(points, begin, axes, ALL_PERIODS, g, zyx, offsets, p, base, weight)
 
 
 @jitable
-def place_within(points, begin, axes, periods, g, offsets, p, base, weight):
+def place_within(points, begin, axes, periods, g, zyx, offsets, p, base, weight):
     """As `place_all`. Returns how many points are beyond these periods."""
-    z, y, x = axes_of(g, len(offsets) == 4, zero(points))
+    z, y, x = zyx
     first, second, last = 0, len(axes) - 2, len(axes) - 1
     if len(offsets) == 4:
         return locate(points, axes, periods, z, y, x, p[first][begin:], p[second][begin:], p[last][begin:])
@@ -175,14 +187,13 @@ def place_linear(
 @jitable
 def neighbours(place, size, dtype):
     """The index of the first of linear's two neighbours along an axis, which both exist, and both weights."""
-    zero, one, two = dtype(0), dtype(1), dtype(2)
-    whole = np.floor(place)
-    first = np.int32(whole)
-    k = inside(first, np.int32(size - 2))
-    # The distance from the first neighbour: the fraction, and how far the neighbours were moved into the image.
-    d = dtype(place - whole) + dtype(np.int32(first - k))
-    rest, f = one - abs(d), d if d < one else two - d
-    return k, rest if rest > zero else zero, f if f > zero else zero
+    first, last = type(place)(0), type(place)(size - 2)
+    first = place if place > first else first
+    k = np.int32(first if first < last else last)
+    d = dtype(place - type(place)(k))  # from that neighbour: exact in the place's type unless both weights are 0
+    zero, left, right = dtype(0), dtype(1) - abs(d), dtype(2) - d
+    right = d if d < right else right
+    return k, left if left > zero else zero, right if right > zero else zero
 
 
 @jitable(**APART)

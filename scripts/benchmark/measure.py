@@ -21,7 +21,7 @@ import onnx_ops
 from .limit import limit
 
 PAUSE, LONGEST_REST = 0.01, 1.0  # seconds in which no thread may have spun; the longest wait for that
-WAKE = 5e-3  # seconds until each thread runs on its own core: the system moves them at its next tick, within 4 ms
+WAKE = 0.03  # seconds until threads run on cores of their own, and tensors are in the caches that hold them
 SHORT, LONG = 2e-3, 0.05  # seconds: shorter calls are timed several at once, longer ones without waking threads
 SPEED_UP = 5e-4  # seconds: calls that take longer are also timed on one thread
 OWN, LIMIT, READS, ALONE = "onnx_ops", "limit", "reads", ", 1 thread"
