@@ -64,7 +64,7 @@ def copy_nearest(x, grid, recipe, g, tile, workspace, out):
                         store(target, b, load(source, k) if k >= 0 else zero(out))
                 else:
                     if prefetches:
-                        prefetch(source, pixel, g.image[g.axes - 1], 0)
+                        prefetch(source, pixel, 0)
                     take(source, pixel, outside, target)
 
 
@@ -128,7 +128,7 @@ def interpolate_tiles(x, grid, recipe, g, offsets, p, base, weight, row_weight, 
         for c in range(g.channels):
             source = x[(n * g.channels + c) * pixels :][: ((images - 1) * g.channels + 1) * pixels]
             if prefetches:
-                prefetch(source, base[:total], width, taps - 1)
+                prefetch(source, base[:total], (taps - 1) * width)
             into = (sums(out[(n * g.channels + c) * g.points + first :], values) if in_place else values)[:padded]
             for q in range(planes if fits else 0):
                 rows = row_weight[q] if planes > 1 else weight[0]

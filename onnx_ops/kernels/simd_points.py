@@ -92,14 +92,10 @@ def prefetch_at(typing, source, i):
 
 
 @overload(vectors.prefetch, jit_options=FLAGS | INNER)
-def _(source, base, pitch, row):
-    def prefetch(source, base, pitch, row):
-        # The pixels of points side by side are in the same line of memory, until the points reach another row.
-        rise, b = abs(np.int64(base[base.size - 1]) - base[0]), 0
-        step = 4 if 16 * rise > base.size * pitch else 16
-        while b < base.size:
-            prefetch_at(source, np.int64(base[b]) + row * pitch)
-            b += step
+def _(source, base, offset):
+    def prefetch(source, base, offset):
+        for b in range(0, base.size, 16):  # neighbours' pixels, if side by side, are in the same 64 bytes
+            prefetch_at(source, np.int64(base[b]) + offset)
 
     return prefetch
 

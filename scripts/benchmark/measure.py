@@ -199,7 +199,7 @@ def seconds(call):
     while (elapsed := time.perf_counter() - began) < WAKE:
         call()
         count += 1
-    if elapsed > LONG:
+    if elapsed > LONG * count:
         return elapsed
     count = max(1, round(count * SHORT / elapsed))
     began = time.perf_counter()

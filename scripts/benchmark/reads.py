@@ -65,7 +65,7 @@ def read(x, numbers, g, taps, tile, workspace, out):
             for m in range(images):
                 target, at = out[((n + m) * g.channels + c) * g.points + first :][:count], base[m * count :][:count]
                 if prefetches:
-                    prefetch(source, at, g.image[1], taps - 1)
+                    prefetch(source, at, (taps - 1) * g.image[1])
                 if taps == 2:
                     add_pairs(source, at, g.image[1], target)
                 else:
