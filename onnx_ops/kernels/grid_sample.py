@@ -11,7 +11,7 @@ import numpy as np
 from .coordinates import ZEROS, coordinate_of, pad_index
 from .elements import indices_in, integers_in, is_wide, load, store, sums, sums_in, zero
 from .jit import REORDER, jitable
-from .places import axes_of, cubic_weights, has_indices, image_size, nearest_pixel, place, place_nearest
+from .places import axes_of, cubic_weights, image_size, indexed_images, nearest_pixel, place, place_nearest
 from .points import BLOCK, provide, room_for_points
 from .vectors import GROUP, blend, prefetch, take
 
@@ -45,7 +45,8 @@ def cubic(x, grid, g, tile, workspace, out):
 @jitable
 def copy_nearest(x, grid, recipe, g, tile, workspace, out):
     """`recipe`: of the points, see points.py."""
-    pixels, indexed, prefetches, zyx = image_size(g), has_indices(g), is_large(g, x), axes_of(g, False, zero(grid))
+    pixels, indexed, prefetches = image_size(g), indexed_images(g) > 0, is_large(g, x)
+    zyx = axes_of(g, False, zero(grid))
     base = indices_in(workspace, room_for_points(g.axes) if len(recipe) > 0 else 0, BLOCK)
     for unit in range(g.units * tile // g.tiles, g.units * (tile + 1) // g.tiles):
         n, first, images, count = part(g, unit)
@@ -103,7 +104,8 @@ def interpolate(x, grid, recipe, g, offsets, tile, workspace, out):
 @jitable
 def interpolate_tiles(x, grid, recipe, g, offsets, p, base, weight, row_weight, values, rest, workspace, tile, out):
     pixels, taps, width = image_size(g), len(offsets), g.image[g.axes - 1]
-    planes, plane, fits, across, zyx = 1, 0, has_indices(g), weight[g.axes - 1], axes_of(g, taps == 4, zero(grid))
+    planes, plane, fits, across = 1, 0, indexed_images(g) > 0, weight[g.axes - 1]
+    zyx = axes_of(g, taps == 4, zero(grid))
     if g.axes == 3:
         planes, plane = taps, g.image[1] * width
     for i in range(g.axes):

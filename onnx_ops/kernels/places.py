@@ -27,12 +27,12 @@ def image_size(g):
 
 
 @jitable
-def has_indices(g):
-    """Whether 32 bits hold the index of every pixel of an image, and float32 its place along each axis."""
-    small = image_size(g) < LARGEST_IMAGE
+def indexed_images(g):
+    """How many images' pixels 32 bits can number: 0 if not even one's, or where float32 can't tell two neighbours."""
+    images = LARGEST_IMAGE
     for i in range(g.axes):
-        small &= g.image[i] <= LARGEST_AXIS
-    return small
+        images = images // g.image[i] if g.image[i] <= LARGEST_AXIS else 0
+    return images
 
 
 @jitable

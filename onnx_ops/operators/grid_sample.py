@@ -34,7 +34,7 @@ from ..declaration import ELEMENTS, UNKNOWN, Attribute, Input, Kernel, Operator,
 from ..errors import require
 from ..kernels import grid_sample as kernels
 from ..kernels.jit import jitable
-from ..kernels.places import LARGEST_IMAGE, has_indices
+from ..kernels.places import indexed_images
 
 NEAREST, LINEAR, CUBIC = range(3)
 TAPS = (0, 2, 4)
@@ -93,10 +93,7 @@ def plan_samples(parameters, x, room, g):
     g.batch, g.channels, g.axes, g.points = x[0], x[1], axes, points
     g.padding_mode, g.align_corners = parameters.padding_mode, parameters.align_corners
     # A unit of work has several images if they are small, as far as 32 bits hold the indices of their pixels.
-    images = LARGEST_IMAGE // max(x[1], 1) if has_indices(g) else 0
-    for i in range(axes):
-        images //= g.image[i]
-    g.images = max(1, min(kernels.BLOCK // max(points, 1), images))
+    g.images = max(1, min(kernels.BLOCK // max(points, 1), indexed_images(g) // max(x[1], 1)))
     g.units = 0
     if x[1] > 0 and points > 0:
         blocks = (points + kernels.BLOCK - 1) // kernels.BLOCK
