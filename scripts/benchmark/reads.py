@@ -24,31 +24,42 @@ from onnx_ops.kernels.grid_sample import BLOCK, is_large, part, shift_images
 from onnx_ops.kernels.jit import FLAGS, INNER, jitable
 from onnx_ops.kernels.places import image_size
 from onnx_ops.kernels.simd import plus, put
-from onnx_ops.kernels.simd_blend import pair_count, pairs
+from onnx_ops.kernels.simd_blend import four_count, fours, pair_count, pairs, transposed
 from onnx_ops.kernels.vectors import prefetch, take
 from onnx_ops.operators.grid_sample import MICROSOFT, pad, unnormalize
 
 DOMAIN = "benchmark"
 
 
-def add_pairs(source, base, width, target):
-    """Write the sums of two neighbours in each of two rows to `target`."""
+def add_square(source, base, width, taps, target):
+    """Write the sum of each point's `taps` by `taps` neighbours to `target`, of whole vectors of points."""
     raise NotImplementedError
 
 
-@overload(add_pairs, jit_options=FLAGS | INNER)
-def _(source, base, width, target):
-    step = pair_count(source)
+@overload(add_square, jit_options=FLAGS | INNER)
+def _(source, base, width, taps, target):
+    step, step_of_fours = pair_count(source), 4 * four_count(source)
 
-    def add_pairs(source, base, width, target):
-        for b in range(0, target.size - step + 1, step):
+    def add_square(source, base, width, taps, target):
+        for b in range(0, target.size - step + 1 if taps == 2 else 0, step):
             (low, high), (next_low, next_high) = pairs(source, base, b, 0), pairs(source, base, b, width)
             put(target, b, plus(plus(low, high), plus(next_low, next_high)))
-        for b in range(target.size // step * step, target.size):
-            k = base[b]
-            target[b] = source[k] + source[k + 1] + (source[k + width] + source[k + width + 1])
+        for b in range(0, target.size - step_of_fours + 1 if taps == 4 else 0, step_of_fours):
+            c0, c1, c2, c3 = transposed(
+                add_rows(source, base, width, b),
+                add_rows(source, base, width, b + 1),
+                add_rows(source, base, width, b + 2),
+                add_rows(source, base, width, b + 3),
+            )
+            put(target, b, plus(plus(c0, c1), plus(c2, c3)))
 
-    return add_pairs
+    return add_square
+
+
+@jitable
+def add_rows(source, base, width, b):
+    low = plus(fours(source, base, b, 0), fours(source, base, b, width))
+    return plus(low, plus(fours(source, base, b, 2 * width), fours(source, base, b, 3 * width)))
 
 
 @jitable
@@ -66,8 +77,8 @@ def read(x, numbers, g, taps, tile, workspace, out):
                 target, at = out[((n + m) * g.channels + c) * g.points + first :][:count], base[m * count :][:count]
                 if prefetches:
                     prefetch(source, at, (taps - 1) * g.image[1])
-                if taps == 2:
-                    add_pairs(source, at, g.image[1], target)
+                if taps > 1:
+                    add_square(source, at, g.image[1], taps, target)
                 else:
                     take(source, at, 0, target)
 
@@ -75,6 +86,11 @@ def read(x, numbers, g, taps, tile, workspace, out):
 @jitable
 def read_one(x, numbers, g, tile, workspace, out):
     read(x, numbers, g, 1, tile, workspace, out)
+
+
+@jitable
+def read_fours(x, numbers, g, tile, workspace, out):
+    read(x, numbers, g, 4, tile, workspace, out)
 
 
 @jitable
@@ -87,7 +103,11 @@ READS = replace(
     domain=DOMAIN,
     name="Reads",
     types={"T1": ("float32",), "T2": ("int32",)},
-    kernels=(Kernel(read_one, {"mode": "nearest"}), Kernel(read_pairs, {"mode": "bilinear"})),
+    kernels=(
+        Kernel(read_one, {"mode": "nearest"}),
+        Kernel(read_pairs, {"mode": "bilinear"}),
+        Kernel(read_fours, {"mode": "bicubic"}),
+    ),
     reference=lambda parameters, x, numbers: np.zeros((*x.shape[:2], *numbers.shape[1:-1]), x.dtype),
 )
 operators.OPERATORS += (READS,)
@@ -96,7 +116,7 @@ operators.OPERATORS += (READS,)
 def has_reads(case):
     if case.op_type != "GridSample" or case.dtype != "float32" or len(case.shapes[0]) != 4:
         return False
-    return taps(case) < 4 and min(case.shapes[0][2:]) >= taps(case)
+    return min(case.shapes[0][2:]) >= taps(case)
 
 
 def taps(case):
@@ -109,7 +129,7 @@ def reads(case, inputs, y, options):
     count, align, indices = taps(case), case.attributes["align_corners"], np.zeros(grid.shape[:-1], np.int64)
     for size, g in zip(x.shape[2:], np.moveaxis(grid, -1, 0)[::-1], strict=True):
         places = pad(unnormalize(g, np.float32(size), align), size, case.attributes["padding_mode"], align)
-        first_pixel = np.rint(places) if count == 1 else np.floor(places)
+        first_pixel = np.rint(places) if count == 1 else np.floor(places) - (count == 4)
         indices = indices * size + np.clip(first_pixel, 0, size - count).astype(np.int64)
     index_words = np.stack([indices, np.zeros_like(indices)], -1).astype(np.int32)
     node = helper.make_node("Reads", ["x", "numbers"], ["y"], domain=DOMAIN, mode=case.attributes["mode"])
