@@ -184,7 +184,12 @@ def test_blend(dtype, taps, add):
     base[:2] = 0, source.size - (len(offsets) - 1) * (PITCH + 1) - 1
     got, expected = np.ones((2, base.size), sums)
     for blend, target in ((together, got), (plainly, expected)):
-        blend(source, base, PITCH, rows, across, offsets, add, target)
+        assert blend(source, base, PITCH, rows, across, offsets, add, target)
     np.testing.assert_allclose(got, expected, atol=1e-13 if sums == np.float64 else 1e-5)
     assert got.std() > 0.5
+    for fault, b in ((np.nan, 0), (np.inf, base.size - 1), (-np.inf, base.size // 2)):
+        faulty = storage(np.full(source.size, 0.5), dtype)
+        faulty[base[b] + PITCH + 1] = storage(np.array([fault]), dtype)[0]
+        for blend in (together, plainly):
+            assert not blend(faulty, base, PITCH, rows, across, offsets, False, np.ones_like(got))
     guarded.free()

@@ -10,7 +10,7 @@ import numpy as np
 
 from .coordinates import ZEROS, coordinate_of, pad_index
 from .elements import indices_in, integers_in, is_wide, load, store, sums, sums_in, zero
-from .jit import REORDER, jitable
+from .jit import jitable
 from .places import axes_of, cubic_weights, image_size, indexed_images, nearest_pixel, place, place_nearest
 from .points import BLOCK, provide, room_for_points
 from .vectors import GROUP, blend, prefetch, take
@@ -132,11 +132,10 @@ def interpolate_tiles(x, grid, recipe, g, offsets, p, base, weight, row_weight, 
             if prefetches:
                 prefetch(source, base[:total], (taps - 1) * width)
             into = (sums(out[(n * g.channels + c) * g.points + first :], values) if in_place else values)[:padded]
+            done = False  # unless all sums are finite: a tap outside has weight 0 at one inside, maybe an infinity
             for q in range(planes if fits else 0):
                 rows = row_weight[q] if planes > 1 else weight[0]
-                blend(source[q * plane :], base, width, rows, across, offsets, q > 0, into)
-            # A tap that does not exist has weight 0 at one that does, where there may be an infinity.
-            done = fits and all_finite(into)
+                done = blend(source[q * plane :], base, width, rows, across, offsets, q > 0, into)
             for m in range(0 if in_place and done else images):
                 target = out[((n + m) * g.channels + c) * g.points + first :][:count]
                 for b in range(0 if in_place else count):
@@ -164,15 +163,6 @@ def axis_weights(f, weight):
         weight[0], weight[1] = type(f)(1) - f, f
     else:
         weight[0], weight[1], weight[2], weight[3] = cubic_weights(f)
-
-
-@jitable(**REORDER)
-def all_finite(values):
-    zero = values.dtype.type(0)
-    total = zero
-    for b in range(values.size):
-        total += values[b] * zero
-    return total == zero
 
 
 @jitable

@@ -22,8 +22,6 @@ BOUNDSCHECK = os.environ.get("ONNX_OPS_BOUNDSCHECK", "0") not in ("", "0")
 FLAGS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
 # Allows a multiplication and the following addition to become one instruction. Not used where rounding is specified.
 FUSE: dict[str, Any] = {"fastmath": {"contract"}}
-# Allows a sum to be added up in any order, many lanes at a time. Used only where the result doesn't show the order.
-REORDER: dict[str, Any] = {"fastmath": {"reassoc"}}
 # Promises that no two of the function's arrays overlap, as far as it touches both. Without it, LLVM compares their
 # addresses before a vectorized loop, and doesn't vectorize if there are many.
 APART: dict[str, Any] = {"noalias": True}

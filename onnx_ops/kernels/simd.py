@@ -292,3 +292,16 @@ def zeros(typing, sums, lanes):
     if isinstance(lanes, types.IntegerLiteral):
         return Vector(sums.dtype, lanes.literal_value)(sums, lanes), codegen
     return None
+
+
+@intrinsic
+def are_zeros(typing, vector):
+    """Whether all numbers of a vector are 0; no number is NaN then."""
+
+    def codegen(context, builder, signature, values):
+        zero = ir.Constant(values[0].type, None)
+        bits = builder.fcmp_ordered("==", values[0], zero)
+        number = ir.IntType(values[0].type.count)
+        return builder.icmp_unsigned("==", builder.bitcast(bits, number), ir.Constant(number, -1))
+
+    return types.boolean(vector), codegen

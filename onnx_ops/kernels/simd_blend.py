@@ -10,6 +10,7 @@ from .jit import BOUNDSCHECK, FLAGS, FUSE, INNER
 from .simd import (
     Vector,
     alignment,
+    are_zeros,
     concatenate,
     gather,
     lanes_of,
@@ -24,6 +25,7 @@ from .simd import (
     transpose,
     vector_at,
     widen,
+    zeros,
 )
 from .target import current
 
@@ -150,6 +152,7 @@ def pairwise(step):
 
     def blend(source, base, pitch, row_weight, weight, offsets, add, target):
         above, below, left, right = row_weight[0], row_weight[1], weight[0], weight[1]
+        zero = faults = zeros(left, step)
         for b in range(0, target.size, step):
             x, next_x = pairs(source, base, b, 0)
             y, next_y = pairs(source, base, b, pitch)
@@ -159,6 +162,8 @@ def pairwise(step):
             if add:
                 total = plus(total, vector_at(target, b, x))
             put(target, b, total)
+            faults = times_plus(total, zero, faults)  # NaN for good, if one is not finite
+        return are_zeros(faults)
 
     return blend
 
@@ -168,6 +173,7 @@ def fourfold(step):
 
     def blend(source, base, pitch, row_weight, weight, offsets, add, target):
         w0, w1, w2, w3 = weight[0], weight[1], weight[2], weight[3]
+        zero = faults = zeros(w0, step)
         for b in range(0, target.size, step):
             c0, c1, c2, c3 = transposed(
                 add_rows0(source, base, pitch, row_weight, b),
@@ -181,6 +187,8 @@ def fourfold(step):
             if add:
                 total = plus(total, vector_at(target, b, total))
             put(target, b, total)
+            faults = times_plus(total, zero, faults)
+        return are_zeros(faults)
 
     return blend
 

@@ -11,7 +11,7 @@ Blend, for interpolation: weighted sums over the neighbours of many points,
 
     target[b] = sum over r, k of  row_weight[r, b] * weight[k, b] * source[base[b] + r * pitch + k]
 
-for r, k < taps: 2 or 4. The k are neighbours in memory, and loaded together.
+for r, k < taps: 2 or 4. The k are neighbours in memory, and loaded together. Returns whether all sums are finite.
 
 Add runs, for Col2Im: rows too short for LLVM, which adds their last 31 elements one by one,
 
@@ -81,6 +81,7 @@ def prefetch_run(source, first, count):
 def blend_plainly(source, base, pitch, row_weight, weight, offsets, add, target):
     """`offsets` has a member for each k; with `add`, the sums are added to the target."""
     number = weight.dtype.type
+    faults = number(0)
     for b in range(target.size):
         total = target[b] if add else number(0)
         for r in range(len(offsets)):
@@ -89,10 +90,12 @@ def blend_plainly(source, base, pitch, row_weight, weight, offsets, add, target)
                 row += weight[k, b] * load(source, base[b] + r * pitch + k)
             total += row_weight[r, b] * row
         target[b] = total
+        faults += total * number(0)
+    return faults == number(0)
 
 
 def blend(source, base, pitch, row_weight, weight, offsets, add, target):
-    blend_plainly(source, base, pitch, row_weight, weight, offsets, add, target)
+    return blend_plainly(source, base, pitch, row_weight, weight, offsets, add, target)
 
 
 @jitable
