@@ -2,9 +2,10 @@
 
 It is GridSample with another kernel, in blocks and tiles of the same size. In place of the two coordinates of a point
 the kernel gets as many bytes with the number of the first pixel to read. It reads the same neighbours of this pixel, in
-the same order and in equally wide loads, adds them up, and writes as many elements. GridSample spends the rest of its
-time on coordinates, weights and products: a kernel that reads in this order can't gain more, except for some percent
-that depend on when its loads are issued.
+the same order and in equally wide loads, adds them up, and writes as many elements; of interpolation, it leaves out the
+last points of an image that fill no vector. GridSample spends the rest of its time on coordinates, weights and
+products: a kernel that reads in this order can't gain more, except for some percent that depend on when its loads are
+issued.
 
 Importing this module adds the operator to those of the package, for this process.
 """
