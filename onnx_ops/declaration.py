@@ -28,6 +28,7 @@ MAX_OUTPUTS = 8
 MAX_ATTRIBUTES = 16
 MAX_KERNELS = 4
 MAX_TILES = 64  # tiles of a call: as many as there are bits in the mask of workspaces in use
+LINE = 64  # bytes of a cache line, and of the widest vectors: a tile's workspace begins at a multiple of it
 MAX_GEOMETRY = 2048  # bytes of any operator's geometry, and of its parameters
 TILE_ELEMENTS = 2**12  # elements of a function's inputs and outputs that are worth one more tile
 ELEMENTS = 2**58  # the most of any tensor: its bytes fit into 64 bits whatever the type

@@ -32,7 +32,7 @@ from support.own_functions import FUNCTIONS
 
 import onnx_ops
 from onnx_ops import dtypes
-from onnx_ops.declaration import MAX_RANK, MAX_TILES, Record
+from onnx_ops.declaration import LINE, MAX_RANK, MAX_TILES, Record
 from onnx_ops.errors import OpError, errors_of
 from onnx_ops.kernels import records
 from onnx_ops.operators import OPERATORS
@@ -807,7 +807,7 @@ def replace_kernel(runtime, kernel):
 
 @pytest.mark.parametrize("threads", [4, MAX_TILES])
 def test_tiles_side_by_side_have_workspaces_of_their_own(make, threads):
-    """There are as many workspaces as threads, each as large as the plan states."""
+    """There are as many workspaces as threads, each as large as the plan states, and in lines of its own."""
     runtime, calls, together = make(), [], threading.Barrier(threads, timeout=60)
     runtime.threads = threads
 
@@ -824,7 +824,8 @@ def test_tiles_side_by_side_have_workspaces_of_their_own(make, threads):
     tiles, places, (size, *_) = zip(*calls, strict=True)
     assert sorted(tiles) == list(range(MAX_TILES))
     for k in range(0, MAX_TILES, threads):
-        assert sorted(places[k : k + threads]) == list(range(min(places), max(places) + 1, size))
+        assert sorted(places[k : k + threads]) == list(range(min(places), max(places) + 1, size + -size % LINE))
+    assert not any(place % LINE for place in places)
 
 
 def test_a_tile_that_fails(make):

@@ -76,6 +76,23 @@ def test_infinite_pixels_stay_where_they_are(backend, mode):
     np.testing.assert_array_equal(y, 0)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
+@pytest.mark.parametrize("out", [(4, 5), (32, 32)], ids=["several images a block", "several blocks an image"])
+def test_channels_do_not_depend_on_each_other(out, mode, dtype):
+    """Though some are read together: not on how many there are, nor on infinities in others."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((3, 8, 6, 7)).astype(dtype)
+    x[1, 2, 3, 4], x[2, 4] = np.inf, np.nan
+    grid = rng.uniform(-1.3, 1.3, (3, *out, 2)).astype(np.float32)
+    alone = [onnx_ops.grid_sample(x[:, c : c + 1], grid, mode=mode) for c in range(x.shape[1])]
+    for count in range(1, x.shape[1] + 1):
+        together = onnx_ops.grid_sample(x[:, :count], grid, mode=mode)
+        np.testing.assert_array_equal(together, np.concatenate(alone[:count], axis=1))
+    assert np.isfinite(alone[0]).all()
+    assert np.isnan(alone[4][2]).any()
+
+
 @pytest.mark.parametrize("case", [COL2IM[7], GRID_SAMPLE[2], IM2COL[2], AFFINE_GRID[6], ATTENTION[1]], ids=str)
 def test_any_memory_order_and_number_of_threads(case):
     """Functions take any NumPy array, never write to it, and give the same bits on any number of threads."""

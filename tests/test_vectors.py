@@ -172,24 +172,27 @@ def test_take(dtype):
         guarded.free()
 
 
+@pytest.mark.parametrize("channels", [(0,), (0, 1, 2)], ids=len)
 @pytest.mark.parametrize("add", [False, True])
 @pytest.mark.parametrize("taps", TAPS)
 @pytest.mark.parametrize("dtype", [long_unless(dtype == "float32", dtype) for dtype in dtypes.FLOATS])
-def test_blend(dtype, taps, add):
-    rng, offsets = np.random.default_rng(0), TAPS[taps]
+def test_blend(dtype, taps, add, channels):
+    rng, offsets, pixels, count = np.random.default_rng(0), TAPS[taps], PITCH * ROWS, 3 * vectors.GROUP
     sums = np.float64 if dtype == "float64" else np.float32
-    source = guarded.readonly(storage(rng.standard_normal(PITCH * ROWS), dtype))
-    rows, across = rng.standard_normal((2, len(offsets), 3 * vectors.GROUP)).astype(sums)
-    base = rng.integers(0, source.size - (len(offsets) - 1) * (PITCH + 1), rows.shape[1], np.int32)
-    base[:2] = 0, source.size - (len(offsets) - 1) * (PITCH + 1) - 1
-    got, expected = np.ones((2, base.size), sums)
+    source = guarded.readonly(storage(rng.standard_normal(len(channels) * pixels), dtype))
+    rows, across = rng.standard_normal((2, len(offsets), count)).astype(sums)
+    base = rng.integers(0, pixels - (len(offsets) - 1) * (PITCH + 1), count, np.int32)
+    base[:2] = 0, pixels - (len(offsets) - 1) * (PITCH + 1) - 1
+    got, expected = np.ones((2, len(channels), count + 5), sums)
     for blend, target in ((together, got), (plainly, expected)):
-        assert blend(source, base, PITCH, rows, across, offsets, add, target)
+        target = target.ravel()
+        assert blend(source, pixels, channels, base, PITCH, rows, across, offsets, add, target, count + 5)
     np.testing.assert_allclose(got, expected, atol=1e-13 if sums == np.float64 else 1e-5)
-    assert got.std() > 0.5
-    for fault, b in ((np.nan, 0), (np.inf, base.size - 1), (-np.inf, base.size // 2)):
-        faulty = storage(np.full(source.size, 0.5), dtype)
-        faulty[base[b] + PITCH + 1] = storage(np.array([fault]), dtype)[0]
+    assert (got[:, :count].std(axis=1) > 0.5).all()
+    assert (got[:, count:] == 1).all()
+    for c, (fault, b) in itertools.product(channels, ((np.nan, 0), (np.inf, count - 1), (-np.inf, count // 2))):
+        faulty, target = storage(np.full(source.size, 0.5), dtype), np.ones(got.size, sums)
+        faulty[c * pixels + base[b] + PITCH + 1] = storage(np.array([fault]), dtype)[0]
         for blend in (together, plainly):
-            assert not blend(faulty, base, PITCH, rows, across, offsets, False, np.ones_like(got))
+            assert not blend(faulty, pixels, channels, base, PITCH, rows, across, offsets, False, target, count + 5)
     guarded.free()

@@ -16,6 +16,7 @@ from .points import BLOCK, provide, room_for_points
 from .vectors import GROUP, blend, prefetch, take
 
 LINEAR, CUBIC = (0, 1), (-1, 0, 1, 2)  # their taps, from the floor of a coordinate
+ONE, THREE = (0,), (0, 1, 2)  # channels that are read in one loop
 CACHE = 2**20  # bytes
 
 
@@ -23,7 +24,7 @@ CACHE = 2**20  # bytes
 def workspace_size(axes, taps):
     """Bytes that a tile needs: for the arrays of `interpolate` and `tap_by_tap`, or of `copy_nearest`, which has no
     taps."""
-    of_points = 1 + axes + axes * taps + (taps if axes == 3 else 1) * taps + 1
+    of_points = 1 + axes + axes * taps + (taps if axes == 3 else 1) * taps + len(THREE)
     return 8 * (of_points * BLOCK + 2 * 3 * taps + 2 * taps**3)
 
 
@@ -45,7 +46,7 @@ def cubic(x, grid, g, tile, workspace, out):
 @jitable
 def copy_nearest(x, grid, recipe, g, tile, workspace, out):
     """`recipe`: of the points, see points.py."""
-    pixels, indexed, prefetches = image_size(g), indexed_images(g) > 0, is_large(g, x)
+    pixels, indexed, prefetches = image_size(g), indexed_images(g) > 0, is_large(x)
     zyx = axes_of(g, False, zero(grid))
     base = indices_in(workspace, room_for_points(g.axes) if len(recipe) > 0 else 0, BLOCK)
     for unit in range(g.units * tile // g.tiles, g.units * (tile + 1) // g.tiles):
@@ -70,9 +71,9 @@ def copy_nearest(x, grid, recipe, g, tile, workspace, out):
 
 
 @jitable
-def is_large(g, x):
-    """Whether an image is too large for a second-level cache, so that prefetching may help."""
-    return g.channels * image_size(g) * x.itemsize > CACHE
+def is_large(x):
+    """Whether a tensor is too large for a second-level cache, so that prefetching may help."""
+    return x.nbytes > CACHE
 
 
 @jitable
@@ -96,7 +97,7 @@ def interpolate(x, grid, recipe, g, offsets, tile, workspace, out):
     begin += weight.nbytes
     row_weight = sums_in(workspace, begin, (taps if g.axes == 3 else 1, taps, BLOCK), out)
     begin += row_weight.nbytes
-    values = sums_in(workspace, begin, BLOCK, out)
+    values = sums_in(workspace, begin, len(THREE) * BLOCK, out)
     rest = workspace[begin + values.nbytes :]
     interpolate_tiles(x, grid, recipe, g, offsets, p, base, weight, row_weight, values, rest, workspace, tile, out)
 
@@ -110,7 +111,7 @@ def interpolate_tiles(x, grid, recipe, g, offsets, p, base, weight, row_weight, 
         planes, plane = taps, g.image[1] * width
     for i in range(g.axes):
         fits &= g.image[i] >= taps
-    prefetches = fits and is_large(g, x)
+    prefetches = fits and is_large(x)
     for unit in range(g.units * tile // g.tiles, g.units * (tile + 1) // g.tiles):
         n, first, images, count = part(g, unit)
         total = images * count
@@ -127,22 +128,34 @@ def interpolate_tiles(x, grid, recipe, g, offsets, p, base, weight, row_weight, 
                         product[b] = w[b] * w_plane[b]
         # The sums can be made where they belong if there is room for them, and they belong one after another.
         in_place = total == padded and (images == 1 or g.channels == 1) and not is_wide(out)
-        for c in range(g.channels):
-            source = x[(n * g.channels + c) * pixels :][: ((images - 1) * g.channels + 1) * pixels]
-            if prefetches:
-                prefetch(source, base[:total], (taps - 1) * width)
-            into = (sums(out[(n * g.channels + c) * g.points + first :], values) if in_place else values)[:padded]
+        pitch, of_block = g.points if in_place else BLOCK, base[:padded]
+        c = alone = 0  # channels before `alone` are read one by one, because not all of their sums are finite
+        while c < g.channels:
+            together = taps == 2 and fits and alone <= c <= g.channels - len(THREE)
+            channels = len(THREE) if together else 1
+            source = x[(n * g.channels + c) * pixels :][: ((images - 1) * g.channels + channels) * pixels]
+            for k in range(channels if prefetches else 0):
+                prefetch(source[k * pixels :], base[:total], (taps - 1) * width)
+            into = sums(out[(n * g.channels + c) * g.points + first :], values) if in_place else values
             done = False  # unless all sums are finite: a tap outside has weight 0 at one inside, maybe an infinity
             for q in range(planes if fits else 0):
-                rows = row_weight[q] if planes > 1 else weight[0]
-                done = blend(source[q * plane :], base, width, rows, across, offsets, q > 0, into)
-            for m in range(0 if in_place and done else images):
-                target = out[((n + m) * g.channels + c) * g.points + first :][:count]
-                for b in range(0 if in_place else count):
-                    store(target, b, values[m * count + b])
-                if not done:
-                    of_image = points[m * count * g.axes :]
-                    tap_by_tap(source[m * g.channels * pixels :], of_image, g, offsets, fits, rest, target)
+                rows, of_plane, add = row_weight[q] if planes > 1 else weight[0], source[q * plane :], q > 0
+                if channels == 1:
+                    done = blend(of_plane, pixels, ONE, of_block, width, rows, across, offsets, add, into, pitch)
+                else:
+                    done = blend(of_plane, pixels, THREE, of_block, width, rows, across, offsets, add, into, pitch)
+            if not done and channels > 1:
+                alone = c + channels
+                continue
+            for k in range(channels):
+                for m in range(0 if in_place and done else images):
+                    target = out[((n + m) * g.channels + c + k) * g.points + first :][:count]
+                    for b in range(0 if in_place else count):
+                        store(target, b, values[k * BLOCK + m * count + b])
+                    if not done:
+                        of_image = points[m * count * g.axes :]
+                        tap_by_tap(source[m * g.channels * pixels :], of_image, g, offsets, fits, rest, target)
+            c += channels
 
 
 @jitable

@@ -5,7 +5,18 @@ Each loop does all steps for a point. LLVM vectorizes it: as many points at a ti
 
 import numpy as np
 
-from .coordinates import ALL_PERIODS, BORDER, NO_PERIOD, ONE_PERIOD, REFLECTION, axis_of, coordinate, coordinate_of
+from .coordinates import (
+    ALL_PERIODS,
+    BORDER,
+    NO_LIMITS,
+    NO_PERIOD,
+    ONE_PERIOD,
+    REFLECTION,
+    ZEROS,
+    axis_of,
+    coordinate,
+    coordinate_of,
+)
 from .elements import load
 from .jit import APART, jitable
 from .points import BLOCK
@@ -138,7 +149,9 @@ def place(points, count, g, zyx, offsets, p, base, weight):
 @jitable
 def place_all(points, begin, axes, g, zyx, offsets, p, base, weight):
     """Store linear's pixels and weights, or cubic's coordinates, of points that begin in these arrays at `begin`."""
-    if g.padding_mode != REFLECTION:
+    if len(offsets) == 2 and g.padding_mode == ZEROS:
+        place_within(points, begin, axes, NO_LIMITS, g, zyx, offsets, p, base, weight)
+    elif g.padding_mode != REFLECTION:
         place_within(points, begin, axes, NO_PERIOD, g, zyx, offsets, p, base, weight)
     elif place_within(points, begin, axes, ONE_PERIOD, g, zyx, offsets, p, base, weight) > 0:
         place_within(points, begin, axes, ALL_PERIODS, g, zyx, offsets, p, base, weight)
@@ -186,10 +199,13 @@ def place_linear(
 
 @jitable
 def neighbours(place, size, dtype):
-    """The index of the first of linear's two neighbours along an axis, which both exist, and both weights."""
-    first, last = type(place)(0), type(place)(size - 2)
-    first = place if place > first else first
-    k = np.int32(first if first < last else last)
+    """The index of the first of linear's two neighbours along an axis, which both exist, and both weights.
+
+    Both weights are 0 at places that are a pixel or more outside of the image, at infinities, and at NaN.
+    """
+    last, limited = type(place)(size - 2), type(place)(0)
+    limited = place if place > limited else limited
+    k = np.int32(limited if limited < last else last)
     d = dtype(place - type(place)(k))  # from that neighbour: exact in the place's type unless both weights are 0
     zero, left, right = dtype(0), dtype(1) - abs(d), dtype(2) - d
     right = d if d < right else right

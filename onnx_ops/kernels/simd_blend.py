@@ -131,14 +131,14 @@ def rows_adder(k):
     """Return a function that adds up the rows of the points b + k, b + k + 4, ..., weighted."""
 
     @register_jitable(**FLAGS | INNER)
-    def add_rows(source, base, pitch, row_weight, b):
-        row = fours(source, base, b + k, 0)
+    def add_rows(source, base, first, pitch, row_weight, b):
+        row = fours(source, base, b + k, first)
         low = times(fours_of(row_weight[0], b, k, row), row)
-        row = fours(source, base, b + k, pitch)
+        row = fours(source, base, b + k, first + pitch)
         low = times_plus(fours_of(row_weight[1], b, k, row), row, low)
-        row = fours(source, base, b + k, 2 * pitch)
+        row = fours(source, base, b + k, first + 2 * pitch)
         low = times_plus(fours_of(row_weight[2], b, k, row), row, low)
-        row = fours(source, base, b + k, 3 * pitch)
+        row = fours(source, base, b + k, first + 3 * pitch)
         return times_plus(fours_of(row_weight[3], b, k, row), row, low)
 
     return add_rows
@@ -150,19 +150,21 @@ add_rows0, add_rows1, add_rows2, add_rows3 = map(rows_adder, range(4))
 def pairwise(step):
     """Return `blend` for two taps along an axis, `step` points at a time."""
 
-    def blend(source, base, pitch, row_weight, weight, offsets, add, target):
+    def blend(source, pixels, channels, base, pitch, row_weight, weight, offsets, add, target, points):
         above, below, left, right = row_weight[0], row_weight[1], weight[0], weight[1]
         zero = faults = zeros(left, step)
-        for b in range(0, target.size, step):
-            x, next_x = pairs(source, base, b, 0)
-            y, next_y = pairs(source, base, b, pitch)
-            w, next_w = vector_at(left, b, x), vector_at(right, b, x)
-            row, next_row = times_plus(w, x, times(next_w, next_x)), times_plus(w, y, times(next_w, next_y))
-            total = times_plus(vector_at(above, b, x), row, times(vector_at(below, b, x), next_row))
-            if add:
-                total = plus(total, vector_at(target, b, x))
-            put(target, b, total)
-            faults = times_plus(total, zero, faults)  # NaN for good, if one is not finite
+        for b in range(0, base.size, step):
+            up, down = vector_at(above, b, zero), vector_at(below, b, zero)
+            w, next_w = vector_at(left, b, zero), vector_at(right, b, zero)
+            for c in range(len(channels)):
+                x, next_x = pairs(source, base, b, c * pixels)
+                y, next_y = pairs(source, base, b, c * pixels + pitch)
+                row, next_row = times_plus(w, x, times(next_w, next_x)), times_plus(w, y, times(next_w, next_y))
+                total = times_plus(up, row, times(down, next_row))
+                if add:
+                    total = plus(total, vector_at(target, c * points + b, total))
+                put(target, c * points + b, total)
+                faults = times_plus(total, zero, faults)  # NaN for good, if one is not finite
         return are_zeros(faults)
 
     return blend
@@ -171,30 +173,31 @@ def pairwise(step):
 def fourfold(step):
     """Return `blend` for four taps along an axis, `step` points at a time."""
 
-    def blend(source, base, pitch, row_weight, weight, offsets, add, target):
+    def blend(source, pixels, channels, base, pitch, row_weight, weight, offsets, add, target, points):
         w0, w1, w2, w3 = weight[0], weight[1], weight[2], weight[3]
         zero = faults = zeros(w0, step)
-        for b in range(0, target.size, step):
-            c0, c1, c2, c3 = transposed(
-                add_rows0(source, base, pitch, row_weight, b),
-                add_rows1(source, base, pitch, row_weight, b),
-                add_rows2(source, base, pitch, row_weight, b),
-                add_rows3(source, base, pitch, row_weight, b),
-            )
-            low = times_plus(vector_at(w0, b, c0), c0, times(vector_at(w1, b, c1), c1))
-            high = times_plus(vector_at(w2, b, c2), c2, times(vector_at(w3, b, c3), c3))
-            total = plus(low, high)
-            if add:
-                total = plus(total, vector_at(target, b, total))
-            put(target, b, total)
-            faults = times_plus(total, zero, faults)
+        for b in range(0, base.size, step):
+            for c in range(len(channels)):
+                c0, c1, c2, c3 = transposed(
+                    add_rows0(source, base, c * pixels, pitch, row_weight, b),
+                    add_rows1(source, base, c * pixels, pitch, row_weight, b),
+                    add_rows2(source, base, c * pixels, pitch, row_weight, b),
+                    add_rows3(source, base, c * pixels, pitch, row_weight, b),
+                )
+                low = times_plus(vector_at(w0, b, c0), c0, times(vector_at(w1, b, c1), c1))
+                high = times_plus(vector_at(w2, b, c2), c2, times(vector_at(w3, b, c3), c3))
+                total = plus(low, high)
+                if add:
+                    total = plus(total, vector_at(target, c * points + b, total))
+                put(target, c * points + b, total)
+                faults = times_plus(total, zero, faults)
         return are_zeros(faults)
 
     return blend
 
 
 @overload(vectors.blend, jit_options=FLAGS | INNER | FUSE)
-def _(source, base, pitch, row_weight, weight, offsets, add, target):
+def _(source, pixels, channels, base, pitch, row_weight, weight, offsets, add, target, points):
     if BOUNDSCHECK or needs_library(source):
         return vectors.blend_plainly
     step = pair_count(source) if len(offsets) == 2 else 4 * four_count(source)

@@ -9,9 +9,11 @@ same for source[first : first + count].
 
 Blend, for interpolation: weighted sums over the neighbours of many points,
 
-    target[b] = sum over r, k of  row_weight[r, b] * weight[k, b] * source[base[b] + r * pitch + k]
+    target[c * points + b]
+        = sum over r, k of  row_weight[r, b] * weight[k, b] * source[c * pixels + base[b] + r * pitch + k]
 
-for r, k < taps: 2 or 4. The k are neighbours in memory, and loaded together. Returns whether all sums are finite.
+for b < base.size, c < channels, and r, k < taps: 2 or 4. The k are neighbours in memory, and loaded together; one
+channel's loads are on their way while another's are added. Returns whether all sums are finite.
 
 Add runs, for Col2Im: rows too short for LLVM, which adds their last 31 elements one by one,
 
@@ -78,24 +80,25 @@ def prefetch_run(source, first, count):
 
 
 @jitable(**FUSE)
-def blend_plainly(source, base, pitch, row_weight, weight, offsets, add, target):
-    """`offsets` has a member for each k; with `add`, the sums are added to the target."""
+def blend_plainly(source, pixels, channels, base, pitch, row_weight, weight, offsets, add, target, points):
+    """`channels` has a member for each c, `offsets` for each k; with `add`, the sums are added to the target."""
     number = weight.dtype.type
     faults = number(0)
-    for b in range(target.size):
-        total = target[b] if add else number(0)
-        for r in range(len(offsets)):
-            row = number(0)
-            for k in range(len(offsets)):
-                row += weight[k, b] * load(source, base[b] + r * pitch + k)
-            total += row_weight[r, b] * row
-        target[b] = total
-        faults += total * number(0)
+    for c in range(len(channels)):
+        for b in range(base.size):
+            total = target[c * points + b] if add else number(0)
+            for r in range(len(offsets)):
+                row = number(0)
+                for k in range(len(offsets)):
+                    row += weight[k, b] * load(source, c * pixels + base[b] + r * pitch + k)
+                total += row_weight[r, b] * row
+            target[c * points + b] = total
+            faults += total * number(0)
     return faults == number(0)
 
 
-def blend(source, base, pitch, row_weight, weight, offsets, add, target):
-    return blend_plainly(source, base, pitch, row_weight, weight, offsets, add, target)
+def blend(source, pixels, channels, base, pitch, row_weight, weight, offsets, add, target, points):
+    return blend_plainly(source, pixels, channels, base, pitch, row_weight, weight, offsets, add, target, points)
 
 
 @jitable

@@ -133,7 +133,8 @@ void put_output(const struct geometry *geometry, struct tensor *output) {
 struct work {
     kernel_function *kernel;
     struct call *call;
-    char *workspace;
+    char *workspace; /* its parts begin at multiples of LINE, each `pitch` bytes after the one before */
+    size_t pitch;
     atomic_ullong busy;
     atomic_llong failed;
 };
@@ -148,8 +149,7 @@ static void run_tile(void *work_of_call, size_t tile) {
     } while (!atomic_compare_exchange_weak_explicit(&work->busy, &busy, busy | bit, memory_order_acquire,
                                                     memory_order_relaxed) ||
              busy & bit);
-    int64_t returned =
-        work->kernel(work->call, (int64_t)tile, work->workspace + number * work->call->geometry.workspace);
+    int64_t returned = work->kernel(work->call, (int64_t)tile, work->workspace + (size_t)number * work->pitch);
     if (returned) atomic_store(&work->failed, returned);
     atomic_fetch_and_explicit(&work->busy, ~bit, memory_order_release);
 }
@@ -157,10 +157,12 @@ static void run_tile(void *work_of_call, size_t tile) {
 /* Run all tiles of a call, after its plan, on the threads of the context, or on this one without a context. */
 status run_tiles(const struct op *op, kernel_function *kernel, struct call *call, void *context) {
     const struct geometry *g = &call->geometry;
-    size_t needed = (size_t)(g->tiles < MAX_TILES ? g->tiles : MAX_TILES) * (size_t)g->workspace;
-    struct work work = {kernel, call, needed ? malloc(needed) : 0, 0, 0};
+    size_t pitch = ((size_t)g->workspace + LINE - 1) / LINE * LINE;
+    size_t needed = (size_t)(g->tiles < MAX_TILES ? g->tiles : MAX_TILES) * pitch;
+    void *room = needed ? malloc(needed + LINE) : 0;
+    struct work work = {kernel, call, (char *)(((uintptr_t)room / LINE + 1) * LINE), pitch, 0, 0};
     status error = 0;
-    if (needed && !work.workspace) {
+    if (needed && !room) {
         struct text text = {"", 0};
         say_title(&text, op), say_string(&text, ": workspace = "), say_number(&text, (int64_t)needed),
             say_string(&text, " bytes: can't be allocated");
@@ -169,7 +171,7 @@ status run_tiles(const struct op *op, kernel_function *kernel, struct call *call
     if (g->tiles > 1 && context) error = KernelContext_ParallelFor(context, run_tile, (size_t)g->tiles, 0, &work);
     else
         for (int64_t tile = 0; tile < g->tiles; tile++) run_tile(&work, (size_t)tile);
-    free(work.workspace);
+    free(room);
     return error || !work.failed ? error : explained(op, 0, &g->refusal, work.failed);
 }
 

@@ -14,6 +14,7 @@ enum {
     MAX_ATTRIBUTES = 16,
     MAX_KERNELS = 4,
     MAX_TILES = 64,
+    LINE = 64,
     TILE_ELEMENTS = 1 << 12,
     MAX_RECORD = 2048
 };

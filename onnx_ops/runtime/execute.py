@@ -14,7 +14,7 @@ from collections import deque
 import numpy as np
 
 from .. import dtypes
-from ..declaration import ABSENT, ELEMENTS, MAX_RANK, MAX_TILES, TILE_ELEMENTS, Record
+from ..declaration import ABSENT, ELEMENTS, LINE, MAX_RANK, MAX_TILES, TILE_ELEMENTS, Record
 from ..errors import OpError, errors_of, require
 from ..kernels import records
 from ..kernels.jit import BOUNDSCHECK
@@ -182,11 +182,13 @@ class Call:
     def run(self, kernel, inputs, outputs, threads, empty):
         """Run all tiles of the plan on the inputs, {position: array}, and the outputs."""
         tiles, size = (self.geometry[name].tolist() for name in ("tiles", "workspace"))
-        workspace = empty(min(tiles, MAX_TILES) * size, np.dtype(np.uint8))
+        parts, pitch = min(tiles, MAX_TILES), math.ceil(size / LINE) * LINE
+        workspace = empty(parts * pitch + LINE, np.dtype(np.uint8))
+        begin = (workspace.ctypes.data // LINE + 1) * LINE
         for k, array in (*inputs.items(), *enumerate(outputs, records.OUTPUT)):
             self.tensors["data"][k], self.tensors["size"][k] = array.ctypes.data, array.size
         address = self.record.ctypes.data
-        free = deque(workspace.ctypes.data + k * size for k in range(min(tiles, MAX_TILES)))
+        free = deque(begin + k * pitch for k in range(parts))
 
         def run_tile(index, memory=(self, inputs, workspace, outputs)):  # the default keeps them alive while tiles run
             part = free.pop()

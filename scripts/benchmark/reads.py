@@ -21,7 +21,7 @@ import onnx_ops
 from onnx_ops import operators
 from onnx_ops.declaration import Kernel
 from onnx_ops.kernels.elements import indices_in
-from onnx_ops.kernels.grid_sample import BLOCK, is_large, part, shift_images
+from onnx_ops.kernels.grid_sample import BLOCK, ONE, THREE, is_large, part, shift_images
 from onnx_ops.kernels.jit import FLAGS, INNER, jitable
 from onnx_ops.kernels.places import image_size
 from onnx_ops.kernels.simd import plus, put
@@ -32,20 +32,22 @@ from onnx_ops.operators.grid_sample import MICROSOFT, pad, unnormalize
 DOMAIN = "benchmark"
 
 
-def add_square(source, base, width, taps, target):
-    """Write the sum of each point's `taps` by `taps` neighbours to `target`, of whole vectors of points."""
+def add_square(source, pixels, channels, base, width, taps, target, points):
+    """Write the sum of each point's `taps` by `taps` neighbours to `target`, as `blend` does, for whole vectors."""
     raise NotImplementedError
 
 
 @overload(add_square, jit_options=FLAGS | INNER)
-def _(source, base, width, taps, target):
+def _(source, pixels, channels, base, width, taps, target, points):
     step, step_of_fours = pair_count(source), 4 * four_count(source)
 
-    def add_square(source, base, width, taps, target):
-        for b in range(0, target.size - step + 1 if taps == 2 else 0, step):
-            (low, high), (next_low, next_high) = pairs(source, base, b, 0), pairs(source, base, b, width)
-            put(target, b, plus(plus(low, high), plus(next_low, next_high)))
-        for b in range(0, target.size - step_of_fours + 1 if taps == 4 else 0, step_of_fours):
+    def add_square(source, pixels, channels, base, width, taps, target, points):
+        for b in range(0, base.size - step + 1 if taps == 2 else 0, step):
+            for c in range(len(channels)):
+                low, high = pairs(source, base, b, c * pixels)
+                next_low, next_high = pairs(source, base, b, c * pixels + width)
+                put(target, c * points + b, plus(plus(low, high), plus(next_low, next_high)))
+        for b in range(0, base.size - step_of_fours + 1 if taps == 4 else 0, step_of_fours):
             c0, c1, c2, c3 = transposed(
                 add_rows(source, base, width, b),
                 add_rows(source, base, width, b + 1),
@@ -65,23 +67,29 @@ def add_rows(source, base, width, b):
 
 @jitable
 def read(x, numbers, g, taps, tile, workspace, out):
-    base, pixels, prefetches = indices_in(workspace, 0, BLOCK), image_size(g), is_large(g, x)
+    base, pixels, prefetches = indices_in(workspace, 0, BLOCK), image_size(g), is_large(x)
     for unit in range(g.units * tile // g.tiles, g.units * (tile + 1) // g.tiles):
         n, first, images, count = part(g, unit)
         index_words = numbers[2 * (n * g.points + first) :]
         for b in range(images * count):
             base[b] = index_words[2 * b] + index_words[2 * b + 1]
         shift_images(base, images, count, g.channels * pixels)
-        for c in range(g.channels):
-            source = x[(n * g.channels + c) * pixels :]
+        c, width = 0, g.image[1]
+        while c < g.channels:
+            source, channels = x[(n * g.channels + c) * pixels :], 1
+            if taps == 2 and c <= g.channels - len(THREE):
+                channels = len(THREE)
             for m in range(images):
-                target, at = out[((n + m) * g.channels + c) * g.points + first :][:count], base[m * count :][:count]
-                if prefetches:
-                    prefetch(source, at, (taps - 1) * g.image[1])
-                if taps > 1:
-                    add_square(source, at, g.image[1], taps, target)
+                target, at = out[((n + m) * g.channels + c) * g.points + first :], base[m * count :][:count]
+                for k in range(channels if prefetches else 0):
+                    prefetch(source[k * pixels :], at, (taps - 1) * width)
+                if taps == 1:
+                    take(source, at, 0, target[:count])
+                elif channels == 1:
+                    add_square(source, pixels, ONE, at, width, taps, target, g.points)
                 else:
-                    take(source, at, 0, target)
+                    add_square(source, pixels, THREE, at, width, taps, target, g.points)
+            c += channels
 
 
 @jitable
