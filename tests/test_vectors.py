@@ -172,6 +172,9 @@ def test_take(dtype):
         guarded.free()
 
 
+DIGIT = {"float16": 2**-10, "bfloat16": 2**-7}  # the distance to the next number, relative to a number
+
+
 @pytest.mark.parametrize("channels", [(0,), (0, 1, 2)], ids=len)
 @pytest.mark.parametrize("add", [False, True])
 @pytest.mark.parametrize("taps", TAPS)
@@ -183,13 +186,15 @@ def test_blend(dtype, taps, add, channels):
     rows, across = rng.standard_normal((2, len(offsets), count)).astype(sums)
     base = rng.integers(0, pixels - (len(offsets) - 1) * (PITCH + 1), count, np.int32)
     base[:2] = 0, pixels - (len(offsets) - 1) * (PITCH + 1) - 1
-    got, expected = np.ones((2, len(channels), count + 5), sums)
-    for blend, target in ((together, got), (plainly, expected)):
-        target = target.ravel()
-        assert blend(source, pixels, channels, base, PITCH, rows, across, offsets, add, target, count + 5)
-    np.testing.assert_allclose(got, expected, atol=1e-13 if sums == np.float64 else 1e-5)
-    assert (got[:, :count].std(axis=1) > 0.5).all()
-    assert (got[:, count:] == 1).all()
+    for kind in {np.dtype(sums).name, dtype}:  # of the target
+        results = storage(np.ones((2, len(channels) * (count + 5))), kind)
+        for blend, target in zip((together, plainly), results, strict=True):
+            assert blend(source, pixels, channels, base, PITCH, rows, across, offsets, add, target, count + 5)
+        results = results.view(getattr(ml_dtypes, kind, kind)).astype(np.float64)
+        got, expected = results.reshape(2, len(channels), count + 5)
+        np.testing.assert_allclose(got, expected, rtol=DIGIT.get(kind, 0), atol=1e-13 if kind == "float64" else 1e-5)
+        assert (got[:, :count].std(axis=1) > 0.5).all()
+        assert (got[:, count:] == 1).all()
     for c, (fault, b) in itertools.product(channels, ((np.nan, 0), (np.inf, count - 1), (-np.inf, count // 2))):
         faulty, target = storage(np.full(source.size, 0.5), dtype), np.ones(got.size, sums)
         faulty[c * pixels + base[b] + PITCH + 1] = storage(np.array([fault]), dtype)[0]

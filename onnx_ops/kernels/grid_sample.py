@@ -1,4 +1,4 @@
-"""GridSample over blocks of BLOCK output pixels: places and weights once per block, then every channel reads by them.
+"""GridSample over blocks of BLOCK output pixels: places and weights once per block, by which every channel then reads.
 
 A block is part of one image's points, or all points of several small images. Interpolation reads, for each point, a
 square of neighbours from the pixel `base` on, all of which exist: what a tap outside of the image stands for is a
@@ -16,7 +16,7 @@ from .points import BLOCK, provide, room_for_points
 from .vectors import GROUP, blend, prefetch, take
 
 LINEAR, CUBIC = (0, 1), (-1, 0, 1, 2)  # their taps, from the floor of a coordinate
-ONE, THREE = (0,), (0, 1, 2)  # channels that are read in one loop
+ONE, THREE = (0,), (0, 1, 2)  # channels that linear reads in one loop: more of their loads are on the way at a time
 CACHE = 2**20  # bytes
 
 
@@ -121,13 +121,11 @@ def interpolate_tiles(x, grid, recipe, g, offsets, p, base, weight, row_weight, 
         if fits:
             place(points, padded, g, zyx, offsets, p, base, weight)
             shift_images(base, images, count, g.channels * pixels)
-            for q in range(planes if planes > 1 else 0):
-                for r in range(taps):
-                    product, w, w_plane = row_weight[q, r][:padded], weight[1, r][:padded], weight[0, q]
-                    for b in range(product.size):
-                        product[b] = w[b] * w_plane[b]
-        # The sums can be made where they belong if there is room for them, and they belong one after another.
-        in_place = total == padded and (images == 1 or g.channels == 1) and not is_wide(out)
+            if planes > 1:
+                multiply_weights(weight, padded, row_weight)
+        # Sums can be written where they belong if they belong one after another, there is room for those of whole
+        # vectors, and elements can hold what is still to be added to.
+        in_place = total == padded and (images == 1 or g.channels == 1) and (planes == 1 or not is_wide(out))
         pitch, of_block = g.points if in_place else BLOCK, base[:padded]
         c = alone = 0  # channels before `alone` are read one by one, because not all of their sums are finite
         while c < g.channels:
@@ -136,14 +134,16 @@ def interpolate_tiles(x, grid, recipe, g, offsets, p, base, weight, row_weight, 
             source = x[(n * g.channels + c) * pixels :][: ((images - 1) * g.channels + channels) * pixels]
             for k in range(channels if prefetches else 0):
                 prefetch(source[k * pixels :], base[:total], (taps - 1) * width)
-            into = sums(out[(n * g.channels + c) * g.points + first :], values) if in_place else values
+            results = out[(n * g.channels + c) * g.points + first :]
             done = False  # unless all sums are finite: a tap outside has weight 0 at one inside, maybe an infinity
             for q in range(planes if fits else 0):
-                rows, of_plane, add = row_weight[q] if planes > 1 else weight[0], source[q * plane :], q > 0
-                if channels == 1:
-                    done = blend(of_plane, pixels, ONE, of_block, width, rows, across, offsets, add, into, pitch)
+                rows = row_weight[q] if planes > 1 else weight[0]
+                blended = source[q * plane :], pixels, channels, of_block, width, rows, across, offsets
+                if is_wide(out) and in_place:
+                    done = blend_channels(*blended, False, results, pitch)
                 else:
-                    done = blend(of_plane, pixels, THREE, of_block, width, rows, across, offsets, add, into, pitch)
+                    into = sums(results, values) if in_place else values
+                    done = blend_channels(*blended, q > 0, into, pitch)
             if not done and channels > 1:
                 alone = c + channels
                 continue
@@ -156,6 +156,24 @@ def interpolate_tiles(x, grid, recipe, g, offsets, p, base, weight, row_weight, 
                         of_image = points[m * count * g.axes :]
                         tap_by_tap(source[m * g.channels * pixels :], of_image, g, offsets, fits, rest, target)
             c += channels
+
+
+@jitable
+def multiply_weights(weight, count, row_weight):
+    """Store the weights of a volume's rows: row_weight[plane, row, b] for each point b of a block."""
+    for q in range(row_weight.shape[0]):
+        for r in range(row_weight.shape[1]):
+            product, w, w_plane = row_weight[q, r][:count], weight[1, r][:count], weight[0, q]
+            for b in range(product.size):
+                product[b] = w[b] * w_plane[b]
+
+
+@jitable
+def blend_channels(source, pixels, channels, base, pitch, row_weight, weight, offsets, add, target, points):
+    """`blend` of one channel or three, as the number `channels` says."""
+    if channels == len(ONE):
+        return blend(source, pixels, ONE, base, pitch, row_weight, weight, offsets, add, target, points)
+    return blend(source, pixels, THREE, base, pitch, row_weight, weight, offsets, add, target, points)
 
 
 @jitable

@@ -198,10 +198,11 @@ def vector_at(typing, row, b, like):
 
 @intrinsic
 def put(typing, row, b, vector):
-    """row[b:] = vector"""
+    """row[b:] = vector, of the type in which the row's elements are summed"""
 
     def codegen(context, builder, signature, values):
-        store_vector(builder, pointer_to(context, builder, signature, values, 0), values[1], values[2])
+        elements = narrow(builder, values[2], signature.args[0])
+        store_vector(builder, pointer_to(context, builder, signature, values, 0), values[1], elements)
         return context.get_dummy_value()
 
     return types.void(row, b, vector), codegen

@@ -20,6 +20,7 @@ from .simd import (
     pointer_to,
     put,
     shuffle,
+    sums_at,
     times,
     times_plus,
     transpose,
@@ -162,7 +163,7 @@ def pairwise(step):
                 row, next_row = times_plus(w, x, times(next_w, next_x)), times_plus(w, y, times(next_w, next_y))
                 total = times_plus(up, row, times(down, next_row))
                 if add:
-                    total = plus(total, vector_at(target, c * points + b, total))
+                    total = plus(total, sums_at(target, c * points + b, total))
                 put(target, c * points + b, total)
                 faults = times_plus(total, zero, faults)  # NaN for good, if one is not finite
         return are_zeros(faults)
@@ -188,7 +189,7 @@ def fourfold(step):
                 high = times_plus(vector_at(w2, b, c2), c2, times(vector_at(w3, b, c3), c3))
                 total = plus(low, high)
                 if add:
-                    total = plus(total, vector_at(target, c * points + b, total))
+                    total = plus(total, sums_at(target, c * points + b, total))
                 put(target, c * points + b, total)
                 faults = times_plus(total, zero, faults)
         return are_zeros(faults)

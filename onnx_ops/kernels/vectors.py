@@ -86,13 +86,13 @@ def blend_plainly(source, pixels, channels, base, pitch, row_weight, weight, off
     faults = number(0)
     for c in range(len(channels)):
         for b in range(base.size):
-            total = target[c * points + b] if add else number(0)
+            total = load(target, c * points + b) if add else number(0)
             for r in range(len(offsets)):
                 row = number(0)
                 for k in range(len(offsets)):
                     row += weight[k, b] * load(source, c * pixels + base[b] + r * pitch + k)
                 total += row_weight[r, b] * row
-            target[c * points + b] = total
+            store(target, c * points + b, total)
             faults += total * number(0)
     return faults == number(0)
 
