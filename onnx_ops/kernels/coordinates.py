@@ -9,7 +9,7 @@ ZEROS, BORDER, REFLECTION = 0, 1, 2
 # The coordinates that reflection must handle: none, those less than a period from the image's edge (cubic: from pixel
 # 0), or all. LLVM can't vectorize the remainder that all need. A tuple's length tells compiled code which case it is.
 NO_PERIOD, ONE_PERIOD, ALL_PERIODS = (), (0,), (0, 0)
-NO_LIMITS = None  # in place of these: no padding at all, for who needs no limits to find what lies in the image
+NO_LIMITS = None  # instead of these: coordinates are neither padded nor limited
 
 
 @jitable
@@ -40,13 +40,14 @@ def coordinate(v, axis, cubic, periods):
     """The pixel coordinate for a grid's value: padded, except for cubic, and limited so that it fits an integer.
 
     Returns also whether the value is beyond one period: with periods=ONE_PERIOD, the coordinate is then wrong. With
-    NO_PERIOD it is wrong for all values that reflection changes. With NO_LIMITS it is not padded, and may be NaN.
+    NO_PERIOD it is wrong for all values that reflection changes.
     NaN becomes `nowhere`, a place without taps: -2 (for cubic: -3 * size - 8). Reflection rounds only where the edge is
     subtracted and added, for every finite value.
+    With NO_LIMITS none of this is done: the coordinate is any number, or NaN.
     """
     first, shift, second, reflects, edge, span, period, nowhere, low, high = axis
     v = ((v + type(v)(1)) * first - shift) * second
-    if periods is None:
+    if periods is NO_LIMITS:
         return v, False
     beyond = False
     if len(periods) > 0 and reflects:

@@ -24,8 +24,14 @@ CACHE = 2**20  # bytes
 def workspace_size(axes, taps):
     """Bytes that a tile needs: for the arrays of `interpolate` and `tap_by_tap`, or of `copy_nearest`, which has no
     taps."""
-    of_points = 1 + axes + axes * taps + (taps if axes == 3 else 1) * taps + len(THREE)
+    of_points = 1 + axes + axes * taps + (taps if axes == 3 else 1) * taps + channels_at_once(taps)
     return 8 * (of_points * BLOCK + 2 * 3 * taps + 2 * taps**3)
+
+
+@jitable
+def channels_at_once(taps):
+    """How many channels are read in one loop, if there are as many. Cubic becomes slower by it."""
+    return len(THREE) if taps == len(LINEAR) else len(ONE)
 
 
 @jitable
@@ -97,7 +103,7 @@ def interpolate(x, grid, recipe, g, offsets, tile, workspace, out):
     begin += weight.nbytes
     row_weight = sums_in(workspace, begin, (taps if g.axes == 3 else 1, taps, BLOCK), out)
     begin += row_weight.nbytes
-    values = sums_in(workspace, begin, len(THREE) * BLOCK, out)
+    values = sums_in(workspace, begin, channels_at_once(taps) * BLOCK, out)
     rest = workspace[begin + values.nbytes :]
     interpolate_tiles(x, grid, recipe, g, offsets, p, base, weight, row_weight, values, rest, workspace, tile, out)
 
@@ -105,7 +111,7 @@ def interpolate(x, grid, recipe, g, offsets, tile, workspace, out):
 @jitable
 def interpolate_tiles(x, grid, recipe, g, offsets, p, base, weight, row_weight, values, rest, workspace, tile, out):
     pixels, taps, width = image_size(g), len(offsets), g.image[g.axes - 1]
-    planes, plane, fits, across = 1, 0, indexed_images(g) > 0, weight[g.axes - 1]
+    planes, plane, fits, across, most = 1, 0, indexed_images(g) > 0, weight[g.axes - 1], channels_at_once(taps)
     zyx = axes_of(g, taps == 4, zero(grid))
     if g.axes == 3:
         planes, plane = taps, g.image[1] * width
@@ -123,39 +129,38 @@ def interpolate_tiles(x, grid, recipe, g, offsets, p, base, weight, row_weight, 
             shift_images(base, images, count, g.channels * pixels)
             if planes > 1:
                 multiply_weights(weight, padded, row_weight)
-        # Sums can be written where they belong if they belong one after another, there is room for those of whole
-        # vectors, and elements can hold what is still to be added to.
+        # Sums are made where they belong if they belong one after another, and whole vectors of them have room there,
+        # but not in 16 bits, which are rounded, if those of a volume's next plane are to be added.
         in_place = total == padded and (images == 1 or g.channels == 1) and (planes == 1 or not is_wide(out))
-        pitch, of_block = g.points if in_place else BLOCK, base[:padded]
-        c = alone = 0  # channels before `alone` are read one by one, because not all of their sums are finite
+        target_pitch, of_block = g.points if in_place else BLOCK, base[:padded]
+        c = alone = 0  # channels before `alone` are read one by one: together, not all of their sums were finite
         while c < g.channels:
-            together = taps == 2 and fits and alone <= c <= g.channels - len(THREE)
-            channels = len(THREE) if together else 1
-            source = x[(n * g.channels + c) * pixels :][: ((images - 1) * g.channels + channels) * pixels]
-            for k in range(channels if prefetches else 0):
+            together = most if fits and alone <= c <= g.channels - most else 1
+            source = x[(n * g.channels + c) * pixels :][: ((images - 1) * g.channels + together) * pixels]
+            for k in range(together if prefetches else 0):
                 prefetch(source[k * pixels :], base[:total], (taps - 1) * width)
             results = out[(n * g.channels + c) * g.points + first :]
             done = False  # unless all sums are finite: a tap outside has weight 0 at one inside, maybe an infinity
             for q in range(planes if fits else 0):
                 rows = row_weight[q] if planes > 1 else weight[0]
-                blended = source[q * plane :], pixels, channels, of_block, width, rows, across, offsets
+                operands = source[q * plane :], pixels, together, of_block, width, rows, across, offsets
                 if is_wide(out) and in_place:
-                    done = blend_channels(*blended, False, results, pitch)
+                    done = blend_channels(*operands, False, results, target_pitch)
                 else:
                     into = sums(results, values) if in_place else values
-                    done = blend_channels(*blended, q > 0, into, pitch)
-            if not done and channels > 1:
-                alone = c + channels
+                    done = blend_channels(*operands, q > 0, into, target_pitch)
+            if not done and together > 1:
+                alone = c + together
                 continue
-            for k in range(channels):
+            for k in range(together):
                 for m in range(0 if in_place and done else images):
                     target = out[((n + m) * g.channels + c + k) * g.points + first :][:count]
                     for b in range(0 if in_place else count):
                         store(target, b, values[k * BLOCK + m * count + b])
                     if not done:
                         of_image = points[m * count * g.axes :]
-                        tap_by_tap(source[m * g.channels * pixels :], of_image, g, offsets, fits, rest, target)
-            c += channels
+                        tap_by_tap(source[(m * g.channels + k) * pixels :], of_image, g, offsets, fits, rest, target)
+            c += together
 
 
 @jitable
@@ -169,11 +174,11 @@ def multiply_weights(weight, count, row_weight):
 
 
 @jitable
-def blend_channels(source, pixels, channels, base, pitch, row_weight, weight, offsets, add, target, points):
-    """`blend` of one channel or three, as the number `channels` says."""
-    if channels == len(ONE):
-        return blend(source, pixels, ONE, base, pitch, row_weight, weight, offsets, add, target, points)
-    return blend(source, pixels, THREE, base, pitch, row_weight, weight, offsets, add, target, points)
+def blend_channels(source, pixels, together, base, pitch, row_weight, weight, offsets, add, target, target_pitch):
+    """`blend` of one channel or three, as the number `together` says."""
+    if together == len(ONE):
+        return blend(source, pixels, ONE, base, pitch, row_weight, weight, offsets, add, target, target_pitch)
+    return blend(source, pixels, THREE, base, pitch, row_weight, weight, offsets, add, target, target_pitch)
 
 
 @jitable

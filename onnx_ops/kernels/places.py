@@ -203,8 +203,8 @@ def neighbours(place, size, dtype):
 
     Both weights are 0 at places that are a pixel or more outside of the image, at infinities, and at NaN.
     """
-    last, limited = type(place)(size - 2), type(place)(0)
-    limited = place if place > limited else limited
+    first, last = type(place)(0), type(place)(size - 2)
+    limited = place if place > first else first  # also at NaN
     k = np.int32(limited if limited < last else last)
     d = dtype(place - type(place)(k))  # from that neighbour: exact in the place's type unless both weights are 0
     zero, left, right = dtype(0), dtype(1) - abs(d), dtype(2) - d

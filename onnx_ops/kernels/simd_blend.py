@@ -151,7 +151,7 @@ add_rows0, add_rows1, add_rows2, add_rows3 = map(rows_adder, range(4))
 def pairwise(step):
     """Return `blend` for two taps along an axis, `step` points at a time."""
 
-    def blend(source, pixels, channels, base, pitch, row_weight, weight, offsets, add, target, points):
+    def blend(source, pixels, channels, base, pitch, row_weight, weight, offsets, add, target, target_pitch):
         above, below, left, right = row_weight[0], row_weight[1], weight[0], weight[1]
         zero = faults = zeros(left, step)
         for b in range(0, base.size, step):
@@ -163,8 +163,8 @@ def pairwise(step):
                 row, next_row = times_plus(w, x, times(next_w, next_x)), times_plus(w, y, times(next_w, next_y))
                 total = times_plus(up, row, times(down, next_row))
                 if add:
-                    total = plus(total, sums_at(target, c * points + b, total))
-                put(target, c * points + b, total)
+                    total = plus(total, sums_at(target, c * target_pitch + b, total))
+                put(target, c * target_pitch + b, total)
                 faults = times_plus(total, zero, faults)  # NaN for good, if one is not finite
         return are_zeros(faults)
 
@@ -174,7 +174,7 @@ def pairwise(step):
 def fourfold(step):
     """Return `blend` for four taps along an axis, `step` points at a time."""
 
-    def blend(source, pixels, channels, base, pitch, row_weight, weight, offsets, add, target, points):
+    def blend(source, pixels, channels, base, pitch, row_weight, weight, offsets, add, target, target_pitch):
         w0, w1, w2, w3 = weight[0], weight[1], weight[2], weight[3]
         zero = faults = zeros(w0, step)
         for b in range(0, base.size, step):
@@ -189,8 +189,8 @@ def fourfold(step):
                 high = times_plus(vector_at(w2, b, c2), c2, times(vector_at(w3, b, c3), c3))
                 total = plus(low, high)
                 if add:
-                    total = plus(total, sums_at(target, c * points + b, total))
-                put(target, c * points + b, total)
+                    total = plus(total, sums_at(target, c * target_pitch + b, total))
+                put(target, c * target_pitch + b, total)
                 faults = times_plus(total, zero, faults)
         return are_zeros(faults)
 
@@ -198,7 +198,7 @@ def fourfold(step):
 
 
 @overload(vectors.blend, jit_options=FLAGS | INNER | FUSE)
-def _(source, pixels, channels, base, pitch, row_weight, weight, offsets, add, target, points):
+def _(source, pixels, channels, base, pitch, row_weight, weight, offsets, add, target, target_pitch):
     if BOUNDSCHECK or needs_library(source):
         return vectors.blend_plainly
     step = pair_count(source) if len(offsets) == 2 else 4 * four_count(source)

@@ -9,7 +9,7 @@ same for source[first : first + count].
 
 Blend, for interpolation: weighted sums over the neighbours of many points,
 
-    target[c * points + b]
+    target[c * target_pitch + b]
         = sum over r, k of  row_weight[r, b] * weight[k, b] * source[c * pixels + base[b] + r * pitch + k]
 
 for b < base.size, c < channels, and r, k < taps: 2 or 4. The k are neighbours in memory, and loaded together; one
@@ -80,25 +80,25 @@ def prefetch_run(source, first, count):
 
 
 @jitable(**FUSE)
-def blend_plainly(source, pixels, channels, base, pitch, row_weight, weight, offsets, add, target, points):
+def blend_plainly(source, pixels, channels, base, pitch, row_weight, weight, offsets, add, target, target_pitch):
     """`channels` has a member for each c, `offsets` for each k; with `add`, the sums are added to the target."""
     number = weight.dtype.type
     faults = number(0)
     for c in range(len(channels)):
         for b in range(base.size):
-            total = load(target, c * points + b) if add else number(0)
+            total = load(target, c * target_pitch + b) if add else number(0)
             for r in range(len(offsets)):
                 row = number(0)
                 for k in range(len(offsets)):
                     row += weight[k, b] * load(source, c * pixels + base[b] + r * pitch + k)
                 total += row_weight[r, b] * row
-            store(target, c * points + b, total)
+            store(target, c * target_pitch + b, total)
             faults += total * number(0)
     return faults == number(0)
 
 
-def blend(source, pixels, channels, base, pitch, row_weight, weight, offsets, add, target, points):
-    return blend_plainly(source, pixels, channels, base, pitch, row_weight, weight, offsets, add, target, points)
+def blend(source, pixels, channels, base, pitch, row_weight, weight, offsets, add, target, target_pitch):
+    return blend_plainly(source, pixels, channels, base, pitch, row_weight, weight, offsets, add, target, target_pitch)
 
 
 @jitable

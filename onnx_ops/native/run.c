@@ -158,9 +158,9 @@ static void run_tile(void *work_of_call, size_t tile) {
 status run_tiles(const struct op *op, kernel_function *kernel, struct call *call, void *context) {
     const struct geometry *g = &call->geometry;
     size_t pitch = ((size_t)g->workspace + LINE - 1) / LINE * LINE;
-    size_t needed = (size_t)(g->tiles < MAX_TILES ? g->tiles : MAX_TILES) * pitch;
-    void *room = needed ? malloc(needed + LINE) : 0;
-    struct work work = {kernel, call, (char *)(((uintptr_t)room / LINE + 1) * LINE), pitch, 0, 0};
+    size_t needed = pitch ? (size_t)(g->tiles < MAX_TILES ? g->tiles : MAX_TILES) * pitch + LINE : 0;
+    void *room = needed ? malloc(needed) : 0;
+    struct work work = {kernel, call, room ? (char *)(((uintptr_t)room / LINE + 1) * LINE) : 0, pitch, 0, 0};
     status error = 0;
     if (needed && !room) {
         struct text text = {"", 0};

@@ -121,7 +121,7 @@ class OwnOperator:
                    kernel is called for each `index` below `count`, on any thread, and takes its share of the steps.
                    Default: it is called once, with index 0 and count 1
         workspace  a function of what the rule gets: the bytes that each of these calls gets as a vector of uint8,
-                   uninitialized
+                   uninitialized, from a multiple of 64 on
         """
         if kernel is None:
             return lambda kernel: self.kernel(kernel, loop=loop, workspace=workspace)

@@ -32,21 +32,21 @@ from onnx_ops.operators.grid_sample import MICROSOFT, pad, unnormalize
 DOMAIN = "benchmark"
 
 
-def add_square(source, pixels, channels, base, width, taps, target, points):
+def add_square(source, pixels, channels, base, width, taps, target, target_pitch):
     """Write the sum of each point's `taps` by `taps` neighbours to `target`, as `blend` does, for whole vectors."""
     raise NotImplementedError
 
 
 @overload(add_square, jit_options=FLAGS | INNER)
-def _(source, pixels, channels, base, width, taps, target, points):
+def _(source, pixels, channels, base, width, taps, target, target_pitch):
     step, step_of_fours = pair_count(source), 4 * four_count(source)
 
-    def add_square(source, pixels, channels, base, width, taps, target, points):
+    def add_square(source, pixels, channels, base, width, taps, target, target_pitch):
         for b in range(0, base.size - step + 1 if taps == 2 else 0, step):
             for c in range(len(channels)):
                 low, high = pairs(source, base, b, c * pixels)
                 next_low, next_high = pairs(source, base, b, c * pixels + width)
-                put(target, c * points + b, plus(plus(low, high), plus(next_low, next_high)))
+                put(target, c * target_pitch + b, plus(plus(low, high), plus(next_low, next_high)))
         for b in range(0, base.size - step_of_fours + 1 if taps == 4 else 0, step_of_fours):
             c0, c1, c2, c3 = transposed(
                 add_rows(source, base, width, b),
