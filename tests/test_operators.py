@@ -78,7 +78,7 @@ def test_infinite_pixels_stay_where_they_are(backend, mode):
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
-@pytest.mark.parametrize("out", [(4, 5), (32, 32), (2, 3, 4), (8, 8, 8)], ids=str)  # several images a block, one
+@pytest.mark.parametrize("out", [(4, 5), (32, 32), (2, 3, 4), (8, 8, 8)], ids=str)  # many images a block, or one
 def test_channels_do_not_depend_on_each_other(out, mode, dtype):
     """Though some are read together: not on how many there are, nor on infinities. Sums in 16 bits are rounded once."""
     rng = np.random.default_rng(0)

@@ -21,7 +21,7 @@ import onnx_ops
 from onnx_ops import operators
 from onnx_ops.declaration import Kernel
 from onnx_ops.kernels.elements import indices_in
-from onnx_ops.kernels.grid_sample import BLOCK, ONE, THREE, is_large, part, shift_images
+from onnx_ops.kernels.grid_sample import BLOCK, ONE, THREE, channels_at_once, is_large, part, shift_images
 from onnx_ops.kernels.jit import FLAGS, INNER, jitable
 from onnx_ops.kernels.places import image_size
 from onnx_ops.kernels.simd import plus, put
@@ -74,22 +74,20 @@ def read(x, numbers, g, taps, tile, workspace, out):
         for b in range(images * count):
             base[b] = index_words[2 * b] + index_words[2 * b + 1]
         shift_images(base, images, count, g.channels * pixels)
-        c, width = 0, g.image[1]
+        c, width, most = 0, g.image[1], channels_at_once(taps)
         while c < g.channels:
-            source, channels = x[(n * g.channels + c) * pixels :], 1
-            if taps == 2 and c <= g.channels - len(THREE):
-                channels = len(THREE)
+            source, together = x[(n * g.channels + c) * pixels :], most if c <= g.channels - most else 1
             for m in range(images):
                 target, at = out[((n + m) * g.channels + c) * g.points + first :], base[m * count :][:count]
-                for k in range(channels if prefetches else 0):
+                for k in range(together if prefetches else 0):
                     prefetch(source[k * pixels :], at, (taps - 1) * width)
                 if taps == 1:
                     take(source, at, 0, target[:count])
-                elif channels == 1:
+                elif together == len(ONE):
                     add_square(source, pixels, ONE, at, width, taps, target, g.points)
                 else:
                     add_square(source, pixels, THREE, at, width, taps, target, g.points)
-            c += channels
+            c += together
 
 
 @jitable
