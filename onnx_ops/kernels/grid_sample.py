@@ -18,6 +18,7 @@ from .vectors import GROUP, blend, prefetch, take
 LINEAR, CUBIC = (0, 1), (-1, 0, 1, 2)  # their taps, from the floor of a coordinate
 ONE, THREE = (0,), (0, 1, 2)  # channels that linear reads in one loop: more of their loads are on the way at a time
 CACHE = 2**20  # bytes
+ALONG, ACROSS = 16, 4  # of so many points one's pixels are prefetched; along a row, 64 bytes have those of 16
 
 
 @jitable
@@ -72,7 +73,7 @@ def copy_nearest(x, grid, recipe, g, tile, workspace, out):
                         store(target, b, load(source, k) if k >= 0 else zero(out))
                 else:
                     if prefetches:
-                        prefetch(source, pixel, 0)
+                        prefetch(source, pixel, 0, ALONG)
                     take(source, pixel, outside, target)
 
 
@@ -80,6 +81,31 @@ def copy_nearest(x, grid, recipe, g, tile, workspace, out):
 def is_large(x):
     """Whether a tensor is too large for a second-level cache, so that prefetching may help."""
     return x.nbytes > CACHE
+
+
+@jitable
+def distance_ahead(base, first, g):
+    """How far the next block's pixels are from those of this one, which begins with the output's point `first`; or 0.
+
+    It is known of blocks that lie in one row, or whose rows are whole, if their points move on smoothly. It is of use
+    where they cross the image's rows, as in a rotation: too many lines of the cache to be loaded while they are read.
+    """
+    row, width = g.shape[g.rank - 1], g.image[g.axes - 1]
+    half = min(row, BLOCK) // 2
+    if g.images > 1 or base.size < BLOCK or half == 0 or (row > BLOCK and first % row > row - BLOCK):
+        return 0
+    is_smooth = distance(base, 0, 1) <= 2 * width and distance(base, half - 1, half) <= 2 * width
+    if not is_smooth or distance(base, 0, half) <= half * width // ALONG:
+        return 0
+    ahead = np.int64(base[min(BLOCK % row, BLOCK - 1)]) - np.int64(base[0])
+    if row < BLOCK:
+        ahead += BLOCK // row * (np.int64(base[row]) - np.int64(base[0]))
+    return ahead
+
+
+@jitable
+def distance(base, a, b):
+    return abs(np.int64(base[b]) - np.int64(base[a]))
 
 
 @jitable
@@ -133,12 +159,14 @@ def interpolate_tiles(x, grid, recipe, g, offsets, p, base, weight, row_weight, 
         # but not in 16 bits, which are rounded, if those of a volume's next plane are to be added.
         in_place = total == padded and (images == 1 or g.channels == 1) and (planes == 1 or not is_wide(out))
         target_pitch, of_block = g.points if in_place else BLOCK, base[:padded]
+        ahead = distance_ahead(base[:total], first, g) if prefetches else 0
         c = alone = 0  # channels before `alone` are read one by one: together, not all of their sums were finite
         while c < g.channels:
             together = most if fits and alone <= c <= g.channels - most else 1
             source = x[(n * g.channels + c) * pixels :][: ((images - 1) * g.channels + together) * pixels]
             for k in range(together if prefetches else 0):
-                prefetch(source[k * pixels :], base[:total], (taps - 1) * width)
+                last_row = source[k * pixels + (taps - 1) * width :]
+                prefetch(last_row, base[:total], ahead, ALONG if ahead == 0 else ACROSS)
             results = out[(n * g.channels + c) * g.points + first :]
             done = False  # unless all sums are finite: a tap outside has weight 0 at one inside, maybe an infinity
             for q in range(planes if fits else 0):

@@ -92,9 +92,9 @@ def prefetch_at(typing, source, i):
 
 
 @overload(vectors.prefetch, jit_options=FLAGS | INNER)
-def _(source, base, offset):
-    def prefetch(source, base, offset):
-        for b in range(0, base.size, 16):  # neighbours' pixels, if side by side, are in the same 64 bytes
+def _(source, base, offset, step):
+    def prefetch(source, base, offset, step):
+        for b in range(0, base.size, step):
             prefetch_at(source, np.int64(base[b]) + offset)
 
     return prefetch

@@ -4,8 +4,8 @@ Compiled code has the same loops with vectors, in simd_blend.py, simd_points.py,
 
 Take, for nearest: target[b] = source[pixel[b]], or zero where pixel[b] is -1.
 
-Prefetch, before loops that read an image: have the CPU load source[base[b] + offset] into its caches; prefetch run, the
-same for source[first : first + count].
+Prefetch, before loops that read an image: have the CPU load source[base[b] + offset] into its caches, for b = 0, step,
+2 * step, ...; prefetch run, the same for source[first : first + count].
 
 Blend, for interpolation: weighted sums over the neighbours of many points,
 
@@ -71,7 +71,7 @@ def take(source, pixel, outside, target):
     take_plainly(source, pixel, outside, target)
 
 
-def prefetch(source, base, offset):
+def prefetch(source, base, offset, step):
     pass
 
 

@@ -21,7 +21,18 @@ import onnx_ops
 from onnx_ops import operators
 from onnx_ops.declaration import Kernel
 from onnx_ops.kernels.elements import indices_in
-from onnx_ops.kernels.grid_sample import BLOCK, ONE, THREE, channels_at_once, is_large, part, shift_images
+from onnx_ops.kernels.grid_sample import (
+    ACROSS,
+    ALONG,
+    BLOCK,
+    ONE,
+    THREE,
+    channels_at_once,
+    distance_ahead,
+    is_large,
+    part,
+    shift_images,
+)
 from onnx_ops.kernels.jit import FLAGS, INNER, jitable
 from onnx_ops.kernels.places import image_size
 from onnx_ops.kernels.simd import plus, put
@@ -75,12 +86,13 @@ def read(x, numbers, g, taps, tile, workspace, out):
             base[b] = index_words[2 * b] + index_words[2 * b + 1]
         shift_images(base, images, count, g.channels * pixels)
         c, width, most = 0, g.image[1], channels_at_once(taps)
+        ahead = distance_ahead(base[: images * count], first, g) if prefetches and taps > 1 else 0
         while c < g.channels:
             source, together = x[(n * g.channels + c) * pixels :], most if c <= g.channels - most else 1
             for m in range(images):
                 target, at = out[((n + m) * g.channels + c) * g.points + first :], base[m * count :][:count]
                 for k in range(together if prefetches else 0):
-                    prefetch(source[k * pixels :], at, (taps - 1) * width)
+                    prefetch(source[k * pixels + (taps - 1) * width :], at, ahead, ALONG if ahead == 0 else ACROSS)
                 if taps == 1:
                     take(source, at, 0, target[:count])
                 elif together == len(ONE):

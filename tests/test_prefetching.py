@@ -1,0 +1,67 @@
+"""GridSample's guess at where the next block of points reads."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from onnx_ops.kernels.grid_sample import BLOCK, distance_ahead
+
+IMAGE = (600, 900)
+
+
+def pixels(output, slope, step=1.0, jitter=0.0):
+    """The pixels that a grid of this shape reads: along its rows, `slope` rows of the image for each of its columns."""
+    row, column = np.indices(output)
+    noise = np.random.default_rng(0).normal(0, jitter, (2, *output))
+    y, x = 50 + row + slope * column + noise[0], 50 + step * column - slope * row + noise[1]
+    return (np.floor(y).astype(np.int32) * IMAGE[1] + np.floor(x).astype(np.int32)).ravel()
+
+
+def geometry(output, images=1):
+    return SimpleNamespace(shape=(1, 1, *output), rank=4, image=IMAGE, axes=2, images=images)
+
+
+@pytest.mark.parametrize("slope", [0.34, -0.1, 1.0])
+@pytest.mark.parametrize("output", [(40, 100), (20, 224), (12, 256)])
+def test_blocks_of_whole_rows(output, slope):
+    """The guess is right within two rows of the image, but for points that are one row further in the next block."""
+    base, width = pixels(output, slope, step=0.2), output[1]
+    for first in (0, BLOCK):
+        ahead = distance_ahead(base[first:][:BLOCK], first, geometry(output))
+        found = base[first + BLOCK :][:BLOCK] - base[first:][:BLOCK].astype(np.int64)
+        point = np.arange(first, first + BLOCK)
+        as_many_rows = (point + BLOCK) // width - point // width == BLOCK // width
+        assert ahead != 0
+        assert as_many_rows.sum() > BLOCK // 4
+        assert (abs(found - ahead)[as_many_rows] <= 2 * IMAGE[1] + 2).all()
+
+
+@pytest.mark.parametrize("slope", [0.2, -0.1])
+def test_blocks_within_a_row(slope):
+    base, output = pixels((2, 1920), slope, step=0.2), (2, 1920)
+    for first in (0, BLOCK):
+        ahead = distance_ahead(base[first:][:BLOCK], first, geometry(output))
+        found = base[first + BLOCK :][:BLOCK] - base[first:][:BLOCK].astype(np.int64)
+        assert ahead != 0
+        assert (abs(found - ahead)[: 1920 - 2 * BLOCK] <= 2 * IMAGE[1] + 2).all()
+    for first in (3 * BLOCK, 1920 - BLOCK + 1):
+        assert distance_ahead(base[first:][:BLOCK], first, geometry(output)) == 0
+    assert distance_ahead(base[1920 - BLOCK :][:BLOCK], 1920 - BLOCK, geometry(output)) != 0
+
+
+NO_GUESS = {
+    "along rows": (pixels((4, 700), 0.0), geometry((4, 700))),
+    "nearly along rows": (pixels((4, 700), 0.05), geometry((4, 700))),
+    "jittered": (pixels((4, 700), 0.34, jitter=9.0), geometry((4, 700))),
+    "a last, shorter block": (pixels((4, 700), 0.34)[: BLOCK - 1], geometry((4, 700))),
+    "several images": (pixels((8, 64), 0.34), geometry((8, 64), images=2)),
+    "rows of one point": (pixels((700, 1), 0.34), geometry((700, 1))),
+    "rows as long as blocks": (pixels((2, BLOCK), 0.34), geometry((2, BLOCK))),
+}
+
+
+@pytest.mark.parametrize("name", NO_GUESS)
+def test_no_guess(name):
+    base, g = NO_GUESS[name]
+    assert distance_ahead(base[:BLOCK], 0, g) == 0
