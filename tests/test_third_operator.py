@@ -108,6 +108,34 @@ def test_a_kernel_that_cannot_be_compiled(mistake, tmp_path):
     assert sorted(compiled.split()) == ["shift-infer", "shift-plan", "shift-resolve", "shift-shift-uint64-uint64"]
 
 
+BUILD = """
+import numpy as np, onnx, onnx_ops, onnxruntime, my_shift
+from onnx import helper
+assert onnx_ops.warmup(operators=[my_shift.SHIFT], dtypes=["float32", "int64"], jobs=2) == 2
+onnx_ops.build("shift.so", operators=[my_shift.SHIFT], dtypes=["int64"], jobs=1)
+node = helper.make_node("Shift", ["x"], ["y"], domain="test", amount=5)
+infos = [helper.make_tensor_value_info(n, onnx.TensorProto.INT64, ["N"]) for n in "xy"]
+opsets = [helper.make_opsetid("", 18), helper.make_opsetid("test", 1)]
+proto = helper.make_model(helper.make_graph([node], "g", infos[:1], infos[1:]), opset_imports=opsets, ir_version=9)
+options = onnxruntime.SessionOptions()
+options.register_custom_ops_library("./shift.so")
+session = onnxruntime.InferenceSession(proto.SerializeToString(), options)
+print(session.run(None, {"x": np.arange(3)})[0].tolist())
+"""
+
+
+@on_demand
+def test_processes_that_compile_it(tmp_path):
+    """Other processes than this one compile an operator with a plan that is no part of the package."""
+    source = SOURCE.replace("from ..", "from onnx_ops.").replace("OPERATORS = (", "(SHIFT,) = (")
+    (tmp_path / "my_shift.py").write_text(source)
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    command = [sys.executable, "-c", "import sys; sys.path.insert(0, '.')\n" + BUILD]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout == "[5, 6, 7]\n"
+
+
 FOUR_TENSORS = """
 import numpy as np, onnx_ops
 operator = onnx_ops.operators.OPERATORS[-1]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..declaration import Declaration
 from ..errors import OpError, reason
-from ..operators import use
+from ..operators import OPERATORS, use
 
 if TYPE_CHECKING:
     import os
@@ -52,9 +52,14 @@ def use_module(module: ModuleType) -> list[Any]:
 
 
 def places(operators: Iterable[Declaration]) -> list[str]:
-    """Return where other processes find these operators: names of modules, or paths of files. Raises OpError."""
+    """Return where other processes find these operators: names of modules, or paths of files. Raises OpError.
+
+    Those of this package are known to every process.
+    """
     locations = []
     for operator in operators:
+        if operator in OPERATORS:
+            continue
         module = sys.modules[operator.source]
         if module.__name__ != "__main__" and "." in module.__name__:
             locations.append(module.__name__)

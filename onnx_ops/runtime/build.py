@@ -76,7 +76,7 @@ def build(
     compiler = c_compiler(architectures.pop())
     declarations = variants.chosen(operators) if operators is not None else list(OPERATORS)
     requested = variants.asked_for(declarations, dtypes, variants.TYPES, variants.TYPES, operators is None)
-    own = places(operator for operator in declarations if operator.is_function)
+    own = places(declarations)
     tasks, objects = variants.tasks(requested), {}
     for k, cpu in enumerate(cpus):
 

@@ -38,7 +38,7 @@ def warmup(
 
     operators  names as in models, such as "GridSample", and what `onnx_ops.operator` has made; default: all
     dtypes     names of element types, such as "float32": every combination of these as the types of an operator's
-               tensors is compiled. Default: the floating-point types, which takes a minute or two
+               tensors is compiled. Default: the floating-point types, which takes some minutes
     models     in place of names and dtypes, paths or bytes: only what sessions of these models compile is compiled;
                `operators` are then operators of one's own in these models
     jobs       number of processes that compile side by side; None: the number of CPUs
@@ -111,7 +111,7 @@ def compile_variants(by_name: Mapping[str, Variant], jobs: int, progress: Callab
             with _silence():
                 variants.codes(*variant)
         return
-    own = places(operator for operator, _, _ in by_name.values() if operator.is_function)
+    own = places(operator for operator, _, _ in by_name.values())
     share_out(compile_variant, variants.tasks(by_name), jobs, progress, own=own)
 
 
