@@ -1054,6 +1054,10 @@ def test_the_command_line(tmp_path):
     assert command("--operators", "mine.py", "run", "scale.onnx", "--input", "x.npy", "--compare", "reference")[0] == 0
     assert "runs 1 of 1 without problems" in command("--operators", "mine.py", "inspect", "scale.onnx")[1]
     assert command("run", "scale.onnx", "--input", "x.npy")[0] == 3
+    files = ("--operators", "mine.py", "run", "scale.onnx", "--input", "*.npy", "--output", "out", "--json")
+    for factor, count in ((2, 1), (2, 0), (3, 1)):  # what an older file has computed is computed again
+        (tmp_path / "mine.py").write_text(FILE.format(factor=factor, summand=1))
+        assert f'"run": {count}' in command(*files)[1]
     (tmp_path / "none.py").write_text("x = 1")
     (tmp_path / "broken.py").write_text("1 / 0")
     assert "has no operators" in command("--operators", "none.py", "list")[1]

@@ -2,11 +2,13 @@
 
 import hashlib
 import json
+import sys
 from contextlib import suppress
 
 import onnxruntime as ort
 
 from .. import __version__
+from ..operators import own_operators
 from ..runtime.external_data import files
 from .items import Content, digest, encode, load, writing
 
@@ -60,9 +62,11 @@ class Manifest:
 
 def settings(model, shared, **others):
     """Return everything except the items that the outputs of a run depend on."""
+    sources = {sys.modules[operator.source].__file__ for operator in own_operators()}
     return {
         "model": [digest_of_file(path) for path in files(model)],
         "inputs": {name: digest(encode({name: array})[1]) for name, array in shared.items()},
+        "operators": sorted(digest_of_file(path) for path in sources if path),
         "versions": {"onnx_ops": __version__, "onnxruntime": ort.__version__},
         **others,
     }
