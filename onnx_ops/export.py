@@ -67,7 +67,7 @@ def export(
 
     with _target(f) as target:
         if dynamo:
-            table = _translations() | (custom_translation_table or {})
+            table = translations() | (custom_translation_table or {})
             return torch.onnx.export(model, args, target, dynamo=True, custom_translation_table=table, **kwargs)
         with _symbolics():
             return torch.onnx.export(model, args, target, dynamo=False, **kwargs)
@@ -173,7 +173,7 @@ class _Dynamo:
         return value
 
 
-def _translations() -> dict[Any, Callable[..., Any]]:
+def translations() -> dict[Any, Callable[..., Any]]:
     """Return {PyTorch's operator: function that adds the node} for dynamo=True."""
     import torch
 
