@@ -24,7 +24,7 @@ def are_models(ctx, parameter, paths):
 def warmup(models, operators, dtypes, jobs):
     """Compile the kernels ahead, into the cache that sessions load them from.
 
-    Otherwise the first session that uses an operator with an element type compiles it, in one to three seconds. With
+    Otherwise the first session that uses an operator with an element type compiles it, in 3 to 10 seconds. With
     models: what sessions of them compile, and nothing else. Without: every kernel of the operators and element types;
     without --dtype, too, these are the floats, all of which take some minutes.
 

@@ -12,7 +12,7 @@
 
     memory.py          populate_array, for arrays; callconv.excinfo_t, _get_excinfo_argument, _return_errcode_raw and
                        serialize_object, for refusals
-    elements_numba.py, simd.py   LLVM's instructions through `intrinsic`
+    elements_numba.py, simd*.py  LLVM's instructions through `intrinsic`
     code.py            _helperlib.c_helpers: functions of Numba's own that compiled code calls
     target.py          the names by which Numba asks llvmlite for the CPU and the system
     bounds.py          replaces cgutils.do_boundscheck

@@ -1,4 +1,4 @@
-"""From a grid's values to pixel coordinates, moved into the image as the padding mode says."""
+"""From a grid's values to pixel coordinates, moved into the image as the padding mode says where callers want that."""
 
 import numpy as np
 

@@ -3,7 +3,8 @@
 A block is part of one image's points, or all points of several small images. Interpolation reads, for each point, a
 square of neighbours from the pixel `base` on, all of which exist: what a tap outside of the image stands for is a
 matter of weights alone, which are zero, or added to those of the pixels inside. Only where that fails, beside
-infinities and in images smaller than the square, points are read again tap by tap.
+infinities and NaN, points are read again tap by tap, and all points of images that are smaller than the square, or too
+large for 32-bit indices.
 """
 
 import numpy as np

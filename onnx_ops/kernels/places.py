@@ -1,6 +1,7 @@
 """From a grid's points to what kernels read for them: the indices of pixels, in 32 bits, and weights.
 
-Each loop does all steps for a point. LLVM vectorizes it: as many points at a time as the CPU's vectors hold.
+For nearest and linear one loop does all steps; cubic has one for coordinates, and one for each axis. LLVM vectorizes
+them: as many points at a time as the CPU's vectors hold.
 """
 
 import numpy as np

@@ -22,7 +22,7 @@ POINTS = 128  # offset of the block of points in the workspace, after theta's co
 @jitable
 def room_for_points(axes):
     """The bytes of the workspace that a recipe needs: for theta's columns, points, and FlowGridSample's rows."""
-    return POINTS + 3 * LARGEST * axes * BLOCK
+    return POINTS + 2 * LARGEST * axes * BLOCK
 
 
 @jitable

@@ -1,4 +1,4 @@
-"""Loops of vectors.py over points of images, for compiled code: `take`, `prefetch`, and `add_points`."""
+"""Loops of vectors.py over points of images, for compiled code: `take`, `prefetch`, `prefetch_run`, `add_points`."""
 
 import numpy as np
 from llvmlite import ir

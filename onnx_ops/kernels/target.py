@@ -1,4 +1,7 @@
-"""The CPU that this process compiles for: this machine's, unless `choose` names another before Numba is imported."""
+"""The CPU that this process compiles for: this machine's, unless Numba's variables or `choose` name another.
+
+`choose` must be called before Numba is imported.
+"""
 
 import os
 import sys
