@@ -32,6 +32,11 @@ def misspelt(tmp_path):
     return tmp_path / "model.onnx"
 
 
+def said(caplog):
+    """What the log has, without the kernels that a session had to compile."""
+    return [record for record in caplog.records if "compiling" not in record.msg]
+
+
 def sessions(path):
     yield lambda: onnx_ops.InferenceSession(path, quiet())
     yield lambda: onnx_ops.InferenceSession(path.read_bytes(), quiet())
@@ -43,7 +48,7 @@ def test_a_session_says_what_it_ignores(kind, misspelt, caplog):
     with warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always")
         list(sessions(misspelt))[kind]()
-    assert [(r.name, r.levelno, r.getMessage()) for r in caplog.records] == [
+    assert [(r.name, r.levelno, r.getMessage()) for r in said(caplog)] == [
         ("onnx_ops", logging.WARNING, f"{MESSAGE}padding_mode?")
     ]
     assert not raised
@@ -60,7 +65,7 @@ def test_a_session_has_nothing_to_say_of_what_is_right(caplog):
     for case in (COL2IM[1], *GRID_SAMPLE[:3]):
         proto = model(case.domain, case.op_type, case.inputs("float32"), case.attributes)
         onnx_ops.InferenceSession(proto.SerializeToString(), quiet())
-    assert caplog.records == []
+    assert said(caplog) == []
 
 
 @pytest.mark.parametrize("command", [["run", "--random"], ["bench", "--repeats", "1"]], ids=lambda c: c[0])

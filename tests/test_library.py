@@ -1108,8 +1108,12 @@ SANITIZERS = "-g -fsanitize=address,undefined -fno-sanitize-recover=all"
 @pytest.mark.skipif(FLAGS in os.environ, reason="this is the build that it makes")
 def test_with_sanitizers(tmp_path):
     """Run the other tests with a build that ends the process at an access out of bounds, an overflow and the like."""
-    asan = subprocess.run([COMPILER, "-print-file-name=libasan.so"], capture_output=True, text=True).stdout.strip()
-    settings = {**os.environ, "LD_PRELOAD": asan, "ASAN_OPTIONS": "detect_leaks=0", FLAGS: SANITIZERS}
+    # The sanitizer looks for C++'s functions when it is loaded, and ends the process if libraries bring them later.
+    asan, runtime = (
+        subprocess.run([COMPILER, f"-print-file-name={name}"], capture_output=True, text=True).stdout.strip()
+        for name in ("libasan.so", "libstdc++.so.6")
+    )
+    settings = {**os.environ, "LD_PRELOAD": f"{asan} {runtime}", "ASAN_OPTIONS": "detect_leaks=0", FLAGS: SANITIZERS}
     trial = subprocess.run([sys.executable, "-c", ""], env=settings, capture_output=True)
     if not os.path.isabs(asan) or trial.returncode or trial.stderr:
         pytest.skip("the compiler has no sanitizers")

@@ -54,6 +54,7 @@ def test_external_data_stay_where_they_are(backend, release, tmp_path, monkeypat
     np.testing.assert_array_equal(results(session, proto)[0], expected[0])
 
 
+@pytest.mark.skipif(ort.__version__.startswith("1.20."), reason="it does not find the folder itself")
 def test_external_data_of_a_model_in_memory(tmp_path):
     """The options state the folder of the data."""
     proto = weighed_down()
