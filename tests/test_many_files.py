@@ -3,12 +3,14 @@
 import io
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import time
 import zipfile
 from pathlib import Path
+from subprocess import PIPE
 
 import numpy as np
 import onnx
@@ -513,6 +515,17 @@ def test_a_process_that_is_killed_before_it_begins_is_replaced(tmp_path, monkeyp
     once += "began.exists() or (began.touch(), os.kill(os.getpid(), 9)); "
     monkeypatch.setattr(workers, "PROGRAM", once + workers.PROGRAM)
     assert list(workers.answers(sleep, [(0,)], 1)) == [(0, 0, False)]
+
+
+def test_a_process_ends_silently_if_nobody_waits_for_its_answer():
+    """Python 3.13 complains at the end of a process of what it can't write."""
+    command = [sys.executable, "-c", workers.PROGRAM.format((None, []))]
+    with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE) as process:
+        process.stdout.close()
+        pickle.dump(int, process.stdin)
+        process.stdin.close()
+        assert process.stderr.read() == b""
+        assert process.wait(PATIENCE) == 0
 
 
 def test_a_process_that_is_kept_busy_ends_too():

@@ -168,7 +168,7 @@ def serve(level, own):
     for place in own:
         use_place(place)
     function = None
-    with suppress(BrokenPipeError):  # nobody waits for the answer
+    try:
         for message in _messages():
             result = refusal = None
             if function is None:
@@ -180,6 +180,9 @@ def serve(level, own):
                     refusal = error.args
             pickle.dump((result, refusal), output)
             output.flush()
+    except BrokenPipeError:  # nobody waits for the answer
+        with suppress(BrokenPipeError):
+            output.close()  # else Python would try to write the rest when it exits, and complain
 
 
 def _messages():
