@@ -15,18 +15,21 @@ import onnx_ops
 from onnx_ops.declaration import Input
 from onnx_ops.operators import OPERATORS
 
+MODEL = """
+import onnx
+from onnx import helper
+node = helper.make_node("Shift", ["x"], ["y"], domain="test", amount=5)
+infos = [helper.make_tensor_value_info(n, onnx.TensorProto.INT64, ["N"]) for n in "xy"]
+opsets = [helper.make_opsetid("", 18), helper.make_opsetid("test", 1)]
+proto = helper.make_model(helper.make_graph([node], "g", infos[:1], infos[1:]), opset_imports=opsets, ir_version=9)
+"""
 SCRIPT = """
 import os
-import numpy as np, onnx, onnx_ops
-from onnx import helper
+import numpy as np, onnx_ops
 from onnx.reference import ReferenceEvaluator
 
 assert onnx_ops.__file__.startswith(os.getcwd()), onnx_ops.__file__
 assert "Shift" in [o["name"] for o in onnx_ops.operators()]
-node = helper.make_node("Shift", ["x"], ["y"], domain="test", amount=5)
-x_info, y_info = (helper.make_tensor_value_info(n, onnx.TensorProto.INT64, ["N"]) for n in "xy")
-opsets = [helper.make_opsetid("", 18), helper.make_opsetid("test", 1)]
-proto = helper.make_model(helper.make_graph([node], "g", [x_info], [y_info]), opset_imports=opsets, ir_version=9)
 x = np.arange(10)
 for backend in ("native", "extensions"):
     session = onnx_ops.InferenceSession(proto.SerializeToString(), backend=backend)
@@ -49,8 +52,13 @@ def run_with(tmp_path, source, script):
     package = Path(onnx_ops.__file__).parent
     shutil.copytree(package, tmp_path / "onnx_ops", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "onnx_ops" / "operators" / "shift.py").write_text(source)
+    return run_in(tmp_path, "import onnx_ops.functions\n" + script)
+
+
+def run_in(tmp_path, script):
+    """Run MODEL and a script in a folder whose modules they can import; return what they print."""
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
-    script = "import sys; sys.path.insert(0, '.')\nimport onnx_ops.functions\n" + script
+    script = "import sys; sys.path.insert(0, '.')\n" + MODEL + script
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
@@ -71,18 +79,13 @@ MISTAKES = {
     "memory of its own": ("out[i] =", "out[i] = np.zeros(3)[0] +", r"it allocates memory; .*shift\.py, line 34"),
 }
 REFUSED = """
-import numpy as np, onnx, onnx_ops
-from onnx import helper
+import numpy as np, onnx_ops
 from onnx_ops.kernels import compiler
 compile_now, compiled = compiler.object_code, []
 def counting(entry, symbol):
     compiled.append(entry.name)
     return compile_now(entry, symbol)
 compiler.object_code = counting
-node = helper.make_node("Shift", ["x"], ["y"], domain="test", amount=5)
-infos = [helper.make_tensor_value_info(n, onnx.TensorProto.INT64, ["N"]) for n in "xy"]
-opsets = [helper.make_opsetid("", 18), helper.make_opsetid("test", 1)]
-proto = helper.make_model(helper.make_graph([node], "g", infos[:1], infos[1:]), opset_imports=opsets, ir_version=9)
 for call in (
     lambda: onnx_ops.functions.call(onnx_ops.operators.OPERATORS[-1], np.arange(3)),
     lambda: onnx_ops.InferenceSession(proto.SerializeToString()),
@@ -109,14 +112,9 @@ def test_a_kernel_that_cannot_be_compiled(mistake, tmp_path):
 
 
 BUILD = """
-import numpy as np, onnx, onnx_ops, onnxruntime, my_shift
-from onnx import helper
+import numpy as np, onnx_ops, onnxruntime, my_shift
 assert onnx_ops.warmup(operators=[my_shift.SHIFT], dtypes=["float32", "int64"], jobs=2) == 2
 onnx_ops.build("shift.so", operators=[my_shift.SHIFT], dtypes=["int64"], jobs=1)
-node = helper.make_node("Shift", ["x"], ["y"], domain="test", amount=5)
-infos = [helper.make_tensor_value_info(n, onnx.TensorProto.INT64, ["N"]) for n in "xy"]
-opsets = [helper.make_opsetid("", 18), helper.make_opsetid("test", 1)]
-proto = helper.make_model(helper.make_graph([node], "g", infos[:1], infos[1:]), opset_imports=opsets, ir_version=9)
 options = onnxruntime.SessionOptions()
 options.register_custom_ops_library("./shift.so")
 session = onnxruntime.InferenceSession(proto.SerializeToString(), options)
@@ -129,11 +127,7 @@ def test_processes_that_compile_it(tmp_path):
     """Other processes than this one compile an operator with a plan that is no part of the package."""
     source = SOURCE.replace("from ..", "from onnx_ops.").replace("OPERATORS = (", "(SHIFT,) = (")
     (tmp_path / "my_shift.py").write_text(source)
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
-    command = [sys.executable, "-c", "import sys; sys.path.insert(0, '.')\n" + BUILD]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout == "[5, 6, 7]\n"
+    assert run_in(tmp_path, BUILD) == "[5, 6, 7]\n"
 
 
 FOUR_TENSORS = """

@@ -66,7 +66,7 @@ def settings(model, shared, **others):
     return {
         "model": [digest_of_file(path) for path in files(model)],
         "inputs": {name: digest(encode({name: array})[1]) for name, array in shared.items()},
-        "operators": sorted(digest_of_file(path) for path in sources if path),
+        "operators": sorted(map(digest_of_file, sources)),
         "versions": {"onnx_ops": __version__, "onnxruntime": ort.__version__},
         **others,
     }

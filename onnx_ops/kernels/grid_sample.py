@@ -95,18 +95,25 @@ def distance_ahead(base, first, g):
     half = min(row, BLOCK) // 2
     if g.images > 1 or base.size < BLOCK or half == 0 or (row > BLOCK and first % row > row - BLOCK):
         return 0
-    is_smooth = distance(base, 0, 1) <= 2 * width and distance(base, half - 1, half) <= 2 * width
-    if not is_smooth or distance(base, 0, half) <= half * width // ALONG:
+    is_smooth = abs(distance(base, 0, 1)) <= 2 * width and abs(distance(base, half - 1, half)) <= 2 * width
+    if not is_smooth or abs(distance(base, 0, half)) <= half * width // ALONG:
         return 0
-    ahead = np.int64(base[min(BLOCK % row, BLOCK - 1)]) - np.int64(base[0])
+    ahead = distance(base, 0, min(BLOCK % row, BLOCK - 1))
     if row < BLOCK:
-        ahead += BLOCK // row * (np.int64(base[row]) - np.int64(base[0]))
+        ahead += BLOCK // row * distance(base, 0, row)
     return ahead
 
 
 @jitable
 def distance(base, a, b):
-    return abs(np.int64(base[b]) - np.int64(base[a]))
+    return np.int64(base[b]) - np.int64(base[a])
+
+
+@jitable
+def prefetch_channels(source, pixels, together, base, offset, ahead):
+    """Prefetch `offset` pixels from each of `base` on in so many channels, or `ahead` of there for the next block."""
+    for k in range(together):
+        prefetch(source[k * pixels + offset :], base, ahead, ALONG if ahead == 0 else ACROSS)
 
 
 @jitable
@@ -165,9 +172,8 @@ def interpolate_tiles(x, grid, recipe, g, offsets, p, base, weight, row_weight, 
         while c < g.channels:
             together = most if fits and alone <= c <= g.channels - most else 1
             source = x[(n * g.channels + c) * pixels :][: ((images - 1) * g.channels + together) * pixels]
-            for k in range(together if prefetches else 0):
-                last_row = source[k * pixels + (taps - 1) * width :]
-                prefetch(last_row, base[:total], ahead, ALONG if ahead == 0 else ACROSS)
+            if prefetches:
+                prefetch_channels(source, pixels, together, base[:total], (taps - 1) * width, ahead)
             results = out[(n * g.channels + c) * g.points + first :]
             done = False  # unless all sums are finite: a tap outside has weight 0 at one inside, maybe an infinity
             for q in range(planes if fits else 0):

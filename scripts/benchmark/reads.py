@@ -22,8 +22,6 @@ from onnx_ops import operators
 from onnx_ops.declaration import Kernel
 from onnx_ops.kernels.elements import indices_in
 from onnx_ops.kernels.grid_sample import (
-    ACROSS,
-    ALONG,
     BLOCK,
     ONE,
     THREE,
@@ -31,13 +29,14 @@ from onnx_ops.kernels.grid_sample import (
     distance_ahead,
     is_large,
     part,
+    prefetch_channels,
     shift_images,
 )
 from onnx_ops.kernels.jit import FLAGS, INNER, jitable
 from onnx_ops.kernels.places import image_size
 from onnx_ops.kernels.simd import plus, put
 from onnx_ops.kernels.simd_blend import four_count, fours, pair_count, pairs, transposed
-from onnx_ops.kernels.vectors import prefetch, take
+from onnx_ops.kernels.vectors import take
 from onnx_ops.operators.grid_sample import MICROSOFT, pad, unnormalize
 
 DOMAIN = "benchmark"
@@ -91,8 +90,8 @@ def read(x, numbers, g, taps, tile, workspace, out):
             source, together = x[(n * g.channels + c) * pixels :], most if c <= g.channels - most else 1
             for m in range(images):
                 target, at = out[((n + m) * g.channels + c) * g.points + first :], base[m * count :][:count]
-                for k in range(together if prefetches else 0):
-                    prefetch(source[k * pixels + (taps - 1) * width :], at, ahead, ALONG if ahead == 0 else ACROSS)
+                if prefetches:
+                    prefetch_channels(source, pixels, together, at, (taps - 1) * width, ahead)
                 if taps == 1:
                     take(source, at, 0, target[:count])
                 elif together == len(ONE):
