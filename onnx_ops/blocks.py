@@ -69,7 +69,7 @@ def block_count(parameters, i, pixels, positions):
 def lay_out(parameters, image, block, g):
     """Check the sizes of image and block, which have the same axes, and fill the fields of GEOMETRY.
 
-    A number of blocks above ELEMENTS is stated as ELEMENTS + 1.
+    There may be no pixels, and no blocks. A number of blocks above ELEMENTS is stated as ELEMENTS + 1.
     """
     axes = len(image)
     # Kernels always have two axes, y and x: a lone axis gets one of size 1 before it.
@@ -78,14 +78,13 @@ def lay_out(parameters, image, block, g):
     g.pads[0] = 0
     g.pixels = g.positions = g.blocks = 1
     for i in range(axes):
-        require(1 <= image[i] <= LIMIT, "{image_shape}", image, "must lie in [1, 2**40]")
+        require(image[i] <= LIMIT, "{image_shape}", image, "must be at most 2**40")
         require(1 <= block[i] <= LIMIT, "{block_shape}", block, "must lie in [1, 2**40]")
         count = block_count(parameters, i, image[i], block[i])
-        require(count > 0, "{block_shape}", block, "must, dilated, fit into the padded image; too large on axis", i)
-        require(image[i] <= ELEMENTS // g.pixels, "{image_shape}", image, "product must be at most 2**58")
+        require(image[i] <= ELEMENTS // max(g.pixels, 1), "{image_shape}", image, "product must be at most 2**58")
         require(block[i] <= ELEMENTS // g.positions, "{block_shape}", block, "product must be at most 2**58")
         g.pixels, g.positions = g.pixels * image[i], g.positions * block[i]
-        g.blocks = g.blocks * count if count <= ELEMENTS // g.blocks else ELEMENTS + 1
+        g.blocks = g.blocks * count if count <= ELEMENTS // max(g.blocks, 1) else ELEMENTS + 1
         a = i + g.axes - axes
         g.image[a], g.block[a], g.counts[a] = image[i], block[i], count
         g.strides[a], g.dilations[a] = parameters.strides[i], parameters.dilations[i]

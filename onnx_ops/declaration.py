@@ -347,8 +347,7 @@ class Operator(Declaration):
     plan        (parameters, shapes, geometry)
     infer       (parameters, shapes, geometry): fills in `rank` and `shape` as `plan` would, as far as they are known.
                 A dimension may be UNKNOWN, or less, which stands for a name. A shape is empty if the rank is unknown,
-                and values if their number is; parameters are all 0 if the attributes are unknown. The rank is -1 until
-                it is set.
+                and values if their number is. The rank is -1 until it is set.
     kernels     at least one
     reference   (parameters, *inputs) -> output, plain NumPy in float64, written to be read
 
@@ -397,15 +396,17 @@ class Operator(Declaration):
         return parameters
 
     def output_shapes(self, parameters, shapes, values):
-        """Return [what `inferred` returns], or None for None; parameters are what `resolved` returns, or None."""
-        record = None if parameters is None else Record(parameters[0])
-        shape = self.inferred(record, shapes, values)
+        """Return [what `inferred` returns], or None for None; parameters are what `resolved` returns.
+
+        Without parameters, as the attributes are unknown, nothing is known.
+        """
+        shape = None if parameters is None else self.inferred(Record(parameters[0]), shapes, values)
         return None if shape is None else [shape]
 
     def inferred(self, parameters, shapes, values=None):
         """Return the output's dimensions, each an int, a name or None; None if not even their number is known.
 
-        parameters  a Record, or None if the attributes are unknown
+        parameters  a Record
         shapes      of the inputs, whose dimensions are ints, names or None; a shape is None if the rank is unknown
         values      of the inputs, lists of ints, or None where they are unknown
 
@@ -425,7 +426,7 @@ class Operator(Declaration):
             vectors.append(np.array(vector if len(vector) <= MAX_RANK else [], np.int64))
         geometry = np.zeros(1, self.geometry_dtype)
         geometry["rank"] = -1
-        self.infer(parameters or Record(np.zeros(1, self.parameters_dtype)[0]), tuple(vectors), Record(geometry[0]))
+        self.infer(parameters, tuple(vectors), Record(geometry[0]))
         rank, shape = int(geometry["rank"][0]), geometry["shape"][0].tolist()
         if rank < 0:
             return None

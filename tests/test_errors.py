@@ -195,9 +195,10 @@ def test_blocks_of_nothing_take_no_time():
 def test_shape_inference_of_too_few_axes(x, grid):
     """Nothing is inferred; the plan refuses the shapes."""
     for o in (operator("", "GridSample"), operator("com.microsoft", "GridSample")):
-        assert o.inferred(None, [list(x), list(grid)]) is None
-        assert o.inferred(None, [list(x), None]) is None
-        assert o.inferred(None, [None, list(grid)]) is None
+        parameters = o.resolved({})
+        assert o.output_shapes(parameters, [list(x), list(grid)], None) is None
+        assert o.output_shapes(parameters, [list(x), None], None) is None
+        assert o.output_shapes(parameters, [None, list(grid)], None) is None
 
 
 def test_products_of_a_grid_shape_past_2_63():

@@ -1,18 +1,79 @@
 """The shapes of outputs that ONNX Runtime and onnx infer before there are inputs."""
 
+import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 from support.backends import quiet
-from support.cases import AFFINE_GRID, ATTENTION, COL2IM, GRID_SAMPLE, IM2COL, OPENVINO, VOLUMES, finished, model
+from support.cases import (
+    AFFINE_GRID,
+    ATTENTION,
+    CASES,
+    COL2IM,
+    GRID_SAMPLE,
+    IM2COL,
+    OPENVINO,
+    VOLUMES,
+    finished,
+    model,
+)
 
 import onnx_ops
+from onnx_ops import functions
+from onnx_ops.operators import OPERATORS
 
 
 def output_shape(proto, options=None):
     options = onnx_ops.register(options or quiet(), proto)
     return ort.InferenceSession(proto.SerializeToString(), options).get_outputs()[0].shape
+
+
+def stated_shapes(proto):
+    """The output's shapes that a session and onnx state."""
+    onnx_ops.register_schemas()
+    by_onnx = onnx.shape_inference.infer_shapes(proto).graph.output[0].type.tensor_type
+    dimensions = [d.dim_value if d.HasField("dim_value") else d.dim_param for d in by_onnx.shape.dim]
+    return [output_shape(proto), dimensions]
+
+
+def called(proto, case, how):
+    """Move a model's node into a function, which gets its attributes from the caller or as defaults."""
+    (node,) = proto.graph.node
+    attributes, defaults = list(node.attribute), how == "by default"
+    inner = helper.make_node(node.op_type, node.input, node.output, domain=node.domain)
+    for a in attributes:
+        inner.attribute.add(name=a.name, type=a.type, ref_attr_name=a.name)
+    function = helper.make_function(
+        "local", "Called", node.input, node.output, [inner], proto.opset_import,
+        [] if defaults else [a.name for a in attributes], attributes if defaults else [],
+    )  # fmt: skip
+    node.op_type, node.domain = "Called", "local"
+    if defaults:
+        del node.attribute[:]
+    proto.functions.append(function)
+    proto.opset_import.append(helper.make_opsetid("local", 1))
+    return proto
+
+
+@pytest.mark.parametrize("how", ["", "by the caller", "by default"])
+@pytest.mark.parametrize("dims", ["fixed", "symbolic", "none"])
+@pytest.mark.parametrize("operator", OPERATORS, ids=lambda o: o.title)
+def test_stated_shapes_are_real(operator, dims, how):
+    """What is stated before the run is what comes out: sizes are equal, and names stand for the inputs' sizes."""
+    cases = [c for c in CASES if c.operator is operator and not np.isinf(c.extent)]
+    assert cases
+    for case in cases[:: 1 if not how else 7]:
+        inputs = case.inputs("float32")
+        names = [i.name + "_in" * (i.name == "y") for i in operator.inputs]
+        sizes = {f"{n}_{a}": size for n, v in zip(names, inputs, strict=True) for a, size in enumerate(v.shape)}
+        real = functions.call(operator, *inputs, **case.attributes).shape
+        for constants in ((), [i.name for i in operator.inputs if i.values]):
+            proto = model(case.domain, case.op_type, inputs, case.attributes, dims=dims, constants=constants)
+            for shape in stated_shapes(called(proto, case, how) if how else proto):
+                assert len(shape) in (0, len(real)), case
+                known = [(d, e) for d, e in zip(shape, real, strict=False) if d is not None]
+                assert all(sizes.get(d, e) == e if isinstance(d, str) else d == e for d, e in known), case
 
 
 @pytest.mark.parametrize("case", [GRID_SAMPLE[6], VOLUMES[0]], ids=str)
@@ -57,21 +118,15 @@ def test_col2im_rank_and_batch(case):
 
 @pytest.mark.parametrize("case", [IM2COL[2], next(c for c in IM2COL if c.name == "unfold_3d")], ids=str)
 def test_im2col(case):
-    """ONNX Runtime shows no attributes, so a session infers only the batch; onnx infers the whole shape."""
-    onnx_ops.register_schemas()
     (x,) = case.inputs("float32")
-
-    def inferred_shapes(**how):
-        proto = model(case.domain, case.op_type, [x], case.attributes, **how)
-        batch, *others = output_shape(proto)
-        assert len(others) == len({d for d in others if isinstance(d, str)}) == 2
-        inferred = onnx.shape_inference.infer_shapes(proto, strict_mode=True).graph.output[0].type.tensor_type.shape
-        return batch, [d.dim_value or d.dim_param for d in inferred.dim]
-
-    assert inferred_shapes() == (2, list(onnx_ops.im2col(x, **case.attributes).shape))
-    batch, (again, *others) = inferred_shapes(dims="symbolic")
-    assert batch == again == "x_0"
-    assert all(d.startswith("unk__") for d in others)
+    assert (
+        stated_shapes(model(case.domain, case.op_type, [x], case.attributes))
+        == [list(onnx_ops.im2col(x, **case.attributes).shape)] * 2
+    )
+    for shape in stated_shapes(model(case.domain, case.op_type, [x], case.attributes, dims="symbolic")):
+        assert shape[0] == "x_0"
+        assert all(isinstance(d, str) for d in shape)
+        assert len(set(shape)) == 3
 
 
 def test_attention():

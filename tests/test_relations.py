@@ -1,6 +1,7 @@
 """Relations that must hold between results, whatever the numbers and independently of the reference."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ def unfold(image, block, dilations, pads, strides):
     """Unfold [N, C, *image] to [N, C * K, L], looking up each value by the definition of a block."""
     d = len(block)
     counts = block_counts(image.shape[2:], block, dilations, pads, strides)
+    if min(counts) < 1:
+        return np.zeros((image.shape[0], image.shape[1] * math.prod(block), 0))
     padded = np.pad(image, [(0, 0), (0, 0), *zip(pads[:d], pads[d:], strict=True)])
     columns = []
     for k in itertools.product(*map(range, block)):
@@ -101,13 +104,15 @@ def all_settings_of_unfold(case):
     return {"block": settings.pop("kernel_shape"), **defaults, **settings}
 
 
-@pytest.mark.parametrize("case", IM2COL, ids=str)
+@pytest.mark.parametrize("case", [case for case in IM2COL if 0 not in case.shapes[0][2:]], ids=str)
 def test_unfold_is_the_transpose_of_fold(backend, case):
-    """<unfold(x), y> = <x, fold(y)>, exactly, for integers."""
+    """<unfold(x), y> = <x, fold(y)>, exactly, for integers. There is no fold of no blocks."""
     rng, attributes = np.random.default_rng(5), dict(case.attributes)
     (x,) = case.inputs("float64")
     x = rng.integers(-9, 9, x.shape).astype(np.float64)
     columns = backend(case, [x])
+    if not columns.shape[2]:
+        return
     y = rng.integers(-9, 9, columns.shape).astype(np.float64)
     block = attributes.pop("kernel_shape")
     assert np.vdot(columns, y) == np.vdot(x, onnx_ops.col2im(y, x.shape[2:], block, **attributes))

@@ -496,8 +496,11 @@ def test_function_agrees_on_unfolds(case, dtype):
     top, left, bottom, right = attributes.pop("pads", [0] * 4)
     padded = torch.nn.functional.pad(torch.from_numpy(x), (left, right, top, bottom))
     dilation, stride = attributes.get("dilations", 1), attributes.get("strides", 1)
+    ours = onnx_ops.im2col(x, **case.attributes)
+    if not ours.size:
+        pytest.skip("PyTorch refuses an empty output")
     theirs = torch.nn.functional.unfold(padded, attributes["kernel_shape"], dilation, 0, stride)
-    np.testing.assert_array_equal(onnx_ops.im2col(x, **case.attributes), theirs.numpy())
+    np.testing.assert_array_equal(ours, theirs.numpy())
 
 
 @pytest.mark.parametrize("opened", [False, True], ids=["fixed", "open"])

@@ -386,25 +386,39 @@ static status report_output(const struct op *op, size_t k, int type, const struc
     return error;
 }
 
-/* Infer the shapes of a function's outputs, if everything that its rule reads is known. Returns whether they are. */
-static int infer_function(struct op *op, struct call *call, const void *context) {
+/* Read the node's attributes and infer the outputs' ranks and shapes from these and what is known of the inputs.
+ * Returns whether they are known: without all attributes, nothing is. */
+static int infer_outputs(struct op *op, struct call *call, const void *context) {
+    union {
+        struct parameters parameters;
+        char room[MAX_RECORD];
+    } resolved;
     struct block block;
     status error = begin_block(op, &block);
-    int complete = !error && op->has_rule;
-    for (int64_t k = 0; k < call->input_count; k++) complete = complete && is_known(&call->tensors[k]);
-    for (int64_t k = 0; k < op->attribute_count && complete; k++)
-        complete = infer_attribute(&op->attributes[k], k, context, &block);
-    if (block.at) ((struct parameters *)block.at)->kernel_index = (int64_t)block.used;
-    call->parameters = (struct parameters *)block.at;
-    if (complete) error = plan_function(op, 0, call);
+    int known = !error && (!op->is_function || (op->has_rule && !op->has_bound));
+    for (int64_t k = 0; k < call->input_count; k++)
+        known = known && (!op->is_function || is_known(&call->tensors[k])); /* a rule reads all of them */
+    for (int64_t k = 0; k < op->attribute_count && known; k++)
+        known = infer_attribute(&op->attributes[k], k, context, &block);
+    if (known && op->is_function) {
+        call->parameters = (struct parameters *)block.at;
+        ((struct parameters *)block.at)->kernel_index = (int64_t)block.used;
+        error = plan_function(op, 0, call);
+    } else if (known) {
+        memset(&resolved, 0, sizeof resolved);
+        known = !op->resolve(vectors(&block), &resolved.parameters);
+        begin_plan(op, call);
+        known = known && !op->infer(&resolved.parameters, call);
+        known = known && 0 <= call->geometry.rank && call->geometry.rank <= MAX_RANK;
+        if (known) put_output(&call->geometry, &call->tensors[MAX_INPUTS]);
+    }
     if (error) ReleaseStatus(error);
     free(block.at);
-    return complete && !error && !op->has_bound;
+    return known && !error;
 }
 
 /* InferOutputShapeFn: report what is known of the outputs before any run. */
 status infer(const struct custom_op *custom, void *context) {
-    static const struct parameters nothing[MAX_RECORD / sizeof(struct parameters) + 1];
     struct op *op = custom->op;
     const char *names[MAX_INPUTS * MAX_RANK];
     int64_t name_count = 0;
@@ -422,14 +436,11 @@ status infer(const struct custom_op *custom, void *context) {
     }
     for (size_t k = count; k < (size_t)op->input_count; k++) put_absent(k, &call);
     call.input_count = (int64_t)count;
-    if (op->is_function) {
-        if (!infer_function(op, &call, context)) return 0;
-    } else {
+    if (!op->is_function) {
+        NEED(op->resolve, RESOLVE, 0, 0);
         NEED(op->infer, INFER, 0, 0);
-        begin_plan(op, &call);
-        if (op->infer(nothing, &call) || call.geometry.rank < 0 || call.geometry.rank > MAX_RANK) return 0;
-        put_output(&call.geometry, &call.tensors[MAX_INPUTS]);
     }
+    if (!infer_outputs(op, &call, context)) return 0;
     for (int64_t k = 0; k < op->output_count && !error; k++) {
         int type = op->outputs[k] < 0 ? (int)op->overloads->types[MAX_INPUTS + k] : types[op->outputs[k]];
         error = report_output(op, (size_t)k, type, &call.tensors[MAX_INPUTS + k], names, name_count, context);

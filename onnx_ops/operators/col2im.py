@@ -23,6 +23,7 @@ from ..blocks import (
     ATTRIBUTES,
     AXES,
     GEOMETRY,
+    LIMIT,
     PARAMETERS,
     WORK,
     block_counts,
@@ -58,7 +59,12 @@ def plan_blocks(parameters, shapes, batch, g):
     require(len(block_shape) == axes, "{block_shape}", block_shape, rule, axes)
     rule = "{strides}, {dilations} and {pads} are for image axes:"
     require(given == 0 or given == axes, "{image_shape}", image_shape, rule, given)
+    for i in range(axes):
+        require(1 <= image_shape[i] <= LIMIT, "{image_shape}", image_shape, "must lie in [1, 2**40]")
     lay_out(parameters, image_shape, block_shape, g)
+    for i in range(axes):
+        fits = g.counts[i + g.axes - axes] > 0
+        require(fits, "{block_shape}", block_shape, "must, dilated, fit into the padded image; too large on axis", i)
     block = g.positions
     if len(x) == 2:
         rule = "axis 0 must be divisible by the product of {block_shape},"

@@ -5,7 +5,8 @@ of Col2Im.
     p_i = l_i * strides_i + k_i * dilations_i - pads_begin_i
 
 n: batch, c: channel, i: image axis, p: pixel, k: position within kernel_shape (K of them in all), l: block (L of them
-in all); k and l are flattened in row-major order. Outside of the image x is 0, for strings the empty string.
+in all); k and l are flattened in row-major order. Outside of the image x is 0, for strings the empty string. There are
+no blocks in an image into which, padded, not even one fits: then y is empty.
 
 Sources: PyTorch's `unfold`; attributes and the order of blocks are those of the ONNX operator specification, Col2Im-18.
 """
@@ -52,11 +53,11 @@ def plan(parameters, shapes, g):
     rule = "must be [N, C, *image], with as many image axes as kernel_shape has:"
     require(len(x) == 2 + axes, "shape of {x}", x, rule, axes)
     lay_out(parameters, x[2:], parameters.kernel_shape[:axes], g)
-    fits = max(x[0], 1) <= ELEMENTS // g.positions // g.blocks // max(x[1], 1)
+    fits = max(x[0], 1) <= ELEMENTS // g.positions // max(g.blocks, 1) // max(x[1], 1)
     require(fits, "shape of {x}", x, "output must have at most 2**58 elements")
     g.rank, g.shape[0], g.shape[1], g.shape[2] = 3, x[0], x[1] * g.positions, g.blocks
     g.planes = x[0] * x[1]
-    g.units = share_out(g)
+    g.units = share_out(g) if g.blocks > 0 else 0
     g.tiles = min(64, g.units, g.planes * (g.pixels + g.positions * g.blocks) // WORK + 1)
 
 
@@ -76,15 +77,16 @@ def infer(parameters, shapes, g):
     (x,) = shapes
     axes = parameters.axes
     g.rank, g.shape[0], g.shape[1], g.shape[2] = 3, x[0] if len(x) > 0 else UNKNOWN, UNKNOWN, UNKNOWN
-    if axes == 0 or len(x) != 2 + axes:
+    if len(x) != 2 + axes:
         return
     positions, blocks = known_product(parameters.kernel_shape[:axes]), 1
-    if x[1] >= 0 and positions <= ELEMENTS // max(x[1], 1):
+    if x[1] >= 0 and 0 < positions <= ELEMENTS // max(x[1], 1):
         g.shape[1] = x[1] * positions
     for i in range(axes):
-        is_known = 1 <= x[2 + i] <= LIMIT
-        count = block_count(parameters, i, x[2 + i], parameters.kernel_shape[i]) if is_known else 0
-        if count == 0 or count > ELEMENTS // blocks:
+        if not 0 <= x[2 + i] <= LIMIT:
+            return
+        count = block_count(parameters, i, x[2 + i], parameters.kernel_shape[i])
+        if count > ELEMENTS // max(blocks, 1):
             return
         blocks *= count
     g.shape[2] = blocks

@@ -93,7 +93,8 @@ def refusal(operator, record):
 def output_ranks(operator, arrays):
     """The ranks of the outputs for these inputs, even if the plan would refuse them; None if they aren't known."""
     values = [a.tolist() if i.values and a.ndim == 1 else None for i, a in zip(operator.inputs, arrays, strict=True)]
-    shapes = operator.output_shapes(None, [list(a.shape) for a in arrays], values)
+    parameters = None if operator.is_function else np.zeros(1, operator.parameters_dtype)  # no rank depends on them
+    shapes = operator.output_shapes(parameters, [list(a.shape) for a in arrays], values)
     return None if shapes is None else list(map(len, shapes))
 
 

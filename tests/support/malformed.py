@@ -335,15 +335,8 @@ AT_RUN = [
     im2col("x_rank_3", r"shape of x = \[1, 5, 5\]: must be \[N, C, \*image\], .* 2", x=(1, 5, 5)),
     im2col("x_rank_5", r"shape of x = \[1, 1, 5, 5, 5\]: must be \[N, C, \*image\], .* 2", x=(1, 1, 5, 5, 5)),
     im2col("x_rank_17", r"rank of x = 17: must be at most 16", x=(1,) * 17),
-    im2col("image_empty", r"image axes of x = \[5, 0\]: must lie in \[1, 2\*\*40\]", x=(1, 1, 5, 0)),
-    im2col("image_huge", r"image axes of x = \[5, \d+\]: must lie in", x=(1, 0, 5, 2**41)),
+    im2col("image_huge", r"image axes of x = \[5, \d+\]: must be at most 2\*\*40", x=(1, 0, 5, 2**41)),
     im2col("image_product", r"image axes of x = .*: product must be at most", x=(0, 1, 2**30, 2**29)),
-    im2col("kernel_too_large", r"kernel_shape = \[3, 6\]: must, dilated, fit .* axis 1", kernel_shape=(3, 6)),
-    im2col("image_too_small", r"kernel_shape = \[3, 3\]: must, dilated, fit .* axis 0", x=(1, 1, 2, 5)),
-    im2col("dilated_too_large", r"kernel_shape = \[3, 3\]: must, dilated, fit .* axis 1", dilations=[1, 3]),
-    im2col(
-        "dilated_past_2**63", r"kernel_shape = .*: must, dilated, fit", kernel_shape=(3, 2**39), dilations=[1, 2**39]
-    ),
     im2col(
         "kernel_product",
         r"kernel_shape = .*: product must be at most 2\*\*58",
