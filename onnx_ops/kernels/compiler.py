@@ -97,8 +97,9 @@ def cause(error):
 
     A message of Numba's has an explanation for each function around the reason, then the reason, then the lines.
     """
-    heading, *lines = [line.strip() for line in str(error).splitlines()] or [""]
-    if "NRT required but not enabled" in str(error):
+    message = re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # Numba prints in colours where it finds the package colorama
+    heading, *lines = [line.strip() for line in message.splitlines()] or [""]
+    if "NRT required but not enabled" in message:
         return f"it allocates memory, as `y[:] = x * 2`, instead of a loop, and texts in braces do; {NO_MEMORY}"
     after = [k for k, line in enumerate([heading, *lines]) if "Failed in nopython mode" in line]
     if not after or after[-1] >= len(lines):
