@@ -26,6 +26,38 @@ def all_nodes(owner):
             yield from all_nodes(graph)
 
 
+def inlined(model, names=None):
+    """Return a copy of a model with its local functions inlined, or those with these names: (domain, name).
+
+    Raises what onnx's inliner does. It forgets the functions' default attributes, so the calls spell them out before;
+    and it keeps the names of dimensions, which mean another size in each call, so these are removed before.
+    """
+    import onnx.inliner  # here, as importing this package doesn't load onnx
+
+    explicit = onnx.ModelProto()
+    explicit.CopyFrom(model)
+    functions = {(f.domain, f.name, f.overload): f for f in explicit.functions}
+    for node in model_nodes(explicit):
+        if function := functions.get((node.domain, node.op_type, node.overload)):
+            given = {a.name for a in node.attribute}
+            node.attribute.extend(a for a in function.attribute_proto if a.name not in given)
+    for function in explicit.functions:
+        _remove_dimension_names(function)
+    if names is None:
+        return onnx.inliner.inline_local_functions(explicit)
+    return onnx.inliner.inline_selected_functions(explicit, sorted(names))
+
+
+def _remove_dimension_names(owner):
+    values = (*owner.input, *owner.output) if hasattr(owner, "initializer") else ()
+    for value in (*values, *owner.value_info):
+        for dimension in value.type.tensor_type.shape.dim:
+            dimension.ClearField("dim_param")
+    for node in owner.node:
+        for inner in subgraphs(node):
+            _remove_dimension_names(inner)
+
+
 def subgraphs(node):
     """Yield the graphs among a node's attributes, which If, Loop and Scan have."""
     for attribute in node.attribute:

@@ -84,6 +84,7 @@ AFFINE_GRIDS = {
     "the axis of the sum from the front": {"over": [2]},
     "other coordinates": {"base": lambda base: base * np.float32([3, 0.5, 1])},
     "one image": {"batch": 1},
+    "every matrix, row and column": {"picked": {0: [0, 1], 1: [0, 1, 2], 2: [0, 1]}},
 }
 NO_AFFINE_GRIDS = {
     "a base that is bent": {"base": lambda base: np.where(np.arange(7)[:, None] == 3, base[::-1], base)},
@@ -102,6 +103,12 @@ NO_AFFINE_GRIDS = {
     "nearest in 16 bits": {"dtype": "float16", "sample": "nearest", "opset": 20},
     "a base that is random": {"factor": "RandomUniformLike"},
     "a batch that is not theta's": {"target": [2, 5, 7, 2], "open_batch": True},
+    "every second matrix": {"theta": [4, 2, 3], "picked": {0: [0, 2]}},
+    "the first matrix twice": {"picked": {0: [0, 0]}},
+    "the first matrix alone": {"picked": {0: [0]}, "target": [-1, 5, 7, 2]},
+    "the first matrix for all": {"theta": ["n", 2, 3], "picked": {0: [0]}, "target": [-1, 5, 7, 2]},
+    "the first row twice": {"picked": {2: [0, 0]}},
+    "the first column only": {"picked": {1: [0, 0, 0]}},
 }  # fmt: skip
 ATTENTIONS = {
     "two levels": {},

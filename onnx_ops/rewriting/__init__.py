@@ -4,12 +4,13 @@ A pattern starts from the nodes through which the data go, and works out what in
 whichever nodes compute them. It replaces what it is certain of and says why it doesn't replace the rest.
 """
 
+import warnings
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 import onnx
-import onnx.inliner
 
+from ..nodes import inlined
 from . import affine_grid, deformable_attention, grid_sample, unfold
 from .finding import Finding, NearMiss
 from .graph import Graph, Model
@@ -44,12 +45,12 @@ def rewritten(
     optimized, findings = _rewrite(model, standard, folder)
     if model.functions:  # older exporters write one for each function of PyTorch's, so a pattern may span several
         try:
-            flat = onnx.inliner.inline_local_functions(model)
+            flat = inlined(model)
         except (RuntimeError, onnx.checker.ValidationError):  # the session reports what is wrong with the model
             return optimized, findings
-        inlined = _rewrite(flat, standard, folder)
-        if sum(f.operator is not None for f in inlined[1]) > sum(f.operator is not None for f in findings):
-            return inlined
+        without_functions = _rewrite(flat, standard, folder)
+        if sum(f.operator is not None for f in without_functions[1]) > sum(f.operator is not None for f in findings):
+            return without_functions
     return optimized, findings
 
 
@@ -72,15 +73,23 @@ def _rewrite(
 
 
 def apply(pattern: ModuleType, graph: Graph, node: onnx.NodeProto, standard: bool) -> Finding | None:
-    """Replace a node if a pattern fits; returns the Finding, or None if the node is nothing like the pattern."""
-    if not graph.is_sound(node):
-        return None
+    """Replace a node if a pattern fits; returns the Finding, or None if the node is nothing like the pattern.
+
+    The node stays, too, with a warning, if the pattern fails: the model is right as it is.
+    """
     where = pattern.NAME, graph.title, node.name or node.output[0]
     try:
-        replacement = pattern.match(graph, node, standard)
+        replacement = pattern.match(graph, node, standard) if graph.is_sound(node) else None
+        if replacement is None:
+            return None
+        graph.replace(node, **replacement)
+        return Finding(*where, operator=replacement["op_type"])
     except NearMiss as miss:
         return Finding(*where, reason=str(miss))
-    if replacement is None:
+    except Exception as error:
+        name, title, node_name = where
+        reason = f"{type(error).__name__}: {error}"
+        warnings.warn(f"onnx_ops: {name} at {node_name} of {title} was not optimized, for {reason}", stacklevel=2)
         return None
-    graph.replace(node, **replacement)
-    return Finding(*where, operator=replacement["op_type"])
+    finally:
+        graph.sweep_added()

@@ -45,7 +45,10 @@ def match(graph, node, standard):
     size = target[1:-1]
     theta, view = _theta(graph, factor, len(size))
     base = _base(graph, reduced, base, view, size)
-    if target[0] not in (-1, view[[a.along for a in view].index(N)].size):
+    along = [a.along for a in view]
+    if along.index(J) > along.index(I) and len(size) == 3:
+        raise NearMiss("it adds up four neighbouring values, which ONNX Runtime does in another order")
+    if target[0] not in (-1, view[along.index(N)].size):
         raise NearMiss(f"the batch size of the grid, {target[0]}, is not known to be that of {theta}")
     if graph.is_constant(theta):
         raise NearMiss(f"{theta} is constant: ONNX Runtime computes the grid once")
@@ -74,7 +77,10 @@ def _theta(graph, name, axes):
         view = whole(dimensions)
         for mover in reversed(chain[:count]):
             view = view and moved(graph, view, mover)
-        if view and sorted(a.along for a in view if a.along is not None) == [N, I, J]:
+        axes_of_theta = [a for a in view or () if a.along is not None]
+        takes_all = all((a.step, a.size) == (1, dimensions[a.along]) or a.size == 1 == dimensions[a.along]
+                        for a in axes_of_theta)  # fmt: skip
+        if takes_all and sorted(a.along for a in axes_of_theta) == [N, I, J]:
             return theta, view
     raise NearMiss(f"{name} is not known to be made of a theta of shape [N, {axes}, {axes + 1}] alone")
 

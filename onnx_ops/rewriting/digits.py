@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from . import views
-from .integers import integer_list, integers, shape
+from .integers import integer_list, integers, shape, sliced
 from .sizes import Size, quotient
 
 LONGEST = 60  # nodes of a path
@@ -68,7 +68,7 @@ def path(graph, name, source=None):
 def moved(graph, view, steps):
     """Return a view after the steps of a path, or None if what they do is unknown or gives no view."""
     for node, output in reversed(steps):
-        if view is None or any(a.ref_attr_name for a in node.attribute):
+        if view is None:
             return None
         try:
             view = MOVES[node.op_type](graph, view, node, {a.name: a for a in node.attribute}, output)
@@ -152,8 +152,8 @@ def _slice(graph, view, node, attributes, output):
         size = view.size(axis)
         if step != 1 or not isinstance(size, int):
             return None
-        start, end, _ = slice(start, end).indices(size)
-        view = _cut(view, view.position(axis), start, max(end - start, 0))
+        cut = sliced(size, start, end, step)
+        view = _cut(view, view.position(axis), cut.start, len(cut))
         if view is None:
             return None
     return view

@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from .integers import integer_list, integers, shape
+from .integers import integer_list, integers, shape, sliced
 
 AXES = "ndhw"  # images, and the axes of each
 DEEPEST = 100  # nodes on the way from a value to a leaf
@@ -63,7 +63,7 @@ def _expression(graph, leaf, depth, memo):
     try:
         if array is not None and array.dtype.kind == "f":
             return constant(array, leaf.index)
-        if node is None or not depth or any(a.ref_attr_name for a in node.attribute):
+        if node is None or not depth:
             return leaf
         sources = _sources(graph, node, leaf.name, leaf.index)
     except (ValueError, IndexError, TypeError, ZeroDivisionError):  # ONNX Runtime will refuse such a node
@@ -187,7 +187,7 @@ def _slice(graph, node, attributes, name, index):
         size, at = dimensions[axis], index[axis]
         if not isinstance(size, int):
             return None
-        positions = range(size)[slice(start, end if step > 0 or end >= -size else None, step)]
+        positions = sliced(size, start, end, step)
         if isinstance(at, str):
             if len(positions) != size or step != 1:
                 return None

@@ -45,6 +45,12 @@ class Model:
         return name
 
     @cached_property
+    def dimension_names(self):
+        """The names of the dimensions of the model's inputs and outputs, which may look like anything."""
+        values = (*self.proto.graph.input, *self.proto.graph.output)
+        return {d.dim_param for value in values for d in value.type.tensor_type.shape.dim if d.dim_param}
+
+    @cached_property
     def inferred_types(self):
         """The types that onnx can infer in the main graph, as {value: type}."""
         return {value.name: value.type for value in inferred(self.proto, values=True).graph.value_info}
@@ -75,6 +81,7 @@ class Graph:
         self.inputs = set(owner.input if self.is_function else (value.name for value in owner.input))
         tensors = () if self.is_function else owner.initializer
         self.initializers = {tensor.name: tensor for tensor in tensors}
+        self.added = []  # what patterns have added since `sweep_added`: names of constants and nodes' outputs
         self.integers = {}  # {value: what integers.py has worked out}
         self.constants = {}  # {value: what `folded` returns for it}
 
@@ -113,7 +120,12 @@ class Graph:
         return node if matches and self.is_sound(node) else None
 
     def is_sound(self, node):
-        """Return whether a node has the inputs, outputs and attributes of its operator."""
+        """Return whether a node has the inputs, outputs and attributes of its operator, and these have values here.
+
+        Only the caller of a function knows the value of an attribute that refers to one of the function's.
+        """
+        if any(a.ref_attr_name for a in node.attribute):
+            return False
         context = onnx.checker.C.CheckerContext()
         context.ir_version = self.model.proto.ir_version
         imports = (self.function or self.model.proto).opset_import
@@ -129,6 +141,9 @@ class Graph:
         graph = self.home(name) or self
         if name in graph.types:
             return graph.types[name]
+        if name in graph.initializers:
+            tensor = graph.initializers[name]
+            return helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
         return self.model.inferred_types.get(name) if graph.is_main else None
 
     def array(self, name):
@@ -140,7 +155,7 @@ class Graph:
         if tensor is not None:
             return self._read(tensor)
         node = graph.producer(name, "Constant")
-        if node is None or len(node.attribute) != 1 or node.attribute[0].ref_attr_name:
+        if node is None or len(node.attribute) != 1:
             return None
         value = helper.get_attribute_value(node.attribute[0])
         if isinstance(value, TensorProto):
@@ -220,7 +235,8 @@ class Graph:
     def add_constant(self, like, array):
         """Add a constant; returns its name."""
         tensor = numpy_helper.from_array(array, self.model.new_name(like))
-        if self.is_function:
+        self.added.append(tensor.name)
+        if self.is_function or self.model.proto.ir_version < 4:  # where initializers must be inputs
             node = helper.make_node("Constant", [], [tensor.name], value=tensor)
             self.owner.node.insert(0, node)
             self.producers[tensor.name] = self.owner.node[0]
@@ -236,6 +252,7 @@ class Graph:
         at = next(k for k, other in enumerate(self.owner.node) if other.output == before.output)
         self.owner.node.insert(at, node)
         self.producers[output] = self.owner.node[at]
+        self.added.append(output)
         self._import(domain, version)
         for name in inputs:
             self._count(name, 1)
@@ -260,6 +277,11 @@ class Graph:
         for name in obsolete:
             self._count(name, -1)
         self._sweep(obsolete)
+
+    def sweep_added(self):
+        """Remove what has been added and isn't used."""
+        self._sweep(self.added)
+        self.added = []
 
     def _import(self, domain, version):
         if domain not in AI_ONNX:

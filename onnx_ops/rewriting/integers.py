@@ -1,17 +1,22 @@
 """The values of integer tensors and shapes, worked out from the model: exporters compute indices and sizes by nodes.
 
 Sizes that the model leaves open are unknowns (sizes.py). A value is known as a `Lattice`, whose elements differ by
-constant steps along each axis, so that its own sizes may be unknown, or as an array of ints and `Size`s.
+constant steps along each axis, so that its own sizes may be unknown, or as an array of ints and `Size`s. What is
+computed is the same in int32 and int64; values that only one of them can hold are left to `Graph.folded`, and so is
+arithmetic in other types.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
+from onnx import TensorProto
 
 from . import sizes
 from .sizes import Size
 
 LARGEST = 2**20  # elements of an array that is kept
+INT32 = np.iinfo(np.int32)
 DEEPEST = 60  # nodes on the way to a value
 
 
@@ -47,17 +52,18 @@ def lattice(value):
 def shape(graph, name):
     """Return a value's dimensions, as ints and Sizes; None if the rank is unknown."""
     described = graph.type(name)
-    if described is not None and described.tensor_type.HasField("shape"):
-        return tuple(_dimension(d, f"{name}[{k}]") for k, d in enumerate(described.tensor_type.shape.dim))
-    home = graph.home(name)
-    if home is not None and name in home.initializers:
-        return tuple(home.initializers[name].dims)
-    return None
+    if described is None or not described.tensor_type.HasField("shape"):
+        return None
+    dimensions = enumerate(described.tensor_type.shape.dim)
+    return tuple(_dimension(d, f"{name}[{k}]", graph.model.dimension_names) for k, d in dimensions)
 
 
-def _dimension(dimension, otherwise):
+def _dimension(dimension, otherwise, names):
+    """Return a dimension as an int or a Size. names: those that are no formulas, whatever they look like."""
     if dimension.HasField("dim_value") and dimension.dim_value >= 0:
         return dimension.dim_value
+    if dimension.dim_param in names:
+        return sizes.unknown(dimension.dim_param)
     return sizes.parse(dimension.dim_param) if dimension.dim_param else sizes.unknown(otherwise)
 
 
@@ -73,10 +79,8 @@ def integers(graph, name, depth=DEEPEST):
 
 def integer_list(graph, name):
     """Return a value as a flat list of ints, or None if it is no array of known integers."""
-    value = integers(graph, name)
-    if not isinstance(value, np.ndarray) or value.dtype == object:
-        return None
-    return [int(v) for v in value.ravel()]
+    with suppress(TypeError):
+        return known_list(integers(graph, name))
 
 
 def _evaluate(graph, name, depth):
@@ -94,8 +98,6 @@ def _apply_rule(graph, name, depth):
     if rule is None:
         return None
     attributes = {a.name: a for a in node.attribute}
-    if any(a.ref_attr_name for a in node.attribute):  # only a function's caller knows the value
-        return None
     if node.op_type == "Shape":
         return _shape(shape(graph, node.input[0]), attributes)
     operands = [integers(graph, operand, depth - 1) if operand else None for operand in node.input]
@@ -120,10 +122,11 @@ def _array(values):
     return np.array(values, object if any(isinstance(v, Size) for v in values) else np.int64)
 
 
-def _as_int64(array):
-    """Return an array, of int64 if nothing in it is unknown."""
+def _tidy(array):
+    """Return an array, of int64 in place of objects if nothing in it is unknown."""
     array = np.asarray(array)
-    return array if any(isinstance(v, Size) for v in array.ravel()) else array.astype(np.int64)
+    is_known = not any(isinstance(v, Size) for v in array.ravel())
+    return array.astype(np.int64) if array.dtype == object and is_known else array
 
 
 def _same(attributes, value, *_):
@@ -131,17 +134,32 @@ def _same(attributes, value, *_):
 
 
 def _cast(attributes, value):
-    return value if attributes["to"].i in (6, 7) else None  # int32, int64
+    if attributes["to"].i not in (TensorProto.INT32, TensorProto.INT64) or not _fits_int32(value):
+        return None
+    return value.astype(np.int64) if isinstance(value, np.ndarray) and value.dtype != object else value
+
+
+def _fits_int32(value):
+    """Return whether the known numbers of a value are in the range of int32. Those of a Lattice are."""
+    numbers = value.ravel().tolist() if isinstance(value, np.ndarray) else ()
+    return all(isinstance(n, Size) or INT32.min <= n <= INT32.max for n in numbers)
 
 
 def _axes(attributes, given, rank):
-    axes = attributes["axes"].ints if "axes" in attributes else given[0].ravel() if given else None
-    return None if axes is None else sorted(int(a) % rank for a in axes)
+    """Return the axes of a Squeeze or Unsqueeze, or None if they aren't stated; rank: a function of their number."""
+    axes = attributes["axes"].ints if "axes" in attributes else known_list(given[0]) if given else None
+    return None if axes is None else sorted(a % rank(len(axes)) for a in axes)
+
+
+def known_list(value):
+    """Return a value as a flat list of ints. Raises TypeError if it is no array of known integers."""
+    if not isinstance(value, np.ndarray) or value.dtype == object:
+        raise TypeError("not known")
+    return [int(v) for v in value.ravel()]
 
 
 def _unsqueeze(attributes, value, *given):
-    count = len(attributes["axes"].ints if "axes" in attributes else given[0].ravel())
-    axes = _axes(attributes, given, len(value.shape) + count)
+    axes = _axes(attributes, given, lambda count: len(value.shape) + count)
     if isinstance(value, np.ndarray):
         return np.expand_dims(value, tuple(axes))
     shape, steps = list(value.shape), list(value.steps)
@@ -152,7 +170,7 @@ def _unsqueeze(attributes, value, *given):
 
 
 def _squeeze(attributes, value, *given):
-    axes = _axes(attributes, given, len(value.shape))
+    axes = _axes(attributes, given, lambda count: len(value.shape))
     if axes is None:
         axes = [k for k, size in enumerate(value.shape) if size == 1]
     if isinstance(value, np.ndarray):
@@ -175,26 +193,33 @@ def _gather(attributes, value, index):
     axis = attributes["axis"].i if "axis" in attributes else 0
     if not isinstance(value, np.ndarray) or not isinstance(index, np.ndarray) or index.dtype == object:
         return None
-    return _as_int64(np.take(value, index, axis))
+    return _tidy(np.take(value, index, axis))
 
 
 def _slice(attributes, value, starts, ends, axes=None, steps=None):
     if not isinstance(value, np.ndarray):
         return None
-    rank = range(len(starts))
-    axes, steps = rank if axes is None else axes, [1 for _ in rank] if steps is None else steps
+    starts, ends = known_list(starts), known_list(ends)
+    axes = range(len(starts)) if axes is None else known_list(axes)
+    steps = [1] * len(starts) if steps is None else known_list(steps)
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        if any(isinstance(v, Size) for v in (start, end, axis, step)):
-            return None
-        end = None if step < 0 and end < -len(value) else end
-        value = value[(slice(None),) * (int(axis) % value.ndim) + (slice(start, end, step),)]
-    return _as_int64(value)
+        value = value.take(sliced(value.shape[axis], start, end, step), axis)
+    return _tidy(value)
+
+
+def sliced(size, start, end, step):
+    """Return the positions along an axis of this size that a Slice takes, as a range."""
+    start, end = (at + size if at < 0 else at for at in (start, end))
+    first, last = (0, size) if step > 0 else (-1, size - 1)  # a range's ends; a start is never before element 0
+    return range(min(max(start, 0), last), min(max(end, first), last), step)
 
 
 def _concat(attributes, *values):
     if not all(isinstance(v, np.ndarray) for v in values):
         return None
-    return _as_int64(np.concatenate(values, attributes["axis"].i))
+    if any(v.dtype == object for v in values):
+        values = [v.astype(object) for v in values]
+    return _tidy(np.concatenate(values, attributes["axis"].i))
 
 
 def _reshape(attributes, value, target):
@@ -213,26 +238,35 @@ def _reshape(attributes, value, target):
 
 
 def _range(attributes, start, limit, step):
-    start, limit, step = (v.item() if isinstance(v, np.ndarray) else None for v in (start, limit, step))
+    operands = start, limit, step
+    start, limit, step = (v.item() if isinstance(v, np.ndarray) and _is_wide(v) else None for v in operands)
     if None in (start, limit, step) or not isinstance(step, int) or step == 0:
         return None
     if isinstance(start, int) and isinstance(limit, int):
         return np.arange(start, limit, step) if abs(limit - start) <= LARGEST else None
     if step < 0:
         return None
-    # A negative count would mean no elements; images for which a network was made don't lead to that.
+    # At the run, a negative count means no elements. Only Im2Col's blocks are such, which are then none, too.
     count = (limit - start + step - 1) // step
     return Lattice((count,), start, (step,))
 
 
 def _elementwise(operation):
     def rule(attributes, a, b):
+        if not all(_is_wide(v) for v in (a, b)):
+            return None
         if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
-            return _as_int64(np.asarray(operation(a.astype(object), b.astype(object)), object))
+            result = np.asarray(operation(a.astype(object), b.astype(object)), object)
+            return _tidy(result) if _fits_int32(result) else None
         a, b = lattice(a), lattice(b)
         return None if a is None or b is None else _combine(operation, a, b)
 
     return rule
+
+
+def _is_wide(value):
+    """Return whether a value is certain to be of int32 or int64."""
+    return isinstance(value, Lattice) or value.dtype in (np.int32, np.int64, object)
 
 
 def _combine(operation, a, b):
@@ -273,11 +307,11 @@ def _multiply(a, b):
 
 def _divide(attributes, a, b):
     """Divide integers that are certain not to be negative: rounding down is then what ONNX does, rounding to zero."""
-    if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray) or b.dtype == object or (b < 1).any():
+    if not all(isinstance(v, np.ndarray) and _is_wide(v) for v in (a, b)) or b.dtype == object or (b < 1).any():
         return None
     if not all(map(sizes.never_negative, a.ravel())):
         return None
-    return _as_int64(a.astype(object) // b.astype(object))
+    return _tidy(a.astype(object) // b.astype(object))
 
 
 RULES = {

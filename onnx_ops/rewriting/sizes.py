@@ -83,8 +83,8 @@ class Unknown(str):
     least: int | None
 
 
-def unknown(name, least=1):
-    """Return a size of which only its name and its least value are known. A dimension is at least 1."""
+def unknown(name, least=0):
+    """Return a size of which only its name and its least value are known."""
     name = Unknown(name)
     name.least = least
     return Size({(name,): 1})
@@ -123,7 +123,7 @@ def least(size):
 
 
 def never_negative(size):
-    """Return whether a size is certain not to be negative, each dimension being at least 1."""
+    """Return whether a size is certain not to be negative."""
     smallest = least(size)
     return smallest is not None and smallest >= 0
 

@@ -36,10 +36,7 @@ def whole(dimensions):
 
 def moved(graph, view, node):
     """Return a view (a list of Axis) after a node, or None if what the node does is unknown or gives no view."""
-    attributes = {a.name: a for a in node.attribute}
-    if any(a.ref_attr_name for a in node.attribute):
-        return None
-    return MOVES[node.op_type](graph, view, node, attributes)
+    return MOVES[node.op_type](graph, view, node, {a.name: a for a in node.attribute})
 
 
 def _identity(graph, view, node, attributes):

@@ -23,7 +23,7 @@ from .. import dtypes
 from ..declaration import KINDS
 from ..errors import OpError, errors_of
 from ..inference import inferred
-from ..nodes import all_nodes, declared, model_nodes, subgraphs, value_names
+from ..nodes import all_nodes, declared, inlined, model_nodes, subgraphs, value_names
 from ..operators import available
 
 if TYPE_CHECKING:
@@ -67,12 +67,10 @@ def lower_for_session(model: ModelProto, operators: _Operators) -> tuple[ModelPr
 
 def _with_functions_inlined(model: ModelProto, operators: _Operators) -> ModelProto:
     """Inline the local functions that contain our operators, as nodes in a function can't read a graph's input."""
-    import onnx.inliner
-
     names: set[tuple[str, str]] = set()
     while more := {(f.domain, f.name) for f in model.functions if _contains_ours(f, names, operators)} - names:
         names |= more
-    return onnx.inliner.inline_selected_functions(model, sorted(names)) if names else model
+    return inlined(model, names) if names else model
 
 
 def _contains_ours(function: FunctionProto, names: set[tuple[str, str]], operators: _Operators) -> bool:

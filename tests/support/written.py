@@ -130,6 +130,8 @@ def affine_grid(open_batch=False, opset=18, after=None, sample=None, **edits):
     if "factor" in edits:
         base = w.add("Mul", base, w.add(edits["factor"], base, low=1.0, high=1.0))
     theta = w.add("Transpose", "theta", perm=edits.get("perm", [0, 2, 1]), name="transposed")
+    for axis, indices in edits.get("picked", {}).items():
+        theta = w.add("Gather", theta, w.constant(indices), axis=axis)
     theta = w.add("Unsqueeze", theta, w.constant([1]), name="unsqueezed")
     factors = (theta, base) if edits.get("swapped") else (base, theta)
     y = w.add(edits.get("product", "Mul"), *factors, name="product")

@@ -1,0 +1,243 @@
+"""What `optimize` knows and states of a model is what ONNX Runtime computes, whatever the model's form."""
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper, numpy_helper, parser
+from support.backends import quiet
+from support.written import Writer, affine_grid, base_grid, feeds, perspective, unfold, warp
+from test_rewriting import near_miss
+
+import onnx_ops
+from onnx_ops.nodes import inlined
+from onnx_ops.rewriting import grid_sample, rewritten
+from onnx_ops.rewriting.graph import Model
+from onnx_ops.rewriting.integers import integers, shape
+
+SIZES = {"n": 2, "h": 4, "w": 5}
+
+
+def run(proto, inputs, **how):
+    return onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), **how).run(None, inputs)
+
+
+def compare(proto, sizes=(), found=True, **how):
+    """Assert that a model gives the same results optimized; return the optimized model."""
+    inputs = feeds(proto, {**SIZES, **dict(sizes)})
+    optimized, findings = rewritten(proto)
+    assert any(f.operator for f in findings) == found
+    how = how or {"optimize": True}
+    for expected, got in zip(run(proto, inputs), run(proto, inputs, **how), strict=True):
+        np.testing.assert_array_equal(got, expected)
+    return optimized
+
+
+@pytest.mark.parametrize("layout", ["first", "last"])
+def test_sizes_of_a_flow_that_other_nodes_read(layout):
+    """ONNX Runtime replaces a Shape by the sizes that the operator states."""
+    proto = warp([("Mul", 2), ("Sub", 1)], layout=layout, size=(4, 5),
+                 after=lambda w: w.add("Add", "y", w.add("Cast", w.add("Shape", "y", start=3), to=1)))  # fmt: skip
+    assert compare(proto).graph.node[0].op_type == "FlowGridSample"
+
+
+def in_functions(text):
+    return parser.parse_model(f'<ir_version: 9, opset_import: ["" : 20, "local" : 1]> {text}')
+
+
+AFFINE = """
+main (float[2, 3, 6, 7] x, float[2, 2, 3] theta) => (float[N, C, H, W] y) {
+    y = local.Sample CALLED (x, theta)
+}
+<opset_import: ["" : 20], domain: "local"> Sample <DECLARED> (x, theta) => (y) {
+    size = Constant <value_ints = [2, 3, 4, 5]> ()
+    grid = AffineGrid <align_corners: int = @align_corners> (theta, size)
+    y = GridSample (x, grid)
+}"""
+
+
+@pytest.mark.parametrize(
+    ("called", "declared"),
+    [("<align_corners = 1>", "align_corners"), ("", "align_corners: int = 1"),
+     ("<align_corners = 0>", "align_corners: int = 1")],
+)  # fmt: skip
+@pytest.mark.parametrize("how", [{"optimize": True}, {"backend": "extensions"}], ids=str)
+def test_attributes_that_a_caller_passes(called, declared, how):
+    proto = in_functions(AFFINE.replace("CALLED", called).replace("DECLARED", declared))
+    dims = {"x": [2, 3, 6, 7], "theta": [2, 2, 3], "grid": [2, 4, 5, 2]}
+    proto.functions[0].value_info.extend(helper.make_tensor_value_info(name, 1, dims[name]) for name in dims)
+    inputs = feeds(proto)
+    expected, got = run(proto, inputs)[0], run(proto, inputs, **how)[0]
+    np.testing.assert_allclose(got, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("how", [{"optimize": True}, {"backend": "extensions"}], ids=str)
+@pytest.mark.parametrize("called", ["", '<mode = "linear">', '<mode = "cubic">'])
+def test_default_attributes_of_functions(called, how):
+    """onnx's inliner forgets them. A second function makes `optimize` inline: its grid is made in the first one."""
+    proto = in_functions(f"""
+main (float[2, 3, 6, 7] x, float[2, 4, 5, 2] p) => (float[N, C, H, W] y) {{
+    g = local.Grid (p)
+    y = local.Sample {called} (x, g)
+}}
+<opset_import: ["" : 20], domain: "local"> Grid (p) => (g) {{
+    two = Constant <value_float = 2.0> ()
+    one = Constant <value_float = 1.0> ()
+    doubled = Mul (p, two)
+    g = Sub (doubled, one)
+}}
+<opset_import: ["" : 20], domain: "local"> Sample <mode: string = "nearest"> (x, g) => (y) {{
+    y = GridSample <mode: string = @mode> (x, g)
+}}""")
+    optimized = compare(proto, **how)
+    assert [n.op_type for n in optimized.graph.node] == ["FlowGridSample"]
+
+
+def test_names_of_dimensions_in_functions():
+    """Both functions call their sizes N; inlined, these names would say that the sizes are equal."""
+    proto = in_functions("""
+main (float[1, 2, 8, 9] x, float[5] a) => (int64[K] s, float[K] y) {
+    s = local.Length (x)
+    y = local.Length2 (a)
+}
+<opset_import: ["" : 20], domain: "local"> Length (x) => (s) { t = Shape (x) s = Identity (t) }
+<opset_import: ["" : 20], domain: "local"> Length2 (a) => (y) { y = Identity (a) }""")
+    for function, name in zip(proto.functions, ("t", "a"), strict=True):
+        function.value_info.append(helper.make_tensor_value_info(name, TensorProto.INT64, ["N"]))
+    flat = inlined(proto)
+    assert not [d.dim_param for v in flat.graph.value_info for d in v.type.tensor_type.shape.dim if d.dim_param]
+    assert proto.functions[0].value_info[0].type.tensor_type.shape.dim[0].dim_param == "N"
+
+
+INTEGERS = {
+    "a slice backwards": lambda w: w.add("Slice", w.constant([[1, 2], [3, 4], [5, 6]]), *map(
+        w.constant, ([-1], [-(2**63)], [0], [-1]))),
+    "a slice backwards along the second axis": lambda w: w.add("Slice", w.constant([[1, 2, 3, 4, 5]]), *map(
+        w.constant, ([4], [-5], [1], [-1]))),
+    "a slice backwards from before the first": lambda w: w.add("Slice", w.constant([1, 2, 3]), *map(
+        w.constant, ([-9], [-9], [0], [-1]))),
+    "a slice to the end": lambda w: w.add("Slice", w.constant([1, 2, 3]), *map(w.constant, ([1], [2**63 - 1]))),
+    "a difference of uint8": lambda w: w.add("Sub", *(w.constant(v, np.uint8) for v in (1, 2))),
+    "a sum of int8": lambda w: w.add("Add", *(w.constant(v, np.int8) for v in (100, 100))),
+    "a product of int32": lambda w: w.add("Mul", *(w.constant(v, np.int32) for v in (2**20, 2**20))),
+    "a sum of int64": lambda w: w.add("Add", w.constant(2**63 - 1), w.constant(2)),
+    "a range of int16": lambda w: w.add("Mul", w.add("Cast", w.add("Range", *(w.constant(v, np.int16) for v in (
+        0, 300, 100))), to=TensorProto.UINT8), w.constant(1, np.uint8)),
+    "a part of uint8": lambda w: w.add("Sub", w.add("Gather", w.constant([1, 2], np.uint8), w.constant(0)),
+                                       w.constant(2, np.uint8)),
+    "a quotient of uint64": lambda w: w.add("Div", *(w.constant(v, np.uint64) for v in (2**63, 2))),
+    "a number past int32": lambda w: w.add("Cast", w.constant(2**32 + 5), to=TensorProto.INT32),
+    "a size in uint8": lambda w: w.add("Cast", w.add("Sub", w.add("Cast", w.add("Shape", "x", end=1), to=2),
+                                                     w.constant(9, np.uint8)), to=7),
+    "half of an empty axis": lambda w: w.add("Div", w.add("Sub", w.add("Shape", "x", end=1), w.constant([1])),
+                                             w.constant([2])),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [0, 1, 7])
+@pytest.mark.parametrize("name", INTEGERS)
+def test_integers(name, size):
+    """What is known of an integer is what ONNX Runtime computes, or nothing."""
+    w = Writer()
+    value = w.add("Cast", INTEGERS[name](w), to=TensorProto.INT64, name="value")
+    proto = w.model({"x": ("float32", ["h"])}, (value, "int64", None))
+    session = ort.InferenceSession(proto.SerializeToString(), quiet())
+    (expected,) = session.run(None, {"x": np.zeros(size, np.float32)})
+    known = integers(next(Model(proto).graphs()), "value")
+    if isinstance(known, np.ndarray) and known.dtype != object:
+        np.testing.assert_array_equal(known, expected)
+    else:
+        assert known is None
+        assert name in ("a size in uint8", "half of an empty axis")
+
+
+def test_axes_that_are_a_range_of_open_size():
+    w = Writer()
+    axes = w.add("Range", w.constant(0), w.add("Squeeze", w.add("Shape", "x", end=1)), w.constant(1))
+    value = w.add("Unsqueeze", w.constant(3), axes)
+    proto = w.model({"x": ("float32", ["h"])}, (value, "int64", None))
+    assert integers(next(Model(proto).graphs()), value) is None
+
+
+def test_names_of_dimensions_that_look_like_formulas():
+    w = Writer()
+    inputs = {"x": ("float32", ["a", "b", "a-b"]), "y": ("float32", ["2*a", "a*2"])}
+    proto = w.model(inputs, (w.add("Identity", "x"), "float32", None))
+    proto.graph.value_info.append(helper.make_tensor_value_info("z", 1, ["a - b", "a+a", "2*a"]))
+    graph = next(Model(proto).graphs())
+    a, b, difference = shape(graph, "x")
+    twice, again = shape(graph, "y")
+    assert difference != a - b
+    assert len({twice, again, a + a}) == 3
+    assert shape(graph, "z") == (a - b, a + a, twice)
+
+
+@pytest.mark.parametrize("opset", [16, 20])
+def test_a_grid_that_is_an_initializer(opset):
+    """Such a grid is what tools leave that compute constants ahead."""
+    proto = parser.parse_model(
+        f'<ir_version: 9, opset_import: ["" : {opset}]> g (float[2, 3, 6, 7] x) => (float[2, 3, 4, 5] y) '
+        "{ y = GridSample (x, grid) }"
+    )
+    proto.graph.initializer.append(numpy_helper.from_array(np.zeros((2, 4, 5, 2), np.float32), "grid"))
+    assert "constant" in near_miss(proto)[0]
+
+
+def test_a_pattern_that_fails_leaves_the_model_as_it_is(monkeypatch):
+    def match(graph, node, standard):
+        graph.add_constant("something", np.zeros(3))
+        raise IndexError("planted")
+
+    monkeypatch.setattr(grid_sample, "match", match)
+    proto = warp()
+    with pytest.warns(
+        UserWarning, match=r"onnx_ops: grid_sample at node_y of main was not optimized, .*Error: planted"
+    ):
+        assert rewritten(proto) == (proto, [])
+
+
+@pytest.mark.parametrize("ir_version", [3, 9])
+@pytest.mark.parametrize(
+    "proto", [perspective(), warp(), affine_grid(opset=20), unfold()], ids=["perspective", "flow", "affine", "unfold"]
+)
+def test_constants_of_old_and_new_models(proto, ir_version):
+    """In version 3 of the format initializers are inputs. No constant is added that nothing uses."""
+    proto = onnx.ModelProto.FromString(proto.SerializeToString())
+    proto.ir_version = ir_version
+    if ir_version == 3:  # nodes, as initializers that are inputs are no constants
+        nodes = [helper.make_node("Constant", [], [t.name], value=t) for t in proto.graph.initializer]
+        nodes += proto.graph.node
+        del proto.graph.initializer[:], proto.graph.node[:]
+        proto.graph.node.extend(nodes)
+    optimized = compare(proto)
+    used = {name for node in optimized.graph.node for name in node.input}
+    made = {t.name for t in optimized.graph.initializer}
+    made |= {n.output[0] for n in optimized.graph.node if n.op_type == "Constant"}
+    assert made <= used
+    assert not {t.name for t in optimized.graph.initializer} - used
+    assert ir_version > 3 or not optimized.graph.initializer
+
+
+@pytest.mark.parametrize("size", [(4, 5), (3, 4, 5)], ids=str)
+def test_sums_of_neighbouring_values(size):
+    """ONNX Runtime adds up four neighbouring values in another order than one after the other."""
+    w, axes = Writer(), len(size)
+    base = w.constant(base_grid(size, False, "float32").reshape(-1, 1, axes + 1), np.float32)
+    product = w.add("Mul", base, w.add("Unsqueeze", "theta", w.constant([1])))
+    summed = w.add("ReduceSum", product, w.constant([-1]), keepdims=0)
+    grid = w.add("Reshape", summed, w.constant([2, *size, axes]), name="grid")
+    proto = w.model({"theta": ("float32", [2, axes, axes + 1])}, (grid, "float32", None))
+    if axes == 2:
+        compare(proto)
+    else:
+        assert "four neighbouring values" in near_miss(proto)[0]
+
+
+@pytest.mark.parametrize(("height", "width"), [(1, 5), (5, 1), (0, 9), (9, 0), (1, 1), (0, 0), (4, 4)])
+@pytest.mark.parametrize("pads", [(0, 0, 0, 0), (1, 1, 1, 1), (2, 0, 1, 3)], ids=str)
+def test_images_smaller_than_the_kernel(height, width, pads):
+    """Where no block fits, plain and optimized models give none."""
+    proto = unfold(open_sizes=True, pads=pads)
+    inputs = feeds(proto, {"n": 1, "size_0": height, "size_1": width})
+    expected, got = run(proto, inputs)[0], run(proto, inputs, optimize=True)[0]
+    np.testing.assert_array_equal(got, expected)
