@@ -185,8 +185,6 @@ class Graph:
         return graph.constants[name]
 
     def _fold(self, name, depth):
-        from onnx.reference import ReferenceEvaluator
-
         node = self.producer(name)
         if node is None or node.op_type in RANDOM or not node.input or any(subgraphs(node)):
             return None
@@ -202,10 +200,8 @@ class Graph:
             body = helper.make_graph([node], "constant", inputs, outputs)
             imports, version = [helper.make_opsetid("", self.opset)], self.model.proto.ir_version
             proto = helper.make_model(body, opset_imports=imports, ir_version=version)
-            array = ReferenceEvaluator(proto).run(None, feeds)[list(node.output).index(name)]
-            # ONNX Runtime rounds many operators differently.
-            return _run_onnx_runtime(proto, feeds, name) if array.dtype.kind == "f" else array
-        except Exception:  # the operator refuses its inputs, or the evaluator doesn't have it
+            return _run_onnx_runtime(proto, feeds, name)
+        except Exception:  # ONNX Runtime refuses the inputs, or doesn't have the operator
             return None
 
     def is_constant(self, name):
