@@ -249,7 +249,8 @@ def test_attention(name):
 def test_attention_of_open_sizes(name, opset):
     mode = {"sampling": {"mode": "bilinear" if opset < 20 else "linear"}}
     proto = attention(open_sizes=True, opset=opset, **ATTENTIONS[name], **mode)
-    for sizes in ({"n": 2, "q": 7}, {"n": 1, "q": 1}, {"n": 3, "q": 40}):
+    no_images = [{"n": 0, "q": 7}] if "merged" in ATTENTIONS[name] else []  # which ONNX Runtime refuses of the others
+    for sizes in ({"n": 2, "q": 7}, {"n": 1, "q": 1}, {"n": 3, "q": 40}, *no_images):
         assert compare(proto, sizes=sizes, tolerance=1e-5)[0][-1] == ATTENTION
 
 

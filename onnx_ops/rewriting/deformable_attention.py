@@ -55,11 +55,12 @@ def match(graph, node, standard):
     _check_uses(graph, node, (value, grid, weights))
     if all(map(graph.is_constant, (value, locations, weights))):
         raise NearMiss("all of it is constant: ONNX Runtime computes it once")
+    points = sizes["P"] if isinstance(sizes["P"], int) else -1  # which Reshape can't work out of no elements
     inputs = [
         value,
         graph.add_constant(f"{node.output[0]}_spatial_shapes", np.array(levels)),
-        _with_last_axes(graph, node, locations, (sizes["L"], -1, 2)),
-        _with_last_axes(graph, node, weights, (sizes["L"], -1)),
+        _with_last_axes(graph, node, locations, (sizes["L"], points, 2)),
+        _with_last_axes(graph, node, weights, (sizes["L"], points)),
     ]
     return {"op_type": OPERATOR, "inputs": inputs, "domain": DOMAIN}
 
