@@ -28,6 +28,8 @@ def inferred(model, values=False):
         getattr(slim.graph, field).extend(getattr(graph, field))
     input_names = {value.name for value in graph.input}
     for tensor in graph.initializer:
+        if tensor.name in input_names and model.ir_version > 3:
+            continue  # a default, which a caller may replace: onnx would take it for a constant
         if tensor.ByteSize() < LARGE and not uses_external_data(tensor):
             slim.graph.initializer.append(tensor)
         elif tensor.name not in input_names:

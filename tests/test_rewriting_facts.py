@@ -190,6 +190,20 @@ def test_a_grid_that_is_an_initializer(opset):
     assert "constant" in near_miss(proto)[0]
 
 
+def test_sizes_that_a_caller_may_change():
+    """onnx infers the shape of a Slice from a default, which the caller may replace."""
+    w = Writer()
+    w.add("Slice", "p", *map(w.constant, ([0], [9], [1])), "steps", name="sliced")
+    grid = w.add("Transpose", w.add("Mul", "sliced", w.constant(2, np.float32)), perm=[0, 2, 3, 1])
+    y = w.add("GridSample", "x", grid)
+    w.initializers.append(numpy_helper.from_array(np.array([2]), "steps"))
+    inputs = {"x": ("float32", [1, 1, 4, 4]), "p": ("float32", [1, 4, 3, 3]), "steps": ("int64", [1])}
+    proto = w.model(inputs, (y, "float32", None))
+    del proto.graph.value_info[:]
+    assert shape(next(Model(proto).graphs()), "sliced")[1] not in (2, 4)
+    assert rewritten(proto)[0] == proto
+
+
 def test_a_pattern_that_fails_leaves_the_model_as_it_is(monkeypatch):
     def match(graph, node, standard):
         graph.add_constant("something", np.zeros(3))
