@@ -23,7 +23,7 @@ NETWORKS = {  # folder of models/exported: (title, sizes of open dimensions)
 }
 PICTURE = readme.ROOT / "docs/images/whole_models.png"
 THREADS = 2
-COLORS = ["#c0504d", "#e0913a", "#7a5fa8", "#1f5fbf", "#3f9b8f", "#8c6d46", "#d98cb3", "#5b7f3a"]
+COLORS = "#c0504d #e0913a #7a5fa8 #1f5fbf #3f9b8f #8c6d46 #d98cb3 #5b7f3a #e7c94c #54a9dc #a02c6a #2f4858".split()
 REST = "#bbbbbb"
 SMALL_SHARE = 0.02  # of the longest run: operators that take less are drawn as "others"
 
@@ -49,22 +49,22 @@ def table(reports):
 
 
 def plot(reports, file):
-    """Draw a bar for each network and way to run it, divided into operators."""
+    """Draw a bar for each network and way to run it, divided into operators, each of which has one colour."""
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(len(reports), 1, figsize=(11, 1.1 + 1.5 * len(reports)), layout="constrained")
+    figure, axes = pyplot.subplots(len(reports), 1, figsize=(11, 1.4 + 1.5 * len(reports)), layout="constrained")
+    parts = {f: {w: {o["operator"]: o["seconds"] * 1e3 for o in r["operators"][w]} for w in WAYS}
+             for f, r in reports.items()}  # fmt: skip
+    longest = {folder: max(sum(of_way.values()) for of_way in parts[folder].values()) for folder in reports}
+    drawn = [n for f in reports for of_way in parts[f].values() for n, ms in of_way.items()
+             if ms > SMALL_SHARE * longest[f]]  # fmt: skip
+    colors = dict(zip(dict.fromkeys(drawn), COLORS, strict=False))
     for axis, (folder, report) in zip(axes, reports.items(), strict=True):
-        parts = {w: {o["operator"]: o["seconds"] * 1e3 for o in report["operators"][w]} for w in WAYS}
-        longest = max(sum(of_way.values()) for of_way in parts.values())
-        names = list(
-            dict.fromkeys(n for of_way in parts.values() for n, ms in of_way.items() if ms > SMALL_SHARE * longest)
-        )
-        colors = dict(zip(names, COLORS * len(names), strict=False))
         places, ends = range(len(WAYS))[::-1], [0.0] * len(WAYS)
-        for name in [*names, "others"]:
+        for name in [*colors, "others"]:
             widths = [
                 of_way.get(name, 0) if name in colors else sum(v for n, v in of_way.items() if n not in colors)
-                for of_way in parts.values()
+                for of_way in parts[folder].values()
             ]
             axis.barh(places, widths, left=ends, color=colors.get(name, REST), height=0.7, label=name)
             ends = [end + width for end, width in zip(ends, widths, strict=True)]
@@ -73,13 +73,12 @@ def plot(reports, file):
             axis.text(end, place, f" {end:.1f} ms{gain}", va="center", fontsize=9)
         axis.set_yticks(places, [title for title, _ in WAYS.values()], fontsize=9)
         axis.set_title(NETWORKS[folder][0], fontsize=10, loc="left")
-        axis.set_xlim(0, longest * 1.15)
+        axis.set_xlim(0, longest[folder] * 1.15)
         axis.spines[["top", "right", "left"]].set_visible(False)
         axis.tick_params(left=False)
-        axis.legend(
-            ncols=len(names) + 1, frameon=False, fontsize=8, loc="lower right", bbox_to_anchor=(1, 0.98), borderpad=0
-        )
     axes[-1].set_xlabel(f"milliseconds of one run by operator, ONNX Runtime's profiler, {THREADS} threads", fontsize=9)
+    figure.legend(*axes[0].get_legend_handles_labels(), ncols=len(colors) + 1, frameon=False, fontsize=8,
+                  loc="outside lower center", columnspacing=1.2, handlelength=1.2)  # fmt: skip
     with staged_file(file) as new:
         figure.savefig(new, dpi=110, format="png")
 
