@@ -13,7 +13,8 @@ COMPILATION = threading.RLock()  # guards the functions that have been compiled
 RUNS = threading.RLock()  # guards the errors of runs under way in the extensions backend
 POOL = threading.RLock()  # guards the pool of threads that calls of functions use
 EXPORT = threading.RLock()  # guards PyTorch's table for exports with dynamo=False
-_ALL = EXPORT, REGISTRATION, COMPILATION, RUNS, POOL
+OPTIONS = threading.RLock()  # guards what a session needs on its caller's options, while it is made
+_ALL = OPTIONS, EXPORT, REGISTRATION, COMPILATION, RUNS, POOL
 
 
 def _take():

@@ -4,11 +4,16 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from click.testing import CliRunner
+from onnx import numpy_helper
 from support.backends import quiet
 from support.written import affine_grid, feeds, unfold
 from test_ort_format import written as written_in_ort_format
 
 import onnx_ops
+from onnx_ops import OpError, external_data
+from onnx_ops.cli.app import app
+from onnx_ops.rewriting import rewritten
 
 MODELS = {"Im2Col": unfold(), "AffineGrid": affine_grid(size=(20, 30))}
 
@@ -54,7 +59,10 @@ def test_external_data_stay_where_they_are(backend, release, tmp_path, monkeypat
     np.testing.assert_array_equal(results(session, proto)[0], expected[0])
 
 
-@pytest.mark.skipif(ort.__version__.startswith("1.20."), reason="it does not find the folder itself")
+finds_folders = pytest.mark.skipif(ort.__version__.startswith("1.20."), reason="it does not find the folder itself")
+
+
+@finds_folders
 def test_external_data_of_a_model_in_memory(tmp_path):
     """The options state the folder of the data."""
     proto = weighed_down()
@@ -64,6 +72,98 @@ def test_external_data_of_a_model_in_memory(tmp_path):
     session = onnx_ops.InferenceSession((tmp_path / "model.onnx").read_bytes(), options, optimize=True)
     expected = results(ort.InferenceSession(tmp_path / "model.onnx", quiet()), proto)
     np.testing.assert_array_equal(results(session, proto)[0], expected[0])
+
+
+@finds_folders
+def test_the_callers_options_stay_as_they_are(tmp_path):
+    """Two models have weights in files of one name; the second one is opened with the options of the first."""
+    options, folders = quiet(), [tmp_path / "a", tmp_path / "b"]
+    for k, folder in enumerate(folders):
+        folder.mkdir()
+        proto = weighed_down()
+        weights = max(proto.graph.initializer, key=lambda t: t.ByteSize())
+        weights.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weights) + k, weights.name))
+        onnx.save(proto, folder / "model.onnx", save_as_external_data=True, location="data", size_threshold=100)
+    for optimize in (True, False, True):
+        for folder in folders:
+            session = onnx_ops.InferenceSession(folder / "model.onnx", options, optimize=optimize)
+            expected = results(ort.InferenceSession(folder / "model.onnx", quiet()), proto)
+            np.testing.assert_array_equal(results(session, proto)[0], expected[0])
+            session.set_providers(["CPUExecutionProvider"])
+            np.testing.assert_array_equal(results(session, proto)[0], expected[0])
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folders[1]))
+    onnx_ops.InferenceSession(folders[0] / "model.onnx", options, optimize=True)
+    content = (folders[1] / "model.onnx").read_bytes()
+    np.testing.assert_array_equal(results(ort.InferenceSession(content, options), proto)[0], expected[0])
+
+
+def in_a_cache(folder):
+    """Save a model as Hugging Face's cache keeps it: model and data are links into another folder."""
+    blobs, snapshot = folder / "blobs", folder / "snapshots" / "revision"
+    blobs.mkdir(), snapshot.mkdir(parents=True)
+    onnx.save(weighed_down(), blobs / "1", save_as_external_data=True, location="model.onnx_data", size_threshold=100)
+    (blobs / "model.onnx_data").rename(blobs / "2")
+    for name, target in (("model.onnx", "1"), ("model.onnx_data", "2")):
+        (snapshot / name).symlink_to(f"../../blobs/{target}")
+    return snapshot / "model.onnx"
+
+
+@pytest.mark.parametrize("how", [{"optimize": True}, {"backend": "extensions"}, {"optimize": True, "operators": []}])
+def test_links_to_external_data(how, tmp_path):
+    path = in_a_cache(tmp_path)
+    expected = results(ort.InferenceSession(path, quiet()), weighed_down())
+    np.testing.assert_array_equal(
+        results(onnx_ops.InferenceSession(path, quiet(), **how), weighed_down())[0], expected[0]
+    )
+
+
+@pytest.mark.parametrize("target", ["snapshots/revision/optimized.onnx", "optimized.onnx"])
+def test_files_written_beside_links_to_external_data(target, tmp_path):
+    path = in_a_cache(tmp_path)
+    target = tmp_path / target
+    done = CliRunner().invoke(app, ["optimize", str(path), str(target)])
+    assert done.exit_code == 0, done.output
+    assert "1 affine_grid" in done.output
+    expected = results(ort.InferenceSession(path, quiet()), weighed_down())
+    np.testing.assert_array_equal(results(onnx_ops.InferenceSession(target, quiet()), weighed_down())[0], expected[0])
+    assert (target.parent / "optimized.onnx.data").stat().st_size == 4 * 2 * 20 * 30 * 2  # the weight alone
+    for command in ("inspect", "bench"):
+        done = CliRunner().invoke(app, [command, str(path), *(["--repeats", "1"] if command == "bench" else [])])
+        assert done.exit_code == 0, done.output
+
+
+@pytest.mark.parametrize("location", ["../data", "{}/data", "link"])
+def test_external_data_from_outside_is_refused(location, tmp_path):
+    """They stay unread, whatever the model says."""
+    (tmp_path / "folder").mkdir()
+    path = tmp_path / "folder" / "model.onnx"
+    onnx.save(weighed_down(), path, save_as_external_data=True, location="data", size_threshold=100)
+    (tmp_path / "folder" / "data").rename(tmp_path / "data")
+    (tmp_path / "folder" / "link").symlink_to("../data")
+    proto = onnx.load(path, load_external_data=False)
+    for tensor in proto.graph.initializer:
+        for entry in tensor.external_data:
+            entry.value = location.format(tmp_path) if entry.key == "location" else entry.value
+    path.write_bytes(proto.SerializeToString())
+    assert all(finding.operator is None for finding in rewritten(external_data.load(path), folder=path)[1])
+    with pytest.raises(OpError, match=r"external data = '.*': must lie in the folder of the model"):
+        onnx_ops.InferenceSession(path, quiet(), backend="extensions").run(None, {})
+    done = CliRunner().invoke(app, ["lower", str(path), str(tmp_path / "lowered.onnx")])
+    assert done.exit_code == 3
+    assert "must lie in the folder of the model" in done.output
+    assert not (tmp_path / "lowered.onnx").exists()
+
+
+@pytest.mark.parametrize("how", [{"optimize": True}, {"backend": "extensions"}])
+def test_data_in_a_model_that_also_names_a_file(how):
+    """Such entries are left over from before the data were put into the model."""
+    proto = weighed_down()
+    weights = max(proto.graph.initializer, key=lambda t: t.ByteSize())
+    weights.external_data.add(key="location", value="nowhere")
+    weights.data_location = onnx.TensorProto.DEFAULT
+    content = proto.SerializeToString()
+    expected = results(ort.InferenceSession(content, quiet()), proto)
+    np.testing.assert_array_equal(results(onnx_ops.InferenceSession(content, quiet(), **how), proto)[0], expected[0])
 
 
 @pytest.mark.parametrize("proto", [unfold(mode="reflect"), affine_grid(product="Max")], ids=["near miss", "nothing"])

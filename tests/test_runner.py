@@ -10,8 +10,8 @@ import pytest
 from support.cases import COL2IM, GRID_SAMPLE, model
 
 import onnx_ops
+from onnx_ops.external_data import pack
 from onnx_ops.runtime import runner
-from onnx_ops.runtime.external_data import pack
 
 CASE = GRID_SAMPLE[0]
 
@@ -104,7 +104,7 @@ def test_a_model_that_is_too_large_is_not_packed(tmp_path, monkeypatch):
     case = COL2IM[1]
     whole = model(case.domain, case.op_type, case.inputs("float32"), case.attributes, constants=("image_shape",))
     onnx.save(whole, tmp_path / "model.onnx", save_as_external_data=True, location="weights", size_threshold=0)
-    monkeypatch.setattr("onnx_ops.runtime.external_data.LARGEST", 100)
+    monkeypatch.setattr("onnx_ops.external_data.LARGEST", 100)
     with pytest.raises(
         onnx_ops.OpError, match=r"model = '.*model.onnx': has .* GiB with the files of its data, and must"
     ):

@@ -8,10 +8,11 @@ from itertools import groupby
 
 import click
 import onnx
-import onnx.inliner
 from onnx import helper
 
-from ..nodes import declared
+from ..errors import OpError
+from ..external_data import load
+from ..nodes import declared, inlined
 from ..operators import available
 from ..runtime.attributes import WARNING, unknown
 from ..runtime.lowering import DOMAIN
@@ -108,14 +109,17 @@ def is_lowered(model):
 
 def examine(path):
     """Return a Finding for each node that is, or nearly is, one of the declared operators."""
-    model = onnx.load(path, load_external_data=False)
-    model = onnx.inliner.inline_local_functions(model) if model.functions else model
+    try:
+        model = load(path)
+    except (OSError, OpError):  # a file may be missing, which the session reports
+        model = onnx.load(path, load_external_data=False)
+    model = inlined(model) if model.functions else model
     register_schemas()
     try:
         model = onnx.shape_inference.infer_shapes(model, data_prop=True)
     except Exception as error:
         click.echo(f"Warning: shapes are unknown, as onnx can't infer them: {reason(error)}", err=True)
-    nodes = list(relevant(model.graph, {}, "main", str(path.parent)))
+    nodes = list(relevant(model.graph, {}, "main"))
     imports = {"" if i.domain == "ai.onnx" else i.domain: i.version for i in model.opset_import}
     return [examine_node(model, imports, *n) for n in steps(nodes, lambda n: n[0].name or n[0].op_type)]
 

@@ -8,8 +8,8 @@ from contextlib import suppress
 import onnxruntime as ort
 
 from .. import __version__
+from ..external_data import files
 from ..operators import own_operators
-from ..runtime.external_data import files
 from .items import Content, digest, encode, load, writing
 
 NAME = "manifest.jsonl"

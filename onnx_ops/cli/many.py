@@ -8,9 +8,9 @@ import click
 from rich.progress import ProgressColumn, TimeRemainingColumn
 from rich.text import Text
 
+from ..external_data import pack
 from ..operators import own_operators
 from ..runtime import cluster as ray_cluster
-from ..runtime.external_data import pack
 from ..runtime.runner import Runner
 from ..runtime.threads import available_cpus
 from ..runtime.workers import answers

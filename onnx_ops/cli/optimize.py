@@ -8,8 +8,9 @@ import click
 import onnx
 from google.protobuf.message import DecodeError
 
+from ..errors import OpError
+from ..external_data import load
 from ..rewriting import rewritten
-from ..runtime.external_data import with_sizes
 from ..runtime.ort_format import is_ort_format
 from .common import json_option, print_json, say, table
 from .rewrite import rewrite, source_argument, target_argument
@@ -36,7 +37,7 @@ def optimize(source, target, standard, as_json):
       onnx-ops optimize model.onnx optimized.onnx
       onnx-ops optimize model.onnx model.onnx --standard --json
     """
-    target, findings = rewrite(source, target, lambda model: rewritten(model, standard, source.parent))
+    target, findings = rewrite(source, target, lambda model: rewritten(model, standard, source))
     if as_json:
         print_json({"model": str(source), "written": str(target), "findings": list(map(asdict, findings))})
         return
@@ -48,9 +49,9 @@ def optimize(source, target, standard, as_json):
 
 def find(path):
     """Return the Findings of `optimize` in a model's file; none if it can't be read, which its session reports."""
-    with suppress(OSError, DecodeError, onnx.checker.ValidationError):
+    with suppress(OSError, OpError, DecodeError, onnx.checker.ValidationError):
         if not is_ort_format(path):
-            return rewritten(with_sizes(path), folder=path.parent)[1]
+            return rewritten(load(path), folder=path)[1]
     return []
 
 

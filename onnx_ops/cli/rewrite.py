@@ -5,8 +5,8 @@ from pathlib import Path
 import click
 import onnx
 
+from ..external_data import files, load, move
 from ..files import staged_file
-from ..runtime.external_data import move_data, refer, with_sizes
 from ..runtime.ort_format import is_ort_format
 from .common import model_file
 
@@ -25,10 +25,10 @@ def rewrite(source, target, function):
     if is_ort_format(source):
         raise click.UsageError(f"{source} is in ONNX Runtime's own format; it must be in that of ONNX.")
     target = target.resolve()  # the model's data belong to the folder in which a link ends
-    model, report = function(with_sizes(source))
-    refer(model)
-    if target.parent != source.parent.resolve():
-        move_data(model, source.parent, f"{target.name}.data")
+    model, report = function(load(source))
+    is_beside = target.parent == source.parent.resolve()
+    if not is_beside or not all(file.is_relative_to(target.parent) for file in files(source)[1:]):
+        move(model, source, f"{target.name}.data")
     with staged_file(target) as path:
         onnx.save(model, path)
     return target, report

@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 
 from .. import dtypes
+from ..external_data import is_small
 from ..nodes import subgraphs
-from ..runtime.external_data import is_small
 from ..schemas import dimensions
 from .common import names
 
@@ -27,20 +27,20 @@ class Value:
     value: np.ndarray | None = None
 
 
-def relevant(graph, outer, path, directory):
+def relevant(graph, outer, path):
     """Yield (node, its inputs as Values, name of its graph) of the `intended` nodes in a graph and its subgraphs."""
     values = dict(outer)
     for v in (*graph.input, *graph.value_info, *graph.output):
         values[v.name] = Value(v.name, ELEMENT_TYPES.get(v.type.tensor_type.elem_type), dimensions(v.type))
     for tensor in graph.initializer:
-        values[tensor.name] = constant(tensor.name, tensor, directory)
+        values[tensor.name] = constant(tensor.name, tensor)
     for node in graph.node:
-        if node.op_type == "Constant" and node.output and (value := constant_of(node, directory)):
+        if node.op_type == "Constant" and node.output and (value := constant_of(node)):
             values[node.output[0]] = value
         if intended(node):
             yield node, [values.get(name, Value(name)) for name in node.input], path
         for inner in subgraphs(node):
-            yield from relevant(inner, values, f"{path} / {node.name or node.op_type} / {inner.name}", directory)
+            yield from relevant(inner, values, f"{path} / {node.name or node.op_type} / {inner.name}")
 
 
 def intended(node):
@@ -54,20 +54,20 @@ def intended(node):
     return by_small_letters[near[0]] if near else None
 
 
-def constant(name, tensor, directory):
+def constant(name, tensor):
     """Return a tensor's Value, with the elements only if it is small, as sizes are."""
     value = Value(name, ELEMENT_TYPES.get(tensor.data_type), list(tensor.dims))
     if is_small(tensor):
-        with suppress(Exception):  # a file may be missing, which the session reports
-            value.value = onnx.numpy_helper.to_array(tensor, directory)
+        with suppress(Exception):  # the session reports what is wrong with it
+            value.value = onnx.numpy_helper.to_array(tensor)
     return value
 
 
-def constant_of(node, directory):
+def constant_of(node):
     """Return the Value of a node Constant, or None if it holds neither a tensor nor a list of integers."""
     for attribute in node.attribute:
         if attribute.name == "value":
-            return constant(node.output[0], attribute.t, directory)
+            return constant(node.output[0], attribute.t)
         if attribute.name == "value_ints":
             return Value(node.output[0], "int64", [len(attribute.ints)], np.array(attribute.ints, np.int64))
     return None

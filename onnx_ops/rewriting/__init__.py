@@ -33,7 +33,8 @@ def optimize(
     searched, too. A model in which nothing is found comes back equal.
 
     standard  use operators of ai.onnx only
-    folder    where the model's external data are: constants that lie there are unknown without it. They are not loaded.
+    folder    where the model's external data are, or the model's file: constants that lie there are unknown without it.
+              They are not loaded.
     """
     return rewritten(model, standard, folder)[0]
 

@@ -6,13 +6,13 @@ longer used; everything else stays where it is.
 
 from collections import Counter, defaultdict
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import onnx
 from onnx import FunctionProto, TensorProto, helper, numpy_helper
 from onnx.external_data_helper import uses_external_data
 
+from .. import external_data
 from ..inference import inferred
 from ..nodes import subgraphs, value_names
 
@@ -22,10 +22,10 @@ RANDOM = {"Bernoulli", "Dropout", "Multinomial", "RandomNormalLike", "RandomUnif
 
 
 class Model:
-    """A model, which its graphs share. folder: where its external data are, or None if that is unknown."""
+    """A model, which its graphs share. origin: its file or the folder of its external data, or None if unknown."""
 
-    def __init__(self, proto, folder=None):
-        self.proto, self.folder = proto, folder
+    def __init__(self, proto, origin=None):
+        self.proto, self.origin = proto, origin
 
     def graphs(self):
         """Yield all graphs, each before its subgraphs. A graph may be changed before the next one is taken."""
@@ -165,13 +165,14 @@ class Graph:
         return np.asarray(value, kind) if kind else None
 
     def _read(self, tensor):
-        if uses_external_data(tensor):
-            if self.model.folder is None:
-                return None
-            tensor = TensorProto.FromString(tensor.SerializeToString())  # a copy, as some versions of onnx load into it
         try:
-            return numpy_helper.to_array(tensor, str(Path(self.model.folder or "")))
-        except (OSError, ValueError, TypeError, onnx.checker.ValidationError):  # the session will report it
+            if uses_external_data(tensor):
+                if self.model.origin is None:
+                    return None
+                tensor = TensorProto.FromString(tensor.SerializeToString())  # a copy: the data stay where they are
+                external_data.read(tensor, self.model.origin)
+            return numpy_helper.to_array(tensor)
+        except (OSError, ValueError, TypeError):  # the session will report it
             return None
 
     def folded(self, name, depth=DEEPEST):

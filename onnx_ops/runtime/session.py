@@ -4,12 +4,14 @@ import functools
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import onnxruntime as ort
 
 from ..errors import OpError
+from ..locks import OPTIONS
 from ..operators import OPERATORS, as_list, available
 from ..requirements import check_versions
 from . import native, ort_format
@@ -100,6 +102,24 @@ def _config_entry(options: ort.SessionOptions, key: str) -> str | None:
         return None
 
 
+@contextmanager
+def _external_data_in(folder: str | None, options: ort.SessionOptions) -> Iterator[None]:
+    """A context in which a session that is made with these options reads external data from a folder.
+
+    The options are the caller's, who may make sessions of other models with them. folder: None for no change.
+    """
+    if folder is None:
+        yield
+        return
+    with OPTIONS:
+        before = _config_entry(options, EXTERNAL_DATA)
+        options.add_session_config_entry(EXTERNAL_DATA, folder)
+        try:
+            yield
+        finally:
+            options.add_session_config_entry(EXTERNAL_DATA, before or "")
+
+
 @functools.lru_cache
 def _op_error_in(titles: tuple[str, ...]) -> re.Pattern[str]:
     """The pattern of an OpError's message, for operators with these titles."""
@@ -152,8 +172,9 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
     ) -> None:
         options = sess_options or ort.SessionOptions()
         path_or_bytes = os.fspath(path_or_bytes) if isinstance(path_or_bytes, os.PathLike) else path_or_bytes
-        self._threads = options.intra_op_num_threads
+        self._options, self._threads = options, options.intra_op_num_threads
         self._run_input: str | None = None  # see lowering.py
+        self._folder: str | None = None  # of the external data of a model that has been rewritten
         operators = as_list(operators)
         self._operators = available(operators)
         self._native_run = _NativeRun(self._operators)
@@ -161,7 +182,8 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
             path_or_bytes = self._rewritten(path_or_bytes, options, optimize, backend)
         register(options, path_or_bytes if backend == "native" else None, backend=backend, operators=operators)
         try:
-            super().__init__(path_or_bytes, options, providers, provider_options, **kwargs)
+            with _external_data_in(self._folder, options):
+                super().__init__(path_or_bytes, options, providers, provider_options, **kwargs)
         except Exception as error:
             if refusal := op_error(error, self._operators):
                 raise refusal from error
@@ -193,28 +215,34 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
         import onnx
 
         check_versions()
+        from .. import external_data
         from ..rewriting import rewritten
-        from .external_data import refer, with_sizes
         from .lowering import lower_for_session
 
         if isinstance(path_or_bytes, bytes):
-            model, folder = onnx.ModelProto.FromString(path_or_bytes), _config_entry(options, EXTERNAL_DATA)
+            model, origin = onnx.ModelProto.FromString(path_or_bytes), _config_entry(options, EXTERNAL_DATA)
         else:
-            model, folder = with_sizes(path_or_bytes), os.path.dirname(os.path.abspath(path_or_bytes))
+            model, origin = external_data.load(path_or_bytes), path_or_bytes
         if optimize:
-            model, findings = rewritten(model, folder=folder)
+            model, findings = rewritten(model, folder=origin)
             if backend == "native" and not any(finding.operator for finding in findings):
                 return path_or_bytes
         if backend == "extensions":
             model, self._run_input = lower_for_session(model, self._operators)
-        refer(model)
-        if folder is not None and not isinstance(path_or_bytes, bytes):
+        if not isinstance(path_or_bytes, bytes) and (tensors := external_data.external(model)):
             if ort.__version__.startswith("1.20."):  # for a model that is passed as bytes, it finds no external data
-                onnx.load_external_data_for_model(model, folder)
-            if _config_entry(options, EXTERNAL_DATA) != folder:
-                options.add_session_config_entry(EXTERNAL_DATA, folder)
+                for tensor in tensors:
+                    external_data.read(tensor, path_or_bytes)
+            else:
+                self._folder = external_data.relocate(model, path_or_bytes)
         content: bytes = model.SerializeToString()
         return content
+
+    def set_providers(
+        self, providers: Sequence[Any] | None = None, provider_options: Sequence[dict[Any, Any]] | None = None
+    ) -> None:
+        with _external_data_in(self._folder, self._options):
+            super().set_providers(providers, provider_options)
 
     def get_inputs(self) -> list[Any]:
         return [i for i in super().get_inputs() if i.name != self._run_input]

@@ -1,0 +1,118 @@
+"""External data: tensors of a model that lie in files beside it. Only small ones, which may state sizes, are read.
+
+`origin`, in these functions, is the model's file, or the folder of its external data.
+"""
+
+import math
+import os
+from pathlib import Path
+
+import onnx
+from onnx.external_data_helper import ExternalDataInfo, set_external_data, uses_external_data
+
+from .errors import OpError
+from .nodes import model_nodes, subgraphs
+from .runtime.ort_format import is_ort_format
+
+LARGEST = 2**31  # bytes that a protobuf may have
+
+
+def is_small(tensor):
+    """Whether a tensor may be an input that states sizes."""
+    return len(tensor.dims) <= 1 and math.prod(tensor.dims) <= 64
+
+
+def load(path, wanted=is_small):
+    """Load a model; of its external data only the tensors that are `wanted`, which then are in the model itself.
+
+    onnx needs the small ones to infer types. Raises OSError and OpError.
+    """
+    model = onnx.load(path, load_external_data=False)
+    for tensor in filter(wanted, external(model)):
+        read(tensor, path)
+    return model
+
+
+def read(tensor, origin):
+    """Put a tensor's external data into the tensor. Raises OSError and OpError."""
+    info = ExternalDataInfo(tensor)
+    with open(file_of(info.location, origin), "rb") as file:
+        file.seek(info.offset or 0)
+        data = file.read() if info.length is None else file.read(info.length)
+    tensor.raw_data = data
+    tensor.data_location = onnx.TensorProto.DEFAULT
+    del tensor.external_data[:]
+
+
+def file_of(location, origin):
+    """The path of a file of external data, with all links resolved.
+
+    As ONNX Runtime has it, the file must lie in the model's folder or, if the model is a link, in the folder in which
+    the link ends: in Hugging Face's cache, both are links into another folder. Raises OpError.
+    """
+    folder, *others = roots(origin)
+    file = os.path.realpath(os.path.join(folder, location))
+    if os.path.isabs(location) or not any(Path(file).is_relative_to(root) for root in (folder, *others)):
+        raise OpError("external data", repr(location), f"must lie in the folder of the model, {folder}", "onnx_ops")
+    return file
+
+
+def roots(origin):
+    """The folders in which external data may lie, the one first to which locations are relative."""
+    origin = os.path.abspath(origin)
+    if os.path.isdir(origin):
+        return [os.path.realpath(origin)]
+    return list(dict.fromkeys([os.path.realpath(os.path.dirname(origin)), os.path.dirname(os.path.realpath(origin))]))
+
+
+def relocate(model, path):
+    """State where a model's external data are without links, relative to the folder that is returned.
+
+    path  of the model's file. Raises OpError.
+    """
+    folder, places = os.path.commonpath(roots(path)), {}
+    for tensor in external(model):
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                if entry.value not in places:
+                    places[entry.value] = Path(os.path.relpath(file_of(entry.value, path), folder)).as_posix()
+                entry.value = places[entry.value]
+    return folder
+
+
+def move(model, origin, name):
+    """Read a model's external data, so that onnx.save writes them to one file of this name beside the model."""
+    for tensor in external(model):
+        read(tensor, origin)
+        set_external_data(tensor, name)
+
+
+def files(path):
+    """The file of a model, and the files of its external data."""
+    if is_ort_format(path):
+        return [Path(path)]
+    locations = {ExternalDataInfo(tensor).location for tensor in external(onnx.load(path, load_external_data=False))}
+    return [Path(path), *(Path(file_of(location, path)) for location in sorted(locations))]
+
+
+def pack(path):
+    """Return the bytes of a model together with its external data. Raises OpError where that is too large."""
+    paths = files(path)
+    if len(paths) == 1:
+        return paths[0].read_bytes()
+    if (size := sum(file.stat().st_size for file in paths)) >= LARGEST:
+        rule = f"has {size / 2**30:.1f} GiB with the files of its data, and must have less than 2 to be sent"
+        raise OpError("model", repr(str(path)), rule, "onnx_ops")
+    return load(path, wanted=lambda tensor: True).SerializeToString()
+
+
+def external(model):
+    """Return the tensors of a model whose data are in files: of graphs and attributes, also in subgraphs, functions."""
+    nodes = list(model_nodes(model))
+    graphs = (model.graph, *(inner for node in nodes for inner in subgraphs(node)))
+    attributes = [a for node in nodes for a in node.attribute]
+    tensors = [
+        *(tensor for graph in graphs for tensor in graph.initializer),
+        *(tensor for a in attributes for tensor in (*([a.t] if a.HasField("t") else []), *a.tensors)),
+    ]
+    return [tensor for tensor in tensors if uses_external_data(tensor)]
