@@ -76,14 +76,14 @@ def lay_out(parameters, image, block, g):
     g.axes = max(axes, 2)
     g.image[0] = g.block[0] = g.counts[0] = g.strides[0] = g.dilations[0] = 1
     g.pads[0] = 0
-    g.pixels = g.positions = g.blocks = 1
+    g.pixels = g.positions = g.blocks = largest = 1
     for i in range(axes):
         require(image[i] <= LIMIT, "{image_shape}", image, "must be at most 2**40")
         require(1 <= block[i] <= LIMIT, "{block_shape}", block, "must lie in [1, 2**40]")
         count = block_count(parameters, i, image[i], block[i])
-        require(image[i] <= ELEMENTS // max(g.pixels, 1), "{image_shape}", image, "product must be at most 2**58")
+        require(image[i] <= ELEMENTS // largest, "{image_shape}", image, "product must be at most 2**58")
         require(block[i] <= ELEMENTS // g.positions, "{block_shape}", block, "product must be at most 2**58")
-        g.pixels, g.positions = g.pixels * image[i], g.positions * block[i]
+        g.pixels, g.positions, largest = g.pixels * image[i], g.positions * block[i], largest * max(image[i], 1)
         g.blocks = g.blocks * count if count <= ELEMENTS // max(g.blocks, 1) else ELEMENTS + 1
         a = i + g.axes - axes
         g.image[a], g.block[a], g.counts[a] = image[i], block[i], count

@@ -851,7 +851,7 @@ NO_ROOM = {  # the messages if each allocation in turn fails; empty if it was fo
     "creation with strings and a number": CREATION,
     "creation for constants": [NO_NAME, "", NO_ATTRIBUTES, "", ""],
     "creation for tensors of strings": CREATION,
-    "inference": [],
+    "inference": ["", ""],
     "run": [NO_WORKSPACE.format("Col2Im")],
     "run without a workspace": [],
     "run with constants": [NO_WORKSPACE.format("Col2Im")],

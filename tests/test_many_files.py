@@ -80,8 +80,11 @@ def run_arguments(model, directory, output="out", *more):
 
 
 def results(directory, output="out"):
-    """Return {name: array} of the files that a run has written; there are no others beside the manifest."""
-    files = contents(directory / output)
+    """Return {name: array} of the files that a run has written; there are no others beside the manifest.
+
+    A process that is killed while it writes a file leaves the part that is written.
+    """
+    files = {name: data for name, data in contents(directory / output).items() if not name.startswith(".onnx_ops-")}
     assert files.pop(manifest.NAME)
     assert {Path(name).suffix for name in files} <= {".npy"}
     return {name.removesuffix(".npy"): np.load(directory / output / name) for name in files}

@@ -164,7 +164,7 @@ def im2col_calls(draw, types=dtypes.ALL):
     axes = draw(st.sampled_from([1, 2, 2, 2, 3, 3, 4, 6, 14]))
     most = 9 if axes < 4 else 3
     per_axis = lambda values, count=axes: st.lists(values, min_size=count, max_size=count)
-    size = sizes(1, most, 300 if axes < 3 else most) if axes < 6 else st.sampled_from([1, 1, 1, 2])
+    size = sizes(0, most, 300 if axes < 3 else most) if axes < 6 else st.sampled_from([1, 1, 1, 2])
     kernel = sizes(1, 4, 40 if axes < 3 else 4) if axes < 6 else st.sampled_from([1, 1, 1, 2])
     image = draw(per_axis(size))
     attributes = {"kernel_shape": draw(per_axis(kernel))} | draw(merged(
@@ -336,12 +336,13 @@ def im2col_shape(call, attributes):
         if len(v) != axes * (2 if name == "pads" else 1) or not all(least <= e <= LIMIT for e in v):
             return None
     image = x[2:]
-    if not all(1 <= v <= LIMIT for v in image):
+    if not all(0 <= v <= LIMIT for v in image):
         return None
     counts = block_counts(image, kernel, attributes.get("dilations"), attributes.get("pads"), attributes.get("strides"))
-    if min(counts) < 1 or math.prod(image) > ELEMENTS:
+    counts = [max(count, 0) for count in counts]
+    if math.prod(max(v, 1) for v in image) > ELEMENTS or math.prod(kernel) > ELEMENTS:
         return None
-    if max(x[0], 1) * max(x[1], 1) * math.prod(kernel) * math.prod(counts) > ELEMENTS:
+    if max(x[0], 1) * max(x[1], 1) * math.prod(kernel) * max(math.prod(counts), 1) > ELEMENTS:
         return None
     return x[0], x[1] * math.prod(kernel), math.prod(counts)
 
