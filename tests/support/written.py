@@ -122,20 +122,26 @@ def base_grid(size, align_corners, dtype):
 
 
 def affine_grid(open_batch=False, opset=18, after=None, sample=None, **edits):
-    """F.affine_grid of "theta" to "grid"; sample: the mode of a GridSample of "image" that follows."""
+    """F.affine_grid of "theta" to "grid".
+
+    sample   the mode of a GridSample of "image" that follows
+    by_rows  whether the last axis is summed, as in (base * theta[:, None]).sum(-1)
+    """
     s = AFFINE_GRID | edits
     axes, w = len(s["size"]), Writer()
     base = edits.get("base", lambda base: base)(base_grid(s["size"], s["align_corners"], s["dtype"]))
-    base = w.constant(base.reshape(-1, axes + 1, 1), s["dtype"])
+    rows = edits.get("by_rows")
+    base = w.constant(base.reshape((-1, 1, axes + 1) if rows else (-1, axes + 1, 1)), s["dtype"])
     if "factor" in edits:
         base = w.add("Mul", base, w.add(edits["factor"], base, low=1.0, high=1.0))
-    theta = w.add("Transpose", "theta", perm=edits.get("perm", [0, 2, 1]), name="transposed")
+    theta = w.add("Transpose", "theta", perm=edits.get("perm", [0, 1, 2] if rows else [0, 2, 1]), name="transposed")
     for axis, indices in edits.get("picked", {}).items():
         theta = w.add("Gather", theta, w.constant(indices), axis=axis)
     theta = w.add("Unsqueeze", theta, w.constant([1]), name="unsqueezed")
     factors = (theta, base) if edits.get("swapped") else (base, theta)
     y = w.add(edits.get("product", "Mul"), *factors, name="product")
-    y = w.add("ReduceSum", y, w.constant(edits.get("over", [-2])), keepdims=edits.get("keepdims", 0), name="summed")
+    over = w.constant(edits.get("over", [-1 if rows else -2]))
+    y = w.add("ReduceSum", y, over, keepdims=edits.get("keepdims", 0), name="summed")
     target = edits.get("target", [-1 if open_batch else s["batch"], *s["size"], axes])
     y = w.add("Reshape", y, w.constant(target), name="grid")
     batch = "n" if open_batch else s["batch"]
@@ -242,11 +248,14 @@ def attention(open_sizes=False, opset=20, after=None, **edits):
 
 
 def feeds(proto, sizes=(), seed=0):
-    """Return random inputs {name: array} for a model; sizes: {name of an open dimension: its size}."""
+    """Return random inputs {name: array} for a model; sizes: {name of an open dimension: its size}.
+
+    Inputs with a default are left out.
+    """
     rng, sizes = np.random.default_rng(seed), dict(sizes)
-    arrays = {}
-    for value in proto.graph.input:
-        dims = [d.dim_value or sizes[d.dim_param] for d in value.type.tensor_type.shape.dim]
+    arrays, defaults = {}, {tensor.name for tensor in proto.graph.initializer}
+    for value in (value for value in proto.graph.input if value.name not in defaults):
+        dims = [sizes[d.dim_param] if d.dim_param else d.dim_value for d in value.type.tensor_type.shape.dim]
         kind = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
         arrays[value.name] = (rng.standard_normal(dims) * 3).astype(kind)
         if value.name == "sampling_locations":
