@@ -5,6 +5,7 @@ left out, and the others stay as they are.
 """
 
 import contextlib
+import functools
 import warnings
 from functools import partial
 
@@ -117,14 +118,17 @@ SEEDS = {
 }
 
 
-def options(level):
-    """Return options for a session; level: which of its optimizations ONNX Runtime does."""
-    return quiet(intra_op_num_threads=1, graph_optimization_level=getattr(ort.GraphOptimizationLevel, level))
+@functools.cache
+def options(level, *domains):
+    """Return options for sessions, with our operators. level: which optimizations ONNX Runtime does."""
+    level = getattr(ort.GraphOptimizationLevel, level)
+    return onnx_ops.register(quiet(intra_op_num_threads=1, graph_optimization_level=level), domains=domains)
 
 
 def opened(proto, level):
     """Return a session of ONNX Runtime with our operators."""
-    return ort.InferenceSession(proto.SerializeToString(), onnx_ops.register(options(level), proto))
+    domains = sorted({i.domain for i in proto.opset_import} & {"", "com.microsoft", "onnx_ops"})
+    return ort.InferenceSession(proto.SerializeToString(), options(level, *domains))
 
 
 def with_all_outputs(proto):

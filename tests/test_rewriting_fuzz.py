@@ -1,0 +1,64 @@
+"""A fixed number of the mutants that `python scripts/fuzz_rewriting.py` makes without end."""
+
+from types import SimpleNamespace
+
+import fuzz_rewriting
+import mutants
+import numpy as np
+import pytest
+from onnx import numpy_helper
+
+
+def examined(seed, count, without=()):
+    """Return ({kind of failure: how many mutants have it}, the number of mutants in which something was replaced)."""
+    report = fuzz_rewriting.Report(SimpleNamespace(seed=seed, without=without, save=None), {}, {})
+    replaced = sum(map(report.examine, range(count)))
+    return report.counts, replaced
+
+
+@pytest.mark.xfail(reason="it finds faults", strict=True)
+@pytest.mark.parametrize("count", [150, pytest.param(5000, marks=pytest.mark.long)])
+def test_a_fixed_slice(count):
+    counts, replaced = examined(0, count)
+    assert not counts
+    assert replaced > count // 4
+
+
+def change_attribute(proto):
+    for node in proto.graph.node:
+        if node.op_type == "Im2Col":
+            next(a for a in node.attribute if a.name == "dilations").ints[0] += 1
+
+
+def state_a_wrong_size(proto):
+    proto.graph.output[0].type.tensor_type.shape.dim[0].dim_value = 17
+
+
+def leave_a_constant(proto):
+    proto.graph.initializer.append(numpy_helper.from_array(np.ones(1), "unused"))
+
+
+def fail(proto):
+    raise KeyError("x")
+
+
+MISTAKES = {
+    change_attribute: {"optimized: values", "optimized: shape", "optimized: refuses", "optimized: doesn't open"},
+    state_a_wrong_size: {"onnx refuses the optimized model"},
+    leave_a_constant: {"unused constants"},
+    fail: {"optimize raises"},
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_found(mistake, monkeypatch):
+    def rewritten(proto, standard=False):
+        optimized, findings = original(proto, standard)
+        if any(finding.operator for finding in findings):
+            mistake(optimized)
+        return optimized, findings
+
+    original = fuzz_rewriting.rewritten
+    monkeypatch.setattr(fuzz_rewriting, "rewritten", rewritten)
+    counts, _ = examined(0, 12, without=[name for name in mutants.SEEDS if name != "unfold"])
+    assert MISTAKES[mistake] & {check for check, *_ in counts}
