@@ -141,15 +141,16 @@ class Checker:
             one, other = ({v.name: (v.type, v.shape) for v in getattr(s, f"get_{what}")()} for s in (plain, session))
             if one != other:
                 return [self.fail(f"{how}: other {what}", note=f"{other} instead of {one}")]
+        failures = {}  # one of each kind
         for inputs in self.inputs(plain):
             expected, got = (attempt(s.run, None, inputs) for s in (plain, session))
             failure = self.difference(expected, got, how, inputs)
             if failure is None and not isinstance(expected, Exception) and not any(self.stated(plain, expected, how)):
                 failure = next(self.stated(session, got, how), None)
-            if failure and not self.is_ambiguous(inputs, expected):
+            if failure and failure.kind not in failures and not self.is_ambiguous(inputs, expected):
                 shapes = {name: array.shape for name, array in inputs.items()}
-                return [replace(failure, note=f"{failure.note} with inputs {shapes}")]
-        return []
+                failures[failure.kind] = replace(failure, note=f"{failure.note} with inputs {shapes}")
+        return list(failures.values())
 
     def inputs(self, plain):
         """Yield inputs of the sizes of the draft, and then of others where these are open."""

@@ -127,7 +127,8 @@ def options(level, *domains):
 
 def opened(proto, level):
     """Return a session of ONNX Runtime with our operators."""
-    domains = sorted({i.domain for i in proto.opset_import} & {"", "com.microsoft", "onnx_ops"})
+    imported = {i.domain for owner in (proto, *proto.functions) for i in owner.opset_import}
+    domains = sorted(imported & {"", "com.microsoft", "onnx_ops"})
     return ort.InferenceSession(proto.SerializeToString(), options(level, *domains))
 
 

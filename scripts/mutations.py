@@ -6,6 +6,7 @@ the node that makes it and one that uses it, return the new value's name.
 
 import functools
 import tempfile
+from collections import Counter
 
 import numpy as np
 import onnx
@@ -315,7 +316,8 @@ def name_dimension(draft, rng):
 
 def rename_dimension(draft, old, new):
     for dimension in (d for value in draft.graph.input for d in value.type.tensor_type.shape.dim):
-        dimension.dim_param = new if dimension.dim_param == old else dimension.dim_param
+        if dimension.dim_param == old:
+            dimension.dim_param = new
 
 
 def name_by_formula(draft, rng):
@@ -463,31 +465,55 @@ def names_used(nodes):
 
 
 def function(draft, rng):
-    call_function(draft, rng, *take_some(draft, rng), chance(rng, 0.3))
+    call_function(draft, rng, *take_some(draft, rng), one_of(rng, [nothing, nothing, shapes, named_alike]))
 
 
 def two_functions(draft, rng):
     """Put all nodes into two local functions that name dimensions alike, though these may have different sizes."""
     count = len(draft.graph.node)
     middle = int(rng.integers(1, max(2, count)))
-    call_function(draft, rng, *take(draft, middle, count), True)
-    call_function(draft, rng, *take(draft, 0, middle), True)
+    call_function(draft, rng, *take(draft, middle, count), named_alike)
+    call_function(draft, rng, *take(draft, 0, middle), named_alike)
 
 
-def call_function(draft, rng, nodes, used, made, has_names):
-    """Insert a call of a local function; it has constants, attributes and perhaps names of dimensions of its own."""
-    tensors = {t.name: t for t in draft.graph.initializer if t.name in used and (has_names or chance(rng, 0.8))}
+def call_function(draft, rng, nodes, used, made, describe):
+    """Insert a call of a local function, with constants and attributes of its own, and what `describe` adds."""
+    tensors = {t.name: t for t in draft.graph.initializer if t.name in used and chance(rng, 0.8)}
     attributes, defaults, passed = references(rng, nodes)
-    constants = [helper.make_node("Constant", [], [name], value=tensor) for name, tensor in tensors.items()]
     inputs, name, imports = [n for n in used if n not in tensors], draft.name("Function"), draft.proto.opset_import
-    body = helper.make_function("local", name, inputs, made, [*constants, *nodes], imports, attributes, defaults)
-    for k, n in enumerate([n for n in inputs if n in draft.values] if has_names else []):
-        dims = [f"d{k or ''}_{axis}" for axis in range(draft.values[n].ndim)]
-        body.value_info.append(described(n, draft.values[n], dims))
+    nodes = [*(helper.make_node("Constant", [], [n], value=tensor) for n, tensor in tensors.items()), *nodes]
+    nodes, infos = describe(draft, nodes, [n for n in inputs if n in draft.values])
+    body = helper.make_function("local", name, inputs, made, nodes, imports, attributes, defaults, value_info=infos)
     draft.proto.functions.append(body)
     draft.graph.node.insert(draft.at, helper.make_node(name, inputs, made, domain="local", **passed))
     if all(i.domain != "local" for i in imports):
         imports.append(helper.make_opsetid("local", 1))
+
+
+# Each returns the nodes of a function, and what it states of its values.
+
+
+def nothing(draft, nodes, inputs):
+    return nodes, []
+
+
+def shapes(draft, nodes, inputs):
+    """State the shapes of all values, if no sizes are open."""
+    names = {*inputs, *(n for node in nodes for n in node.output)} & draft.values.keys()
+    is_open = any(dimension.dim_param for _, _, dimension in draft.dimensions())
+    return nodes, [] if is_open else [described(n, draft.values[n], draft.values[n].shape) for n in sorted(names)]
+
+
+def named_alike(draft, nodes, inputs):
+    """Name the dimensions of copies of the inputs, in each function alike."""
+    infos, before, ranks = [], [], Counter()
+    for n, array in [(n, draft.values[n]) for n in inputs]:
+        copy, dims = draft.name(n), [f"d{array.ndim}_{ranks[array.ndim]}_{axis}" for axis in range(array.ndim)]
+        rename(nodes, {n: copy})
+        before.append(helper.make_node("Identity", [n], [copy]))
+        infos.append(described(copy, array, dims))
+        ranks[array.ndim] += 1
+    return [*before, *nodes], infos
 
 
 def references(rng, nodes):
