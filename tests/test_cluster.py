@@ -81,6 +81,17 @@ def test_bad_files_and_batches(cluster, tmp_path):
     assert_complete(others, tmp_path)
 
 
+def test_nothing_is_imported_from_the_current_folder(cluster, tmp_path, monkeypatch):
+    arrays, here = inputs(2, tmp_path), tmp_path / "here"
+    here.mkdir()
+    for name in ("numpy", "onnx_ops"):
+        (here / f"{name}.py").write_text("import os; os._exit(1)")
+    monkeypatch.chdir(here)
+    call_json(*run_arguments(fold(tmp_path), tmp_path, "out", "--cluster", cluster[1]))
+    assert_complete(arrays, tmp_path)
+    assert Path.cwd() == here
+
+
 def test_actors_that_are_killed_lose_nothing(cluster, tmp_path):
     arrays, model = inputs(60, tmp_path), slow_fold(tmp_path)
     process = started(*run_arguments(model, tmp_path, "out", "--cluster", cluster[1]))

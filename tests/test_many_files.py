@@ -1,5 +1,6 @@
 """`onnx-ops run` on many files gives one result for each, the same with every engine, whatever goes wrong."""
 
+import importlib
 import io
 import json
 import os
@@ -522,13 +523,26 @@ def test_a_process_that_is_killed_before_it_begins_is_replaced(tmp_path, monkeyp
 
 def test_a_process_ends_silently_if_nobody_waits_for_its_answer():
     """Python 3.13 complains at the end of a process of what it can't write."""
-    command = [sys.executable, "-c", workers.PROGRAM.format((None, []))]
-    with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE) as process:
+    with subprocess.Popen(workers.program(None, []), stdin=PIPE, stdout=PIPE, stderr=PIPE) as process:
         process.stdout.close()
         pickle.dump(int, process.stdin)
         process.stdin.close()
         assert process.stderr.read() == b""
         assert process.wait(PATIENCE) == 0
+
+
+def test_a_process_imports_from_where_this_one_does(tmp_path, monkeypatch):
+    """The current folder is no such place, even before a program's first statement."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    for folder in (here, there):
+        folder.mkdir()
+    for name in (*sys.stdlib_module_names, "numpy", "onnx_ops"):
+        (here / f"{name}.py").write_text("import os; os._exit(1)")
+    (there / "größe.py").write_text("import sys\ndef path():\n    return sys.path")
+    monkeypatch.chdir(here)
+    monkeypatch.syspath_prepend(str(there))
+    path = importlib.import_module("größe").path
+    assert list(workers.answers(path, [()], 1)) == [(0, sys.path, False)]
 
 
 def test_a_process_that_is_kept_busy_ends_too():

@@ -1,8 +1,10 @@
 """Tasks on the machines of a Ray cluster. Ray restarts processes, and repeats tasks, where something fails there."""
 
+import os
 import re
 import socket
 import sys
+import sysconfig
 from contextlib import ExitStack, contextmanager, redirect_stdout
 
 import onnxruntime as ort
@@ -100,6 +102,17 @@ def prepare_nodes(ray, shared):
 
 
 @contextmanager
+def inside(folder):
+    """A context with another current folder."""
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+@contextmanager
 def connection(address):
     """A context in which Ray is connected to a cluster; yields Ray's module. Raises OpError for failures of both."""
     try:
@@ -115,7 +128,8 @@ def connection(address):
         try:
             if place := re.search(r"([^/]+):(\d+)$", address):  # Ray by itself would try for two minutes
                 socket.create_connection((place[1], int(place[2])), PATIENCE).close()
-            ray.init(address=address, logging_level="error", log_to_driver=False)
+            with inside(sysconfig.get_path("stdlib")):  # Ray's processes import from the current folder of this one
+                ray.init(address=address, logging_level="error", log_to_driver=False)
         except (OSError, RuntimeError, ValueError) as error:
             raise OpError("cluster", repr(address), f"can't be reached: {error}", "onnx_ops") from error
         try:

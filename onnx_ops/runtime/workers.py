@@ -21,7 +21,7 @@ from ..errors import OpError
 from ..operators import own_operators
 from ..own.files import places, use_place
 
-PROGRAM = "from onnx_ops.runtime import workers; workers.serve(*{!r})"
+PROGRAM = "import sys; sys.path[:] = {!a}; from onnx_ops.runtime import workers; workers.serve(*{!a})"
 ATTEMPTS = 3  # to start a process, which may be killed before it begins, for want of memory for example
 
 
@@ -104,15 +104,24 @@ class _EndedError(Exception):
     """The process has ended."""
 
 
+def program(level, own):
+    """The command of a process that serves. It imports from where this process does.
+
+    With `-c` alone, Python looks into the current folder first: 3.13 even before the first statement, unless -P forbids
+    it, which 3.10 lacks.
+    """
+    path = [entry for entry in sys.path if isinstance(entry, str)]  # Python ignores other entries
+    safe = ["-P"] if sys.version_info >= (3, 11) else []
+    return [sys.executable, *safe, "-c", PROGRAM.format(path, (level, own))]
+
+
 @contextmanager
 def _worker(function, level, own, alive):
     """A context with a new process, which is in the set `alive` meanwhile; yields a function that asks the process.
 
     Raises _EndedError if the process ends before it has the function. Ctrl-C in a terminal doesn't reach the process.
     """
-    command, path = [sys.executable, "-c", PROGRAM.format((level, own))], os.pathsep.join(filter(None, sys.path))
-    settings = {"env": {**os.environ, "PYTHONPATH": path}, "start_new_session": True}
-    with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, **settings) as process:
+    with subprocess.Popen(program(level, own), stdin=PIPE, stdout=PIPE, start_new_session=True) as process:
         alive.add(process)
 
         def ask(message):
