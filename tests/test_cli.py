@@ -3,9 +3,11 @@
 import json
 import os
 import re
+import struct
 import subprocess
 import sys
 import warnings
+import zlib
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -494,6 +496,75 @@ def test_images_become_what_the_model_wants(kind, dims, mode, shape, tmp_path):
     assert list(array.shape) == shape
     assert array.dtype == kind
     assert (array == (255 if kind == "uint8" else 1)).all()
+
+
+GREY = np.array([[0, 1, 255, 256], [1000, 40000, 65534, 65535]], np.uint16)
+DEEP = {
+    "16.png": Image.fromarray(GREY),
+    "16_little.tif": Image.fromarray(GREY.astype("<u2")),
+    "16_big.tif": Image.fromarray(GREY.astype(">u2")),
+    "float.tif": Image.fromarray(GREY / np.float32(65535)),
+}
+
+
+@pytest.mark.parametrize("mode", data.MODES.values())
+@pytest.mark.parametrize("name", DEEP)
+def test_images_keep_the_values_of_more_than_8_bits(name, mode, tmp_path):
+    DEEP[name].save(tmp_path / name)
+    array = read_image(tmp_path / name, mode=mode)
+    expected = np.stack([np.ones((2, 4)) if band == "A" else GREY / 65535 for band in mode])
+    np.testing.assert_allclose(array, expected[None], rtol=1e-6)
+    with pytest.raises(click.UsageError, match="only images of 8 bits are for inputs of uint8"):
+        read_image(tmp_path / name, "uint8")
+
+
+def read_image(path, kind="float32", mode="RGB"):
+    return data.arrays("x", path, path, {"x": (kind, [1, len(mode), "h", "w"])})["x"]
+
+
+def png_of_16_bits(path, colour, channels):
+    """Write a PNG of one pixel of white, as Pillow itself can't."""
+    header = struct.pack(">IIBBBBB", 1, 1, 16, colour, 0, 0, 0)
+    pixel = zlib.compress(b"\0" + b"\xff\xff" * channels)
+    chunks = [(b"IHDR", header), (b"IDAT", pixel), (b"IEND", b"")]
+    lengths = [struct.pack(">I", len(content)) for _, content in chunks]
+    sums = [struct.pack(">I", zlib.crc32(kind + content)) for kind, content in chunks]
+    parts = zip(lengths, chunks, sums, strict=True)
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(n + kind + content + s for n, (kind, content), s in parts))
+
+
+def test_images_that_would_lose_values_are_refused(tmp_path):
+    white = Image.new("RGB", (5, 4), "white")
+    for name in ("frames.tif", "frames.png", "frames.webp"):
+        white.save(tmp_path / name, save_all=True, append_images=[Image.new("RGB", (5, 4))])
+    Image.fromarray(GREY.astype(np.int32)).save(tmp_path / "integers.tif")
+    for colour, name, channels in ((2, "rgb.png", 3), (4, "la.png", 2), (6, "rgba.png", 4)):
+        png_of_16_bits(tmp_path / name, colour, channels)
+    reasons = {"frames": "it has 2 frames", "integers": r"its integers \(I;32S\) have no largest value"}
+    for path in tmp_path.iterdir():
+        reason = reasons.get(path.stem, "its colours have 16 bits, of which only 8 would be read")
+        with pytest.raises(click.UsageError, match=rf"{path.name} can't be read: {reason}"):
+            read_image(path)
+
+
+def test_images_of_every_mode(tmp_path):
+    """Transparent pixels keep their colour, JPEGs have previews of themselves, and cameras that lay on their side."""
+    white = Image.new("RGB", (5, 4), "white")
+    for mode in ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "LAB"):
+        white.convert("RGBA" if mode == "PA" else "RGB").convert(mode).save(tmp_path / f"{mode}.tif")
+    palette = white.convert("P")
+    palette.save(tmp_path / "palette.png", transparency=bytes(256))
+    white.save(tmp_path / "previews.jpg", "MPO", save_all=True, append_images=[Image.new("RGB", (5, 4))])
+    on_its_side = Image.Exif()
+    on_its_side[0x0112] = 6
+    white.save(tmp_path / "camera.jpg", exif=on_its_side)
+    for path in tmp_path.iterdir():
+        for mode in data.MODES.values():
+            array = read_image(path, mode=mode)
+            assert array.shape == (1, len(mode), 4, 5), path
+            assert (array[:, :3] > 0.99).all(), path
+            if mode == "RGBA":
+                assert (array[:, 3] == (path.name != "palette.png")).all(), path
 
 
 def test_run_compare_tells_differences(tmp_path):

@@ -215,19 +215,50 @@ def reading(path):
 
 
 def read_image(path, file, element_type, dims):
-    """Read an image as [1, C, H, W], or as [1, H, W, C] if the model wants that; floats in [0, 1], uint8 unscaled."""
+    """Read an image as [1, C, H, W], or as [1, H, W, C] if the model wants that; uint8 unscaled, or floats.
+
+    Integers become floats in [0, 1]; floats stay as they are.
+    """
     from PIL import Image
 
     if len(dims) != 4 or not (element_type in dtypes.FLOATS or element_type == "uint8"):
         raise click.UsageError(f"{path}: images are for inputs of rank 4 of floats or uint8.")
     channels_last = dims[3] in MODES and dims[1] not in MODES
-    channels = dims[3] if channels_last else dims[1]
+    mode = MODES.get(dims[3] if channels_last else dims[1], "RGB")
     with Image.open(file) as image:
-        pixels = np.array(image.convert(MODES.get(channels, "RGB")))
+        largest = largest_value(image)
+        if largest == 255:
+            pixels = np.array(image.convert("RGBA" if image.has_transparency_data else "RGB").convert(mode))
+        else:
+            image.load()
+            grey = np.array(image, np.float32)
+            pixels = np.stack([np.full_like(grey, largest) if band == "A" else grey for band in mode], -1)
     pixels = np.atleast_3d(pixels)[None]
     if element_type != "uint8":
-        pixels = (pixels / np.float32(255)).astype(dtypes.TABLE[element_type].numpy)
+        pixels = (pixels / np.float32(largest)).astype(dtypes.TABLE[element_type].numpy)
+    elif largest != 255:
+        raise click.UsageError(f"{path}: only images of 8 bits are for inputs of uint8.")
     return pixels if channels_last else np.ascontiguousarray(np.moveaxis(pixels, -1, 1))
+
+
+def largest_value(image):
+    """Return what becomes 1 in an image: 255, or 65535 in grey of 16 bits, or 1 in grey of floats.
+
+    Raises ValueError for an image that would lose frames or bits, or whose values have no such scale.
+    """
+    frames = getattr(image, "n_frames", 1)
+    if frames > 1 and image.format != "MPO":  # a JPEG with previews of itself
+        raise ValueError(f"it has {frames} frames; save one of them as a file")
+    stored = {arguments if isinstance(arguments, str) else arguments[0] for *_, arguments in image.tile}
+    if image.mode == "F":
+        return 1
+    if image.mode.startswith("I"):
+        if stored & {f"I;16{order}" for order in ("", "B", "L", "N")}:
+            return 65535
+        raise ValueError(f"its integers ({', '.join(stored)}) have no largest value; save an array of floats as .npy")
+    if any(re.search(";16[BLN]", kind) for kind in stored):
+        raise ValueError("its colours have 16 bits, of which only 8 would be read; save 8 of them, or a .npy")
+    return 255
 
 
 def random_array(rng, name, element_type, dims, shape=None):
