@@ -58,6 +58,12 @@ def test_what_an_operator_refuses():
         onnx_ops.Runner(proto())({"X": batch()["X"], "Grid": batch()["Grid"][:, :0, :, :1]})
 
 
+def test_byte_order():
+    """ONNX Runtime takes the bytes as they are."""
+    swapped = {name: array.astype(array.dtype.newbyteorder()) for name, array in batch().items()}
+    np.testing.assert_array_equal(onnx_ops.Runner(proto())(swapped)["y"], expected())
+
+
 def test_a_session_is_made_when_it_is_needed(monkeypatch):
     """One session serves all copies that a process gets; pickles do not contain it."""
     opened, open_session = [], runner.open_session

@@ -126,12 +126,22 @@ def open_session(
 
 def inputs(session: ort.InferenceSession) -> dict[str, Any]:
     """{name: (element type, or None if it is no tensor; dimensions, each an int, a name or None)} of the inputs."""
-    return {i.name: (_element_type(i.type), i.shape) for i in session.get_inputs()}
+    return _described(session.get_inputs())
+
+
+def outputs(session: ort.InferenceSession) -> dict[str, Any]:
+    """The same of the outputs."""
+    return _described(session.get_outputs())
+
+
+def _described(values: Iterable[ort.NodeArg]) -> dict[str, Any]:
+    return {value.name: (_element_type(value.type), value.shape) for value in values}
 
 
 def run_session(session: ort.InferenceSession, feeds: Mapping[str, Any]) -> dict[str, Any]:
     """Run a session on {input: array}; returns {output: array}."""
     names = [o.name for o in session.get_outputs()]
+    feeds = {name: _native(value) for name, value in feeds.items()}
     if any(v.type == "tensor(bfloat16)" for v in (*session.get_inputs(), *session.get_outputs())):
         values = session.run_with_ort_values(names, {n: _ort_value(a) for n, a in feeds.items()})
         return {name: _array(value) for name, value in zip(names, values, strict=True)}
@@ -144,6 +154,13 @@ def _element_type(ort_type: str) -> str | None:
         return None
     name = ort_type[len("tensor(") : -1]
     return _TYPES.get(name, name)
+
+
+def _native(value: Any) -> Any:
+    """An array in this machine's byte order, which ONNX Runtime takes for granted; other values unchanged."""
+    if not isinstance(value, np.ndarray) or value.dtype.isnative:
+        return value
+    return value.astype(value.dtype.newbyteorder("="))
 
 
 def _ort_value(array: Any) -> ort.OrtValue:
