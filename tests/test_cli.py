@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import click
+import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime as ort
@@ -462,6 +464,102 @@ def test_outputs_of_similar_names_have_files_of_their_own(tmp_path):
     assert paths[1].name == "a_b.npy"
 
 
+def identity(kind, directory):
+    """Save a model that returns its input x, of one axis, as y."""
+    text = f'<ir_version: 10, opset_import: ["" : 21]> g ({kind}[N] x) => ({kind}[N] y) {{ y = Identity (x) }}'
+    return saved(onnx.parser.parse_model(text), directory)
+
+
+@pytest.mark.parametrize(
+    ("kind", "array"),
+    [("string", np.array(["", "a\nb", "größer 🐈"], object)), ("bfloat16", np.array([1, -0.5], ml_dtypes.bfloat16))],
+)
+def test_outputs_without_a_type_in_npy_can_be_read_again(kind, array, tmp_path):
+    """NumPy reads them without pickles; a run reads them as what they were."""
+    path = identity(kind, tmp_path)
+    onnx.save_tensor(onnx.numpy_helper.from_array(array, "x"), tmp_path / "x.pb")
+    call("run", path, "-i", tmp_path / "x.pb", "--output", tmp_path / "one")
+    call("run", path, "-i", tmp_path / "*.pb", "--output", tmp_path / "many")
+    written = [tmp_path / "one" / "y.npy", tmp_path / "many" / "x.npy"]
+    np.savez(tmp_path / "all.npz", x=np.load(written[0]))
+    for k, file in enumerate([*written, tmp_path / "all.npz"]):
+        (read,) = data.given_by(str(file), {"x": (kind, ["N"])}).values()
+        np.testing.assert_array_equal(read, array, strict=True)
+        call("run", path, "-i", file, "--output", tmp_path / f"again_{k}")
+        assert contents(tmp_path / f"again_{k}") == contents(tmp_path / "one")
+    if kind == "string":
+        assert np.load(written[0]).tolist() == array.tolist()
+
+
+def test_strings_that_npy_cannot_hold(tmp_path):
+    rule = "a .npy can't hold strings that end in a NUL character"
+    text = "(string[N] x) => (string[N] y) <string[1] end> { y = StringConcat (x, end) }"
+    proto = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> g {text}')
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array(["\0"], object), "end"))
+    path = saved(proto, tmp_path)
+    np.save(tmp_path / "x.npy", np.array(["a"]))
+    assert rule in call("run", path, "-i", tmp_path / "x.npy", "--output", tmp_path / "out", exit_code=3)
+    (failed,) = call_json("run", path, "-i", tmp_path / "*.npy", "--output", tmp_path / "out", exit_code=1)["failed"]
+    assert rule in failed["problem"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(float[N] x) => (seq(float[N]) y) { y = SequenceConstruct (x) }",
+        "(float[N] x) => (float8e4m3fn[N] y) { y = Cast <to = 17> (x) }",
+    ],
+)
+def test_outputs_that_cannot_be_written(text, tmp_path):
+    path = saved(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> g {text}'), tmp_path)
+    np.save(tmp_path / "x.npy", np.zeros(2, np.float32))
+    for command in (["run", "-i", "x=[1,2]"], ["bench"], ["run", "-i", tmp_path / "*.npy", "--output", tmp_path / "o"]):
+        text = call(command[0], path, *command[1:], exit_code=2)
+        assert "the output y is no tensor of a known type" in " ".join(text.split())
+    assert not (tmp_path / "o").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "values"),
+    [
+        ("int64", "[1e2,true,-3]", [100, 1, -3]),
+        ("uint8", "[0,255]", [0, 255]),
+        ("bool", "[true,0]", [True, False]),
+        ("string", '["a","1"]', ["a", "1"]),
+        ("float16", "[0.1,NaN,-Infinity]", [0.1, np.nan, -np.inf]),
+        ("int64", "[]", []),
+        ("int64", f"[{','.join(map(str, range(200)))}]", range(200)),
+    ],
+)
+def test_numbers_as_inputs(kind, text, values):
+    (array,) = data.given_by(f"x={text}", {"x": (kind, ["N"])}).values()
+    expected = np.array(values, object if kind == "string" else kind)
+    np.testing.assert_array_equal(array, expected, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [("int64", t) for t in ("[1.5]", '["3"]', "[NaN]", "[1e30]")]
+    + [("uint8", "[256]"), ("uint8", "[-1]"), ("bool", "[2]"), ("bool", '["false"]'), ("string", "[1]")]
+    + [("string", '[["a"],"b"]'), ("float32", "[1e39]"), ("float16", "[70000]"), ("float32", "[null]")],
+)
+def test_numbers_that_the_type_cannot_hold(kind, text):
+    with pytest.raises(click.UsageError, match=re.escape(f"--input x={text}: the model wants {kind}, which can't")):
+        data.given_by(f"x={text}", {"x": (kind, ["N"])})
+
+
+@pytest.mark.parametrize("name", ["y.npy", "y.png"])
+def test_run_replaces_no_file_that_it_reads(name, tmp_path):
+    path, out = identity("uint8", tmp_path), tmp_path / "out"
+    out.mkdir()
+    np.save(out / "x.npy", np.zeros(3, np.uint8))
+    (out / name).symlink_to(out / "x.npy")
+    before = contents(out)
+    text = "".join(call("run", path, "-i", out / "x.npy", "--output", out, exit_code=2).split())
+    assert f"{out}/{name}wouldreplace{out}/x.npy,whichisread" in text
+    assert contents(out) == before
+
+
 @pytest.mark.parametrize("backend", ["native", "extensions"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8", "bool", "string"])
 def test_run_npz_of_every_type(dtype, backend, tmp_path):
@@ -885,6 +983,31 @@ def test_models_are_written_through_links(command, backend, tmp_path):
     assert contents(tmp_path / "links").keys() == {"model.onnx"}
     expected = result(source, "float32")
     np.testing.assert_array_equal(result(tmp_path / "real" / "model.onnx", "float32", backend=backend), expected)
+
+
+@pytest.mark.parametrize("command", ["lower", "optimize"])
+@pytest.mark.parametrize("target", ["weights", "sub/model.onnx"])
+def test_no_data_of_the_model_are_replaced(target, command, tmp_path):
+    """Neither by the new model, nor by its data: the weights of `model.onnx` are `sub/model.onnx.data`."""
+    proto = written.affine_grid(after=lambda w: w.add("Add", "grid", w.constant(np.ones((1,)), "float32"), name="y"))
+    (tmp_path / "sub").mkdir()
+    location = "weights" if target == "weights" else f"{target}.data"
+    onnx.save(proto, tmp_path / "model.onnx", save_as_external_data=True, location=location, size_threshold=0)
+    before = contents(tmp_path)
+    text = "".join(call(command, tmp_path / "model.onnx", tmp_path / target, exit_code=2).split())
+    assert f"{tmp_path}/{location}wouldreplace{tmp_path}/{location},whichisread" in text
+    assert contents(tmp_path) == before
+
+
+def test_no_file_of_operators_is_replaced(tmp_path, monkeypatch):
+    monkeypatch.setattr("onnx_ops.operators._used", {})
+    path = shutil.copy(Path(__file__).parent / "support" / "own_operators.py", tmp_path / "replaced_operators.py")
+    source = saved(written.unfold(), tmp_path)
+    before = contents(tmp_path)
+    for command in (["build", "--output", path], ["optimize", source, path]):
+        text = "".join(call("--operators", path, *command, exit_code=2).split())
+        assert f"{path}wouldreplace{path},whichisread" in text
+    assert contents(tmp_path) == before
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

@@ -24,7 +24,7 @@ from test_cli import call, call_json, saved
 from test_files import contents
 
 import onnx_ops
-from onnx_ops.cli import items, manifest, many
+from onnx_ops.cli import compare, items, manifest, many
 from onnx_ops.cli.app import app
 from onnx_ops.runtime import workers
 
@@ -234,7 +234,7 @@ WRONG = {
     "one file": (["-i", "x={folder}/frames/0000.npy", *SIZES, "--workers", "2"], "are for many files"),
     "twice": (["-i", "x={folder}/frames/*.npy", "-i", "x={folder}/frames/0000.npy", *SIZES], "gives x twice"),
     "two patterns": (["-i", "x={folder}/frames/*.npy"] * 2, "are for the same input"),
-    "into the inputs": (["-i", "x={folder}/frames/*.npy", *SIZES, "--output", "{folder}/frames"], "it would replace"),
+    "into the inputs": (["-i", "x={folder}/frames/*.npy", *SIZES, "--output", "{folder}/frames"], "be in the folder"),
     "one name": (["-i", "x={folder}/frames/0000.*", *SIZES], "would have one output, 0000"),
     "no such input": (["-i", "z={folder}/frames/*.npy", *SIZES], "the model has no input z, but x"),
 }  # fmt: skip
@@ -401,7 +401,7 @@ def test_a_batch_is_one_run(tmp_path, monkeypatch):
     arrays = inputs(5, tmp_path) | {"odd": np.ones((2, 4, 9), np.float32)}
     np.save(tmp_path / "frames" / "odd.npy", arrays["odd"])
     call(*run_arguments(fold(tmp_path), tmp_path, "out", "--batch", 4))
-    assert sorted(shapes) == [(1, 4, 9), (2, 4, 9), (4, 4, 9)]
+    assert sorted(shapes) == [(1, 4, 9), (1, 4, 9), (2, 4, 9), (4, 4, 9)]  # the first item is tried alone, too
     assert_complete(arrays, tmp_path)
 
 
@@ -420,6 +420,125 @@ def test_outputs_that_have_no_axis_for_a_batch(engine, tmp_path):
     text = call(*command, "--batch", 2, *ENGINES[engine], exit_code=3)
     assert "shape of y = []: axis 0 must be 2 after a run on 2 items; leave out --batch" in text
     call(*command)
+
+
+MIXING = {
+    "stated": ("(float[N, M] x) => (float[M] y) { y = ReduceMax <keepdims = 0> (x, zero) }", "is M, and not that of"),
+    "fixed": ("(float[N, 2] x) => (float[2] y) { y = ReduceMax <keepdims = 0> (x, zero) }", "is 2, and not that of"),
+    "not stated": (
+        "(float[N, M] x) => (float[K] y) { y = ReduceMax <keepdims = 0> (x, zero) }",
+        "shape of y = [2]: axis 0 must be 1 after a run on 1 items; leave out --batch",
+    ),
+    "as many as fixed": (
+        "(float[2, 2] x) => (float[2] y) { y = ReduceMax <keepdims = 0> (x, zero) }",
+        "batch = 2: the model makes another y of an item if others are stacked with it; leave out --batch",
+    ),
+    "booleans": (
+        "(float[2, 2] x) => (bool[2] y) { b = ReduceMax <keepdims = 0> (x, zero) y = Cast <to = 9> (b) }",
+        "batch = 2: the model makes another y",
+    ),
+    "every pair": (
+        "(float[N, M] x) => (float[N, K] y) { t = Transpose (x) y = MatMul (x, t) }",
+        "batch = 2: the model makes another y",
+    ),
+    "the mean": (
+        "(float[N, M] x) => (float[N, M] y) { mean = ReduceMean (x, zero) y = Sub (x, mean) }",
+        "batch = 2: the model makes another y",
+    ),
+}
+
+
+def mixing(case, values, directory):
+    """Return the command to run a model of MIXING on items of two elements, 0 and one of the values."""
+    text = MIXING[case][0].replace("{", "<int64[1] zero = {0}> {", 1)
+    proto = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 18]> m {text}')
+    (directory / "frames").mkdir()
+    for k, value in enumerate(values):
+        np.save(directory / "frames" / f"{k}.npy", np.array([[0, value]], np.float32))
+    model = saved(proto, directory)
+    return ["run", model, "-i", f"{directory}/frames/*.npy", "--output", directory / "out", "--batch", 2]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("case", MIXING)
+def test_models_that_mix_the_items_of_a_batch(case, engine, tmp_path):
+    message = MIXING[case][1]
+    is_stated = message.startswith("is ")
+    text = call(*mixing(case, range(4), tmp_path), *ENGINES[engine], exit_code=2 if is_stated else 3)
+    assert message in " ".join(text.split())
+    assert not list((tmp_path / "out").rglob("*.npy"))
+    assert (tmp_path / "out").exists() != is_stated
+
+
+def test_items_that_are_alike_tell_nothing_about_a_batch(tmp_path):
+    text = call(*mixing("as many as fixed", [0, 0, 1, 2], tmp_path), exit_code=3)
+    assert MIXING["as many as fixed"][1] in text
+
+
+def test_rounding_is_no_mixing():
+    expected = np.arange(1000)
+    for kind in ("float32", "int32", "bool", "str"):
+        other = expected.astype(kind)
+        other[:10] = other[::-1][:10]
+        assert compare.nearly(other, expected.astype(kind))
+        other[:20] = other[::-1][:20]
+        assert compare.nearly(other, expected.astype(kind)) == (kind == "bool")
+    assert compare.nearly(np.array([1.0, np.nan, np.inf]), np.array([1.001, np.nan, np.inf]))
+    assert not compare.nearly(np.array([np.inf]), np.array([1.0]))
+
+
+def test_inputs_that_have_no_axis_for_a_batch(tmp_path):
+    text = '<ir_version: 9, opset_import: ["" : 18]> m (float x, float[N] z) => (float[N] y) { y = Add (x, z) }'
+    for name, shape in (("x", ()), ("z", 1)):
+        (tmp_path / name).mkdir()
+        np.save(tmp_path / name / "0.npy", np.zeros(shape, np.float32))
+    command = ["run", saved(onnx.parser.parse_model(text), tmp_path), "--output", tmp_path / "out"]
+    command += ["-i", f"x={tmp_path}/x/*", "-i", f"z={tmp_path}/z/*"]
+    assert "shape of x = []: has no axis to stack items along" in call(*command, "--batch", 2, exit_code=1)
+    call(*command)
+
+
+# Files that are read stay as they are
+
+
+def test_an_output_among_the_inputs(tmp_path, monkeypatch):
+    """What would be written to `data/data` would replace inputs, or become some."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("data/a.npy", "data/data/b.npy"):
+        Path(name).parent.mkdir(exist_ok=True)
+        np.save(name, np.zeros((1, 4, 9), np.float32))
+    before = contents(tmp_path)
+    fold(tmp_path)
+    text = call("run", "model.onnx", "-i", "x=data/**/*.npy", *SIZES, "--output", ".", exit_code=2)
+    assert "--output .: the output data/b would be in the folder of data/**/*.npy." in " ".join(text.split())
+    assert contents(tmp_path) == before | {"model.onnx": Path("model.onnx").read_bytes()}
+    text = call("run", "model.onnx", "-i", "x=data/*/../*.npy", *SIZES, "--output", "out", exit_code=2)
+    assert "there can't be a .. after a wildcard" in text
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need rights there")
+@pytest.mark.parametrize("source", ["frames/0000.npy", "model.onnx", "image.npy"])
+@pytest.mark.parametrize("name", ["0000.npy", manifest.NAME])
+def test_an_output_that_is_a_link_to_an_input(name, source, tmp_path):
+    inputs(1, tmp_path)
+    np.save(tmp_path / "image.npy", np.array([4, 4]))
+    command = run_arguments(fold(tmp_path), tmp_path)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / name).symlink_to(tmp_path / source)
+    before = contents(tmp_path)
+    command[command.index("image_shape=[4,4]")] = f"image_shape={tmp_path}/image.npy"
+    text = "".join(call(*command, exit_code=2).split())
+    assert f"{tmp_path}/out/{name}wouldreplace{tmp_path}/{source},whichisread" in text
+    assert contents(tmp_path) == before
+
+
+def test_a_manifest_of_something_else(tmp_path):
+    inputs(1, tmp_path)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / manifest.NAME).write_text('{"audio": "a.wav"}\n')
+    text = call(*run_arguments(fold(tmp_path), tmp_path), exit_code=3)
+    assert "manifest.jsonl is no manifest of a run; write into another folder" in text
+    assert contents(tmp_path / "out") == {manifest.NAME: b'{"audio": "a.wav"}\n'}
 
 
 # Processes that end

@@ -58,6 +58,7 @@ def bench(model, given, shapes, seed, repeats, threads, as_json):
       onnx-ops bench model.onnx --shape x=8,3,224,224 --json
     """
     routes = {"onnx_ops": open_route(model, "onnx_ops", threads)}
+    data.check_tensors(routes["onnx_ops"].outputs)
     feeds, doubts = data.feeds(routes["onnx_ops"].inputs, given, shapes, seed, random=True)
     with data.adding_doubts(doubts):
         outputs = {"onnx_ops": routes["onnx_ops"].run(feeds)}

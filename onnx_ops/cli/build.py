@@ -7,7 +7,7 @@ import click
 
 from ..kernels.levels import LEVELS
 from ..runtime.variants import TYPES
-from .common import OperatorName, compiling, say
+from .common import OperatorName, check_targets, compiling, own_files, say
 
 
 @click.command()
@@ -36,6 +36,7 @@ def build(output, operators, dtypes, cpus, jobs):
     from .. import build
     from ..operators import own_operators
 
+    check_targets([output], own_files())
     settings = {
         "operators": operators or own_operators() or None,
         "dtypes": dtypes or None,

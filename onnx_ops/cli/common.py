@@ -2,7 +2,9 @@
 
 import json
 import math
+import os
 import re
+import sys
 from pathlib import Path
 
 import click
@@ -12,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from ..operators import available
+from ..operators import available, own_operators
 from ..runtime.model import imported_domains
 
 WIDTH = 120  # of tables that are not written to a terminal
@@ -44,6 +46,25 @@ def is_model(ctx, parameter, path):
 def model_file(name, metavar=None):
     kind = click.Path(exists=True, dir_okay=False, path_type=Path)
     return click.argument(name, metavar=metavar, type=kind, callback=is_model)
+
+
+def own_files():
+    """Return the files with operators of one's own that this process uses."""
+    return sorted({sys.modules[operator.source].__file__ for operator in own_operators()})
+
+
+def check_targets(targets, sources):
+    """Raise an error if one of the files `targets`, which are to be written, is one of `sources`, which are read."""
+    read = {identity(path): path for path in sources if os.path.exists(path)}
+    for path in targets:
+        if os.path.exists(path) and (source := read.get(identity(path))):
+            raise click.UsageError(f"{path} would replace {source}, which is read; choose another output.")
+
+
+def identity(path):
+    """Return what is equal for all names of a file: in letters of the other case, through links, in other mounts."""
+    status = os.stat(path)
+    return status.st_dev, status.st_ino
 
 
 model_argument = model_file("model")

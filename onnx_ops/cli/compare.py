@@ -49,3 +49,17 @@ def difference(actual, reference, tolerance=None):
     scale = np.abs(reference[np.isfinite(reference)]).max(initial=0)
     largest = np.abs(actual[~same] - reference[~same]).max(initial=0)
     return Difference(float(largest), float((TOLERANCE[name] if tolerance is None else tolerance) * scale))
+
+
+def nearly(actual, expected):
+    """Return whether arrays differ by rounding only, which may change integers and booleans, too.
+
+    At most 1 % of the elements may be further off than 1 % of the largest one.
+    """
+    if actual.shape != expected.shape:
+        return False
+    if expected.dtype.kind in "OUSb":
+        return np.mean(actual != expected) <= 0.01 if expected.size else True
+    actual, expected = actual.astype(np.float64), expected.astype(np.float64)
+    allowed = 0.01 * np.abs(expected[np.isfinite(expected)]).max(initial=0)
+    return np.count_nonzero(~np.isclose(actual, expected, 0, allowed, equal_nan=True)) <= 0.01 * expected.size

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import re
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +11,7 @@ import click
 import numpy as np
 import onnx
 
-from .. import dtypes
+from .. import OpError, dtypes
 from ..files import staged
 from .common import reason
 
@@ -120,12 +121,21 @@ def adding_doubts(doubts):
 def given_by(text, inputs):
     """Return {input: array} from one --input."""
     name, value = assignment(text, inputs)
-    path = Path(value)
-    if path.is_file():
-        return arrays(name, path, path, inputs)
-    if name is None or (numbers := as_numbers(value, inputs[name][0])) is None:
+    if os.path.isfile(value):
+        return arrays(name, Path(value), Path(value), inputs)
+    if name is None or (content := as_json(value)) is None:
         raise click.UsageError(f"no such file: {value}")
-    return {name: numbers}
+    return {name: numbers(content, inputs[name][0], f"--input {text}")}
+
+
+def given_files(given):
+    """Return the paths of the files that the options --input name."""
+    return [value for value in map(value_of, given) if os.path.isfile(value)]
+
+
+def value_of(text):
+    """Return what one --input gives, without the input's name."""
+    return text.partition("=")[2] or text
 
 
 def assignment(text, inputs):
@@ -143,12 +153,29 @@ def assignment(text, inputs):
     return name, value
 
 
-def as_numbers(value, element_type):
-    """Return an array from numbers in JSON, or None if the text is no such."""
+def as_json(text):
     try:
-        return np.array(json.loads(value), dtypes.TABLE[element_type].numpy)
-    except (ValueError, KeyError):
+        return json.loads(text)
+    except ValueError:
         return None
+
+
+def numbers(content, element_type, source):
+    """Return an array of what was read from JSON. The type must be able to hold it; floats may be rounded."""
+    if element_type not in dtypes.TABLE:
+        raise click.UsageError(f"{source}: the input is no tensor of a known type.")
+    with reading(source), np.errstate(all="ignore"):
+        given = np.array(content, object if element_type == "string" else None)
+        array = given.astype(dtypes.TABLE[element_type].numpy)
+    if element_type == "string":
+        is_kept = all(isinstance(each, str) for each in given.flat)
+    elif element_type in dtypes.FLOATS:
+        is_kept = given.dtype.kind in "iuf" and (np.isfinite(array.astype(np.float64)) == np.isfinite(given)).all()
+    else:
+        is_kept = given.dtype.kind in "biuf" and np.array_equal(array, given)
+    if not is_kept:
+        raise click.UsageError(f"{source}: the model wants {element_type}, which can't hold that.")
+    return array
 
 
 def arrays(name, path, file, inputs):
@@ -165,7 +192,7 @@ def arrays(name, path, file, inputs):
         else:
             arrays_by_input = {name: read(path, file, *inputs[name])}
     check_names(arrays_by_input, inputs)
-    return arrays_by_input
+    return {name: as_declared(array, inputs[name][0]) for name, array in arrays_by_input.items()}
 
 
 def _shape(text, inputs):
@@ -185,6 +212,12 @@ def check_types(arrays, inputs):
     for name, array in arrays.items():
         if (declared_type := inputs[name][0]) and dtypes.name_of(array) != declared_type:
             raise click.UsageError(f"input {name} is {dtypes.name_of(array)}, the model wants {declared_type}.")
+
+
+def check_tensors(outputs):
+    """Raise an error unless a model's `outputs`, as runner.outputs returns them, are what this package can write."""
+    if others := [name for name, (element_type, _) in outputs.items() if element_type not in dtypes.TABLE]:
+        raise click.UsageError(f"the output {', '.join(others)} is no tensor of a known type, as all must be.")
 
 
 def check_complete(arrays, inputs, hint=""):
@@ -288,12 +321,33 @@ def write(directory, outputs):
     with staged(directory) as folder:
         for output, array in outputs.items():
             path = folder / f"{names[output]}.npy"
-            np.save(path, array)  # a bfloat16 array is saved as its bits, since .npy files have no name for that type
+            save(path, array)
             written.append(path.name)
             if is_image(array):
                 write_image(path.with_suffix(".png"), array)
                 written.append(path.with_suffix(".png").name)
     return [directory / name for name in written]
+
+
+def save(file, array):
+    """Write an array as .npy, without pickles. Raises OpError for strings that the format can't hold.
+
+    The format has no names for two element types: strings are written as NumPy's own, and bfloat16 as its bits.
+    """
+    if dtypes.name_of(array) == "string":
+        objects, array = array, array.astype(str)
+        if not np.array_equal(array, objects):
+            raise OpError(None, None, "a .npy can't hold strings that end in a NUL character", "onnx_ops")
+    np.save(file, array, allow_pickle=False)
+
+
+def as_declared(array, element_type):
+    """Return the array that `save` was given, from what NumPy has read. It is an input of this element type."""
+    if array.dtype.kind == "U":
+        return array.astype(object)
+    if element_type == "bfloat16" and array.dtype == "V2":
+        return array.view(dtypes.TABLE["bfloat16"].numpy)
+    return array
 
 
 def file_names(names):

@@ -4,9 +4,10 @@ import glob
 import hashlib
 import io
 import itertools
+import os
 import zipfile
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from ..files import write
 from ..runtime.runner import Runner
 from . import data
 from .common import reason
+from .compare import nearly
 
 
 @dataclass(frozen=True)
@@ -53,8 +55,8 @@ class Problem:
 
 def is_pattern(text):
     """Return whether an --input states the files of many items, rather than one file or numbers."""
-    value = text.partition("=")[2] or text
-    return glob.has_magic(value) and not Path(value).exists() and data.as_numbers(value, "string") is None
+    value = data.value_of(text)
+    return glob.has_magic(value) and not os.path.exists(value) and data.as_json(value) is None
 
 
 def find(patterns, output):
@@ -73,14 +75,17 @@ def find(patterns, output):
 def matches(pattern, output):
     """Return {name: path} of the files that match. A name is the path below the part without wildcards, less suffix."""
     root = Path(*itertools.takewhile(lambda part: not glob.has_magic(part), Path(pattern).parts))
-    if root.resolve() == output.resolve():
-        raise click.UsageError(f"--output {output}: is the folder of {pattern}, whose files it would replace.")
-    results = output.resolve() if root.resolve() in output.resolve().parents else None
+    if ".." in Path(pattern).relative_to(root).parts:
+        raise click.UsageError(f"{pattern}: there can't be a .. after a wildcard.")
+    folder, results = root.resolve(), output.resolve()
+    is_inside = folder in results.parents
     paths: dict[str, Path] = {}
     for path in map(Path, sorted(glob.iglob(pattern, recursive=True))):
-        if not path.is_file() or (results and results in path.resolve().parents):
+        if not path.is_file() or (is_inside and results in path.resolve().parents):
             continue
         name = path.relative_to(root).with_suffix("").as_posix()
+        if not is_inside and folder in (results / name).parents:
+            raise click.UsageError(f"--output {output}: the output {name} would be in the folder of {pattern}.")
         if name in paths:
             raise click.UsageError(f"{paths[name]} and {path} would have one output, {name}.")
         paths[name] = path
@@ -103,11 +108,14 @@ class Work:
 
     shared  {input: array} of the inputs that all items share
     batch   how many items one run of the model takes, stacked along the first axis; None: one, which is not stacked
+
+    The first batch is run in another way, too: then the process knows that the model doesn't mix the items.
     """
 
     runner: Runner
     shared: dict[str, np.ndarray]
     batch: int | None = None
+    compared: list[bool] = field(default_factory=list, init=False)  # not empty after that
 
     def prepare(self):
         """Make the session, which the first call would do otherwise."""
@@ -122,7 +130,10 @@ class Work:
         for _, group in itertools.groupby(pending, types_and_shapes):
             positions = list(group)
             for k, outputs in zip(positions, self.run_batch([feeds[k] for k in positions]), strict=True):
-                results[k] = outputs if isinstance(outputs, Problem) else encode(outputs)
+                try:
+                    results[k] = outputs if isinstance(outputs, Problem) else encode(outputs)
+                except OpError as error:
+                    results[k] = Problem(reason(error))
         return results
 
     def feeds(self, content):
@@ -139,24 +150,55 @@ class Work:
 
     def run_batch(self, items):
         """Run the model on items of equal shapes; returns for each {output: array} or its Problem."""
-        stacked = items
-        if self.batch and any(fixed_size(self.runner.inputs[name][1]) for name in items[0]):
-            stacked = items + items[-1:] * (self.batch - len(items))  # the model has a fixed size
+        stacks = [self.filled(items)]
+        if len(stacks[0]) > 1 and not self.compared:
+            stacks.append(stacks[0][1:] + stacks[0][:1] if self.is_fixed else items[:1])
         try:
-            feeds = stack(stacked) if self.batch else items[0]
-            outputs = self.runner(self.shared | feeds)
+            outputs = [self.runner(self.shared | (stack(each) if self.batch else each[0])) for each in stacks]
         except Exception as error:  # one of the items may be the cause, so each is run by itself
             return [Problem(reason(error))] if len(items) == 1 else [self.run_batch([item])[0] for item in items]
-        return split(outputs, stacked)[: len(items)] if self.batch else [outputs]
+        if not self.batch:
+            return outputs
+        results, *others = map(split, outputs, stacks)
+        for other in others:
+            self.compare(results, other)
+        return results[: len(items)]
+
+    @property
+    def is_fixed(self):
+        """Whether the model fixes how many items it takes, if they are stacked."""
+        stacked = [dims for name, (_, dims) in self.runner.inputs.items() if name not in self.shared]
+        return any(isinstance(first_size(dims), int) for dims in stacked)
+
+    def filled(self, items):
+        """Return the items, with more of the last one if the model fixes how many it takes."""
+        return items + items[-1:] * (self.batch - len(items)) if self.batch and self.is_fixed else items
+
+    def compare(self, results, other):
+        """Raise OpError if the results of stacked items depend on each other.
+
+        other  the result of the first item alone; or if the size is fixed, those of all where the first has become last
+        """
+        for one, another in zip(results[1:] + results[:1] if self.is_fixed else results, other, strict=False):
+            for name, array in another.items():
+                if not nearly(one[name], array):
+                    rule = f"the model makes another {name} of an item if others are stacked with it; leave out --batch"
+                    raise OpError("batch", self.batch, rule, "onnx_ops")
+        # Where all results are alike, their order tells nothing.
+        if not self.is_fixed or not all(nearly(array, results[0][n]) for each in results for n, array in each.items()):
+            self.compared.append(True)
 
 
-def fixed_size(dims):
-    """Return the size that a model fixes for the first axis, or None if it leaves that open."""
-    return dims[0] if dims and isinstance(dims[0], int) else None
+def first_size(dims):
+    """Return what a model states about the first axis: a number, a name, or None."""
+    return dims[0] if dims else None
 
 
 def stack(items):
-    """Concatenate the arrays of some items along the first axis, input by input."""
+    """Concatenate the arrays of some items along the first axis, input by input. Raises OpError where there is none."""
+    for name, array in items[0].items():
+        if not array.ndim:
+            raise OpError(f"shape of {name}", [], "has no axis to stack items along; leave out --batch", "onnx_ops")
     return {name: np.concatenate([item[name] for item in items]) for name in items[0]}
 
 
@@ -170,16 +212,21 @@ def split(outputs, items):
     return [{n: a[k * size : (k + 1) * size] for n, a in outputs.items()} for k in range(len(items))]
 
 
+def suffix(outputs):
+    """Return the suffix of a file: .npy for one output, .npz with their names for several."""
+    return ".npy" if len(outputs) == 1 else ".npz"
+
+
 def encode(outputs):
-    """Return (suffix, bytes) of a file: .npy for one output, .npz with their names for several."""
+    """Return (suffix, bytes) of a file."""
     file = io.BytesIO()
-    if len(outputs) == 1:
-        np.save(file, *outputs.values())
+    if suffix(outputs) == ".npy":
+        data.save(file, *outputs.values())
         return ".npy", file.getvalue()
     with zipfile.ZipFile(file, "w") as archive:  # np.savez can't take some names, such as "file"
         for name, array in outputs.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.save(member, array)
+                data.save(member, array)
     return ".npz", file.getvalue()
 
 

@@ -2,17 +2,17 @@
 
 import hashlib
 import json
-import sys
 from contextlib import suppress
 
 import onnxruntime as ort
 
-from .. import __version__
+from .. import OpError, __version__
 from ..external_data import files
-from ..operators import own_operators
+from .common import own_files
 from .items import Content, digest, encode, load, writing
 
 NAME = "manifest.jsonl"
+BEGIN = b'{"run": '  # of each line
 
 
 class Manifest:
@@ -32,6 +32,9 @@ class Manifest:
             self.file = open(self.path, "a+b", buffering=0)  # noqa: SIM115  closed by __exit__
             self.file.seek(0)
             lines = self.file.read().split(b"\n")
+            if lines[0] and not lines[0].startswith(BEGIN):
+                self.file.close()
+                raise OpError(None, None, f"{self.path} is no manifest of a run; write into another folder", "onnx_ops")
             if lines[-1]:  # the last line was cut off
                 self.file.write(b"\n")
         for line in lines:
@@ -62,11 +65,10 @@ class Manifest:
 
 def settings(model, shared, **others):
     """Return everything except the items that the outputs of a run depend on."""
-    sources = {sys.modules[operator.source].__file__ for operator in own_operators()}
     return {
         "model": [digest_of_file(path) for path in files(model)],
         "inputs": {name: digest(encode({name: array})[1]) for name, array in shared.items()},
-        "operators": sorted(map(digest_of_file, sources)),
+        "operators": sorted(map(digest_of_file, own_files())),
         "versions": {"onnx_ops": __version__, "onnxruntime": ort.__version__},
         **others,
     }

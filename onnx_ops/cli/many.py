@@ -8,16 +8,16 @@ import click
 from rich.progress import ProgressColumn, TimeRemainingColumn
 from rich.text import Text
 
-from ..external_data import pack
+from ..external_data import files, pack
 from ..operators import own_operators
 from ..runtime import cluster as ray_cluster
-from ..runtime.runner import Runner
+from ..runtime.runner import Runner, outputs
 from ..runtime.threads import available_cpus
 from ..runtime.workers import answers
 from . import data
-from .common import print_json, progress, say
-from .items import LocalWork, Problem, Work, find, fixed_size, is_pattern, load, store
-from .manifest import Manifest, settings
+from .common import check_targets, own_files, print_json, progress, say
+from .items import LocalWork, Problem, Work, find, first_size, is_pattern, load, store, suffix
+from .manifest import NAME, Manifest, settings
 
 PATIENCE = 0.8  # seconds that a worker has to finish a file that it is writing
 ENDED = Problem("a process that worked on it has ended, and so has another one that had nothing else to do")
@@ -40,9 +40,14 @@ def run_files(model, given, output, options, workers, cluster, as_json):
     if threads is None and (workers or cluster):
         threads = max(len(available_cpus()) // workers, 1) if workers else 1
     runner = Runner(model, threads=threads, operators=own_operators(), **options)
+    made = outputs(runner.session)
+    data.check_tensors(made)
     patterns, shared = divide(given, runner.inputs)
     items = find(patterns, output)
-    check_batch(batch, [name for name in runner.inputs if name not in shared], runner.inputs)
+    if batch:
+        check_batch(batch, [name for name in runner.inputs if name not in shared], runner.inputs, made)
+    read = [*files(model), *own_files(), *data.given_files(given), *(path for each in items for _, path in each.files)]
+    check_targets([output / NAME, *(output / f"{item.name}{suffix(made)}" for item in items)], read)
     # Threads and processes are not among the settings: a run may be continued with others than it was begun with.
     with Manifest(output, settings(model, shared, batch=batch, **options)) as manifest:
         with progress() as bar:
@@ -94,11 +99,20 @@ def divide(given, inputs):
     return patterns, shared
 
 
-def check_batch(batch, names, inputs):
-    """Raise an error if the model fixes another size than the batch's."""
-    for name in names if batch else ():
-        if (size := fixed_size(inputs[name][1]) or batch) != batch:
+def check_batch(batch, names, inputs, outputs):
+    """Raise an error if the model states first axes that are not those of a batch.
+
+    names  of the inputs that are stacked
+    """
+    sizes = {name: first_size(inputs[name][1]) for name in names}
+    for name, size in sizes.items():
+        if isinstance(size, int) and size != batch:
             raise click.UsageError(f"--batch {batch}: the model wants {size} along the first axis of {name}.")
+    others = {dim for _, dims in inputs.values() for dim in dims if isinstance(dim, str)} - set(sizes.values())
+    for name, (_, dims) in outputs.items():
+        size = first_size(dims)
+        if size in others or (isinstance(size, int) and size not in sizes.values()):
+            raise click.UsageError(f"--batch {batch}: the first axis of {name} is {size}, and not that of the items.")
 
 
 def engine(work, folder, workers, cluster):

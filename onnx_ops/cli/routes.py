@@ -18,6 +18,7 @@ class Route:
 
     settings  more arguments of runner.open_session
     inputs    {name: (element type, dimensions)}; the type is None if it is no tensor, a dimension an int, name or None
+    outputs   the same of the outputs; not of the route "reference"
     run       ({input: array}) -> {output: array}
     """
 
@@ -26,7 +27,7 @@ class Route:
             self._open_reference(model)
         else:
             self.session = runner.open_session(model, route, threads=threads, **settings)
-            self.inputs = runner.inputs(self.session)
+            self.inputs, self.outputs = runner.inputs(self.session), runner.outputs(self.session)
             self.run = partial(runner.run_session, self.session)
 
     def _open_reference(self, model):

@@ -6,8 +6,20 @@ from pathlib import Path
 import click
 import numpy as np
 
+from ..runtime.external_data import files
 from . import data, many
-from .common import format_difference, json_option, milliseconds, model_argument, print_json, say, table, threads_option
+from .common import (
+    check_targets,
+    format_difference,
+    json_option,
+    milliseconds,
+    model_argument,
+    own_files,
+    print_json,
+    say,
+    table,
+    threads_option,
+)
 from .compare import difference
 from .items import is_pattern
 from .routes import Route
@@ -62,6 +74,13 @@ def run(
     if batch or workers or cluster:
         raise click.UsageError("--batch, --workers and --cluster are for many files: --input with a wildcard.")
     route, seconds_open = timed(lambda: Route(model, backend, threads, optimize=optimize))
+    data.check_tensors(route.outputs)
+    if output:
+        stems = data.file_names(route.outputs).values()
+        check_targets(
+            [output / f"{stem}{suffix}" for stem in stems for suffix in (".npy", ".png")],
+            [*files(model), *own_files(), *data.given_files(given)],
+        )
     feeds, doubts = data.feeds(route.inputs, given, shapes, seed, random)
     with data.adding_doubts(doubts):
         outputs, seconds_run = timed(route.run, feeds)
