@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from ..runtime.external_data import files
+from ..external_data import files
 from . import data, many
 from .common import (
     check_targets,
