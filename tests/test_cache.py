@@ -268,6 +268,44 @@ print({name.partition(".")[0] for name in cache.sources(cache.MACHINERY)})
     assert (done.stdout, done.stderr) == ("{'onnx_ops'}\n", "")
 
 
+ADDRESSES = """
+import numba
+import numpy as np
+import onnx_ops
+LARGE, SPARSE = np.arange(300_000, dtype=np.float32), np.arange(20.0).reshape(10, 2)[:, 1]
+@numba.njit
+def compiled_before(i):
+    return LARGE[i]
+compiled_before(0)
+def operator(kernel):
+    declared = onnx_ops.operator("my::Read", inputs="x: float32", outputs="y: float32")(lambda x: x)
+    declared.shape(lambda x: x).kernel(kernel)
+    return declared(np.ones(3, np.float32)).tolist()
+def table(x, index, count, workspace, y):
+    for i in range(x.size):
+        y[i] = LARGE[i + 299_990] + SPARSE[i]
+def linked(x, index, count, workspace, y):
+    for i in range(x.size):
+        y[i] = compiled_before(i)
+print([operator(each) for each in (table, linked)])
+"""
+
+
+def test_code_with_addresses_of_another_process(tmp_path):
+    """Global arrays are in the code, of any size and layout. Code that has an address all the same isn't kept."""
+    (tmp_path / "addresses.py").write_text(ADDRESSES)
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "addresses.py"], cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+        values = [[299991.0, 299994.0, 299997.0], [0.0, 1.0, 2.0]]
+        assert (done.returncode, done.stdout) == (0, f"{values}\n"), done.stderr
+        assert "it holds addresses, which are of this process alone" in done.stderr
+    kernels = [path.name for path in (tmp_path / "cache" / "onnx_ops").iterdir() if "float32" in path.name]
+    assert [name.partition("-f")[0] for name in kernels] == ["__main__-table"]
+
+
 WARMUP = """
 import sys
 import onnx_ops

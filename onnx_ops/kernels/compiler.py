@@ -6,6 +6,7 @@
     JITCodeLibrary: _final_module, _finalized, _optimize_final_module, _finalize_final_module
     JITCPUCodegen: set_env, _engine, _tm          are replaced or used by `optimized_once`
     TargetOptions, cpu_target.options.noalias     an option is added, see below
+    make_constant_array, allow_dynamic_globals    are replaced by `whole_arrays`
     call_conv.call_function, context.make_tuple, numba.core.cgutils   make the C wrapper
 
 `check_numba` checks Numba's version, and looks for the names that are replaced or added. Other modules use more:
@@ -29,6 +30,7 @@ from dataclasses import replace
 
 import llvmlite.binding as llvm
 import numba
+import numpy as np
 from llvmlite import ir
 from numba import config, types
 from numba.core import cgutils, codegen, compiler
@@ -41,7 +43,7 @@ from numba.extending import register_jitable
 from ..errors import OpError
 from . import elements_numba, memory, simd_blend, simd_boxes, simd_points, simd_rows, target  # noqa: F401  most for their overloads
 from .elements_numba import I64
-from .jit import BOUNDSCHECK, FLAGS, INNER, marked, numba_obstacle
+from .jit import ADDRESS, BOUNDSCHECK, FLAGS, INNER, marked, numba_obstacle
 from .records import TENSOR, ArrayView, Held, Number, RecordView, Tensors
 
 NO_MEMORY = "compiled code has only the workspace that it asks for"
@@ -59,6 +61,7 @@ def check_numba():
         codegen.JITCodeLibrary: "_optimize_final_module _finalize_final_module create_ir_module add_ir_module",
         codegen.JITCPUCodegen: "set_env",
         TargetOptions: "Mapping",
+        type(cpu_target.target_context): "make_constant_array allow_dynamic_globals",
         compiler.Flags: "noalias",
     }
     missing = [name for owner, names in required.items() for name in names.split() if not hasattr(owner, name)]
@@ -116,6 +119,29 @@ def cause(error):
 
 
 @contextmanager
+def whole_arrays():
+    """A context in which Numba puts global arrays into the code. By itself, it puts in the address of some.
+
+    These are arrays of more than a megabyte, and those that are not contiguous.
+    """
+    context = cpu_target.target_context
+    constant = context.make_constant_array
+
+    def whole(builder, kind, array):
+        context.allow_dynamic_globals = False
+        try:
+            return constant(builder, kind, array if kind.layout in "CF" else np.ascontiguousarray(array))
+        finally:
+            del context.allow_dynamic_globals
+
+    context.make_constant_array = whole
+    try:
+        yield
+    finally:
+        del context.make_constant_array
+
+
+@contextmanager
 def optimized_once(symbol):
     """A context in which Numba optimizes only libraries that have the function `symbol`, with all functions they call.
 
@@ -139,7 +165,8 @@ def optimized_once(symbol):
         defined = names(self._final_module)
         if symbol in defined:
             for part in (*self._final_module.functions, *self._final_module.global_variables):
-                if not part.is_declaration and part.name != symbol:
+                # Numba's variables with addresses keep their names, by which cache.py finds them.
+                if not part.is_declaration and part.name != symbol and not part.name.startswith(ADDRESS):
                     part.linkage = "internal"
         if symbol in defined or is_called_by_python(self):
             optimize(self)
@@ -173,7 +200,7 @@ def object_code(entry, symbol):
     The code is for this CPU, unless NUMBA_CPU_NAME and NUMBA_CPU_FEATURES name another. Raises OpError.
     """
     try:
-        with global_compiler_lock, optimized_once(symbol) as machine:
+        with global_compiler_lock, whole_arrays(), optimized_once(symbol) as machine:
             tell_numba()
             library = _compiled(entry, symbol)
             if any(f.is_declaration and f.name.startswith(OF_PYTHON) for f in library._final_module.functions):

@@ -27,6 +27,8 @@ FUSE: dict[str, Any] = {"fastmath": {"contract"}}
 APART: dict[str, Any] = {"noalias": True}
 # Marked functions have no wrappers for calls from Python and C, since compiled code calls them.
 INNER: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+# How the names of variables begin in which Numba puts addresses, which are of this process alone.
+ADDRESS = "numba.dynamic.globals"
 
 NUMBA = ((0, 60), (0, 68))  # the versions whose internals compiler.py knows
 
