@@ -235,14 +235,17 @@ def test_a_cache_that_cannot_be_written(place, tmp_path):
 
 @on_demand
 def test_that_nothing_is_kept_is_said_once(tmp_path):
-    """The error is logged once for many kernels, whose errors differ, and once for a function defined in a script."""
+    """The error is logged once for many kernels, whose errors differ, and once for a function without a key."""
     (tmp_path / "cache").touch()
     script = """
 from onnx_ops.kernels.code import code
 from onnx_ops.kernels.records import Entry, Number, Place, Step
 from onnx_ops.declaration import without_parameters
+import ctypes.util
+cosine = ctypes.CDLL(ctypes.util.find_library("m")).cos
+cosine.argtypes, cosine.restype = [ctypes.c_double], ctypes.c_double
 def function(x, y):
-    return 0
+    cosine(0.0)
 for owner in (without_parameters, function):
     for count in (3, 4):
         code(Entry((Step(owner, (Number(0), Number(1))),), count, Place(2)))
@@ -251,7 +254,7 @@ for owner in (without_parameters, function):
     output = finished(started(setup + script + "print(*lines, sep='\\n')", NUMBA_CACHE_DIR=str(tmp_path / "cache")))
     messages = [line for line in output.splitlines() if "compiling" not in line]
     assert [line.rpartition(": ")[2] for line in messages] == [
-        "Not a directory", "the module __main__ has no source file"
+        "Not a directory", "function reads cosine, a CDLL.__init__.<locals>._FuncPtr, which no key can describe"
     ], output  # fmt: skip
 
 

@@ -13,8 +13,9 @@ import llvmlite.binding as llvm
 
 from ..errors import OpError
 from ..locks import COMPILATION
-from .cache import Kept, NotKept, digest, not_kept
+from .cache import Kept, NotKept
 from .jit import BOUNDSCHECK
+from .key import digest
 
 _OF_NUMBA = re.compile(rb"(?<=\0)numba_\w+(?=\0)")  # names of functions of Numba's own library, in an object file
 PATIENCE = 1.0  # seconds of compiling after which a message tells users
@@ -161,6 +162,5 @@ def code(entry):
     try:
         kept = Kept(entry.name + "-checked" * BOUNDSCHECK, digest(entry.functions, entry.name, entry))
     except OSError as error:
-        not_kept(error)
         kept = NotKept(error)
     return Code(entry, kept)

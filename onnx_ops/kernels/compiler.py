@@ -14,6 +14,7 @@
     memory.py          populate_array, for arrays; callconv.excinfo_t, _get_excinfo_argument, _return_errcode_raw and
                        serialize_object, for refusals
     elements_numba.py, simd*.py  LLVM's instructions through `intrinsic`
+    key.py             Dispatcher: users' own compiled functions
     code.py            _helperlib.c_helpers: functions of Numba's own that compiled code calls
     target.py          the names by which Numba asks llvmlite for the CPU and the system
     bounds.py          replaces cgutils.do_boundscheck
@@ -43,7 +44,7 @@ from numba.extending import register_jitable
 from ..errors import OpError
 from . import elements_numba, memory, simd_blend, simd_boxes, simd_points, simd_rows, target  # noqa: F401  most for their overloads
 from .elements_numba import I64
-from .jit import ADDRESS, BOUNDSCHECK, FLAGS, INNER, marked, numba_obstacle
+from .jit import ADDRESS, BOUNDSCHECK, FLAGS, INNER, flags_of, marked, numba_obstacle
 from .records import TENSOR, ArrayView, Held, Number, RecordView, Tensors
 
 NO_MEMORY = "compiled code has only the workspace that it asks for"
@@ -91,8 +92,8 @@ if hasattr(os, "register_at_fork"):
 def tell_numba():
     """Tell Numba that compiled code may call the functions that have been marked so far."""
     while marked:
-        helper, flags = marked.pop()
-        register_jitable(**flags)(helper)
+        helper = marked.pop()
+        register_jitable(**flags_of[helper])(helper)
 
 
 def cause(error):

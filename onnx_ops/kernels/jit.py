@@ -8,9 +8,11 @@ import functools
 import importlib.util
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar, overload
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+_PACKAGE = os.path.dirname(os.path.dirname(__file__))
 # A slow mode that finds indices outside of arrays: see bounds.py.
 BOUNDSCHECK = os.environ.get("ONNX_OPS_BOUNDSCHECK", "0") not in ("", "0")
 # error_model: a division by zero raises nothing; NumPy's rules give inf, nan or 0. An exception would end the call with
@@ -47,20 +49,25 @@ def numba_obstacle() -> str | None:
     return None
 
 
-# (function, flags) of marked functions that Numba doesn't know yet.
-marked: list[tuple[Callable[..., Any], dict[str, Any]]] = []
+# The compiler's modules, with those that they import, and their files. The sources are part of every key (key.py).
+COMPILER: dict[str, str] = {
+    f"{__name__.partition('.')[0]}.{name}": os.path.join(_PACKAGE, *name.split(".")) + ".py"
+    for name in """declaration dtypes errors kernels.bounds kernels.compiler kernels.elements kernels.elements_numba
+        kernels.jit kernels.levels kernels.memory kernels.records kernels.simd kernels.simd_blend kernels.simd_boxes
+        kernels.simd_points kernels.simd_rows kernels.target kernels.vectors""".split()
+}
 
 
-# {module: stamp of its file when it was imported}, to notice that a file was edited later.
-stamps: dict[str, tuple[str, int | None]] = {}
+def stamps() -> list[tuple[int, int]]:
+    """When each of the compiler's files was last changed, and its size; nothing where they are in a zip file."""
+    with suppress(OSError):
+        return [(s.st_mtime_ns, s.st_size) for s in map(os.stat, COMPILER.values())]
+    return []
 
 
-def stamp(path: str) -> tuple[str, int | None]:
-    """(path, time of the file's last change); the time is None if there is no such file, as within a zip file."""
-    try:
-        return path, os.stat(path).st_mtime_ns
-    except OSError:
-        return path, None
+stamps_at_import = stamps()
+flags_of: dict[Callable[..., Any], dict[str, Any]] = {}  # {marked function: its flags}
+marked: list[Callable[..., Any]] = []  # those that Numba doesn't know yet
 
 
 @overload
@@ -75,7 +82,6 @@ def jitable(function: Any = None, **flags: Any) -> Any:
     """Mark a plain function as one that compiled code may call."""
     if function is None:
         return functools.partial(jitable, **flags)
-    if function.__module__ not in stamps:
-        stamps[function.__module__] = stamp(function.__code__.co_filename)
-    marked.append((function, FLAGS | INNER | flags))
+    flags_of[function] = FLAGS | INNER | flags
+    marked.append(function)
     return function

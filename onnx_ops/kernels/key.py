@@ -1,0 +1,176 @@
+"""The key of compiled code: a digest of all that the code is made from, the same in every process.
+
+That is what its functions can reach: their bytecode, constants and defaults, the values of the variables that they read
+from around them, and all this again of the functions among these values, wherever they come from; the compiler, by its
+sources and by the versions of what it uses; and the CPU. So code is never used after any of this has changed, and no
+other change invalidates it.
+"""
+
+import builtins
+import dis
+import enum
+import functools
+import hashlib
+import os
+import sys
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
+
+import llvmlite
+import numpy as np
+
+from . import target
+from .jit import BOUNDSCHECK, COMPILER, flags_of, stamps, stamps_at_import
+
+NUMBA_SETTINGS = {f"NUMBA_{name}" for name in "BOUNDSCHECK ENABLE_AVX OPT LOOP_VECTORIZE SLP_VECTORIZE".split()}
+PLAIN = {bool, int, float, complex, str, bytes, slice, type(None), type(...)}  # types whose repr tells their values
+# What compiled code depends on in a code object, besides its constants.
+FIELDS = "code exceptiontable names varnames cellvars freevars argcount posonlyargcount kwonlyargcount flags".split()
+VERSIONED = {"builtins", "numpy", "numba", "llvmlite"}  # their versions are part of every key
+
+
+def digest(functions, *details):
+    """The key of the code of functions.
+
+    details  what else the code depends on, with a stable repr
+
+    Raises OSError where no key can tell the code from other code.
+    """
+    reached = [_Reach().function(function) for function in functions]
+    return hashlib.sha256(repr((compiler(), details, reached)).encode()).hexdigest()[:16]
+
+
+def compiler():
+    """What all code depends on: the compiler, its versions and settings, and the CPU. Raises OSError."""
+    if stamps() != stamps_at_import:
+        raise OSError("onnx_ops has been edited since it was imported")
+    settings = sorted((name, value) for name, value in os.environ.items() if name in NUMBA_SETTINGS)
+    return versions(), target.current(), settings, BOUNDSCHECK
+
+
+@functools.cache
+def versions():
+    """What the compiler is: a digest of its sources, which may be in a zip file, and versions. Raises OSError."""
+    from importlib import metadata
+
+    try:
+        sources = b"\0".join(__loader__.get_data(path) for path in COMPILER.values())
+    except OSError as error:
+        raise OSError("onnx_ops has no source files") from error
+    python = sys.implementation.cache_tag
+    return hashlib.sha256(sources).hexdigest(), metadata.version("numba"), llvmlite.__version__, np.__version__, python
+
+
+_known: dict = {}  # {function that another one has called: its digest then}, in this process
+
+
+class _Reach:
+    """Describes functions by all that they can reach. A description has a stable repr."""
+
+    def __init__(self):
+        self.callers, self.digests = [], {}
+
+    def function(self, function):
+        """The digest of a function or, within its own description, how many calls lead back to it."""
+        if function in self.callers:
+            return len(self.callers) - self.callers.index(function)
+        if function not in self.digests:
+            self.callers.append(function)
+            fixed, variables = parts(function.__code__)
+            settings = function.__defaults__, function.__kwdefaults__, flags_of.get(function)
+            values = [(".".join(names), value_of(function, how, *names)) for how, *names in variables]
+            described = [self.described(function, *each) for each in (*values, ("its defaults", settings))]
+            self.digests[function] = hashlib.sha256(repr((fixed, described)).encode()).hexdigest()
+            self.callers.pop()
+        digest = self.digests[function]
+        # Numba compiles a function that others call only once, with the values that it finds then.
+        if self.callers and _known.setdefault(function, digest) != digest:
+            raise OSError(f"what {function.__qualname__} reads has changed since it was first used")
+        return digest
+
+    def described(self, function, name, value):
+        """Describe the value of a variable that a function reads. Raises OSError."""
+        try:
+            return self.value(value)
+        except TypeError:
+            rule = "which no key can describe" + "; mark it by onnx_ops.jitable" * isinstance(value, FunctionType)
+            raise OSError(f"{function.__qualname__} reads {name}, a {type(value).__qualname__}, {rule}") from None
+
+    def value(self, value):
+        """Describe a value in a function's code. Raises TypeError."""
+        kind = type(value)
+        if kind in PLAIN or isinstance(value, np.dtype):
+            return repr(value)
+        if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
+            return repr(value.dtype), value.shape, value.strides, hashlib.sha256(value.tobytes()).hexdigest()
+        if isinstance(value, tuple | list):
+            return kind.__qualname__, getattr(kind, "_fields", None), [*map(self.value, value)]
+        if isinstance(value, set | frozenset):
+            return sorted(repr(self.value(each)) for each in value)
+        if isinstance(value, dict):
+            return [(self.value(key), self.value(each)) for key, each in value.items()]
+        if isinstance(value, enum.Enum):
+            return kind.__qualname__, value.name, self.value(value.value)
+        if isinstance(value, enum.EnumMeta):
+            return value.__qualname__, [*map(self.value, value)]
+        if isinstance(value, type) and issubclass(value, tuple) and hasattr(value, "_fields"):
+            return value.__qualname__, value._fields, self.value(value._field_defaults)
+        if isinstance(value, FunctionType) and value in flags_of:
+            return self.function(value)
+        return versioned_name(value) or self.of_numba(value, sys.modules.get("numba"))
+
+    def of_numba(self, value, numba):
+        """Describe a function that Numba compiles, or one of its types. Raises TypeError for other values."""
+        if numba and isinstance(value, numba.types.Type):
+            return str(value)
+        if numba and isinstance(value, numba.core.dispatcher.Dispatcher):
+            types = None if value._can_compile else sorted(map(str, value.signatures))  # those that it is limited to
+            return self.value(value.targetoptions), self.value(value.locals), types, self.function(value.py_func)
+        raise TypeError
+
+
+def versioned_name(value):
+    """The name of what belongs to Python, NumPy or the compiler, or is an exception; None for other values."""
+    if isinstance(value, type) and issubclass(value, BaseException):  # only whether one is raised is in the code
+        return value.__qualname__
+    module, name = getattr(value, "__module__", None) or type(value).__module__, getattr(value, "__name__", None)
+    if isinstance(value, ModuleType):
+        return name if name.partition(".")[0] in VERSIONED else None
+    is_versioned = module.partition(".")[0] in VERSIONED or module in COMPILER
+    is_versioned |= isinstance(value, BuiltinFunctionType) and module in sys.stdlib_module_names
+    return f"{module}.{name}" if is_versioned and getattr(sys.modules.get(module), name or "", None) is value else None
+
+
+def value_of(function, how, name, *attributes):
+    """The value of a variable that a function reads, as `parts` lists them; None if there is none."""
+    if how == "LOAD_GLOBAL":
+        value = function.__globals__.get(name, getattr(builtins, name, None))
+    else:
+        cell = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)).get(name)
+        value = None if cell in (None, CellType()) else cell.cell_contents
+    for attribute in attributes:
+        value = getattr(value, attribute, None) if isinstance(value, ModuleType) else value
+    return value
+
+
+@functools.cache
+def parts(code):
+    """Describe a function's code; returns that and a list of the variables that it reads from around the function.
+
+    A variable is (instruction, name, *attributes), with the attributes that are read at once, as in `module.NUMBER`.
+    """
+    inner = [parts(each) for each in code.co_consts if isinstance(each, CodeType)]
+    constants = [_Reach().value(each) for each in code.co_consts if not isinstance(each, CodeType)]
+    fields = (
+        "code exceptiontable names varnames cellvars freevars argcount posonlyargcount kwonlyargcount flags".split()
+    )
+    fixed = constants, [getattr(code, f"co_{field}", None) for field in fields], [digest for digest, _ in inner]
+    variables, variable = [], ()
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and variable:
+            variable = *variable, instruction.argval
+        elif instruction.opname != "EXTENDED_ARG":
+            variables.append(variable)
+            is_outside = instruction.opname in ("LOAD_GLOBAL", "LOAD_DEREF")
+            variable = (instruction.opname, instruction.argval) if is_outside else ()
+    variables += [each for _, variables in inner for each in variables]
+    return hashlib.sha256(repr(fixed).encode()).hexdigest(), [*filter(None, dict.fromkeys(variables))]
