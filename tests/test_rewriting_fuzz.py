@@ -16,7 +16,6 @@ def examined(seed, count, without=()):
     return report.counts, replaced
 
 
-@pytest.mark.xfail(reason="it finds faults", strict=True)
 @pytest.mark.parametrize("count", [150, pytest.param(5000, marks=pytest.mark.long)])
 def test_a_fixed_slice(count):
     counts, replaced = examined(0, count)

@@ -34,9 +34,7 @@ def plan(parameters, shapes, g):
 @jitable
 def infer(parameters, shapes, g):
     image, theta, x, y, z = shapes
-    axes = len(image) - 2
-    if len(theta) == 3 and theta[1] >= 0:
-        axes = theta[1]
+    axes = len(image) - 2 if len(image) > 0 or len(theta) != 3 else theta[1]
     if not 2 <= axes <= 3:
         return
     g.rank, g.shape[0], g.shape[1] = axes + 2, UNKNOWN, UNKNOWN
