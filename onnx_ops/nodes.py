@@ -29,33 +29,45 @@ def all_nodes(owner):
 def inlined(model, names=None):
     """Return a copy of a model with its local functions inlined, or those with these names: (domain, name).
 
-    Raises what onnx's inliner does. It forgets the functions' default attributes, so the calls spell them out before;
-    and it keeps the names of dimensions, which mean another size in each call, so these are removed before.
+    Raises RuntimeError, and what onnx's inliner does. It forgets the functions' default attributes, so the calls spell
+    them out before; and it keeps the shapes that functions state, which differ by call, so these are removed before.
     """
     import onnx.inliner  # here, as importing this package doesn't load onnx
 
     explicit = onnx.ModelProto()
     explicit.CopyFrom(model)
     functions = {(f.domain, f.name, f.overload): f for f in explicit.functions}
-    for node in model_nodes(explicit):
-        if function := functions.get((node.domain, node.op_type, node.overload)):
-            given = {a.name for a in node.attribute}
-            node.attribute.extend(a for a in function.attribute_proto if a.name not in given)
+    for owner in (explicit.graph, *explicit.functions):
+        may_be_absent = set() if owner is explicit.graph else set(owner.attribute)
+        for node in all_nodes(owner):
+            if function := functions.get((node.domain, node.op_type, node.overload)):
+                given = {a.name: a for a in node.attribute}
+                node.attribute.extend(a for a in function.attribute_proto if a.name not in given)
+                for a in function.attribute_proto:
+                    if a.name in given and given[a.name].ref_attr_name in may_be_absent:
+                        raise RuntimeError(f"the default of {function.name}'s attribute {a.name} may be needed")
     for function in explicit.functions:
-        _remove_dimension_names(function)
+        _remove_shapes(function)
     if names is None:
         return onnx.inliner.inline_local_functions(explicit)
     return onnx.inliner.inline_selected_functions(explicit, sorted(names))
 
 
-def _remove_dimension_names(owner):
+def _remove_shapes(owner):
     values = (*owner.input, *owner.output) if hasattr(owner, "initializer") else ()
     for value in (*values, *owner.value_info):
-        for dimension in value.type.tensor_type.shape.dim:
-            dimension.ClearField("dim_param")
+        if value.type.HasField("tensor_type"):
+            value.type.tensor_type.ClearField("shape")
     for node in owner.node:
         for inner in subgraphs(node):
-            _remove_dimension_names(inner)
+            _remove_shapes(inner)
+
+
+def graphs_in(graph):
+    """Yield a graph and all its subgraphs."""
+    yield graph
+    for node in all_nodes(graph):
+        yield from subgraphs(node)
 
 
 def subgraphs(node):

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, TensorProto, TypeProto, helper, numpy_helper
 from onnx.defs import OpSchema
+from onnx.external_data_helper import uses_external_data
 
 from . import dtypes
 from .declaration import KINDS
@@ -102,7 +103,8 @@ def set_output_types(operator: "Operator | Function", context: Any) -> None:
     types = [context.get_input_type(k) or TypeProto() for k in range(context.get_num_inputs())]
     inputs = operator.each_input(len(types))
     values = [context.get_input_data(k) if i.values else None for k, i in enumerate(inputs)]
-    values = [numpy_helper.to_array(v).tolist() if isinstance(v, TensorProto) else None for v in values]
+    tensors = [v if isinstance(v, TensorProto) and not uses_external_data(v) else None for v in values]
+    values = [None if v is None else numpy_helper.to_array(v).tolist() for v in tensors]
     shapes = None
     with suppress(OpError):
         shapes = operator.output_shapes(parameters(operator, context), [dimensions(t) for t in types], values)

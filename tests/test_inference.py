@@ -1,5 +1,8 @@
 """The shapes of outputs that ONNX Runtime and onnx infer before there are inputs."""
 
+import subprocess
+import sys
+
 import numpy as np
 import onnx
 import onnxruntime as ort
@@ -140,6 +143,19 @@ def test_attention():
     assert channels not in (batch, queries)
     unknown = model("onnx_ops", "MultiScaleDeformableAttention", inputs, {}, dims="none")
     assert len(set(output_shape(unknown))) == 3
+
+
+def test_names_of_sizes_differ_by_process():
+    """A model may have them from another process, by way of `get_outputs`. One name must not stand for two sizes."""
+    case = COL2IM[1]
+    proto = model(case.domain, case.op_type, case.inputs("float32"), case.attributes)
+    script = (
+        "import onnx_ops, sys; model = sys.stdin.buffer.read(); "
+        "print(onnx_ops.InferenceSession(model).get_outputs()[0].shape[1])"
+    )
+    made = [subprocess.run([sys.executable, "-c", script], input=proto.SerializeToString(), capture_output=True,
+                           check=True, text=False).stdout for _ in range(2)]  # fmt: skip
+    assert made[0] != made[1]
 
 
 def test_later_nodes_see_it():

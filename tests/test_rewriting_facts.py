@@ -6,14 +6,16 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 from support.backends import quiet
-from support.written import Writer, affine_grid, base_grid, feeds, perspective, unfold, warp
+from support.written import Writer, affine_grid, feeds, perspective, unfold, warp
 from test_rewriting import near_miss
 
 import onnx_ops
+from onnx_ops import OpError
 from onnx_ops.nodes import inlined
 from onnx_ops.rewriting import grid_sample, rewritten
 from onnx_ops.rewriting.graph import Model
 from onnx_ops.rewriting.integers import integers, shape
+from onnx_ops.rewriting.sizes import named, parse
 
 SIZES = {"n": 2, "h": 4, "w": 5}
 
@@ -93,6 +95,61 @@ main (float[2, 3, 6, 7] x, float[2, 4, 5, 2] p) => (float[N, C, H, W] y) {{
     assert [n.op_type for n in optimized.graph.node] == ["FlowGridSample"]
 
 
+def test_sizes_that_hold_no_longer():
+    """The model states the sizes of one batch; then that of its inputs was opened."""
+    proto = warp([("Mul", 2), ("Sub", 1)], batch=1)
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "n"
+    compare(proto, {"n": 3})
+
+
+def test_sizes_that_a_function_states_of_one_call():
+    proto = in_functions("""
+main (float[1, 3, 6, 7] x, float[1, 4, 5, 2] p, float[3, 3, 6, 7] x3, float[3, 4, 5, 2] p3) => (
+    float[A, B, C, D] y, float[E, F, G, H] y3) {
+    y = local.Sample (x, p)
+    y3 = local.Sample (x3, p3)
+}
+<opset_import: ["" : 20], domain: "local"> Sample (x, p) => (y) {
+    two = Constant <value_float = 2.0> ()
+    g = Mul (p, two)
+    y = GridSample (x, g)
+}""")
+    dims = {"x": [1, 3, 6, 7], "p": [1, 4, 5, 2], "g": [1, 4, 5, 2]}
+    proto.functions[0].value_info.extend(helper.make_tensor_value_info(name, 1, dims[name]) for name in dims)
+    compare(proto)
+
+
+@pytest.mark.parametrize("how", [{"optimize": True}, {"backend": "extensions"}], ids=str)
+def test_a_default_where_the_caller_passes_nothing_on(how):
+    proto = in_functions("""
+main (float[2, 3, 6, 7] x, float[2, 4, 5, 2] p) => (float[N, C, H, W] y) { y = local.Outer (x, p) }
+<opset_import: ["" : 20, "local" : 1], domain: "local"> Outer <mode> (x, p) => (y) {
+    two = Constant <value_float = 2.0> ()
+    g = Mul (p, two)
+    y = local.Inner <mode: string = @mode> (x, g)
+}
+<opset_import: ["" : 20], domain: "local"> Inner <mode: string = "nearest"> (x, g) => (y) {
+    y = GridSample <mode: string = @mode> (x, g)
+}""")
+    inputs = feeds(proto)
+    if "backend" in how:
+        with pytest.raises(OpError, match="can't inline"):
+            run(proto, inputs, **how)
+    else:
+        np.testing.assert_array_equal(run(proto, inputs, **how)[0], run(proto, inputs)[0])
+
+
+def test_casts_that_change_values():
+    """9 - (5 as a boolean) is 8, whatever onnx's inference takes it for."""
+    w = Writer()
+    flag = w.add("Cast", w.add("Cast", w.add("Shape", "x", start=2, end=3), to=TensorProto.BOOL), to=TensorProto.INT64)
+    w.add("ConstantOfShape", w.add("Sub", w.constant([9]), flag), name="filled")
+    proto = w.model({"x": ("float32", [1, 1, 5, 5])}, ("filled", "float32", None))
+    del proto.graph.value_info[:], proto.graph.output[0].type.tensor_type.shape.dim[:]
+    assert shape(next(Model(proto).graphs()), "filled")[0] not in (4, 9)
+
+
 def test_names_of_dimensions_in_functions():
     """Both functions call their sizes N; inlined, these names would say that the sizes are equal."""
     proto = in_functions("""
@@ -105,7 +162,7 @@ main (float[1, 2, 8, 9] x, float[5] a) => (int64[K] s, float[K] y) {
     for function, name in zip(proto.functions, ("t", "a"), strict=True):
         function.value_info.append(helper.make_tensor_value_info(name, TensorProto.INT64, ["N"]))
     flat = inlined(proto)
-    assert not [d.dim_param for v in flat.graph.value_info for d in v.type.tensor_type.shape.dim if d.dim_param]
+    assert not [v for v in flat.graph.value_info if v.type.tensor_type.HasField("shape")]
     assert proto.functions[0].value_info[0].type.tensor_type.shape.dim[0].dim_param == "N"
 
 
@@ -177,6 +234,12 @@ def test_names_of_dimensions_that_look_like_formulas():
     assert difference != a - b
     assert len({twice, again, a + a}) == 3
     assert shape(graph, "z") == (a - b, a + a, twice)
+    assert parse("4") != 4
+    assert len({parse("c") * b // 2, parse("c*b") // 2, named("c*b") // 2, named("(c*b)//2")}) == 3
+
+
+def test_a_pad_of_minus_0():
+    assert "another value than 0" in near_miss(unfold(pad_value=-0.0))[0]
 
 
 @pytest.mark.parametrize("opset", [16, 20])
@@ -241,17 +304,8 @@ def test_constants_of_old_and_new_models(proto, ir_version):
 
 @pytest.mark.parametrize("size", [(4, 5), (3, 4, 5)], ids=str)
 def test_sums_of_neighbouring_values(size):
-    """ONNX Runtime adds up four neighbouring values in another order than one after the other."""
-    w, axes = Writer(), len(size)
-    base = w.constant(base_grid(size, False, "float32").reshape(-1, 1, axes + 1), np.float32)
-    product = w.add("Mul", base, w.add("Unsqueeze", "theta", w.constant([1])))
-    summed = w.add("ReduceSum", product, w.constant([-1]), keepdims=0)
-    grid = w.add("Reshape", summed, w.constant([2, *size, axes]), name="grid")
-    proto = w.model({"theta": ("float32", [2, axes, axes + 1])}, (grid, "float32", None))
-    if axes == 2:
-        compare(proto)
-    else:
-        assert "four neighbouring values" in near_miss(proto)[0]
+    """ONNX Runtime may add up neighbouring values in another order than one after the other."""
+    assert "neighbouring values" in near_miss(affine_grid(size=size, by_rows=True))[0]
 
 
 @pytest.mark.parametrize(("height", "width"), [(1, 5), (5, 1), (0, 9), (9, 0), (1, 1), (0, 0), (4, 4)])

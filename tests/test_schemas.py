@@ -82,6 +82,16 @@ def test_shape_inference_of_what_is_refused(kernel_shape, shape):
     assert inferred(proto) == (onnx.TensorProto.FLOAT, shape)
 
 
+def test_constants_in_other_files(tmp_path, monkeypatch):
+    """onnx has no folder for them when it infers shapes."""
+    case = ATTENTION[0]
+    inputs = case.inputs("float32")
+    proto = model(case.domain, case.op_type, inputs, {}, constants=["spatial_shapes"])
+    onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, location="data", size_threshold=0)
+    monkeypatch.chdir("/")
+    assert inferred(onnx.load(tmp_path / "m.onnx", load_external_data=False))[1] == [2, 5, 12]
+
+
 def test_our_col2im_shape_agrees_with_onnx():
     """onnx has a schema for Col2Im, with which the rule must agree that our other schemas derive from."""
     case = COL2IM[1]

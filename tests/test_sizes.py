@@ -10,7 +10,7 @@ from support.written import Writer
 
 from onnx_ops.rewriting.graph import Model
 from onnx_ops.rewriting.integers import Lattice, integers, lattice
-from onnx_ops.rewriting.sizes import Size, never_negative, parse, quotient, unknown
+from onnx_ops.rewriting.sizes import Size, named, never_negative, parse, quotient
 
 SIZES = {"h": 7, "w": 12, "n": 3}
 
@@ -108,7 +108,7 @@ def test_sizes_that_are_the_same(one, other):
     ],
 )
 def test_names_that_are_no_formulas(text):
-    assert parse(text) == unknown(text)
+    assert parse(text) == named(text)
 
 
 def expected(proto, sizes):

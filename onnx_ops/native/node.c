@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static status refuse_attribute(const struct text *title, const struct attribute *a, const struct text *value,
                                const char *rule) {
@@ -365,7 +366,7 @@ static status report_output(const struct op *op, size_t k, int type, const struc
                             const char *const *names, int64_t name_count, void *context) {
     static atomic_uint unknown;
     const char *symbols[MAX_RANK];
-    char new_names[MAX_RANK][24];
+    char new_names[MAX_RANK][40];
     int64_t sizes[MAX_RANK];
     void *info;
     status error;
@@ -374,8 +375,9 @@ static status report_output(const struct op *op, size_t k, int type, const struc
         sizes[a] = tensor->shape[a] < 0 ? -1 : tensor->shape[a];
         int64_t name = UNKNOWN - 1 - tensor->shape[a];
         symbols[a] = tensor->shape[a] >= 0 ? "" : 0 <= name && name < name_count ? names[name] : new_names[a];
-        /* Without a name, an unknown dimension would become a literal -1. */
-        snprintf(new_names[a], sizeof new_names[a], "onnx_ops_%u", atomic_fetch_add(&unknown, 1));
+        /* Without a name, an unknown dimension would become a literal -1. A model may have names of another process. */
+        snprintf(new_names[a], sizeof new_names[a], "onnx_ops_%llx_%u",
+                 (unsigned long long)time(0) ^ (unsigned long long)(uintptr_t)&unknown, atomic_fetch_add(&unknown, 1));
     }
     if ((error = CreateTensorTypeAndShapeInfo(&info))) return error;
     error = SetTensorElementType(info, type);

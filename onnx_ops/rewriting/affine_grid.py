@@ -46,8 +46,8 @@ def match(graph, node, standard):
     theta, view = _theta(graph, factor, len(size))
     base = _base(graph, reduced, base, view, size)
     along = [a.along for a in view]
-    if along.index(J) > along.index(I) and len(size) == 3:
-        raise NearMiss("it adds up four neighbouring values, which ONNX Runtime does in another order")
+    if along.index(J) > along.index(I):
+        raise NearMiss("it adds up neighbouring values, which ONNX Runtime may do in another order")
     if target[0] not in (-1, view[along.index(N)].size):
         raise NearMiss(f"the batch size of the grid, {target[0]}, is not known to be that of {theta}")
     if graph.is_constant(theta):

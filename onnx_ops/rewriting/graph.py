@@ -9,15 +9,16 @@ from functools import cached_property
 
 import numpy as np
 import onnx
-from onnx import FunctionProto, TensorProto, helper, numpy_helper
+from onnx import FunctionProto, TensorProto, TypeProto, helper, numpy_helper
 from onnx.external_data_helper import uses_external_data
 
 from .. import external_data
-from ..inference import inferred
-from ..nodes import subgraphs, value_names
+from ..inference import inferred_from_inputs
+from ..nodes import graphs_in, subgraphs, value_names
 
 AI_ONNX = ("", "ai.onnx")
 DEEPEST = 60  # nodes on the longest way through what computes a constant
+OPEN = "unk__"  # how names begin that onnx gives to dimensions which it can't infer
 RANDOM = {"Bernoulli", "Dropout", "Multinomial", "RandomNormalLike", "RandomUniformLike"}  # results differ in each run
 
 
@@ -46,14 +47,20 @@ class Model:
 
     @cached_property
     def dimension_names(self):
-        """The names of the dimensions of the model's inputs and outputs, which may look like anything."""
-        values = (*self.proto.graph.input, *self.proto.graph.output)
+        """The names of the dimensions of inputs and outputs, which may look like anything."""
+        values = [value for graph in graphs_in(self.proto.graph) for value in (*graph.input, *graph.output)]
         return {d.dim_param for value in values for d in value.type.tensor_type.shape.dim if d.dim_param}
 
     @cached_property
     def inferred_types(self):
-        """The types that onnx can infer in the main graph, as {value: type}."""
-        return {value.name: value.type for value in inferred(self.proto, values=True).graph.value_info}
+        """The types that onnx infers from the inputs, as {value: type}, except for names that stand for several values.
+
+        It doesn't see the types that the model states of other values: a model may have been changed since.
+        """
+        graphs = graphs_in(inferred_from_inputs(self.proto).graph)
+        values = [value for graph in graphs for value in (*graph.value_info, *graph.output)]
+        counts = Counter(value.name for value in values)
+        return {value.name: value.type for value in values if counts[value.name] == 1}
 
     def import_domain(self, owner, domain, version):
         """Let a function, or the model, import a domain."""
@@ -78,6 +85,8 @@ class Graph:
         self.users = _users(owner)
         values = () if self.is_function else (*owner.input, *owner.output)
         self.types = {value.name: value.type for value in (*owner.value_info, *values)}
+        if self.function:  # which may be called with other sizes than those that it states
+            self.types = {name: without_numbers(its_type) for name, its_type in self.types.items()}
         self.inputs = set(owner.input if self.is_function else (value.name for value in owner.input))
         tensors = () if self.is_function else owner.initializer
         self.initializers = {tensor.name: tensor for tensor in tensors}
@@ -139,12 +148,13 @@ class Graph:
     def type(self, name):
         """Return a value's TypeProto, or None if it is unknown."""
         graph = self.home(name) or self
-        if name in graph.types:
-            return graph.types[name]
         if name in graph.initializers:
             tensor = graph.initializers[name]
             return helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
-        return self.model.inferred_types.get(name) if graph.is_main else None
+        stated = graph.types.get(name)
+        if graph.function or name in graph.inputs:
+            return stated
+        return completed(self.model.inferred_types.get(name), stated)
 
     def array(self, name):
         """Return a constant as an array; None if it is none, or is in a file and the model's folder is unknown."""
@@ -315,6 +325,30 @@ class Graph:
         info = next((value for value in self.owner.value_info if value.name == name), None)
         if info is not None:
             self.owner.value_info.remove(info)
+
+
+def completed(inferred_type, stated):
+    """Return a type that onnx infers, or None, with what it leaves open as the model states it, or None."""
+    if inferred_type is None or not inferred_type.tensor_type.HasField("shape"):
+        return stated
+    merged = TypeProto()
+    merged.CopyFrom(inferred_type)
+    dimensions = merged.tensor_type.shape.dim
+    stated_dimensions = stated.tensor_type.shape.dim if stated is not None else ()
+    if len(dimensions) == len(stated_dimensions):
+        for dimension, other in zip(dimensions, stated_dimensions, strict=True):
+            if not dimension.HasField("dim_value") and (dimension.dim_param or OPEN).startswith(OPEN):
+                dimension.CopyFrom(other)
+    return merged
+
+
+def without_numbers(its_type):
+    """Return a type in which no size is a number."""
+    named = TypeProto()
+    named.CopyFrom(its_type)
+    for dimension in named.tensor_type.shape.dim:
+        dimension.ClearField("dim_value") if dimension.HasField("dim_value") else None
+    return named
 
 
 def _run_onnx_runtime(proto, feeds, name):

@@ -59,11 +59,11 @@ def shape(graph, name):
 
 
 def _dimension(dimension, otherwise, names):
-    """Return a dimension as an int or a Size. names: those that are no formulas, whatever they look like."""
+    """Return a dimension as an int or a Size. names: those of inputs and outputs, which are no formulas."""
     if dimension.HasField("dim_value") and dimension.dim_value >= 0:
         return dimension.dim_value
     if dimension.dim_param in names:
-        return sizes.unknown(dimension.dim_param)
+        return sizes.named(dimension.dim_param)
     return sizes.parse(dimension.dim_param) if dimension.dim_param else sizes.unknown(otherwise)
 
 

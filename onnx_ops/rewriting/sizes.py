@@ -93,8 +93,16 @@ def unknown(name, least=0):
 def parse(text):
     """Return the size that a dimension's name states: PyTorch writes formulas, such as "((h + 1)//2)*c"."""
     with suppress(SyntaxError, ValueError, KeyError, TypeError, ArithmeticError, RecursionError, MemoryError):
-        return _evaluate(ast.parse(text.strip(), mode="eval").body)
-    return unknown(text)
+        tree = ast.parse(text.strip(), mode="eval").body
+        if text.isascii() and not isinstance(tree, ast.Constant):  # Python takes some letters for others
+            return _evaluate(tree)
+    return named(text)
+
+
+def named(text):
+    """Return the size of a dimension with this name, which is no formula, whatever it looks like."""
+    is_plain = text.isascii() and text.isidentifier()
+    return unknown(text if is_plain else repr(text))  # names that are made here have no quotation marks
 
 
 def _evaluate(tree):

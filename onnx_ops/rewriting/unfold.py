@@ -85,7 +85,7 @@ def _pads(graph, pad, axes):
         raise NearMiss(f"the mode of its Pad is {attributes['mode'].s.decode()}")
     if len(pad.input) > 2 and pad.input[2]:
         value = graph.array(pad.input[2])
-        if value is None or value.size != 1 or value.item() not in (0, "", b"", False):
+        if value is None or value.size != 1 or value.item() not in (0, "", b"", False) or value.tobytes().strip(b"\0"):
             raise NearMiss("it pads with another value than 0")
     rank = axes + 2
     if len(pad.input) > 3 and pad.input[3]:

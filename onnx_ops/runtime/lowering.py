@@ -24,7 +24,7 @@ from ..declaration import KINDS
 from ..errors import OpError, errors_of
 from ..inference import inferred
 from ..nodes import all_nodes, declared, inlined, model_nodes, subgraphs, value_names
-from ..operators import available
+from ..operators import OPERATORS, available
 
 if TYPE_CHECKING:
     from ..declaration import Attribute, Declaration, Input, Operator
@@ -46,9 +46,9 @@ def lower(model: onnx.ModelProto, *, operators: Iterable[Any] = ()) -> onnx.Mode
     """Copy an onnx.ModelProto, with Python ops of onnxruntime-extensions in place of declared operators.
 
     Everything else stays as it is, except that the copy states shapes that could be inferred only from the original
-    operators; a model without such operators comes back equal. Subgraphs and local functions are lowered too. Plain
-    sessions run the result once `onnx_ops` has been imported and `onnxruntime_extensions.get_library_path()` is
-    registered on their options. Raises OpError.
+    operators; a model without such operators comes back equal. Subgraphs are lowered, too; local functions that contain
+    such operators are inlined. Plain sessions run the result once `onnx_ops` has been imported and
+    `onnxruntime_extensions.get_library_path()` is registered on their options. Raises OpError.
 
     operators  of one's own, in addition
     """
@@ -62,15 +62,19 @@ def lower_for_session(model: ModelProto, operators: _Operators) -> tuple[ModelPr
 
     operators  what `operators.available` returns
     """
-    return _lower(_with_functions_inlined(model, operators), operators, for_session=True)
+    return _lower(model, operators, for_session=True)
 
 
 def _with_functions_inlined(model: ModelProto, operators: _Operators) -> ModelProto:
-    """Inline the local functions that contain our operators, as nodes in a function can't read a graph's input."""
+    """Inline the local functions that contain our operators: their callers' attributes and types must be known here."""
     names: set[tuple[str, str]] = set()
     while more := {(f.domain, f.name) for f in model.functions if _contains_ours(f, names, operators)} - names:
         names |= more
-    return inlined(model, names) if names else model
+    try:
+        return inlined(model, names) if names else model
+    except RuntimeError as error:
+        rule = f"can't inline the functions that contain these operators: {error}"
+        raise OpError("backend", "'extensions'", rule, "onnx_ops") from error
 
 
 def _contains_ours(function: FunctionProto, names: set[tuple[str, str]], operators: _Operators) -> bool:
@@ -80,53 +84,38 @@ def _contains_ours(function: FunctionProto, names: set[tuple[str, str]], operato
 
 def _lower(model: ModelProto, operators: _Operators, for_session: bool) -> tuple[ModelProto, str | None]:
     lowered = onnx.ModelProto()
-    lowered.CopyFrom(model)
+    lowered.CopyFrom(_with_functions_inlined(model, operators))
     if not any(declared(node, operators) for node in model_nodes(model)):
         return lowered, None
     used_names = {name for owner in (model.graph, *model.functions) for name in value_names(owner)}
     candidates = itertools.chain([RUN] if for_session else [], map("onnx_ops_{}".format, itertools.count()))
     names = (name for name in candidates if name not in used_names)
     run = next(names) if for_session else None
-    twin = inferred(model)
+    twin = inferred(lowered, [o for o in operators.values() if o not in OPERATORS])
     _Lowering(operators, run, names).graph(lowered.graph, twin.graph, {})
-    _import_contrib(lowered)
+    if all(i.domain != DOMAIN for i in lowered.opset_import):
+        lowered.opset_import.append(helper.make_opsetid(DOMAIN, VERSION))
     if run:
         lowered.graph.input.append(helper.make_tensor_value_info(run, TensorProto.INT64, RUN_SHAPE))
-    for function, its_types in zip(lowered.functions, twin.functions, strict=True):
-        if any(declared(node, operators) for node in all_nodes(function)):
-            _Lowering(operators, None, names, of_function=True).graph(function, its_types, {})
-            _import_contrib(function)
     return lowered, run
 
 
-def _import_contrib(owner: ModelProto | FunctionProto) -> None:
-    if all(i.domain != DOMAIN for i in owner.opset_import):
-        owner.opset_import.append(helper.make_opsetid(DOMAIN, VERSION))
-
-
-def _types(owner: GraphProto | FunctionProto, outer: Mapping[str, int]) -> dict[str, int]:
-    """{value: element type} in a graph or function. `outer`: those of the graph around it, whose names it may hide."""
+def _types(owner: GraphProto, outer: Mapping[str, int]) -> dict[str, int]:
+    """{value: element type} in a graph. `outer`: those of the graph around it, whose names it may hide."""
     hiding = dict.fromkeys((name for node in owner.node for name in node.output), TensorProto.UNDEFINED)
-    values, tensors = list(owner.value_info), []
-    if not isinstance(owner, FunctionProto):  # a function's inputs and outputs have no types
-        values = [*owner.input, *owner.output, *values]
-        tensors = [*owner.initializer, *(tensor.values for tensor in owner.sparse_initializer)]
+    values = [*owner.input, *owner.output, *owner.value_info]
+    tensors = [*owner.initializer, *(tensor.values for tensor in owner.sparse_initializer)]
     declared_types = {value.name: value.type.tensor_type.elem_type for value in values}
     return {**outer, **hiding, **declared_types, **{tensor.name: tensor.data_type for tensor in tensors}}
 
 
 class _Lowering:
-    """Lowers a graph with its subgraphs, or a function."""
+    """Lowers a graph with its subgraphs."""
 
-    def __init__(self, operators: _Operators, run: str | None, names: Iterator[str], of_function: bool = False) -> None:
-        self.operators, self.run, self.names, self.of_function = operators, run, names, of_function
+    def __init__(self, operators: _Operators, run: str | None, names: Iterator[str]) -> None:
+        self.operators, self.run, self.names = operators, run, names
 
-    def graph(
-        self,
-        owner: GraphProto | FunctionProto,
-        inferred: GraphProto | FunctionProto,
-        outer: Mapping[str, int],
-    ) -> None:
+    def graph(self, owner: GraphProto, inferred: GraphProto, outer: Mapping[str, int]) -> None:
         """Lower `owner`. `inferred` is a copy of it with all known shapes and types; `outer` is as in `_types`."""
         types = _types(inferred, outer)
         nodes: list[NodeProto] = []
@@ -146,11 +135,9 @@ class _Lowering:
         """Lower a node of a declared operator; returns the nodes that replace it."""
         attributes = {a.name: a for a in node.attribute}
         with errors_of(operator, node.name):
-            references = {n: a.ref_attr_name for n, a in attributes.items() if a.ref_attr_name}
-            for name, of_caller in references.items() if not self.of_function else ():
+            for name, of_caller in ((n, a.ref_attr_name) for n, a in attributes.items() if a.ref_attr_name):
                 raise OpError(name, f"(what a caller passes as {of_caller})", "must be a value, outside of functions")
-            # What a function's caller passes isn't known here, so it isn't checked.
-            operator.resolved({n: _value(a) for n, a in attributes.items() if n not in references})
+            operator.resolved({name: _value(a) for name, a in attributes.items()})
             if reason := unable(operator):
                 raise OpError("backend", "'extensions'", reason)
         before, after, outputs = [], [], list(node.output)
@@ -213,15 +200,10 @@ def _constant(name: str, values: Sequence[int]) -> NodeProto:
 
 
 def _list_constant(name: str, attribute: AttributeProto | None, declared: "Attribute") -> NodeProto:
-    """Make a Constant node for a list attribute. One that refers to an attribute of a function still does."""
-    if attribute is None or not attribute.ref_attr_name:
-        values: Any = declared.default or [] if attribute is None else attribute.ints or attribute.floats
-        kind = TensorProto.INT64 if declared.kind == "ints" else TensorProto.DOUBLE
-        return helper.make_node("Constant", [], [name], value=helper.make_tensor(name, kind, [len(values)], values))
-    node = helper.make_node("Constant", [], [name])
-    node.attribute.append(attribute)
-    node.attribute[0].name = "value_ints"
-    return node
+    """Make a Constant node for a list attribute."""
+    values: Any = declared.default or [] if attribute is None else attribute.ints or attribute.floats
+    kind = TensorProto.INT64 if declared.kind == "ints" else TensorProto.DOUBLE
+    return helper.make_node("Constant", [], [name], value=helper.make_tensor(name, kind, [len(values)], values))
 
 
 def lists_of(operator: "Declaration") -> "list[Attribute]":
