@@ -349,6 +349,23 @@ def refused(operator, parameters, signature):
         return True
 
 
+def test_numba_that_must_not_compile(monkeypatch):
+    monkeypatch.setattr(compiler.config, "DISABLE_JIT", 1)
+    rule = "can't be compiled: NUMBA_DISABLE_JIT is set, with which Numba compiles nothing; unset it"
+    with pytest.raises(onnx_ops.OpError, match=rule):
+        compiler.check_numba()
+
+
+def test_the_colours_of_numbas_messages():
+    """They are there if the package colorama is installed."""
+    lines = (
+        "Failed in nopython mode pipeline",
+        "\x1b[1m\x1b[1mno such\x1b[0m",
+        "\x1b[1mDuring: typing of x at f.py (3)\x1b[0m",
+    )
+    assert compiler.cause(ValueError("\n".join(lines))) == "no such (f.py, line 3)"
+
+
 def test_slow_compilation_is_told(monkeypatch, caplog):
     """A message appears once compilation takes longer than PATIENCE, unless it was asked for."""
     monkeypatch.setattr(code, "PATIENCE", 0.0)

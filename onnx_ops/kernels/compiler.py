@@ -66,7 +66,8 @@ def check_numba():
         compiler.Flags: "noalias",
     }
     missing = [name for owner, names in required.items() for name in names.split() if not hasattr(owner, name)]
-    if obstacle := numba_obstacle() or (missing and f"Numba lacks {', '.join(missing)}"):
+    disabled = config.DISABLE_JIT and "NUMBA_DISABLE_JIT is set, with which Numba compiles nothing; unset it"
+    if obstacle := numba_obstacle() or disabled or (missing and f"Numba lacks {', '.join(missing)}"):
         raise OpError("kernel", "any", f"can't be compiled: {obstacle}", "onnx_ops")
 
 
