@@ -1043,6 +1043,48 @@ def test_a_library_of_ones_own(tmp_path):
             np.testing.assert_allclose(a, b, rtol=1e-3 if name == "combine" else 1e-6)
 
 
+LETTERS = """
+from typing import Literal
+import numpy as np
+import onnx_ops
+
+@onnx_ops.operator("eigen::Größe", inputs="länge: T", outputs="größe: T", types={"T": ("float32",)})
+def größe(länge, *, einheit: Literal["Ångström", '🐈"\\\\??/'] = "Ångström", maß: float = 1.0):
+    return länge * np.float32(maß)
+
+@größe.shape
+def _(länge, *, einheit, maß):
+    onnx_ops.require(maß > 0, "maß", maß, "muß größer als 0 sein??!")
+    return länge
+
+@größe.kernel
+def KERN(länge, einheit, maß, index, count, workspace, größe):
+    for k in range(länge.size):
+        größe[k] = länge[k] * np.float32(maß) + np.float32(einheit)
+""".replace("KERN", "ö" * 300)
+
+
+@need_numba
+def test_a_library_of_all_letters(tmp_path, monkeypatch):
+    """Names of files, functions and operators may have letters that C and linkers don't know, and be long."""
+    monkeypatch.setattr("onnx_ops.operators._used", {})
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
+    file, library, x = tmp_path / "größen.py", tmp_path / "bücherei.so", np.ones(3, np.float32)
+    file.write_text(LETTERS, encoding="utf-8")
+    operator = files.use_file(file)[0]
+    onnx_ops.build(library, operators=[operator], cpus=["x86-64-v2"])
+    options = quiet()
+    options.register_custom_ops_library(str(library))
+
+    def run(factor):
+        proto = model(operator, [x], shapes=["N"], einheit='🐈"\\??/', maß=factor)
+        return ort.InferenceSession(proto, options).run(None, {"input_0": x})[0].tolist()
+
+    assert run(2.0) == [3, 3, 3]
+    with pytest.raises(Exception, match=r"maß = -1\.0: muß größer als 0 sein\?\?!"):
+        run(-1.0)
+
+
 def test_the_command_line(tmp_path):
     (tmp_path / "mine.py").write_text(FILE.format(factor=2, summand=1))
     (tmp_path / "scale.onnx").write_bytes(

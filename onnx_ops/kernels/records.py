@@ -22,6 +22,7 @@ and 2 if the code has raised an exception:
 A compiled function calls Python functions, its steps, with views of these records. An Entry lists its steps.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
@@ -32,6 +33,7 @@ from .. import dtypes
 from ..declaration import ABSENT, KINDS, MAX_INPUTS, MAX_OUTPUTS, MAX_RANK
 
 OUTPUT = MAX_INPUTS
+LONGEST = 200  # characters of an entry's name: file systems allow 255 for a name, and a digest and suffixes follow
 VECTOR = np.dtype([("count", np.int64), ("offset", np.int64)])
 TENSOR = np.dtype([("data", np.int64), ("size", np.int64), ("rank", np.int64), ("shape", np.int64, (MAX_RANK,))])
 INT64 = np.dtype(np.int64)
@@ -165,10 +167,11 @@ class Entry:
 
     @property
     def name(self):
-        """The first part of its file's name; a digest follows."""
+        """The first part of the names of its file and of the compiled function; a digest follows."""
         function = self.steps[0].function
         parts = [function.__name__, *(d.names[0] if d.names else d.name for d in self.steps[0].dtypes)]
-        return "-".join([function.__module__.rpartition(".")[2], *parts])
+        name = "-".join([function.__module__.rpartition(".")[2], *parts])
+        return re.sub(r"[^\w-]", "_", name, flags=re.ASCII)[:LONGEST]  # not every linker takes other letters
 
 
 def _tensor(k, field):

@@ -1,7 +1,6 @@
 """Building a shared library of the operators, for ONNX Runtime in any process, with or without Python."""
 
 import ctypes as C
-import json
 import os
 import re
 import shlex
@@ -34,6 +33,7 @@ FLAGS = ["-std=c11", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-DONNX_O
 if sys.platform == "linux":
     FLAGS += ["-Wl,-z,nodelete", "-Wl,--no-undefined"]
 UNDEFINED = re.compile(r"undefined reference to [`'](\w+)")  # in a linker's errors
+UNSAFE = re.compile(rb"[^ !#-\[\]-~]|\?")  # bytes that a C string states by number: "??" may begin a trigraph
 # Compilers for another architecture than this machine's.
 CROSS = {"aarch64": "aarch64-linux-gnu-gcc", "x86_64": "x86_64-linux-gnu-gcc"}
 
@@ -142,7 +142,8 @@ def link(
     (folder / "levels.c").write_text(tables.source())
     command = [*compiler, *FLAGS, f"-I{SOURCES}", *sorted(SOURCES.glob("*.c")), folder / "levels.c", *files, "-lm"]
     with staged_file(output) as place:
-        process = subprocess.run([*map(str, command), "-o", str(place)], capture_output=True, text=True)
+        command += ["-o", place]
+        process = subprocess.run(list(map(str, command)), capture_output=True, text=True, errors="replace")
         if process.returncode or not place.exists():
             if undefined := sorted(set(UNDEFINED.findall(process.stderr))):
                 rule = f"a kernel calls {', '.join(undefined)}, which can't be linked; write it otherwise"
@@ -231,7 +232,8 @@ class TableWriter:
         if value is None:
             return "0"
         if isinstance(value, bytes):
-            return json.dumps(value.decode("ascii"))
+            text = UNSAFE.sub(lambda byte: b"\\%03o" % byte[0][0], value)
+            return f'"{text.decode()}"'
         return f"{value}LL" if value > -(2**63) else "INT64_MIN"
 
     def array(self, kind: Any, field: str, items: Sequence[Any], symbols: Sequence[str | None]) -> str:
