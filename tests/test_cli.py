@@ -665,6 +665,31 @@ def test_images_of_every_mode(tmp_path):
                 assert (array[:, 3] == (path.name != "palette.png")).all(), path
 
 
+def test_images_of_other_formats_are_refused(tmp_path):
+    """For some of them Pillow would run a program."""
+    Image.new("RGB", (5, 4)).save(tmp_path / "image.png", "EPS")
+    with pytest.raises(click.UsageError, match=r"image\.png can't be read: cannot identify image file"):
+        read_image(tmp_path / "image.png")
+
+
+def test_tensors_of_other_files_are_refused(tmp_path, monkeypatch):
+    """Their data would be looked for in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    tensor = onnx.numpy_helper.from_array(np.zeros(3, np.float32))
+    onnx.save_tensor(external(tensor, tmp_path), tmp_path / "x.pb")
+    with pytest.raises(click.UsageError, match=r"x\.pb can't be read: its data are in another file"):
+        data.given_by("x.pb", {"x": ("float32", [3])})
+
+
+def test_names_that_the_terminal_cannot_show(tmp_path):
+    command = [sys.executable, "-m", "onnx_ops", "run", identity("float", tmp_path), "-i", "x=[1]"]
+    command += ["--output", tmp_path / "größe"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith(r"gr\xf6\xdfe/y.npy" + "\n")
+
+
 def test_run_compare_tells_differences(tmp_path):
     (case,) = (c for c in COL2IM if c.name == "1d_dilated")
     path, inputs = of_case(case, tmp_path)
@@ -799,6 +824,12 @@ def test_validate_the_node_tests_of_onnx():
     report = call_json("validate", "--onnx")
     assert report["failed"] == 0
     assert {"Col2Im", "GridSample"} <= {name for t in report["tests"] for name in t["operators"]}
+
+
+def test_validate_wants_tests_below_each_path(tmp_path):
+    (tmp_path / "model.onnx").touch()
+    text = call("validate", PATCH_FOLD, tmp_path, exit_code=2)
+    assert f"no model.onnx next to a test_data_set_0 below {tmp_path}" in " ".join(text.split())
 
 
 def test_validate_fails(tmp_path):

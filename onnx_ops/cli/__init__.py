@@ -1,6 +1,7 @@
 """The command line: `onnx-ops`, or `python -m onnx_ops`. Each command is one file in this folder."""
 
 import sys
+from io import TextIOWrapper
 
 
 def main():
@@ -13,4 +14,7 @@ def main():
         sys.exit(f'Error: the command line needs {error.name}: pip install "onnx-ops[cli]"')
     except KeyboardInterrupt:
         sys.exit(130)
+    # Else a name that the terminal can't show would end a command after its work.
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
     app(prog_name="onnx-ops")

@@ -16,6 +16,7 @@ from ..files import staged
 from .common import reason
 
 IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff")
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF")  # Pillow's names; it runs another program for some others
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # channels -> Pillow's name
 
 input_option = click.option(
@@ -51,6 +52,8 @@ def read_pb(file):
     tensor = onnx.load_tensor(file)
     if tensor.HasField("segment"):  # the bytes of other protobuf messages may parse to such a tensor
         raise ValueError("it holds no tensor")
+    if onnx.external_data_helper.uses_external_data(tensor):
+        raise ValueError("its data are in another file")
     return onnx.numpy_helper.to_array(tensor)
 
 
@@ -258,7 +261,7 @@ def read_image(path, file, element_type, dims):
         raise click.UsageError(f"{path}: images are for inputs of rank 4 of floats or uint8.")
     channels_last = dims[3] in MODES and dims[1] not in MODES
     mode = MODES.get(dims[3] if channels_last else dims[1], "RGB")
-    with Image.open(file) as image:
+    with Image.open(file, formats=FORMATS) as image:
         largest = largest_value(image)
         if largest == 255:
             pixels = np.array(image.convert("RGBA" if image.has_transparency_data else "RGB").convert(mode))

@@ -38,9 +38,10 @@ def validate(paths, with_onnx, backend, tolerance, as_json):
     """
     if not paths and not with_onnx:
         raise click.UsageError("say where the tests are, or --onnx for those of the onnx package.")
-    tests = [test for path in paths for test in tests_below(path)] + (onnx_tests() if with_onnx else [])
-    if not tests:
-        raise click.UsageError(f"no model.onnx next to a test_data_set_0 below {', '.join(map(str, paths))}")
+    below = {path: list(tests_below(path)) for path in paths}
+    if empty := [str(path) for path, tests in below.items() if not tests]:
+        raise click.UsageError(f"no model.onnx next to a test_data_set_0 below {', '.join(empty)}")
+    tests = [test for tests in below.values() for test in tests] + (onnx_tests() if with_onnx else [])
     results = [run_test(*test, backend, tolerance) for test in steps(tests, lambda test: test[0])]
     passed = sum(r["passed"] for r in results)
     if as_json:
