@@ -26,7 +26,7 @@ from test_many_files import (
     wait_for_lines,
 )  # fmt: skip
 
-from onnx_ops.cli import manifest
+from onnx_ops.cli import items
 
 pytestmark = [pytest.mark.ray, pytest.mark.skipif(not find_spec("ray"), reason="Ray is not installed")]
 HERE = Path(__file__).parent
@@ -69,7 +69,7 @@ def test_two_nodes_give_the_files_of_one_process(cluster, tmp_path):
     assert (summary["run"], summary["failed"]) == (2000, [])
     assert_complete(arrays, tmp_path, "cluster")
     one, other = contents(tmp_path / "one"), contents(tmp_path / "cluster")
-    assert sorted(one.pop(manifest.NAME).splitlines()) == sorted(other.pop(manifest.NAME).splitlines())
+    assert sorted(one.pop(items.MANIFEST).splitlines()) == sorted(other.pop(items.MANIFEST).splitlines())
     assert one == other
 
 

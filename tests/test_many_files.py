@@ -24,7 +24,7 @@ from test_cli import call, call_json, saved
 from test_files import contents
 
 import onnx_ops
-from onnx_ops.cli import compare, items, manifest, many
+from onnx_ops.cli import compare, items, many
 from onnx_ops.cli.app import app
 from onnx_ops.runtime import workers
 
@@ -86,7 +86,7 @@ def results(directory, output="out"):
     A process that is killed while it writes a file leaves the part that is written.
     """
     files = {name: data for name, data in contents(directory / output).items() if not name.startswith(".onnx_ops-")}
-    assert files.pop(manifest.NAME)
+    assert files.pop(items.MANIFEST)
     assert {Path(name).suffix for name in files} <= {".npy"}
     return {name.removesuffix(".npy"): np.load(directory / output / name) for name in files}
 
@@ -103,7 +103,7 @@ def assert_complete(arrays, directory, output="out"):
 
 
 def lines(directory, output="out"):
-    return [json.loads(line) for line in (directory / output / manifest.NAME).read_text().splitlines()]
+    return [json.loads(line) for line in (directory / output / items.MANIFEST).read_text().splitlines()]
 
 
 # Outputs
@@ -183,11 +183,14 @@ def damaged(directory):
         "0000": "can't be read: ",
         "more/0001": "input x is float64, the model wants float32",
         "0002": "Got invalid dimensions for input: x",
+        "more/0003": "can't be read: it holds something else than arrays",
     }
     folder = directory / "frames"
     (folder / "0000.npy").write_bytes((folder / "0000.npy").read_bytes()[:-5])
     np.save(folder / "more" / "0001.npy", np.zeros((1, 4, 9)))
     np.save(folder / "0002.npy", np.zeros((1, 5, 9), np.float32))
+    with open(folder / "more" / "0003.npy", "wb") as file:
+        np.savez(file, x=np.zeros((1, 4, 9), np.float32))
     return messages, {name: array for name, array in arrays.items() if name not in messages}
 
 
@@ -204,7 +207,7 @@ def test_a_bad_file_costs_its_own_result(engine, batch, tmp_path):
     assert_complete(others, tmp_path)
     text = call(*command, exit_code=1)
     assert "8 items in" in text
-    assert "0 run, 5 finished before, 3 failed" in text
+    assert "0 run, 4 finished before, 4 failed" in text
     assert "0000 has failed: " in text
 
 
@@ -300,7 +303,7 @@ def remove_output(directory):
 
 
 def cut_manifest(directory):
-    path = directory / "out" / manifest.NAME
+    path = directory / "out" / items.MANIFEST
     path.write_bytes(path.read_bytes()[:-20])
 
 
@@ -516,9 +519,17 @@ def test_an_output_among_the_inputs(tmp_path, monkeypatch):
     assert "there can't be a .. after a wildcard" in text
 
 
+def test_a_folder_with_inputs_is_none_for_outputs(tmp_path):
+    inputs(2, tmp_path)
+    before = contents(tmp_path / "frames")
+    text = call(*run_arguments(fold(tmp_path), tmp_path, "frames/more"), exit_code=2)
+    assert "0001.npy, which matches" in " ".join(text.split())
+    assert contents(tmp_path / "frames") == before
+
+
 @pytest.mark.skipif(os.name == "nt", reason="links need rights there")
 @pytest.mark.parametrize("source", ["frames/0000.npy", "model.onnx", "image.npy"])
-@pytest.mark.parametrize("name", ["0000.npy", manifest.NAME])
+@pytest.mark.parametrize("name", ["0000.npy", items.MANIFEST])
 def test_an_output_that_is_a_link_to_an_input(name, source, tmp_path):
     inputs(1, tmp_path)
     np.save(tmp_path / "image.npy", np.array([4, 4]))
@@ -535,10 +546,10 @@ def test_an_output_that_is_a_link_to_an_input(name, source, tmp_path):
 def test_a_manifest_of_something_else(tmp_path):
     inputs(1, tmp_path)
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / manifest.NAME).write_text('{"audio": "a.wav"}\n')
+    (tmp_path / "out" / items.MANIFEST).write_text('{"audio": "a.wav"}\n')
     text = call(*run_arguments(fold(tmp_path), tmp_path), exit_code=3)
     assert "manifest.jsonl is no manifest of a run; write into another folder" in text
-    assert contents(tmp_path / "out") == {manifest.NAME: b'{"audio": "a.wav"}\n'}
+    assert contents(tmp_path / "out") == {items.MANIFEST: b'{"audio": "a.wav"}\n'}
 
 
 # Processes that end
@@ -563,7 +574,7 @@ def wait_for(condition):
 
 
 def wait_for_lines(count, directory):
-    path = directory / "out" / manifest.NAME
+    path = directory / "out" / items.MANIFEST
     wait_for(lambda: path.exists() and path.read_text().count("\n") >= count)
 
 
@@ -583,7 +594,7 @@ def test_a_worker_that_is_killed_loses_nothing(tmp_path):
     assert results(tmp_path).keys() == arrays.keys()
     call(*run_arguments(model, tmp_path, "alone", "--threads", 1))
     alone = contents(tmp_path / "alone")
-    alone.pop(manifest.NAME)
+    alone.pop(items.MANIFEST)
     assert {name: data for name, data in contents(tmp_path / "out").items() if name in alone} == alone
 
 
@@ -708,5 +719,5 @@ def test_two_workers_give_the_files_of_one_process(tmp_path):
     call(*run_arguments(model, tmp_path, "two", "--workers", 2))
     assert_complete(arrays, tmp_path, "one")
     one, two = contents(tmp_path / "one"), contents(tmp_path / "two")
-    assert sorted(one.pop(manifest.NAME).splitlines()) == sorted(two.pop(manifest.NAME).splitlines())
+    assert sorted(one.pop(items.MANIFEST).splitlines()) == sorted(two.pop(items.MANIFEST).splitlines())
     assert one == two

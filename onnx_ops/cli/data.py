@@ -194,8 +194,8 @@ def arrays(name, path, file, inputs):
                 arrays_by_input = dict(members)
         else:
             arrays_by_input = {name: read(path, file, *inputs[name])}
-    check_names(arrays_by_input, inputs)
-    return {name: as_declared(array, inputs[name][0]) for name, array in arrays_by_input.items()}
+        check_names(arrays_by_input, inputs)
+        return {name: as_declared(array, inputs[name][0]) for name, array in arrays_by_input.items()}
 
 
 def _shape(text, inputs):
@@ -346,6 +346,8 @@ def save(file, array):
 
 def as_declared(array, element_type):
     """Return the array that `save` was given, from what NumPy has read. It is an input of this element type."""
+    if not isinstance(array, np.ndarray):  # but a .npz of another name, or what else a zip file has
+        raise ValueError("it holds something else than arrays")
     if array.dtype.kind == "U":
         return array.astype(object)
     if element_type == "bfloat16" and array.dtype == "V2":

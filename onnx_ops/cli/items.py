@@ -21,6 +21,8 @@ from . import data
 from .common import reason
 from .compare import nearly
 
+MANIFEST = "manifest.jsonl"  # among the outputs; see manifest.py
+
 
 @dataclass(frozen=True)
 class Item:
@@ -81,7 +83,12 @@ def matches(pattern, output):
     is_inside = folder in results.parents
     paths: dict[str, Path] = {}
     for path in map(Path, sorted(glob.iglob(pattern, recursive=True))):
-        if not path.is_file() or (is_inside and results in path.resolve().parents):
+        if not path.is_file():
+            continue
+        if is_inside and results in path.resolve().parents:
+            if not (results / MANIFEST).exists():
+                rule = f"has {path}, which matches {pattern}, but no manifest of a run whose result it may be"
+                raise click.UsageError(f"--output {output}: {rule}; choose another folder.")
             continue
         name = path.relative_to(root).with_suffix("").as_posix()
         if not is_inside and folder in (results / name).parents:
@@ -132,7 +139,7 @@ class Work:
             for k, outputs in zip(positions, self.run_batch([feeds[k] for k in positions]), strict=True):
                 try:
                     results[k] = outputs if isinstance(outputs, Problem) else encode(outputs)
-                except OpError as error:
+                except Exception as error:
                     results[k] = Problem(reason(error))
         return results
 

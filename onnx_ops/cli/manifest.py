@@ -9,9 +9,8 @@ import onnxruntime as ort
 from .. import OpError, __version__
 from ..external_data import files
 from .common import own_files
-from .items import Content, digest, encode, load, writing
+from .items import MANIFEST, Content, digest, encode, load, writing
 
-NAME = "manifest.jsonl"
 BEGIN = b'{"run": '  # of each line
 
 
@@ -26,7 +25,7 @@ class Manifest:
         self.folder, self.records = folder, {}
         text = json.dumps(settings, sort_keys=True)
         self.run = digest(text.encode())
-        self.path = folder / NAME
+        self.path = folder / MANIFEST
         with writing(self.path):
             folder.mkdir(parents=True, exist_ok=True)
             self.file = open(self.path, "a+b", buffering=0)  # noqa: SIM115  closed by __exit__

@@ -16,8 +16,8 @@ from ..runtime.threads import available_cpus
 from ..runtime.workers import answers
 from . import data
 from .common import check_targets, own_files, print_json, progress, say
-from .items import LocalWork, Problem, Work, find, first_size, is_pattern, load, store, suffix
-from .manifest import NAME, Manifest, settings
+from .items import MANIFEST, LocalWork, Problem, Work, find, first_size, is_pattern, load, store, suffix
+from .manifest import Manifest, settings
 
 PATIENCE = 0.8  # seconds that a worker has to finish a file that it is writing
 ENDED = Problem("a process that worked on it has ended, and so has another one that had nothing else to do")
@@ -47,7 +47,7 @@ def run_files(model, given, output, options, workers, cluster, as_json):
     if batch:
         check_batch(batch, [name for name in runner.inputs if name not in shared], runner.inputs, made)
     read = [*files(model), *own_files(), *data.given_files(given), *(path for each in items for _, path in each.files)]
-    check_targets([output / NAME, *(output / f"{item.name}{suffix(made)}" for item in items)], read)
+    check_targets([output / MANIFEST, *(output / f"{item.name}{suffix(made)}" for item in items)], read)
     # Threads and processes are not among the settings: a run may be continued with others than it was begun with.
     with Manifest(output, settings(model, shared, batch=batch, **options)) as manifest:
         with progress() as bar:
