@@ -114,7 +114,7 @@ class Checker:
     def model(self):
         """Check the optimized model itself."""
         valid, now = (attempt(onnx.checker.check_model, p, full_check=True) for p in (self.proto, self.optimized))
-        if valid is None and now is not None:
+        if self.draft.runs and valid is None and now is not None:
             yield self.fail("onnx refuses the optimized model", now)
         before, after = map(unused_constants, (self.proto, self.optimized))
         if after - before:
@@ -155,7 +155,7 @@ class Checker:
     def inputs(self, plain):
         """Yield inputs of the sizes of the draft, and then of others where these are open."""
         sizes = self.draft.sizes
-        yield from (self.draft.feeds(sizes, seed) for seed in (0, 1))
+        yield from (self.draft.feeds(sizes, seed) for seed in range(3))
         for name in sorted(sizes.keys() & {dimension.dim_param for _, _, dimension in self.draft.dimensions()}):
             for size in {0, 1, sizes[name] - 1, sizes[name] + int(self.rng.integers(1, 4))} - {sizes[name]}:
                 yield self.draft.feeds({**sizes, name: size})

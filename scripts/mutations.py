@@ -88,12 +88,18 @@ def identity(draft, rng, name, array):
     return draft.add("Identity", name)
 
 
+def picked(rng, size, count):
+    """Return `count` positions along an axis of this size: any, sorted, in regular steps, or a permutation."""
+    regular = np.arange(count) * rng.integers((size - 1) // max(count - 1, 1) + 1)
+    some = rng.integers(-size, size, count), np.sort(rng.integers(0, size, count)), regular
+    return one_of(rng, [*some, rng.permutation(size)] if count == size else some)
+
+
 @anew(has_axes)
 def gather(draft, rng, name, array):
     axis, size = an_axis(rng, array)
     count = size if chance(rng, 0.7) else int(rng.integers(1, size + 2))
-    repeated = rng.integers(-size, size, count), np.sort(rng.integers(0, size, count))
-    return draft.add("Gather", name, draft.constant(one_of(rng, [rng.permutation(size), *repeated])), axis=axis)
+    return draft.add("Gather", name, draft.constant(picked(rng, size, count)), axis=axis)
 
 
 @anew(has_axes)
@@ -279,13 +285,12 @@ def larger_input(draft, rng):
     value, axis, dimension = one_of(rng, draft.dimensions())
     used, size = draft.values[value.name].shape[axis], int(rng.integers(1, draft.values[value.name].shape[axis] + 3))
     dimension.dim_value, draft.at = size, 0
-    index = one_of(rng, [np.sort(rng.integers(0, size, used)), rng.integers(-size, size, used)])
     if size > used and chance(rng, 0.4):
         start, step = int(rng.integers(size - used + 1)), one_of(rng, [1, -1])
         ends = [start, start + used] if step > 0 else [start - size + used - 1, start - size - 1]
         new = draft.add("Slice", value.name, *(draft.constant([v]) for v in (*ends, axis, step)))
     else:
-        new = draft.add("Gather", value.name, draft.constant(index), axis=axis)
+        new = draft.add("Gather", value.name, draft.constant(picked(rng, size, used)), axis=axis)
     rename(draft.graph.node[draft.at :], {value.name: new})
 
 
@@ -395,6 +400,8 @@ def duplicate(draft, rng):
     """Compute an output twice, from the same inputs and constants."""
     nodes = [NodeProto.FromString(node.SerializeToString()) for node in draft.graph.node]
     rename(nodes, {name: f"{name}_again" for node in nodes for name in node.output if name})
+    for node in nodes:
+        node.name = ""
     draft.graph.node.extend(nodes)
     draft.output(f"{draft.graph.output[0].name}_again")
 
@@ -456,7 +463,7 @@ def take(draft, start, end):
 
 
 def take_some(draft, rng):
-    start = int(rng.integers(len(draft.graph.node)))
+    start = one_of(rng, range(len(draft.graph.node)))
     return take(draft, start, int(rng.integers(start, len(draft.graph.node))) + 1)
 
 
@@ -598,10 +605,15 @@ def versions(draft, rng):
 
 
 def whole(function):
-    """Make a mutation of function(model, rng), which returns another model."""
+    """Make a mutation of function(model, rng), which returns another model.
+
+    None for models with sequences: onnx takes all members for as large as the first one, and tools write that down.
+    """
 
     @functools.wraps(function)
     def mutation(draft, rng):
+        if any(node.op_type == "SequenceAt" for node in model_nodes(draft.proto)):
+            raise Inapplicable
         try:
             draft.proto.CopyFrom(function(draft.proto, rng))
         except Exception as error:
@@ -612,8 +624,6 @@ def whole(function):
 
 @whole
 def inference(proto, rng):
-    if any(node.op_type == "SequenceAt" for node in model_nodes(proto)):
-        raise Inapplicable  # onnx takes all members of a sequence for as large as the first one
     return onnx.shape_inference.infer_shapes(proto, data_prop=chance(rng))
 
 

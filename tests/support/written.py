@@ -257,7 +257,8 @@ def feeds(proto, sizes=(), seed=0):
     for value in (value for value in proto.graph.input if value.name not in defaults):
         dims = [sizes[d.dim_param] if d.dim_param else d.dim_value for d in value.type.tensor_type.shape.dim]
         kind = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
-        arrays[value.name] = (rng.standard_normal(dims) * 3).astype(kind)
+        drawn = rng.standard_normal(dims) * 3
+        arrays[value.name] = np.asarray(drawn > 0 if kind == bool else drawn, kind)
         if value.name == "sampling_locations":
             arrays[value.name] = rng.uniform(-0.2, 1.2, dims).astype(kind)
     return arrays
