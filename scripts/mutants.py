@@ -254,7 +254,7 @@ def plan(seed, case, without=()):
     rng = np.random.default_rng([seed, case])
     drawn = lambda some, count: [one_of(rng, some).__name__ for _ in range(count)]
     names = drawn(mutations.EDITS, rng.geometric(0.4)) + drawn(mutations.USES, rng.integers(2))
-    names += drawn(mutations.WRAPS, max(0, rng.integers(-2, 3))) + drawn(mutations.EDITS, chance(rng, 0.2))
+    names += drawn(mutations.WRAPS, max(0, rng.integers(-2, 3)))
     names += ["versions"] * chance(rng, 0.4) + ["inference"] * chance(rng, 0.4)
     names += drawn(mutations.TOOLS, chance(rng, 0.05))
     first, *numbers, last = rng.integers(2**32, size=len(names) + 2).tolist()

@@ -258,7 +258,7 @@ def feeds(proto, sizes=(), seed=0):
         dims = [sizes[d.dim_param] if d.dim_param else d.dim_value for d in value.type.tensor_type.shape.dim]
         kind = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
         drawn = rng.standard_normal(dims) * 3
-        arrays[value.name] = np.asarray(drawn > 0 if kind == bool else drawn, kind)
+        arrays[value.name] = np.asarray(drawn > 0 if kind.kind == "b" else drawn, kind)
         if value.name == "sampling_locations":
             arrays[value.name] = rng.uniform(-0.2, 1.2, dims).astype(kind)
     return arrays
