@@ -482,14 +482,6 @@ def test_attachments_that_are_refused():
 
 
 @need_numba
-def test_no_colours_in_messages_of_the_compiler():
-    from onnx_ops.kernels.compiler import cause
-
-    text = "Failed in nopython mode\n\x1b[1m\x1b[1mUnknown attribute 'nothing'\x1b[0m\n\x1b[1mDuring: typing\x1b[0m"
-    assert cause(Exception(text)) == "Unknown attribute 'nothing'"
-
-
-@need_numba
 def test_a_mistake_in_a_kernel_names_its_line():
     function = declare()
     function.shape(lambda x: x)
