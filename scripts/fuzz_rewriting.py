@@ -3,8 +3,8 @@
 Each failure is printed once: its check, the operators that replaced nodes, its cause, the seed, and the mutations
 without which it doesn't occur.
 
-python scripts/fuzz_rewriting.py [--seconds N] [--seed S] [--without NAME ...] [--save FOLDER]
-python scripts/fuzz_rewriting.py --seed S --case K [--without NAME ...] [--save FOLDER]   one mutant again
+python scripts/fuzz_rewriting.py [--seconds N] [--seed S]   and other options, see --help
+python scripts/fuzz_rewriting.py --seed S --case K          one mutant again
 """
 
 import argparse
@@ -180,10 +180,11 @@ class Checker:
 
     def is_close(self, one, other):
         """Return whether results are equal, or differ as docs/optimize.md says."""
-        by_onnx = any(node.op_type == "AffineGrid" and not node.domain for node in model_nodes(self.proto))
-        if one.dtype.kind == "f" and (by_onnx or "MultiScaleDeformableAttention" in self.operators):
-            return np.allclose(one, other, 1e-3, 1e-3, equal_nan=True)
-        return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
+        is_float, tolerance = one.dtype.kind == "f", 0.1 if one.dtype == np.float16 else 1e-3
+        differs = {"MultiScaleDeformableAttention", *["AffineGrid"] * (tolerance == 0.1)} & {*self.operators}
+        if is_float and (differs or any(n.op_type == "AffineGrid" and not n.domain for n in model_nodes(self.proto))):
+            return np.allclose(one, other, tolerance, tolerance, equal_nan=True)
+        return np.array_equal(one, other, equal_nan=is_float)
 
     def is_ambiguous(self, inputs, expected):
         """Return whether ONNX Runtime itself gives another result with other optimizations.
@@ -230,6 +231,11 @@ class Report:
     def __init__(self, options, counts, printed):
         self.options, self.counts, self.printed = options, counts, printed
 
+    def prepare(self):
+        """Do what each process must do before it examines mutants."""
+        for folder in self.options.exports:
+            mutants.add_exports(folder)
+
     def examine(self, case):
         """Make a mutant and report its failures; returns whether something was replaced in it."""
         start, steps, number = mutants.plan(self.options.seed, case, self.options.without)
@@ -257,7 +263,8 @@ class Report:
 
 def again(options, case):
     """Return the arguments that examine a mutant again."""
-    return " ".join([f"--seed {options.seed} --case {case}", *map("--without {!r}".format, options.without)])
+    more = [*map("--without {!r}".format, options.without), *map("--exports {}".format, options.exports)]
+    return " ".join([f"--seed {options.seed} --case {case}", *more])
 
 
 def save(proto, folder, name):
@@ -273,6 +280,7 @@ def child(report, case, replaced, end):
     sys.stderr = sys.stdout
     logging.disable()
     warnings.simplefilter("ignore")
+    report.prepare()
     while time.monotonic() < end:
         replaced.value += report.examine(case.value)
         case.value += 1
@@ -284,10 +292,14 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--case", type=int, help="examine this mutant only")
     parser.add_argument("--without", action="append", default=[], metavar="NAME", help="leave out a seed or mutation")
+    parser.add_argument(
+        "--exports", action="append", default=[], metavar="FOLDER", help="more seeds: what `rewrites.py --export` wrote"
+    )
     parser.add_argument("--save", metavar="FOLDER", help="write failing models there")
     options = parser.parse_args()
     if options.case is not None:
         report = Report(options, {}, {})
+        report.prepare()
         report.examine(options.case)
         return int(bool(report.counts))
     spawn, end = multiprocessing.get_context("spawn"), time.monotonic() + options.seconds

@@ -594,7 +594,7 @@ def move_constants(draft, rng, graph):
 
 def versions(draft, rng):
     """Let the model state other versions, which mean the same."""
-    opset = one_of(rng, next(v for v in (range(16, 18), range(18, 20), range(20, 23)) if draft.opset in v))
+    opset = one_of(rng, next(v for v in (range(16, 18), range(18, 20), range(20, 23), [23]) if draft.opset in v))
     for owner in (draft.proto, *draft.proto.functions):
         next(i for i in owner.opset_import if not i.domain).version = opset
     draft.proto.ir_version = one_of(rng, [3, 3, *range(3, 12)])
