@@ -200,6 +200,12 @@ def test_what_is_unknown(k):
     assert integers(next(Model(proto).graphs()), name) is None
 
 
+def test_lattices_of_other_types():
+    """NumPy's integers wrap, and warn of it."""
+    assert lattice(np.array([5, 3, 1], np.uint8)).steps == (-2,)
+    assert lattice(np.array([2**63, 2**63 + 1], np.uint64)) is None
+
+
 @settings(max_examples=50)
 @given(st.lists(st.integers(-3, 3), min_size=0, max_size=3), st.integers(-5, 5), st.data())
 def test_lattices(steps, start, data):

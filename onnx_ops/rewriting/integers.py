@@ -33,14 +33,14 @@ def lattice(value):
     """Return an array as a Lattice, or None if its steps aren't constant."""
     if isinstance(value, Lattice):
         return value
-    if not value.size:
+    if not value.size or value.dtype == np.uint64:
         return None
     start = value.item(0)
     steps = []
     for axis, size in enumerate(value.shape):
-        second = value[tuple(1 if k == axis else 0 for k in range(value.ndim))] if size > 1 else start
+        second = value.item(tuple(1 if k == axis else 0 for k in range(value.ndim))) if size > 1 else start
         steps.append(second - start)
-    steps = tuple(step if isinstance(step, Size) else int(step) for step in steps)
+    steps = tuple(steps)
     regular = np.asarray(start)
     for step, size in zip(steps, value.shape, strict=True):
         regular = regular[..., np.newaxis] + step * np.arange(size)
