@@ -402,7 +402,7 @@ def all_free():
     thread = threading.Thread(target=lambda: answers.extend(map(free, locks._ALL)))
     thread.start()
     thread.join()
-    return answers == [True] * 5
+    return answers == [True] * len(locks._ALL)
 child = None
 try:
     child = os.fork()

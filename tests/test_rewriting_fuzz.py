@@ -16,7 +16,7 @@ def examined(seed, count, without=()):
     return report.counts, replaced
 
 
-@pytest.mark.parametrize("count", [150, pytest.param(5000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [150, pytest.param(1500, marks=pytest.mark.long)])
 def test_a_fixed_slice(count):
     counts, replaced = examined(0, count)
     assert not counts
