@@ -37,15 +37,25 @@ def inlined(model, names=None):
     explicit = onnx.ModelProto()
     explicit.CopyFrom(model)
     functions = {(f.domain, f.name, f.overload): f for f in explicit.functions}
-    for owner in (explicit.graph, *explicit.functions):
-        may_be_absent = set() if owner is explicit.graph else set(owner.attribute)
-        for node in all_nodes(owner):
-            if function := functions.get((node.domain, node.op_type, node.overload)):
-                given = {a.name: a for a in node.attribute}
-                node.attribute.extend(a for a in function.attribute_proto if a.name not in given)
-                for a in function.attribute_proto:
-                    if a.name in given and given[a.name].ref_attr_name in may_be_absent:
-                        raise RuntimeError(f"the default of {function.name}'s attribute {a.name} may be needed")
+    owners = [("", explicit.graph), *functions.items()]
+    nodes = [(owner, node, (node.domain, node.op_type, node.overload)) for owner, o in owners for node in all_nodes(o)]
+    calls = [(owner, node, key, {a.name: a for a in node.attribute}) for owner, node, key in nodes if key in functions]
+    left_out: set = set()  # (function, its attribute) where some call passes nothing, or passes on nothing
+
+    def is_left_out(owner, attribute):
+        return attribute is None or (owner, attribute.ref_attr_name) in left_out
+
+    for _ in owners:  # a call may pass on what another one has left out
+        left_out |= {(key, name) for owner, _, key, given in calls for name in functions[key].attribute
+                     if is_left_out(owner, given.get(name))}  # fmt: skip
+    for owner, node, key, given in calls:
+        for a in functions[key].attribute_proto:
+            if a.name not in given:
+                node.attribute.append(a)
+            elif is_left_out(owner, given[a.name]):
+                raise RuntimeError(
+                    f"the default of {key[1]}'s attribute {a.name} is needed where a caller passes nothing on"
+                )
     for function in explicit.functions:
         _remove_shapes(function)
     if names is None:

@@ -120,20 +120,21 @@ main (float[1, 3, 6, 7] x, float[1, 4, 5, 2] p, float[3, 3, 6, 7] x3, float[3, 4
     compare(proto)
 
 
+@pytest.mark.parametrize("called", ["", '<mode = "cubic">'])
 @pytest.mark.parametrize("how", [{"optimize": True}, {"backend": "extensions"}], ids=str)
-def test_a_default_where_the_caller_passes_nothing_on(how):
-    proto = in_functions("""
-main (float[2, 3, 6, 7] x, float[2, 4, 5, 2] p) => (float[N, C, H, W] y) { y = local.Outer (x, p) }
-<opset_import: ["" : 20, "local" : 1], domain: "local"> Outer <mode> (x, p) => (y) {
+def test_a_default_where_the_caller_passes_nothing_on(how, called):
+    proto = in_functions(f"""
+main (float[2, 3, 6, 7] x, float[2, 4, 5, 2] p) => (float[N, C, H, W] y) {{ y = local.Outer {called} (x, p) }}
+<opset_import: ["" : 20, "local" : 1], domain: "local"> Outer <mode> (x, p) => (y) {{
     two = Constant <value_float = 2.0> ()
     g = Mul (p, two)
     y = local.Inner <mode: string = @mode> (x, g)
-}
-<opset_import: ["" : 20], domain: "local"> Inner <mode: string = "nearest"> (x, g) => (y) {
+}}
+<opset_import: ["" : 20], domain: "local"> Inner <mode: string = "nearest"> (x, g) => (y) {{
     y = GridSample <mode: string = @mode> (x, g)
-}""")
+}}""")
     inputs = feeds(proto)
-    if "backend" in how:
+    if "backend" in how and not called:
         with pytest.raises(OpError, match="can't inline"):
             run(proto, inputs, **how)
     else:
