@@ -42,11 +42,13 @@ def inferred_from_inputs(model):
         slim = onnx.shape_inference.infer_shapes(slim)
         if any(map(is_long, itertools.chain(slim.graph.input, slim.graph.value_info))):
             return slim
-        types, nodes = {value.name: value for value in slim.graph.value_info}, list(slim.graph.node)
-        casts = [node for node in nodes if is_cast(node) and node.output[0] in types]
-        slim.graph.input.extend(types[node.output[0]] for node in casts)
+        cast = {node.output[0] for node in slim.graph.node if is_cast(node)}
+        types = [value for value in slim.graph.value_info if value.name in cast]
+        known = {value.name for value in types}
+        nodes = [node for node in slim.graph.node if not known.intersection(node.output)]
+        slim.graph.input.extend(types)
         del slim.graph.node[:]
-        slim.graph.node.extend(node for node in nodes if not (is_cast(node) and node.output[0] in types))
+        slim.graph.node.extend(nodes)
         return onnx.shape_inference.infer_shapes(slim, data_prop=True)
     return slim
 

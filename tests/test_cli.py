@@ -413,6 +413,22 @@ def test_inspect_constants_with_data_beside_the_model(there, tmp_path):
     assert "weights" in call_json("inspect", saved(proto, tmp_path), exit_code=1)["session"]
 
 
+def test_inspect_functions_that_cannot_be_inlined(tmp_path):
+    """Outer passes on an attribute that main doesn't pass, for which Inner has a default."""
+    proto = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 20, "local" : 1]>
+main (float[2, 3, 6, 7] x, float[2, 4, 5, 2] g) => (float[2, 3, 4, 5] y) {
+    z = local.Outer (x, g)
+    y = GridSample (x, g)
+}
+<opset_import: ["" : 20, "local" : 1], domain: "local"> Outer <mode> (x, g) => (y) {
+    y = local.Inner <mode: string = @mode> (x, g)
+}
+<opset_import: ["" : 20], domain: "local"> Inner <mode: string = "nearest"> (x, g) => (y) {
+    y = GridSample <mode: string = @mode> (x, g)
+}""")
+    assert "nodes in functions are not shown" in call("inspect", saved(proto, tmp_path))
+
+
 def test_inspect_a_node_without_outputs(tmp_path):
     proto = model("", "GridSample", GRID_SAMPLE[0].inputs("float32"), {})
     proto.graph.node[0].name = ""

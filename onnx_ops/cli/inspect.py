@@ -113,7 +113,10 @@ def examine(path):
         model = load(path)
     except (OSError, OpError):  # a file may be missing, which the session reports
         model = onnx.load(path, load_external_data=False)
-    model = inlined(model) if model.functions else model
+    try:
+        model = inlined(model) if model.functions else model
+    except RuntimeError as error:
+        click.echo(f"Warning: nodes in functions are not shown, as these can't be inlined: {reason(error)}", err=True)
     register_schemas()
     try:
         model = onnx.shape_inference.infer_shapes(model, data_prop=True)

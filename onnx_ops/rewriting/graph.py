@@ -347,7 +347,7 @@ def without_numbers(its_type):
     named = TypeProto()
     named.CopyFrom(its_type)
     for dimension in named.tensor_type.shape.dim:
-        dimension.ClearField("dim_value") if dimension.HasField("dim_value") else None
+        dimension.ClearField("dim_value")
     return named
 
 
