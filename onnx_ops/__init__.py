@@ -24,7 +24,7 @@ _HOME = {
     "get_library_path": "runtime.native",
     "grid_sample": "functions",
     "im2col": "functions",
-    "jitable": "kernels.jit",
+    "jitable": "compiler.jit",
     "lower": "runtime.lowering",
     "operator": "own.operator",
     "operators": "operators",
@@ -39,6 +39,7 @@ __all__ = ["OpError", *_HOME]
 
 if TYPE_CHECKING:
     from . import export as export
+    from .compiler.jit import jitable as jitable
     from .dtypes import FLOATS as FLOATS
     from .dtypes import INTEGERS as INTEGERS
     from .errors import require as require
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from .functions import deformable_attention as deformable_attention
     from .functions import grid_sample as grid_sample
     from .functions import im2col as im2col
-    from .kernels.jit import jitable as jitable
     from .operators import Package as _Package
     from .own.check import check as check
     from .own.operator import operator as operator

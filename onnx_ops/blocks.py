@@ -7,9 +7,9 @@ i: image axis, p: pixel, k: position within the block (K of them in all), l: blo
 
 import numpy as np
 
+from .compiler.jit import jitable
 from .declaration import ELEMENTS, MAX_RANK, UNKNOWN, Attribute
 from .errors import require
-from .kernels.jit import jitable
 
 LIMIT = 2**40  # of any size, stride, dilation or pad: more than memory holds, and sums of them fit into 64 bits
 WORK = 2**15  # elements that one tile reads and writes, in about 15 us

@@ -18,8 +18,8 @@ from operator import index
 import numpy as np
 
 from . import dtypes
+from .compiler.jit import jitable
 from .errors import OpError, quoted
-from .kernels.jit import jitable
 
 MAX_RANK = 16  # axes of a tensor, and elements of an input whose values a plan reads
 MAX_VALUES = 32  # values of an attribute that is a list, of which compiled code has a copy

@@ -20,7 +20,7 @@ import add_tests_to_path  # noqa: F401
 import hypothesis
 from support import fuzzing
 
-from onnx_ops.kernels.jit import BOUNDSCHECK
+from onnx_ops.compiler.jit import BOUNDSCHECK
 
 EXAMPLES = 500  # calls drawn from one seed
 MEMORY = 12 * 2**30  # bytes that a process may address, so that no call exhausts the machine
@@ -71,7 +71,7 @@ def child(seed, few_types, last, results):
     case_count = examples(seed, EXAMPLES, fuzzing.calls(*types), before)
     index_count = 0
     if BOUNDSCHECK:
-        from onnx_ops.kernels.bounds import checks
+        from onnx_ops.compiler.bounds import checks
 
         index_count = checks()
     results.put((case_count, index_count))

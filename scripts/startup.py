@@ -54,7 +54,7 @@ lap("other operator")
 """
 COMPILATION = """
 import onnx_ops, numba
-from onnx_ops.kernels.code import code
+from onnx_ops.compiler.code import code
 from onnx_ops.runtime import variants
 by_name = variants.variants(variants.chosen(sys.argv[1:2]), sys.argv[2:3])
 variant = next(v for name, v in by_name.items() if name.startswith(sys.argv[3]))

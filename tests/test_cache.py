@@ -20,9 +20,9 @@ from support.cases import CASES
 
 import onnx_ops
 from onnx_ops import dtypes, operators
+from onnx_ops.compiler import cache, code, compilation, jit, key
+from onnx_ops.compiler.records import ArrayView, Entry, Held, Number, Place, Step
 from onnx_ops.declaration import Record, without_parameters
-from onnx_ops.kernels import cache, code, compiler, jit, key
-from onnx_ops.kernels.records import ArrayView, Entry, Held, Number, Place, Step
 from onnx_ops.operators import OPERATORS
 from onnx_ops.runtime import variants
 
@@ -89,8 +89,9 @@ COMPILER_IMPORTS = """
 import sys
 import onnx_ops
 before = {*sys.modules} - {"onnx_ops.errors"}
-import onnx_ops.kernels.bounds, onnx_ops.kernels.compiler
-print(*sorted(name for name in {*sys.modules} - before - {"onnx_ops.kernels"} if name.startswith("onnx_ops")))
+import onnx_ops.compiler.bounds, onnx_ops.compiler.compilation
+packages = {"onnx_ops.compiler", "onnx_ops.kernels"}
+print(*sorted(name for name in {*sys.modules} - before - packages if name.startswith("onnx_ops")))
 """
 
 
@@ -225,7 +226,7 @@ def test_another_compiler_finds_nothing(monkeypatch):
 KEYS = """
 import hashlib
 from onnx_ops import dtypes, operators
-from onnx_ops.kernels import key
+from onnx_ops.compiler import key
 from onnx_ops.operators import OPERATORS
 from onnx_ops.runtime import variants
 entries = {e: None for v in variants.variants(OPERATORS, ["float32"]).values() for e in variants.entries(*v)}
@@ -350,10 +351,10 @@ def refused(operator, parameters, signature):
 
 
 def test_numba_that_must_not_compile(monkeypatch):
-    monkeypatch.setattr(compiler.config, "DISABLE_JIT", 1)
+    monkeypatch.setattr(compilation.config, "DISABLE_JIT", 1)
     rule = "can't be compiled: NUMBA_DISABLE_JIT is set, with which Numba compiles nothing; unset it"
     with pytest.raises(onnx_ops.OpError, match=rule):
-        compiler.check_numba()
+        compilation.check_numba()
 
 
 def test_the_colours_of_numbas_messages():
@@ -363,13 +364,13 @@ def test_the_colours_of_numbas_messages():
         "\x1b[1m\x1b[1mno such\x1b[0m",
         "\x1b[1mDuring: typing of x at f.py (3)\x1b[0m",
     )
-    assert compiler.cause(ValueError("\n".join(lines))) == "no such (f.py, line 3)"
+    assert compilation.cause(ValueError("\n".join(lines))) == "no such (f.py, line 3)"
 
 
 def test_slow_compilation_is_told(monkeypatch, caplog):
     """A message appears once compilation takes longer than PATIENCE, unless it was asked for."""
     monkeypatch.setattr(code, "PATIENCE", 0.0)
-    monkeypatch.setattr(compiler, "object_code", lambda entry, symbol: time.sleep(0.5))
+    monkeypatch.setattr(compilation, "object_code", lambda entry, symbol: time.sleep(0.5))
     monkeypatch.setattr(code, "loaded", lambda content, symbol: 1)
     make = lambda: code.Code(Entry((Step(without_parameters, ()),), 2, Place(0)), cache.NotKept(OSError("a test")))
     make()

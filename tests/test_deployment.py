@@ -19,7 +19,7 @@ from test_cache import PACKAGE
 from test_docs import ROOT, examples
 
 import onnx_ops
-from onnx_ops.kernels import cache
+from onnx_ops.compiler import cache
 
 PAGE = ROOT / "docs" / "deployment.md"
 MODEL = ROOT / "models" / "exported" / "spatial_transformer" / "model.onnx"
@@ -99,7 +99,7 @@ def test_the_service_compiles_nothing(app):
 
 
 KEY = """
-from onnx_ops.kernels import key
+from onnx_ops.compiler import key
 from onnx_ops.operators.col2im import plan
 print(key.digest([plan]))
 """

@@ -11,7 +11,7 @@ from numba import njit
 from support.cases import COL2IM
 
 from onnx_ops import functions
-from onnx_ops.kernels import elements_numba as elements
+from onnx_ops.compiler import halves as elements
 
 ALL_BITS = np.arange(65536, dtype=np.uint16)
 
@@ -84,7 +84,7 @@ def test_the_target_is_numbas(variables, vector_bytes):
     """The target is what Numba's variables say, but for whole vectors; only this CPU itself may have fast gathers."""
     script = f"""
 from numba.core.registry import cpu_target
-from onnx_ops.kernels import target
+from onnx_ops.compiler import target
 ours = target.current()
 triple, cpu, features = cpu_target.target_context.codegen().magic_tuple()
 assert (triple, cpu) == (ours.triple, ours.cpu)
@@ -106,8 +106,8 @@ def test_a_cpu_without_the_instructions(tmp_path):
 import numpy as np
 from support.cases import COL2IM
 from onnx_ops import functions
-from onnx_ops.kernels import elements_numba
-assert not elements_numba.has_half_instructions()
+from onnx_ops.compiler import halves
+assert not halves.has_half_instructions()
 case = COL2IM[1]
 np.save("y.npy", functions.call(case.operator, *case.inputs("float16"), **case.attributes))
 """

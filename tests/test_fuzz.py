@@ -26,7 +26,7 @@ def test_with_checked_indices():
     """The fuzzer with checked indices; it draws few calls, since it compiles everything again."""
     environment = {**os.environ, "ONNX_OPS_BOUNDSCHECK": "1"}
     script = "import fuzz; from support import fuzzing; fuzz.examples(1, 40, fuzzing.calls(['float32'], ['float32']));"
-    script += "from onnx_ops.kernels.bounds import checks; print('checks', checks())"
+    script += "from onnx_ops.compiler.bounds import checks; print('checks', checks())"
     here = os.pathsep.join([str(SCRIPT.parent), str(Path(__file__).parent), *sys.path])
     done = subprocess.run(
         [sys.executable, "-c", script], env={**environment, "PYTHONPATH": here}, capture_output=True, text=True

@@ -15,14 +15,14 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no single proce
 COMPILE_SLOWLY = """
 import signal, time
 import onnxruntime as ort
-from onnx_ops.kernels import compiler
+from onnx_ops.compiler import compilation
 from support.backends import with_extensions
-compile_now = compiler.object_code
+compile_now = compilation.object_code
 def compile_slowly(*args):
     print("compiling", flush=True)
     time.sleep(3)
     return compile_now(*args)
-compiler.object_code = compile_slowly
+compilation.object_code = compile_slowly
 case = CASES[0]
 inputs = case.inputs("float32")
 proto = model(case.domain, case.op_type, inputs, case.attributes)
@@ -119,7 +119,7 @@ try:
 except KeyboardInterrupt as error:
     print("interrupted", flush=True)
 assert signal.getsignal(signal.SIGINT) is before
-compiler.object_code = compile_now
+compilation.object_code = compile_now
 assert_cases()
 print("done")
 """

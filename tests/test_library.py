@@ -32,9 +32,9 @@ from support.own_functions import FUNCTIONS
 
 import onnx_ops
 from onnx_ops import dtypes
+from onnx_ops.compiler import records
 from onnx_ops.declaration import LINE, MAX_RANK, MAX_TILES, Record
 from onnx_ops.errors import OpError, errors_of
-from onnx_ops.kernels import records
 from onnx_ops.operators import OPERATORS
 from onnx_ops.runtime import bodies, execute, library, native, table
 

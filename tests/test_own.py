@@ -23,7 +23,7 @@ from support.backends import quiet
 
 import onnx_ops
 from onnx_ops import OpError
-from onnx_ops.kernels.jit import numba_obstacle
+from onnx_ops.compiler.jit import numba_obstacle
 from onnx_ops.own import check, files
 from onnx_ops.runtime import bodies
 
@@ -958,7 +958,7 @@ def test_the_cache_knows_the_users_module(tmp_path):
     """Code is compiled once for an unchanged file, and again after each edit: the kernel, not the rule."""
     code = """
         import logging, numpy as np, operators_of_mine
-        from onnx_ops.kernels.code import Code
+        from onnx_ops.compiler.code import Code
         compiled = []
         real = Code.compile
         Code.compile = lambda self: compiled.append(self.entry.name) or real(self)

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.cases import CASES
 
+from onnx_ops.compiler import records
 from onnx_ops.declaration import ABSENT, Record
 from onnx_ops.errors import OpError, errors_of
-from onnx_ops.kernels import records
 from onnx_ops.runtime import execute, library
 
 SIZES = st.sampled_from([0, 1, 2, 3, 4, 5, 6, 9, 2**20, 2**31, 2**40, 2**57, 2**58, 2**62, 2**63 - 1])

@@ -44,8 +44,8 @@ def assert_cases(backends=("native", "extensions"), **settings):
 
 def one_kernel():
     # The smallest possible kernel, which compiles in a tenth of the time of others.
-    from onnx_ops.kernels.code import code
-    from onnx_ops.kernels.records import Entry, Number, Place, Step
+    from onnx_ops.compiler.code import code
+    from onnx_ops.compiler.records import Entry, Number, Place, Step
     from onnx_ops.declaration import without_parameters
     assert code(Entry((Step(without_parameters, (Number(0), Number(1))),), 3, Place(2))).call(5, 6, 0) == 0
 
@@ -238,8 +238,8 @@ def test_that_nothing_is_kept_is_said_once(tmp_path):
     """The error is logged once for many kernels, whose errors differ, and once for a function without a key."""
     (tmp_path / "cache").touch()
     script = """
-from onnx_ops.kernels.code import code
-from onnx_ops.kernels.records import Entry, Number, Place, Step
+from onnx_ops.compiler.code import code
+from onnx_ops.compiler.records import Entry, Number, Place, Step
 from onnx_ops.declaration import without_parameters
 import ctypes.util
 cosine = ctypes.CDLL(ctypes.util.find_library("m")).cos
@@ -265,7 +265,7 @@ def test_a_cache_that_can_only_be_read(one_kernels_cache, tmp_path):
     script = """
 as_anybody()
 assert not os.access(os.environ["NUMBA_CACHE_DIR"], os.W_OK)
-from onnx_ops.kernels import cache, code
+from onnx_ops.compiler import cache, code
 def fail(*args):
     raise AssertionError("written or compiled")
 cache.staged_file = code.Code.compile = fail
@@ -341,17 +341,17 @@ pathlib.Path.write_bytes = full
 
 FORK = """
 import signal, time, warnings
-from onnx_ops.kernels import compiler
+from onnx_ops.compiler import compilation
 from onnx_ops.runtime import native
 warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads around
 with native.survey():  # a fork during ONNX Runtime's own first session could leave its locks held for ever
     make(CASES[0])
-compile_now, compiling = compiler.object_code, threading.Event()
+compile_now, compiling = compilation.object_code, threading.Event()
 def compile_slowly(*args):
     compiling.set()
     time.sleep(1)
     return compile_now(*args)
-compiler.object_code = compile_slowly
+compilation.object_code = compile_slowly
 {holder}
 assert compiling.wait(60)
 child = os.fork()

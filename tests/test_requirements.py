@@ -12,7 +12,7 @@ import pytest
 
 import onnx_ops
 from onnx_ops import requirements
-from onnx_ops.kernels.jit import NUMBA
+from onnx_ops.compiler.jit import NUMBA
 
 
 @pytest.mark.parametrize("name", ["onnxruntime", "onnxruntime-extensions", "onnx", "numpy"])

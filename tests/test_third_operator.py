@@ -80,12 +80,12 @@ MISTAKES = {
 }
 REFUSED = """
 import numpy as np, onnx_ops
-from onnx_ops.kernels import compiler
-compile_now, compiled = compiler.object_code, []
+from onnx_ops.compiler import compilation
+compile_now, compiled = compilation.object_code, []
 def counting(entry, symbol):
     compiled.append(entry.name)
     return compile_now(entry, symbol)
-compiler.object_code = counting
+compilation.object_code = counting
 for call in (
     lambda: onnx_ops.functions.call(onnx_ops.operators.OPERATORS[-1], np.arange(3)),
     lambda: onnx_ops.InferenceSession(proto.SerializeToString()),

@@ -10,11 +10,12 @@ from support import guarded
 from support.selection import long_unless
 
 from onnx_ops import dtypes
-from onnx_ops.kernels import compiler, vectors
-from onnx_ops.kernels.jit import FLAGS
+from onnx_ops.compiler import compilation
+from onnx_ops.compiler.jit import FLAGS
+from onnx_ops.kernels import vectors
 
 pytestmark = pytest.mark.long  # it compiles these loops alone; other tests run them within kernels
-compiler.tell_numba()
+compilation.tell_numba()
 TAPS = {"two taps": (0, 1), "four taps": (-1, 0, 1, 2)}
 PITCH, ROWS = 37, 9
 

@@ -14,7 +14,7 @@ from test_ort_format import written
 
 import onnx_ops
 from onnx_ops.cli.app import app
-from onnx_ops.kernels import cache
+from onnx_ops.compiler import cache
 from onnx_ops.runtime import native, variants, warmup, workers
 
 FLOAT, HALF, DOUBLE = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE
@@ -91,7 +91,7 @@ def test_what_a_model_needs_is_compiled_and_nothing_else(tmp_path):
     script = """
 import sys
 import onnx_ops
-from onnx_ops.kernels import code
+from onnx_ops.compiler import code
 def fail(*args):
     raise AssertionError("compiles")
 code.Code.compile = fail

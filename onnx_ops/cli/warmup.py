@@ -47,6 +47,6 @@ def place():
 
     if library.is_complete():
         return f"the library, {library.PLACE}"
-    from ..kernels.cache import directory
+    from ..compiler.cache import directory
 
     return f"the cache, {directory()}"

@@ -3,7 +3,7 @@
 A tile is a range of the rows of all images. A row has the points of one (n, d, h).
 """
 
-from .jit import jitable
+from ..compiler.jit import jitable
 from .points import write_affine
 
 

@@ -3,7 +3,7 @@
 A geometry `g` has for each image axis, y and x always among them: image, block, counts, strides, dilations and pads.
 """
 
-from .jit import jitable
+from ..compiler.jit import jitable
 
 
 @jitable

@@ -11,9 +11,9 @@ lanes, one per pixel modulo stride, where they are contiguous; the lanes are int
 a long stride, the runs of neighbouring j are transposed, so that neighbours in a row are added to neighbouring pixels.
 """
 
+from ..compiler.jit import jitable
 from .blocks import find_blocks, pieces
 from .elements import integers_in, is_wide, store, sums, sums_in
-from .jit import jitable
 from .vectors import add_runs, add_transposed, clear_box, interleave
 
 BAND = 16384  # pixels: their sums, 64 KiB of float32, stay in the second-level cache

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from ..compiler.jit import jitable
 from .elements import load, zero
-from .jit import jitable
 
 ZEROS, BORDER, REFLECTION = 0, 1, 2
 # The coordinates that reflection must handle: none, those less than a period from the image's edge (cubic: from pixel

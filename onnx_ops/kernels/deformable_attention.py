@@ -7,8 +7,8 @@ lies in memory where they would be.
 
 import numpy as np
 
+from ..compiler.jit import APART, jitable
 from .elements import indices_in, is_wide, load, store, sums, sums_in
-from .jit import APART, jitable
 from .vectors import add_points
 
 BLOCK = 256  # points of a block

@@ -1,7 +1,7 @@
 """Elements in memory and in sums. Kernels read, add and write elements by these functions, whatever their type.
 
 A 16-bit float is a record of its bits; it is summed as float32 and rounded once, when it is written. The sum of
-booleans is "or". All other types are summed as they are: these functions are for them, and those in elements_numba.py
+booleans is "or". All other types are summed as they are: these functions are for them, and those in compiler/halves.py
 for the others.
 """
 

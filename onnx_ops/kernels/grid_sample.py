@@ -9,9 +9,9 @@ large for 32-bit indices.
 
 import numpy as np
 
+from ..compiler.jit import jitable
 from .coordinates import ZEROS, coordinate_of, pad_index
 from .elements import indices_in, integers_in, is_wide, load, store, sums, sums_in, zero
-from .jit import jitable
 from .places import axes_of, cubic_weights, image_size, indexed_images, nearest_pixel, place, place_nearest
 from .points import BLOCK, provide, room_for_points
 from .vectors import GROUP, blend, prefetch, take

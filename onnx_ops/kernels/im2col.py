@@ -6,8 +6,8 @@ that for a group of planes, so that the window's indices are computed once for a
 of the same planes, which stays in the cache.
 """
 
+from ..compiler.jit import jitable
 from .blocks import find_blocks, pieces
-from .jit import jitable
 from .vectors import clear_box, copy_box
 
 PART = 64  # positions along x in a unit, at most

@@ -1,8 +1,8 @@
 """GridSample's kernels for PerspectiveGridSample's points, which are computed a block at a time."""
 
+from ..compiler.jit import jitable
 from .elements import elements_in
 from .grid_sample import CUBIC, LINEAR, copy_nearest, interpolate
-from .jit import jitable
 from .points import BLOCK, POINTS
 
 

@@ -6,6 +6,7 @@ them: as many points at a time as the CPU's vectors hold.
 
 import numpy as np
 
+from ..compiler.jit import APART, jitable
 from .coordinates import (
     ALL_PERIODS,
     BORDER,
@@ -19,7 +20,6 @@ from .coordinates import (
     coordinate_of,
 )
 from .elements import load
-from .jit import APART, jitable
 from .points import BLOCK
 from .vectors import GROUP, prefetch_run
 

@@ -10,8 +10,8 @@ A `recipe` has the arrays from which points are computed. The tuple's length tel
 The files in operators/ have the formulas. A row consists of points along the last image axis, with the same (n, d, h).
 """
 
+from ..compiler.jit import APART, jitable
 from .elements import elements_in, load, sums_in
-from .jit import APART, jitable
 from .vectors import transform_rows
 
 BLOCK = 512  # points that are computed at a time

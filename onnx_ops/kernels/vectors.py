@@ -1,6 +1,6 @@
 """The inner loops that LLVM does not vectorize well by itself, written here for one element at a time.
 
-Compiled code has the same loops with vectors, in simd_blend.py, simd_points.py, simd_rows.py and simd_boxes.py.
+Compiled code has the same loops with vectors, in compiler/simd_*.py.
 
 Take, for nearest: target[b] = source[pixel[b]], or zero where pixel[b] is -1.
 
@@ -49,8 +49,8 @@ for i, j < 2 where exist[b] has the bit 2 * i + j, added to what is there if `ad
 
 import numpy as np
 
+from ..compiler.jit import FUSE, jitable
 from .elements import load, plus, store, zero
-from .jit import FUSE, jitable
 
 GROUP = 16  # points: there must be room for a multiple of it along b, and a valid base
 

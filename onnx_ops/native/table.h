@@ -1,7 +1,7 @@
 #ifndef ONNX_OPS_TABLE_H
 #define ONNX_OPS_TABLE_H
 /* The table of operators that the library reads, and the records that it shares with compiled code. declaration.py and
- * kernels/records.py describe these; runtime/table.py fills the table. */
+ * compiler/records.py describe these; runtime/table.py fills the table. */
 #include <stdatomic.h>
 #include <stdint.h>
 

@@ -17,10 +17,10 @@ Source: PyTorch's affine_grid. AffineGrid-20 of ai.onnx has no inputs x, y, z: i
 import numpy as np
 
 from .. import dtypes
+from ..compiler.jit import jitable
 from ..declaration import ELEMENTS, UNKNOWN, Input, Kernel, Operator, Output
 from ..errors import require
 from ..kernels.affine_grid import affine_grid
-from ..kernels.jit import jitable
 from ..kernels.points import POINTS
 
 WORK = 2**15  # numbers that a tile writes, in about 5 us

@@ -9,10 +9,10 @@ points are computed some hundred at a time. `onnx_ops.optimize` puts it in place
 import numpy as np
 
 from .. import dtypes
+from ..compiler.jit import jitable
 from ..declaration import UNKNOWN, Input
 from ..errors import require
 from ..kernels import affine_grid_sample as kernels
-from ..kernels.jit import jitable
 from ..kernels.points import room_for_points
 from . import affine_grid, grid_sample
 

@@ -34,11 +34,11 @@ from ..blocks import (
     set_axes,
     sizes,
 )
+from ..compiler.jit import jitable
 from ..declaration import ELEMENTS, UNKNOWN, Input, Kernel, Operator, Output
 from ..errors import require
 from ..kernels.blocks import pieces
 from ..kernels.col2im import BAND, GROUP, col2im, row_pitch, unit_count, workspace_size
-from ..kernels.jit import jitable
 
 
 @jitable

@@ -23,10 +23,10 @@ Source: Deformable DETR (arXiv 2010.04159), as transformers has it.
 import numpy as np
 
 from .. import dtypes
+from ..compiler.jit import jitable
 from ..declaration import ELEMENTS, MAX_RANK, UNKNOWN, Input, Kernel, Operator, Output
 from ..errors import require
 from ..kernels.deformable_attention import PIXELS, deformable_attention, workspace_size
-from ..kernels.jit import jitable
 
 LEVELS = MAX_RANK // 2
 WORK = 2**17  # work of a tile, points * (channels + 16): about 20 us

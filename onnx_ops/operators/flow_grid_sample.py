@@ -22,10 +22,10 @@ puts the operator in place of the nodes that exporters write for that.
 import numpy as np
 
 from .. import dtypes
+from ..compiler.jit import jitable
 from ..declaration import ELEMENTS, UNKNOWN, Attribute, Input
 from ..errors import require
 from ..kernels import flow_grid_sample as kernels
-from ..kernels.jit import jitable
 from ..kernels.points import room_for_points
 from . import grid_sample
 

@@ -30,10 +30,10 @@ from dataclasses import replace
 import numpy as np
 
 from .. import dtypes
+from ..compiler.jit import jitable
 from ..declaration import ELEMENTS, UNKNOWN, Attribute, Input, Kernel, Operator, Output
 from ..errors import require
 from ..kernels import grid_sample as kernels
-from ..kernels.jit import jitable
 from ..kernels.places import indexed_images
 
 NEAREST, LINEAR, CUBIC = range(3)

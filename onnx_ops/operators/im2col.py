@@ -30,10 +30,10 @@ from ..blocks import (
     overlaps,
     sizes,
 )
+from ..compiler.jit import jitable
 from ..declaration import ELEMENTS, UNKNOWN, Input, Kernel, Operator, Output
 from ..errors import require
 from ..kernels.im2col import im2col, share_out
-from ..kernels.jit import jitable
 
 
 @jitable

@@ -12,10 +12,10 @@ that exporters write for kornia's `warp_perspective`.
 import numpy as np
 
 from .. import dtypes
+from ..compiler.jit import jitable
 from ..declaration import UNKNOWN, Input
 from ..errors import require
 from ..kernels import perspective_grid_sample as kernels
-from ..kernels.jit import jitable
 from ..kernels.points import room_for_points
 from . import grid_sample
 

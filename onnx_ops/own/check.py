@@ -12,10 +12,10 @@ import onnxruntime as ort
 from onnx import helper
 
 from .. import dtypes
+from ..compiler.jit import numba_obstacle
 from ..declaration import ABSENT
 from ..errors import OpError
 from ..functions import as_array
-from ..kernels.jit import numba_obstacle
 from ..nodes import model_nodes
 from ..operators import declaration_of
 from ..reference import reference_ops

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from .. import dtypes
+from ..compiler.records import VECTOR, attribute_content
 from ..declaration import ABSENT, KINDS, MAX_RANK, REFUSAL, Declaration, record_dtype
 from ..errors import OpError, errors_of, reason, require
-from ..kernels.records import VECTOR, attribute_content
 
 PARAMETERS = record_dtype({**REFUSAL, "kernel_index": None})  # the parameters' header, before the attributes' block
 PACKAGE = str(Path(__file__).parent.parent)

@@ -6,8 +6,8 @@ from dataclasses import replace
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from ..compiler.jit import jitable
 from ..errors import errors_of, require
-from ..kernels.jit import jitable
 from .signature import declared
 
 if TYPE_CHECKING:

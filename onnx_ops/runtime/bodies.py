@@ -16,10 +16,10 @@ import weakref
 import numpy as np
 
 from .. import dtypes
+from ..compiler import records
+from ..compiler.jit import numba_obstacle
 from ..declaration import ABSENT, MAX_RANK, Record
 from ..errors import OpError
-from ..kernels import records
-from ..kernels.jit import numba_obstacle
 from ..own.function import PARAMETERS as HEADER
 from . import library, table
 

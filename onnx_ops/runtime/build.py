@@ -12,9 +12,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from ..compiler.jit import numba_obstacle
 from ..errors import OpError
 from ..files import staged_file
-from ..kernels.jit import numba_obstacle
 from ..operators import OPERATORS, available
 from ..own.files import places
 from . import table, variants
@@ -65,8 +65,8 @@ def build(
         raise OpError(None, None, obstacle, "onnx_ops")
     if jobs is not None and jobs < 1:
         raise OpError("jobs", jobs, "must be at least 1", "onnx_ops")
-    from ..kernels import target
-    from ..kernels.levels import LEVELS
+    from ..compiler import target
+    from ..compiler.levels import LEVELS
 
     cpus = list(cpus or [name for name, (kind, *_) in LEVELS.items() if kind == target.architecture()])
     cpus.sort(key=lambda cpu: list(LEVELS).index(cpu) if cpu in LEVELS else -1)
@@ -103,7 +103,7 @@ def compile_objects(domain: str, name: str, position: int, signature: dict[str, 
 
 def c_compiler(architecture: str) -> list[str]:
     """The command of a C compiler for an architecture: the program and its arguments. Raises OpError."""
-    from ..kernels import target
+    from ..compiler import target
 
     cc = shlex.split(os.environ.get("CC", ""))
     commands = [cc] if cc else [["cc"], ["gcc"], ["clang"]]
@@ -131,7 +131,7 @@ def link(
     requested  {name: variant} of the operators
     folder     for files that are needed on the way
     """
-    from ..kernels.cache import object_in
+    from ..compiler.cache import object_in
 
     files, tables = [], TableWriter()
     for cpu, by_name in objects.items():

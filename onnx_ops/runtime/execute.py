@@ -14,10 +14,10 @@ from collections import deque
 import numpy as np
 
 from .. import dtypes
+from ..compiler import records
+from ..compiler.jit import BOUNDSCHECK
 from ..declaration import ABSENT, ELEMENTS, LINE, MAX_RANK, MAX_TILES, TILE_ELEMENTS, Record
 from ..errors import OpError, errors_of, require
-from ..kernels import records
-from ..kernels.jit import BOUNDSCHECK
 from ..locks import COMPILATION
 from . import library
 from .threads import available_cpus, run_tiles
@@ -71,7 +71,7 @@ def functions(operator, position, signature):
 def functions_on_demand(operator, position, signature):
     """Compile what `functions` returns, or load it from the cache. Raises OpError."""
     with COMPILATION:  # else a child, forked during this import, might wait for the module's lock for ever
-        from ..kernels.code import code
+        from ..compiler.code import code
 
     plan = records.plan_entry(operator, position if operator.is_function else 0)
     return code(plan).call, code(records.kernel_entry(operator, position, dict(signature))).call

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 from .. import dtypes, operators
+from ..compiler.jit import numba_obstacle
 from ..declaration import MAX_INPUTS
 from ..errors import OpError
-from ..kernels.jit import numba_obstacle
 from ..locks import REGISTRATION
 from . import table
 

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import operators
+from ..compiler import records
+from ..compiler.jit import numba_obstacle
 from ..errors import OpError, errors_of, reason
-from ..kernels import records
-from ..kernels.jit import numba_obstacle
 from ..locks import COMPILATION, REGISTRATION
 from . import bodies, interrupts, library, table
 
@@ -151,7 +151,7 @@ def compile_function(number: int, function: int, overload: int, position: int) -
         if obstacle := numba_obstacle():
             raise OpError("kernel", "any", f"can't be compiled: {obstacle}")
         with COMPILATION:  # else a child, forked during this import, might wait for the module's lock for ever
-            from ..kernels.code import code
+            from ..compiler.code import code
         if function == table.RESOLVE:
             row.resolve = immortal(code(records.resolve_entry(operator))).address
         elif function == table.INFER:

@@ -6,10 +6,10 @@ import zlib  # hashlib would take longer to import than this whole module
 import numpy as np
 
 from .. import dtypes
+from ..compiler import records
+from ..compiler.jit import numba_obstacle
 from ..declaration import MAX_GEOMETRY, MAX_INPUTS, MAX_KERNELS, MAX_OUTPUTS, MAX_RANK, MAX_SHOWN
 from ..errors import OpError
-from ..kernels import records
-from ..kernels.jit import numba_obstacle
 
 POINTER, TEXT, NUMBER = C.c_void_p, C.c_char_p, C.c_int64
 POINTERS, TEXTS, NUMBERS = C.POINTER(POINTER), C.POINTER(TEXT), C.POINTER(NUMBER)

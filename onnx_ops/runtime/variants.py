@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from .. import dtypes as element_types
 from .. import operators as every
+from ..compiler import records
 from ..declaration import ABSENT
 from ..errors import OpError
-from ..kernels import records
 
 if TYPE_CHECKING:
     from ..declaration import Operator
@@ -152,8 +152,8 @@ def tasks(by_name):
 
 def codes(operator, position, signature):
     """Compile a variant; returns the `Code` of each of its entries. Raises OpError where one isn't kept."""
-    from ..kernels import cache
-    from ..kernels.code import code
+    from ..compiler import cache
+    from ..compiler.code import code
 
     compiled = [code(entry) for entry in entries(operator, position, signature)]
     for each in compiled:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .. import dtypes as element_types
 from .. import operators as every
+from ..compiler.jit import numba_obstacle
 from ..errors import OpError
-from ..kernels.jit import numba_obstacle
 from ..own.files import places
 from . import library, native, variants
 from .model import imported_domains
@@ -127,7 +127,7 @@ def _silence() -> Iterator[None]:
     if not library.have_numba():  # then nothing is compiled
         yield
         return
-    from ..kernels import code
+    from ..compiler import code
 
     token = code.is_silent.set(True)
     try:

@@ -29,7 +29,7 @@ def share_out(function, tasks, jobs, progress, *, level=None, own=()):
     """Have `jobs` processes compute function(*arguments) for each task, (name, arguments); returns the results.
 
     progress  called before each task with (its name, its index, the number of tasks)
-    level     the CPU that the processes compile for (kernels/target.py); default: this machine's
+    level     the CPU that the processes compile for (compiler/target.py); default: this machine's
     own       where they find operators of one's own (own/files.py), in addition to those that this process uses
 
     Raises the first OpError.
@@ -171,7 +171,7 @@ def serve(level, own):
     output = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # so that nothing that a library prints gets between the answers
     if level:
-        from ..kernels import target
+        from ..compiler import target
 
         target.choose(target.level(level))
     for place in own:

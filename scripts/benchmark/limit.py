@@ -15,8 +15,8 @@ from support.cases import finished
 
 import onnx_ops
 from onnx_ops import operators
+from onnx_ops.compiler.jit import jitable
 from onnx_ops.declaration import Attribute, Input, Kernel, Operator, Output
-from onnx_ops.kernels.jit import jitable
 
 DOMAIN = "benchmark"
 WORDS_PER_TILE = 2**14  # of 8 bytes: those of 2**15 float32, as in Col2Im

@@ -19,6 +19,9 @@ from support.cases import finished
 
 import onnx_ops
 from onnx_ops import operators
+from onnx_ops.compiler.jit import FLAGS, INNER, jitable
+from onnx_ops.compiler.simd import plus, put
+from onnx_ops.compiler.simd_blend import four_count, fours, pair_count, pairs, transposed
 from onnx_ops.declaration import Kernel
 from onnx_ops.kernels.elements import indices_in
 from onnx_ops.kernels.grid_sample import (
@@ -32,10 +35,7 @@ from onnx_ops.kernels.grid_sample import (
     prefetch_channels,
     shift_images,
 )
-from onnx_ops.kernels.jit import FLAGS, INNER, jitable
 from onnx_ops.kernels.places import image_size
-from onnx_ops.kernels.simd import plus, put
-from onnx_ops.kernels.simd_blend import four_count, fours, pair_count, pairs, transposed
 from onnx_ops.kernels.vectors import take
 from onnx_ops.operators.grid_sample import MICROSOFT, pad, unnormalize
 

@@ -1,8 +1,8 @@
 """y = x + amount: all that another operator takes. The tests put this file into a copy of onnx_ops/operators."""
 
+from ..compiler.jit import jitable
 from ..declaration import Attribute, Input, Kernel, Operator, Output
 from ..errors import require
-from ..kernels.jit import jitable
 
 
 @jitable

@@ -5,7 +5,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, overload, register_jitable
 
-from . import elements, target
+from ..kernels import elements
+from . import target
 from .jit import FLAGS
 
 

@@ -8,8 +8,8 @@ from numba.np.arrayobj import populate_array
 
 from ..declaration import MAX_SHOWN, REFUSAL
 from ..errors import require
-from . import elements
-from .elements_numba import I64, sum_type
+from ..kernels import elements
+from .halves import I64, sum_type
 from .jit import FLAGS, INNER
 
 

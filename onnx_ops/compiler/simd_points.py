@@ -6,8 +6,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, overload, register_jitable
 
-from . import vectors
-from .elements_numba import I32, I64
+from ..kernels import vectors
+from .halves import I32, I64
 from .jit import BOUNDSCHECK, FLAGS, INNER
 from .simd import (
     alignment,

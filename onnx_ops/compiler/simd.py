@@ -9,7 +9,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_jitable, register_model
 
-from .elements_numba import HALF, I16, I32, I64, has_half_instructions, sum_type
+from .halves import HALF, I16, I32, I64, has_half_instructions, sum_type
 from .jit import FLAGS, INNER
 
 BYTES = 32  # of a vector of sums, but in simd_blend.py where the target has wider ones
@@ -79,7 +79,7 @@ def widen(builder, vector, array):
 
 
 def narrow(builder, vector, array):
-    """Convert sums to elements of the array: the inverse of `widen`, rounded as elements_numba.py does."""
+    """Convert sums to elements of the array: the inverse of `widen`, rounded as halves.py does."""
     if vector.type.element == element_type(array):
         return vector
     integers, shorts = (ir.VectorType(kind, vector.type.count) for kind in (I32, I16))

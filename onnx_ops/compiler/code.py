@@ -75,9 +75,9 @@ class Code:
         return self._call
 
     def compile(self):
-        from . import compiler
+        from . import compilation
 
-        return compiler.object_code(self.entry, self.symbol)
+        return compilation.object_code(self.entry, self.symbol)
 
 
 def is_being_imported(function):

@@ -1,7 +1,7 @@
 """Marks functions that Numba may compile, and says with which flags.
 
 Functions that compiled code calls are marked `@jitable` and stay plain Python functions, importable without Numba.
-compiler.py compiles them as part of the functions that call them.
+compilation.py compiles them as part of the functions that call them.
 """
 
 import functools
@@ -32,7 +32,7 @@ INNER: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 # How the names of variables begin in which Numba puts addresses, which are of this process alone.
 ADDRESS = "numba.dynamic.globals"
 
-NUMBA = ((0, 60), (0, 68))  # the versions whose internals compiler.py knows
+NUMBA = ((0, 60), (0, 68))  # the versions whose internals compilation.py knows
 
 
 @functools.cache
@@ -52,9 +52,9 @@ def numba_obstacle() -> str | None:
 # The compiler's modules, with those that they import, and their files. The sources are part of every key (key.py).
 COMPILER: dict[str, str] = {
     f"{__name__.partition('.')[0]}.{name}": os.path.join(_PACKAGE, *name.split(".")) + ".py"
-    for name in """declaration dtypes errors kernels.bounds kernels.compiler kernels.elements kernels.elements_numba
-        kernels.jit kernels.levels kernels.memory kernels.records kernels.simd kernels.simd_blend kernels.simd_boxes
-        kernels.simd_points kernels.simd_rows kernels.target kernels.vectors""".split()
+    for name in """declaration dtypes errors compiler.bounds compiler.compilation compiler.halves compiler.jit
+        compiler.levels compiler.memory compiler.records compiler.simd compiler.simd_blend compiler.simd_boxes
+        compiler.simd_points compiler.simd_rows compiler.target kernels.elements kernels.vectors""".split()
 }
 
 

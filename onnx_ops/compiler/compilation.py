@@ -13,7 +13,7 @@
 
     memory.py          populate_array, for arrays; callconv.excinfo_t, _get_excinfo_argument, _return_errcode_raw and
                        serialize_object, for refusals
-    elements_numba.py, simd*.py  LLVM's instructions through `intrinsic`
+    halves.py, simd*.py  LLVM's instructions through `intrinsic`
     key.py             Dispatcher: users' own compiled functions
     code.py            _helperlib.c_helpers: functions of Numba's own that compiled code calls
     target.py          the names by which Numba asks llvmlite for the CPU and the system
@@ -42,8 +42,8 @@ from numba.core.registry import cpu_target
 from numba.extending import register_jitable
 
 from ..errors import OpError
-from . import elements_numba, memory, simd_blend, simd_boxes, simd_points, simd_rows, target  # noqa: F401  most for their overloads
-from .elements_numba import I64
+from . import halves, memory, simd_blend, simd_boxes, simd_points, simd_rows, target  # noqa: F401  most for their overloads
+from .halves import I64
 from .jit import ADDRESS, BOUNDSCHECK, FLAGS, INNER, flags_of, marked, numba_obstacle
 from .records import TENSOR, ArrayView, Held, Number, RecordView, Tensors
 

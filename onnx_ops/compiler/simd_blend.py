@@ -4,8 +4,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, overload, register_jitable
 
-from . import vectors
-from .elements_numba import I64, sum_type
+from ..kernels import vectors
+from .halves import I64, sum_type
 from .jit import BOUNDSCHECK, FLAGS, FUSE, INNER
 from .simd import (
     Vector,

@@ -4,9 +4,9 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, overload, register_jitable
 
-from . import vectors
-from .elements import load
-from .elements_numba import I32, I64
+from ..kernels import vectors
+from ..kernels.elements import load
+from .halves import I32, I64
 from .jit import BOUNDSCHECK, FLAGS, INNER
 from .simd import (
     Vector,

@@ -1,0 +1,1 @@
+"""The compiler: machine code from the functions of declarations and kernels, on demand and ahead."""
