@@ -55,6 +55,7 @@ TABLE = {
 }
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 WIDE_FLOATS = ("float32", "float64")
+HALVES = ("float16", "bfloat16")
 INTEGERS = tuple(name for name in TABLE if "int" in name)
 ALL = tuple(TABLE)
 

@@ -7,7 +7,7 @@ from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .declaration import Declaration
+    from .declaration import Operator
 
 SHOWN = 400  # characters of a value or name, since ONNX Runtime cuts messages at about 2,000, and the rule comes last
 # Of the operator in `errors_of`.
@@ -82,7 +82,7 @@ def quoted(text: str) -> str:
 class errors_of:
     """A context that adds the operator's name to an OpError, and in which `require` uses the operator's terms."""
 
-    def __init__(self, operator: "Declaration", node: str = "") -> None:
+    def __init__(self, operator: "Operator", node: str = "") -> None:
         self.title = operator.title + (f" (node {shortened(quoted(node))})" if node else "")
         self.terms = operator.terms
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from onnx import TensorProto, numpy_helper
 
-from .declaration import Record
+from . import plain
 from .files import staged_file
 from .locks import EXPORT
 from .operators.affine_grid import AFFINE_GRID
@@ -211,8 +211,8 @@ class _TorchScript:
 
     def ours(self, operator: "Operator", *inputs: Any, **attributes: Any) -> Any:
         y = self.node(f"{operator.domain}::{operator.name}", *inputs, **attributes)
-        parameters = Record(operator.resolved(attributes)[0])
-        shape = operator.inferred(parameters, [v.type().varyingSizes() for v in inputs])
+        shapes = [v.type().varyingSizes() for v in inputs]
+        (shape,) = plain.infer(operator, operator.values(attributes), shapes, [None] * len(inputs)) or [None]
         if shape:
             y.setType(inputs[0].type().with_sizes(shape))
         return y

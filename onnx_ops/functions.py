@@ -1,7 +1,7 @@
 """The operators as functions on NumPy arrays."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,26 +16,22 @@ from .runtime.execute import compute
 
 if TYPE_CHECKING:
     from .declaration import Operator
-    from .own.function import Function
 
 
-@overload
-def call(operator: "Operator", /, *inputs: Any, threads: int | None = None, **attributes: Any) -> NDArray[Any]: ...
-
-
-@overload
-def call(operator: "Operator | Function", /, *inputs: Any, threads: int | None = None, **attributes: Any) -> Any: ...
-
-
-def call(operator: "Operator | Function", /, *inputs: Any, threads: int | None = None, **attributes: Any) -> Any:
+def call(operator: "Operator", /, *inputs: Any, threads: int | None = None, **attributes: Any) -> Any:
     """Run `operator` on anything that NumPy takes for an array. Attributes that are None take their defaults.
 
     Returns the output, or a tuple of several.
     """
     with errors_of(operator):
-        parameters = operator.resolved(attributes)
-    outputs = compute(operator, parameters, [as_array(a) for a in inputs], threads)
+        values = operator.values(attributes)
+    outputs = compute(operator, values, [as_array(a) for a in inputs], threads)
     return outputs[0] if len(operator.outputs) == 1 else tuple(outputs)
+
+
+def output(operator: "Operator", /, *inputs: Any, **attributes: Any) -> NDArray[Any]:
+    """Return the output of an operator that has one, see `call`."""
+    return np.asarray(call(operator, *inputs, **attributes))
 
 
 def as_array(value: ArrayLike | None) -> NDArray[Any] | None:
@@ -62,7 +58,7 @@ def affine_grid(
     Returns [N, H, W, 2] or [N, D, H, W, 3] in the dtype of theta, which all inputs have. Raises OpError.
     """
     theta = np.asarray(theta)
-    return call(AFFINE_GRID, theta, x, y, np.empty(0, theta.dtype) if z is None else z, threads=threads)
+    return output(AFFINE_GRID, theta, x, y, np.empty(0, theta.dtype) if z is None else z, threads=threads)
 
 
 def col2im(
@@ -89,7 +85,7 @@ def col2im(
     concatenated.
     """
     attributes = {"dilations": dilations, "pads": pads, "strides": strides}
-    return call(COL2IM, x, image_shape, block_shape, threads=threads, **attributes)
+    return output(COL2IM, x, image_shape, block_shape, threads=threads, **attributes)
 
 
 def deformable_attention(
@@ -113,7 +109,7 @@ def deformable_attention(
     grid_sample with mode bilinear; outside of them nothing is read.
     """
     sizes = np.ravel(spatial_shapes) if len(spatial_shapes) else np.empty(0, np.int64)
-    return call(DEFORMABLE_ATTENTION, value, sizes, sampling_locations, attention_weights, threads=threads)
+    return output(DEFORMABLE_ATTENTION, value, sizes, sampling_locations, attention_weights, threads=threads)
 
 
 def im2col(
@@ -138,7 +134,7 @@ def im2col(
     padded with the empty one.
     """
     attributes = {"kernel_shape": kernel_shape, "dilations": dilations, "pads": pads, "strides": strides}
-    return call(IM2COL, x, threads=threads, **attributes)
+    return output(IM2COL, x, threads=threads, **attributes)
 
 
 def grid_sample(
@@ -164,4 +160,4 @@ def grid_sample(
     are taken with mode nearest only.
     """
     attributes = {"mode": mode, "padding_mode": padding_mode, "align_corners": align_corners}
-    return call(GRID_SAMPLE, x, grid, threads=threads, **attributes)
+    return output(GRID_SAMPLE, x, grid, threads=threads, **attributes)

@@ -15,7 +15,6 @@ from .schemas import schema
 
 if TYPE_CHECKING:
     from .declaration import Operator
-    from .own.function import Function
 
 
 def reference_ops(operators: Iterable[Any] = ()) -> list[type[OpRun]]:
@@ -26,11 +25,11 @@ def reference_ops(operators: Iterable[Any] = ()) -> list[type[OpRun]]:
     return [reference_op(operator) for operator in available(operators).values()]
 
 
-def reference_op(operator: "Operator | Function") -> type[OpRun]:
+def reference_op(operator: "Operator") -> type[OpRun]:
     def compute_outputs(self: Any, *inputs: Any, **attributes: Any) -> tuple[Any, ...]:
         with errors_of(operator):
-            parameters = operator.resolved(attributes)
-        return tuple(compute_reference(operator, parameters, inputs))
+            values = operator.values(attributes)
+        return tuple(compute_reference(operator, values, inputs))
 
     members = {"op_domain": operator.domain, "op_schema": schema(operator), "_run": compute_outputs}
     return type(operator.name, (OpRun,), members)

@@ -12,16 +12,13 @@ from onnx import AttributeProto, TensorProto, TypeProto, helper, numpy_helper
 from onnx.defs import OpSchema
 from onnx.external_data_helper import uses_external_data
 
-from . import dtypes
-from .declaration import KINDS
+from . import dtypes, plain
+from .attributes import KINDS, Attribute, AttributeValues
 from .errors import OpError
 from .operators import available
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from .declaration import Attribute, Declaration, Operator
-    from .own.function import Function
+    from .declaration import Operator
 
 _NAMES = {name: helper.tensor_dtype_to_string(t.onnx).split(".")[1].lower() for name, t in dtypes.TABLE.items()}
 
@@ -39,10 +36,10 @@ def register_schemas(operators: Iterable[Any] = ()) -> None:
         _teach(operator)
 
 
-_taught: "dict[str, Declaration]" = {}  # {title: the operator that onnx knows by it}
+_taught: "dict[str, Operator]" = {}  # {title: the operator that onnx knows by it}
 
 
-def _teach(operator: "Operator | Function") -> None:
+def _teach(operator: "Operator") -> None:
     if (before := _taught.get(operator.title)) is operator:
         return
     if before:
@@ -57,18 +54,18 @@ def _teach(operator: "Operator | Function") -> None:
             raise
 
 
-def _has(operator: "Declaration") -> bool:
+def _has(operator: "Operator") -> bool:
     return onnx.defs.has(operator.name, domain=operator.domain)
 
 
-def _deregister(operator: "Declaration") -> None:
+def _deregister(operator: "Operator") -> None:
     """Deregister an operator. At exit: onnx before 1.23 would free its Python function too late, and hang or crash."""
     if _has(operator):
         onnx.defs.deregister_schema(operator.name, operator.versions[0], operator.domain)
 
 
 @functools.cache
-def schema(operator: "Operator | Function") -> OpSchema:
+def schema(operator: "Operator") -> OpSchema:
     """Return the onnx.defs.OpSchema of a declared operator."""
     attributes = [
         OpSchema.Attribute(a.name, getattr(OpSchema.AttrType, KINDS[a.kind].onnx), "", required=a.required)
@@ -91,14 +88,14 @@ def schema(operator: "Operator | Function") -> OpSchema:
     return op_schema
 
 
-def node_attribute(declared: "Attribute", value: Any) -> AttributeProto:
+def node_attribute(declared: Attribute, value: Any) -> AttributeProto:
     """Return an onnx.AttributeProto for a declared Attribute and its value."""
     value = numpy_helper.from_array(np.asarray(value)) if declared.kind == "tensor" else value
     kind = getattr(AttributeProto, KINDS[declared.kind].onnx)
     return helper.make_attribute(declared.name, value, attr_type=kind)
 
 
-def set_output_types(operator: "Operator | Function", context: Any) -> None:
+def set_output_types(operator: "Operator", context: Any) -> None:
     """Set the outputs' element types and, as far as they are known, their shapes."""
     types = [context.get_input_type(k) or TypeProto() for k in range(context.get_num_inputs())]
     inputs = operator.each_input(len(types))
@@ -107,7 +104,7 @@ def set_output_types(operator: "Operator | Function", context: Any) -> None:
     values = [None if v is None else numpy_helper.to_array(v).tolist() for v in tensors]
     shapes = None
     with suppress(OpError):
-        shapes = operator.output_shapes(parameters(operator, context), [dimensions(t) for t in types], values)
+        shapes = plain.infer(operator, attribute_values(operator, context), [dimensions(t) for t in types], values)
     for k, like in enumerate(operator.likeness()):
         output, constant_type = TypeProto(), operator.types[operator.outputs[k].type][0]
         element = dtypes.TABLE[constant_type].onnx if like is None else types[like].tensor_type.elem_type
@@ -123,13 +120,13 @@ def set_output_types(operator: "Operator | Function", context: Any) -> None:
         context.set_output_type(k, output)
 
 
-def parameters(operator: "Operator | Function", context: Any) -> "NDArray[Any] | None":
-    """Resolve the node's attributes; returns None if they are wrong, or a function's caller passes them."""
+def attribute_values(operator: "Operator", context: Any) -> AttributeValues | None:
+    """Return the values of the node's attributes; None if they are wrong, or a function's caller passes them."""
     given = {a.name: context.get_attribute(a.name) for a in operator.attributes}
     try:
         values = {name: helper.get_attribute_value(a) for name, a in given.items() if a is not None}
-        resolved: NDArray[Any] = operator.resolved(values)
-        return resolved
+        found: AttributeValues = operator.values(values)
+        return found
     except ValueError:
         return None
 

@@ -93,8 +93,8 @@ def measure():
         session = open_session(name)
         for kind, x, count in (("small", small, 300), ("large", large, 3)):
             calls[name, kind] = (lambda session=session, x=x: session.run(None, {"x": x})), count
-    calls["body", "small"] = (lambda: in_numpy.declaration.body(small)), 300
-    calls["body", "large"] = (lambda: in_numpy.declaration.body(large)), 3
+    calls["body", "small"] = (lambda: in_numpy.declaration.reference(small)), 300
+    calls["body", "large"] = (lambda: in_numpy.declaration.reference(large)), 3
     times: dict = {key: [] for key in calls}
     for _ in range(ROUNDS):
         for key, (call, count) in calls.items():

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from onnx_ops.declaration import Record
 from onnx_ops.operators import col2im as onnx_col2im
 
 
@@ -76,8 +75,8 @@ def reversed_example(name, example):
 def openvino_col2im(example_number, x_shape, image_shape, block_shape, **attributes):
     """An example for which OpenVINO states shapes and attributes: data are random, the output is the reference's."""
     x = np.random.default_rng(example_number).integers(0, 10, x_shape, np.int32)
-    parameters = Record(onnx_col2im.COL2IM.resolved(attributes)[0])
-    y = onnx_col2im.reference(parameters, x, image_shape, block_shape).astype(x.dtype)
+    values = onnx_col2im.COL2IM.values(attributes)
+    y = onnx_col2im.reference(x, image_shape, block_shape, **values.by_name).astype(x.dtype)
     return col2im(f"col2im_openvino_{example_number}", x, image_shape, block_shape, y, **attributes)
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import namedtuple
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -22,7 +23,7 @@ import onnx_ops
 from onnx_ops import dtypes, operators
 from onnx_ops.compiler import cache, code, compilation, jit, key
 from onnx_ops.compiler.records import ArrayView, Entry, Held, Number, Place, Step
-from onnx_ops.declaration import Record, without_parameters
+from onnx_ops.kernels.blocks import pieces
 from onnx_ops.operators import OPERATORS
 from onnx_ops.runtime import variants
 
@@ -205,7 +206,7 @@ def test_a_helper_that_reads_another_value_now(monkeypatch):
 
 
 def test_another_compiler_finds_nothing(monkeypatch):
-    plain = key.digest([without_parameters])
+    plain = key.digest([pieces])
     for change in (
         lambda patched: patched.setattr(importlib.metadata, "version", lambda name: "9.9"),
         lambda patched: patched.setenv("NUMBA_OPT", "1"),
@@ -218,9 +219,9 @@ def test_another_compiler_finds_nothing(monkeypatch):
             change(patched)
             key.versions.cache_clear()
             patched.setattr(key, "stamps_at_import", jit.stamps())
-            assert key.digest([without_parameters]) != plain
+            assert key.digest([pieces]) != plain
     key.versions.cache_clear()
-    assert key.digest([without_parameters]) == plain
+    assert key.digest([pieces]) == plain
 
 
 KEYS = """
@@ -258,7 +259,7 @@ def test_a_package_that_is_edited_while_the_process_runs(monkeypatch):
     """The compiler that this process will import may be another one than the one that its functions were made for."""
     monkeypatch.setattr(key, "stamps_at_import", [(0, 0), *jit.stamps_at_import[1:]])
     with pytest.raises(OSError, match="onnx_ops has been edited since it was imported"):
-        key.digest([without_parameters])
+        key.digest([pieces])
 
 
 ADDRESSES = """
@@ -326,28 +327,17 @@ def test_warmup_knows_every_kernel(domain):
     """Warmup compiles every kernel that a case of the tests needs."""
     kernels_by_plan = {}
     for operator, position, signature in variants.variants(OPERATORS, dtypes.TABLE).values():
-        kernel = operator.kernels[position]
+        kernel = operator.kernel(position)
         kernels_by_plan.setdefault(operator.plan, set()).add((kernel.function, operator.storage(kernel, signature)))
     cases = [c for c in CASES if c.domain == domain]
     assert cases
     for case in cases:
-        parameters = case.operator.resolved(case.attributes)
+        kernel = case.operator.kernels[case.operator.choice(case.operator.values(case.attributes))]
         for signature in case.operator.signatures():
-            if not refused(case.operator, parameters, signature):
-                assert kernel_of(case.operator, parameters, signature) in kernels_by_plan[case.operator.plan]
-
-
-def kernel_of(operator, parameters, signature):
-    record = Record(parameters[0])
-    kernel = operator.selected_kernel(record)
-    return kernel.function, operator.storage(kernel, signature)
-
-
-def refused(operator, parameters, signature):
-    try:
-        operator.check_types(operator.selected_kernel(Record(parameters[0])), signature)
-    except onnx_ops.OpError:
-        return True
+            with suppress(onnx_ops.OpError):
+                case.operator.check_types(kernel, signature)
+                storage = case.operator.storage(kernel, signature)
+                assert (kernel.function, storage) in kernels_by_plan[case.operator.plan]
 
 
 def test_numba_that_must_not_compile(monkeypatch):
@@ -372,13 +362,13 @@ def test_slow_compilation_is_told(monkeypatch, caplog):
     monkeypatch.setattr(code, "PATIENCE", 0.0)
     monkeypatch.setattr(compilation, "object_code", lambda entry, symbol: time.sleep(0.5))
     monkeypatch.setattr(code, "loaded", lambda content, symbol: 1)
-    make = lambda: code.Code(Entry((Step(without_parameters, ()),), 2, Place(0)), cache.NotKept(OSError("a test")))
+    make = lambda: code.Code(Entry((Step(pieces, ()),), 2, Place(0)), cache.NotKept(OSError("a test")))
     make()
     token = code.is_silent.set(True)
     make()
     code.is_silent.reset(token)
     assert [r.getMessage() for r in caplog.records if "not kept in" not in r.getMessage()] == [
-        "onnx_ops: compiling declaration-without_parameters (once; not kept)"
+        "onnx_ops: compiling blocks-pieces (once; not kept)"
     ]
 
 

@@ -24,9 +24,10 @@ from support.cases import (
 from support.malformed import AT_CREATION, AT_RUN, BY_TYPE, EVERYTHING
 
 import onnx_ops
-from onnx_ops import functions
-from onnx_ops.declaration import Record
+from onnx_ops import functions, plain
+from onnx_ops.declaration import Plan, Record
 from onnx_ops.errors import require
+from onnx_ops.limits import MAX_RANK
 from onnx_ops.operators import OPERATORS
 from onnx_ops.runtime import execute
 
@@ -143,13 +144,13 @@ RULE = "of an ordinary input, and as long as {image_shape}, whose length is"
 def test_only_names_in_braces_get_the_operators_terms():
     """Words of the rule and text of the user stay as they are."""
 
-    def plan(parameters, shapes, geometry):
-        require(False, "shape of {input}", shapes[0], RULE, 2)
+    def plan(attributes, inputs, outputs, geometry):
+        require(False, "shape of {input}", inputs[0], RULE, 2)
 
-    of_its_own = replace(OPENVINO_COL2IM, plan=plan)
+    of_its_own = replace(OPENVINO_COL2IM, plan=Plan(OPENVINO_COL2IM.plan.shape, plan))
     x, size = np.zeros((1, 9, 9), np.float32), np.array([5, 5])
     with pytest.raises(onnx_ops.OpError) as caught:
-        execute.check_shapes(of_its_own, of_its_own.resolved({}), [x, size, size])
+        plain.plan(of_its_own, of_its_own.values({}), execute.sizes(of_its_own, [x, size, size]))
     rule = "of an ordinary input, and as long as output_size, whose length is 2"
     assert parts(caught.value) == ("shape of data", "[1, 9, 9]", rule)
     for name in ("input_shape", "{input}"):
@@ -160,9 +161,10 @@ def test_only_names_in_braces_get_the_operators_terms():
 
 def test_a_plan_that_is_called_directly_shows_no_braces():
     for o in OPERATORS:
-        shapes = [np.ones(9, np.int64)] * len(o.inputs)
+        inputs, outputs = (np.ones(9, np.int64),) * len(o.inputs), (np.zeros(MAX_RANK, np.int64),)
+        attributes = o.values({"kernel_shape": [1]} if o.name == "Im2Col" else {}).compiled
         with pytest.raises(onnx_ops.OpError) as caught:
-            o.plan(Record(o.resolved(o.kernels[0].attributes)[0]), shapes, Record(np.zeros(1, o.geometry_dtype)[0]))
+            o.plan.plan(attributes, inputs, outputs, Record(np.zeros(1, o.geometry_dtype)[0]))
         first = "input" if o.name == "Col2Im" else o.inputs[0].name  # OpenVINO's Col2Im shares this plan
         assert caught.value.argument == f"shape of {first}"
         assert not set("{}") & set(str(caught.value))
@@ -195,15 +197,11 @@ def test_blocks_of_nothing_take_no_time():
 def test_shape_inference_of_too_few_axes(x, grid):
     """Nothing is inferred; the plan refuses the shapes."""
     for o in (operator("", "GridSample"), operator("com.microsoft", "GridSample")):
-        parameters = o.resolved({})
-        assert o.output_shapes(parameters, [list(x), list(grid)], None) is None
-        assert o.output_shapes(parameters, [list(x), None], None) is None
-        assert o.output_shapes(parameters, [None, list(grid)], None) is None
+        for shapes in ([list(x), list(grid)], [list(x), None], [None, list(grid)]):
+            assert plain.infer(o, o.values({}), shapes, [None, None]) == [None]
 
 
 def test_products_of_a_grid_shape_past_2_63():
-    plan = operator("", "GridSample").plan
-    shapes = np.array([0, 1, 4, 4]), np.array([0, 2**40, 2**40, 2])
-    parameters = Record(operator("", "GridSample").resolved({})[0])
+    o, shapes = operator("", "GridSample"), [np.array([0, 1, 4, 4]), np.array([0, 2**40, 2**40, 2])]
     with pytest.raises(onnx_ops.OpError, match=r"shape of the output = .*: must have at most 2"):
-        plan(parameters, shapes, Record(np.zeros(1, operator("", "GridSample").geometry_dtype)[0]))
+        plain.plan(o, o.values({}), shapes)

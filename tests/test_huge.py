@@ -16,9 +16,9 @@ LARGEST = 12 * 2**30  # bytes of resident memory
 
 def function(o, inputs, attributes, y):
     def empty(shape, kind):
-        return y if shape == list(y.shape) else np.empty(shape, kind)  # np.empty makes workspaces
+        return y if shape == y.shape else np.empty(shape, kind)  # np.empty makes workspaces
 
-    execute.compute(o, o.resolved(attributes), inputs, empty=empty)
+    execute.compute(o, o.values(attributes), inputs, empty=empty)
 
 
 def native(o, inputs, attributes, y):

@@ -5,6 +5,7 @@ import pytest
 from support.cases import GRID_SAMPLE, VOLUMES, assert_close, reference
 
 import onnx_ops
+from onnx_ops import plain
 from onnx_ops.declaration import Record
 from onnx_ops.kernels import grid_sample, places
 
@@ -13,11 +14,13 @@ CASES = [*GRID_SAMPLE[:18:5], *VOLUMES[:18:7]]
 
 def run_plainly(case, inputs, expected):
     """Run the operator's kernel uncompiled and return its output."""
-    operator, parameters = case.operator, case.operator.resolved(case.attributes)[0]
-    geometry, out = np.zeros(1, operator.geometry_dtype)[0], np.empty(expected.size, inputs[0].dtype)
-    g = Record(geometry)
-    operator.plan(Record(parameters), [np.array(v.shape) for v in inputs], g)
-    kernel = operator.selected_kernel(Record(parameters)).function
+    operator, values, out = (
+        case.operator,
+        case.operator.values(case.attributes),
+        np.empty(expected.size, inputs[0].dtype),
+    )
+    g = Record(plain.plan(operator, values, [np.array(v.shape) for v in inputs])[1][0])
+    kernel = operator.kernels[operator.choice(values)].function
     for tile in range(g.tiles):
         kernel(*(v.ravel() for v in inputs), g, tile, np.zeros(g.workspace, np.uint8), out)
     return out.reshape(expected.shape)
@@ -38,11 +41,9 @@ def test_pixels(case, large, monkeypatch):
 
 def test_several_small_images_are_no_large_one():
     """Images that are sampled together have fewer pixels than the limit."""
-    operator = GRID_SAMPLE[0].operator
-    parameters, grid = Record(operator.resolved({})[0]), np.array([1000, 1, 2, 2])
+    operator, grid = GRID_SAMPLE[0].operator, np.array([1000, 1, 2, 2])
     for channels, images in {1: 256, 2**12: 128, 2**24: 1}.items():
-        g = Record(np.zeros(1, operator.geometry_dtype)[0])
-        operator.plan(parameters, [np.array([1000, channels, 64, 64]), grid], g)
+        g = Record(plain.plan(operator, operator.values({}), [np.array([1000, channels, 64, 64]), grid])[1][0])
         assert g.images == images
         assert g.units == -(-1000 // g.images)
 

@@ -26,15 +26,15 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support.cases import COL2IM, IM2COL, VOLUMES, assert_close, operator, type_of
+from support.cases import COL2IM, IM2COL, VOLUMES, assert_close, operator, reference_of, type_of
 from support.malformed import AT_CREATION, AT_RUN, BY_TYPE
 from support.own_functions import FUNCTIONS
 
 import onnx_ops
 from onnx_ops import dtypes
 from onnx_ops.compiler import records
-from onnx_ops.declaration import LINE, MAX_RANK, MAX_TILES, Record
 from onnx_ops.errors import OpError, errors_of
+from onnx_ops.limits import LINE, MAX_RANK, MAX_TILES
 from onnx_ops.operators import OPERATORS
 from onnx_ops.runtime import bodies, execute, library, native, table
 
@@ -107,10 +107,9 @@ class Node:
 
     def expected(self):
         """The expected outputs."""
-        parameters = self.operator.resolved(self.attributes)
-        if self.operator.is_function:
-            return execute.compute_reference(self.operator, parameters, self.inputs)
-        return [self.operator.reference(Record(parameters[0]), *self.inputs)]
+        if self.operator.is_wide:
+            return [reference_of(self.operator, self.attributes, self.inputs)]
+        return execute.compute_reference(self.operator, self.operator.values(self.attributes), self.inputs)
 
     def info(self, k):
         if self.inputs[k] is None:
@@ -153,7 +152,7 @@ class Runtime:
         self.table, filled = table.table(operators), table.Table.in_dll(self.library, "onnx_ops_table")
         filled.operators, filled.operator_count = self.table.operators, self.table.operator_count
         self.python = table.Python.in_dll(self.library, "onnx_ops_python")
-        self.python.compile, self.python.plan = native.compile_function, native.plan_function
+        self.python.compile, self.python.plan = native.compile_function, native.plan
         self.python.run = native.run_body
         self.rows = []
         self.add(*own)
@@ -591,7 +590,7 @@ def assert_outputs(runtime, node):
         if array.dtype == object:
             texts = [text.content.raw[: text.size].decode() for text in runtime.outputs[k].flat]
             runtime.outputs[k] = np.array(texts, object).reshape(array.shape)
-        assert_close(runtime.outputs[k], array, dtypes.name_of(array if node.operator.is_function else node.inputs[0]))
+        assert_close(runtime.outputs[k], array, dtypes.name_of(array if not node.operator.is_wide else node.inputs[0]))
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -842,7 +841,7 @@ NO_ROOM_FOR_DOMAINS = ["onnx_ops: no room for a domain", "onnx_ops: no room for 
 NO_NAME, NO_ATTRIBUTES = "onnx_ops: no room for a node's name", "onnx_ops: no room for attributes"
 NO_ATTRIBUTE, NO_STATE = "onnx_ops: no room for an attribute", "onnx_ops: no room for a kernel's state"
 NO_STRINGS = "onnx_ops: no room for the strings of an input"
-NO_COPIES = "onnx_ops: no room for what a function is given"
+NO_COPIES = "onnx_ops: no room for copies of what a kernel is given"
 NO_WORKSPACE = "{}: workspace = N bytes: can't be allocated"
 CREATION = [NO_NAME, "", NO_ATTRIBUTES, NO_STATE]
 NO_ROOM = {  # the messages if each allocation in turn fails; empty if it was for a message that is not needed

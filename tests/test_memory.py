@@ -11,9 +11,10 @@ from subprocess import PIPE
 
 import numpy as np
 import pytest
-from support.cases import CASES, COL2IM, assert_close, reference
+from support.cases import CASES, COL2IM, assert_close, reference, reference_of
 
 import onnx_ops
+from onnx_ops import plain
 from onnx_ops.declaration import Record
 from onnx_ops.kernels import col2im, grid_sample
 from onnx_ops.runtime import execute, threads
@@ -22,32 +23,27 @@ OVERLAPPING = COL2IM[1]
 SMALL = [c for c in CASES if sum(int(np.prod(s)) for s in c.shapes) < 4000]
 
 
-def geometry_of(case, inputs):
-    g = np.zeros(1, case.operator.geometry_dtype)[0]
-    parameters = Record(case.operator.resolved(case.attributes)[0])
-    case.operator.plan(parameters, execute.shapes(case.operator, inputs), Record(g))
-    return parameters, g
-
-
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy warns of overflows and infinities
 @pytest.mark.parametrize("case", SMALL, ids=str)
 def test_the_plan_states_enough(case):
     """A kernel runs as plain Python in exactly the workspace that its plan states, which is full of garbage."""
     inputs = case.inputs("float64")
-    parameters, g = geometry_of(case, inputs)
+    operator, values = case.operator, case.operator.values(case.attributes)
+    kernel = operator.kernels[operator.choice(values)]
+    g = plain.plan(operator, values, execute.sizes(operator, inputs))[1][0]
     expected = reference(case, inputs)
     out = np.full(expected.size, np.nan)
-    tensors = [inputs[k].ravel() for k in case.operator.tensors]
+    tensors = [inputs[k].ravel() for k in operator.read_by(kernel)]
     for tile in range(g["tiles"]):
         workspace = np.full(g["workspace"], 0xA5, np.uint8)
-        case.operator.selected_kernel(parameters).function(*tensors, Record(g), tile, workspace, out)
+        kernel.function(*tensors, Record(g), tile, workspace, out)
     assert_close(out.reshape(expected.shape), expected, "float64")
 
 
 def test_the_workspace_is_bounded():
     """Whatever sizes the model states, a tile gets at most a megabyte."""
     rng, most = np.random.default_rng(0), 0
-    plan, geometry = OVERLAPPING.operator.plan, OVERLAPPING.operator.geometry_dtype
+    operator = OVERLAPPING.operator
     for _ in range(2000):
         axes = rng.integers(1, 4)
         image, block, strides, dilations = (2 ** rng.integers(0, 20, axes) + rng.integers(0, 5, axes) for _ in range(4))
@@ -56,9 +52,8 @@ def test_the_workspace_is_bounded():
         attributes = {"strides": strides, "dilations": dilations, "pads": [*np.zeros(axes, int), *pads]}
         counts = (image + pads - dilations * (block - 1) - 1) // strides + 1
         x = np.array([1, np.prod(block), np.prod(counts)])
-        g = np.zeros(1, geometry)[0]
         try:
-            plan(Record(OVERLAPPING.operator.resolved(attributes)[0]), (x, image, block), Record(g))
+            g = plain.plan(operator, operator.values(attributes), [x, image, block])[1][0]
         except onnx_ops.OpError:  # a product is too large
             continue
         most = max(most, g["workspace"])
@@ -94,8 +89,7 @@ def test_blocks_longer_than_the_runs_found_at_once(block, stride):
     attributes = {"strides": [1, stride], "pads": [0, 2, 0, 0]}
     inputs = [x, np.array([1, block + 40 // stride * stride - 2]), np.array([1, block])]
     got = onnx_ops.col2im(*inputs, **attributes)
-    parameters = Record(case.operator.resolved(attributes)[0])
-    assert_close(got, case.operator.reference(parameters, *inputs), "float32")
+    assert_close(got, reference_of(case.operator, attributes, inputs), "float32")
 
 
 def test_a_function_without_memory_to_work_in():
@@ -106,7 +100,7 @@ def test_a_function_without_memory_to_work_in():
 
     inputs, attributes = OVERLAPPING.inputs("float32"), OVERLAPPING.attributes
     with pytest.raises(MemoryError, match="no room"):
-        execute.compute(OVERLAPPING.operator, OVERLAPPING.operator.resolved(attributes), inputs, 2, empty)
+        execute.compute(OVERLAPPING.operator, OVERLAPPING.operator.values(attributes), inputs, 2, empty)
     got = onnx_ops.col2im(*inputs, **OVERLAPPING.attributes)
     assert_close(got, reference(OVERLAPPING, inputs), "float32")
 

@@ -19,7 +19,7 @@ def pixels(output, slope, step=1.0, jitter=0.0):
 
 
 def geometry(output, images=1):
-    return SimpleNamespace(shape=(1, 1, *output), rank=4, image=IMAGE, axes=2, images=images)
+    return SimpleNamespace(output=output, image=IMAGE, axes=2, images=images)
 
 
 def guess(base, output, first):

@@ -46,8 +46,8 @@ def one_kernel():
     # The smallest possible kernel, which compiles in a tenth of the time of others.
     from onnx_ops.compiler.code import code
     from onnx_ops.compiler.records import Entry, Number, Place, Step
-    from onnx_ops.declaration import without_parameters
-    assert code(Entry((Step(without_parameters, (Number(0), Number(1))),), 3, Place(2))).call(5, 6, 0) == 0
+    from onnx_ops.kernels.blocks import pieces
+    assert code(Entry((Step(pieces, (Number(0), Number(1))),), 3, Place(2))).call(5, 6, 0) == 0
 
 def as_anybody():
     """Give up root's right, on Linux, to ignore the permissions of files."""
@@ -240,13 +240,13 @@ def test_that_nothing_is_kept_is_said_once(tmp_path):
     script = """
 from onnx_ops.compiler.code import code
 from onnx_ops.compiler.records import Entry, Number, Place, Step
-from onnx_ops.declaration import without_parameters
+from onnx_ops.kernels.blocks import pieces
 import ctypes.util
 cosine = ctypes.CDLL(ctypes.util.find_library("m")).cos
 cosine.argtypes, cosine.restype = [ctypes.c_double], ctypes.c_double
 def function(x, y):
     cosine(0.0)
-for owner in (without_parameters, function):
+for owner in (pieces, function):
     for count in (3, 4):
         code(Entry((Step(owner, (Number(0), Number(1))),), count, Place(2)))
 """

@@ -235,7 +235,8 @@ def cut(text, width):
 def tensors(finding):
     """Return the types and shapes of a node's inputs, without its lists of sizes: float32 [1,3,8,9] [1,5,6,2]"""
     operator = next((o for o in available().values() if o.title == finding.operator), None)
-    described_inputs = [v for k, v in enumerate(finding.inputs) if operator is None or k in operator.tensors]
+    sizes = [k for k, i in enumerate(operator.inputs) if i.values] if operator else []
+    described_inputs = [v for k, v in enumerate(finding.inputs) if k not in sizes]
     groups = groupby(described_inputs, key=lambda v: v["type"] or "?")
     return ", ".join(f"{kind} {' '.join(map(shape, values))}" for kind, values in groups)
 

@@ -9,8 +9,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from .. import OpError, dtypes
-from ..declaration import Record
+from .. import OpError, dtypes, plain
 from ..errors import errors_of, require
 from . import data
 from .common import reason
@@ -30,18 +29,18 @@ def check_declared(operator, attributes, inputs):
             for i, v in pairs:
                 require(v.name or i.presence == "optional", i.name, None, "must be given")
             pairs = [(i, v) for i, v in pairs if v.name]
-            parameters = operator.resolved(attributes)
+            values = operator.values(attributes)
             signature = types(operator, pairs)
-            if len(signature) == len(operator.types) and not operator.is_function:
-                operator.check_types(operator.selected_kernel(Record(parameters[0])), signature)
-            values = [v.value.tolist() if i.values and v.value is not None else None for i, v in pairs]
-            operator.output_shapes(parameters, [v.shape for _, v in pairs], values)
+            if len(signature) == len(operator.types) and operator.kernels:
+                operator.check_types(operator.kernels[operator.choice(values)], signature)
+            known = [v.value.tolist() if i.values and v.value is not None else None for i, v in pairs]
+            plain.infer(operator, values, [v.shape for _, v in pairs], known)
             plan_inputs = [plan_input(i, v) for i, v in pairs]
             if any(p is None for p in plan_inputs):
                 return [], None
             with suppress(OpError if is_open(pairs) else ()):  # stand-ins for open sizes may not fit each other
-                if not operator.is_function:
-                    operator.plan(Record(parameters[0]), plan_inputs, Record(np.zeros(1, operator.geometry_dtype)[0]))
+                if len(plan_inputs) == len(operator.inputs):
+                    plain.shapes_of(operator, values, [tuple(each.tolist()) for each in plan_inputs])
                 return [], sample(pairs, plan_inputs)
     except OpError as error:
         return [str(error).removeprefix(f"{operator.title}: ")], None

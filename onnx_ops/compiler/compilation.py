@@ -45,7 +45,7 @@ from ..errors import OpError
 from . import halves, memory, simd_blend, simd_boxes, simd_points, simd_rows, target  # noqa: F401  most for their overloads
 from .halves import I64
 from .jit import ADDRESS, BOUNDSCHECK, FLAGS, INNER, flags_of, marked, numba_obstacle
-from .records import TENSOR, ArrayView, Held, Number, RecordView, Tensors
+from .records import TENSOR, ArrayView, Held, Named, Number, RecordView, Tensors
 
 NO_MEMORY = "compiled code has only the workspace that it asks for"
 OF_PYTHON = ("Py", "_Py", "numba_gil")  # how names of Python's functions begin
@@ -297,7 +297,7 @@ def _store_result(context, builder, place, result, kind, value):
         put(value, kind, 0)
         return
     rank, shape = TENSOR.fields["rank"][1], TENSOR.fields["shape"][1]
-    if result.shapes:
+    if result.what == "shapes":
         shapes = _shapes(kind, result.count)
         values = [value] if shapes == (kind,) else cgutils.unpack_tuple(builder, value)
         for k, (numbers, each) in enumerate(zip(shapes, values, strict=True)):
@@ -305,18 +305,22 @@ def _store_result(context, builder, place, result, kind, value):
             for a, (number_type, number) in enumerate(zip(numbers, cgutils.unpack_tuple(builder, each), strict=True)):
                 put(number, number_type, k * TENSOR.itemsize + shape + 8 * a)
         return
-    lengths = tuple(kind) if isinstance(kind, types.BaseTuple) else (kind,) * result.count
-    if len(lengths) != result.count or not all(isinstance(n, types.Integer) for n in lengths):
-        raise OpError("kernel", f"a function that returns {kind}", "must return the length of the outputs' first axes")
+    numbers = tuple(kind) if isinstance(kind, types.BaseTuple) else (kind,) * result.count
+    if len(numbers) != result.count or not all(isinstance(n, types.Integer) for n in numbers):
+        is_kernel = result.what == "lengths"
+        what = "length of the outputs' first axes" if is_kernel else "outputs' ranks"
+        raise OpError("kernel" if is_kernel else "shape", f"a function that returns {kind}", f"must return the {what}")
     values = cgutils.unpack_tuple(builder, value) if isinstance(kind, types.BaseTuple) else [value] * result.count
-    for k, (number_type, number) in enumerate(zip(lengths, values, strict=True)):
-        put(number, number_type, k * TENSOR.itemsize + shape)
+    for k, (number_type, number) in enumerate(zip(numbers, values, strict=True)):
+        put(number, number_type, k * TENSOR.itemsize + (shape if result.what == "lengths" else rank))
 
 
 def _type(argument):
     """Numba's type for an argument of a step."""
     if argument is None:
         return types.none
+    if isinstance(argument, Named):
+        return types.BaseTuple.from_types(tuple(map(_type, argument.views)), argument.kind)
     if isinstance(argument, tuple):
         return types.BaseTuple.from_types(tuple(map(_type, argument)))
     if isinstance(argument, Number):
@@ -332,8 +336,9 @@ def _value(context, builder, parameters, argument):
     kind = _type(argument)
     if argument is None:
         return context.get_dummy_value()
-    if isinstance(argument, tuple):
-        return context.make_tuple(builder, kind, [_value(context, builder, parameters, a) for a in argument])
+    if isinstance(argument, Named | tuple):
+        views = argument.views if isinstance(argument, Named) else argument
+        return context.make_tuple(builder, kind, [_value(context, builder, parameters, view) for view in views])
     if isinstance(argument, Number):
         return parameters[argument.parameter]
     if isinstance(argument, Held):
@@ -341,7 +346,7 @@ def _value(context, builder, parameters, argument):
     pointer = _pointer(builder, parameters, argument.at)
     if isinstance(argument, RecordView):
         return builder.bitcast(pointer, context.get_value_type(kind))
-    sizes = [_held(builder, parameters, size) for size in argument.shape]
+    sizes = [I64(n) if isinstance(n, int) else _held(builder, parameters, n) for n in argument.shape]
     return memory.array_over(context, builder, kind, pointer, sizes)
 
 

@@ -52,9 +52,10 @@ def numba_obstacle() -> str | None:
 # The compiler's modules, with those that they import, and their files. The sources are part of every key (key.py).
 COMPILER: dict[str, str] = {
     f"{__name__.partition('.')[0]}.{name}": os.path.join(_PACKAGE, *name.split(".")) + ".py"
-    for name in """declaration dtypes errors compiler.bounds compiler.compilation compiler.halves compiler.jit
-        compiler.levels compiler.memory compiler.records compiler.simd compiler.simd_blend compiler.simd_boxes
-        compiler.simd_points compiler.simd_rows compiler.target kernels.elements kernels.vectors""".split()
+    for name in """attributes declaration dtypes errors limits compiler.bounds compiler.compilation compiler.halves
+        compiler.jit compiler.levels compiler.memory compiler.records compiler.simd compiler.simd_blend
+        compiler.simd_boxes compiler.simd_points compiler.simd_rows compiler.target kernels.elements
+        kernels.vectors""".split()
 }
 
 

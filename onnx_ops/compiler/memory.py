@@ -6,9 +6,10 @@ from numba.core import callconv, cgutils
 from numba.extending import intrinsic, lower_builtin, overload, type_callable
 from numba.np.arrayobj import populate_array
 
-from ..declaration import MAX_SHOWN, REFUSAL
+from ..declaration import REFUSAL
 from ..errors import require
 from ..kernels import elements
+from ..limits import MAX_SHOWN
 from .halves import I64, sum_type
 from .jit import FLAGS, INNER
 

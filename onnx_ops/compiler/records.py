@@ -1,23 +1,20 @@
 """The records that compiled code gets, and the views by which Python functions see them. All numbers have 64 bits.
 
-    block        the attributes' values; for each attribute of the operator
-                     count   number of its values, 0 if it has none
-                     offset  of the first value from the block's beginning
-                 and then the values, integers or doubles
+    block        the values of a node's attributes, see attributes.py
     call         for each input and, from position OUTPUT on, for each output:
                      data    address of the elements
                      size    number of elements
                      rank    number of axes, or ABSENT
                      shape   for an input whose values the plan reads: these values; `rank` is their number
                  input_count  number of the node's inputs, including absent ones
-                 parameters   address of the parameters
-                 geometry     what the plan computes, see declaration.py
+                 attributes   address of their block
+                 geometry     a refusal, the number of tiles, the bytes of a tile's workspace, and what a Plan adds
 
 native/table.h has the same records for the C library.
 A compiled function has up to three parameters, each an address or a number. It returns 0 for success, 1 for a refusal,
 and 2 if the code has raised an exception:
 
-    resolve(block, parameters), infer(parameters, call), plan(parameters, call), kernel(call, tile, workspace)
+    infer(block, call), plan(block, call), kernel(call, tile, workspace)
 
 A compiled function calls Python functions, its steps, with views of these records. An Entry lists its steps.
 """
@@ -29,12 +26,12 @@ from functools import cache
 
 import numpy as np
 
-from .. import dtypes
-from ..declaration import ABSENT, KINDS, MAX_INPUTS, MAX_OUTPUTS, MAX_RANK
+from ..attributes import VECTOR, named_tuple
+from ..declaration import Rule
+from ..limits import ABSENT, MAX_INPUTS, MAX_OUTPUTS, MAX_RANK
 
 OUTPUT = MAX_INPUTS
 LONGEST = 200  # characters of an entry's name: file systems allow 255 for a name, and a digest and suffixes follow
-VECTOR = np.dtype([("count", np.int64), ("offset", np.int64)])
 TENSOR = np.dtype([("data", np.int64), ("size", np.int64), ("rank", np.int64), ("shape", np.int64, (MAX_RANK,))])
 INT64 = np.dtype(np.int64)
 
@@ -43,12 +40,12 @@ INT64 = np.dtype(np.int64)
 def call_dtype(geometry):
     """The dtype of the record of a call of an operator with this geometry."""
     tensors = TENSOR, (MAX_INPUTS + MAX_OUTPUTS,)
-    numbers = [("input_count", np.int64), ("parameters", np.int64)]
+    numbers = [("input_count", np.int64), ("attributes", np.int64)]
     return np.dtype([("tensors", *tensors), *numbers, ("geometry", geometry)])
 
 
 CALL = call_dtype(np.dtype([]))  # without its geometry
-PARAMETERS = CALL.fields["parameters"][1]  # offset of the parameters' address in a call
+ATTRIBUTES = CALL.fields["attributes"][1]  # offset of the address of the attributes' block in a call
 GEOMETRY = CALL.itemsize  # offset of the geometry in a call
 
 
@@ -90,7 +87,7 @@ class RecordView:
 
 @dataclass(frozen=True)
 class ArrayView:
-    """An array at a Place, with an axis for each number of the shape.
+    """An array at a Place, with an axis for each number of the shape, which is Held unless it is constant.
 
     ruled     if not None, the number of axes is known only when the rule is compiled
     is_input  whether the array is read-only
@@ -98,7 +95,7 @@ class ArrayView:
 
     dtype: np.dtype
     at: Place
-    shape: tuple[Held, ...]
+    shape: "tuple[Held | int, ...]"
     ruled: "Ruled | None" = None
     is_input: bool = False
 
@@ -107,13 +104,21 @@ class ArrayView:
 class Tensors:
     """The records of `count` tensors, from a Place on, into which the result of a function is written.
 
-    shapes   whether the result is the shape of the one tensor, or a tuple of shapes; else it is the length of the first
-             axis of all tensors, or a tuple with a length for each
+    what  the result is: "shapes", the shape of the one tensor, or a tuple of shapes; "ranks" or "lengths", the rank of
+          all tensors or the length of their first axis, or a tuple with a number for each
     """
 
     at: Place
     count: int
-    shapes: bool = True
+    what: str = "shapes"
+
+
+@dataclass(frozen=True)
+class Named:
+    """A named tuple of views."""
+
+    kind: type
+    views: tuple
 
 
 @dataclass(frozen=True)
@@ -168,8 +173,9 @@ class Entry:
     @property
     def name(self):
         """The first part of the names of its file and of the compiled function; a digest follows."""
-        function = self.steps[0].function
-        parts = [function.__name__, *(d.names[0] if d.names else d.name for d in self.steps[0].dtypes)]
+        step = next(step for step in reversed(self.steps) if step.role not in ("loop", "workspace"))
+        function = step.function
+        parts = [function.__name__, *(d.names[0] if d.names else d.name for d in step.dtypes)]
         name = "-".join([function.__module__.rpartition(".")[2], *parts])
         return re.sub(r"[^\w-]", "_", name, flags=re.ASCII)[:LONGEST]  # not every linker takes other letters
 
@@ -179,107 +185,94 @@ def _tensor(k, field):
     return k * TENSOR.itemsize + TENSOR.fields[field][1]
 
 
-def _attribute(base, begin, k, dtype=INT64):
-    """A view of the values of attribute k, in the block that begins at this offset from a base."""
-    at = begin + k * VECTOR.itemsize
-    place = Place(base, begin, Held(Place(base, at + VECTOR.fields["offset"][1])))
-    return ArrayView(dtype, place, (Held(Place(base, at)),))
-
-
-def attribute_content(attribute, vector):
-    """The values of an attribute as they stand in a block, as int64; a tensor's follow its type, rank and shape."""
-    header = []
-    if attribute.kind == "tensor":
-        header = [dtypes.TABLE[dtypes.name_of(vector)].onnx, vector.ndim, *vector.shape]
-    content = np.array(header, np.int64).tobytes() + vector.tobytes()
-    return np.frombuffer(content + bytes(-len(content) % 8), np.int64)
-
-
-def resolve_entry(operator):
-    """The Entry of an operator's resolve."""
-    vectors = tuple(_attribute(0, 0, k) for k in range(len(operator.attributes)))
-    record = RecordView(operator.parameters_dtype, Place(1))
-    return Entry((Step(operator.resolve, (vectors, record), role="resolve"),), 2, Place(1))
-
-
-def _shapes_entry(operator, function, role):
-    """The Entry of an operator's infer or plan."""
-    shapes = tuple(
-        ArrayView(INT64, Place(1, _tensor(k, "shape")), (Held(Place(1, _tensor(k, "rank"))),))
-        for k in range(len(operator.inputs))
-    )
-    geometry = RecordView(operator.geometry_dtype, Place(1, GEOMETRY))
-    arguments = RecordView(operator.parameters_dtype, Place(0)), shapes, geometry
-    return Entry((Step(function, arguments, role=role),), 2, Place(1, GEOMETRY))
+def _outputs(operator, base, what):
+    """The records of an operator's outputs in the call at a base, for a result."""
+    return Tensors(Place(base, _tensor(OUTPUT, "data")), len(operator.outputs), what)
 
 
 def infer_entry(operator):
-    """The Entry of an operator's infer."""
-    return _shapes_entry(operator, operator.infer, "infer")
+    """The Entry of a plan as far as sizes are known before the first call."""
+    return Entry((_shape_step(operator),), 2, Place(1, GEOMETRY))
 
 
 def plan_entry(operator, position=0):
-    """The Entry of an operator's plan; of a function's rule, loop and workspace for a combination of ranks."""
-    if not operator.is_function:
-        return _shapes_entry(operator, operator.plan, "plan")
-    rule = _rule(operator, operator.combination(position))
-    geometry, steps = operator.geometry_dtype, [rule]
-    for name, function in (("tiles", operator.loop), ("workspace", operator.workspace)):
-        if function:
-            role = "loop" if name == "tiles" else name
-            steps.append(Step(function, rule.arguments, Place(1, GEOMETRY + geometry.fields[name][1]), role))
-    return Entry(tuple(steps), 2, Place(1, GEOMETRY))
+    """The Entry of an operator's plan for the combination of ranks of the kernel at a position."""
+    plan, geometry = operator.plan, operator.geometry_dtype
+    if isinstance(plan, Rule):
+        first = _rule_step(operator, operator.combination(position))
+        rest = [
+            Step(function, first.arguments, Place(1, GEOMETRY + geometry.fields[field][1]), role)
+            for function, field, role in ((plan.loop, "tiles", "loop"), (plan.workspace, "workspace", "workspace"))
+            if function
+        ]
+    else:
+        first = _shape_step(operator)
+        rest = [Step(plan.plan, (*first.arguments, RecordView(geometry, Place(1, GEOMETRY))), role="plan")]
+    return Entry((first, *rest), 2, Place(1, GEOMETRY))
+
+
+def _shape_step(operator):
+    """The Step that states the outputs' sizes by a Plan."""
+    kind = named_tuple(tuple(a.name for a in operator.attributes))
+    inputs = tuple(_sizes(k, Held(Place(1, _tensor(k, "rank")))) for k in range(len(operator.inputs)))
+    outputs = tuple(_sizes(OUTPUT + k, MAX_RANK) for k in range(len(operator.outputs)))
+    arguments = Named(kind, _attributes(operator, 0)), inputs, outputs
+    return Step(operator.plan.shape, arguments, _outputs(operator, 1, "ranks"), "shape")
+
+
+def _rule_step(operator, ranks):
+    """The Step that states the outputs' shapes by a Rule, for these ranks of the inputs."""
+    shapes = []
+    for k, (i, rank) in enumerate(zip(operator.inputs, ranks, strict=True)):
+        at = _tensor(k, "shape")
+        if i.values and rank != ABSENT:
+            shapes.append(_sizes(k, Held(Place(1, _tensor(k, "rank")))))
+        else:
+            shapes.append(None if rank == ABSENT else tuple(Held(Place(1, at + 8 * a)) for a in range(rank)))
+    arguments = *shapes, *_attributes(operator, 0)
+    return Step(operator.plan.function, arguments, _outputs(operator, 1, "shapes"), "rule")
 
 
 def kernel_entry(operator, position, signature):
-    """The Entry of a kernel for these types. position: of the kernel; of a function, of a combination of ranks."""
+    """The Entry of the kernel at a position for these types."""
+    kernel = operator.kernel(position)
+    read, storage = operator.read_by(kernel), operator.storage(kernel, signature)
     geometry = RecordView(operator.geometry_dtype, Place(0, GEOMETRY))
-    refusal, is_function = Place(0, GEOMETRY), operator.is_function
-    kernel = position if is_function else operator.kernels[position]
-    storage = operator.storage(kernel, signature)
-    if not is_function:
-        positions = (*operator.tensors, *range(OUTPUT, OUTPUT + len(operator.outputs)))
-        tensors = [_flat(k, dtype) for k, dtype in zip(positions, storage, strict=True)]
-        count = len(operator.tensors)
-        arguments = *tensors[:count], geometry, Number(1), _workspace(geometry), *tensors[count:]
-        return Entry((Step(kernel.function, arguments),), 3, refusal)
-    ranks, count = operator.combination(position), len(operator.inputs)
-    inputs = [
-        None if rank == ABSENT else _flat(k, dtype, True) if i.values else _array(k, dtype, rank, is_input=True)
-        for k, (i, rank, dtype) in enumerate(zip(operator.inputs, ranks, storage, strict=False))
-    ]
-    attributes = _attributes(operator, Held(Place(0, PARAMETERS)))
-    rule = _rule(operator, ranks)
-    outputs = [_array(OUTPUT + k, dtype, MAX_RANK, ruled=Ruled(rule, k)) for k, dtype in enumerate(storage[count:])]
-    tiles = Held(Place(0, GEOMETRY + geometry.dtype.fields["tiles"][1]))
-    workspace = _workspace(geometry) if operator.workspace else None
-    arguments = *inputs, *attributes, Number(1), tiles, workspace, *outputs
-    result = Tensors(Place(0, _tensor(OUTPUT, "data")), len(outputs), shapes=False) if operator.is_bound else None
-    return Entry((Step(operator.kernel, arguments, result),), 3, refusal)
+    tiles, size = (Held(Place(0, GEOMETRY + geometry.dtype.fields[name][1])) for name in ("tiles", "workspace"))
+    workspace, result = ArrayView(np.dtype(np.uint8), Place(2), (size,)), None
+    if kernel.has_axes:
+        rule = _rule_step(operator, operator.combination(position))
+        inputs = [
+            None if rank == ABSENT else _flat(k, dtype, True) if i.values else _array(k, dtype, rank, is_input=True)
+            for k, i, rank, dtype in zip(read, operator.inputs, operator.combination(position), storage, strict=False)
+        ]
+        outputs = [
+            _array(OUTPUT + k, dtype, MAX_RANK, ruled=Ruled(rule, k)) for k, dtype in enumerate(storage[len(read) :])
+        ]
+        between = *_attributes(operator, Held(Place(0, ATTRIBUTES))), Number(1), tiles
+        between = *between, workspace if operator.plan.workspace else None
+        result = _outputs(operator, 0, "lengths") if operator.plan.is_bound else None
+    else:
+        inputs = [_flat(k, dtype) for k, dtype in zip(read, storage, strict=False)]
+        outputs = [_flat(OUTPUT + k, dtype) for k, dtype in enumerate(storage[len(read) :])]
+        between = geometry, Number(1), workspace
+    return Entry((Step(kernel.function, (*inputs, *between, *outputs), result),), 3, Place(0, GEOMETRY))
 
 
-def _rule(function, ranks):
-    """The Step of a function's rule for these ranks of the inputs."""
-    shapes = []
-    for k, (i, rank) in enumerate(zip(function.inputs, ranks, strict=True)):
-        at = _tensor(k, "shape")
-        if i.values and rank != ABSENT:
-            shapes.append(ArrayView(INT64, Place(1, at), (Held(Place(1, _tensor(k, "rank"))),)))
-        else:
-            shapes.append(None if rank == ABSENT else tuple(Held(Place(1, at + 8 * a)) for a in range(rank)))
-    result = Tensors(Place(1, _tensor(OUTPUT, "data")), len(function.outputs))
-    return Step(function.rule, (*shapes, *_attributes(function, 0)), result, "rule")
-
-
-def _attributes(function, base):
-    """Views of the values of a function's attributes, whose parameters are at a base."""
-    begin = function.parameters_dtype.itemsize
+def _attributes(operator, base):
+    """Views of the values of an operator's attributes, whose block is at a base."""
     views = []
-    for k, attribute in enumerate(function.attributes):
+    for k, attribute in enumerate(operator.attributes):
         dtype = np.dtype(np.float64 if attribute.kind.startswith("float") else np.int64)
-        view = _attribute(base, begin, k, dtype)
-        views.append(view if KINDS[attribute.kind].is_list else Held(view.at, dtype))
-    return views
+        count, offset = (8 + k * VECTOR.itemsize + VECTOR.fields[field][1] for field in ("count", "offset"))
+        place = Place(base, 0, Held(Place(base, offset)))
+        views.append(ArrayView(dtype, place, (Held(Place(base, count)),)) if attribute.is_list else Held(place, dtype))
+    return tuple(views)
+
+
+def _sizes(k, count):
+    """A view of the sizes, or the values, of tensor k, as so many numbers."""
+    return ArrayView(INT64, Place(1, _tensor(k, "shape")), (count,))
 
 
 def _flat(k, dtype, is_input=False):
@@ -296,9 +289,3 @@ def _array(k, dtype, axes, **more):
 def _data(k):
     """The Place of tensor k's elements."""
     return Place(Held(Place(0, _tensor(k, "data"))))
-
-
-def _workspace(geometry):
-    """A view of a tile's workspace, as bytes."""
-    size = Held(Place(0, GEOMETRY + geometry.dtype.fields["workspace"][1]))
-    return ArrayView(np.dtype(np.uint8), Place(2), (size,))

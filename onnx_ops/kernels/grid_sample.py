@@ -91,7 +91,7 @@ def distance_ahead(base, first, g):
     It is known of blocks that lie in one row, or whose rows are whole, if their points move on smoothly. It is of use
     where they cross the image's rows, as in a rotation: too many lines of the cache to be loaded while they are read.
     """
-    row, width = g.shape[g.rank - 1], g.image[g.axes - 1]
+    row, width = g.output[g.axes - 1], g.image[g.axes - 1]
     half = min(row, BLOCK) // 2
     if g.images > 1 or base.size < BLOCK or half == 0 or (row > BLOCK and first % row > row - BLOCK):
         return 0

@@ -85,7 +85,7 @@ def write_flow(flow, operands, x, y, z, n, first, g, workspace, out):
 @jitable
 def write_moved(flow, operands, shifts, n, first, g, workspace, out):
     """Fill `out` as `write_flow` does. shifts: the array of shifts for each coordinate."""
-    axes, height, width = len(shifts), g.shape[g.rank - 2], g.shape[g.rank - 1]
+    axes, height, width = len(shifts), g.output[g.axes - 2], g.output[g.axes - 1]
     rows = elements_in(workspace, POINTS + LARGEST * axes * BLOCK, (axes, BLOCK), out)
     k, end = first, first + out.size // axes
     while k < end:

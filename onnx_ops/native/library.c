@@ -32,12 +32,49 @@ static int last_version(const struct custom_op *custom) { return (void)custom, I
 static int zero(void) { return 0; } /* outputs are neither optional nor variadic; inputs are in ordinary memory */
 static int one(void) { return 1; }  /* a variadic input stands for at least one tensor, and all have the same type */
 
-enum { INFER_OF_FUNCTIONS = 18, FIRST_WITH_ABSENT_INPUTS = 21 };
-static void *const FUNCTIONS[25] = {
-    /* the functions of an OrtCustomOp, in the order of the header's struct */
-    0,   name, provider,      input_type, input_count, output_type,   output_count,
-    0,   free, presence,      zero,       zero,        one,           one,
-    one, one,  create_kernel, compute,    infer,       first_version, last_version,
+/* The functions of an OrtCustomOp, by their position in the header's struct. */
+enum {
+    GetName = 1,
+    GetExecutionProviderType,
+    GetInputType,
+    GetInputTypeCount,
+    GetOutputType,
+    GetOutputTypeCount,
+    KernelDestroy = 8,
+    GetInputCharacteristic,
+    GetOutputCharacteristic,
+    GetInputMemoryType,
+    GetVariadicInputMinArity,
+    GetVariadicInputHomogeneity,
+    GetVariadicOutputMinArity,
+    GetVariadicOutputHomogeneity,
+    CreateKernelV2,
+    KernelComputeV2,
+    InferOutputShapeFn,
+    GetStartVersion,
+    GetEndVersion,
+};
+enum { FIRST_WITH_ABSENT_INPUTS = 21 };
+static void *const FUNCTIONS[FUNCTIONS_OF_CUSTOM_OP] = {
+    [GetName] = name,
+    [GetExecutionProviderType] = provider,
+    [GetInputType] = input_type,
+    [GetInputTypeCount] = input_count,
+    [GetOutputType] = output_type,
+    [GetOutputTypeCount] = output_count,
+    [KernelDestroy] = free,
+    [GetInputCharacteristic] = presence,
+    [GetOutputCharacteristic] = zero,
+    [GetInputMemoryType] = zero,
+    [GetVariadicInputMinArity] = one,
+    [GetVariadicInputHomogeneity] = one,
+    [GetVariadicOutputMinArity] = one,
+    [GetVariadicOutputHomogeneity] = one,
+    [CreateKernelV2] = create_kernel,
+    [KernelComputeV2] = compute,
+    [InferOutputShapeFn] = infer,
+    [GetStartVersion] = first_version,
+    [GetEndVersion] = last_version,
 };
 
 /* The custom ops for the overloads of an operator, which are made once. */
@@ -50,7 +87,7 @@ static struct custom_op *find_customs(struct op *op) {
         customs[o].version = OLDEST, customs[o].op = op, customs[o].overload = &op->overloads[o];
         memcpy(customs[o].functions, FUNCTIONS, sizeof FUNCTIONS);
         /* Older versions would crash in it if a node leaves an optional input out. */
-        if (has_optional && api_version < FIRST_WITH_ABSENT_INPUTS) customs[o].functions[INFER_OF_FUNCTIONS] = 0;
+        if (has_optional && api_version < FIRST_WITH_ABSENT_INPUTS) customs[o].functions[InferOutputShapeFn] = 0;
     }
     return op->customs = customs;
 }

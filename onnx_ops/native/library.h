@@ -21,20 +21,22 @@ struct level { /* the table with the functions that were compiled for a CPU; the
 extern const struct level onnx_ops_levels[];
 #endif
 
-struct custom_op {
+enum { FUNCTIONS_OF_CUSTOM_OP = 25 };
+struct custom_op { /* an OrtCustomOp */
     uint32_t version;
-    void *functions[25];
+    void *functions[FUNCTIONS_OF_CUSTOM_OP];
     struct op *op;
     struct overload *overload;
 };
-struct state { /* the state of a node's kernel; after it come the operator's parameters, and a constant result */
+struct state { /* the state of a node's kernel; after it come the attributes' values, and a constant result */
     struct op *op;
     const struct overload *overload;
-    kernel_function *kernel; /* 0 if Python computes the outputs, or if the operator is a function */
-    void *result;            /* 0 if it is not constant */
+    int64_t choice;   /* which kernel of those for a combination of ranks */
+    int64_t has_code; /* whether kernels can be compiled for these types */
+    void *result;     /* 0 if it is not constant */
     size_t result_size;
     int64_t rank, shape[MAX_RANK];
-    struct parameters parameters;
+    struct block attributes;
 };
 enum { STRINGS = 8, HALF = 10, BRAIN_HALF = 16, TYPES, LARGEST_RESULT = 1 << 26 };
 extern const unsigned char item_size[TYPES]; /* by element type; 0 for strings and unknown types */
@@ -42,7 +44,7 @@ int is_of_strings(const struct overload *);
 int64_t elements(const int64_t *shape, int64_t rank);
 
 /* python.c */
-enum function { RESOLVE, INFER, PLAN, KERNEL };
+enum function { INFER, PLAN, KERNEL };
 status compile(const struct op *op, enum function function, int64_t overload, int64_t position, int *available);
 int knows_strings(void);
 int is_surveying(void);
@@ -61,24 +63,31 @@ status run_in_python(const struct op *op, const struct overload *overload, struc
 void widen(int type, const uint16_t *from, float *to, int64_t count);
 void narrow(int type, const float *from, uint16_t *to, int64_t count);
 
+/* attributes.c */
+struct values { /* a struct block that is being filled */
+    char *at;
+    size_t used, room;
+};
+typedef status read_function(const struct attribute *, const void *source, int64_t k, struct values *, int *outcome);
+read_function read_from_node, read_from_inference;
+size_t without_end(const char *text, size_t size);
+status read_attributes(const struct op *op, const struct text *title, read_function *read, const void *source,
+                       struct values *values);
+
+/* plan.c */
+int64_t combination(const struct op *op, const struct call *call);
+status infer_shapes(const struct op *op, const struct text *title, struct call *call);
+status plan(const struct op *op, const struct text *title, int64_t combination, struct call *call);
+
 /* run.c */
 const struct input *input_of(const struct op *op, size_t k);
 status explained(const struct op *op, const struct text *title, const struct refusal *refusal, int64_t returned);
 status read_tensor(const void *value, int *type, size_t *rank, int64_t copy[MAX_RANK], const int64_t **shape);
 status put_tensor(const struct op *op, const struct text *title, size_t k, void *value, struct call *call);
 void put_absent(size_t k, struct call *call);
-status put_inputs(const struct op *op, void *context, struct call *call);
 status too_many_inputs(const struct op *op, const struct text *title, size_t count);
-void begin_plan(const struct op *op, struct call *call);
-void put_output(const struct geometry *geometry, struct tensor *output);
 status run_tiles(const struct op *op, kernel_function *kernel, struct call *call, void *context);
 status compute(struct state *state, void *context);
-
-/* function.c */
-status plan_function(struct op *op, const struct text *title, struct call *call);
-status check_function(struct op *op, const struct overload *overload, const struct text *title, struct call *call);
-status compile_all(const struct op *op, const struct overload *overload);
-status compute_function(struct state *state, struct call *call, void *context);
 
 /* node.c */
 status create_kernel(const struct custom_op *custom, const void *unused, const void *info, void **kernel);

@@ -1,189 +1,10 @@
-/* A node of a model before its first run: its attributes, checks, inferred shapes and its kernel. */
+/* A node of a model before its first run: checks, inferred shapes and its kernel. */
 #include "library.h"
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-static status refuse_attribute(const struct text *title, const struct attribute *a, const struct text *value,
-                               const char *rule) {
-    struct text text = *title;
-    say_string(&text, ": "), say_string(&text, a->name), say_string(&text, " = "), say(&text, value->at, value->used);
-    say_string(&text, ": "), say_string(&text, rule);
-    return refused(&text);
-}
-
-/* The length of a text from ONNX Runtime, which counts the 0 at its end. */
-static size_t without_end(const char *text, size_t size) { return size && !text[size - 1] ? size - 1 : size; }
-
-/* A block: struct parameters, a vector for each attribute, and the attributes' values. Other operators' parameters are
- * resolved from it; it is a function's parameters. */
-struct block {
-    char *at;
-    size_t used, room;
-};
-
-static struct vector *vectors(const struct block *block) {
-    return (struct vector *)(block->at + sizeof(struct parameters));
-}
-
-/* Append bytes, which are 0, to the block, which may move; returns their address, or 0 if there is no memory. */
-static void *append(struct block *block, size_t size) {
-    size = (size + 7) / 8 * 8;
-    if (!block->at || size > block->room - block->used) {
-        size_t room = 2 * (block->used + size) + 512;
-        char *at = malloc(room);
-        if (!at) return 0;
-        if (block->at) memcpy(at, block->at, block->used);
-        free(block->at);
-        block->at = at, block->room = room;
-    }
-    memset(block->at + block->used, 0, size);
-    return block->at + (block->used += size) - size;
-}
-
-static status begin_block(const struct op *op, struct block *block) {
-    *block = (struct block){0, 0, 0};
-    return append(block, sizeof(struct parameters) + (size_t)op->attribute_count * sizeof(struct vector))
-               ? 0
-               : failed("onnx_ops: no room for attributes");
-}
-
-static status no_room(void) { return failed("onnx_ops: no room for an attribute"); }
-
-/* Store the vector of attribute k, whose values are the last bytes in the block. */
-static void put_vector(struct block *block, int64_t k, int64_t count, size_t bytes) {
-    size_t begin = block->used - (bytes + 7) / 8 * 8 - sizeof(struct parameters);
-    vectors(block)[k] = (struct vector){count, (int64_t)begin};
-}
-
-static status put_default(const struct attribute *a, int64_t k, struct block *block) {
-    size_t size = (size_t)a->initial_count * sizeof *a->initials;
-    void *place = append(block, size);
-    if (!place) return no_room();
-    if (size) memcpy(place, a->initials, size);
-    return put_vector(block, k, a->value_count, size), NULL;
-}
-
-/* Put a tensor into a block: its type, its rank, its shape, its elements. */
-static status put_constant(void *value, int64_t k, struct block *block, int *fits) {
-    int type;
-    size_t rank;
-    int64_t copy[MAX_RANK];
-    const int64_t *shape;
-    void *data;
-    status error = read_tensor(value, &type, &rank, copy, &shape);
-    int has_type = 0 < type && type < TYPES && item_size[type];
-    if (error || !(*fits = has_type && rank <= MAX_RANK)) return error;
-    if ((error = GetTensorMutableData(value, &data))) return error;
-    int64_t count = elements(shape, (int64_t)rank);
-    size_t bytes = (size_t)count * item_size[type], size = (2 + rank) * sizeof *copy + bytes;
-    int64_t *place = append(block, size);
-    if (!place) return no_room();
-    place[0] = type, place[1] = (int64_t)rank;
-    memcpy(place + 2, shape, rank * sizeof *shape);
-    if (bytes) memcpy(place + 2 + rank, data, bytes);
-    return put_vector(block, k, count, size), NULL;
-}
-
-static const char *const KINDS[] = {"INT", "INTS", "STRING", "FLOAT", "FLOATS", "STRING", "TENSOR"}; /* onnx's names */
-static int is_of_text(const struct attribute *a) { return a->kind == STRING || a->kind == TEXT; }
-static int is_list(const struct attribute *a) { return a->kind == INTS || a->kind == FLOATS; }
-
-/* Convert the values of attribute k, which were read to the end of the block: `count` integers, floats or, for a text,
- * bytes. Returns whether the attribute may have these values. */
-static int convert_values(const struct attribute *a, int64_t k, void *raw, size_t count, struct block *block) {
-    int64_t *numbers = raw;
-    int fits = !is_list(a) || (a->shortest <= (int64_t)count && (int64_t)count <= a->longest);
-    size_t size = count * sizeof *numbers;
-    if (a->kind == STRING) {
-        int64_t position = -1;
-        for (int64_t c = 0; c < a->choice_count; c++)
-            if (strlen(a->choices[c]) == count && !memcmp(a->choices[c], raw, count)) position = c;
-        if (position < 0) return 0; /* the text stays, for the error */
-        *numbers = position, count = 1, size = sizeof *numbers;
-    } else if (a->kind == FLOAT || a->kind == FLOATS) { /* from the last one on, as doubles take more bytes */
-        for (size_t n = count; n-- > 0;) {
-            double number = ((float *)raw)[n];
-            memcpy(&numbers[n], &number, sizeof number);
-        }
-    } else if (a->kind == TEXT) memset((char *)raw + count, 0, (8 - count % 8) % 8), size = (count + 7) / 8 * 8;
-    else
-        for (size_t n = 0; n < count; n++) fits = fits && a->least <= numbers[n] && numbers[n] <= a->most;
-    block->used = (size_t)((char *)raw - block->at) + size;
-    put_vector(block, k, (int64_t)count, size);
-    return fits;
-}
-
-/* Read attribute k of the node into the block. ONNX Runtime doesn't check the attributes of custom ops, and reads a
- * list of another kind as an empty one. */
-static status read_attribute(const struct text *title, const struct attribute *a, int64_t k, const void *info,
-                             struct block *block) {
-    struct text value = {"", 0};
-    size_t size = 0;
-    void *raw = 0, *allocator, *tensor;
-    int fits = 0;
-    status error = KernelInfoGetAttributeArray_int64(info, a->name, 0, &size);
-    if (error) {
-        ReleaseStatus(error);
-        if (!a->required) return put_default(a, k, block);
-        return say_string(&value, "None"), refuse_attribute(title, a, &value, "must be given");
-    }
-    if (a->kind == TENSOR) {
-        if ((error = GetAllocatorWithDefaultOptions(&allocator))) return error;
-        if (!(error = KernelInfoGetAttribute_tensor(info, a->name, allocator, &tensor))) {
-            error = put_constant(tensor, k, block, &fits);
-            ReleaseValue(tensor);
-            if (error || fits) return error;
-        }
-    } else {
-        if (a->kind == INT || a->kind == FLOAT) size = 1;
-        if (a->kind == FLOATS) size = 0, error = KernelInfoGetAttributeArray_float(info, a->name, 0, &size);
-        if (is_of_text(a)) error = KernelInfoGetAttribute_string(info, a->name, 0, &size);
-        if (!error && !(raw = append(block, (size + 1) * sizeof(int64_t)))) return no_room();
-        if (!error && a->kind == INT) error = KernelInfoGetAttribute_int64(info, a->name, raw);
-        if (!error && a->kind == INTS) error = KernelInfoGetAttributeArray_int64(info, a->name, raw, &size);
-        if (!error && a->kind == FLOAT) error = KernelInfoGetAttribute_float(info, a->name, raw);
-        if (!error && a->kind == FLOATS) error = KernelInfoGetAttributeArray_float(info, a->name, raw, &size);
-        if (!error && is_of_text(a)) error = KernelInfoGetAttribute_string(info, a->name, raw, &size);
-        if (!error && is_of_text(a)) size = without_end(raw, size);
-        fits = !error && (is_of_text(a) ? is_text(raw, size) : size > 0);
-    }
-    if (!fits) {
-        if (error) ReleaseStatus(error);
-        say_string(&value, "(not of kind "), say_string(&value, KINDS[a->kind]), say_string(&value, ")");
-        return refuse_attribute(title, a, &value, a->kind_rule);
-    }
-    if (convert_values(a, k, raw, size, block)) return 0;
-    if (a->kind == STRING) say_quoted(&value, raw, size);
-    if (a->kind == INT) say_number(&value, *(int64_t *)raw);
-    if (a->kind == INTS) say_vector(&value, raw, (int64_t)size, 0);
-    if (a->kind == FLOATS) say_number(&value, (int64_t)size), say_string(&value, " numbers");
-    return refuse_attribute(title, a, &value, a->rule);
-}
-
-/* Read attribute k into the block when shapes are inferred. Returns 0 if its values can't be read. */
-static int infer_attribute(const struct attribute *a, int64_t k, const void *context, struct block *block) {
-    static const int TYPES[] = {1, 2, 5, 3, 4, 5}; /* values of OrtOpAttrType, by kind */
-    enum { ROOM = 4096 };
-    const void *attribute = 0;
-    size_t size = 0;
-    void *raw;
-    status error = ShapeInferContext_GetAttribute(context, a->name, &attribute);
-    if (error) ReleaseStatus(error);
-    if (error || !attribute) {
-        if (!a->required && !(error = put_default(a, k, block))) return 1;
-        if (!a->required) ReleaseStatus(error);
-        return 0;
-    }
-    if (a->kind == TENSOR || !(raw = append(block, 2 * ROOM + 8))) return 0;
-    if ((error = ReadOpAttr(attribute, TYPES[a->kind], raw, ROOM, &size))) return ReleaseStatus(error), 0;
-    size_t count = is_of_text(a)                           ? without_end(raw, size)
-                   : a->kind == FLOAT || a->kind == FLOATS ? size / sizeof(float)
-                                                           : size / sizeof(int64_t);
-    return convert_values(a, k, raw, count, block);
-}
 
 /* Put the known dimensions of input k into the call. A dimension with a name is UNKNOWN - 1 - the name's position. */
 enum { UNKNOWN = -1 };
@@ -237,25 +58,23 @@ static int is_known(const struct tensor *tensor) {
     return complete;
 }
 
-/* Make a kernel's state from a prototype. If all inputs are constant, compute the result, unless it is too large. */
-static status new_state(const struct state *prototype, const struct parameters *parameters, size_t parameters_size,
-                        struct call *call, int constant, void **kernel) {
+/* Make a kernel's state from a prototype. With a kernel, which it has if all inputs are constant, compute the result,
+ * unless it is too large. */
+static status new_state(const struct state *prototype, struct call *call, kernel_function *constant, void **kernel) {
     const struct op *op = prototype->op;
-    size_t size = offsetof(struct state, parameters) + parameters_size, bytes = 0;
+    const struct block *attributes = call->attributes;
+    size_t header = offsetof(struct state, attributes), size = header + (size_t)attributes->size, bytes = 0;
     struct tensor *out = &call->tensors[MAX_INPUTS];
     size_t item = item_size[prototype->overload->types[MAX_INPUTS]];
-    if (constant && prototype->kernel) {
-        put_output(&call->geometry, out);
-        if (0 < out->size && (size_t)out->size <= LARGEST_RESULT / item) bytes = (size_t)out->size * item;
-    }
+    if (constant && 0 < out->size && (size_t)out->size <= LARGEST_RESULT / item) bytes = (size_t)out->size * item;
     struct state *state = malloc(size + bytes);
     if (!state && bytes) state = malloc(size), bytes = 0; /* there may be memory when the node runs */
     if (!state) return failed("onnx_ops: no room for a kernel's state");
-    memcpy(state, prototype, offsetof(struct state, parameters));
-    memcpy(&state->parameters, parameters, parameters_size);
+    memcpy(state, prototype, header);
+    memcpy(&state->attributes, attributes, (size_t)attributes->size);
     if (bytes) {
         out->data = (char *)state + size;
-        status error = run_tiles(op, prototype->kernel, call, 0);
+        status error = run_tiles(op, constant, call, 0);
         if (error) ReleaseStatus(error);
         else {
             state->result = out->data, state->result_size = bytes, state->rank = out->rank;
@@ -268,69 +87,65 @@ static status new_state(const struct state *prototype, const struct parameters *
     return 0;
 }
 
-/* Check a node whose operator is no function as far as possible, and find its kernel, which is 0 if Python computes the
- * outputs. is_found stays 0 if Python was interrupted, or if this is only a survey. */
-static status find_kernel(struct op *op, const struct overload *overload, const struct text *title,
-                          const struct vector attributes[], struct parameters *parameters, struct call *call,
-                          int complete, kernel_function **kernel, int *is_found) {
-    int64_t returned;
-    NEED(op->resolve, RESOLVE, 0, 0);
-    memset(parameters, 0, (size_t)op->parameters_size);
-    if ((returned = op->resolve(attributes, parameters))) return explained(op, title, &parameters->refusal, returned);
-    int64_t position = parameters->kernel_index;
-    if (position < 0 || position >= overload->kernel_count) return explained(op, title, 0, -1);
-    NEED(op->infer, INFER, 0, 0);
-    begin_plan(op, call);
-    if ((returned = op->infer(parameters, call))) return explained(op, title, &call->geometry.refusal, returned);
-    NEED(op->plans[0], PLAN, 0, 0);
-    begin_plan(op, call);
-    if (complete && (returned = op->plans[0](parameters, call)))
-        return explained(op, title, &call->geometry.refusal, returned);
-    if (call->geometry.rank > MAX_RANK) return explained(op, title, 0, -1);
-    if (overload->rules[position]) {
+/* Which kernel the attributes choose. */
+static int64_t choice(const struct op *op, const struct block *attributes) {
+    if (op->chooser < 0) return 0;
+    const int64_t *position = (const int64_t *)((const char *)attributes + attributes->vectors[op->chooser].offset);
+    return op->choices[*position];
+}
+
+/* Check a node as far as possible, and have its plan and its kernel compiled, which stays 0 if it isn't known yet.
+ * complete: whether all that a plan reads is known. is_checked stays 0 if Python was interrupted, or if this is only a
+ * survey. */
+static status check_node(const struct state *state, const struct text *title, struct call *call, int complete,
+                         kernel_function **kernel, int *is_checked) {
+    const struct op *op = state->op;
+    const struct overload *overload = state->overload;
+    int has_ranks = 0;
+    status error = 0;
+    for (int64_t k = 0; k < op->input_count; k++) has_ranks = has_ranks || op->inputs[k].rank_count;
+    int64_t ranks = complete || !has_ranks ? combination(op, call) : -1;
+    if (op->is_partial) NEED(op->infer, INFER, 0, 0);
+    if (op->is_partial && !complete) error = infer_shapes(op, title, call);
+    if (error) return error;
+    if (ranks >= 0) NEED(op->plans[ranks], PLAN, 0, ranks);
+    if (op->has_shapes && complete) error = plan(op, title, ranks, call);
+    if (error) return error;
+    if (op->combination_count && overload->rules[state->choice]) {
         struct text text = *title;
-        say_string(&text, ": "), say_string(&text, overload->arguments[position]), say_string(&text, ": "),
-            say_string(&text, overload->rules[position]);
+        say_string(&text, ": "), say_string(&text, overload->arguments[state->choice]), say_string(&text, ": "),
+            say_string(&text, overload->rules[state->choice]);
         return refused(&text);
     }
-    if (!is_of_strings(overload))
-        NEED(!is_surveying() && overload->kernels[position], KERNEL, overload - op->overloads, position);
-    *kernel = is_of_strings(overload) ? 0 : overload->kernels[position], *is_found = 1;
+    *is_checked = !state->has_code || ranks < 0;
+    if (!state->has_code) return 0;
+    if (is_surveying() && has_ranks && !complete) { /* it may need the kernels for all ranks */
+        int available;
+        for (int64_t k = state->choice; k < overload->kernel_count && !error; k += op->kernel_count)
+            error = compile(op, KERNEL, overload - op->overloads, k, &available);
+        return error;
+    }
+    if (ranks < 0) return 0;
+    int64_t position = ranks * op->kernel_count + state->choice;
+    NEED(!is_surveying() && overload->kernels[position], KERNEL, overload - op->overloads, position);
+    *kernel = overload->kernels[position], *is_checked = 1;
     return 0;
 }
 
-/* Read the attributes and the inputs of a node. */
-static status read_node(const struct op *op, const struct text *title, const void *info, struct block *block,
-                        struct call *call, int *constants, int *complete) {
-    size_t count = (size_t)op->input_count;
-    status error = begin_block(op, block);
-    for (int64_t k = 0; k < op->attribute_count && !error; k++)
-        error = read_attribute(title, &op->attributes[k], k, info, block);
-    if (!error) error = KernelInfo_GetInputCount(info, &count);
-    if (!error && count > MAX_INPUTS) error = too_many_inputs(op, title, count);
-    for (size_t k = 0; k < count && !error; k++) {
-        int is_constant = 0;
-        error = put_known_input(op, title, k, info, call, &is_constant);
-        *constants = *constants && is_constant;
-        *complete = *complete && !error && (is_constant || is_known(&call->tensors[k]));
-    }
-    for (size_t k = count; k < (size_t)op->input_count; k++) put_absent(k, call);
-    call->input_count = (int64_t)count;
-    return error;
+/* Whether a node with constant inputs is computed when its session is made. */
+static int can_be_constant(const struct op *op) {
+    return op->output_count == 1 && !op->has_bound && !op->widens_halves;
 }
 
 status create_kernel(const struct custom_op *custom, const void *unused, const void *info, void **kernel) {
     struct op *op = custom->op;
-    union {
-        struct parameters parameters;
-        char room[MAX_RECORD];
-    } resolved;
     struct call call;
-    struct block block;
+    struct values values = {0, 0, 0};
     struct text title = {"", 0};
     struct state state = {.op = op, .overload = custom->overload};
-    size_t size = 0;
-    int constants = 1, complete = 1;
+    kernel_function *function = 0;
+    size_t size = 0, count = 0;
+    int constants = 1, complete = 1, is_checked = 0;
     status error;
     (void)unused;
     *kernel = 0;
@@ -342,27 +157,29 @@ status create_kernel(const struct custom_op *custom, const void *unused, const v
     if (!error && (size = without_end(name, size)))
         say_string(&title, " (node "), say_quoted(&title, name, size), say_string(&title, ")");
     free(name);
-    if (error) return error;
-    error = read_node(op, &title, info, &block, &call, &constants, &complete);
-    if (!error && op->is_function) {
-        ((struct parameters *)block.at)->kernel_index = (int64_t)block.used; /* the size, which Python reads */
-        call.parameters = (struct parameters *)block.at;
-        if (complete) error = check_function(op, state.overload, &title, &call);
-        else if (is_surveying()) error = compile_all(op, state.overload);
-        if (!error) error = new_state(&state, call.parameters, block.used, &call, 0, kernel);
-    } else if (!error) {
-        int is_found = 0;
-        error = find_kernel(op, state.overload, &title, vectors(&block), &resolved.parameters, &call, complete,
-                            &state.kernel, &is_found);
-        if (is_found)
-            error = new_state(&state, &resolved.parameters, (size_t)op->parameters_size, &call, constants, kernel);
+    if (!error) error = read_attributes(op, &title, read_from_node, info, &values);
+    if (!error) error = KernelInfo_GetInputCount(info, &count);
+    if (!error && count > MAX_INPUTS) error = too_many_inputs(op, &title, count);
+    for (size_t k = 0; k < count && !error; k++) {
+        int is_constant = 0;
+        error = put_known_input(op, &title, k, info, &call, &is_constant);
+        constants = constants && is_constant;
+        complete = complete && !error && (is_constant || is_known(&call.tensors[k]));
     }
-    free(block.at);
+    for (size_t k = count; k < (size_t)op->input_count; k++) put_absent(k, &call);
+    call.input_count = (int64_t)count, call.attributes = (struct block *)values.at;
+    if (!error) {
+        state.choice = choice(op, call.attributes);
+        state.has_code = op->combination_count && !is_of_strings(state.overload);
+        error = check_node(&state, &title, &call, complete, &function, &is_checked);
+    }
+    if (is_checked) error = new_state(&state, &call, constants && can_be_constant(op) ? function : 0, kernel);
+    free(values.at);
     return error;
 }
 
 /* Tell ONNX Runtime the known dimensions of an output. An unknown dimension gets a name if it has none. */
-static status report_output(const struct op *op, size_t k, int type, const struct tensor *tensor,
+static status report_output(size_t k, int type, const struct tensor *tensor,
                             const char *const *names, int64_t name_count, void *context) {
     static atomic_uint unknown;
     const char *symbols[MAX_RANK];
@@ -370,7 +187,6 @@ static status report_output(const struct op *op, size_t k, int type, const struc
     int64_t sizes[MAX_RANK];
     void *info;
     status error;
-    (void)op;
     for (int64_t a = 0; a < tensor->rank; a++) {
         sizes[a] = tensor->shape[a] < 0 ? -1 : tensor->shape[a];
         int64_t name = UNKNOWN - 1 - tensor->shape[a];
@@ -388,35 +204,21 @@ static status report_output(const struct op *op, size_t k, int type, const struc
     return error;
 }
 
-/* Read the node's attributes and infer the outputs' ranks and shapes from these and what is known of the inputs.
- * Returns whether they are known: without all attributes, nothing is. */
-static int infer_outputs(struct op *op, struct call *call, const void *context) {
-    union {
-        struct parameters parameters;
-        char room[MAX_RECORD];
-    } resolved;
-    struct block block;
-    status error = begin_block(op, &block);
-    int known = !error && (!op->is_function || (op->has_rule && !op->has_bound));
+/* Read the node's attributes and infer the outputs' shapes from these and what is known of the inputs. Returns whether
+ * they are known: without all attributes, nothing is. */
+static int infer_outputs(const struct op *op, struct call *call, const void *context) {
+    struct values values = {0, 0, 0};
+    int known = op->is_partial || (op->has_shapes && !op->has_bound);
     for (int64_t k = 0; k < call->input_count; k++)
-        known = known && (!op->is_function || is_known(&call->tensors[k])); /* a rule reads all of them */
-    for (int64_t k = 0; k < op->attribute_count && known; k++)
-        known = infer_attribute(&op->attributes[k], k, context, &block);
-    if (known && op->is_function) {
-        call->parameters = (struct parameters *)block.at;
-        ((struct parameters *)block.at)->kernel_index = (int64_t)block.used;
-        error = plan_function(op, 0, call);
-    } else if (known) {
-        memset(&resolved, 0, sizeof resolved);
-        known = !op->resolve(vectors(&block), &resolved.parameters);
-        begin_plan(op, call);
-        known = known && !op->infer(&resolved.parameters, call);
-        known = known && 0 <= call->geometry.rank && call->geometry.rank <= MAX_RANK;
-        if (known) put_output(&call->geometry, &call->tensors[MAX_INPUTS]);
-    }
+        known = known && (op->is_partial || is_known(&call->tensors[k])); /* a rule reads all of them */
+    if (!known) return 0;
+    struct text title = {"", 0}; /* nobody reads the error */
+    status error = read_attributes(op, &title, read_from_inference, context, &values);
+    call->attributes = (struct block *)values.at;
+    if (!error) error = op->is_partial ? infer_shapes(op, 0, call) : plan(op, 0, combination(op, call), call);
     if (error) ReleaseStatus(error);
-    free(block.at);
-    return known && !error;
+    free(values.at);
+    return !error;
 }
 
 /* InferOutputShapeFn: report what is known of the outputs before any run. */
@@ -434,18 +236,17 @@ status infer(const struct custom_op *custom, void *context) {
         if ((error = ShapeInferContext_GetInputTypeShape(context, k, &info))) return error;
         if ((error = GetTensorElementType(info, &types[k]))) return error;
         if (!types[k]) put_absent(k, &call);
-        else if ((error = put_known(op, k, info, &call, op->is_function ? 0 : names, &name_count))) return error;
+        else if ((error = put_known(op, k, info, &call, op->is_partial ? names : 0, &name_count))) return error;
     }
     for (size_t k = count; k < (size_t)op->input_count; k++) put_absent(k, &call);
     call.input_count = (int64_t)count;
-    if (!op->is_function) {
-        NEED(op->resolve, RESOLVE, 0, 0);
-        NEED(op->infer, INFER, 0, 0);
-    }
+    if (op->is_partial) NEED(op->infer, INFER, 0, 0); /* with its error, unlike others */
     if (!infer_outputs(op, &call, context)) return 0;
     for (int64_t k = 0; k < op->output_count && !error; k++) {
+        const struct tensor *tensor = &call.tensors[MAX_INPUTS + k];
         int type = op->outputs[k] < 0 ? (int)op->overloads->types[MAX_INPUTS + k] : types[op->outputs[k]];
-        error = report_output(op, (size_t)k, type, &call.tensors[MAX_INPUTS + k], names, name_count, context);
+        if (0 <= tensor->rank && tensor->rank <= MAX_RANK)
+            error = report_output((size_t)k, type, tensor, names, name_count, context);
     }
     return error;
 }

@@ -102,11 +102,11 @@ void put_absent(size_t k, struct call *call) {
     call->tensors[k].data = 0, call->tensors[k].size = 0, call->tensors[k].rank = ABSENT;
 }
 
-status put_inputs(const struct op *op, void *context, struct call *call) {
-    size_t count = (size_t)op->input_count;
+static status put_inputs(const struct op *op, void *context, struct call *call) {
+    size_t count = 0;
     void *value;
-    status error;
-    if (op->is_function && (error = KernelContext_GetInputCount(context, &count))) return error;
+    status error = KernelContext_GetInputCount(context, &count);
+    if (error) return error;
     if (count > MAX_INPUTS) return too_many_inputs(op, 0, count);
     for (size_t k = 0; k < count; k++) {
         if ((error = KernelContext_GetInput(context, k, &value))) return error;
@@ -116,18 +116,6 @@ status put_inputs(const struct op *op, void *context, struct call *call) {
     for (size_t k = count; k < (size_t)op->input_count; k++) put_absent(k, call);
     call->input_count = (int64_t)count;
     return 0;
-}
-
-void begin_plan(const struct op *op, struct call *call) {
-    memset(&call->geometry, 0, (size_t)op->geometry_size);
-    call->geometry.rank = -1;
-}
-
-/* Put the output's shape into the call, as plan or infer has written it into the geometry. */
-void put_output(const struct geometry *geometry, struct tensor *output) {
-    output->rank = geometry->rank;
-    memcpy(output->shape, geometry->shape, sizeof output->shape);
-    output->size = elements(geometry->shape, geometry->rank);
 }
 
 struct work {
@@ -175,29 +163,128 @@ status run_tiles(const struct op *op, kernel_function *kernel, struct call *call
     return error || !work.failed ? error : explained(op, 0, &g->refusal, work.failed);
 }
 
+static int is_half(int64_t type) { return type == HALF || type == BRAIN_HALF; }
+
+/* Whether the kernel gets a copy of tensor k. 16-bit floats may need one in float32. So do outputs of which only a bound
+ * of the length is known: ONNX Runtime gets them when the kernel has run. */
+static int is_staged(const struct op *op, size_t k, int64_t type) {
+    return (op->widens_halves && is_half(type)) || (k >= MAX_INPUTS && op->has_bound);
+}
+
+/* The bytes of a copy of tensor k. */
+static size_t staged_size(const struct call *call, size_t k, int64_t type) {
+    return ((size_t)call->tensors[k].size * (size_t)(is_half(type) ? 4 : item_size[type]) + 63) / 64 * 64;
+}
+
+static status give_output(const struct op *op, struct tensor *out, size_t k, int64_t type, int64_t bound,
+                          void *context) {
+    const void *staged = out->data;
+    void *value;
+    status error;
+    if (op->has_bound) {
+        if (out->shape[0] < 0 || out->shape[0] > bound)
+            return explained(op, 0,
+                             &(struct refusal){"length of an output",
+                                               "is what the kernel returns; the rule's bound is",
+                                               out->shape,
+                                               -1,
+                                               1,
+                                               bound,
+                                               0,
+                                               {0}},
+                             1);
+        out->size = elements(out->shape, out->rank);
+    }
+    if ((error = KernelContext_GetOutput(context, k, out->shape, (size_t)out->rank, &value))) return error;
+    if ((error = GetTensorMutableData(value, &out->data))) return error;
+    if (op->widens_halves && is_half(type)) narrow((int)type, staged, out->data, out->size);
+    else if (out->size) memcpy(out->data, staged, (size_t)out->size * item_size[type]);
+    return 0;
+}
+
+/* Give the kernel its inputs and outputs; `room` is memory for copies. */
+static status stage(const struct op *op, const int64_t *types, struct call *call, char *room, void *context) {
+    status error = 0;
+    void *value;
+    for (size_t k = 0; k < (size_t)op->input_count; k++) {
+        struct tensor *tensor = &call->tensors[k];
+        if (!is_staged(op, k, types[k]) || tensor->rank == ABSENT) continue;
+        size_t size = staged_size(call, k, types[k]);
+        widen((int)types[k], tensor->data, (float *)room, tensor->size);
+        tensor->data = room, room += size;
+    }
+    for (size_t k = MAX_INPUTS; k < MAX_INPUTS + (size_t)op->output_count && !error; k++) {
+        struct tensor *tensor = &call->tensors[k];
+        if (is_staged(op, k, types[k])) {
+            tensor->data = room, room += staged_size(call, k, types[k]);
+            continue;
+        }
+        error = KernelContext_GetOutput(context, k - MAX_INPUTS, tensor->shape, (size_t)tensor->rank, &value);
+        if (!error) error = GetTensorMutableData(value, &tensor->data);
+    }
+    return error;
+}
+
+/* Run a kernel, after its plan. */
+static status run_kernel(const struct state *state, kernel_function *kernel, struct call *call, void *context) {
+    const struct op *op = state->op;
+    const int64_t *types = state->overload->types;
+    int64_t bounds[MAX_OUTPUTS];
+    size_t needed = 0;
+    int fits = 1;
+    for (size_t k = 0; k < MAX_INPUTS + (size_t)op->output_count; k++) {
+        if (k == (size_t)op->input_count) k = MAX_INPUTS;
+        if (k >= MAX_INPUTS) bounds[k - MAX_INPUTS] = call->tensors[k].shape[0];
+        if (!is_staged(op, k, types[k]) || call->tensors[k].rank == ABSENT) continue;
+        size_t size = staged_size(call, k, types[k]);
+        fits &= size <= SIZE_MAX - needed;
+        needed += size;
+    }
+    char *room = needed && fits ? malloc(needed) : 0;
+    if (!fits || (needed && !room)) return failed("onnx_ops: no room for copies of what a kernel is given");
+    status error = stage(op, types, call, room, context);
+    if (!error) error = run_tiles(op, kernel, call, context);
+    for (size_t k = 0; k < (size_t)op->output_count && !error; k++)
+        if (is_staged(op, MAX_INPUTS + k, types[MAX_INPUTS + k]))
+            error = give_output(op, &call->tensors[MAX_INPUTS + k], k, types[MAX_INPUTS + k], bounds[k], context);
+    free(room);
+    return error;
+}
+
 status compute(struct state *state, void *context) {
     struct call call;
-    struct tensor *out = &call.tensors[MAX_INPUTS];
-    void *value;
+    void *value, *data;
     status error;
     if (!state) return failed("onnx_ops: its session was not made to run");
     if (state->result) {
         if ((error = KernelContext_GetOutput(context, 0, state->shape, (size_t)state->rank, &value))) return error;
-        if ((error = GetTensorMutableData(value, &out->data))) return error;
-        memcpy(out->data, state->result, state->result_size);
+        if ((error = GetTensorMutableData(value, &data))) return error;
+        memcpy(data, state->result, state->result_size);
         return 0;
     }
     const struct op *op = state->op;
+    const struct overload *overload = state->overload;
     if ((error = put_inputs(op, context, &call))) return error;
-    call.parameters = &state->parameters;
-    if (op->is_function) return compute_function(state, &call, context);
-    begin_plan(op, &call);
-    int64_t returned = op->plans[0](&state->parameters, &call);
-    if (!returned && (call.geometry.rank < 0 || call.geometry.rank > MAX_RANK)) returned = -1;
-    if (returned) return explained(op, 0, &call.geometry.refusal, returned);
-    put_output(&call.geometry, out);
-    if (!state->kernel) return run_in_python(op, state->overload, &call, context);
-    if ((error = KernelContext_GetOutput(context, 0, out->shape, (size_t)out->rank, &value))) return error;
-    if ((error = GetTensorMutableData(value, &out->data))) return error;
-    return run_tiles(op, state->kernel, &call, context);
+    call.attributes = &state->attributes;
+    int64_t ranks = combination(op, &call);
+    if (ranks >= 0 && (error = plan(op, 0, ranks, &call))) return error;
+    if (ranks < 0 || !state->has_code) return run_in_python(op, overload, &call, context);
+    int64_t position = ranks * op->kernel_count + state->choice;
+    NEED(overload->kernels[position], KERNEL, overload - op->overloads, position);
+    return run_kernel(state, overload->kernels[position], &call, context);
 }
+
+#ifdef ONNX_OPS_AHEAD
+/* A function of Numba's own library that compiled code calls: compute the strides of an array in another shape; returns
+ * 0 where that needs a copy. This one handles only arrays whose elements are contiguous. */
+int numba_attempt_nocopy_reshape(intptr_t axes, const intptr_t *shape, const intptr_t *steps, intptr_t new_axes,
+                                 const intptr_t *new_shape, intptr_t *new_steps, intptr_t item, int is_fortran) {
+    intptr_t step = item;
+    for (intptr_t a = axes; a-- > 0; step *= shape[a])
+        if (shape[a] != 1 && steps[a] != step) return 0;
+    if (is_fortran) return 0;
+    step = item;
+    for (intptr_t a = new_axes; a-- > 0; step *= new_shape[a]) new_steps[a] = step;
+    return 1;
+}
+#endif

@@ -14,26 +14,27 @@ enum {
     MAX_ATTRIBUTES = 16,
     MAX_KERNELS = 4,
     MAX_TILES = 64,
+    MAX_SHOWN = 32,
     LINE = 64,
     TILE_ELEMENTS = 1 << 12,
-    MAX_RECORD = 2048
+    MAX_GEOMETRY = 2048,
 };
 
 struct refusal {
     const char *argument, *rule;
     const int64_t *values;
-    int64_t count, has_expected, expected, doubles, shown[32]; /* doubles: 1: the values, + 2: the expected one */
-};
-struct parameters {
-    struct refusal refusal;
-    int64_t kernel_index; /* in a function's parameters: their size in bytes. The operator's own numbers follow */
+    int64_t count, has_expected, expected, doubles, shown[MAX_SHOWN]; /* doubles: 1: the values, + 2: the expected one */
 };
 struct geometry {
     struct refusal refusal;
-    int64_t tiles, workspace, rank, shape[MAX_RANK]; /* the operator's own numbers follow */
+    int64_t tiles, workspace; /* the operator's own numbers follow */
 };
 struct vector { /* the values of an attribute, 64-bit integers or doubles; the offset is from the block's beginning */
     int64_t count, offset;
+};
+struct block { /* the values of a node's attributes, which follow the vectors */
+    int64_t size; /* in bytes */
+    struct vector vectors[];
 };
 struct tensor {
     void *data;
@@ -42,15 +43,14 @@ struct tensor {
 struct call {
     struct tensor tensors[MAX_INPUTS + MAX_OUTPUTS]; /* the outputs begin at MAX_INPUTS */
     int64_t input_count;                             /* the number of the node's inputs, including absent ones */
-    const struct parameters *parameters;
+    const struct block *attributes;
     union {
         struct geometry geometry;
-        char room[MAX_RECORD];
+        char room[MAX_GEOMETRY];
     };
 };
 
-typedef int64_t resolve_function(const struct vector attributes[], struct parameters *);
-typedef int64_t shapes_function(const struct parameters *, struct call *); /* a plan or infer */
+typedef int64_t shapes_function(const struct block *, struct call *); /* a plan or infer */
 typedef int64_t kernel_function(struct call *, int64_t tile, void *workspace);
 
 enum kind { INT, INTS, STRING, FLOAT, FLOATS, TEXT, TENSOR }; /* a STRING is a position among the choices */
@@ -73,14 +73,14 @@ struct input {
 };
 struct overload { /* an operator for one combination of the element types of inputs and outputs */
     int64_t types[MAX_INPUTS + MAX_OUTPUTS];
-    kernel_function **kernels;
+    kernel_function **kernels; /* for each combination of ranks kernel_count of them */
     int64_t kernel_count;
     const char *arguments[MAX_KERNELS], *rules[MAX_KERNELS]; /* why a kernel doesn't take these types, or 0 */
 };
 struct op {
     const char *domain, *name, *declaration; /* declaration: a digest, which Python compares with its own */
     int64_t number;                          /* the operator's number in Python */
-    int64_t first_version, parameters_size, geometry_size;
+    int64_t first_version, geometry_size;
     const struct attribute *attributes;
     int64_t attribute_count;
     const struct input *inputs;
@@ -91,12 +91,18 @@ struct op {
     int64_t overload_count;
     const char *const *terms; /* pairs: a name in refusals, and the operator's own term for it */
     int64_t term_count;
-    /* A function (own/function.py) has a rule for shapes, or none, and a body, which is compiled for each combination
-     * of ranks, or run by Python. */
-    int64_t is_function, has_rule, is_compiled, has_bound, has_loop;
-    resolve_function *resolve; /* a function has neither of these two */
+    int64_t chooser; /* the attribute, a string, whose choices choose the kernel; -1 if there is only one */
+    const int64_t *choices;
+    int64_t choice_count;
+    int64_t kernel_count;      /* for each combination of ranks */
+    int64_t combination_count; /* of ranks for which kernels are compiled; without any, Python computes */
+    int64_t has_shapes;        /* whether the plan states the shapes; with has_bound, bounds of the first axes */
+    int64_t is_partial;        /* whether `infer` states them as far as sizes are known */
+    int64_t has_bound;
+    int64_t counts_steps;  /* whether the plan's tiles are the steps of a loop, of which several may be one tile */
+    int64_t widens_halves; /* whether kernels get 16-bit floats as floats */
     shapes_function *infer;
-    shapes_function **plans; /* one; for a function, one for each combination of ranks */
+    shapes_function **plans; /* for each combination of ranks */
     int64_t plan_count;
     atomic_llong kernels_made, results_made; /* numbers of nodes with a kernel, and with a constant result, so far */
     void *customs;                           /* the overloads as ONNX Runtime's custom ops, see library.c */

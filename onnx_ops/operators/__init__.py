@@ -10,7 +10,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
 
-from ..declaration import Declaration
+from ..declaration import Operator
 from ..dtypes import TABLE
 from ..errors import OpError
 
@@ -47,7 +47,7 @@ def as_list(operators):
 def declaration_of(operator):
     """The declaration of what `onnx_ops.operator` has made; a declaration stays as it is. Raises OpError."""
     declaration = getattr(operator, "declaration", operator)
-    if not isinstance(declaration, Declaration):
+    if not isinstance(declaration, Operator):
         rule = "must be what onnx_ops.operator has made, or a declaration"
         raise OpError("operators", repr(operator), rule, "onnx_ops")
     return declaration

@@ -18,10 +18,11 @@ import numpy as np
 
 from .. import dtypes
 from ..compiler.jit import jitable
-from ..declaration import ELEMENTS, UNKNOWN, Input, Kernel, Operator, Output
+from ..declaration import Input, Kernel, Operator, Output, Plan
 from ..errors import require
 from ..kernels.affine_grid import affine_grid
 from ..kernels.points import POINTS
+from ..limits import ELEMENTS, UNKNOWN
 
 WORK = 2**15  # numbers that a tile writes, in about 5 us
 
@@ -38,17 +39,26 @@ def check_affine(theta, x, y, z):
 
 
 @jitable
-def plan(parameters, shapes, g):
-    theta, x, y, z = shapes
-    check_affine(theta, x, y, z)
-    axes = theta[1]
-    g.rank, g.shape[0] = axes + 2, theta[0]
-    g.shape[axes - 1], g.shape[axes], g.shape[axes + 1] = y[0], x[0], axes
+def shape(attributes, inputs, outputs):
+    (theta, x, y, z), (grid,) = inputs, outputs
+    axes = UNKNOWN if len(theta) != 3 else theta[1] if theta[1] >= 0 else theta[2] - 1
+    if not 2 <= axes <= 3:
+        return UNKNOWN
+    grid[0], grid[axes + 1] = theta[0], axes
+    grid[axes] = x[0] if len(x) == 1 else UNKNOWN
+    grid[axes - 1] = y[0] if len(y) == 1 else UNKNOWN
     if axes == 3:
-        g.shape[1] = z[0]
-    elements = 1
-    for a in range(g.rank):
-        size = max(g.shape[a], 1)
+        grid[1] = z[0] if len(z) == 1 else UNKNOWN
+    return axes + 2
+
+
+@jitable
+def plan(attributes, inputs, outputs, g):
+    (theta, x, y, z), (grid,) = inputs, outputs
+    check_affine(theta, x, y, z)
+    axes, elements = theta[1], 1
+    for a in range(axes + 2):
+        size = max(grid[a], 1)
         require(size <= ELEMENTS // elements, "shape of {theta}", theta, "output must have at most 2**58 elements")
         elements *= size
     g.axes, g.width, g.height, g.depth = axes, x[0], y[0], z[0] if axes == 3 else 1
@@ -57,7 +67,7 @@ def plan(parameters, shapes, g):
     g.workspace = POINTS
 
 
-def reference(parameters, theta, x, y, z):
+def reference(theta, x, y, z):
     """The formula without roundings in the sums."""
     return affine_sums(*(dtypes.widest(v) for v in (theta, x, y, z)))
 
@@ -74,21 +84,6 @@ def affine_sums(theta, *vectors):
     return total + last
 
 
-@jitable
-def infer(parameters, shapes, g):
-    theta, x, y, z = shapes
-    if len(theta) != 3:
-        return
-    axes = theta[1] if theta[1] >= 0 else theta[2] - 1
-    if not 2 <= axes <= 3:
-        return
-    g.rank, g.shape[0], g.shape[axes + 1] = axes + 2, theta[0], axes
-    g.shape[axes] = x[0] if len(x) == 1 else UNKNOWN
-    g.shape[axes - 1] = y[0] if len(y) == 1 else UNKNOWN
-    if axes == 3:
-        g.shape[1] = z[0] if len(z) == 1 else UNKNOWN
-
-
 AFFINE_GRID = Operator(
     domain="onnx_ops",
     name="AffineGrid",
@@ -97,9 +92,7 @@ AFFINE_GRID = Operator(
     inputs=(Input("theta", "T"), Input("x", "T"), Input("y", "T"), Input("z", "T")),
     outputs=(Output("output", "T"),),
     types={"T": dtypes.FLOATS},
-    geometry={"axes": None, "width": None, "height": None, "depth": None, "rows": None},
-    plan=plan,
-    infer=infer,
+    plan=Plan(shape, plan, {"axes": None, "width": None, "height": None, "depth": None, "rows": None}),
     kernels=(Kernel(affine_grid),),
     reference=reference,
 )

@@ -24,44 +24,80 @@ from ..blocks import (
     AXES,
     GEOMETRY,
     LIMIT,
-    PARAMETERS,
     WORK,
+    along,
+    are_known,
     block_counts,
+    check_attributes,
+    given_axes,
     known_product,
     lay_out,
     overlaps,
-    resolve,
-    set_axes,
     sizes,
+    spacing_of,
+    spacing_of_lists,
 )
 from ..compiler.jit import jitable
-from ..declaration import ELEMENTS, UNKNOWN, Input, Kernel, Operator, Output
+from ..declaration import Input, Kernel, Operator, Output, Plan
 from ..errors import require
 from ..kernels.blocks import pieces
 from ..kernels.col2im import BAND, GROUP, col2im, row_pitch, unit_count, workspace_size
+from ..limits import ELEMENTS, UNKNOWN
 
 
 @jitable
-def plan(parameters, shapes, g):
-    require(len(shapes[0]) == 3, "shape of {input}", shapes[0], "must have rank 3: [N, C * prod({block_shape}), L]")
-    plan_blocks(parameters, shapes, shapes[0][0], g)
+def shape(attributes, inputs, outputs):
+    check_attributes(attributes)
+    batch = inputs[0][0] if len(inputs[0]) == 3 else UNKNOWN
+    return shape_of_image(given_axes(spacing_of(attributes)), inputs, batch, outputs[0])
 
 
 @jitable
-def plan_blocks(parameters, shapes, batch, g):
+def shape_of_image(given, inputs, batch, y):
+    """State the output's sizes for this batch size, from the input's last two axes and the shapes.
+
+    given  the number of image axes that the attributes are for, or 0
+    """
+    x, image_shape, block_shape = inputs
+    image, block = len(image_shape), len(block_shape)
+    if given != 0:
+        fits, rule = image == 0 or image == given, "{strides}, {dilations} and {pads} are for image axes:"
+        require(fits or not are_known(image_shape), "{image_shape}", image_shape, rule, given)
+        require(fits, "length of {image_shape}", image, "attributes are for image axes:", given)
+        fits = block == 0 or block == given or are_known(block_shape)  # then `plan` tells
+        require(fits, "length of {block_shape}", block, "attributes are for image axes:", given)
+    axes = max(image, block)
+    if not 1 <= axes <= AXES:
+        return UNKNOWN
+    y[0], y[1] = batch, UNKNOWN
+    positions = known_product(block_shape)
+    if len(x) >= 2 and x[len(x) - 2] >= 0 and len(block_shape) > 0 and positions > 0:
+        y[1] = x[len(x) - 2] // positions
+    for i in range(axes):
+        y[2 + i] = image_shape[i] if i < len(image_shape) and image_shape[i] > 0 else UNKNOWN
+    return 2 + axes
+
+
+@jitable
+def plan(attributes, inputs, outputs, g):
+    require(len(inputs[0]) == 3, "shape of {input}", inputs[0], "must have rank 3: [N, C * prod({block_shape}), L]")
+    plan_blocks(spacing_of(attributes), inputs, inputs[0][0], g)
+
+
+@jitable
+def plan_blocks(spacing, inputs, batch, g):
     """Plan for this batch size. The last two axes of the input have the channels' block elements and the blocks."""
-    x, image_shape, block_shape = shapes
-    axes, given = len(image_shape), parameters.axes
+    x, image_shape, block_shape = inputs
+    strides, dilations, begins, ends = spacing
+    axes = len(image_shape)
     rows, columns = x[len(x) - 2], x[len(x) - 1]
     rule = "number of image axes must be at least 1 and at most"
     require(1 <= axes <= AXES, "{image_shape}", image_shape, rule, AXES)
     rule = "must be as long as {image_shape}, which is of length"
     require(len(block_shape) == axes, "{block_shape}", block_shape, rule, axes)
-    rule = "{strides}, {dilations} and {pads} are for image axes:"
-    require(given == 0 or given == axes, "{image_shape}", image_shape, rule, given)
     for i in range(axes):
         require(1 <= image_shape[i] <= LIMIT, "{image_shape}", image_shape, "must lie in [1, 2**40]")
-    lay_out(parameters, image_shape, block_shape, g)
+    lay_out(spacing, image_shape, block_shape, g)
     for i in range(axes):
         fits = g.counts[i + g.axes - axes] > 0
         require(fits, "{block_shape}", block_shape, "must, dilated, fit into the padded image; too large on axis", i)
@@ -80,12 +116,9 @@ def plan_blocks(parameters, shapes, batch, g):
     tiled = 1
     for i in range(axes):
         # With pads, blocks reach outside of the image, and don't tile it.
-        pads = parameters.pads_begin[i] + parameters.pads_end[i]
-        if block_shape[i] != parameters.strides[i] or parameters.dilations[i] != 1 or pads != 0:
+        pads = along(begins, i, 0) + along(ends, i, 0)
+        if block_shape[i] != along(strides, i, 1) or along(dilations, i, 1) != 1 or pads != 0:
             tiled = 0
-        g.shape[2 + i] = image_shape[i]
-
-    g.rank, g.shape[0], g.shape[1] = 2 + axes, batch, channels
     height, width = g.image[g.axes - 2], g.image[g.axes - 1]
     g.planes = batch * channels * (g.pixels // (height * width))
     g.band_x = min(width, BAND)
@@ -104,42 +137,24 @@ def plan_blocks(parameters, shapes, batch, g):
     g.workspace = workspace_size(g)
 
 
-def reference(parameters, x, image_shape, block_shape):
+def reference(x, image_shape, block_shape, *, dilations, pads, strides):
+    half = len(pads) // 2 if pads else 0
+    begins, ends = (pads[:half], pads[half:]) if pads else (None, None)
+    return add_blocks(x, image_shape, block_shape, strides, dilations, begins, ends)
+
+
+def add_blocks(x, image_shape, block_shape, strides, dilations, pads_begin, pads_end):
     """The formula, ordered by k: the pixels of position k in all blocks are a strided slice of the image."""
     image, block = (np.asarray(sizes).tolist() for sizes in (image_shape, block_shape))
+    spacing = spacing_of_lists(image, strides, dilations, pads_begin, pads_end)
     x = dtypes.widest(x)
     y = np.full((x.shape[0], x.shape[1] // math.prod(block), *image), dtypes.zero(x), x.dtype)
     if not x.size:
         return y
-    x = x.reshape(*y.shape[:2], *block, *block_counts(parameters, image, block))
-    for k, blocks, pixels in overlaps(parameters, image, block):
+    x = x.reshape(*y.shape[:2], *block, *block_counts(spacing, image, block))
+    for k, blocks, pixels in overlaps(spacing, image, block):
         y[(..., *pixels)] = y[(..., *pixels)] + x[(slice(None), slice(None), *k, *blocks)]
     return y
-
-
-@jitable
-def infer(parameters, shapes, g):
-    batch = shapes[0][0] if len(shapes[0]) == 3 else UNKNOWN
-    infer_image(parameters, shapes, batch, g)
-
-
-@jitable
-def infer_image(parameters, shapes, batch, g):
-    """Infer the output's shape for this batch size, from the input's last two axes and the shapes."""
-    x, image_shape, block_shape = shapes
-    image, block, given = len(image_shape), len(block_shape), parameters.axes
-    if given != 0:
-        require(image == 0 or image == given, "length of {image_shape}", image, "attributes are for image axes:", given)
-        require(block == 0 or block == given, "length of {block_shape}", block, "attributes are for image axes:", given)
-    axes = max(image, block)
-    if not 1 <= axes <= AXES:
-        return
-    g.rank, g.shape[0], g.shape[1] = 2 + axes, batch, UNKNOWN
-    positions = known_product(block_shape)
-    if len(x) >= 2 and x[len(x) - 2] >= 0 and len(block_shape) > 0 and positions > 0:
-        g.shape[1] = x[len(x) - 2] // positions
-    for i in range(axes):
-        g.shape[2 + i] = image_shape[i] if i < len(image_shape) and image_shape[i] > 0 else UNKNOWN
 
 
 COL2IM = Operator(
@@ -151,60 +166,41 @@ COL2IM = Operator(
     outputs=(Output("output", "T"),),
     types={"T": dtypes.ALL, "I": ("int64",)},
     attributes=ATTRIBUTES,
-    parameters=PARAMETERS,
-    geometry={
+    plan=Plan(shape, plan, {
         "planes": None, "group": None, "band_y": None, "bands_y": None, "band_x": None, "bands_x": None, "tiled": None,
         **GEOMETRY,
-    },
-    resolve=resolve,
-    plan=plan,
-    infer=infer,
+    }),
     kernels=(Kernel(col2im),),
     reference=reference,
 )  # fmt: skip
 
 
 @jitable
-def resolve_openvino(attributes, p):
-    """Resolve the attributes for two image axes: OpenVINO's operator has no others."""
-    strides, dilations, pads_begin, pads_end = attributes
-    p.axes = 2
-    set_axes(p.strides, strides, 1)
-    set_axes(p.dilations, dilations, 1)
-    set_axes(p.pads_begin, pads_begin, 0)
-    set_axes(p.pads_end, pads_end, 0)
+def shape_openvino(attributes, inputs, outputs):
+    """As `shape`, for two image axes: OpenVINO's operator has no others."""
+    x, (y,) = inputs[0], outputs
+    if len(x) == 3:
+        return shape_of_image(2, inputs, x[0], y)
+    if len(x) != 2:
+        return UNKNOWN
+    rank = shape_of_image(2, inputs, 1, y) - 1
+    for i in range(rank):  # without a batch
+        y[i] = y[i + 1]
+    return max(rank, UNKNOWN)
 
 
 @jitable
-def plan_openvino(parameters, shapes, g):
-    if len(shapes[0]) == 2:
-        plan_blocks(parameters, shapes, 1, g)
-        drop_batch(g)
-    else:
-        plan(parameters, shapes, g)
+def plan_openvino(attributes, inputs, outputs, g):
+    x = inputs[0]
+    require(2 <= len(x) <= 3, "shape of {input}", x, "must have rank 3: [N, C * prod({block_shape}), L]")
+    spacing = attributes.strides, attributes.dilations, attributes.pads_begin, attributes.pads_end
+    plan_blocks(spacing, inputs, x[0] if len(x) == 3 else 1, g)
 
 
-def reference_openvino(parameters, x, image_shape, block_shape):
+def reference_openvino(x, image_shape, block_shape, **spacing):
     if x.ndim == 2:
-        return reference(parameters, x[None], image_shape, block_shape)[0]
-    return reference(parameters, x, image_shape, block_shape)
-
-
-@jitable
-def infer_openvino(parameters, shapes, g):
-    if len(shapes[0]) == 2:
-        infer_image(parameters, shapes, 1, g)
-        drop_batch(g)
-    elif len(shapes[0]) == 3:
-        infer(parameters, shapes, g)
-
-
-@jitable
-def drop_batch(g):
-    """Remove the first axis from the output's shape."""
-    g.rank -= 1
-    for i in range(g.rank):
-        g.shape[i] = g.shape[i + 1]
+        return add_blocks(x[None], image_shape, block_shape, **spacing)[0]
+    return add_blocks(x, image_shape, block_shape, **spacing)
 
 
 OPENVINO = replace(
@@ -218,10 +214,8 @@ OPENVINO = replace(
         *(sizes(name, axes=(2, 2)) for name in ("strides", "dilations")),
         *(sizes(name, axes=(2, 2), least=0) for name in ("pads_begin", "pads_end")),
     ),
-    resolve=resolve_openvino,
-    plan=plan_openvino,
+    plan=Plan(shape_openvino, plan_openvino, COL2IM.plan.geometry),
     reference=reference_openvino,
-    infer=infer_openvino,
     terms={"input": "data", "image_shape": "output_size", "block_shape": "kernel_size"},
 )
 OPERATORS = (COL2IM, OPENVINO)

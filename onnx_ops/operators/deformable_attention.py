@@ -24,17 +24,31 @@ import numpy as np
 
 from .. import dtypes
 from ..compiler.jit import jitable
-from ..declaration import ELEMENTS, MAX_RANK, UNKNOWN, Input, Kernel, Operator, Output
+from ..declaration import Input, Kernel, Operator, Output, Plan
 from ..errors import require
 from ..kernels.deformable_attention import PIXELS, deformable_attention, workspace_size
+from ..limits import ELEMENTS, MAX_RANK, UNKNOWN
 
 LEVELS = MAX_RANK // 2
 WORK = 2**17  # work of a tile, points * (channels + 16): about 20 us
 
 
 @jitable
-def plan(parameters, shapes, g):
-    value, sizes, locations, attention = shapes
+def shape(attributes, inputs, outputs):
+    (value, _, locations, _), (y,) = inputs, outputs
+    y[0], y[1], y[2] = UNKNOWN, UNKNOWN, UNKNOWN
+    if len(locations) == 6:
+        y[0], y[1] = locations[0], locations[1]
+    if len(value) == 4:
+        y[0] = value[0]
+        if value[3] >= 0 and 0 <= value[2] <= ELEMENTS // max(value[3], 1):
+            y[2] = value[2] * value[3]
+    return 3
+
+
+@jitable
+def plan(attributes, inputs, outputs, g):
+    value, sizes, locations, attention = inputs
     levels = len(sizes) // 2
     require(len(value) == 4, "shape of {value}", value, "must have rank 4: [N, S, M, D]")
     rule = "must be a height and a width for each of 1 to 8 levels"
@@ -64,13 +78,12 @@ def plan(parameters, shapes, g):
     require(fits, "shape of {value}", value, "output must have at most 2**58 elements")
     g.queries, g.heads, g.channels, g.pixels = locations[1], value[2], value[3], pixels
     g.level_points, g.points = locations[4], levels * locations[4]
-    g.rank, g.shape[0], g.shape[1], g.shape[2] = 3, value[0], g.queries, g.heads * g.channels
     g.rows = value[0] * g.queries * g.heads if g.channels > 0 else 0
     g.tiles = min(64, g.rows, g.rows // max(1, WORK // max(g.points, 1) // (g.channels + 16)) + 1)
     g.workspace = workspace_size()
 
 
-def reference(parameters, value, spatial_shapes, sampling_locations, attention_weights):
+def reference(value, spatial_shapes, sampling_locations, attention_weights):
     """The formula, tap by tap: coordinates step by step in their own dtype, weights and sums in float64."""
     dtype = np.float64 if sampling_locations.dtype == np.float64 else np.float32
     value, attention = dtypes.widest(value), dtypes.widest(attention_weights)
@@ -94,18 +107,6 @@ def reference(parameters, value, spatial_shapes, sampling_locations, attention_w
     return total.reshape(*total.shape[:2], value.shape[2] * value.shape[3])
 
 
-@jitable
-def infer(parameters, shapes, g):
-    value, _, locations, _ = shapes
-    g.rank, g.shape[0], g.shape[1], g.shape[2] = 3, UNKNOWN, UNKNOWN, UNKNOWN
-    if len(locations) == 6:
-        g.shape[0], g.shape[1] = locations[0], locations[1]
-    if len(value) == 4:
-        g.shape[0] = value[0]
-        if value[3] >= 0 and 0 <= value[2] <= ELEMENTS // max(value[3], 1):
-            g.shape[2] = value[2] * value[3]
-
-
 DEFORMABLE_ATTENTION = Operator(
     domain="onnx_ops",
     name="MultiScaleDeformableAttention",
@@ -119,12 +120,10 @@ DEFORMABLE_ATTENTION = Operator(
     ),
     outputs=(Output("output", "T1"),),
     types={"T1": dtypes.FLOATS, "T2": dtypes.FLOATS, "I": ("int64",)},
-    geometry={
+    plan=Plan(shape, plan, {
         "rows": None, "queries": None, "heads": None, "channels": None, "pixels": None, "points": None,
         "level_points": None, "heights": LEVELS, "widths": LEVELS,
-    },
-    plan=plan,
-    infer=infer,
+    }),
     kernels=(Kernel(deformable_attention),),
     reference=reference,
 )  # fmt: skip

@@ -30,68 +30,84 @@ from dataclasses import replace
 import numpy as np
 
 from .. import dtypes
+from ..attributes import Attribute
 from ..compiler.jit import jitable
-from ..declaration import ELEMENTS, UNKNOWN, Attribute, Input, Kernel, Operator, Output
+from ..declaration import Input, Kernel, Operator, Output, Plan
 from ..errors import require
 from ..kernels import grid_sample as kernels
 from ..kernels.places import indexed_images
+from ..limits import ELEMENTS, UNKNOWN
 
 NEAREST, LINEAR, CUBIC = range(3)
 TAPS = (0, 2, 4)
 MODES = ("nearest", "bilinear", "bicubic")
 NEWER_MODES = (*MODES, "linear", "cubic")
+NAMES = (("nearest",), ("bilinear", "linear"), ("bicubic", "cubic"))  # of each mode
 PADDING_MODES = ("zeros", "border", "reflection")  # in the order of kernels/coordinates.py
 WORK = 2**13  # outputs that a tile computes, in about 10 us
+GEOMETRY = {
+    "batch": None, "channels": None, "axes": None, "points": None, "images": None, "units": None, "image": 3,
+    "output": 3, "padding_mode": None, "align_corners": None,
+}  # fmt: skip
 
 
 @jitable
-def resolve(attributes, p):
-    """Resolve names to numbers. The newer names of modes are the same as the older ones."""
-    mode, padding_mode, align_corners = attributes
-    p.kernel_index = mode[0] if mode[0] <= CUBIC else mode[0] - CUBIC
-    p.padding_mode, p.align_corners, p.axes = padding_mode[0], align_corners[0], 3
+def mode_of(attributes):
+    """Return NEAREST, LINEAR or CUBIC. The newer names of modes are the same as the older ones."""
+    return attributes.mode if attributes.mode <= CUBIC else attributes.mode - CUBIC
 
 
 @jitable
-def resolve_microsoft(attributes, p):
-    resolve(attributes, p)
-    p.axes = 2
+def shape(attributes, inputs, outputs):
+    (x, grid), (y,) = inputs, outputs
+    if max(len(x), len(grid)) < 3 or 0 < len(x) < 3 or 0 < len(grid) < 3:
+        return UNKNOWN
+    rank = len(grid) if len(grid) > 0 else len(x)
+    y[0] = y[1] = UNKNOWN
+    for i in range(2, rank):
+        y[i] = grid[i - 1] if len(grid) > 0 else UNKNOWN
+    if len(x) > 0:
+        y[0], y[1] = x[0], x[1]
+    if y[0] == UNKNOWN and len(grid) > 0:
+        y[0] = grid[0]
+    return rank
 
 
 @jitable
-def plan(parameters, shapes, g):
-    x, grid = shapes
+def plan(attributes, inputs, outputs, g):
+    x, grid = inputs
     axes = len(x) - 2
-    if parameters.axes == 2:
-        require(axes == 2, "shape of {X}", x, "must have rank 4: [N, C, H, W]")
-    else:
-        require(2 <= axes <= 3, "shape of {X}", x, "must have rank 4 or 5: [N, C, H, W] or [N, C, D, H, W]")
+    require(2 <= axes <= 3, "shape of {X}", x, "must have rank 4 or 5: [N, C, H, W] or [N, C, D, H, W]")
     if axes == 2:
         require(len(grid) == 4, "shape of {Grid}", grid, "must have rank 4: [N, H_out, W_out, 2]")
     else:
         require(len(grid) == 5, "shape of {Grid}", grid, "must have rank 5: [N, D_out, H_out, W_out, 3]")
     require(grid[0] == x[0], "shape of {Grid}", grid, "axis 0 must be the batch size N of {X},", x[0])
     require(grid[axes + 1] == axes, "shape of {Grid}", grid, "the last axis must be the number of image axes,", axes)
-    for i in range(axes):
-        g.shape[2 + i] = grid[1 + i]
-    plan_samples(parameters, x, 0, g)
+    plan_samples(attributes, x, outputs[0], 0, g)
 
 
 @jitable
-def plan_samples(parameters, x, room, g):
-    """Plan for images of shape `x`, with the output's image axes in `g`; room: bytes of the workspace for points."""
+def plan_microsoft(attributes, inputs, outputs, g):
+    require(len(inputs[0]) == 4, "shape of {X}", inputs[0], "must have rank 4: [N, C, H, W]")
+    plan(attributes, inputs, outputs, g)
+
+
+@jitable
+def plan_samples(attributes, x, y, room, g):
+    """Plan for images of shape `x` and an output of shape `y`; room: bytes of the workspace for points."""
     axes, points = len(x) - 2, 1
-    g.rank, g.shape[0], g.shape[1] = len(x), x[0], x[1]
     for i in range(axes):
         require(x[2 + i] >= 1, "shape of {X}", x, "image axes must not be empty; is axis", 2 + i)
         g.image[i] = x[2 + i]
-        fits = g.shape[2 + i] <= ELEMENTS // max(points, 1)
-        require(fits, "shape of the output", g.shape[: g.rank], "must have at most 2**58 elements")
-        points *= g.shape[2 + i]
+        g.output[i] = y[2 + i]
+        fits = y[2 + i] <= ELEMENTS // max(points, 1)
+        require(fits, "shape of the output", y[: axes + 2], "must have at most 2**58 elements")
+        points *= y[2 + i]
     fits = max(x[0], 1) <= ELEMENTS // max(points, 1) // max(x[1], 1)  # a product of these may overflow
-    require(fits, "shape of the output", g.shape[: g.rank], "must have at most 2**58 elements")
+    require(fits, "shape of the output", y[: axes + 2], "must have at most 2**58 elements")
     g.batch, g.channels, g.axes, g.points = x[0], x[1], axes, points
-    g.padding_mode, g.align_corners = parameters.padding_mode, parameters.align_corners
+    g.padding_mode, g.align_corners = attributes.padding_mode, attributes.align_corners
     # A unit of work has several images if they are small, as far as 32 bits hold the indices of their pixels.
     g.images = max(1, min(kernels.BLOCK // max(points, 1), indexed_images(g) // max(x[1], 1)))
     g.units = 0
@@ -100,13 +116,12 @@ def plan_samples(parameters, x, room, g):
         g.units = (x[0] + g.images - 1) // g.images * blocks
     work = x[0] * points * (x[1] + 2)
     g.tiles = min(64, g.units, work // WORK + 1)
-    g.workspace = room + kernels.workspace_size(axes, TAPS[parameters.kernel_index])
+    g.workspace = room + kernels.workspace_size(axes, TAPS[mode_of(attributes)])
 
 
-def reference(parameters, x, grid):
+def reference(x, grid, *, mode, padding_mode, align_corners):
     """The formula, tap by tap: coordinates step by step in their own dtype, weights and sums in float64."""
-    mode, padding_mode = parameters.kernel_index, PADDING_MODES[parameters.padding_mode]
-    align_corners = bool(parameters.align_corners)
+    mode = next(k for k, names in enumerate(NAMES) if mode in names)
     dtype = np.float64 if grid.dtype == np.float64 else np.float32
     image = x.shape[2:]
     taps = []  # for each image axis, [(index, whether the tap exists, weight), ...]
@@ -189,21 +204,6 @@ WEIGHTS = {
 }
 
 
-@jitable
-def infer(parameters, shapes, g):
-    x, grid = shapes
-    rank = max(len(x), len(grid))
-    if rank < 3 or 0 < len(x) < 3 or 0 < len(grid) < 3:
-        return
-    g.rank, g.shape[0], g.shape[1] = len(grid) if len(grid) > 0 else len(x), UNKNOWN, UNKNOWN
-    for i in range(2, g.rank):
-        g.shape[i] = grid[i - 1] if len(grid) > 0 else UNKNOWN
-    if len(x) > 0:
-        g.shape[0], g.shape[1] = x[0], x[1]
-    if g.shape[0] == UNKNOWN and len(grid) > 0:
-        g.shape[0] = grid[0]
-
-
 ONNX = Operator(
     domain="",
     name="GridSample",
@@ -217,18 +217,11 @@ ONNX = Operator(
         Attribute("padding_mode", "string", "zeros", choices=PADDING_MODES),
         Attribute("align_corners", "int", 0, bounds=(0, 1)),
     ),
-    parameters={"padding_mode": None, "align_corners": None, "axes": None},
-    geometry={
-        "batch": None, "channels": None, "axes": None, "points": None, "images": None, "units": None, "image": 3,
-        "padding_mode": None, "align_corners": None,
-    },
-    resolve=resolve,
-    plan=plan,
-    infer=infer,
+    plan=Plan(shape, plan, GEOMETRY),
     kernels=(
-        Kernel(kernels.nearest, {"mode": "nearest"}, sees_bits=True),
-        Kernel(kernels.linear, {"mode": "bilinear"}, types={"T1": dtypes.FLOATS}, unless="mode is nearest"),
-        Kernel(kernels.cubic, {"mode": "bicubic"}, types={"T1": dtypes.FLOATS}, unless="mode is nearest"),
+        Kernel(kernels.nearest, {"mode": NAMES[NEAREST]}, sees_bits=True),
+        Kernel(kernels.linear, {"mode": NAMES[LINEAR]}, types={"T1": dtypes.FLOATS}, unless="mode is nearest"),
+        Kernel(kernels.cubic, {"mode": NAMES[CUBIC]}, types={"T1": dtypes.FLOATS}, unless="mode is nearest"),
     ),
     reference=reference,
 )  # fmt: skip
@@ -239,12 +232,12 @@ MICROSOFT = replace(
     ranks=(4,),
     types={"T1": dtypes.FLOATS, "T2": dtypes.FLOATS},
     attributes=(replace(ONNX.attributes[0], choices=MODES), *ONNX.attributes[1:]),
-    resolve=resolve_microsoft,
+    plan=Plan(shape, plan_microsoft, GEOMETRY),
 )
 OPERATORS = (ONNX, MICROSOFT)
 
 
-def without_grid(name, kernels, parameters=(), geometry=(), **declared):
+def without_grid(name, kernels, **declared):
     """Declare an operator of the domain onnx_ops that samples at points that it computes itself.
 
     kernels   the module with its kernels
@@ -256,13 +249,10 @@ def without_grid(name, kernels, parameters=(), geometry=(), **declared):
         "versions": (1,),
         "outputs": (Output("output", "T"),),
         "attributes": MICROSOFT.attributes,
-        "parameters": {**ONNX.parameters, **dict(parameters)},
-        "geometry": {**ONNX.geometry, **dict(geometry)},
-        "resolve": resolve,
         "kernels": (
-            Kernel(kernels.nearest, {"mode": "nearest"}),
-            Kernel(kernels.linear, {"mode": "bilinear"}),
-            Kernel(kernels.cubic, {"mode": "bicubic"}),
+            Kernel(kernels.nearest, {"mode": NAMES[NEAREST]}),
+            Kernel(kernels.linear, {"mode": NAMES[LINEAR]}),
+            Kernel(kernels.cubic, {"mode": NAMES[CUBIC]}),
         ),
         **declared,
     })  # fmt: skip

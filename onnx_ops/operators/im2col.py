@@ -15,81 +15,79 @@ import math
 
 import numpy as np
 
-from .. import blocks, dtypes
+from .. import dtypes
 from ..blocks import (
     ATTRIBUTES,
     AXES,
     GEOMETRY,
     LIMIT,
-    PARAMETERS,
     WORK,
     block_count,
     block_counts,
+    check_attributes,
+    given_axes,
     known_product,
     lay_out,
     overlaps,
     sizes,
+    spacing_of,
+    spacing_of_lists,
 )
 from ..compiler.jit import jitable
-from ..declaration import ELEMENTS, UNKNOWN, Input, Kernel, Operator, Output
+from ..declaration import Input, Kernel, Operator, Output, Plan
 from ..errors import require
 from ..kernels.im2col import im2col, share_out
+from ..limits import ELEMENTS, UNKNOWN
 
 
 @jitable
-def resolve(attributes, p):
-    kernel_shape, dilations, pads, strides = attributes
-    blocks.resolve((dilations, pads, strides), p)
-    rule = "must agree with other attributes on the number of image axes,"
-    require(p.axes == 0 or p.axes == len(kernel_shape), "kernel_shape", kernel_shape, rule, p.axes)
-    p.axes = len(kernel_shape)
-    blocks.set_axes(p.kernel_shape, kernel_shape, 1)
+def shape(attributes, inputs, outputs):
+    (x,), (y,), kernel_shape = inputs, outputs, attributes.kernel_shape
+    axes, positions, blocks = len(kernel_shape), known_product(kernel_shape), 1
+    check_attributes(attributes)
+    given, rule = given_axes(spacing_of(attributes)), "must agree with other attributes on the number of image axes,"
+    require(given == 0 or given == axes, "kernel_shape", kernel_shape, rule, given)
+    y[0], y[1], y[2] = x[0] if len(x) > 0 else UNKNOWN, UNKNOWN, UNKNOWN
+    if len(x) != 2 + axes:
+        return 3
+    if x[1] >= 0 and 0 < positions <= ELEMENTS // max(x[1], 1):
+        y[1] = x[1] * positions
+    for i in range(axes):
+        if not 0 <= x[2 + i] <= LIMIT:
+            return 3
+        count = block_count(spacing_of(attributes), i, x[2 + i], kernel_shape[i])
+        if count > ELEMENTS // max(blocks, 1):
+            return 3
+        blocks *= count
+    y[2] = blocks
+    return 3
 
 
 @jitable
-def plan(parameters, shapes, g):
-    (x,) = shapes
-    axes = parameters.axes
+def plan(attributes, inputs, outputs, g):
+    (x,) = inputs
+    axes = len(attributes.kernel_shape)
     rule = "must be [N, C, *image], with as many image axes as kernel_shape has:"
     require(len(x) == 2 + axes, "shape of {x}", x, rule, axes)
-    lay_out(parameters, x[2:], parameters.kernel_shape[:axes], g)
+    lay_out(spacing_of(attributes), x[2:], attributes.kernel_shape, g)
     fits = max(x[0], 1) <= ELEMENTS // g.positions // max(g.blocks, 1) // max(x[1], 1)
     require(fits, "shape of {x}", x, "output must have at most 2**58 elements")
-    g.rank, g.shape[0], g.shape[1], g.shape[2] = 3, x[0], x[1] * g.positions, g.blocks
     g.planes = x[0] * x[1]
     g.units = share_out(g) if g.blocks > 0 else 0
     g.tiles = min(64, g.units, g.planes * (g.pixels + g.positions * g.blocks) // WORK + 1)
 
 
-def reference(parameters, x):
+def reference(x, *, kernel_shape, dilations, pads, strides):
     """The formula, ordered by k: the pixels of position k in all blocks are a strided slice of the image."""
-    image, block = x.shape[2:], parameters.kernel_shape[: parameters.axes].tolist()
-    counts = block_counts(parameters, image, block)
+    image, half = x.shape[2:], len(kernel_shape)
+    begins, ends = (pads[:half], pads[half:]) if pads else (None, None)
+    spacing = spacing_of_lists(image, strides, dilations, begins, ends)
+    counts = block_counts(spacing, image, kernel_shape)
     x = dtypes.widest(x)
-    y = np.full((*x.shape[:2], *block, *counts), dtypes.zero(x), x.dtype)
-    for k, inside, pixels in overlaps(parameters, image, block) if x.size else ():
+    y = np.full((*x.shape[:2], *kernel_shape, *counts), dtypes.zero(x), x.dtype)
+    for k, inside, pixels in overlaps(spacing, image, kernel_shape) if x.size else ():
         y[(slice(None), slice(None), *k, *inside)] = x[(..., *pixels)]
-    return y.reshape(x.shape[0], x.shape[1] * math.prod(block), math.prod(counts))
-
-
-@jitable
-def infer(parameters, shapes, g):
-    (x,) = shapes
-    axes = parameters.axes
-    g.rank, g.shape[0], g.shape[1], g.shape[2] = 3, x[0] if len(x) > 0 else UNKNOWN, UNKNOWN, UNKNOWN
-    if len(x) != 2 + axes:
-        return
-    positions, blocks = known_product(parameters.kernel_shape[:axes]), 1
-    if x[1] >= 0 and 0 < positions <= ELEMENTS // max(x[1], 1):
-        g.shape[1] = x[1] * positions
-    for i in range(axes):
-        if not 0 <= x[2 + i] <= LIMIT:
-            return
-        count = block_count(parameters, i, x[2 + i], parameters.kernel_shape[i])
-        if count > ELEMENTS // max(blocks, 1):
-            return
-        blocks *= count
-    g.shape[2] = blocks
+    return y.reshape(x.shape[0], x.shape[1] * math.prod(kernel_shape), math.prod(counts))
 
 
 IM2COL = Operator(
@@ -101,15 +99,11 @@ IM2COL = Operator(
     outputs=(Output("output", "T"),),
     types={"T": dtypes.ALL},
     attributes=(sizes("kernel_shape", required=True), *ATTRIBUTES),
-    parameters={"kernel_shape": AXES, **PARAMETERS},
-    geometry={
+    plan=Plan(shape, plan, {
         "planes": None, "group": None, "groups": None, "leads": None, "band_y": None, "bands_y": None, "band_x": None,
         "bands_x": None, "rows": None, "part": None, "parts": None, "units": None, "sweeps": None, **GEOMETRY,
-    },
-    resolve=resolve,
-    plan=plan,
-    infer=infer,
-    kernels=(Kernel(im2col, {"kernel_shape": (1,)}, sees_bits=True),),
+    }),
+    kernels=(Kernel(im2col, sees_bits=True),),
     reference=reference,
     terms={"image_shape": "image axes of x", "block_shape": "kernel_shape"},
 )  # fmt: skip

@@ -11,11 +11,12 @@ import onnx
 import onnxruntime as ort
 from onnx import helper
 
-from .. import dtypes
+from .. import dtypes, plain
+from ..attributes import AttributeValues
 from ..compiler.jit import numba_obstacle
-from ..declaration import ABSENT
 from ..errors import OpError
 from ..functions import as_array
+from ..limits import ABSENT
 from ..nodes import model_nodes
 from ..operators import declaration_of
 from ..reference import reference_ops
@@ -26,7 +27,8 @@ from ..schemas import node_attribute, register_schemas
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
-    from .function import Function
+    from ..declaration import Operator
+
 
 _Arrays: TypeAlias = "Sequence[NDArray[Any] | None]"  # inputs; None is one that isn't there
 
@@ -71,14 +73,14 @@ def check(
         for arrays, are_extreme in variations(function, [as_array(each) for each in inputs], extremes):
             compared += compare(function, arrays, attributes, tolerances, are_extreme)
         ranks = [ABSENT if each is None else np.ndim(each) for each in function.padded(inputs)]
-        is_kernel_used |= function.position(ranks) is not None
+        is_kernel_used |= function.position(function.values(attributes), ranks) is not None
     assert compared, f"{function.title}: nothing was compared, as there were no cases, or all were refused"
     rule = "no case has the ranks that the kernel is compiled for, which are those of `ranks`, or 1"
-    assert is_kernel_used or not function.is_compiled, f"{function.title}: {rule}"
+    assert is_kernel_used or not function.kernels, f"{function.title}: {rule}"
     return compared
 
 
-def variations(function: "Function", arrays: _Arrays, extremes: bool) -> Iterator[tuple[_Arrays, bool]]:
+def variations(function: "Operator", arrays: _Arrays, extremes: bool) -> Iterator[tuple[_Arrays, bool]]:
     """Yield (inputs, whether they are extreme): all combinations of element types, as given and with extreme values."""
     inputs = function.each_input(len(arrays))
     variables = {i.type: function.types[i.type] for i, a in zip(inputs, arrays, strict=True) if a is not None}
@@ -112,23 +114,23 @@ def extreme(array: "NDArray[Any]") -> "NDArray[Any]":
 
 
 def compare(
-    function: "Function",
+    function: "Operator",
     arrays: _Arrays,
     attributes: Mapping[str, Any],
     tolerances: Mapping[str, float],
     are_extreme: bool,
 ) -> int:
     """Compare all ways for these inputs; returns how many results were compared."""
-    parameters = function.resolved(attributes)
-    signature = signature_of(function, parameters, function.padded(arrays))
-    values, kinds = function.attributes_in(parameters.tobytes()), function.kinds(signature)
-    body_outputs = outcome(lambda: function.computed(function.padded(arrays), values, kinds))
+    values = function.values(attributes)
+    signature = signature_of(function, values, function.padded(arrays))
+    types = function.numpy_types(signature)
+    body_outputs = outcome(lambda: plain.compute(function, values, function.padded(arrays), types))
     if isinstance(body_outputs, Failure):
         where = f"{function.title}, {described(arrays, attributes)}"
         assert are_extreme, f"{where}: the body fails: {body_outputs}"
         return 0  # a body may fail on extremes: no rule says what must happen then
     compared = 0
-    for way, compute_outputs in ways(function, arrays, attributes, parameters, signature, body_outputs):
+    for way, compute_outputs in ways(function, arrays, attributes, values, signature, body_outputs):
         outputs = outcome(compute_outputs)
         where = f"{function.title}, {way}, {described(arrays, attributes)}{' with extremes' * are_extreme}"
         if isinstance(body_outputs, str) or isinstance(outputs, str):
@@ -164,18 +166,18 @@ def described(arrays: _Arrays, attributes: Mapping[str, Any]) -> str:
 
 
 def ways(
-    function: "Function",
+    function: "Operator",
     arrays: _Arrays,
     attributes: Mapping[str, Any],
-    parameters: "NDArray[Any]",
+    values: AttributeValues,
     signature: Mapping[str, str],
     body_outputs: Any,
 ) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Yield (name, function that computes the outputs) of each way to run the operator here."""
     padded = function.padded(arrays)
-    for threads, tiles in ((1, 1), (1, 3), (2, 64)) if function.has_loop else ((1, None), (2, None)):
-        call = partial(compute, function, parameters, padded, threads, garbage, tiles)
-        yield f"function, threads={threads}" + f", tiles={tiles}" * function.has_loop, call
+    for threads, tiles in ((1, 1), (1, 3), (2, 64)):
+        call = partial(compute, function, values, padded, threads, garbage, tiles)
+        yield f"function, threads={threads}, tiles={tiles}", call
     if any(t == "bfloat16" for t in signature.values()):  # ONNX Runtime's Python has no arrays of that type
         return
     models = [node_model(function, arrays, attributes, signature, is_open) for is_open in (False, True)]
@@ -190,7 +192,7 @@ def ways(
 
     for name, model in zip(("fixed", "open"), models, strict=True):
         yield f"native session, {name} sizes", partial(in_session, model, "native", 1 + (model is open_model))
-    if function.is_compiled and numba_obstacle() is None and has_extensions(function):
+    if function.kernels and numba_obstacle() is None and has_extensions(function):
         yield "extensions session", lambda: in_session(open_model, "extensions", 1)
     if not isinstance(body_outputs, str):
         yield "onnx's evaluator", lambda: run_evaluator(open_model, function, feeds)
@@ -203,7 +205,7 @@ def garbage(shape: int | Sequence[int], dtype: "DTypeLike") -> "NDArray[Any]":
     return np.full(math.prod(np.atleast_1d(shape)) * kind.itemsize, 0xA5, np.uint8).view(kind).reshape(shape)
 
 
-def has_extensions(function: "Function") -> bool:
+def has_extensions(function: "Operator") -> bool:
     """Return whether onnxruntime-extensions is installed and can run the operator."""
     try:
         import onnxruntime_extensions  # noqa: F401
@@ -218,7 +220,7 @@ def has_extensions(function: "Function") -> bool:
     return True
 
 
-def run_evaluator(model: onnx.ModelProto, function: "Function", feeds: dict[str, Any]) -> Any:
+def run_evaluator(model: onnx.ModelProto, function: "Operator", feeds: dict[str, Any]) -> Any:
     """Return the outputs that onnx's own evaluator computes."""
     from onnx.reference import ReferenceEvaluator
 
@@ -242,7 +244,7 @@ def check_inference(model: onnx.ModelProto, outputs: Any) -> Any:
 
 
 def node_model(
-    function: "Function",
+    function: "Operator",
     arrays: _Arrays,
     attributes: Mapping[str, Any],
     signature: Mapping[str, str],

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ..declaration import Declaration
+from ..declaration import Operator
 from ..errors import OpError, reason
 from ..operators import OPERATORS, use
 
@@ -44,14 +44,14 @@ def use_file(path: "str | os.PathLike[str]") -> list[Any]:
 def use_module(module: ModuleType) -> list[Any]:
     """Make the operators in a module known to this process; returns them. Raises OpError."""
     members = {id(each): each for each in vars(module).values()}.values()
-    operators = [each for each in members if isinstance(getattr(each, "declaration", each), Declaration)]
+    operators = [each for each in members if isinstance(getattr(each, "declaration", each), Operator)]
     if not operators:
         raise OpError("operators", repr(module.__file__), "has no operators, which onnx_ops.operator makes", "onnx_ops")
     use(operators)
     return operators
 
 
-def places(operators: Iterable[Declaration]) -> list[str]:
+def places(operators: Iterable[Operator]) -> list[str]:
     """Return where other processes find these operators: names of modules, or paths of files. Raises OpError.
 
     Those of this package are known to every process.

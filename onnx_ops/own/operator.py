@@ -7,12 +7,12 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from ..compiler.jit import jitable
+from ..declaration import Kernel, Rule
 from ..errors import errors_of, require
 from .signature import declared
 
 if TYPE_CHECKING:
-    from ..declaration import Declaration
-    from .function import Function
+    from ..declaration import Operator
 
 TILE = ("index", "count", "workspace")  # parameters of a kernel between attributes and outputs
 
@@ -53,12 +53,12 @@ def operator(
 class OwnOperator:
     """An operator for `operators=[...]`, which can also be called with arrays.
 
-    declaration  the Function (function.py) from which everything else is derived
+    declaration  the Operator (declaration.py) from which everything else is derived
     """
 
-    def __init__(self, declaration: "Function") -> None:
+    def __init__(self, declaration: "Operator") -> None:
         self.declaration = declaration
-        body = declaration.body
+        body = declaration.reference
         self.__name__, self.__doc__, self.__module__ = declaration.name, body.__doc__, body.__module__
 
     def __repr__(self) -> str:
@@ -99,7 +99,8 @@ class OwnOperator:
                 )
             check_parameters("rule", rule, names, attributes_of(function))
         inputs = tuple(replace(i, values=i.name in values) for i in function.inputs)
-        self.declaration = replace(function, inputs=inputs, rule=compilable(rule), is_bound=bound)
+        plan = replace(rule_of(function), function=compilable(rule), is_bound=bound)
+        self.declaration = replace(function, inputs=inputs, plan=plan)
         return self
 
     def kernel(
@@ -130,12 +131,12 @@ class OwnOperator:
         attributes = attributes_of(function)
         with errors_of(function):
             rule = "needs a rule for the outputs' shapes first, by .shape"
-            require(function.rule is not None, "kernel", "given", rule)
+            require(rule_of(function).function is not None, "kernel", "given", rule)
             for name in (*inputs, *attributes, *outputs):
                 rule = f"is what kernels get besides ({', '.join(TILE)}); give it another name"
                 require(name not in TILE, "name", name, rule)
             rule = "can't be given for a rule with bound=True: only one tile can say how long the outputs are"
-            require(loop is None or not function.is_bound, "loop", "given", rule)
+            require(loop is None or not function.plan.is_bound, "loop", "given", rule)
             for i in function.inputs:
                 require(i.presence != "variadic", i.name, "variadic", "can't be handed to a kernel")
             for a in function.attributes:
@@ -148,16 +149,22 @@ class OwnOperator:
             for what, each in (("loop", loop), ("workspace", workspace)):
                 if each is not None:
                     check_parameters(what, each, inputs, attributes)
+        work: dict[str, Any] = {"loop": loop and compilable(loop), "workspace": workspace and compilable(workspace)}
         self.declaration = replace(
             function,
-            kernel=compilable(kernel),
-            loop=loop and compilable(loop),
-            workspace=workspace and compilable(workspace),
+            inputs=tuple(replace(i, ranks=(1,) if i.values else i.ranks or (1,)) for i in function.inputs),
+            plan=replace(rule_of(function), **work),
+            kernels=(Kernel(compilable(kernel), has_axes=True),),
         )
         return self
 
 
-def attributes_of(function: "Declaration") -> list[str]:
+def rule_of(function: "Operator") -> Rule:
+    assert isinstance(function.plan, Rule)  # as `declared` makes it
+    return function.plan
+
+
+def attributes_of(function: "Operator") -> list[str]:
     return [a.name for a in function.attributes]
 
 

@@ -11,16 +11,17 @@ from typing import Any
 import numpy as np
 
 from .. import dtypes
-from ..declaration import MAX_RANK, Attribute, Input, Output
+from ..attributes import Attribute
+from ..declaration import Input, Operator, Output, Rule
 from ..errors import OpError, reason, require
-from .function import Function
+from ..limits import MAX_RANK
 
 MOST = 2**40  # values of an attribute that is a list of any length
 ANNOTATIONS = "int, float, bool, str, tuple[int, ...], tuple[float, ...], Literal of strings, numpy.ndarray"
 
 
 def declared(body, name, version, inputs, outputs, types, ranks):
-    """Return the Function that these arguments of `operator` describe."""
+    """Return the Operator that these arguments of `operator` describe."""
     domain, separator, op_type = name.rpartition("::")
     try:
         require(separator and op_type.isidentifier(), "name", repr(name), "must be like 'my.domain::Name'")
@@ -45,7 +46,7 @@ def declared(body, name, version, inputs, outputs, types, ranks):
         for each in names:
             require(names.count(each) == 1, "names", each, "must be that of one input, output or attribute")
             require(each != "threads", "names", each, "is how calls say how many threads; give it another name")
-        return Function(
+        return Operator(
             domain="" if domain == "ai.onnx" else domain,
             name=op_type,
             versions=(version,),
@@ -54,7 +55,9 @@ def declared(body, name, version, inputs, outputs, types, ranks):
             outputs=tuple(Output(o.name, o.type) for o in returned),
             types=variables,
             attributes=attributes,
-            body=body,
+            reference=body,
+            is_wide=False,
+            plan=Rule(),
         )
     except OpError as error:
         if error.operator is None:

@@ -74,7 +74,7 @@ def match(graph, node, standard):
         return None
     attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     try:
-        grid_sample.ONNX.resolved(attributes)
+        grid_sample.ONNX.values(attributes)
     except OpError:  # the session will report it
         return None
     attributes = {name: MODES.get(value, value) for name, value in attributes.items()}

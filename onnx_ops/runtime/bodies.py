@@ -1,5 +1,4 @@
-"""What Python computes for the C library: output shapes by a function's rule, and outputs, by a function's body or, for
-tensors of strings, by an operator's reference.
+"""What Python computes for the C library where no compiled code can: the shapes of outputs, and outputs by references.
 
 Inputs are views of ONNX Runtime's memory, outputs are copied into it once.
 """
@@ -15,12 +14,12 @@ import weakref
 
 import numpy as np
 
-from .. import dtypes
+from .. import dtypes, plain
+from ..attributes import AttributeValues
 from ..compiler import records
 from ..compiler.jit import numba_obstacle
-from ..declaration import ABSENT, MAX_RANK, Record
 from ..errors import OpError
-from ..own.function import PARAMETERS as HEADER
+from ..limits import ABSENT, MAX_RANK
 from . import library, table
 
 
@@ -31,16 +30,15 @@ def _position(record, field):
 
 DATA, SIZE, RANK, SHAPE = (_position(records.TENSOR, field) for field in ("data", "size", "rank", "shape"))
 TENSOR_LENGTH = records.TENSOR.itemsize // 8  # in 64-bit numbers
-COUNT, PARAMETERS = (_position(records.CALL, field) for field in ("input_count", "parameters"))
-SIZE_OF_PARAMETERS = _position(HEADER, "kernel_index")  # in a function's parameters, this field holds their size
+COUNT, ATTRIBUTES = (_position(records.CALL, field) for field in ("input_count", "attributes"))
 
 
-def plan_function(number, address):
-    """Write the shapes of the outputs of function `number` into the call at this address."""
+def plan(number, address):
+    """Write the shapes of the outputs of operator `number` into the call at this address."""
     operator, call = library.declared(library.row(number)), CALL.from_address(address)
     inputs = [_tensor(call, k) for k in range(max(call[COUNT], len(operator.inputs)))]
     shapes = [shape for _, _, shape in inputs]
-    for k, shape in enumerate(operator.shapes(shapes, _attributes(operator, call[PARAMETERS]))):
+    for k, shape in enumerate(plain.shapes_of(operator, _values(operator, call[ATTRIBUTES]), shapes)):
         _put_shape(call, k, [max(-1, min(size, 1 << 62)) for size in shape])  # C refuses -1 and 2**62
 
 
@@ -53,12 +51,7 @@ def run_body(number, overload, address):
     arrays = [_input(call, k, *type_, views) for k, type_ in enumerate(input_types)]
     arrays += [_input(call, k, *input_types[-1], views) for k in range(len(input_types), call[COUNT])]
     try:
-        if operator.is_function:
-            outputs = operator.computed(arrays, _attributes(operator, call[PARAMETERS]), output_types)
-        else:
-            dtype = operator.parameters_dtype
-            parameters = np.ndarray(1, dtype, _memory(call[PARAMETERS], dtype.itemsize))
-            outputs = [operator.reference(Record(parameters[0]), *arrays)]
+        outputs = plain.compute(operator, _values(operator, call[ATTRIBUTES]), arrays, output_types)
         _hand_over(run, address, call, outputs)
     except BaseException as error:
         _forget_frames(error)
@@ -77,11 +70,11 @@ def _operator_and_types(number, overload):
     row = library.row(number)
     operator = library.declared(row)
     signature = library.signature(operator, row.overloads[overload])
-    if operator.is_function and operator.is_compiled:
+    if operator.kernels and "string" not in signature.values():
         reason = numba_obstacle() or "its kernel is not compiled for the ranks of these inputs"
         log.warning("%s: its body in NumPy runs, since %s", operator.title, reason[0].lower() + reason[1:])
     input_types = tuple((i.values, dtypes.TABLE[signature[i.type]].numpy) for i in operator.inputs)
-    return operator, input_types, operator.is_function and operator.kinds(signature)
+    return operator, input_types, operator.numpy_types(signature)
 
 
 log = logging.getLogger("onnx_ops")
@@ -114,18 +107,16 @@ def _put_shape(call, k, shape):
         call[at + SHAPE : at + SHAPE + rank] = shape
 
 
-def _attributes(function, address):
-    """{attribute: its value} from the parameters at this address."""
-    if not function.attributes:
-        return {}
-    size = CALL.from_address(address)[SIZE_OF_PARAMETERS]
-    content = C.string_at(address, size)
-    return dict(_cached_attributes(function, content)) if size < LARGE else function.attributes_in(content)
+def _values(operator, address):
+    """The AttributeValues in the block at this address, which begins with its size."""
+    size = CALL.from_address(address)[0]
+    block = C.string_at(address, size)
+    return _cached_values(operator, block) if size < LARGE else AttributeValues.in_block(operator.attributes, block)
 
 
 @functools.lru_cache(maxsize=1024)
-def _cached_attributes(function, content):
-    return function.attributes_in(content)
+def _cached_values(operator, block):
+    return AttributeValues.in_block(operator.attributes, block)
 
 
 LARGE = 4096  # bytes: attributes, which may be tensors, of this size are read anew for each call rather than cached

@@ -24,7 +24,6 @@ from .workers import share_out
 
 if TYPE_CHECKING:
     from ..declaration import Operator
-    from ..own.function import Function
 
 _Objects: TypeAlias = Mapping[str, list[list[str]]]  # {name of a variant: what `compile_objects` returns}
 SOURCES = Path(__file__).parent.parent / "native"
@@ -120,7 +119,7 @@ def c_compiler(architecture: str) -> list[str]:
 def link(
     compiler: Sequence[str],
     objects: Mapping[str, _Objects],
-    operators: "Iterable[Operator | Function]",
+    operators: "Iterable[Operator]",
     requested: Mapping[str, Variant],
     folder: Path,
     output: Path,
@@ -164,7 +163,7 @@ class TableWriter:
     def add_level(
         self,
         cpu: str,
-        operators: "Iterable[Operator | Function]",
+        operators: "Iterable[Operator]",
         requested: Mapping[str, Variant],
         by_name: _Objects,
     ) -> None:
@@ -181,22 +180,22 @@ class TableWriter:
 
         by_kernel = {variants.kernel_key(*variant): by_name[name] for name, variant in requested.items()}
         for operator in operators:
-            plans, signatures = {}, []  # plans: {kernel's position: symbols of (resolve and infer, if any, and) plan}
+            plans, infer, signatures = {}, None, []  # plans: {combination of ranks: symbol of the plan}
             for signature in operator.signatures():
                 kernels = {}
-                for k in range(variants.kernel_count(operator)):
-                    each = by_kernel.get(variants.kernel_key(operator, k, signature))
-                    if each and variants.takes(operator, k, signature):
-                        *others, (kernels[k], _) = each
-                        plans[k] = [symbol for symbol, _ in others]
-                if kernels or ("string" in signature.values() and not operator.is_function):
+                for position in operator.positions:
+                    each = by_kernel.get(variants.kernel_key(operator, position, signature))
+                    if each and variants.takes(operator, position, signature):
+                        *earlier, (plan, _), (kernels[position], _) = each
+                        plans[position // len(operator.kernels)] = plan
+                        infer = earlier[0][0] if earlier else None
+                if kernels or ("string" in signature.values() and operator.plan.is_partial):
                     signatures.append((signature, kernels))
             if plans:
                 row = table.operator(operator, [signature for signature, _ in signatures], len(rows))
-                for k, (*earlier, plan) in plans.items():
-                    row.plans[k if operator.is_function else 0] = pointer(plan, "shapes")
-                    if earlier:
-                        row.resolve, row.infer = pointer(earlier[0], "resolve"), pointer(earlier[1], "shapes")
+                row.infer = pointer(infer, "shapes") if infer else 0
+                for k, plan in plans.items():
+                    row.plans[k] = pointer(plan, "shapes")
                 for overload, (_, kernels) in enumerate(signatures):
                     for k, symbol in kernels.items():
                         row.overloads[overload].kernels[k] = pointer(symbol, "kernel")

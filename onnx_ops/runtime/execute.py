@@ -13,11 +13,11 @@ from collections import deque
 
 import numpy as np
 
-from .. import dtypes
+from .. import dtypes, plain
 from ..compiler import records
 from ..compiler.jit import BOUNDSCHECK
-from ..declaration import ABSENT, ELEMENTS, LINE, MAX_RANK, MAX_TILES, TILE_ELEMENTS, Record
 from ..errors import OpError, errors_of, require
+from ..limits import ABSENT, LINE, MAX_RANK, MAX_TILES, MAX_WORKSPACE, TILE_ELEMENTS, UNKNOWN
 from ..locks import COMPILATION
 from . import library
 from .threads import available_cpus, run_tiles
@@ -39,26 +39,20 @@ def plan_input(input, array):
     return np.array(array if input.values else array.shape, np.int64)
 
 
-def shapes(operator, arrays):
+def sizes(operator, arrays):
     """Return what the operator's plan sees of its inputs, see `plan_input`. Raises OpError."""
-    return [plan_input(i, array) for i, array in zip(operator.each_input(len(arrays)), arrays, strict=True)]
-
-
-def check_shapes(operator, parameters, arrays):
-    """Raise OpError if the plan refuses these inputs."""
     with errors_of(operator):
-        geometry = np.zeros(1, operator.geometry_dtype)
-        operator.plan(Record(parameters[0]), shapes(operator, arrays), Record(geometry[0]))
+        return [plan_input(i, array) for i, array in zip(operator.each_input(len(arrays)), arrays, strict=True)]
 
 
 def functions(operator, position, signature):
     """The compiled plan and kernel as C functions for ctypes: from the library if they were compiled ahead.
 
-    position  of the kernel among the operator's; if it is a function, of the combination of ranks
+    position  of the kernel among those of the operator
 
     Returns None if the types have no kernel, or if nothing can compile it.
     """
-    if operator.storage(position if operator.is_function else operator.kernels[position], signature) is None:
+    if operator.storage(operator.kernel(position), signature) is None:
         return None
     if addresses := library.functions(operator, position, signature):
         return PLAN(addresses[0]), KERNEL(addresses[1])
@@ -73,7 +67,7 @@ def functions_on_demand(operator, position, signature):
     with COMPILATION:  # else a child, forked during this import, might wait for the module's lock for ever
         from ..compiler.code import code
 
-    plan = records.plan_entry(operator, position if operator.is_function else 0)
+    plan = records.plan_entry(operator, position)
     return code(plan).call, code(records.kernel_entry(operator, position, dict(signature))).call
 
 
@@ -93,9 +87,7 @@ def refusal(operator, record):
 def output_ranks(operator, arrays):
     """The ranks of the outputs for these inputs, even if the plan would refuse them; None if they aren't known."""
     values = [a.tolist() if i.values and a.ndim == 1 else None for i, a in zip(operator.inputs, arrays, strict=True)]
-    parameters = None if operator.is_function else np.zeros(1, operator.parameters_dtype)  # no rank depends on them
-    shapes = operator.output_shapes(parameters, [list(a.shape) for a in arrays], values)
-    return None if shapes is None else list(map(len, shapes))
+    return plain.output_ranks(operator, [list(a.shape) for a in arrays], values)
 
 
 def as_input(array):
@@ -107,91 +99,108 @@ def as_input(array):
     return view
 
 
-def compute_reference(operator, parameters, arrays):
+def compute_reference(operator, values, arrays):
     """Compute the outputs as `compute` does, but in plain NumPy: slow."""
     arrays = operator.padded(arrays)
-    signature = signature_of(operator, parameters, arrays)
-    if operator.is_function:
-        arrays = [as_input(a) for a in arrays]
-        return operator.computed(arrays, operator.attributes_in(parameters.tobytes()), operator.kinds(signature))
-    dtype = dtypes.TABLE[signature[operator.outputs[0].type]].numpy
-    check_shapes(operator, parameters, arrays)
-    with np.errstate(over="ignore", invalid="ignore"):
-        return [operator.reference(Record(parameters[0]), *arrays).astype(dtype, order="C")]
+    signature = signature_of(operator, values, arrays)
+    sizes(operator, arrays)  # refuses what no plan gets
+    return plain.compute(operator, values, [as_input(a) for a in arrays], operator.numpy_types(signature))
 
 
-def compute(operator, parameters, arrays, threads=None, empty=np.empty, tiles=None):
+def compute(operator, values, arrays, threads=None, empty=np.empty, tiles=None):
     """Compute the operator's outputs, a list.
 
+    values  AttributeValues
     arrays  the inputs: C-contiguous arrays of declared element types; None stands for an absent input
     empty   allocates the outputs and the kernel's workspace
-    tiles   a limit on the number of tiles of a function's loop; default: one for each TILE_ELEMENTS elements
+    tiles   a limit on the number of tiles of a rule's loop; default: one for each TILE_ELEMENTS elements
     """
     arrays = operator.padded(arrays)
-    signature = signature_of(operator, parameters, arrays)
+    signature = signature_of(operator, values, arrays)
     with errors_of(operator):
-        if operator.is_function:
-            position = operator.position([ABSENT if a is None else a.ndim for a in arrays])
-        else:
-            position = int(parameters["kernel_index"][0])
+        position = operator.position(values, [ABSENT if a is None else a.ndim for a in arrays])
         compiled = None if position is None else functions(operator, position, signature)
-        if compiled is None:
-            return compute_reference(operator, parameters, arrays)
-        call = Call(operator, parameters, arrays)
-    plan, kernel = compiled
-    call.plan(plan)
-    output_types = [dtypes.TABLE[signature[o.type]].numpy for o in operator.outputs]
-    if operator.is_function:
-        storage = operator.storage(position, signature)
-        return call.run_function(kernel, arrays, output_types, storage, threads, empty, tiles)
-    outputs = [empty(call.shape_of(call.geometry), output_types[0])]
-    call.run(kernel, {k: arrays[k] for k in operator.tensors}, outputs, threads, empty)
-    return outputs
+    if compiled is None:
+        return compute_reference(operator, values, arrays)
+    call = Call(operator, position, values, arrays, signature)
+    call.plan(compiled[0])
+    return call.run(compiled[1], threads, empty, tiles)
 
 
 class Call:
     """A call of compiled code, with its record (records.py)."""
 
-    def __init__(self, operator, parameters, arrays):
-        self.operator, self.parameters = operator, parameters
+    def __init__(self, operator, position, values, arrays, signature):
+        self.operator, self.position, self.values, self.signature = operator, position, values, signature
         self.record = np.zeros(1, records.call_dtype(operator.geometry_dtype))
         self.tensors, self.geometry = self.record["tensors"][0], self.record["geometry"][0]
-        self.record["parameters"], self.record["input_count"] = parameters.ctypes.data, len(arrays)
-        for k, values in enumerate(shapes(operator, arrays)):
-            self.tensors["rank"][k], self.tensors["shape"][k, : len(values)] = len(values), values
-
-    def explain(self):
-        """Return which exception compiled code has raised, or None if that is not known."""
-        return None
-
-    @staticmethod
-    def shape_of(record):
-        """The shape in a record that has the fields `rank` and `shape`: a tensor's, or a geometry."""
-        return record["shape"].tolist()[: record["rank"]]
+        self.record["attributes"], self.record["input_count"] = values.block.ctypes.data, len(arrays)
+        for k, vector in enumerate(sizes(operator, arrays)):
+            self.tensors["rank"][k], self.tensors["shape"][k, : len(vector)] = len(vector), vector
+        self.arrays, self.explain = arrays, None
 
     def plan(self, plan):
-        if returned := plan(self.parameters.ctypes.data, self.record.ctypes.data):
+        self.tensors["rank"][records.OUTPUT :] = UNKNOWN
+        if returned := plan(self.values.block.ctypes.data, self.record.ctypes.data):
             raise self.error(returned)
 
     def error(self, returned):
         """The OpError for a value other than 0 that compiled code has returned."""
         if returned == 1:
             return refusal(self.operator, self.geometry)
-        outcome = f"raised {self.explain() or 'an exception'}" if returned == 2 else "failed"
+        outcome = f"raised {(self.explain and self.explain()) or 'an exception'}" if returned == 2 else "failed"
         return OpError(None, None, f"compiled code has {outcome}", self.operator.title)
 
-    def run(self, kernel, inputs, outputs, threads, empty):
-        """Run all tiles of the plan on the inputs, {position: array}, and the outputs."""
-        tiles, size = (self.geometry[name].tolist() for name in ("tiles", "workspace"))
-        parts, pitch = min(tiles, MAX_TILES), math.ceil(size / LINE) * LINE
-        workspace = empty(parts * pitch + LINE, np.dtype(np.uint8))
-        begin = (workspace.ctypes.data // LINE + 1) * LINE
-        for k, array in (*inputs.items(), *enumerate(outputs, records.OUTPUT)):
-            self.tensors["data"][k], self.tensors["size"][k] = array.ctypes.data, array.size
-        address = self.record.ctypes.data
+    def run(self, kernel, threads, empty, most_tiles):
+        """Run all tiles of the plan; returns the outputs."""
+        operator, tensors = self.operator, self.tensors[records.OUTPUT :]
+        pairs = zip(tensors["rank"].tolist(), tensors["shape"].tolist(), operator.outputs, strict=False)
+        shapes = [tuple(shape[:rank]) if rank >= 0 else (-1,) for rank, shape, _ in pairs]
+        with errors_of(operator):
+            plain.check_shapes(operator, shapes)
+            workspace, rule = int(self.geometry["workspace"]), "must be a number of bytes in [0, 2**40]"
+            require(0 <= workspace <= MAX_WORKSPACE, "workspace", workspace, rule)
+        types = operator.numpy_types(self.signature)
+        inputs = [None if array is None else self.staged(array) for array in self.arrays]
+        outputs = [empty(shape, self.staged_type(dtype)) for shape, dtype in zip(shapes, types, strict=True)]
+        tiles = self.cut(inputs, shapes, most_tiles)
+        for k, array in (*enumerate(inputs), *enumerate(outputs, records.OUTPUT)):
+            if array is not None:
+                self.tensors["data"][k], self.tensors["size"][k] = array.ctypes.data, array.size
+        if BOUNDSCHECK and operator.has_axes:  # then time doesn't matter
+            self.explain = lambda: plain.explain(
+                operator, self.position, self.values, inputs, tiles, workspace, outputs
+            )
+        self.run_tiles(kernel, tiles, workspace, threads, empty, (inputs, outputs))
+        if operator.plan.is_bound:
+            lengths = tensors["shape"][:, 0].tolist()
+            outputs = [cut(operator, array, n) for array, n in zip(outputs, lengths, strict=False)]
+        return [array.astype(dtype, copy=False) for array, dtype in zip(outputs, types, strict=True)]
+
+    def staged_type(self, dtype):
+        """The type in which the kernel sees elements of a type."""
+        return np.dtype(np.float32) if self.operator.has_axes and dtype.name in dtypes.HALVES else dtype
+
+    def staged(self, array):
+        return array.astype(self.staged_type(array.dtype), copy=False)
+
+    def cut(self, inputs, shapes, most):
+        """The number of tiles: for the steps of a loop, one for each TILE_ELEMENTS elements."""
+        if not self.operator.plan.counts_steps:
+            return int(self.geometry["tiles"])
+        elements = sum(map(math.prod, shapes)) + sum(array.size for array in inputs if array is not None)
+        most = most or elements // TILE_ELEMENTS + 1
+        self.geometry["tiles"] = tiles = max(min(int(self.geometry["tiles"]), MAX_TILES, most), 1)
+        return tiles
+
+    def run_tiles(self, kernel, tiles, workspace, threads, empty, memory):
+        """Run tiles on threads, each with its part of the workspace."""
+        parts, pitch = min(tiles, MAX_TILES), math.ceil(workspace / LINE) * LINE
+        room = empty(parts * pitch + LINE, np.dtype(np.uint8))
+        begin, address = (room.ctypes.data // LINE + 1) * LINE, self.record.ctypes.data
         free = deque(begin + k * pitch for k in range(parts))
 
-        def run_tile(index, memory=(self, inputs, workspace, outputs)):  # the default keeps them alive while tiles run
+        def run_tile(index, memory=(self, room, memory)):  # the default keeps them alive while tiles run
             part = free.pop()
             returned = kernel(address, index, part)
             free.append(part)
@@ -200,50 +209,16 @@ class Call:
 
         run_tiles(run_tile, tiles, threads or len(available_cpus()))
 
-    def run_function(self, kernel, arrays, output_types, storage, threads, empty, tiles):
-        """Run a function's kernel; returns the outputs, of these types.
 
-        storage  the element types in which the kernel sees the inputs and the outputs
-        """
-        function, tensors = self.operator, self.tensors[records.OUTPUT :]
-        shapes = [self.shape_of(tensor) for tensor, _ in zip(tensors, output_types, strict=False)]
-        check_outputs(function, shapes, int(self.geometry["workspace"]))
-        pairs = enumerate(zip(arrays, storage, strict=False))
-        inputs = {k: array.astype(dtype, copy=False) for k, (array, dtype) in pairs if array is not None}
-        elements = sum(map(math.prod, shapes)) + sum(array.size for array in inputs.values())
-        most = tiles or elements // TILE_ELEMENTS + 1
-        self.geometry["tiles"] = max(min(int(self.geometry["tiles"]), MAX_TILES, most), 1) if function.has_loop else 1
-        outputs = [empty(shape, dtype) for shape, dtype in zip(shapes, storage[len(arrays) :], strict=True)]
-        if BOUNDSCHECK:  # then time doesn't matter
-            in_order = [inputs.get(k) for k in range(len(arrays))]
-            tiles, workspace = (self.geometry[name].tolist() for name in ("tiles", "workspace"))
-            self.explain = lambda: function.explain(self.parameters, in_order, tiles, workspace, outputs)
-        self.run(kernel, inputs, outputs, threads, empty)
-        if function.is_bound:
-            lengths = tensors["shape"][:, 0].tolist()
-            outputs = [cut(function, array, n) for array, n in zip(outputs, lengths, strict=False)]
-        return [array.astype(dtype, copy=False) for array, dtype in zip(outputs, output_types, strict=True)]
-
-
-def check_outputs(function, shapes, workspace):
-    """Raise OpError where a function's rule returns no possible shape, or its workspace no possible number of bytes."""
-    with errors_of(function):
-        rule = "is what the rule says, but no shape of at most 2**58 elements"
-        for shape in shapes:
-            fits = function.is_bound <= len(shape) and min(shape, default=0) >= 0 and math.prod(shape) <= ELEMENTS
-            require(fits, "shape of an output", shape, rule)
-        require(0 <= workspace <= 2**40, "workspace", workspace, "must be a number of bytes in [0, 2**40]")
-
-
-def cut(function, array, length):
-    """Cut an output to the length that the kernel returns, where the function's rule gives only a bound."""
-    with errors_of(function):
+def cut(operator, array, length):
+    """Cut an output to the length that the kernel returns, where the rule gives only a bound."""
+    with errors_of(operator):
         rule = "is what the kernel returns; the rule's bound is"
         require(0 <= length <= len(array), "length of an output", length, rule, len(array))
     return array[:length]
 
 
-def signature_of(operator, parameters, arrays):
+def signature_of(operator, values, arrays):
     """{type variable: element type} for these inputs. Raises OpError."""
     signature = {o.type: operator.types[o.type][0] for o in operator.outputs if len(operator.types[o.type]) == 1}
     for i, array in zip(operator.each_input(len(arrays)), arrays, strict=True):
@@ -259,7 +234,7 @@ def signature_of(operator, parameters, arrays):
             raise OpError(f"dtype of {i.name}", name, f"must be {signature[i.type]} as before", operator.title)
     for i in operator.inputs:  # an absent input may have any of its types
         signature.setdefault(i.type, operator.types[i.type][0])
-    if not operator.is_function:
+    if operator.kernels:
         with errors_of(operator):
-            operator.check_types(operator.selected_kernel(Record(parameters[0])), signature)
+            operator.check_types(operator.kernels[operator.choice(values)], signature)
     return signature

@@ -17,8 +17,8 @@ import onnxruntime_extensions as extensions
 from onnx import TensorProto, helper
 
 from .. import dtypes
-from ..declaration import MAX_RANK
 from ..errors import OpError, errors_of, reason
+from ..limits import MAX_RANK
 from ..locks import REGISTRATION, RUNS
 from ..operators import OPERATORS, available
 from . import execute, interrupts
@@ -112,7 +112,7 @@ def declare(operator):
         raise OpError("backend", "'extensions'", obstacle, operator.title)
     for signature in operator.signatures():
         # The library has no arrays of 16-bit floats; lowering casts them.
-        if not {"float16", "bfloat16"} & set(signature.values()):
+        if not set(dtypes.HALVES) & set(signature.values()):
             _declare(operator, signature)
     _declared.append(operator)
 
@@ -155,9 +155,9 @@ def _compute(operator, inputs, attributes):
     *lists, (_, threads, *present) = inputs[count:]
     absent = [i for i, is_present in zip(optional_inputs(operator), present, strict=True) if not is_present]
     attributes.update((a.name, tuple(v.tolist()) or None) for a, v in zip(lists_of(operator), lists, strict=True))
-    parameters = _parameters(operator, tuple(attributes.items()))
+    values = _values(operator, tuple(attributes.items()))
     inputs = [None if i in absent else a for i, a in zip(operator.inputs, inputs, strict=False)]
-    return execute.compute(operator, parameters, inputs, int(threads))
+    return execute.compute(operator, values, inputs, int(threads))
 
 
 def _ranks(operator, inputs):
@@ -169,9 +169,9 @@ def _ranks(operator, inputs):
 
 
 @functools.lru_cache(maxsize=1024)
-def _parameters(operator, attributes):
+def _values(operator, attributes):
     with errors_of(operator):
-        return operator.resolved(dict(attributes))
+        return operator.values(dict(attributes))
 
 
 def _log(operator, error):

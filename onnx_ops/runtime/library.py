@@ -8,8 +8,8 @@ from pathlib import Path
 
 from .. import dtypes, operators
 from ..compiler.jit import numba_obstacle
-from ..declaration import MAX_INPUTS
 from ..errors import OpError
+from ..limits import MAX_INPUTS
 from ..locks import REGISTRATION
 from . import table
 
@@ -120,7 +120,7 @@ def _functions():
             for position, kernel in enumerate(overload.kernels[: overload.kernel_count]):
                 if kernel:
                     types = tuple(_NAMES[number] for number in overload.types[: len(operator.inputs)])
-                    addresses[operator, position, types] = row.plans[0], kernel
+                    addresses[operator, position, types] = row.plans[position // len(operator.kernels)], kernel
     return addresses
 
 

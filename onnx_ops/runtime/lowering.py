@@ -19,25 +19,25 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
 
-from .. import dtypes
-from ..declaration import KINDS
+from .. import dtypes, plain
+from ..attributes import KINDS
 from ..errors import OpError, errors_of
 from ..inference import inferred
 from ..nodes import all_nodes, declared, inlined, model_nodes, subgraphs, value_names
 from ..operators import OPERATORS, available
 
 if TYPE_CHECKING:
-    from ..declaration import Attribute, Declaration, Input, Operator
-    from ..own.function import Function
+    from ..attributes import Attribute
+    from ..declaration import Input, Operator
 
-_Operators: TypeAlias = "Mapping[tuple[str, str], Operator | Function]"  # what `operators.available` returns
+_Operators: TypeAlias = "Mapping[tuple[str, str], Operator]"  # what `operators.available` returns
 RUN = "onnx_ops_run"  # the input `run` of a graph, unless the model has such a name
 DOMAIN, VERSION = "ai.onnx.contrib", 1
 RUN_SHAPE = [2]
 SIXTEEN_BITS = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
-def op_type(operator: "Declaration") -> str:
+def op_type(operator: "Operator") -> str:
     """The operator's name in ai.onnx.contrib."""
     return f"{(operator.domain or 'ai.onnx').replace('.', '_')}_{operator.name}"
 
@@ -131,13 +131,15 @@ class _Lowering:
         del owner.node[:]
         owner.node.extend(nodes)
 
-    def node(self, operator: "Operator | Function", node: NodeProto, types: Mapping[str, int]) -> list[NodeProto]:
+    def node(self, operator: "Operator", node: NodeProto, types: Mapping[str, int]) -> list[NodeProto]:
         """Lower a node of a declared operator; returns the nodes that replace it."""
         attributes = {a.name: a for a in node.attribute}
         with errors_of(operator, node.name):
             for name, of_caller in ((n, a.ref_attr_name) for n, a in attributes.items() if a.ref_attr_name):
                 raise OpError(name, f"(what a caller passes as {of_caller})", "must be a value, outside of functions")
-            operator.resolved({name: _value(a) for name, a in attributes.items()})
+            values = operator.values({name: _value(a) for name, a in attributes.items()})
+            nothing = [None] * len(operator.inputs)
+            plain.infer(operator, values, nothing, nothing)  # refuses attributes that don't agree with each other
             if reason := unable(operator):
                 raise OpError("backend", "'extensions'", reason)
         before, after, outputs = [], [], list(node.output)
@@ -206,16 +208,16 @@ def _list_constant(name: str, attribute: AttributeProto | None, declared: "Attri
     return helper.make_node("Constant", [], [name], value=helper.make_tensor(name, kind, [len(values)], values))
 
 
-def lists_of(operator: "Declaration") -> "list[Attribute]":
+def lists_of(operator: "Operator") -> "list[Attribute]":
     """The attributes that are lists, which a Python op gets as inputs."""
     return [a for a in operator.attributes if KINDS[a.kind].is_list]
 
 
-def optional_inputs(operator: "Declaration") -> "list[Input]":
+def optional_inputs(operator: "Operator") -> "list[Input]":
     return [i for i in operator.inputs if i.presence == "optional"]
 
 
-def unable(operator: "Declaration") -> str | None:
+def unable(operator: "Operator") -> str | None:
     """Why an operator can't be a Python op of onnxruntime-extensions, or None."""
     if any(i.presence == "variadic" for i in operator.inputs):
         return "has no variadic inputs"

@@ -1,8 +1,8 @@
 """The operators in ONNX Runtime, through the C library (native/), which this module gives what it needs of Python.
 
-The library calls Python to compile functions that its table lacks, to plan functions and to run their bodies, and to
-compute on tensors of strings. ONNX Runtime keeps pointers to all of this until its last session is gone, which at exit
-can be after Python has begun to free modules: everything that C may call or read is immortal.
+The library calls Python to compile functions that its table lacks, and to plan and compute what has no compiled code.
+ONNX Runtime keeps pointers to all of this until its last session is gone, which at exit can be after Python has begun
+to free modules: everything that C may call or read is immortal.
 """
 
 import ctypes as C
@@ -22,8 +22,7 @@ from . import bodies, interrupts, library, table
 if TYPE_CHECKING:
     import onnxruntime as ort
 
-    from ..declaration import Declaration, Operator
-    from ..own.function import Function
+    from ..declaration import Operator
 
 _T = TypeVar("_T")
 
@@ -85,7 +84,7 @@ def connect() -> None:
     """Have the library call this module's functions from now on."""
     loaded, rows = library.load(), library.table_in_use()
     functions = table.Python.in_dll(loaded, "onnx_ops_python")
-    functions.compile, functions.plan, functions.run = compile_function, plan_function, run_body
+    functions.compile, functions.plan, functions.run = compile_function, plan, run_body
     functions.interrupt = interrupts.INTERRUPT
     interrupts.listeners.append(loaded.onnx_ops_wait_for_interrupt)
     old_rows = rows.operators[: rows.operator_count]
@@ -99,7 +98,7 @@ def connect() -> None:
         rows.operator_count = len(old_rows) + len(new_rows)
 
 
-def add_operators(options: "ort.SessionOptions", domains: Iterable[str], own: "Sequence[Declaration]" = ()) -> None:
+def add_operators(options: "ort.SessionOptions", domains: Iterable[str], own: "Sequence[Operator]" = ()) -> None:
     """Register the operators of these domains, and operators of one's own, on a session's options.
 
     What is registered there already stays as it is.
@@ -126,7 +125,7 @@ def default_domains() -> set[str]:
 
 
 @contextmanager
-def survey() -> "Iterator[list[tuple[Operator | Function, int, dict[str, str]]]]":
+def survey() -> "Iterator[list[tuple[Operator, int, dict[str, str]]]]":
     """A context in which sessions that this thread makes list the kernels that they need, and compile none.
 
     Yields the list: each node of ours adds (its operator, position of its kernel, {type variable: element type}). These
@@ -152,12 +151,11 @@ def compile_function(number: int, function: int, overload: int, position: int) -
             raise OpError("kernel", "any", f"can't be compiled: {obstacle}")
         with COMPILATION:  # else a child, forked during this import, might wait for the module's lock for ever
             from ..compiler.code import code
-        if function == table.RESOLVE:
-            row.resolve = immortal(code(records.resolve_entry(operator))).address
-        elif function == table.INFER:
+        if function == table.INFER:
             row.infer = immortal(code(records.infer_entry(operator))).address
         elif function == table.PLAN:
-            row.plans[position] = immortal(code(records.plan_entry(operator, position))).address
+            entry = records.plan_entry(operator, position * len(operator.kernels))
+            row.plans[position] = immortal(code(entry)).address
         else:
             signature = library.signature(operator, row.overloads[overload])
             if (needed := getattr(_SURVEY, "needed", None)) is not None:
@@ -168,5 +166,5 @@ def compile_function(number: int, function: int, overload: int, position: int) -
     return None
 
 
-plan_function = c_callback(C.c_int64, C.c_void_p)(bodies.plan_function)
+plan = c_callback(C.c_int64, C.c_void_p)(bodies.plan)
 run_body = c_callback(C.c_int64, C.c_int64, C.c_void_p)(bodies.run_body)

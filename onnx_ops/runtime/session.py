@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from ..declaration import Declaration
+    from ..declaration import Operator
 
 Model: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto"
 Backend: TypeAlias = Literal["native", "extensions"]
-_Operators: TypeAlias = "Mapping[tuple[str, str], Declaration]"  # what `operators.available` returns
+_Operators: TypeAlias = "Mapping[tuple[str, str], Operator]"  # what `operators.available` returns
 BACKENDS = get_args(Backend)
 EXTERNAL_DATA = "session.model_external_initializers_file_folder_path"
 _QUOTED = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
@@ -138,7 +138,7 @@ def op_error(error: BaseException, operators: _Operators) -> OpError | None:
     if match := _op_error_in(titles).search(message):
         return OpError(*match.group("argument", "value", "rule", "operator"))
     for operator in operators.values():  # the message of an exception in a body names no argument
-        if operator.is_function and message.startswith(f"{operator.title}: "):
+        if message.startswith(f"{operator.title}: "):
             return OpError(None, None, message.removeprefix(f"{operator.title}: "), operator.title)
     return None
 

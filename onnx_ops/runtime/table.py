@@ -8,12 +8,12 @@ import numpy as np
 from .. import dtypes
 from ..compiler import records
 from ..compiler.jit import numba_obstacle
-from ..declaration import MAX_GEOMETRY, MAX_INPUTS, MAX_KERNELS, MAX_OUTPUTS, MAX_RANK, MAX_SHOWN
 from ..errors import OpError
+from ..limits import MAX_GEOMETRY, MAX_INPUTS, MAX_KERNELS, MAX_OUTPUTS, MAX_RANK, MAX_SHOWN
 
 POINTER, TEXT, NUMBER = C.c_void_p, C.c_char_p, C.c_int64
 POINTERS, TEXTS, NUMBERS = C.POINTER(POINTER), C.POINTER(TEXT), C.POINTER(NUMBER)
-RESOLVE, INFER, PLAN, KERNEL = range(4)  # the functions of an operator, as the library asks for them
+INFER, PLAN, KERNEL = range(3)  # the functions of an operator, as the library asks for them
 _KINDS = ("int", "ints", "string", "float", "floats", "text", "tensor")
 _PRESENCES = ("required", "optional", "variadic")
 
@@ -36,12 +36,13 @@ Overload = structure(
 )  # fmt: skip
 Operator = structure(
     "Operator",
-    domain=TEXT, name=TEXT, declaration=TEXT, number=NUMBER, first_version=NUMBER, parameters_size=NUMBER,
-    geometry_size=NUMBER, attributes=C.POINTER(Attribute), attribute_count=NUMBER, inputs=C.POINTER(Input),
-    input_count=NUMBER, outputs=NUMBERS, output_count=NUMBER, overloads=C.POINTER(Overload), overload_count=NUMBER,
-    terms=TEXTS, term_count=NUMBER, is_function=NUMBER, has_rule=NUMBER, is_compiled=NUMBER, has_bound=NUMBER,
-    has_loop=NUMBER, resolve=POINTER, infer=POINTER, plans=POINTERS, plan_count=NUMBER, kernels_made=NUMBER,
-    results_made=NUMBER, customs=POINTER,
+    domain=TEXT, name=TEXT, declaration=TEXT, number=NUMBER, first_version=NUMBER, geometry_size=NUMBER,
+    attributes=C.POINTER(Attribute), attribute_count=NUMBER, inputs=C.POINTER(Input), input_count=NUMBER,
+    outputs=NUMBERS, output_count=NUMBER, overloads=C.POINTER(Overload), overload_count=NUMBER, terms=TEXTS,
+    term_count=NUMBER, chooser=NUMBER, choices=NUMBERS, choice_count=NUMBER, kernel_count=NUMBER,
+    combination_count=NUMBER, has_shapes=NUMBER, is_partial=NUMBER, has_bound=NUMBER, counts_steps=NUMBER,
+    widens_halves=NUMBER, infer=POINTER, plans=POINTERS, plan_count=NUMBER, kernels_made=NUMBER, results_made=NUMBER,
+    customs=POINTER,
 )  # fmt: skip
 Table = structure("Table", operators=C.POINTER(Operator), operator_count=NUMBER)
 Answer = structure("Answer", outcome=NUMBER, message=C.c_char * 4096)
@@ -69,7 +70,6 @@ def declaration(declared):
     """A digest of everything about an operator that compiled code and Python must agree on."""
     kernels = [(k.function.__qualname__, k.sees_bits, sorted(k.types.items())) for k in declared.kernels]
     layout = (
-        declared.parameters_dtype.descr,
         declared.geometry_dtype.descr,
         MAX_RANK,
         MAX_SHOWN,
@@ -85,16 +85,16 @@ def operator(declared, signatures, number):
     terms = [term.encode() for pair in declared.terms.items() for term in pair]
     overloads = [overload(declared, signature) for signature in signatures]
     likeness = [-1 if k is None else k for k in declared.likeness()]
-    plans = declared.combinations()
+    plans = len(declared.combinations)
+    chooser, chosen = choices(declared)
     return Operator(
         domain=declared.domain.encode(),
         name=declared.name.encode(),
         declaration=declaration(declared).encode(),
         number=number,
         first_version=first_version(declared),
-        parameters_size=declared.parameters_dtype.itemsize,
         geometry_size=declared.geometry_dtype.itemsize,
-        attributes=array(Attribute, [attribute(a, declared.is_function) for a in declared.attributes]),
+        attributes=array(Attribute, [attribute(a) for a in declared.attributes]),
         attribute_count=len(declared.attributes),
         inputs=array(Input, [input(declared, i) for i in declared.inputs]),
         input_count=len(declared.inputs),
@@ -104,14 +104,31 @@ def operator(declared, signatures, number):
         overload_count=len(overloads),
         terms=array(TEXT, terms),
         term_count=len(terms) // 2,
-        is_function=declared.is_function,
-        has_rule=declared.has_rule,
-        is_compiled=declared.is_compiled and numba_obstacle() is None,
-        has_bound=declared.is_bound,
-        has_loop=declared.has_loop,
+        chooser=chooser,
+        choices=array(NUMBER, chosen),
+        choice_count=len(chosen),
+        kernel_count=len(declared.kernels),
+        combination_count=0 if numba_obstacle() else plans,
+        has_shapes=declared.has_shapes,
+        is_partial=declared.plan.is_partial,
+        has_bound=declared.plan.is_bound,
+        counts_steps=declared.plan.counts_steps,
+        widens_halves=declared.has_axes,
         plans=array(POINTER, [None] * plans),
         plan_count=plans,
     )
+
+
+def choices(declared):
+    """(position of the attribute that chooses among the kernels, the kernel for each of its choices); (-1, []) if none.
+
+    The attribute is a string.
+    """
+    for k, a in enumerate(declared.attributes):
+        if any(a.name in kernel.choices for kernel in declared.kernels):
+            kernels = [(k, kernel.choices[a.name]) for k, kernel in enumerate(declared.kernels)]
+            return k, [next(k for k, some in kernels if choice in some) for choice in a.choices]
+    return -1, []
 
 
 def first_version(declared):
@@ -124,11 +141,11 @@ def first_version(declared):
     return declared.versions[0] - (declared.domain == "")
 
 
-def attribute(declared, of_function):
+def attribute(declared):
     """The row of an attribute."""
     least, most = declared.limits
     default = None if declared.default is None else declared.vector(declared.default)
-    initials = [] if default is None else records.attribute_content(declared, default).tolist()
+    initials = [] if default is None else declared.content(default).tolist()
     return Attribute(
         name=declared.name.encode(),
         kind_rule=declared.kind_rule.encode(),
@@ -143,13 +160,13 @@ def attribute(declared, of_function):
         choice_count=len(declared.choices),
         initials=array(NUMBER, initials),
         initial_count=len(initials),
-        value_count=default.size if default is not None else -1 if of_function else 0,
+        value_count=declared.count_of(default),
     )
 
 
 def input(operator, declared):
     """The row of an input."""
-    ranks = operator.compiled_ranks(declared)
+    ranks = [rank for rank in declared.compiled_ranks if rank is not None] if operator.kernels else []
     return Input(
         name=declared.name.encode(),
         wants_values=declared.values,
@@ -165,7 +182,7 @@ def overload(declared, signature):
     types[: len(declared.inputs)] = [dtypes.TABLE[signature[i.type]].onnx for i in declared.inputs]
     for k, o in enumerate(declared.outputs):
         types[MAX_INPUTS + k] = dtypes.TABLE[signature[o.type]].onnx
-    count = declared.combinations() if declared.is_function else len(declared.kernels)
+    count = len(declared.positions)
     row = Overload(types=(NUMBER * len(types))(*types), kernels=array(POINTER, [None] * count), kernel_count=count)
     for k, kernel in enumerate(declared.kernels):
         try:

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, TypeAlias
 from .. import dtypes as element_types
 from .. import operators as every
 from ..compiler import records
-from ..declaration import ABSENT
 from ..errors import OpError
+from ..limits import ABSENT
 
 if TYPE_CHECKING:
     from ..declaration import Operator
-    from ..own.function import Function
 
-Variant: TypeAlias = "tuple[Operator | Function, int, dict[str, str]]"
+Variant: TypeAlias = "tuple[Operator, int, dict[str, str]]"
 
 TYPES = [
     name for name, t in element_types.TABLE.items() if t.in_sessions and t.storage
@@ -55,7 +54,7 @@ def asked_for(operators, dtypes, known_types=tuple(element_types.TABLE), default
     for name in () if are_all else names:
         if all(operator.name != name for operator, _, _ in matches):
             rule = f"sessions have no {name} of these types alone"
-            if all(o.is_function and not o.is_compiled for o in operators if o.name == name):
+            if not any(o.kernels for o in operators if o.name == name):
                 rule = f"no kernel of {name} can be compiled, which has none; give it one by .kernel"
             raise OpError("dtypes", ", ".join(types), rule, "onnx_ops")
     for dtype in dtypes or ():
@@ -76,30 +75,29 @@ def combinations(operators, dtypes):
         for signature in operator.signatures():
             if not tensor_types(operator, signature) <= set(dtypes):
                 continue
-            for position in range(kernel_count(operator)):
+            for position in operator.positions:
                 if takes(operator, position, signature):
                     yield operator, position, signature
 
 
-def kernel_count(operator):
-    """The number of kernels that an operator has for the same element types."""
-    return operator.combinations() if operator.is_function else len(operator.kernels)
-
-
 def takes(operator, position, signature):
     """Whether the kernel at this position takes these element types."""
-    if operator.is_function:
-        return operator.storage(position, signature) is not None
+    kernel = operator.kernel(position)
     with suppress(OpError):
-        operator.check_types(operator.kernels[position], signature)
-        return True
+        operator.check_types(kernel, signature)
+        return not kernel.has_axes or operator.storage(kernel, signature) is not None
     return False
 
 
 def tensor_types(operator, signature):
-    """The element types of the tensors that a kernel sees; for a function, only those that can differ."""
-    variables = [operator.inputs[k].type for k in operator.tensors] + [o.type for o in operator.outputs]
-    return {signature[v] for v in variables if not operator.is_function or len(operator.types[v]) > 1}
+    """The element types of the tensors that kernels see, where these can differ."""
+    return {signature[v] for v in variables(operator) if len(operator.types[v]) > 1}
+
+
+def variables(operator):
+    """The type variables of the tensors that kernels see."""
+    read = {k for kernel in operator.kernels for k in operator.read_by(kernel)}
+    return sorted({operator.inputs[k].type for k in read} | {o.type for o in operator.outputs})
 
 
 def distinct(matches):
@@ -109,36 +107,31 @@ def distinct(matches):
         key = kernel_key(operator, position, signature)
         if key not in keys:
             keys.add(key)
-            variables = sorted({operator.inputs[k].type for k in operator.tensors} | {o.type for o in operator.outputs})
-            details = ", ".join([*settings(operator, position), *(signature[v] for v in variables)])
+            details = ", ".join([*settings(operator, position), *(signature[v] for v in variables(operator))])
             by_name[f"{operator.title} {details}"] = operator, position, signature
     return by_name
 
 
 def settings(operator, position):
     """The attributes or ranks that select the kernel at this position; nothing if it is the only one."""
-    if not operator.is_function:
-        return list(map(str, operator.kernels[position].attributes.values())) if len(operator.kernels) > 1 else []
+    chosen = [choices[0] for choices in operator.kernel(position).choices.values()]
     ranks = zip(operator.inputs, operator.combination(position), strict=True)
-    selecting = ((i.name, rank) for i, rank in ranks if len(operator.compiled_ranks(i)) > 1)
-    return [f"no {name}" if rank == ABSENT else f"rank {rank} of {name}" for name, rank in selecting]
+    selecting = ((i.name, rank) for i, rank in ranks if len(i.compiled_ranks) > 1)
+    return chosen + [f"no {name}" if rank == ABSENT else f"rank {rank} of {name}" for name, rank in selecting]
 
 
 def kernel_key(operator, position, signature):
     """A key that is equal for variants that share machine code."""
-    if operator.is_function:
-        return operator, position, operator.storage(position, signature)
-    kernel = operator.kernels[position]
-    return operator.resolve, operator.infer, operator.plan, kernel.function, operator.storage(kernel, signature)
+    kernel = operator.kernel(position)
+    return operator.plan, kernel.function, operator.combination(position), operator.storage(kernel, signature)
 
 
 def entries(operator, position, signature):
-    """Yield the entries (records.py) of a variant: resolve and infer unless it is a function, plan, kernel if any."""
-    if operator.is_function:
-        yield records.plan_entry(operator, position)
-    else:
-        yield from (make(operator) for make in (records.resolve_entry, records.infer_entry, records.plan_entry))
-    if operator.storage(position if operator.is_function else operator.kernels[position], signature):
+    """Yield the entries (records.py) of a variant: infer if sizes may be unknown, plan, and the kernel if any."""
+    if operator.plan.is_partial:
+        yield records.infer_entry(operator)
+    yield records.plan_entry(operator, position)
+    if operator.storage(operator.kernel(position), signature):
         yield records.kernel_entry(operator, position, signature)
 
 

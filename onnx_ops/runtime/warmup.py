@@ -19,7 +19,6 @@ from .workers import share_out
 
 if TYPE_CHECKING:
     from ..declaration import Operator
-    from ..own.function import Function
 
 _Model: TypeAlias = "str | os.PathLike[str] | bytes"
 
@@ -49,7 +48,7 @@ def warmup(
     if models is None:
         declarations = variants.chosen(operators)
         if operators is None:
-            declarations = [operator for operator in declarations if variants.kernel_count(operator)]
+            declarations = [operator for operator in declarations if operator.kernels]
         needed = variants.asked_for(declarations, dtypes, are_all=operators is None)
     else:
         own = every.as_list(operators or ())
@@ -63,7 +62,7 @@ def warmup(
     return len(needed)
 
 
-def in_library(operator: "Operator | Function", position: int, signature: Mapping[str, str]) -> bool:
+def in_library(operator: "Operator", position: int, signature: Mapping[str, str]) -> bool:
     """Whether a variant was compiled into the library."""
     return bool(library.functions(operator, position, signature))
 

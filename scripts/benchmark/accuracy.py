@@ -5,7 +5,6 @@ import peers
 from rich.table import Table
 
 from onnx_ops import functions
-from onnx_ops.declaration import Record
 
 from .measure import OWN
 
@@ -23,10 +22,10 @@ def errors(case):
         except Exception:  # each peer raises its own exceptions for what it can't do
             continue
     wide = [v.astype(np.float64) if v.dtype == np.float32 else v for v in inputs]
-    parameters = Record(case.operator.resolved(case.attributes)[0])
+    attributes = case.operator.values(case.attributes).by_name
     return tuple(
         {name: np.abs(y - expected).max() / np.abs(expected).max() for name, y in results.items()}
-        for expected in (case.operator.reference(parameters, *arrays) for arrays in (inputs, wide))
+        for expected in (case.operator.reference(*arrays, **attributes) for arrays in (inputs, wide))
     )
 
 

@@ -15,27 +15,23 @@ from support.cases import finished
 
 import onnx_ops
 from onnx_ops import operators
+from onnx_ops.attributes import Attribute
 from onnx_ops.compiler.jit import jitable
-from onnx_ops.declaration import Attribute, Input, Kernel, Operator, Output
+from onnx_ops.declaration import Input, Kernel, Operator, Output, Plan
 
 DOMAIN = "benchmark"
 WORDS_PER_TILE = 2**14  # of 8 bytes: those of 2**15 float32, as in Col2Im
 
 
 @jitable
-def resolve(attributes, p):
-    p.size = attributes[0][0]
+def shape(attributes, inputs, outputs):
+    outputs[0][0] = attributes.size
+    return 1
 
 
 @jitable
-def infer(parameters, shapes, g):
-    """Infer nothing: shape inference does not know the attribute that states the size."""
-
-
-@jitable
-def plan(parameters, shapes, g):
-    g.rank, g.shape[0] = 1, parameters.size
-    g.tiles = min(64, (shapes[0][0] + shapes[1][0] + parameters.size) // WORDS_PER_TILE + 1)
+def plan(attributes, inputs, outputs, g):
+    g.tiles = min(64, (inputs[0][0] + inputs[1][0] + attributes.size) // WORDS_PER_TILE + 1)
 
 
 @jitable
@@ -63,12 +59,9 @@ PASS = Operator(
     outputs=(Output("output", "T"),),
     types={"T": ("uint64",)},
     attributes=(Attribute("size", "int", required=True),),
-    parameters={"size": None},
-    resolve=resolve,
-    plan=plan,
-    infer=infer,
-    kernels=(Kernel(read_and_write, {"size": 1}),),
-    reference=lambda parameters, x, y: np.full(parameters.size, x.sum() + y.sum()),
+    plan=Plan(shape, plan),
+    kernels=(Kernel(read_and_write),),
+    reference=lambda x, y, *, size: np.full(size, x.sum() + y.sum()),
 )
 operators.OPERATORS += (PASS,)
 

@@ -9,8 +9,7 @@ from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
 
 import onnx_ops
-from onnx_ops import dtypes, functions
-from onnx_ops.declaration import Record
+from onnx_ops import dtypes, functions, plain
 from support.cases import model
 
 
@@ -108,5 +107,5 @@ def ort_value(array):
 
 def output_shape(case, inputs):
     values = [v.tolist() if i.values else None for i, v in zip(case.operator.inputs, inputs, strict=True)]
-    parameters = Record(case.operator.resolved(case.attributes)[0])
-    return case.operator.inferred(parameters, [list(v.shape) for v in inputs], values)
+    shapes = [list(v.shape) for v in inputs]
+    return (plain.infer(case.operator, case.operator.values(case.attributes), shapes, values) or [None])[0]

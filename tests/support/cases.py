@@ -8,7 +8,6 @@ import onnx
 from onnx import helper
 
 from onnx_ops import dtypes
-from onnx_ops.declaration import Record
 from onnx_ops.operators import OPERATORS
 
 IR_VERSION = 9
@@ -91,8 +90,12 @@ def operator(domain, name):
 
 
 def reference(case, inputs):
-    parameters = Record(case.operator.resolved(case.attributes)[0])
-    return case.operator.reference(parameters, *inputs)
+    return reference_of(case.operator, case.attributes, inputs)
+
+
+def reference_of(operator, attributes, inputs):
+    """What an operator's reference returns, which may be wider than the operator's output."""
+    return operator.reference(*inputs, **operator.values(attributes).by_name)
 
 
 def assert_close(got, expected, dtype):

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 import onnx_ops
 from onnx_ops import dtypes, functions
-from onnx_ops.declaration import Record
 from support.backends import quiet, run_session
 from support.cases import TOLERANCE, block_counts, drawn, model, operator
+
+from .cases import reference_of
 
 LIMIT, ELEMENTS = 2**40, 2**58
 TOO_LARGE = 2**16  # elements: larger tensors take too long
@@ -464,15 +465,14 @@ def attention_shape(call, attributes):
 
 def reference(call, inputs):
     """Return (expected result, scale of its tolerance), both of the output's shape; a scale of None means exact."""
-    parameters = Record(call.operator.resolved(call.attributes)[0])
     with np.errstate(all="ignore"):
-        expected = call.operator.reference(parameters, *inputs)
+        expected = reference_of(call.operator, call.attributes, inputs)
         if call.dtypes[0] not in TOLERANCE or call.op_type == "Im2Col":
             return expected, None
         if call.op_type == "Col2Im":  # the error of a sum is that of its rounded terms
-            return expected, call.operator.reference(parameters, abs(inputs[0]), *inputs[1:])
+            return expected, reference_of(call.operator, call.attributes, [abs(inputs[0]), *inputs[1:]])
         if call.op_type == "AffineGrid":  # the same holds here
-            return expected, call.operator.reference(parameters, *map(abs, inputs))
+            return expected, reference_of(call.operator, call.attributes, map(abs, inputs))
         if call.op_type == "MultiScaleDeformableAttention":
             value, _, _, weights = inputs
             # The error of a tap's share is a rounding of 1, however small the share is: assume that all taps are large.

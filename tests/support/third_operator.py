@@ -1,29 +1,24 @@
 """y = x + amount: all that another operator takes. The tests put this file into a copy of onnx_ops/operators."""
 
+from ..attributes import Attribute
 from ..compiler.jit import jitable
-from ..declaration import Attribute, Input, Kernel, Operator, Output
+from ..declaration import Input, Kernel, Operator, Output, Plan
 from ..errors import require
+from ..limits import UNKNOWN
 
 
 @jitable
-def resolve(attributes, p):
-    (amount,) = attributes
-    p.amount = amount[0]
+def shape(attributes, inputs, outputs):
+    (x,), (y,) = inputs, outputs
+    y[0] = x[0] if len(x) == 1 else UNKNOWN
+    return 1
 
 
 @jitable
-def plan(parameters, shapes, g):
-    (x,) = shapes
+def plan(attributes, inputs, outputs, g):
+    (x,) = inputs
     require(len(x) == 1, "shape of {x}", x, "must have rank 1")
-    g.rank, g.shape[0], g.size, g.amount = 1, x[0], x[0], parameters.amount
-    g.tiles = min(x[0], 4)
-
-
-@jitable
-def infer(parameters, shapes, g):
-    (x,) = shapes
-    if len(x) == 1:
-        g.rank, g.shape[0] = 1, x[0]
+    g.size, g.amount, g.tiles = x[0], attributes.amount, min(x[0], 4)
 
 
 @jitable
@@ -42,12 +37,8 @@ OPERATORS = (
         outputs=(Output("output", "T"),),
         types={"T": ("float32", "int64")},
         attributes=(Attribute("amount", "int", 1),),
-        parameters={"amount": None},
-        geometry={"size": None, "amount": None},
-        resolve=resolve,
-        plan=plan,
-        infer=infer,
+        plan=Plan(shape, plan, {"size": None, "amount": None}),
         kernels=(Kernel(shift),),
-        reference=lambda parameters, x: x + parameters.amount,
+        reference=lambda x, *, amount: x + amount,
     ),
 )

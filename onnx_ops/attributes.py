@@ -1,0 +1,243 @@
+"""Attributes: their kinds, what values they may have, and the forms in which bodies and compiled code get these."""
+
+import functools
+import struct
+from collections import namedtuple
+from dataclasses import dataclass
+from operator import index
+
+import numpy as np
+
+from . import dtypes
+from .errors import OpError, quoted
+from .limits import INT64
+
+MAX_VALUES = 32  # values of an attribute that is a list, unless it is declared otherwise
+VECTOR = np.dtype([("count", np.int64), ("offset", np.int64)])  # of an attribute in a block, see `AttributeValues`
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of attribute values.
+
+    text      what errors call it
+    onnx      its name among onnx.AttributeProto's types
+    is_list   whether a value is a list
+    """
+
+    text: str
+    onnx: str
+    is_list: bool = False
+
+
+KINDS = {
+    "int": Kind("an integer", "INT"),
+    "ints": Kind("a list of integers", "INTS", True),
+    "string": Kind("a string", "STRING"),
+    "float": Kind("a number", "FLOAT"),
+    "floats": Kind("a list of numbers", "FLOATS", True),
+    "text": Kind("a string", "STRING"),
+    "tensor": Kind("a tensor", "TENSOR"),
+}
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """An attribute of one of the KINDS. A "string" is one of the choices, a "text" is any string.
+
+    default        None stands for "depends on the inputs"; a required attribute has no default
+    bounds         the least and the greatest value of integers
+    length_bounds  the least and the greatest length of a list
+    choices        the values that a "string" may have
+    """
+
+    name: str
+    kind: str
+    default: object = None
+    required: bool = False
+    bounds: tuple[int, int] = (INT64.min, INT64.max)
+    length_bounds: tuple[int, int] = (1, MAX_VALUES)
+    choices: tuple[str, ...] = ()
+
+    def __post_init__(self):
+        if self.kind not in KINDS:
+            raise OpError(f"kind of {self.name}", repr(self.kind), f"must be one of {', '.join(KINDS)}")
+
+    def vector(self, value):
+        """Return a value as compiled code sees it: a vector of int64, of float64 or, for a text, of bytes.
+
+        A string becomes its position among the choices. A tensor stays a tensor.
+        """
+        try:
+            numbers = self._numbers(value)
+        except (TypeError, ValueError):
+            raise OpError(self.name, repr(value), self.kind_rule) from None
+        if self.kind in ("text", "tensor"):
+            return numbers
+        least, most = self.limits
+        in_bounds = self.kind.startswith("float") or all(least <= n <= most for n in numbers)
+        if not (in_bounds and self.length_bounds[0] <= len(numbers) <= self.length_bounds[1]):
+            refused = (
+                quoted(_text(value)) if self.kind == "string" else numbers[0] if self.kind == "int" else list(numbers)
+            )
+            raise OpError(self.name, refused, self.rule)
+        return np.array(numbers, np.float64 if self.kind.startswith("float") else np.int64)
+
+    def _numbers(self, value):
+        """Return a value's numbers, or an array for a text or a tensor. Raises TypeError or ValueError for others."""
+        if self.kind in ("string", "text"):
+            text = _text(value)
+            if self.kind == "text":
+                return np.frombuffer(text.encode(errors="surrogateescape"), np.uint8)
+            return (self.choices.index(text) if text in self.choices else -1,)
+        if isinstance(value, bytes):
+            raise TypeError  # else its elements would be taken for integers
+        if self.kind == "tensor":
+            if hasattr(value, "raw_data"):  # an onnx.TensorProto
+                from onnx import numpy_helper
+
+                value = numpy_helper.to_array(value)
+            array = np.asarray(value)
+            array = np.asarray(array, array.dtype.newbyteorder("="), order="C")
+            if dtypes.name_of(array) not in dtypes.TABLE or dtypes.name_of(array) == "string":
+                raise TypeError
+            return array
+        values = tuple(value) if self.is_list else (value,)
+        if self.kind.startswith("int"):
+            return tuple(map(index, values))
+        if any(isinstance(v, str | bytes) for v in values):
+            raise TypeError
+        return np.array(values, np.float32).tolist()  # rounded as in a model
+
+    @property
+    def is_list(self):
+        return KINDS[self.kind].is_list
+
+    def value(self, vector):
+        """Return a value as Python functions get it, from its vector; None for None."""
+        if vector is None or self.kind == "tensor":
+            return vector
+        if self.kind == "text":
+            return vector.tobytes().decode(errors="surrogateescape")
+        if self.is_list:
+            return tuple(vector.tolist())
+        number = vector[0].item()
+        if self.kind == "string":
+            return self.choices[number]
+        return bool(number) if self.bounds == (0, 1) else number
+
+    def count_of(self, vector):
+        """Return how many values a block states for a vector, or for None."""
+        return (0 if self.is_list else -1) if vector is None else vector.size
+
+    def content(self, vector):
+        """Return a vector as it stands in a block, as int64; a tensor's elements follow its type, rank and shape."""
+        is_tensor = self.kind == "tensor"
+        header = [dtypes.TABLE[dtypes.name_of(vector)].onnx, vector.ndim, *vector.shape] if is_tensor else []
+        content = np.array(header, np.int64).tobytes() + vector.tobytes()
+        return np.frombuffer(content + bytes(-len(content) % 8), np.int64)
+
+    def vector_at(self, block, offset, count):
+        """Return the vector that a block states by this offset and count."""
+        if count < 0 or (self.is_list and count == 0):
+            return None
+        if self.kind == "tensor":
+            number, rank = struct.unpack_from("2q", block, offset)
+            shape, offset = struct.unpack_from(f"{rank}q", block, offset + 16), offset + 16 + 8 * rank
+            dtype = next(t for t in dtypes.TABLE.values() if t.onnx == number).numpy
+            return np.frombuffer(block, dtype, count, offset).reshape(shape)
+        dtype = np.uint8 if self.kind == "text" else np.float64 if self.kind.startswith("float") else np.int64
+        return np.frombuffer(block, dtype, count, offset)
+
+    @property
+    def kind_rule(self):
+        return f"must be {KINDS[self.kind].text}"
+
+    @property
+    def limits(self):
+        """The bounds of the integers that `resolve` gets."""
+        return (0, len(self.choices) - 1) if self.kind == "string" else self.bounds
+
+    @property
+    def rule(self):
+        """A text on what a value of the right kind must be."""
+        if self.kind == "string":
+            return f"must be one of {', '.join(self.choices)}"
+        least, most = map(spelled_out, self.bounds)
+        if self.is_list:
+            count = " to ".join(map(str, dict.fromkeys(self.length_bounds)))
+            return f"must be {count} numbers" + (f" in [{least}, {most}]" if self.kind == "ints" else "")
+        return (
+            f"must be {least} or {most}" if self.bounds[1] - self.bounds[0] == 1 else f"must lie in [{least}, {most}]"
+        )
+
+
+def _text(value):
+    return value.decode() if isinstance(value, bytes) else str.__str__(value)
+
+
+def spelled_out(number):
+    """Return a number's text: a large power of two, or the number before it, as such a power."""
+    for power in (number, number + 1):
+        if abs(power) >= 2**16 and abs(power) & (abs(power) - 1) == 0:
+            return f"{'-' * (power < 0)}2**{abs(power).bit_length() - 1}{' - 1' * (power - number)}"
+    return str(number)
+
+
+class AttributeValues:
+    """The values of a node's attributes.
+
+    vectors  for each attribute what `Attribute.vector` returns, or None if it has no value
+    """
+
+    def __init__(self, attributes, vectors):
+        self.attributes, self.vectors = attributes, vectors
+
+    @functools.cached_property
+    def by_name(self):
+        """{name: value}, as Python functions get them."""
+        return {a.name: a.value(v) for a, v in zip(self.attributes, self.vectors, strict=True)}
+
+    @functools.cached_property
+    def compiled(self):
+        """A named tuple of the values as compiled code gets them: numbers, or vectors for lists, empty without value.
+
+        A string is its position among the choices.
+        """
+        numbers = [
+            (np.empty(0, np.int64) if v is None else v) if a.is_list else 0 if v is None else v[0].item()
+            for a, v in zip(self.attributes, self.vectors, strict=True)
+        ]
+        return named_tuple(tuple(a.name for a in self.attributes))(*numbers)
+
+    @functools.cached_property
+    def block(self):
+        """The values as int64 in one array, which compiled code reads; the C library writes the same.
+
+        Its number of bytes, a VECTOR for each attribute, and the values. The VECTOR has the count of values, and the
+        offset of the first one from the block's beginning, in bytes. The count is -1 where there is no value, but 0 for
+        a list.
+        """
+        table, contents = np.zeros(len(self.vectors), VECTOR), []
+        end = 8 + table.nbytes
+        for k, (attribute, vector) in enumerate(zip(self.attributes, self.vectors, strict=True)):
+            table[k] = attribute.count_of(vector), end
+            if vector is not None:
+                contents.append(attribute.content(vector))
+                end += contents[-1].nbytes
+        return np.concatenate([[end], table.view(np.int64), *contents])
+
+    @classmethod
+    def in_block(cls, attributes, block):
+        """The values in the bytes of a block."""
+        vectors = []
+        for k, attribute in enumerate(attributes):
+            count, offset = struct.unpack_from("2q", block, 8 + k * VECTOR.itemsize)
+            vectors.append(attribute.vector_at(block, offset, count))
+        return cls(attributes, vectors)
+
+
+@functools.cache
+def named_tuple(names):
+    """The type of named tuples of the values of attributes with these names."""
+    return namedtuple("Attributes", names, rename=True)  # a name may begin with an underscore

@@ -1,0 +1,193 @@
+/* The attributes of a node: their values, as compiled code and Python read them. */
+#include "library.h"
+#include <stdlib.h>
+#include <string.h>
+
+static status refuse_attribute(const struct text *title, const struct attribute *a, const struct text *value,
+                               const char *rule) {
+    struct text text = *title;
+    say_string(&text, ": "), say_string(&text, a->name), say_string(&text, " = "), say(&text, value->at, value->used);
+    say_string(&text, ": "), say_string(&text, rule);
+    return refused(&text);
+}
+
+/* The length of a text from ONNX Runtime, which counts the 0 at its end. */
+size_t without_end(const char *text, size_t size) { return size && !text[size - 1] ? size - 1 : size; }
+
+static struct block *block_of(const struct values *values) { return (struct block *)values->at; }
+
+/* Append bytes, which are 0, to the values, which may move; returns their address, or 0 if there is no memory. */
+static void *append(struct values *values, size_t size) {
+    size = (size + 7) / 8 * 8;
+    if (!values->at || size > values->room - values->used) {
+        size_t room = 2 * (values->used + size) + 512;
+        char *at = malloc(room);
+        if (!at) return 0;
+        if (values->at) memcpy(at, values->at, values->used);
+        free(values->at);
+        values->at = at, values->room = room;
+    }
+    memset(values->at + values->used, 0, size);
+    return values->at + (values->used += size) - size;
+}
+
+static status no_room(void) { return failed("onnx_ops: no room for an attribute"); }
+
+/* Store the vector of attribute k, whose values are the last bytes. */
+static void put_vector(struct values *values, int64_t k, int64_t count, size_t bytes) {
+    block_of(values)->vectors[k] = (struct vector){count, (int64_t)(values->used - (bytes + 7) / 8 * 8)};
+}
+
+static status put_default(const struct attribute *a, int64_t k, struct values *values) {
+    size_t size = (size_t)a->initial_count * sizeof *a->initials;
+    void *place = append(values, size);
+    if (!place) return no_room();
+    if (size) memcpy(place, a->initials, size);
+    return put_vector(values, k, a->value_count, size), NULL;
+}
+
+/* Append a tensor: its type, its rank, its shape, its elements. */
+static status put_constant(void *value, int64_t k, struct values *values, int *fits) {
+    int type;
+    size_t rank;
+    int64_t copy[MAX_RANK];
+    const int64_t *shape;
+    void *data;
+    status error = read_tensor(value, &type, &rank, copy, &shape);
+    int has_type = 0 < type && type < TYPES && item_size[type];
+    if (error || !(*fits = has_type && rank <= MAX_RANK)) return error;
+    if ((error = GetTensorMutableData(value, &data))) return error;
+    int64_t count = elements(shape, (int64_t)rank);
+    size_t bytes = (size_t)count * item_size[type], size = (2 + rank) * sizeof *copy + bytes;
+    int64_t *place = append(values, size);
+    if (!place) return no_room();
+    place[0] = type, place[1] = (int64_t)rank;
+    memcpy(place + 2, shape, rank * sizeof *shape);
+    if (bytes) memcpy(place + 2 + rank, data, bytes);
+    return put_vector(values, k, count, size), NULL;
+}
+
+static const char *const KINDS[] = {"INT", "INTS", "STRING", "FLOAT", "FLOATS", "STRING", "TENSOR"}; /* onnx's names */
+static int is_of_text(const struct attribute *a) { return a->kind == STRING || a->kind == TEXT; }
+static int is_list(const struct attribute *a) { return a->kind == INTS || a->kind == FLOATS; }
+
+/* Convert the last values, of attribute k: `count` integers, floats or, for a text, bytes. Returns whether the attribute
+ * may have these values. */
+static int convert_values(const struct attribute *a, int64_t k, void *raw, size_t count, struct values *values) {
+    int64_t *numbers = raw;
+    int fits = !is_list(a) || (a->shortest <= (int64_t)count && (int64_t)count <= a->longest);
+    size_t size = count * sizeof *numbers;
+    if (a->kind == STRING) {
+        int64_t position = -1;
+        for (int64_t c = 0; c < a->choice_count; c++)
+            if (strlen(a->choices[c]) == count && !memcmp(a->choices[c], raw, count)) position = c;
+        if (position < 0) return 0; /* the text stays, for the error */
+        *numbers = position, count = 1, size = sizeof *numbers;
+    } else if (a->kind == FLOAT || a->kind == FLOATS) { /* from the last one on, as doubles take more bytes */
+        for (size_t n = count; n-- > 0;) {
+            double number = ((float *)raw)[n];
+            memcpy(&numbers[n], &number, sizeof number);
+        }
+    } else if (a->kind == TEXT) memset((char *)raw + count, 0, (8 - count % 8) % 8), size = (count + 7) / 8 * 8;
+    else
+        for (size_t n = 0; n < count; n++) fits = fits && a->least <= numbers[n] && numbers[n] <= a->most;
+    values->used = (size_t)((char *)raw - values->at) + size;
+    put_vector(values, k, (int64_t)count, size);
+    return fits;
+}
+
+/* A read_function appends the values of attribute k, unconverted but for those of a tensor. */
+enum { LACKS, OTHER_KIND, UNCONVERTED, COMPLETE };
+
+/* Read from the OrtKernelInfo of a node. ONNX Runtime doesn't check the attributes of custom ops, and reads a list of
+ * another kind as an empty one. */
+status read_from_node(const struct attribute *a, const void *info, int64_t k, struct values *values, int *outcome) {
+    size_t size = 0;
+    void *raw, *allocator, *tensor;
+    int fits = 0;
+    status error = KernelInfoGetAttributeArray_int64(info, a->name, 0, &size);
+    *outcome = error ? LACKS : OTHER_KIND;
+    if (error) return ReleaseStatus(error), NULL;
+    if (a->kind == TENSOR) {
+        if ((error = GetAllocatorWithDefaultOptions(&allocator))) return error;
+        if ((error = KernelInfoGetAttribute_tensor(info, a->name, allocator, &tensor)))
+            return ReleaseStatus(error), NULL;
+        error = put_constant(tensor, k, values, &fits);
+        ReleaseValue(tensor);
+        if (fits) *outcome = COMPLETE;
+        return error;
+    }
+    if (a->kind == INT || a->kind == FLOAT) size = 1;
+    if (a->kind == FLOATS) size = 0, error = KernelInfoGetAttributeArray_float(info, a->name, 0, &size);
+    if (is_of_text(a)) error = KernelInfoGetAttribute_string(info, a->name, 0, &size);
+    if (error) return ReleaseStatus(error), NULL;
+    if (!(raw = append(values, (size + 1) * sizeof(int64_t)))) return no_room();
+    if (a->kind == INT) error = KernelInfoGetAttribute_int64(info, a->name, raw);
+    if (a->kind == INTS) error = KernelInfoGetAttributeArray_int64(info, a->name, raw, &size);
+    if (a->kind == FLOAT) error = KernelInfoGetAttribute_float(info, a->name, raw);
+    if (a->kind == FLOATS) error = KernelInfoGetAttributeArray_float(info, a->name, raw, &size);
+    if (is_of_text(a)) error = KernelInfoGetAttribute_string(info, a->name, raw, &size);
+    if (error) return ReleaseStatus(error), NULL;
+    if (is_of_text(a)) size = without_end(raw, size);
+    if (is_of_text(a) ? is_text(raw, size) : size > 0) *outcome = UNCONVERTED;
+    return put_vector(values, k, (int64_t)size, (size_t)(values->at + values->used - (char *)raw)), NULL;
+}
+
+/* Read from the OrtShapeInferContext of a node, which has no tensors. */
+status read_from_inference(const struct attribute *a, const void *context, int64_t k, struct values *values,
+                           int *outcome) {
+    static const int TYPES_OF_KINDS[] = {1, 2, 5, 3, 4, 5}; /* values of OrtOpAttrType */
+    enum { ROOM = 4096 };
+    const void *attribute = 0;
+    size_t size = 0;
+    void *raw;
+    status error = ShapeInferContext_GetAttribute(context, a->name, &attribute);
+    *outcome = error || !attribute ? LACKS : OTHER_KIND;
+    if (error) ReleaseStatus(error);
+    if (*outcome == LACKS || a->kind == TENSOR) return 0;
+    if (!(raw = append(values, 2 * ROOM + 8))) return no_room();
+    if ((error = ReadOpAttr(attribute, TYPES_OF_KINDS[a->kind], raw, ROOM, &size))) return ReleaseStatus(error), NULL;
+    size = is_of_text(a)                           ? without_end(raw, size)
+           : a->kind == FLOAT || a->kind == FLOATS ? size / sizeof(float)
+                                                   : size / sizeof(int64_t);
+    *outcome = UNCONVERTED;
+    return put_vector(values, k, (int64_t)size, (size_t)(values->at + values->used - (char *)raw)), NULL;
+}
+
+static status read_attribute(const struct op *op, const struct text *title, int64_t k, read_function *read,
+                             const void *source, struct values *values) {
+    const struct attribute *a = &op->attributes[k];
+    struct text value = {"", 0};
+    int outcome;
+    status error = read(a, source, k, values, &outcome);
+    if (error || outcome == COMPLETE) return error;
+    if (outcome == LACKS) {
+        if (!a->required) return put_default(a, k, values);
+        return say_string(&value, "None"), refuse_attribute(title, a, &value, "must be given");
+    }
+    if (outcome == OTHER_KIND) {
+        say_string(&value, "(not of kind "), say_string(&value, KINDS[a->kind]), say_string(&value, ")");
+        return refuse_attribute(title, a, &value, a->kind_rule);
+    }
+    int64_t count = block_of(values)->vectors[k].count;
+    void *raw = values->at + block_of(values)->vectors[k].offset;
+    if (convert_values(a, k, raw, (size_t)count, values)) return 0;
+    if (a->kind == STRING) say_quoted(&value, raw, (size_t)count);
+    if (a->kind == INT) say_number(&value, *(int64_t *)raw);
+    if (a->kind == INTS) say_vector(&value, raw, count, 0);
+    if (a->kind == FLOATS) say_number(&value, count), say_string(&value, " numbers");
+    return refuse_attribute(title, a, &value, a->rule);
+}
+
+/* Read all attributes of a node from a source. The caller frees values->at, also after an error. */
+status read_attributes(const struct op *op, const struct text *title, read_function *read, const void *source,
+                       struct values *values) {
+    *values = (struct values){0, 0, 0};
+    if (!append(values, sizeof(struct block) + (size_t)op->attribute_count * sizeof(struct vector)))
+        return failed("onnx_ops: no room for attributes");
+    status error = 0;
+    for (int64_t k = 0; k < op->attribute_count && !error; k++)
+        error = read_attribute(op, title, k, read, source, values);
+    block_of(values)->size = (int64_t)values->used;
+    return error;
+}

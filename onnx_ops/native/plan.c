@@ -1,0 +1,87 @@
+/* Plans: the shapes of a node's outputs, and the tiles of its computation. */
+#include "library.h"
+#include <string.h>
+
+/* Which combination of ranks the inputs have, of those for which kernels are compiled; -1 if none. */
+int64_t combination(const struct op *op, const struct call *call) {
+    int64_t index = 0;
+    if (!op->combination_count || call->input_count > op->input_count) return -1;
+    for (int64_t k = 0; k < op->input_count; k++) {
+        const struct input *input = &op->inputs[k];
+        if (!input->rank_count) continue;
+        int64_t position = 0, rank = call->tensors[k].rank;
+        if (input->wants_values && rank != ABSENT) rank = 1; /* in the call it is the number of values */
+        while (position < input->rank_count && input->ranks[position] != rank) position++;
+        if (position == input->rank_count) return -1;
+        index = index * input->rank_count + position;
+    }
+    return index;
+}
+
+/* Refuse shapes that no tensor can have, and complete those that one can. */
+static status check_outputs(const struct op *op, const struct text *title, struct call *call) {
+    for (int64_t k = 0; k < op->output_count; k++) {
+        struct tensor *out = &call->tensors[MAX_INPUTS + k];
+        int64_t most = (int64_t)1 << 58;
+        int fits = op->has_bound <= out->rank && out->rank <= MAX_RANK;
+        for (int64_t a = 0; a < out->rank && fits; a++) {
+            fits = 0 <= out->shape[a] && out->shape[a] <= most;
+            if (fits && out->shape[a]) most /= out->shape[a];
+        }
+        if (!fits) {
+            struct refusal refusal = {"shape of an output",
+                                      "is what the rule says, but no shape of at most 2**58 elements",
+                                      out->shape,
+                                      out->rank < 0 || out->rank > MAX_RANK ? 0 : out->rank,
+                                      0,
+                                      0,
+                                      0,
+                                      {0}};
+            return explained(op, title, &refusal, 1);
+        }
+        out->size = elements(out->shape, out->rank);
+    }
+    struct refusal refusal = {
+        "workspace", "must be a number of bytes in [0, 2**40]", &call->geometry.workspace, -1, 0, 0, 0, {0}};
+    int64_t workspace = call->geometry.workspace;
+    return workspace < 0 || workspace > (int64_t)1 << 40 ? explained(op, title, &refusal, 1) : 0;
+}
+
+/* Make tiles of a loop's steps; Call.cut in execute.py does the same. */
+static void cut_steps(const struct op *op, struct call *call) {
+    int64_t most = 1, *tiles = &call->geometry.tiles;
+    for (int64_t k = 0; k < op->input_count; k++) most += call->tensors[k].size;
+    for (int64_t k = 0; k < op->output_count; k++) most += call->tensors[MAX_INPUTS + k].size;
+    most = (most - 1) / TILE_ELEMENTS + 1;
+    if (*tiles < 1) *tiles = 1;
+    if (*tiles > most) *tiles = most;
+    if (*tiles > MAX_TILES) *tiles = MAX_TILES;
+}
+
+static void begin(const struct op *op, struct call *call) {
+    memset(&call->geometry, 0, (size_t)op->geometry_size);
+    for (int64_t k = 0; k < op->output_count; k++) call->tensors[MAX_INPUTS + k].rank = -1;
+}
+
+/* State the outputs' shapes as far as they follow from what is known of the inputs. */
+status infer_shapes(const struct op *op, const struct text *title, struct call *call) {
+    NEED(op->infer, INFER, 0, 0);
+    begin(op, call);
+    int64_t returned = op->infer(call->attributes, call);
+    return returned ? explained(op, title, &call->geometry.refusal, returned) : 0;
+}
+
+/* Find the shapes of the outputs, and the number of tiles. */
+status plan(const struct op *op, const struct text *title, int64_t combination, struct call *call) {
+    status error = 0;
+    if (combination >= 0) NEED(op->plans[combination], PLAN, 0, combination);
+    begin(op, call);
+    if (combination < 0) error = plan_in_python(op, title, call);
+    else {
+        int64_t returned = op->plans[combination](call->attributes, call);
+        if (returned) return explained(op, title, &call->geometry.refusal, returned);
+    }
+    if (!error) error = check_outputs(op, title, call);
+    if (!error && op->counts_steps) cut_steps(op, call);
+    return error;
+}
