@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from support.selection import long_unless
 
 import onnx_ops
-from onnx_ops.cli import app, endings
+from onnx_ops.cli import app
 
 COMMANDS = [["--help"], ["--version"], ["list"], ["list", "--json"], ["inspect", "--help"], ["inspect"]]
 MODEL = Path(__file__).parent.parent / "models" / "exported" / "patch_fold" / "model.onnx"
@@ -112,6 +112,6 @@ def test_an_interrupt_while_the_command_line_is_imported(monkeypatch):
 def test_exit_codes_are_documented():
     text = CliRunner().invoke(app.app, ["--help"]).output
     page = (Path(__file__).parent.parent / "docs" / "command-line.md").read_text()
-    for code in (0, 1, 2, endings.FAILED, endings.INTERRUPTED, endings.CLOSED_PIPE):
+    for code in (0, 1, 2, app.FAILED, app.INTERRUPTED, app.CLOSED_PIPE):
         assert f"\n    {code:<3}  " in text
         assert f"\n| {code} |" in page

@@ -24,7 +24,8 @@ from test_cli import call, call_json, saved
 from test_files import contents
 
 import onnx_ops
-from onnx_ops.cli import compare, items, many
+from onnx_ops import comparison as compare
+from onnx_ops.cli import items, many
 from onnx_ops.cli.app import app
 from onnx_ops.runtime import workers
 
@@ -168,7 +169,8 @@ def test_images_become_arrays(tmp_path):
 
 
 def test_any_name_of_an_output():
-    suffix, content = items.encode({"file": np.zeros(2), "a/b": np.ones(3)})
+    outputs = {"file": np.zeros(2), "a/b": np.ones(3)}
+    suffix, content = items.suffix(outputs), items.encode(outputs)
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         assert (suffix, archive.namelist()) == (".npz", ["file.npy", "a/b.npy"])
 
@@ -483,11 +485,11 @@ def test_rounding_is_no_mixing():
     for kind in ("float32", "int32", "bool", "str"):
         other = expected.astype(kind)
         other[:10] = other[::-1][:10]
-        assert compare.nearly(other, expected.astype(kind))
+        assert compare.is_nearly(other, expected.astype(kind))
         other[:20] = other[::-1][:20]
-        assert compare.nearly(other, expected.astype(kind)) == (kind == "bool")
-    assert compare.nearly(np.array([1.0, np.nan, np.inf]), np.array([1.001, np.nan, np.inf]))
-    assert not compare.nearly(np.array([np.inf]), np.array([1.0]))
+        assert compare.is_nearly(other, expected.astype(kind)) == (kind == "bool")
+    assert compare.is_nearly(np.array([1.0, np.nan, np.inf]), np.array([1.001, np.nan, np.inf]))
+    assert not compare.is_nearly(np.array([np.inf]), np.array([1.0]))
 
 
 def test_inputs_that_have_no_axis_for_a_batch(tmp_path):

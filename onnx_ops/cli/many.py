@@ -5,19 +5,34 @@ from contextlib import closing
 from dataclasses import replace
 
 import click
+import onnxruntime as ort
 from rich.progress import ProgressColumn, TimeRemainingColumn
 from rich.text import Text
 
+from .. import __version__
 from ..external_data import files, pack
 from ..operators import own_operators
 from ..runtime import cluster as ray_cluster
-from ..runtime.runner import Runner, outputs
+from ..runtime.runner import Runner
 from ..runtime.threads import available_cpus
 from ..runtime.workers import answers
 from . import data
-from .common import check_targets, own_files, print_json, progress, say
-from .items import MANIFEST, LocalWork, Problem, Work, find, first_size, is_pattern, load, store, suffix
-from .manifest import Manifest, settings
+from .arguments import check_targets, own_files
+from .console import print_json, progress, say
+from .items import (
+    MANIFEST,
+    Folder,
+    LocalWork,
+    Manifest,
+    Problem,
+    Work,
+    digest,
+    digest_of_file,
+    encode,
+    find,
+    first_size,
+    suffix,
+)
 
 PATIENCE = 0.8  # seconds that a worker has to finish a file that it is writing
 ENDED = Problem("a process that worked on it has ended, and so has another one that had nothing else to do")
@@ -40,20 +55,19 @@ def run_files(model, given, output, options, workers, cluster, as_json):
     if threads is None and (workers or cluster):
         threads = max(len(available_cpus()) // workers, 1) if workers else 1
     runner = Runner(model, threads=threads, operators=own_operators(), **options)
-    made = outputs(runner.session)
-    data.check_tensors(made)
+    data.check_outputs(runner.outputs)
     patterns, shared = divide(given, runner.inputs)
-    items = find(patterns, output)
+    items, folder = find(patterns, output), Folder(output, suffix(runner.outputs))
     if batch:
-        check_batch(batch, [name for name in runner.inputs if name not in shared], runner.inputs, made)
-    read = [*files(model), *own_files(), *data.given_files(given), *(path for each in items for _, path in each.files)]
-    check_targets([output / MANIFEST, *(output / f"{item.name}{suffix(made)}" for item in items)], read)
+        check_batch(batch, runner, shared)
+    read = [*files(model), *data.given_files(given), *(path for item in items for _, path in item.files)]
+    check_targets([output / MANIFEST, *(output / folder.file(item) for item in items)], read)
     # Threads and processes are not among the settings: a run may be continued with others than it was begun with.
     with Manifest(output, settings(model, shared, batch=batch, **options)) as manifest:
         with progress() as bar:
             pending = [item for item in bar.track(items, description="what is finished") if not manifest.has(item)]
-        results = outcomes(engine(Work(runner, shared, batch), output, workers, cluster), pending, batch or 1)
-        problems = collect(results, manifest, str(model), len(pending))
+        engine = choose_engine(Work(runner, shared, batch), folder, workers, cluster)
+        problems = collect(outcomes(engine, pending, batch or 1), manifest, str(model), len(pending))
     report = {
         "model": str(model),
         **options,
@@ -70,52 +84,45 @@ def run_files(model, given, output, options, workers, cluster, as_json):
         raise click.exceptions.Exit(1)
 
 
-def collect(outcomes, manifest, title, count):
-    """Add finished items to the manifest, with a progress bar; returns {item's name: Problem} of the failed ones."""
-    problems = {}
-    with closing(outcomes), progress(Rate(), TimeRemainingColumn()) as bar:
-        task = bar.add_task(title, total=count)
-        for item, outcome in outcomes:
-            if isinstance(outcome, Problem):
-                problems[item.name] = outcome
-            else:
-                manifest.add(outcome)
-            bar.advance(task)
-    return problems
-
-
 def divide(given, inputs):
     """Split the --input options into [(input, pattern)] for the items and {input: array} that all items share."""
-    patterns = [data.assignment(text, inputs) for text in given if is_pattern(text)]
-    others = [text for text in given if not is_pattern(text)]
+    patterns = [data.assignment(text, inputs) for text in given if data.is_pattern(text)]
     item_inputs = {name for name, _ in patterns}
     if len(item_inputs) < len(patterns):
         raise click.UsageError("two of the --input with wildcards are for the same input.")
-    shared = data.read_inputs(others, inputs)
+    shared = data.read_inputs([text for text in given if not data.is_pattern(text)], inputs)
     if again := item_inputs & shared.keys():
         raise click.UsageError(f"--input gives {', '.join(again)} twice.")
     if None not in item_inputs:
-        data.check_complete(dict.fromkeys([*item_inputs, *shared]), inputs)
+        data.check_complete(item_inputs | shared.keys(), inputs)
     return patterns, shared
 
 
-def check_batch(batch, names, inputs, outputs):
-    """Raise an error if the model states first axes that are not those of a batch.
-
-    names  of the inputs that are stacked
-    """
-    sizes = {name: first_size(inputs[name][1]) for name in names}
+def check_batch(batch, runner, shared):
+    """Raise an error if the model states first axes that are not those of a batch."""
+    sizes = {name: first_size(dims) for name, (_, dims) in runner.inputs.items() if name not in shared}
     for name, size in sizes.items():
         if isinstance(size, int) and size != batch:
             raise click.UsageError(f"--batch {batch}: the model wants {size} along the first axis of {name}.")
-    others = {dim for _, dims in inputs.values() for dim in dims if isinstance(dim, str)} - set(sizes.values())
-    for name, (_, dims) in outputs.items():
+    others = {dim for _, dims in runner.inputs.values() for dim in dims if isinstance(dim, str)} - set(sizes.values())
+    for name, (_, dims) in runner.outputs.items():
         size = first_size(dims)
         if size in others or (isinstance(size, int) and size not in sizes.values()):
             raise click.UsageError(f"--batch {batch}: the first axis of {name} is {size}, and not that of the items.")
 
 
-def engine(work, folder, workers, cluster):
+def settings(model, shared, **others):
+    """Return everything except the items that the outputs of a run depend on."""
+    return {
+        "model": [digest_of_file(path) for path in files(model)],
+        "inputs": {name: digest(encode({name: array})) for name, array in shared.items()},
+        "operators": sorted(map(digest_of_file, own_files())),
+        "versions": {"onnx_ops": __version__, "onnxruntime": ort.__version__},
+        **others,
+    }
+
+
+def choose_engine(work, folder, workers, cluster):
     """Return a function of [(item, ...), ...] that iterates over (index, outcomes, whether the process died).
 
     With `alone`, a process has no other batch than the one that it runs, so that it dies by none but that.
@@ -135,11 +142,11 @@ def by_cluster(work, folder, batches, alone, address):
     local = work.runner
     options = {name: getattr(local, name) for name in ("threads", "backend", "optimize", "operators")}
     runner = Runner(pack(local.model), **options)
-    contents = (list(map(load, batch)) for batch in batches)
+    contents = ([item.load() for item in batch] for batch in batches)
     answered = ray_cluster.answers(replace(work, runner=runner), contents, address, runner.threads, alone=alone)
     with closing(answered):
         for index, content, results, has_ended in answered:
-            yield index, None if has_ended else store(folder, batches[index], content, results), has_ended
+            yield index, None if has_ended else folder.store(batches[index], content, results), has_ended
 
 
 def outcomes(engine, items, batch):
@@ -158,6 +165,20 @@ def outcomes(engine, items, batch):
         with closing(engine(retries, alone=True)) as answered:
             for index, results, has_ended in answered:
                 yield retries[index][0], ENDED if has_ended else results[0]
+
+
+def collect(outcomes, manifest, title, count):
+    """Add finished items to the manifest, with a progress bar; returns {item's name: Problem} of the failed ones."""
+    problems = {}
+    with closing(outcomes), progress(Rate(), TimeRemainingColumn()) as bar:
+        task = bar.add_task(title, total=count)
+        for item, outcome in outcomes:
+            if isinstance(outcome, Problem):
+                problems[item.name] = outcome
+            else:
+                manifest.add(outcome)
+            bar.advance(task)
+    return problems
 
 
 def show(report):

@@ -6,23 +6,15 @@ from pathlib import Path
 import click
 import numpy as np
 
+from ..comparison import difference
 from ..external_data import files
+from ..reference import Evaluator
+from ..runtime.runner import Runner
 from . import data, many
-from .common import (
-    check_targets,
-    format_difference,
-    json_option,
-    milliseconds,
-    model_argument,
-    own_files,
-    print_json,
-    say,
-    table,
-    threads_option,
-)
-from .compare import difference
-from .items import is_pattern
-from .routes import Route
+from .arguments import check_targets, json_option, model_argument, threads_option, tolerance_option
+from .console import dimensions, format_difference, milliseconds, print_json, say, table
+
+BACKENDS = ("native", "extensions", "builtin", "reference")
 
 
 @click.command()
@@ -35,18 +27,17 @@ from .routes import Route
 @click.option("--backend", type=click.Choice(["native", "extensions"]), default="native", show_default=True)
 @click.option("--optimize", is_flag=True, help="Run what `onnx-ops optimize` makes of the model.")
 @click.option(
-    "--compare",
-    type=click.Choice(["builtin", "reference"]),
+    "--compare", type=click.Choice(["builtin", "reference"]),
     help="Also run it by ONNX Runtime's own kernels, or by onnx's evaluator, and compare.",
-)
-@click.option("--tolerance", type=float, help="Of --compare, relative to the largest value.  [default: by type]")
+)  # fmt: skip
+@tolerance_option("Of --compare, relative to the largest value.  [default: by type]")
 @threads_option
 @click.option("--batch", type=click.IntRange(1), help="Of many files: so many in one run, along the first axis.")
 @click.option("--workers", type=click.IntRange(1), help="Of many files: by so many processes.  [default: by this one]")
 @click.option("--cluster", metavar="ADDRESS", help="Of many files: by this Ray cluster; auto for the one at hand.")
 @json_option
 def run(
-    model, given, output, random, shapes, seed, backend, optimize, compare, tolerance, threads, batch, workers,
+    model, given, output, random, shapes, seed, backend, optimize, compare, tolerances, threads, batch, workers,
     cluster, as_json,
 ):  # fmt: skip
     """Run a model once and show what comes out; or on many files, and write what comes out.
@@ -65,7 +56,7 @@ def run(
       onnx-ops run model.onnx --random --optimize --compare builtin
       onnx-ops run model.onnx --input 'x=frames/*.png' --output out/ --workers 4
     """
-    if any(map(is_pattern, given)):
+    if any(map(data.is_pattern, given)):
         if compare or random or shapes or not output:
             raise click.UsageError("many files need --output, and leave no place for --compare, --random and --shape.")
         options = {"backend": backend, "optimize": optimize, "threads": threads, "batch": batch}
@@ -73,17 +64,14 @@ def run(
         return
     if batch or workers or cluster:
         raise click.UsageError("--batch, --workers and --cluster are for many files: --input with a wildcard.")
-    route, seconds_open = timed(lambda: Route(model, backend, threads, optimize=optimize))
-    data.check_tensors(route.outputs)
+    runner, seconds_open = timed(open_model, model, backend, threads, optimize=optimize)
+    data.check_outputs(runner.outputs)
     if output:
-        stems = data.file_names(route.outputs).values()
-        check_targets(
-            [output / f"{stem}{suffix}" for stem in stems for suffix in (".npy", ".png")],
-            [*files(model), *own_files(), *data.given_files(given)],
-        )
-    feeds, doubts = data.feeds(route.inputs, given, shapes, seed, random)
+        targets = [output / f"{name}{end}" for name in data.file_names(runner.outputs).values() for end in data.ENDINGS]
+        check_targets(targets, [*files(model), *data.given_files(given)])
+    feeds, doubts = data.feeds(runner.inputs, given, shapes, seed, random)
     with data.adding_doubts(doubts):
-        outputs, seconds_run = timed(route.run, feeds)
+        outputs, seconds_run = timed(runner, feeds)
     report = {
         "model": str(model),
         "backend": backend,
@@ -94,26 +82,37 @@ def run(
         "files": list(map(str, data.write(output, outputs))) if output else [],
     }
     if compare:
-        compared_outputs, seconds = timed(Route(model, compare, threads).run, feeds)
-        differences = {n: difference(outputs[n], compared_outputs[n], tolerance) for n in outputs}
-        report["compare"] = {
-            "with": compare,
-            "seconds": seconds,
-            "outputs": [
-                {"name": n, "largest": d.largest, "allowed": d.allowed, "problem": d.problem, "ok": d.ok}
-                for n, d in differences.items()
-            ],
-        }
+        others, seconds = timed(open_model(model, compare, threads), feeds)
+        differences = compared(outputs, others, tolerances)
+        report["compare"] = {"with": compare, "seconds": seconds, "outputs": differences}
     print_json(report) if as_json else show(report)
-    if compare and not all(d["ok"] for d in report["compare"]["outputs"]):
+    if compare and not all(d["ok"] for d in differences):
         raise click.exceptions.Exit(1)
 
 
-def timed(function, *args):
+def open_model(model, backend, threads=None, optimize=False):
+    """Return a model (path or bytes) as a function from {input: array} to {output: array}, open in one of BACKENDS."""
+    if backend == "reference":
+        return Evaluator(model)
+    runner = Runner(model, backend=backend, threads=threads, optimize=optimize)
+    runner.session  # noqa: B018  makes it
+    return runner
+
+
+def timed(function, *args, **kwargs):
     """Return (what the function returns, the seconds that it took)."""
     start = time.perf_counter()
-    result = function(*args)
+    result = function(*args, **kwargs)
     return result, time.perf_counter() - start
+
+
+def compared(outputs, others, tolerances):
+    """Return the difference of each output, as a dict."""
+    differences = {n: difference(outputs[n], others[n], tolerances) for n in outputs}
+    return [
+        {"name": n, "largest": d.largest, "allowed": d.allowed, "problem": d.problem, "ok": d.ok}
+        for n, d in differences.items()
+    ]
 
 
 def statistics(array):
@@ -134,14 +133,13 @@ def show(report):
     for path in report["files"]:
         say(f"written: {path}")
     if "compare" in report:
-        compared = report["compare"]
-        for d in compared["outputs"]:
+        for d in report["compare"]["outputs"]:
             largest, allowed = format_difference(d["largest"]), format_difference(d["allowed"])
             verdict = d["problem"] or f"largest difference {largest}, allowed {allowed}"
-            say(f"{d['name']} against {compared['with']}: {verdict}", None if d["ok"] else "bold red")
+            say(f"{d['name']} against {report['compare']['with']}: {verdict}", None if d["ok"] else "bold red")
 
 
 def row(described):
     numbers = (f"{described[k]:.4g}" if k in described else "" for k in ("min", "mean", "max"))
     not_finite = described.get("not_finite", "")
-    return described["name"], described["type"], data.dimensions(described["shape"]), *numbers, not_finite
+    return described["name"], described["type"], dimensions(described["shape"]), *numbers, not_finite
