@@ -25,7 +25,8 @@ from test_files import contents
 
 import onnx_ops
 from onnx_ops import comparison as compare
-from onnx_ops.cli import items, many
+from onnx_ops.cli import items
+from onnx_ops.cli import run as many
 from onnx_ops.cli.app import app
 from onnx_ops.runtime import workers
 
@@ -690,8 +691,8 @@ def test_workers_share_the_cores(tmp_path, monkeypatch):
     inputs(1, tmp_path)
     threads = []
 
-    def answers(local, tasks, jobs, **_):
-        threads.append(local.work.runner.threads)
+    def answers(run_items, tasks, jobs, **_):
+        threads.append(run_items.__self__.runner.threads)
         yield from ()
 
     monkeypatch.setattr(many, "answers", answers)

@@ -29,8 +29,8 @@ WAYS = {"builtin": "builtin", "native": "onnx_ops", "optimized": "optimized"}  #
 MODES = ("nearest", "linear", "cubic")
 PADDING_MODES = ("zeros", "border", "reflection")
 PATCH, STRIDE = 64, 48  # of the patches in the picture, in pixels
-CELL = (192, 300)  # pixels of a small picture, height and width
-MARGIN, TITLE, LABEL = 10, 34, 96  # pixels between pictures, above and left of them
+HEIGHT, WIDTH = 192, 300  # of what GridSample makes, in pixels
+MARGIN, TITLE = 10, 34  # pixels between pictures, and above each
 INK, PAPER = (40, 40, 40), (255, 255, 255)
 
 
@@ -81,16 +81,20 @@ def grid_sample(dtype, mode, image="H, W", axes=2, padding_mode="border"):
     )
 
 
-def smooth(image, patch=8, stride=4):
-    """Return a blurring model, as PyTorch exports it: `unfold`, a projection of each patch to its mean, and `fold`.
+def smooth(image, patch=8, stride=4, waves=6):
+    """Return a model of noise removal, as PyTorch exports it: `unfold`, a projection of each patch, and `fold`.
 
-    Where patches overlap they are averaged.
+    The projection keeps the `waves` longest cosine waves of a patch. Where patches overlap they are averaged.
     """
     height, width = image.shape[2:]
     counts = [(size - patch) // stride + 1 for size in (height, width)]
-    area = patch * patch
-    ones = np.ones((1, area, math.prod(counts)), np.float32)
-    rows, columns = (np.arange(patch)[:, None] + stride * np.arange(count) for count in counts)
+    k, n = patch * patch, np.arange(patch)
+    dct = np.cos(np.pi / patch * (n + 0.5) * n[:, None]) * np.sqrt(2 / patch)
+    dct[0] /= np.sqrt(2)
+    lowest = np.argsort(n[:, None] + n, axis=None, kind="stable")[:waves]
+    basis = np.kron(dct, dct).astype(np.float32)[lowest]
+    ones = np.ones((1, k, counts[0] * counts[1]), np.float32)
+    rows, columns = (n[:, None] + stride * np.arange(count) for count in counts)
     return with_constants(
         f"""<ir_version: 9, opset_import: ["" : 18]>
         smooth (float[1, 3, {height}, {width}] image) => (float[1, 3, {height}, {width}] clean) {{
@@ -107,10 +111,10 @@ def smooth(image, patch=8, stride=4):
         pads=np.zeros(8, int),
         rows=rows,
         columns=columns,
-        by_channel=np.array([1, 3, area, -1]),
-        projection=np.full((area, area), 1 / area, np.float32),
+        by_channel=np.array([1, 3, k, -1]),
+        projection=basis.T @ basis,
         overlaps=onnx_ops.col2im(ones, (height, width), (patch, patch), strides=[stride, stride]),
-        joined=np.array([1, 3 * area, -1]),
+        joined=np.array([1, 3 * k, -1]),
         image_shape=np.array([height, width]),
         block_shape=np.array([patch, patch]),
     )
@@ -226,61 +230,26 @@ def write_pictures(directory):
     with staged(directory) as folder:
         write_image(folder / "photograph.png", image)
         pictures = [draw(folder, image) for draw in (picture_of_col2im, picture_of_modes, picture_of_padding)]
-    return [(directory / path.name, what) for path, what in pictures]
+    return [(directory / name, what) for name, what in pictures]
 
 
 def photograph():
     """Return the photograph, float32 [1, 3, 256, 400] in [0, 1]."""
     with resources.files(__package__).joinpath("cat.jpg").open("rb") as file:
-        pixels = np.asarray(Image.open(file).convert("RGB"), np.float32) / 255
-    return np.ascontiguousarray(np.moveaxis(pixels, -1, 0)[None])
+        return as_array(Image.open(file).convert("RGB"))
+
+
+def as_array(picture):
+    return np.ascontiguousarray(np.moveaxis(np.asarray(picture, np.float32) / 255, -1, 0)[None])
+
+
+def as_picture(image):
+    """Convert [1, 3, H, W] in [0, 1] to a picture of Pillow's."""
+    return Image.fromarray((np.moveaxis(image[0], 0, -1).clip(0, 1) * 255).round().astype(np.uint8))
 
 
 def resized(image, height, width):
-    smaller = Image.fromarray(pixels(image)).resize((width, height), Image.Resampling.LANCZOS)
-    return np.moveaxis(np.asarray(smaller, np.float32) / 255, -1, 0)[None]
-
-
-def pixels(image):
-    """Convert [1, 3, H, W] in [0, 1] to uint8 [H, W, 3]."""
-    return (np.moveaxis(image[0], 0, -1).clip(0, 1) * 255).round().astype(np.uint8)
-
-
-def plane():
-    """Return x and y of a small picture's pixels. The centre is 0, the left and the right border are -1 and 1."""
-    height, width = CELL
-    y, x = np.mgrid[:height, :width].astype(np.float32)
-    return (2 * x + 1) / width - 1, ((2 * y + 1) / height - 1) * height / width
-
-
-def grid(x, y):
-    """Return coordinates in the unit of `plane` as a Grid [1, height, width, 2]."""
-    return np.stack([x, y * CELL[1] / CELL[0]], -1)[None].astype(np.float32)
-
-
-def rotated(zoom):
-    x, y = plane()
-    cos, sin = math.cos(math.radians(25)) / zoom, math.sin(math.radians(25)) / zoom
-    return grid(cos * x - sin * y, sin * x + cos * y)
-
-
-def lens(strength):
-    """Return a Grid that magnifies distances from the centre, more so the larger they are, as a strong lens does."""
-    x, y = plane()
-    zoom = 0.7 + strength * (x * x + y * y)
-    return grid(x * zoom, y * zoom)
-
-
-def magnified(zoom):
-    x, y = plane()
-    return grid(x / zoom - 0.25, y / zoom - 0.15)
-
-
-def sampled(directory, image, grid, mode, padding_mode):
-    """Sample the image at these coordinates, by a model that is written into the directory."""
-    path = directory / f"grid_sample_{mode}_{padding_mode}.onnx"
-    onnx.save(grid_sample("float", mode, padding_mode=padding_mode), path)
-    return Runner(path)({"X": image, "Grid": grid})["Y"]
+    return as_array(as_picture(image).resize((width, height), Image.Resampling.LANCZOS))
 
 
 def picture_of_col2im(directory, image):
@@ -290,22 +259,14 @@ def picture_of_col2im(directory, image):
     onnx.save(col2im("float", attributes=f"<strides = [{STRIDE}, {STRIDE}]>"), path)
     runner, sizes = Runner(path), {"image_shape": np.array(image.shape[2:]), "block_shape": np.array([PATCH, PATCH])}
     added, overlaps = (runner({"x": x, **sizes})["y"] for x in (patches, np.ones_like(patches)))
-    tiles = side_by_side(patches)
-    height, width = tiles.shape[2:]
-    small = [resized(each, height, image.shape[3] * height // image.shape[2]) for each in
-             (image, added / 3, added / overlaps)]  # fmt: skip
-    panels = (
-        ("1  a photograph", small[0]),
-        (f"2  cut into patches of {PATCH} x {PATCH} pixels, one every {STRIDE}", tiles),
-        ("3  Col2Im adds them up; shown darker, since up to 4 patches overlap", small[1]),
-        ("4  divided by the number of overlaps: the photograph again", small[2]),
-    )
-    sheet = Sheet(2 * (width + MARGIN) + MARGIN, 2 * (height + TITLE) + MARGIN)
-    for k, (title, panel) in enumerate(panels):
-        x, y = MARGIN + k % 2 * (width + MARGIN), TITLE + k // 2 * (height + TITLE)
-        sheet.text(x, y - 24, title)
-        sheet.put(x, y, panel)
-    return sheet.save(directory / "col2im.jpg"), "patches of a photograph, put back by Col2Im"
+    panels = {
+        "1  a photograph": image,
+        f"2  cut into patches of {PATCH} x {PATCH} pixels, one every {STRIDE}": side_by_side(patches),
+        "3  Col2Im adds them up; shown darker, since up to 4 patches overlap": added / 3,
+        "4  divided by the number of overlaps: the photograph again": added / overlaps,
+    }
+    save_panels(directory / "col2im.jpg", "Col2Im puts patches together", panels, 2)
+    return "col2im.jpg", "patches of a photograph, put back by Col2Im"
 
 
 def side_by_side(patches, gap=8):
@@ -320,50 +281,73 @@ def side_by_side(patches, gap=8):
 def picture_of_modes(directory, image):
     small = resized(image, 64, 100)
     write_image(directory / "small.png", small)
-    grids = {"rotated": rotated(1.6), "through a lens": lens(0.45), "magnified": magnified(4.0)}
-    for name, g in grids.items():
-        np.save(directory / f"{name.split()[-1]}.npy", g)
-    cells = {(m, name): sampled(directory, small, g, m, "border") for m in MODES for name, g in grids.items()}
+    grids = {"rotated": rotated(1.6), "lens": lens(0.45), "magnified": magnified(4.0)}
+    for name, grid in grids.items():
+        np.save(directory / f"{name}.npy", grid)
+    panels = {
+        f"{mode}: {name}": sampled(directory, small, grids[name], mode, "border") for mode in MODES for name in grids
+    }
     title = 'A photograph of 100 x 64 pixels, read by GridSample(mode=..., padding_mode="border")'
-    path = sheet_of(title, MODES, list(grids), cells).save(directory / "grid_sample_modes.jpg")
-    return path, "rotated, warped and magnified by GridSample in each mode"
+    save_panels(directory / "grid_sample_modes.jpg", title, panels, len(grids))
+    return "grid_sample_modes.jpg", "rotated, warped and magnified by GridSample in each mode"
 
 
 def picture_of_padding(directory, image):
-    grids = {"rotated": rotated(0.6), "through a lens": lens(0.9)}
-    cells = {(name, p): sampled(directory, image, g, "linear", p) for name, g in grids.items() for p in PADDING_MODES}
+    grids = {"rotated": rotated(0.6), "lens": lens(0.9)}
+    panels = {
+        f"{p}: {name}": sampled(directory, image, grids[name], "linear", p) for name in grids for p in PADDING_MODES
+    }
     title = 'What lies outside the photograph: GridSample(mode="linear", padding_mode=...)'
-    path = sheet_of(title, list(grids), PADDING_MODES, cells).save(directory / "grid_sample_padding.jpg")
-    return path, "what GridSample reads outside the image, in each padding_mode"
+    save_panels(directory / "grid_sample_padding.jpg", title, panels, len(PADDING_MODES))
+    return "grid_sample_padding.jpg", "what GridSample reads outside the image, in each padding_mode"
 
 
-def sheet_of(title, rows, columns, cells):
-    """Draw a table of pictures with titles of its rows and columns."""
-    height, width = CELL
-    sheet = Sheet(LABEL + len(columns) * (width + MARGIN), 2 * TITLE + len(rows) * (height + MARGIN))
-    sheet.text(MARGIN, 8, title)
-    for j, column in enumerate(columns):
-        sheet.text(LABEL + j * (width + MARGIN), TITLE + 8, column)
-    for i, row in enumerate(rows):
-        sheet.text(MARGIN, 2 * TITLE + i * (height + MARGIN) + height // 2 - 10, row.replace(" a ", " a\n"))
-        for j, column in enumerate(columns):
-            sheet.put(LABEL + j * (width + MARGIN), 2 * TITLE + i * (height + MARGIN), cells[row, column])
-    return sheet
+def sampled(directory, image, grid, mode, padding_mode):
+    """Sample the image at these coordinates, by a model that is written into the directory."""
+    path = directory / f"grid_sample_{mode}_{padding_mode}.onnx"
+    onnx.save(grid_sample("float", mode, padding_mode=padding_mode), path)
+    return Runner(path)({"X": image, "Grid": grid})["Y"]
 
 
-class Sheet:
-    """A white page for pictures and text."""
+def rotated(zoom, degrees=25.0):
+    x, y = plane()
+    cos, sin = math.cos(math.radians(degrees)) / zoom, math.sin(math.radians(degrees)) / zoom
+    return as_grid(cos * x - sin * y, sin * x + cos * y)
 
-    def __init__(self, width, height):
-        self.page = Image.new("RGB", (width, height), PAPER)
-        self.draw, self.font = ImageDraw.Draw(self.page), ImageFont.load_default(size=17)
 
-    def text(self, x, y, text):
-        self.draw.text((x, y), text, INK, self.font)
+def lens(strength):
+    """Return a Grid that magnifies distances from the centre, more so the larger they are, as a strong lens does."""
+    x, y = plane()
+    zoom = 0.7 + strength * (x * x + y * y)
+    return as_grid(x * zoom, y * zoom)
 
-    def put(self, x, y, image):
-        self.page.paste(Image.fromarray(pixels(image)), (x, y))
 
-    def save(self, path):
-        self.page.save(path, quality=80)
-        return path
+def magnified(zoom):
+    x, y = plane()
+    return as_grid(x / zoom - 0.25, y / zoom - 0.15)
+
+
+def plane():
+    """Return x and y of a small picture's pixels. The centre is 0, the left and the right border are -1 and 1."""
+    y, x = np.mgrid[:HEIGHT, :WIDTH].astype(np.float32)
+    return (2 * x + 1) / WIDTH - 1, ((2 * y + 1) / HEIGHT - 1) * HEIGHT / WIDTH
+
+
+def as_grid(x, y):
+    """Return coordinates in the unit of `plane` as a Grid [1, HEIGHT, WIDTH, 2]."""
+    return np.stack([x, y * WIDTH / HEIGHT], -1)[None].astype(np.float32)
+
+
+def save_panels(path, title, panels, columns):
+    """Draw pictures, {title: [1, 3, H, W]}, in rows below the title of them all."""
+    height, width = (max(image.shape[axis] for image in panels.values()) for axis in (2, 3))
+    rows = math.ceil(len(panels) / columns)
+    page = Image.new("RGB", (columns * (width + MARGIN) + MARGIN, TITLE + rows * (height + TITLE) + MARGIN), PAPER)
+    draw, font = ImageDraw.Draw(page), ImageFont.load_default(size=17)
+    draw.text((MARGIN, 10), title, INK, font)
+    for k, (panel_title, image) in enumerate(panels.items()):
+        x, y = MARGIN + k % columns * (width + MARGIN), TITLE + k // columns * (height + TITLE)
+        draw.text((x, y + 10), panel_title, INK, font)
+        scaled = resized(image, height, image.shape[3] * height // image.shape[2])
+        page.paste(as_picture(scaled), (x, y + TITLE))
+    page.save(path, quality=80)

@@ -106,8 +106,10 @@ def matches(pattern, output):
 
 @dataclass(frozen=True)
 class Work:
-    """A function from Contents to the content of the items' output files, the same in every process.
+    """What a process does with items; pickled, it is the same in every process.
 
+    output  the folder of the outputs
+    suffix  of their files
     shared  {input: array} of the inputs that all items share
     batch   how many items one run of the model takes, stacked along the first axis; None: one, which is not stacked
 
@@ -115,6 +117,8 @@ class Work:
     """
 
     runner: Runner
+    output: Path
+    suffix: str
     shared: dict[str, np.ndarray]
     batch: int | None = None
     checked: list[bool] = field(default_factory=list, init=False)  # not empty after that
@@ -122,6 +126,26 @@ class Work:
     def prepare(self):
         """Make the session, which the first call would do otherwise."""
         return self.runner.session
+
+    def run_items(self, *items):
+        """Run the model on items, from their input files to their output files; returns what `store` does."""
+        contents = [item.load() for item in items]
+        return self.store(items, contents, self(contents))
+
+    def store(self, items, contents, results):
+        """Write the output files; returns for each item its record (see Manifest) or its Problem."""
+        return list(map(self.store_one, items, contents, results))
+
+    def store_one(self, item, content, result):
+        if isinstance(result, Problem):
+            return result
+        path = self.path(item)
+        with writing(path):
+            write(path, result)
+        return {"item": item.name, "input": content.digest, "file": item.name + self.suffix, "output": digest(result)}
+
+    def path(self, item):
+        return self.output / f"{item.name}{self.suffix}"
 
     def __call__(self, contents):
         """Return for each item, a Content or a Problem, the bytes of its output file or its Problem."""
@@ -236,41 +260,6 @@ def encode(outputs):
     return file.getvalue()
 
 
-@dataclass(frozen=True)
-class Folder:
-    """The folder of the outputs, and the suffix of the files."""
-
-    path: Path
-    suffix: str
-
-    def file(self, item):
-        return f"{item.name}{self.suffix}"
-
-    def store(self, items, contents, results):
-        """Write the outputs that `Work` has computed; returns for each its record (see Manifest) or its Problem."""
-        return list(map(self.record, items, contents, results))
-
-    def record(self, item, content, result):
-        if isinstance(result, Problem):
-            return result
-        path = self.path / self.file(item)
-        with writing(path):
-            write(path, result)
-        return {"item": item.name, "input": content.digest, "file": self.file(item), "output": digest(result)}
-
-
-@dataclass(frozen=True)
-class LocalWork:
-    """A function from items to what `Folder.store` returns for them."""
-
-    work: Work
-    folder: Folder
-
-    def __call__(self, *items):
-        contents = [item.load() for item in items]
-        return self.folder.store(items, contents, self.work(contents))
-
-
 @contextmanager
 def writing(path):
     """Turn an OSError inside into an OpError, which ends the whole run: the disk is its cause."""
@@ -293,7 +282,7 @@ class Manifest:
         self.path = folder / MANIFEST
         with writing(self.path):
             folder.mkdir(parents=True, exist_ok=True)
-            self.file = open(self.path, "a+b", buffering=0)  # noqa: SIM115  closed by __exit__
+            self.file = open(self.path, "a+b", buffering=0)  # noqa: SIM115  closed by `close`
             self.file.seek(0)
             lines = self.file.read().split(b"\n")
             if lines[0] and not lines[0].startswith(BEGIN):
@@ -307,10 +296,7 @@ class Manifest:
                 if record["run"] == self.run:
                     self.records[record["item"]] = record["input"], record["file"], record["output"]
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
+    def close(self):
         self.file.close()
 
     def has(self, item):
