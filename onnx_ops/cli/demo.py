@@ -284,21 +284,17 @@ def picture_of_modes(directory, image):
     grids = {"rotated": rotated(1.6), "lens": lens(0.45), "magnified": magnified(4.0)}
     for name, grid in grids.items():
         np.save(directory / f"{name}.npy", grid)
-    panels = {
-        f"{mode}: {name}": sampled(directory, small, grids[name], mode, "border") for mode in MODES for name in grids
-    }
+    panels = {f"{m}: {n}": sampled(directory, small, grids[n], m, "border") for m in MODES for n in grids}
     title = 'A photograph of 100 x 64 pixels, read by GridSample(mode=..., padding_mode="border")'
-    save_panels(directory / "grid_sample_modes.jpg", title, panels, len(grids))
+    save_panels(directory / "grid_sample_modes.jpg", title, panels, 3)
     return "grid_sample_modes.jpg", "rotated, warped and magnified by GridSample in each mode"
 
 
 def picture_of_padding(directory, image):
     grids = {"rotated": rotated(0.6), "lens": lens(0.9)}
-    panels = {
-        f"{p}: {name}": sampled(directory, image, grids[name], "linear", p) for name in grids for p in PADDING_MODES
-    }
+    panels = {f"{p}: {n}": sampled(directory, image, grids[n], "linear", p) for n in grids for p in PADDING_MODES}
     title = 'What lies outside the photograph: GridSample(mode="linear", padding_mode=...)'
-    save_panels(directory / "grid_sample_padding.jpg", title, panels, len(PADDING_MODES))
+    save_panels(directory / "grid_sample_padding.jpg", title, panels, 3)
     return "grid_sample_padding.jpg", "what GridSample reads outside the image, in each padding_mode"
 
 

@@ -3,7 +3,7 @@
 import difflib
 import logging
 import re
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import combinations, groupby
 
@@ -85,10 +85,13 @@ def inspect(model, details, as_json):
       onnx-ops inspect model.onnx --details
       onnx-ops inspect model.onnx --json
     """
-    with without_warnings_of_attributes():
+    log = logging.getLogger("onnx_ops")
+    log.addFilter(is_no_warning_of_attributes)
+    try:
         reports = [] if model.suffix == ORT_FORMAT else examine(model)
-        obstacle = find_obstacle(model)
-        patterns = find_patterns(model)
+        obstacle, patterns = find_obstacle(model), find_patterns(model)
+    finally:
+        log.removeFilter(is_no_warning_of_attributes)
     if as_json:
         lists = {"nodes": list(map(asdict, reports)), "optimize": list(map(asdict, patterns))}
         print_json({"model": str(model), "session": obstacle, **lists})
@@ -99,19 +102,9 @@ def inspect(model, details, as_json):
         raise click.exceptions.Exit(1)
 
 
-@contextmanager
-def without_warnings_of_attributes():
-    """Silence the log's warnings of unknown attributes, which are listed among the problems."""
-
-    def is_other(record):
-        return record.msg != WARNING
-
-    log = logging.getLogger("onnx_ops")
-    log.addFilter(is_other)
-    try:
-        yield
-    finally:
-        log.removeFilter(is_other)
+def is_no_warning_of_attributes(record):
+    """Return whether a log record is no warning of an unknown attribute: these are listed among the problems."""
+    return record.msg != WARNING
 
 
 def find_obstacle(model):
