@@ -61,10 +61,12 @@ def difference(
     distance[np.isnan(distance)] = np.inf
     if name in dtypes.INTEGERS:
         distance[differs] = np.maximum(distance[differs], 1)  # large ones are rounded here
-    allowed = tolerances.get(name, 0) * np.abs(expected[np.isfinite(expected)]).max(initial=0)
-    largest = distance.max(initial=0)
+    scale = float(np.abs(expected[np.isfinite(expected)]).max(initial=0))
+    allowed = tolerances[name] * scale if name in tolerances else 0
+    largest = float(distance.max(initial=0))
     problem = "infinities or NaNs in other places" if np.isinf(largest) else ""
-    return Difference(float(largest), float(allowed), problem, distance > allowed)
+    largest = int(largest) if name in dtypes.INTEGERS else largest
+    return Difference(largest, allowed, problem, distance > allowed)
 
 
 def is_nearly(actual: "NDArray[Any]", expected: "NDArray[Any]") -> bool:

@@ -410,6 +410,7 @@ def test_run_writes_what_the_session_gives(tmp_path):
     assert report["outputs"][0]["max"] == pytest.approx(expected.max())
 
 
+INPUTS = ("input", "image_shape", "block_shape")  # of COL2IM
 FOLD = ["-i", "image_shape=[9,11]", "-i", "block_shape=[3,3]"]  # of COL2IM[1]
 
 
@@ -537,9 +538,6 @@ def test_run_files_of_every_type(dtype, backend, tmp_path):
     (output,) = call_json("run", path, *given, "--backend", backend)["outputs"]
     assert output["type"] == dtype
     assert output["shape"] == [2, 3, 9, 11]
-
-
-INPUTS = ("input", "image_shape", "block_shape")
 
 
 def data_of(name, value, directory):

@@ -187,7 +187,8 @@ def examine_node(node, graph):
             arrays = made_up(operator, {a.name: values.get(a.name) for a in operator.attributes}, inputs)
     except OpError as error:
         report.problems.append(str(error).removeprefix(f"{operator.title}: "))
-    lack = "see its problem below" if report.problems else "" if arrays else "shapes are unknown"
+    unknown_shapes = "shapes are unknown" if arrays is None else ""
+    lack = "see its problem below" if report.problems else unknown_shapes
     report.builtin = try_builtin(proto, node, operator, inputs, arrays, lack)
     return report
 

@@ -8,7 +8,6 @@ import json
 import zipfile
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 
 import click
@@ -37,23 +36,11 @@ class Item:
     files: tuple[tuple[str | None, Path], ...]
 
     def load(self):
-        """Return the Content of the files, or a Problem."""
+        """Return the content of the files, as (input, path, bytes) of each, or a Problem."""
         try:
-            return Content(tuple((name, path, path.read_bytes()) for name, path in self.files))
+            return [(name, path, path.read_bytes()) for name, path in self.files]
         except OSError as error:
             return Problem(f"{error.filename} can't be read: {error.strerror}")
-
-
-@dataclass(frozen=True)
-class Content:
-    """The content of an item's files, as (input, path, bytes)."""
-
-    files: tuple[tuple[str | None, Path, bytes], ...]
-
-    @cached_property
-    def digest(self):
-        """The digest of the bytes, of the inputs' names, and of the suffixes, which state the kinds of the files."""
-        return digest(repr([(name, path.suffix, digest(content)) for name, path, content in self.files]).encode())
 
 
 @dataclass(frozen=True)
@@ -134,22 +121,22 @@ class Work:
 
     def store(self, items, contents, results):
         """Write the output files; returns for each item its record (see Manifest) or its Problem."""
-        return list(map(self.store_one, items, contents, results))
-
-    def store_one(self, item, content, result):
-        if isinstance(result, Problem):
-            return result
-        path = self.path(item)
-        with writing(path):
-            write(path, result)
-        return {"item": item.name, "input": content.digest, "file": item.name + self.suffix, "output": digest(result)}
+        outcomes = []
+        for item, content, result in zip(items, contents, results, strict=True):
+            if not isinstance(result, Problem):
+                with writing(path := self.path(item)):
+                    write(path, result)
+                digests = {"input": digest_of(content), "output": digest(result)}
+                result = {"item": item.name, "file": item.name + self.suffix, **digests}
+            outcomes.append(result)
+        return outcomes
 
     def path(self, item):
         return self.output / f"{item.name}{self.suffix}"
 
     def __call__(self, contents):
-        """Return for each item, a Content or a Problem, the bytes of its output file or its Problem."""
-        results = [self.feeds(c) if isinstance(c, Content) else c for c in contents]
+        """Return the bytes of each item's output file, or its Problem, from what `Item.load` has returned."""
+        results = [c if isinstance(c, Problem) else self.feeds(c) for c in contents]
         types_and_shapes = lambda k: [(name, a.dtype.str, a.shape) for name, a in sorted(results[k].items())]
         pending = sorted((k for k, r in enumerate(results) if not isinstance(r, Problem)), key=types_and_shapes)
         for group in [list(positions) for _, positions in itertools.groupby(pending, types_and_shapes)]:
@@ -161,7 +148,7 @@ class Work:
         """Return {input: array} of the inputs that aren't shared, or a Problem."""
         inputs, arrays = self.runner.inputs, self.shared
         try:
-            for name, path, file in content.files:
+            for name, path, file in content:
                 arrays = data.join(arrays, data.read(name, path, io.BytesIO(file), inputs), path)
             data.check_types(arrays, inputs)
             data.check_complete(arrays, inputs)
@@ -306,7 +293,7 @@ class Manifest:
         with suppress(OSError):
             if digest_of_file(self.folder / file) == output:
                 content = item.load()
-                return isinstance(content, Content) and content.digest == source
+                return not isinstance(content, Problem) and digest_of(content) == source
         return False
 
     def add(self, record):
@@ -316,6 +303,11 @@ class Manifest:
 
 def digest(content):
     return hashlib.sha256(content).hexdigest()
+
+
+def digest_of(content):
+    """The digest of an item's bytes, of the inputs' names, and of the suffixes, which state the kinds of the files."""
+    return digest(repr([(name, path.suffix, digest(file)) for name, path, file in content]).encode())
 
 
 def digest_of_file(path):
