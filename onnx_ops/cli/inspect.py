@@ -288,7 +288,7 @@ def try_builtin(model, node, operator, inputs, arrays, lack):
         return "not tried: types are unknown"
     lone_model = node_alone(model, node, inputs)
     try:
-        builtin = Runner(lone_model, backend="builtin")
+        builtin = Runner(lone_model, backend="builtin", threads=None)
         names_of_inputs = list(builtin.inputs)
         if lack:
             return f"makes a session of it; not run: {lack}"
@@ -298,7 +298,7 @@ def try_builtin(model, node, operator, inputs, arrays, lack):
         types = unsupported_types(model, node, operator, inputs) if NO_KERNEL.search(str(error)) else ""
         return f"refuses it: no kernel for {types}" if types else f"refuses it: {one_line(error)}"
     try:
-        own_outputs = Runner(lone_model)(feeds)
+        own_outputs = Runner(lone_model, threads=None)(feeds)
     except Exception as error:
         return f"runs it; onnx_ops does not: {one_line(error)}"
     found = difference(*outputs.values(), *own_outputs.values())
