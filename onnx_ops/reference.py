@@ -3,9 +3,11 @@
 onnx.reference.ReferenceEvaluator(model, new_ops=onnx_ops.reference_ops()).run(None, inputs)
 """
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from .errors import errors_of
@@ -23,6 +25,25 @@ def reference_ops(operators: Iterable[Any] = ()) -> list[type[OpRun]]:
     operators  more operators, of one's own
     """
     return [reference_op(operator) for operator in available(operators).values()]
+
+
+class Evaluator:
+    """A model (path, bytes or ModelProto) as a function from {input: array} to {output: array}, by onnx's evaluator.
+
+    inputs     the names of the inputs that have no default
+    operators  more operators, of one's own
+    """
+
+    def __init__(self, model: Any, operators: Iterable[Any] = ()) -> None:
+        model = str(model) if isinstance(model, os.PathLike) else model
+        self._evaluator = ReferenceEvaluator(model, new_ops=reference_ops(operators))
+        proto = self._evaluator.proto_
+        defaults = {tensor.name for tensor in proto.graph.initializer}
+        self.inputs = [value.name for value in proto.graph.input if value.name not in defaults]
+
+    def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        outputs: Any = self._evaluator.run(None, dict(feeds))
+        return dict(zip(self._evaluator.output_names, outputs, strict=True))
 
 
 def reference_op(operator: "Operator") -> type[OpRun]:

@@ -22,7 +22,7 @@ import numpy as np
 import readme
 from whole_models import THREADS, measure
 
-from onnx_ops.cli.bench import WAYS, open_route
+from onnx_ops.cli.bench import WAYS, open_way
 from onnx_ops.files import staged
 
 OPSET = 20
@@ -133,8 +133,8 @@ def longest(operators):
 
 def difference(model, way, arrays):
     """The largest difference of outputs from PyTorch's, each relative to the largest magnitude of PyTorch's output."""
-    route = open_route(model, way, THREADS)
-    outputs = route.run({name: arrays[name] for name in route.inputs})
+    runner = open_way(model, way, THREADS)
+    outputs = runner({name: arrays[name] for name in runner.inputs})
     return max(np.abs(array - arrays[name]).max() / np.abs(arrays[name]).max() for name, array in outputs.items())
 
 

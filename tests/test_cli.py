@@ -1,5 +1,6 @@
 """The commands, as a shell calls them."""
 
+import io
 import json
 import os
 import re
@@ -9,14 +10,12 @@ import subprocess
 import sys
 import warnings
 import zlib
-from contextlib import contextmanager
 from pathlib import Path
 
 import click
 import ml_dtypes
 import numpy as np
 import onnx
-import onnxruntime as ort
 import psutil
 import pytest
 from click.testing import CliRunner
@@ -32,11 +31,13 @@ from test_files import contents
 from test_ort_format import written as written_in_ort_format
 
 import onnx_ops
-from onnx_ops.cli import compare, data, gallery
+from onnx_ops import cli
+from onnx_ops.cli import data, demo
 from onnx_ops.cli.app import app
 from onnx_ops.cli.bench import by_operator
-from onnx_ops.cli.common import print_json
-from onnx_ops.cli.inspect import shape, shortened
+from onnx_ops.cli.console import print_json
+from onnx_ops.cli.inspect import short_shape, shortened
+from onnx_ops.comparison import Difference, difference
 from onnx_ops.runtime import runner
 
 MODELS = Path(__file__).parent.parent / "models"
@@ -91,23 +92,32 @@ def test_python_m():
     assert done.stdout == f"onnx-ops, version {onnx_ops.__version__}\n"
 
 
-@pytest.mark.parametrize("package", ["click", "rich", "PIL"])
-def test_without_the_extra_one_line_says_what_to_do(package):
-    code = f"import sys; sys.modules[{package!r}] = None; from onnx_ops.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert done.stderr == f'Error: the command line needs {package}: pip install "onnx-ops[cli]"\n'
-
-
-def test_list():
-    listed = call_json("list")
-    assert [o["name"] for o in listed["operators"]] == [o["name"] for o in onnx_ops.operators()]
-    assert listed["backends"] == {"native": None, "extensions": None, "functions": None}
-    assert "com.microsoft" in call("list")
+def test_without_the_extra_one_line_says_what_to_do():
+    code = """
+import sys
+from onnx_ops.cli import main
+for package in "click", "rich", "PIL":
+    sys.modules[package] = None
+    try:
+        main()
+    except SystemExit as end:
+        print(end)
+    for name in [name for name in sys.modules if name == package or name.startswith("onnx_ops.cli.")]:
+        del sys.modules[name]
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    hints = [f'needs {package}: pip install "onnx-ops[cli]"' for package in ("click", "rich", "PIL")]
+    assert done.stdout.splitlines() == [f"Error: the command line {hint}" for hint in hints]
 
 
 @on_demand
-def test_list_says_why_a_backend_is_missing(monkeypatch):
+def test_list(monkeypatch):
+    listed = call_json("list")
+    assert [o["name"] for o in listed["operators"]] == [o["name"] for o in onnx_ops.operators()]
+    assert listed["backends"] == {"native": None, "extensions": None, "functions": None}
+    before = warnings.showwarning
+    assert "com.microsoft" in call("list")
+    assert warnings.showwarning is before
     monkeypatch.setitem(sys.modules, "onnxruntime_extensions", None)
     monkeypatch.setattr("onnx_ops.runtime.library.numba_obstacle", lambda: "Numba can't be imported")
     backends = call_json("list")["backends"]
@@ -124,75 +134,64 @@ def node(path, exit_code=0):
 
 
 @pytest.mark.parametrize(
-    ("case", "dtype", "dims", "builtin"),
+    ("case", "types", "dims", "builtin"),
     [
         (COL2IM[1], "float32", "fixed", "runs it"),
         (COL2IM[1], "float64", "fixed", "refuses it: no kernel for float64 input"),
         (COL2IM[1], "float64", "none", "refuses it: no kernel for float64 input"),
+        (next(c for c in COL2IM if c.name == "1d_dilated"), "float32", "fixed", "runs it, wrong: off by "),
         (GRID_SAMPLE[0], "float32", "symbolic", "runs it"),
         (GRID_SAMPLE[0], "float32", "none", "makes a session of it; not run: shapes are unknown"),
-        (GRID_SAMPLE[0], "float32", "fixed", "runs it"),
+        (GRID_SAMPLE[0], "float32 float64", "fixed", "refuses it: no kernel for float64 Grid"),
+        (GRID_SAMPLE[0], "float64 float32", "fixed", "refuses it: no kernel for float64 X"),
+        (GRID_SAMPLE[0], "int32 float64", "fixed", "refuses it: no kernel for int32 X and float64 Grid"),
         (VOLUMES[12], "float32", "fixed", "refuses it: "),
     ],
     ids=str,
 )
-def test_inspect_asks_the_builtin_kernel(case, dtype, dims, builtin, tmp_path):
-    inputs = case.inputs(dtype)
+def test_inspect_asks_the_builtin_kernel(case, types, dims, builtin, tmp_path):
+    first, *others = types.split()
+    inputs = case.inputs("float32") if others else case.inputs(first)
+    inputs = [value.astype(kind) for value, kind in zip(inputs, types.split(), strict=True)] if others else inputs
     constants = [i.name for i in case.operator.inputs if i.values]
-    proto = model(case.domain, case.op_type, inputs, case.attributes, dims=dims, constants=constants)
-    inspected = node(saved(proto, tmp_path))
-    assert inspected["operator"] == case.operator.title
+    attributes = {"mode": "nearest"} if others else case.attributes
+    path = saved(model("", case.op_type, inputs, attributes, dims=dims, constants=constants), tmp_path)
+    inspected = node(path)
+    assert inspected["operator"] == case.op_type
     assert inspected["builtin"].startswith(builtin)
     assert inspected["problems"] == []
-    text = call("inspect", tmp_path / "model.onnx")
+    text = call("inspect", path)
+    assert builtin in text
     assert "onnx_ops runs 1 of 1" in text
-    assert shape(inspected["inputs"][0]) in text
-
-
-@pytest.mark.parametrize(
-    ("types", "lacking"),
-    [
-        (("float32", "float64"), "refuses it: no kernel for float64 Grid"),
-        (("float64", "float32"), "refuses it: no kernel for float64 X"),
-        (("int32", "float64"), "refuses it: no kernel for int32 X and float64 Grid"),
-    ],
-)
-def test_inspect_names_the_types_that_onnxruntime_lacks(types, lacking, tmp_path):
-    inputs = [value.astype(kind) for value, kind in zip(GRID_SAMPLE[0].inputs("float32"), types, strict=True)]
-    assert node(saved(model("", "GridSample", inputs, {"mode": "nearest"}), tmp_path))["builtin"] == lacking
-    assert lacking in call("inspect", tmp_path / "model.onnx")
+    assert short_shape(inspected["inputs"][0]) in text
 
 
 def network_of_long_names(directory):
     """Save a network with names as PyTorch writes them, which contain the tree of modules; return path and names."""
     names = [f"/backbone/stages.{k}/blocks.0/attention/sampler/GridSample" for k in range(3)]
-    values = [f"{name}_output_0" for name in names]
-    x, grid = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [f"{n}_batch_dimension", *d]) for n, d in
-               (("X", [3, 8, 8]), ("Grid", [8, 8, 2])))  # fmt: skip
-    nodes = [
-        helper.make_node("GridSample", [before, "Grid"], [after], name=name, mode="linear")
-        for name, before, after in zip(names, ["X", *values], values, strict=False)
-    ]
-    output = helper.make_tensor_value_info(values[-1], TensorProto.FLOAT, None)
-    return saved(finished(helper.make_graph(nodes, "g", [x, grid], [output])), directory), names
+    proto = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 21]>
+    g (float[X_batch_dimension, 3, 8, 8] X, float[Grid_batch_dimension, 8, 8, 2] Grid) => (float[N, C, H, W] y) {
+        a = GridSample <mode = "linear"> (X, Grid)
+        b = GridSample <mode = "linear"> (a, Grid)
+        y = GridSample <mode = "linear"> (b, Grid)
+    }""")
+    for node, name in zip(proto.graph.node, names, strict=True):
+        node.name = name
+    return saved(proto, directory), names
 
 
-def test_inspect_shows_one_line_for_each_node(tmp_path):
-    path, _ = network_of_long_names(tmp_path)
-    lines = call("inspect", path).splitlines()
-    assert sum("GridSample" in line for line in lines) == 3
-    assert all(re.search(r"float32 \[X_batch_d…,3,8,8\] \[.*,8,8,2\]", line) for line in lines if "GridSample" in line)
-    assert max(map(len, lines)) <= 120
-
-
-def test_inspect_shows_details_on_request(tmp_path):
+def test_inspect_shows_one_line_for_each_node_and_details_on_request(tmp_path):
     path, names = network_of_long_names(tmp_path)
-    assert "mode = linear" not in call("inspect", path)
+    text = call("inspect", path)
+    lines = [line for line in text.splitlines() if "GridSample" in line]
+    assert len(lines) == 3
+    assert all(re.search(r"float32 \[X_batch_d…,3,8,8\] \[.*,8,8,2\]", line) for line in lines)
+    assert max(map(len, text.splitlines())) <= 120
+    assert "mode = linear" not in text
     text = call("inspect", path, "--details")
-    for name in names:
-        assert f"\n{name}\n" in text
+    assert all(f"\n{name}\n" in text for name in names)
     assert text.count("mode = linear") == 3
-    assert f"input      {names[0]}_output_0 float32 [X_batch_dimension, 3, 8, 8]" in text
+    assert "input      a float32 [X_batch_dimension, 3, 8, 8]" in text
     assert "alone      ONNX Runtime runs it" in text
 
 
@@ -210,12 +209,6 @@ def test_names_in_the_table_are_told_apart(names, shown):
     assert shortened(names) == (shown or names)
 
 
-def test_inspect_finds_wrong_results(tmp_path):
-    (case,) = (c for c in COL2IM if c.name == "1d_dilated")
-    proto = model("", "Col2Im", case.inputs("float32"), case.attributes, constants=("image_shape", "block_shape"))
-    assert node(saved(proto, tmp_path))["builtin"].startswith("runs it, wrong: off by ")
-
-
 @pytest.mark.parametrize("case", AT_CREATION, ids=str)
 def test_inspect_says_what_will_be_refused(case, tmp_path):
     proto = model(case.domain, case.op_type, case.inputs, case.attributes)
@@ -223,113 +216,108 @@ def test_inspect_says_what_will_be_refused(case, tmp_path):
     assert re.search(case.message, problem)
 
 
-@pytest.mark.parametrize(
-    ("attributes", "hint"), [({"stride": [2, 2]}, "did you mean strides?"), ({"zoom": 1}, "there are dilations, pads")]
-)
-def test_inspect_warns_of_misspelt_attributes(attributes, hint, tmp_path):
-    proto = model("", "Col2Im", COL2IM[1].inputs("float32"), attributes)
-    assert hint in node(saved(proto, tmp_path), exit_code=1)["problems"][0]
+def sampling(op_type="GridSample", domain="", imported=True, opset=21):
+    """A model whose only node has the inputs of a GridSample."""
+    proto = model("", "GridSample", GRID_SAMPLE[0].inputs("float32"), {}, opset=opset)
+    proto.graph.node[0].op_type, proto.graph.node[0].domain = op_type, domain
+    if domain and imported:
+        proto.opset_import.append(helper.make_opsetid(domain, 1))
+    return proto
 
 
-def test_inspect_shapes_that_cannot_fit(tmp_path):
-    x, image, block = COL2IM[1].inputs("float32")
-    proto = model(
-        "", "Col2Im", [x[:, :, 1:], image, block], {"pads": [1] * 4}, constants=("image_shape", "block_shape")
-    )
-    (problem,) = node(saved(proto, tmp_path), exit_code=1)["problems"]
-    assert "axis 2 must be the number of blocks" in problem
+def folding(attributes, first=0):
+    x, *sizes = COL2IM[1].inputs("float32")
+    return model("", "Col2Im", [x[:, :, first:], *sizes], attributes, constants=("image_shape", "block_shape"))
 
 
-def test_inspect_domains_and_versions(tmp_path):
-    inputs = GRID_SAMPLE[0].inputs("float32")
-    proto = model("com.microsoft", "GridSample", inputs, {})
-    del proto.opset_import[1]
-    assert "doesn't import the domain com.microsoft" in node(saved(proto, tmp_path), 1)["problems"][0]
-    proto.graph.node[0].domain = "elsewhere"
-    assert "not run by onnx_ops" in node(saved(proto, tmp_path), 1)["problems"][0]
-    proto = model("", "GridSample", inputs, {}, opset=15)
-    assert "from version 16 on, the model imports 15" in node(saved(proto, tmp_path), 1)["problems"][0]
+PROBLEMS = {
+    "attribute": (folding(COL2IM[1].attributes | {"stride": [2, 2]}), "did you mean strides?"),
+    "no such attribute": (folding(COL2IM[1].attributes | {"zoom": 1}), "there are dilations, pads"),
+    "value": (folding({"strides": [0, 1]}), "strides = [0, 1]: must be 1 to 14"),
+    "shape": (folding({"pads": [1] * 4}, 1), "axis 2 must be the number of blocks"),
+    "no import": (sampling(domain="com.microsoft", imported=False), "doesn't import the domain com.microsoft"),
+    "version": (sampling(opset=15), "from version 16 on, the model imports 15"),
+    "domain": (
+        sampling(domain="com.microsof"), "in the domains ai.onnx, com.microsoft; did you mean com.microsoft?"
+    ),
+    "far domain": (sampling(domain="far.away"), "not run by onnx_ops, which has GridSample in the domains ai.onnx"),
+    "name": (sampling("GridSampel"), "not run by onnx_ops; did you mean GridSample?"),
+    "name elsewhere": (sampling("grid_sampler", "mmdeploy"), "not run by onnx_ops; did you mean GridSample?"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_inspect_tells_once_what_is_wrong_with_a_node(name, tmp_path):
+    proto, hint = PROBLEMS[name]
+    path = saved(proto, tmp_path)
+    report = call_json("inspect", path, exit_code=1)
+    (problem,) = report["nodes"][0]["problems"]
+    assert hint in problem
+    text = call("inspect", path, exit_code=1)
+    assert text.count(hint) == 1
+    assert ("no session can be made" in text) == (report["session"] is not None and problem not in report["session"])
 
 
 def test_inspect_looks_into_subgraphs_and_functions(tmp_path):
-    x, image, block = COL2IM[0].inputs("float32")
-    constants = [onnx.numpy_helper.from_array(v, n) for n, v in (("image_shape", image), ("block_shape", block))]
-    fold = helper.make_node("Col2Im", ["x", "image_shape", "block_shape"], ["z"], name="inner")
-    value_info = helper.make_tensor_value_info
-    branches = [
-        helper.make_graph([fold], "then_branch", [], [value_info("z", TensorProto.FLOAT, None)]),
-        helper.make_graph([helper.make_node("Other", ["x"], ["z"], domain="own")], "else_branch", [],
-                          [value_info("z", TensorProto.FLOAT, None)]),
-    ]  # fmt: skip
-    choose = helper.make_node("If", ["c"], ["y"], name="choose", then_branch=branches[0], else_branch=branches[1])
-    inputs = [value_info("c", TensorProto.BOOL, []), value_info("x", TensorProto.FLOAT, x.shape)]
-    graph = helper.make_graph([choose], "g", inputs, [value_info("y", TensorProto.FLOAT, None)], constants)
-    proto = finished(graph, 21, "own")
-    sizes = [helper.make_node("Constant", [], [n], value_ints=v.tolist()) for n, v in (("i", image), ("b", block))]
-    body = [*sizes, helper.make_node("Col2Im", ["a", "i", "b"], ["d"], name="in_function")]
-    imports = [helper.make_opsetid("", 21)]
-    proto.functions.append(helper.make_function("own", "Other", ["a"], ["d"], body, imports))
+    proto = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 21, "own" : 1]>
+g (bool c, float[1, 9, 9] x) => (float[N, C, H, W] y) <int64[2] i = {5, 5}, int64[2] b = {3, 3}> {
+    y = If (c) <then_branch = then_branch () => (float[N, C, H, W] z) { z = Col2Im (x, i, b) },
+                else_branch = else_branch () => (float[N, C, H, W] z) { z = own.Other (x) }>
+}
+<opset_import: ["" : 21], domain: "own"> Other (a) => (d) {
+    i = Constant <value_ints = [5, 5]> ()
+    b = Constant <value_ints = [3, 3]> ()
+    d = Col2Im (a, i, b)
+}""")
+    proto.graph.node[0].name = "choose"
     nodes = call_json("inspect", saved(proto, tmp_path))["nodes"]
     assert {n["graph"] for n in nodes} == {"main / choose / then_branch", "main / choose / else_branch"}
     assert [n["builtin"] for n in nodes] == ["runs it"] * 2
 
 
+def simple(op_type, domain=""):
+    """A model of one node."""
+    x, y = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1]), helper.make_empty_tensor_value_info("y")
+    graph = helper.make_graph([helper.make_node(op_type, ["x"], ["y"], domain=domain)], "g", [x], [y])
+    return finished(graph, 21, *filter(None, [domain]))
+
+
 @pytest.mark.parametrize(
-    ("domain", "op_type", "hint"),
-    [
-        ("com.microsof", "GridSample", "in the domains ai.onnx, com.microsoft; did you mean com.microsoft?"),
-        ("far.away", "GridSample", "in the domains ai.onnx, com.microsoft"),
-        ("", "GridSampel", "not run by onnx_ops; did you mean GridSample?"),
-        ("mmdeploy", "grid_sampler", "not run by onnx_ops; did you mean GridSample?"),
-        ("", "Col2Imm", "not run by onnx_ops; did you mean Col2Im?"),
-    ],
+    ("op_type", "domain", "obstacle"),
+    [("Relu", "", None), ("Foo", "my.domain", "my.domain:Foo"), ("Unfold", "my.domain", "my.domain:Unfold")],
 )
-def test_inspect_finds_misspelt_operators_and_domains(domain, op_type, hint, tmp_path):
-    proto = model("", "GridSample", GRID_SAMPLE[0].inputs("float32"), {})
-    proto.graph.node[0].op_type, proto.graph.node[0].domain = op_type, domain
-    if domain:
-        proto.opset_import.append(helper.make_opsetid(domain, 1))
-    (problem,) = node(saved(proto, tmp_path), exit_code=1)["problems"]
-    assert problem.endswith(hint)
-    text = call("inspect", tmp_path / "model.onnx", exit_code=1)
-    assert "no session can be made" in text
-    assert "ONNX Runtime alone has run none of them" in text
-
-
-def test_inspect_leaves_other_operators_alone(tmp_path):
+def test_inspect_a_model_without_these_operators(op_type, domain, obstacle, tmp_path):
     """An operator that onnx knows is not taken for a misspelt one of ours, however similar its name."""
-    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])
-    nodes = [helper.make_node("Unfold", ["x"], ["y"], domain="own"), helper.make_node("Relu", ["x"], ["z"])]
-    graph = helper.make_graph(nodes, "g", [value], [helper.make_empty_tensor_value_info("z")])
-    assert call_json("inspect", saved(finished(graph, 21, "own"), tmp_path), exit_code=1)["nodes"] == []
+    path = saved(simple(op_type, domain), tmp_path)
+    report = call_json("inspect", path, exit_code=1 if obstacle else 0)
+    assert report["nodes"] == []
+    text = call("inspect", path, exit_code=1 if obstacle else 0)
+    assert "none of its nodes are for onnx_ops" in text
+    assert ("it runs as without" in text) == (obstacle is None)
+    if obstacle:
+        assert obstacle in report["session"]
+        assert "no session can be made" in text
 
 
-def test_inspect_a_model_without_these_operators(tmp_path):
-    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])
-    graph = helper.make_graph(
-        [helper.make_node("Relu", ["x"], ["y"])], "g", [value], [helper.make_empty_tensor_value_info("y")]
-    )
-    assert "none of its nodes" in call("inspect", saved(finished(graph), tmp_path))
-
-
-@contextmanager
-def sessions_of_files_fail(monkeypatch, message):
-    """Let sessions of model files fail; those of models in memory, such as single nodes, still work."""
+@pytest.fixture
+def sessions_of_files_fail(monkeypatch):
+    """A function after whose call sessions of files fail; those of models in memory, such as nodes, still work."""
     session = runner.InferenceSession
 
-    def open_session(model, *args, **kwargs):
-        if isinstance(model, str):
-            raise RuntimeError(message)
-        return session(model, *args, **kwargs)
+    def fail(message):
+        def open_session(model, *args, **kwargs):
+            if isinstance(model, str):
+                raise RuntimeError(message)
+            return session(model, *args, **kwargs)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(runner, "InferenceSession", open_session)
-        yield
+        monkeypatch.setattr(runner, "InferenceSession", open_session)
+
+    return fail
 
 
 def test_inspect_makes_the_whole_session(tmp_path):
     """A node that onnx_ops can't run makes a model fail whose GridSample has no problem."""
-    proto = model("", "GridSample", GRID_SAMPLE[0].inputs("float32"), {})
+    proto = sampling()
     proto.graph.node.append(helper.make_node("Foo", ["X"], ["z"], domain="my.domain"))
     proto.opset_import.append(helper.make_opsetid("my.domain", 1))
     report = call_json("inspect", saved(proto, tmp_path), exit_code=1)
@@ -341,47 +329,21 @@ def test_inspect_makes_the_whole_session(tmp_path):
     assert "0 of 1 nodes have problems of their own" in text
 
 
-def test_inspect_tells_of_a_node_that_only_fails_in_its_model(tmp_path, monkeypatch):
-    names = ("input", "image_shape", "block_shape")
-    proto = model("", "Col2Im", COL2IM[1].inputs("float32"), COL2IM[1].attributes, constants=names)
-    message = "[ONNXRuntimeError] : 1 : FAIL : Failed to find args for kernel type string 'T'"
-    with sessions_of_files_fail(monkeypatch, message):
-        report = call_json("inspect", saved(proto, tmp_path), exit_code=1)
-        assert "no session can be made: Failed to find args" in call("inspect", tmp_path / "model.onnx", exit_code=1)
+def test_inspect_tells_of_a_node_that_only_fails_in_its_model(tmp_path, sessions_of_files_fail):
+    path = saved(folding(COL2IM[1].attributes), tmp_path)
+    sessions_of_files_fail("[ONNXRuntimeError] : 1 : FAIL : Failed to find args for kernel type string 'T'")
+    report = call_json("inspect", path, exit_code=1)
+    assert "no session can be made: Failed to find args" in call("inspect", path, exit_code=1)
     assert report["session"] == "Failed to find args for kernel type string 'T'"
     assert [n["problems"] for n in report["nodes"]] == [[]]
 
 
-def test_inspect_tells_once_what_is_wrong_with_a_node(tmp_path):
-    proto = model("", "Col2Im", COL2IM[1].inputs("float32"), {"strides": [0, 1]})
-    path = saved(proto, tmp_path)
-    assert call("inspect", path, exit_code=1).count("strides = [0, 1]: must be 1 to 14") == 1
-    assert "strides = [0, 1]" in call_json("inspect", path, exit_code=1)["session"]
-
-
-def test_inspect_a_model_that_is_not_for_us_and_for_nobody(tmp_path):
-    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])
-    graph = helper.make_graph([helper.make_node("Foo", ["x"], ["y"], domain="my.domain")], "g", [value], [])
-    graph.output.append(helper.make_empty_tensor_value_info("y"))
-    text = call("inspect", saved(finished(graph, 21, "my.domain"), tmp_path), exit_code=1)
-    assert "it runs as without" not in text
-    assert "no session can be made" in text
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_inspect_the_format_of_onnxruntime(fails, tmp_path, monkeypatch):
-    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])
-    output = helper.make_empty_tensor_value_info("y")
-    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [value], [output])
-    options = quiet(optimized_model_filepath=str(tmp_path / "model.ort"))
-    options.add_session_config_entry("session.save_model_format", "ORT")
-    ort.InferenceSession(finished(graph).SerializeToString(), options, providers=["CPUExecutionProvider"])
-    if not fails:
-        assert call_json("inspect", tmp_path / "model.ort")["session"] is None
-        assert "its nodes can't be listed" in call("inspect", tmp_path / "model.ort")
-        return
-    with sessions_of_files_fail(monkeypatch, "unknown version"):
-        assert "no session can be made: unknown version" in call("inspect", tmp_path / "model.ort", exit_code=1)
+def test_inspect_the_format_of_onnxruntime(tmp_path, sessions_of_files_fail):
+    path = written_in_ort_format(simple("Relu"), tmp_path / "model.ort")
+    assert call_json("inspect", path)["session"] is None
+    assert "its nodes can't be listed" in call("inspect", path)
+    sessions_of_files_fail("unknown version")
+    assert "no session can be made: unknown version" in call("inspect", path, exit_code=1)
 
 
 def test_inspect_where_our_kernels_cannot_run(tmp_path, monkeypatch):
@@ -397,20 +359,17 @@ def test_inspect_where_our_kernels_cannot_run(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("there", [True, False])
 def test_inspect_constants_with_data_beside_the_model(there, tmp_path):
-    x, *sizes = COL2IM[1].inputs("float32")
-    proto = model("", "Col2Im", [x, *sizes], COL2IM[1].attributes, constants=("image_shape", "block_shape"))
-    constants = [helper.make_node("Constant", [], [t.name], value=t) for t in proto.graph.initializer]
-    del proto.graph.initializer[:]
-    for constant in constants:
-        external(constant.attribute[0].t, tmp_path)
-    nodes = [*constants, *proto.graph.node]
-    del proto.graph.node[:]
+    proto = folding(COL2IM[1].attributes)
+    nodes = [helper.make_node("Constant", [], [t.name], value=external(t, tmp_path)) for t in proto.graph.initializer]
+    nodes += proto.graph.node
+    del proto.graph.initializer[:], proto.graph.node[:]
     proto.graph.node.extend(nodes)
+    path = saved(proto, tmp_path)
     if there:
-        assert node(saved(proto, tmp_path))["builtin"] == "runs it"
-        return
-    (tmp_path / "weights").unlink()
-    assert "weights" in call_json("inspect", saved(proto, tmp_path), exit_code=1)["session"]
+        assert node(path)["builtin"] == "runs it"
+    else:
+        (tmp_path / "weights").unlink()
+        assert "weights" in call_json("inspect", path, exit_code=1)["session"]
 
 
 def test_inspect_functions_that_cannot_be_inlined(tmp_path):
@@ -430,7 +389,7 @@ main (float[2, 3, 6, 7] x, float[2, 4, 5, 2] g) => (float[2, 3, 4, 5] y) {
 
 
 def test_inspect_a_node_without_outputs(tmp_path):
-    proto = model("", "GridSample", GRID_SAMPLE[0].inputs("float32"), {})
+    proto = sampling()
     proto.graph.node[0].name = ""
     del proto.graph.node[0].output[:]
     report = call_json("inspect", saved(proto, tmp_path), exit_code=1)
@@ -451,19 +410,13 @@ def test_run_writes_what_the_session_gives(tmp_path):
     assert report["outputs"][0]["max"] == pytest.approx(expected.max())
 
 
+INPUTS = ("input", "image_shape", "block_shape")  # of COL2IM
+FOLD = ["-i", "image_shape=[9,11]", "-i", "block_shape=[3,3]"]  # of COL2IM[1]
+
+
 def test_run_writes_all_outputs_or_none(tmp_path, monkeypatch):
     path, _ = of_case(COL2IM[1], tmp_path)
-    arguments = [
-        "run",
-        path,
-        "--random",
-        "-i",
-        "image_shape=[9,11]",
-        "-i",
-        "block_shape=[3,3]",
-        "--output",
-        tmp_path / "o",
-    ]
+    arguments = ["run", path, "--random", *FOLD, "--output", tmp_path / "o"]
     call(*arguments)
     before = contents(tmp_path / "o")
     assert before.keys() == {"y.npy", "y.png"}
@@ -499,7 +452,7 @@ def test_outputs_without_a_type_in_npy_can_be_read_again(kind, array, tmp_path):
     written = [tmp_path / "one" / "y.npy", tmp_path / "many" / "x.npy"]
     np.savez(tmp_path / "all.npz", x=np.load(written[0]))
     for k, file in enumerate([*written, tmp_path / "all.npz"]):
-        (read,) = data.given_by(str(file), {"x": (kind, ["N"])}).values()
+        (read,) = data.read_input(str(file), {"x": (kind, ["N"])}).values()
         np.testing.assert_array_equal(read, array, strict=True)
         call("run", path, "-i", file, "--output", tmp_path / f"again_{k}")
         assert contents(tmp_path / f"again_{k}") == contents(tmp_path / "one")
@@ -548,7 +501,7 @@ def test_outputs_that_cannot_be_written(text, tmp_path):
     ],
 )
 def test_numbers_as_inputs(kind, text, values):
-    (array,) = data.given_by(f"x={text}", {"x": (kind, ["N"])}).values()
+    (array,) = data.read_input(f"x={text}", {"x": (kind, ["N"])}).values()
     expected = np.array(values, object if kind == "string" else kind)
     np.testing.assert_array_equal(array, expected, strict=True)
 
@@ -561,7 +514,7 @@ def test_numbers_as_inputs(kind, text, values):
 )
 def test_numbers_that_the_type_cannot_hold(kind, text):
     with pytest.raises(click.UsageError, match=re.escape(f"--input x={text}: the model wants {kind}, which can't")):
-        data.given_by(f"x={text}", {"x": (kind, ["N"])})
+        data.read_input(f"x={text}", {"x": (kind, ["N"])})
 
 
 @pytest.mark.parametrize("name", ["y.npy", "y.png"])
@@ -578,20 +531,18 @@ def test_run_replaces_no_file_that_it_reads(name, tmp_path):
 
 @pytest.mark.parametrize("backend", ["native", "extensions"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8", "bool", "string"])
-def test_run_npz_of_every_type(dtype, backend, tmp_path):
+def test_run_files_of_every_type(dtype, backend, tmp_path):
     path, inputs = of_case(COL2IM[1], tmp_path, dtype)
-    if dtype in ("bfloat16", "string"):
-        files = []
-        for k, value in enumerate(inputs):
-            names = ("input", "image_shape", "block_shape")
-            files += ["-i", f"{names[k]}={tmp_path / f'{k}.pb'}"]
-            onnx.save_tensor(onnx.numpy_helper.from_array(value, names[k]), tmp_path / f"{k}.pb")
-    else:
-        np.savez(tmp_path / "all.npz", input=inputs[0], image_shape=inputs[1], block_shape=inputs[2])
-        files = ["-i", tmp_path / "all.npz"]
-    (output,) = call_json("run", path, *files, "--backend", backend)["outputs"]
+    files = {name: data_of(name, value, tmp_path) for name, value in zip(INPUTS, inputs, strict=True)}
+    given = [argument for name, file in files.items() for argument in ("-i", f"{name}={file}")]
+    (output,) = call_json("run", path, *given, "--backend", backend)["outputs"]
     assert output["type"] == dtype
     assert output["shape"] == [2, 3, 9, 11]
+
+
+def data_of(name, value, directory):
+    onnx.save_tensor(onnx.numpy_helper.from_array(value, name), directory / f"{name}.pb")
+    return directory / f"{name}.pb"
 
 
 @pytest.mark.parametrize(
@@ -606,7 +557,7 @@ def test_run_npz_of_every_type(dtype, backend, tmp_path):
 def test_images_become_what_the_model_wants(kind, dims, mode, shape, tmp_path):
     path = tmp_path / "white.png"
     Image.new(mode, (5, 4), "white").save(path)
-    array = data.arrays("x", path, path, {"x": (kind, dims)})["x"]
+    array = data.read("x", path, path, {"x": (kind, dims)})["x"]
     assert list(array.shape) == shape
     assert array.dtype == kind
     assert (array == (255 if kind == "uint8" else 1)).all()
@@ -633,7 +584,7 @@ def test_images_keep_the_values_of_more_than_8_bits(name, mode, tmp_path):
 
 
 def read_image(path, kind="float32", mode="RGB"):
-    return data.arrays("x", path, path, {"x": (kind, [1, len(mode), "h", "w"])})["x"]
+    return data.read("x", path, path, {"x": (kind, [1, len(mode), "h", "w"])})["x"]
 
 
 def png_of_16_bits(path, colour, channels):
@@ -648,13 +599,19 @@ def png_of_16_bits(path, colour, channels):
 
 
 def test_images_that_would_lose_values_are_refused(tmp_path):
+    """And formats for which Pillow would run a program."""
     white = Image.new("RGB", (5, 4), "white")
+    white.save(tmp_path / "program.png", "EPS")
     for name in ("frames.tif", "frames.png", "frames.webp"):
         white.save(tmp_path / name, save_all=True, append_images=[Image.new("RGB", (5, 4))])
     Image.fromarray(GREY.astype(np.int32)).save(tmp_path / "integers.tif")
     for colour, name, channels in ((2, "rgb.png", 3), (4, "la.png", 2), (6, "rgba.png", 4)):
         png_of_16_bits(tmp_path / name, colour, channels)
-    reasons = {"frames": "it has 2 frames", "integers": r"its integers \(I;32S\) have no largest value"}
+    reasons = {
+        "frames": "it has 2 frames",
+        "integers": r"its integers \(I;32S\) have no largest value",
+        "program": "cannot identify image file",
+    }
     for path in tmp_path.iterdir():
         reason = reasons.get(path.stem, "its colours have 16 bits, of which only 8 would be read")
         with pytest.raises(click.UsageError, match=rf"{path.name} can't be read: {reason}"):
@@ -681,38 +638,34 @@ def test_images_of_every_mode(tmp_path):
                 assert (array[:, 3] == (path.name != "palette.png")).all(), path
 
 
-def test_images_of_other_formats_are_refused(tmp_path):
-    """For some of them Pillow would run a program."""
-    Image.new("RGB", (5, 4)).save(tmp_path / "image.png", "EPS")
-    with pytest.raises(click.UsageError, match=r"image\.png can't be read: cannot identify image file"):
-        read_image(tmp_path / "image.png")
-
-
 def test_tensors_of_other_files_are_refused(tmp_path, monkeypatch):
     """Their data would be looked for in the current folder."""
     monkeypatch.chdir(tmp_path)
     tensor = onnx.numpy_helper.from_array(np.zeros(3, np.float32))
     onnx.save_tensor(external(tensor, tmp_path), tmp_path / "x.pb")
     with pytest.raises(click.UsageError, match=r"x\.pb can't be read: its data are in another file"):
-        data.given_by("x.pb", {"x": ("float32", [3])})
+        data.read_input("x.pb", {"x": ("float32", [3])})
 
 
-def test_names_that_the_terminal_cannot_show(tmp_path):
-    command = [sys.executable, "-m", "onnx_ops", "run", identity("float", tmp_path), "-i", "x=[1]"]
-    command += ["--output", tmp_path / "größe"]
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, env=environment)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.endswith(r"gr\xf6\xdfe/y.npy" + "\n")
+def test_names_that_the_terminal_cannot_show(tmp_path, monkeypatch):
+    output = io.TextIOWrapper(io.BytesIO(), "ascii")
+    arguments = ["run", identity("float", tmp_path), "-i", "x=[1]", "--output", tmp_path / "größe"]
+    monkeypatch.setattr(sys, "argv", ["onnx-ops", *map(str, arguments)])
+    monkeypatch.setattr(sys, "stdout", output)
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    output.flush()
+    assert (end.value.code, (tmp_path / "größe" / "y.npy").exists()) == (0, True)
+    assert output.buffer.getvalue().decode().endswith(r"gr\xf6\xdfe/y.npy" + "\n")
 
 
 def test_run_compare_tells_differences(tmp_path):
     (case,) = (c for c in COL2IM if c.name == "1d_dilated")
     path, inputs = of_case(case, tmp_path)
-    np.savez(tmp_path / "all.npz", input=inputs[0], image_shape=inputs[1], block_shape=inputs[2])
-    text = call("run", path, "-i", tmp_path / "all.npz", "--compare", "builtin", exit_code=1)
-    assert "y against builtin: largest difference" in text
-    call("run", path, "-i", tmp_path / "all.npz", "--compare", "builtin", "--tolerance", "100")
+    np.savez(tmp_path / "all.npz", **dict(zip(INPUTS, inputs, strict=True)))
+    arguments = ["run", path, "-i", tmp_path / "all.npz", "--compare", "builtin"]
+    assert "y against builtin: largest difference" in call(*arguments, exit_code=1)
+    call(*arguments, "--tolerance", "100")
 
 
 @pytest.mark.parametrize(
@@ -759,7 +712,7 @@ def test_files_that_cannot_be_read_are_closed(ending, tmp_path):
     rest = bytes([content[half] ^ 1]) + content[half + 1 :]  # the checksum reveals it
     path.write_bytes(content[:half] + (rest if ending == "npz" else b""))
     with pytest.raises(click.UsageError, match="can't be read") as caught:
-        data.given_by(str(path), {"x": ("uint8", [1, 3, 64, 64])})
+        data.read_input(str(path), {"x": ("uint8", [1, 3, 64, 64])})
     assert str(path) not in [f.path for f in psutil.Process().open_files()]
     assert caught.value  # its traceback must not keep the file open
 
@@ -767,22 +720,19 @@ def test_files_that_cannot_be_read_are_closed(ending, tmp_path):
 def test_errors_are_one_line_and_a_traceback_only_on_request(tmp_path):
     path, _ = of_case(COL2IM[1], tmp_path)
     arguments = ["run", path, "--random", "-i", "image_shape=[9,11]", "-i", "block_shape=[3,4]"]
-    text = call(*arguments, exit_code=3)
-    assert (
-        text
-        == "Error: Col2Im: shape of input = [2, 27, 99]: axis 1 must be divisible by the product of block_shape, 12\n"
-    )
+    rule = "axis 1 must be divisible by the product of block_shape, 12"
+    assert call(*arguments, exit_code=3) == f"Error: Col2Im: shape of input = [2, 27, 99]: {rule}\n"
     done = CliRunner().invoke(app, ["--traceback", *map(str, arguments)])
     assert isinstance(done.exception, onnx_ops.OpError)
 
 
-def lookup(directory, shape=(4,)):
+def lookup(directory):
     """Save a model whose input `index` must lie within a table of 3 rows; return its path."""
     table = onnx.numpy_helper.from_array(np.zeros((3, 2), np.float32), "table")
-    index = helper.make_tensor_value_info("index", TensorProto.INT64, shape)
-    nodes = [helper.make_node("Gather", ["table", "index"], ["y"])]
-    graph = helper.make_graph(nodes, "g", [index], [helper.make_empty_tensor_value_info("y")], [table])
-    return saved(finished(graph), directory)
+    text = "(int64[4] index) => (float[4, 2] y) { y = Gather (table, index) }"
+    proto = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> g {text}')
+    proto.graph.initializer.append(table)
+    return saved(proto, directory)
 
 
 @pytest.mark.parametrize("command", [["bench"], ["run", "--random"]], ids=lambda c: c[0])
@@ -801,12 +751,6 @@ def test_doubts():
     assert data.feeds({"x": ("float16", [3])}, [], random=True)[1] == ""
 
 
-def test_warnings_are_shown_as_before_afterwards():
-    before = warnings.showwarning
-    call("list")
-    assert warnings.showwarning is before
-
-
 @pytest.mark.parametrize("content", ["", "nonsense"])
 @pytest.mark.parametrize(
     "arguments", [["inspect"], ["run"], ["bench"], ["lower", "a.onnx"], ["optimize", "a.onnx"]], ids=lambda w: w[0]
@@ -818,11 +762,12 @@ def test_what_is_no_model(arguments, content, tmp_path):
 
 
 def test_random_inputs_fit_the_model(tmp_path):
-    proto = model("", "GridSample", VOLUMES[0].inputs("float64"), {"mode": "linear"}, dims="symbolic")
-    for value in proto.graph.input[1].type.tensor_type.shape.dim[-1:]:
-        value.dim_value = 3
-    arguments = ["--random", "--shape", "X=1,1,4,4,4", "--compare", "reference"]
-    (output,) = call_json("run", saved(proto, tmp_path), *arguments)["outputs"]
+    text = "(double[N, C, D, H, W] X, double[N, d, h, w, 3] Grid) => (double[N, C, d, h, w] y)"
+    path = saved(
+        onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 20]> g {text} {{ y = GridSample (X, Grid) }}'),
+        tmp_path,
+    )
+    (output,) = call_json("run", path, "--random", "--shape", "X=1,1,4,4,4", "--compare", "reference")["outputs"]
     assert output["shape"] == [1, 1, 1, 1, 1]
 
 
@@ -830,8 +775,8 @@ def test_random_inputs_fit_the_model(tmp_path):
 
 
 def test_validate_the_committed_models():
-    report = call_json("validate", MODELS)
-    assert report["passed"] == len(list(MODELS.glob("*/*/model.onnx")))
+    report = call_json("validate", MODELS / "exported")
+    assert report["passed"] == len(list(MODELS.glob("exported/*/model.onnx"))) > 1
     assert report["failed"] == 0
 
 
@@ -840,12 +785,6 @@ def test_validate_the_node_tests_of_onnx():
     report = call_json("validate", "--onnx")
     assert report["failed"] == 0
     assert {"Col2Im", "GridSample"} <= {name for t in report["tests"] for name in t["operators"]}
-
-
-def test_validate_wants_tests_below_each_path(tmp_path):
-    (tmp_path / "model.onnx").touch()
-    text = call("validate", PATCH_FOLD, tmp_path, exit_code=2)
-    assert f"no model.onnx next to a test_data_set_0 below {tmp_path}" in " ".join(text.split())
 
 
 def test_validate_fails(tmp_path):
@@ -865,7 +804,9 @@ def test_validate_fails(tmp_path):
         assert message in problem
     assert "0 of 3 passed" in call("validate", tmp_path, exit_code=1)
     call("validate", exit_code=2)
-    assert "no model.onnx" in call("validate", tmp_path / "refused" / "test_data_set_0", exit_code=2)
+    empty = tmp_path / "refused" / "test_data_set_0"
+    text = " ".join(call("validate", PATCH_FOLD, empty, exit_code=2).split())
+    assert f"no model.onnx next to a test_data_set_0 below {empty}" in text
 
 
 # the others
@@ -887,36 +828,35 @@ def test_bench(tmp_path):
     text = call("bench", path, "--repeats", 1)
     assert "ONNX Runtime alone refuses the model" in text
     assert re.search(r"GridSample +[\d.]+ +100 % *\n", text)
+    path = saved(written.affine_grid(sample="linear", opset=20), tmp_path)
+    report = call_json("bench", path, "--repeats", 1)
+    assert list(report["seconds"]) == list(report["operators"]) == ["builtin", "onnx_ops", "optimized"]
+    assert list(report["speedup"]) == list(report["largest_difference"]) == ["onnx_ops", "optimized"]
+    operators = {n: {o["operator"] for o in listed} for n, listed in report["operators"].items()}
+    assert "ReduceSum" in operators["builtin"] & operators["onnx_ops"]
+    assert operators["optimized"] == {"AffineGridSample"}
+    assert report["largest_difference"]["optimized"] < 1e-4
 
 
-def kernel_time(name, op_type, index, begin, duration, thread=1):
+def kernel_time(op_type, begin, duration, thread=1):
     """An event as ONNX Runtime's profiler writes it."""
-    arguments = {"op_name": op_type, "node_index": index}
-    return {"name": f"{name}_kernel_time", "ts": begin, "dur": duration, "tid": thread, "args": arguments}
+    return {"name": "n_kernel_time", "ts": begin, "dur": duration, "tid": thread, "args": {"op_name": op_type}}
 
 
-def test_bench_tells_nodes_apart_that_have_one_number():
-    """The profiler numbers nodes within their graph, so that numbers repeat."""
-    events = [kernel_time("a", "Col2Im", "0", 0, 10), kernel_time("b", "Col2Im", "0", 10, 20),
-              kernel_time("c", "Add", "0", 30, 600), {"name": "model_run", "dur": 1000}]  # fmt: skip
-    later = [{**e, "ts": e["ts"] + 1000 * k} for k in range(3) for e in events if "ts" in e]
-    add, col2im = by_operator([*later, events[-1]], 3)
-    assert (add["operator"], add["seconds"], add["share"]) == ("Add", pytest.approx(600e-6), pytest.approx(600 / 630))
-    assert (col2im["operator"], col2im["seconds"]) == ("Col2Im", pytest.approx(30e-6))
-    assert by_operator(events[-1:], 1) == []
-
-
-def test_bench_counts_what_runs_inside_of_another_node_once():
-    events = [
-        kernel_time("if", "If", "0", 100, 100),
-        kernel_time("loop", "Loop", "0", 110, 80),
-        kernel_time("a", "Add", "0", 110, 30),
-        kernel_time("a", "Add", "0", 140, 50),
-        kernel_time("at_once", "Mul", "1", 110, 80, thread=2),
-        kernel_time("next", "Mul", "1", 200, 7),
-    ]
-    seconds = {o["operator"]: round(o["seconds"] * 1e6) for o in by_operator(events, 1)}
-    assert seconds == {"Add": 80, "Mul": 87, "If": 20, "Loop": 0}
+def test_bench_adds_up_what_runs_in_each_run():
+    """Of three runs the second is taken, in the body of whose If a Loop runs; the time of a body is not that of its
+    node."""
+    nodes = [
+        kernel_time("If", 100, 100), kernel_time("Loop", 110, 80), kernel_time("Add", 110, 30),
+        kernel_time("Add", 140, 50), kernel_time("Mul", 110, 80, thread=2), kernel_time("Mul", 200, 7),
+    ]  # fmt: skip
+    runs = [{"name": "model_run", "ts": 1000 * k, "dur": 900} for k in range(3)]
+    first, second, third = ([{**n, "ts": n["ts"] + run["ts"]} for n in nodes] for run in runs)
+    assert by_operator(runs) == []
+    listed = by_operator([*first[:2], *second, *third, kernel_time("Add", 2300, 500), *runs])
+    assert {o["operator"]: round(o["seconds"] * 1e6) for o in listed} == {"Mul": 87, "Add": 80, "If": 20, "Loop": 0}
+    assert [o["operator"] for o in listed] == ["Mul", "Add", "If", "Loop"]
+    assert sum(o["share"] for o in listed) == pytest.approx(1)
 
 
 def test_bench_blames_onnxruntime_for_nothing_else(tmp_path, monkeypatch):
@@ -934,43 +874,36 @@ def test_lower(tmp_path):
     assert "run with backend extensions" in call("inspect", tmp_path / "lowered.onnx")
 
 
-def test_lower_keeps_external_data(tmp_path):
-    proto = onnx.load(PATCH_FOLD / "model.onnx")
-    onnx.save(proto, tmp_path / "model.onnx", save_as_external_data=True, location="weights")
-    for _ in range(2):
-        call("lower", tmp_path / "model.onnx", tmp_path / "out" / "lowered.onnx")
-        assert onnx.load(tmp_path / "out" / "lowered.onnx").graph.node[-1] == proto.graph.node[-1]
-        assert (tmp_path / "out" / "lowered.onnx.data").stat().st_size > 100_000
+WEIGHED_DOWN = """<ir_version: 9, opset_import: ["" : 21]>
+g ({kind}[1, 432, 4] x, bool c) => ({kind}[N, C, H, W] y) {{
+    p = Add (x, w0)
+    s = Add (p, w2)
+    d = If (c) <then_branch = add () => ({kind}[A, B, C] b) {{ b = Add (s, w1) }},
+                else_branch = keep () => ({kind}[A, B, C] b) {{ b = Identity (s) }}>
+    e = Col2Im {strides} (d, image, block)
+    shape = Constant <value_ints = [1, 192, 4]> ()
+    r = Reshape (e, shape)
+    y = Col2Im (r, small_image, small_block)
+}}"""
 
 
-def weighed_down(directory, refused=False, dtype=TensorProto.FLOAT):
+def weighed_down(directory, refused=False, dtype="float32"):
     """Save a model whose data, in an initializer, a subgraph and a Constant, are all in another file; return its path.
 
     The sizes are in that file, too: without them onnx can't infer the type of the second Col2Im's input.
     """
     directory.mkdir(exist_ok=True)
     from_array = onnx.numpy_helper.from_array
-    value, kind = helper.make_tensor_value_info, helper.tensor_dtype_to_np_dtype(dtype)
-    weights = [(np.arange(1, 1729) % 7).reshape(1, 432, 4).astype(kind) * k for k in (1, 2, 3)]
+    kind = {"float32": "float", "float16": "float16"}[dtype]
+    strides = "<strides = [0, 1]>" if refused else ""
+    graph = (proto := onnx.parser.parse_model(WEIGHED_DOWN.format(kind=kind, strides=strides))).graph
+    weights = [(np.arange(1, 1729) % 7).reshape(1, 432, 4).astype(dtype) * k for k in (1, 2, 3)]
     first, inner, constant = (external(from_array(w, f"w{k}"), directory) for k, w in enumerate(weights))
     sizes = {"image": [4, 4], "block": [3, 3], "small_image": [3, 3], "small_block": [2, 2]}
-    sizes = [external(from_array(np.array(v), n), directory) for n, v in sizes.items()]
-    add = [helper.make_node("Add", ["s", "w1"], ["b"])]
-    add = helper.make_graph(add, "add", [], [value("b", dtype, None)], [inner])
-    keep = helper.make_graph([helper.make_node("Identity", ["s"], ["b"])], "keep", [], [value("b", dtype, None)])
-    nodes = [
-        helper.make_node("Constant", [], ["w2"], value=constant),
-        helper.make_node("Add", ["x", "w0"], ["p"]),
-        helper.make_node("Add", ["p", "w2"], ["s"]),
-        helper.make_node("If", ["c"], ["d"], then_branch=add, else_branch=keep),
-        helper.make_node("Col2Im", ["d", "image", "block"], ["e"], **({"strides": [0, 1]} if refused else {})),
-        helper.make_node("Constant", [], ["shape"], value_ints=[1, 192, 4]),
-        helper.make_node("Reshape", ["e", "shape"], ["r"]),
-        helper.make_node("Col2Im", ["r", "small_image", "small_block"], ["y"]),
-    ]
-    inputs = [value("x", dtype, [1, 432, 4]), value("c", TensorProto.BOOL, [])]
-    graph = helper.make_graph(nodes, "g", inputs, [value("y", dtype, None)], [first, *sizes])
-    return saved(finished(graph), directory)
+    graph.initializer.extend([first, *(external(from_array(np.array(v), n), directory) for n, v in sizes.items())])
+    graph.node[2].attribute[0].g.initializer.append(inner)
+    graph.node.insert(0, helper.make_node("Constant", [], ["w2"], value=constant))
+    return saved(proto, directory)
 
 
 def result(path, dtype, **settings):
@@ -978,32 +911,24 @@ def result(path, dtype, **settings):
     return session.run(None, {"x": np.ones((1, 432, 4), dtype), "c": np.array(True)})[0]
 
 
-@pytest.mark.parametrize("target", ["in/model.onnx", "in/lowered.onnx", "out/lowered.onnx"])
-def test_lower_that_is_refused_touches_nothing(target, tmp_path):
-    source, target = weighed_down(tmp_path / "in", refused=True), tmp_path / target
+@pytest.mark.parametrize(("command", "refused"), [("lower", True), ("lower", False), ("optimize", False)])
+@pytest.mark.parametrize("target", ["in/model.onnx", "in/rewritten.onnx", "out/rewritten.onnx"])
+def test_a_rewrite_that_fails_touches_nothing(target, command, refused, tmp_path, monkeypatch):
+    source, target = weighed_down(tmp_path / "in", refused), tmp_path / target
+    if not refused:
+        call(command, source, target)
+        monkeypatch.setattr(onnx, "save", no_space)
     target.parent.mkdir(exist_ok=True)
     target.with_name(f"{target.name}.data").write_text("of something else")
     before = contents(tmp_path)
-    assert "strides = [0, 1]" in call("lower", source, target, exit_code=3)
-    assert contents(tmp_path) == before
-
-
-@pytest.mark.parametrize("command", ["lower", "optimize"])
-@pytest.mark.parametrize("target", ["in/model.onnx", "in/lowered.onnx", "out/lowered.onnx"])
-def test_a_full_disk_touches_nothing(target, command, tmp_path, monkeypatch):
-    source, target = weighed_down(tmp_path / "in"), tmp_path / target
-    call(command, source, target)
-    target.with_name(f"{target.name}.data").write_text("old")
-    before = contents(tmp_path)
-    monkeypatch.setattr(onnx, "save", no_space)
-    assert "No space" in call(command, source, target, exit_code=3)
+    assert ("strides = [0, 1]" if refused else "No space") in call(command, source, target, exit_code=3)
     assert contents(tmp_path) == before
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("target", ["in/model.onnx", "in/lowered.onnx", "out/lowered.onnx"])
 def test_lower_changes_no_weights(target, dtype, tmp_path, monkeypatch):
-    source = weighed_down(tmp_path / "in", dtype=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+    source = weighed_down(tmp_path / "in", dtype=dtype)
     before, expected, target = contents(tmp_path), result(source, dtype), tmp_path / target
     whole = onnx_ops.lower(onnx.load(source))
     for _ in range(2):  # the second time from within the folder, where the data's name is taken
@@ -1060,7 +985,7 @@ def test_no_file_of_operators_is_replaced(tmp_path, monkeypatch):
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_extensions_session_of_a_model_whose_sizes_are_in_other_files(dtype, tmp_path):
     """Without the sizes onnx can't infer which values have 16 bits and must be cast."""
-    source = weighed_down(tmp_path, dtype=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+    source = weighed_down(tmp_path, dtype=dtype)
     np.testing.assert_array_equal(result(source, dtype, backend="extensions"), result(source, dtype))
 
 
@@ -1090,32 +1015,32 @@ def test_optimize(tmp_path):
     assert call("optimize", source, source) == f"{source}: nothing to replace\n"
 
 
-def test_optimize_json(tmp_path):
-    target = tmp_path / "optimized.onnx"
-    report = call_json("optimize", saved(written.unfold(), tmp_path), target)
+def test_optimize_json_and_run_optimized(tmp_path, kernels_made):
+    path, target = saved(written.unfold(), tmp_path), tmp_path / "optimized.onnx"
+    for optimize in (False, True):
+        kernels_made.clear()
+        report = call_json("run", path, "--random", *(["--optimize"] if optimize else []), "--compare", "builtin")
+        assert report["optimize"] == optimize
+        assert kernels_made == (["onnx_ops.Im2Col"] if optimize else [])
+        assert report["compare"]["outputs"][0]["largest"] == 0
+    report = call_json("optimize", path, target)
     assert report["written"] == str(target)
     finding = {"pattern": "unfold", "graph": "main", "node": "node_y", "operator": "Im2Col", "reason": None}
     assert report["findings"] == [finding]
-    report = call_json("optimize", tmp_path / "model.onnx", target, "--standard")
+    report = call_json("optimize", path, target, "--standard")
     assert report["findings"] == [finding | {"operator": None, "reason": "ai.onnx has no operator for it"}]
 
 
-@pytest.mark.parametrize("target", ["in/model.onnx", "in/optimized.onnx", "out/optimized.onnx"])
-def test_optimize_reads_data_beside_the_model_and_changes_none(target, tmp_path):
+def test_optimize_reads_data_beside_the_model_and_changes_none(tmp_path):
     weight = np.random.default_rng(0).standard_normal((2, 20, 30, 2))
     add = lambda w: w.add("Add", "grid", w.constant(weight, "float32"), name="y")
-    proto = written.affine_grid(size=(20, 30), after=add)
-    source, target = tmp_path / "in" / "model.onnx", tmp_path / target
-    source.parent.mkdir()
+    proto, source = written.affine_grid(size=(20, 30), after=add), tmp_path / "model.onnx"
     onnx.save(proto, source, save_as_external_data=True, location="weights", size_threshold=100)
-    before, expected = contents(tmp_path), onnx_ops.optimize(onnx.load(source))
-    assert "1 affine_grid replaced" in call("optimize", source, target)
-    assert onnx.load(target) == expected
-    after = contents(tmp_path)
-    new = {"out/optimized.onnx", "out/optimized.onnx.data"} if "out" in target.parts else {f"in/{target.name}"}
-    assert after.keys() == before.keys() | new
-    assert {n for n in before if after[n] != before[n]} <= new
-    assert max(len(after[n]) for n in new if n.endswith(".onnx")) < 3000
+    weights, expected = (tmp_path / "weights").read_bytes(), onnx_ops.optimize(onnx.load(source))
+    assert "1 affine_grid replaced" in call("optimize", source, source)
+    assert onnx.load(source) == expected
+    assert contents(tmp_path) == {"model.onnx": source.read_bytes(), "weights": weights}
+    assert source.stat().st_size < 3000
 
 
 @pytest.mark.parametrize(
@@ -1137,30 +1062,6 @@ def test_inspect_says_what_optimize_would_do(proto, advice, tmp_path):
         assert all((f["operator"] or f"stays: {f['reason']}") in details for f in findings)
     else:
         assert "optimize" not in text + details
-
-
-@pytest.mark.parametrize("optimize", [True, False])
-def test_run_optimized(optimize, tmp_path, kernels_made):
-    path = saved(written.unfold(), tmp_path)
-    arguments = ["--optimize"] if optimize else []
-    report = call_json("run", path, "--random", *arguments, "--compare", "builtin")
-    assert report["optimize"] == optimize
-    assert kernels_made == ["onnx_ops.Im2Col"] * optimize
-    assert report["compare"]["outputs"][0]["largest"] == 0
-
-
-def test_bench_of_an_optimized_model(tmp_path):
-    path = saved(written.affine_grid(sample="linear", opset=20), tmp_path)
-    report = call_json("bench", path, "--repeats", 2)
-    assert list(report["seconds"]) == list(report["operators"]) == ["builtin", "onnx_ops", "optimized"]
-    assert list(report["speedup"]) == list(report["largest_difference"]) == ["onnx_ops", "optimized"]
-    operators = {n: {o["operator"] for o in listed} for n, listed in report["operators"].items()}
-    assert "ReduceSum" in operators["builtin"] & operators["onnx_ops"]
-    assert operators["optimized"] == {"AffineGridSample"}
-    assert report["largest_difference"]["optimized"] < 1e-4
-    text = call("bench", path, "--repeats", 1)
-    assert "with onnx_ops, optimized" in text
-    assert re.search(r"AffineGridSample +[\d.]+ +\d+ %", text)
 
 
 @on_demand
@@ -1209,8 +1110,8 @@ def test_demo(tmp_path):
 
 def test_demo_writes_all_pictures_or_none(tmp_path, monkeypatch):
     (tmp_path / "photograph.png").write_text("old")
-    monkeypatch.setattr(gallery, "col2im", lambda *args: None)
-    monkeypatch.setattr(gallery, "modes", no_space)
+    monkeypatch.setattr(demo, "picture_of_col2im", lambda *args: None)
+    monkeypatch.setattr(demo, "picture_of_modes", no_space)
     monkeypatch.setattr("onnx_ops.cli.demo.examples", list)
     assert "No space" in call("demo", "--output", tmp_path, exit_code=3)
     assert contents(tmp_path) == {"photograph.png": b"old"}
@@ -1219,24 +1120,25 @@ def test_demo_writes_all_pictures_or_none(tmp_path, monkeypatch):
 def test_demo_says_no_where_we_are_wrong(tmp_path, monkeypatch):
     row = {"model": "m", "refused": None, "error": {"native": 1.0}, "wrong": ["native"], "seconds": {"native": 1.0}}
     monkeypatch.setattr("onnx_ops.cli.demo.examples", lambda: [("m",)])
-    monkeypatch.setattr("onnx_ops.cli.demo.measure", lambda example: row | {"speedup": {}})
-    monkeypatch.setattr(gallery, "write", lambda directory: [])
+    monkeypatch.setattr("onnx_ops.cli.demo.measure", lambda *example: row | {"speedup": {}})
+    monkeypatch.setattr(demo, "write_pictures", lambda directory: [])
     assert "1.0e+00, wrong" in call("demo", "--output", tmp_path, exit_code=1)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int64", "uint64", "bool", "string", "complex64"])
 def test_difference(dtype):
     value = drawn(np.random.default_rng(0), (3, 4), dtype)
-    assert compare.difference(value, value) == compare.Difference(0, compare.difference(value, value).allowed)
-    other = np.roll(value, 1)
-    assert not compare.difference(other, value).ok
-    assert compare.difference(value[:2], value).problem == "shape [2, 4] instead of [3, 4]"
+    assert difference(value, value) == Difference(0, difference(value, value).allowed)
+    assert not difference(np.roll(value, 1), value).ok
+    assert difference(value[:2], value).problem == "shape [2, 4] instead of [3, 4]"
 
 
-def test_difference_of_what_is_not_finite():
+def test_difference_of_large_integers_and_of_what_is_not_finite():
+    large = np.array([2**62, 2**62])
+    assert np.array_equal(difference(large + np.arange(2), large).wrong, [False, True])
     value = np.array([1, np.nan, np.inf, -np.inf], np.float32)
-    assert compare.difference(value, value).ok
-    assert "NaNs" in compare.difference(value[::-1], value).problem
+    assert difference(value, value).ok
+    assert "NaNs" in difference(value[::-1], value).problem
 
 
 def test_json_of_numbers_that_it_lacks(capsys):

@@ -132,7 +132,7 @@ def test_ctrl_c(cluster, tmp_path):
 
 DEADLY = """
 import sys
-from onnx_ops.cli import many
+from onnx_ops.cli import run as many
 from onnx_ops.runtime import cluster
 from support.worker import Deadly
 def engine(batches, alone):

@@ -23,7 +23,7 @@ from support.selection import is_representative, long_unless
 
 import onnx_ops
 from onnx_ops import dtypes
-from onnx_ops.cli.routes import Route
+from onnx_ops.runtime.runner import Runner
 
 CASES = [COL2IM[1], COL2IM[7], GRID_SAMPLE[6], VOLUMES[0], VOLUMES[12], OPENVINO[0], AFFINE_GRID[0], ATTENTION[0]]
 
@@ -69,7 +69,7 @@ def test_every_level_of_optimization(level, results_made):
 def test_every_element_type(dtype, results_made):
     """Results of strings, for which there is no kernel, are computed in every run."""
     proto, expected = constant(COL2IM[2], dtype)
-    assert_close(Route(proto.SerializeToString()).run({})["y"], expected, dtype)
+    assert_close(Runner(proto.SerializeToString())({})["y"], expected, dtype)
     assert results_made == ["Col2Im"] * (dtype != "string")
 
 

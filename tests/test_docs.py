@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from onnx_ops.cli import gallery
+from onnx_ops.cli import demo
 from onnx_ops.cli.app import app
 from onnx_ops.runtime import library
 
@@ -65,7 +65,7 @@ def commands():
 
 def test_command_line_examples(directory):
     assert {arguments[0] for arguments in commands()} == set(app.commands)
-    gallery.write(directory / "out")  # as `onnx-ops demo` does
+    demo.write_pictures(directory / "out")  # as `onnx-ops demo` does
     for arguments in commands():
         can_build = library.have_numba() or arguments[0] != "build"
         if arguments[0] not in ("demo", "warmup", "validate") and can_build:  # test_cli.py has the others

@@ -24,7 +24,9 @@ from test_cli import call, call_json, saved
 from test_files import contents
 
 import onnx_ops
-from onnx_ops.cli import compare, items, many
+from onnx_ops import comparison as compare
+from onnx_ops.cli import items
+from onnx_ops.cli import run as many
 from onnx_ops.cli.app import app
 from onnx_ops.runtime import workers
 
@@ -168,7 +170,8 @@ def test_images_become_arrays(tmp_path):
 
 
 def test_any_name_of_an_output():
-    suffix, content = items.encode({"file": np.zeros(2), "a/b": np.ones(3)})
+    outputs = {"file": np.zeros(2), "a/b": np.ones(3)}
+    suffix, content = items.suffix(outputs), items.encode(outputs)
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         assert (suffix, archive.namelist()) == (".npz", ["file.npy", "a/b.npy"])
 
@@ -194,8 +197,7 @@ def damaged(directory):
     return messages, {name: array for name, array in arrays.items() if name not in messages}
 
 
-@pytest.mark.parametrize("batch", [[], ["--batch", 3]], ids=["single", "batch"])
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(("engine", "batch"), [("one process", []), ("two workers", ["--batch", 3])])
 def test_a_bad_file_costs_its_own_result(engine, batch, tmp_path):
     messages, others = damaged(tmp_path)
     command = run_arguments(fold(tmp_path), tmp_path, "out", *ENGINES[engine], *batch)
@@ -285,76 +287,49 @@ def test_a_full_disk(tmp_path, monkeypatch):
 # Starting again
 
 
-def change_input(directory):
-    np.save(directory / "frames" / "0000.npy", np.ones((1, 4, 9), np.float32))
+def cut(path, count):
+    path.write_bytes(path.read_bytes()[:-count])
 
 
-def change_output(directory):
-    np.save(directory / "out" / "0000.npy", np.zeros(3))
-
-
-def cut_output(directory):
-    path = directory / "out" / "0000.npy"
-    path.write_bytes(path.read_bytes()[:-1])
-
-
-def remove_output(directory):
-    (directory / "out" / "0000.npy").unlink()
-
-
-def cut_manifest(directory):
-    path = directory / "out" / items.MANIFEST
-    path.write_bytes(path.read_bytes()[:-20])
-
-
-def change_model(directory):
-    proto = onnx.load(directory / "model.onnx")
+def change_model(path):
+    proto = onnx.load(path)
     proto.doc_string = "another one"
-    onnx.save(proto, directory / "model.onnx")
+    onnx.save(proto, path)
 
 
-def nothing(directory):
-    pass
+CHANGES = {  # what is changed before a run is started again, how, and how many items are run again
+    "nothing": (lambda folder: None, [], 0),
+    "threads": (lambda folder: None, ["--threads", 1], 0),
+    "workers": (lambda folder: None, ["--workers", 2], 0),
+    "optimize": (lambda folder: None, ["--optimize"], 4),
+    "batch": (lambda folder: None, ["--batch", 2], 4),
+    "backend": (lambda folder: None, ["--backend", "extensions"], 4),
+    "sizes": (lambda folder: None, [], 4),
+    "input": (lambda folder: np.save(folder / "frames" / "0000.npy", np.ones((1, 4, 9), np.float32)), [], 1),
+    "output": (lambda folder: np.save(folder / "out" / "0000.npy", np.zeros(3)), [], 1),
+    "half an output": (lambda folder: cut(folder / "out" / "0000.npy", 1), [], 1),
+    "no output": (lambda folder: (folder / "out" / "0000.npy").unlink(), [], 1),
+    "manifest": (lambda folder: cut(folder / "out" / items.MANIFEST, 20), [], 1),
+    "model": (lambda folder: change_model(folder / "model.onnx"), [], 4),
+}
 
 
-@pytest.mark.parametrize(
-    ("change", "more", "again"),
-    [
-        (nothing, [], 0),
-        (nothing, ["--threads", 1], 0),
-        (nothing, ["--workers", 2], 0),
-        (nothing, ["--optimize"], 4),
-        (nothing, ["--batch", 2], 4),
-        (nothing, ["--backend", "extensions"], 4),
-        (change_input, [], 1),
-        (change_output, [], 1),
-        (cut_output, [], 1),
-        (remove_output, [], 1),
-        (cut_manifest, [], 1),
-        (change_model, [], 4),
-    ],
-    ids=lambda value: value.__name__ if callable(value) else None,
-)
-def test_only_what_is_not_finished_is_run_again(change, more, again, tmp_path):
+@pytest.mark.parametrize("name", CHANGES)
+def test_only_what_is_not_finished_is_run_again(name, tmp_path):
+    change, more, again = CHANGES[name]
     inputs(4, tmp_path)
-    model = fold(tmp_path)
-    call(*run_arguments(model, tmp_path))
+    command = run_arguments(fold(tmp_path), tmp_path)
+    call(*command)
     change(tmp_path)
-    report = call_json(*run_arguments(model, tmp_path, "out", *more))
+    if name == "sizes":
+        command[command.index("image_shape=[4,4]")] = "image_shape=[2,10]"
+    report = call_json(*command, *more)
     assert (report["run"], report["finished_before"]) == (again, 4 - again)
+    sizes = (2, 10) if name == "sizes" else (4, 4)
     now = {p.stem: np.load(p) for p in (tmp_path / "frames").rglob("*.npy")}
-    for name, array in results(tmp_path).items():
-        np.testing.assert_allclose(array, folded(now[Path(name).name]), rtol=1e-6)
-    assert call_json(*run_arguments(model, tmp_path, "out", *more))["run"] == 0
-
-
-def test_what_is_given_for_all_items_counts(tmp_path):
-    inputs(2, tmp_path)
-    model, arguments = fold(tmp_path), ["-i", f"x={tmp_path}/frames/**/*.npy", "--output", tmp_path / "out"]
-    call("run", model, *arguments, *SIZES)
-    transposed = ["-i", "image_shape=[2,10]", "-i", "block_shape=[2,2]"]
-    assert call_json("run", model, *arguments, *transposed)["run"] == 2
-    assert np.load(tmp_path / "out" / "0000.npy").shape == (1, 1, 2, 10)
+    for item, array in results(tmp_path).items():
+        np.testing.assert_allclose(array, onnx_ops.col2im(now[Path(item).name], sizes, (2, 2)), rtol=1e-6)
+    assert call_json(*command, *more)["run"] == 0
 
 
 def test_the_data_of_a_model_count(tmp_path):
@@ -384,8 +359,7 @@ def test_results_are_no_inputs(tmp_path):
 # Batches
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("size", ["N", 3])
+@pytest.mark.parametrize(("size", "engine"), [("N", "one process"), (3, "one process"), (3, "two workers")])
 def test_batches_give_the_same_files(size, engine, tmp_path):
     """The last batch is short; it is filled up for a model that takes whole batches only."""
     arrays = inputs(8, tmp_path)
@@ -414,13 +388,12 @@ def test_a_batch_that_the_model_does_not_take(tmp_path):
     assert "--batch 4: the model wants 1 along the first axis of x." in " ".join(text.split())
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_outputs_that_have_no_axis_for_a_batch(engine, tmp_path):
+def test_outputs_that_have_no_axis_for_a_batch(tmp_path):
     proto = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 18]>
     mean (float[N, 4, 9] x) => (float y) { y = ReduceMean <keepdims = 0> (x) }""")
     inputs(4, tmp_path)
     command = ["run", saved(proto, tmp_path), "-i", f"{tmp_path}/frames/*.npy", "--output", tmp_path / "out"]
-    text = call(*command, "--batch", 2, *ENGINES[engine], exit_code=3)
+    text = call(*command, "--batch", 2, exit_code=3)
     assert "shape of y = []: axis 0 must be 2 after a run on 2 items; leave out --batch" in text
     call(*command)
 
@@ -462,8 +435,9 @@ def mixing(case, values, directory):
     return ["run", model, "-i", f"{directory}/frames/*.npy", "--output", directory / "out", "--batch", 2]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("case", MIXING)
+@pytest.mark.parametrize(
+    ("case", "engine"), [*((case, "one process") for case in MIXING), ("as many as fixed", "two workers")]
+)
 def test_models_that_mix_the_items_of_a_batch(case, engine, tmp_path):
     message = MIXING[case][1]
     is_stated = message.startswith("is ")
@@ -483,11 +457,11 @@ def test_rounding_is_no_mixing():
     for kind in ("float32", "int32", "bool", "str"):
         other = expected.astype(kind)
         other[:10] = other[::-1][:10]
-        assert compare.nearly(other, expected.astype(kind))
+        assert compare.is_nearly(other, expected.astype(kind))
         other[:20] = other[::-1][:20]
-        assert compare.nearly(other, expected.astype(kind)) == (kind == "bool")
-    assert compare.nearly(np.array([1.0, np.nan, np.inf]), np.array([1.001, np.nan, np.inf]))
-    assert not compare.nearly(np.array([np.inf]), np.array([1.0]))
+        assert compare.is_nearly(other, expected.astype(kind)) == (kind == "bool")
+    assert compare.is_nearly(np.array([1.0, np.nan, np.inf]), np.array([1.001, np.nan, np.inf]))
+    assert not compare.is_nearly(np.array([np.inf]), np.array([1.0]))
 
 
 def test_inputs_that_have_no_axis_for_a_batch(tmp_path):
@@ -688,8 +662,8 @@ def test_workers_share_the_cores(tmp_path, monkeypatch):
     inputs(1, tmp_path)
     threads = []
 
-    def answers(local, tasks, jobs, **_):
-        threads.append(local.work.runner.threads)
+    def answers(run_items, tasks, jobs, **_):
+        threads.append(run_items.__self__.runner.threads)
         yield from ()
 
     monkeypatch.setattr(many, "answers", answers)

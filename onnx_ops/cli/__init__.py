@@ -1,4 +1,4 @@
-"""The command line: `onnx-ops`, or `python -m onnx_ops`. Each command is one file in this folder."""
+"""The command line: `onnx-ops`, or `python -m onnx_ops`. Each file here has commands, or what several share."""
 
 import sys
 from io import TextIOWrapper

@@ -1,8 +1,11 @@
-"""The group of all commands, and how it reports their errors and warnings."""
+"""The group of all commands: how they report errors and warnings, and the exit codes with which they end."""
 
 import logging
+import os
+import sys
+import traceback
 import warnings
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import click
@@ -10,17 +13,17 @@ import click
 from .. import __version__
 from ..own.files import use_file
 from .bench import bench
-from .build import build
-from .common import reason
+from .compile import build, warmup
+from .console import one_line
 from .demo import demo
-from .endings import Failure, endings
 from .inspect import inspect
 from .list import list_operators
-from .lower import lower
-from .optimize import optimize
+from .rewrite import lower, optimize
 from .run import run
 from .validate import validate
-from .warmup import warmup
+
+FAILED, INTERRUPTED, CLOSED_PIPE = 3, 130, 141  # the last two as in a shell: 128 + signal
+WRITERS = "click", "rich"  # packages that write all of the output, and no other files
 
 
 class Application(click.Group):
@@ -37,6 +40,10 @@ class Application(click.Group):
             return super().invoke(ctx)
 
 
+class Failure(click.ClickException):
+    exit_code = FAILED
+
+
 @contextmanager
 def failures(with_traceback):
     """Turn an exception into a message with its reason that ends the command, unless its traceback is asked for."""
@@ -47,7 +54,42 @@ def failures(with_traceback):
     except Exception as error:
         if with_traceback:
             raise
-        raise Failure(reason(error)) from error
+        raise Failure(one_line(error)) from error
+
+
+@contextmanager
+def endings():
+    """End the process with an exit code of its own after Ctrl-C, a closed pipe, or output that can't be written."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except OSError as error:
+        if not is_of_output(error):
+            raise
+        is_closed = isinstance(error, BrokenPipeError)
+        if not is_closed:
+            with suppress(OSError):
+                click.echo(f"Error: the output can't be written: {error.strerror}", err=True)
+        for stream in sys.stdout, sys.stderr:
+            discard_rest(stream)
+        sys.exit(CLOSED_PIPE if is_closed else FAILED)
+
+
+def is_of_output(error):
+    """Return whether an OSError comes from writing to stdout or stderr, rather than from a file or another process."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return frame.f_globals["__name__"].partition(".")[0] in WRITERS
+
+
+def discard_rest(stream):
+    """Discard what a stream couldn't write: Python would try again at exit, and fail."""
+    try:
+        stream.flush()
+    except OSError:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)
 
 
 @contextmanager

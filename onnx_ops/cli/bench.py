@@ -2,35 +2,29 @@
 
 import json
 import tempfile
+import time
+from bisect import bisect
 from collections import Counter
 from pathlib import Path
 from statistics import median
 
 import click
 
-from . import data, optimize
-from .common import (
-    format_difference,
-    json_option,
-    milliseconds,
-    model_argument,
-    print_json,
-    reason,
-    say,
-    steps,
-    table,
-    threads_option,
-)
-from .compare import difference
-from .routes import Route
-from .timing import interleave, ratio
+from ..comparison import difference
+from ..runtime.runner import Runner, open_session, run_session
+from . import data
+from .arguments import json_option, model_argument, threads_option
+from .console import dimensions, format_difference, milliseconds, one_line, print_json, say, steps, table
+from .rewrite import counted, find_patterns
 
-WAYS = {  # name: (title, arguments of Route); the first one that runs is the baseline of the comparison
-    "builtin": ("ONNX Runtime's own", {"route": "builtin"}),
+WAYS = {  # name: (title, arguments of a Runner); the first one that runs is the baseline of the comparison
+    "builtin": ("ONNX Runtime's own", {"backend": "builtin"}),
     "onnx_ops": ("with onnx_ops", {}),
     "optimized": ("with onnx_ops, optimized", {"optimize": True}),
 }
 SHOWN = 8  # types of operators that have a line of their own in the table
+SHORT = 3e-2  # seconds: a call that takes less is repeated and timed as a whole, as threads and clocks wake up slowly
+PAUSE = 0.06  # seconds until the threads of a runtime have stopped spinning
 
 
 @click.command()
@@ -57,81 +51,109 @@ def bench(model, given, shapes, seed, repeats, threads, as_json):
       onnx-ops bench model.onnx --input frame.png --threads 1
       onnx-ops bench model.onnx --shape x=8,3,224,224 --json
     """
-    routes = {"onnx_ops": open_route(model, "onnx_ops", threads)}
-    data.check_tensors(routes["onnx_ops"].outputs)
-    feeds, doubts = data.feeds(routes["onnx_ops"].inputs, given, shapes, seed, random=True)
+    runner = open_way(model, "onnx_ops", threads)
+    data.check_outputs(runner.outputs)
+    feeds, doubts = data.feeds(runner.inputs, given, shapes, seed, random=True)
     with data.adding_doubts(doubts):
-        outputs = {"onnx_ops": routes["onnx_ops"].run(feeds)}
-    if optimize.counted(optimize.find(model)):
-        routes["optimized"] = open_route(model, "optimized", threads)
-        outputs["optimized"] = routes["optimized"].run(feeds)
-    report = {"model": str(model), "inputs": [data.described(n, a) for n, a in feeds.items()], "threads": threads}
-    report |= {"repeats": repeats, "refused": None}
+        outputs = {"onnx_ops": runner(feeds)}
+    runners, refused = {"onnx_ops": runner}, None
+    if counted(find_patterns(model)):
+        runners["optimized"] = open_way(model, "optimized", threads)
+        outputs["optimized"] = runners["optimized"](feeds)
     try:
-        routes["builtin"] = open_route(model, "builtin", threads)
-        outputs["builtin"] = routes["builtin"].run(feeds)
+        builtin = open_way(model, "builtin", threads)
+        outputs["builtin"], runners["builtin"] = builtin(feeds), builtin
     except Exception as error:
-        routes.pop("builtin", None)
-        report["refused"] = reason(error)
-    first, *others = names = [n for n in WAYS if n in routes]
-    report["compared_with"] = first
-    report["largest_difference"] = {n: largest_difference(outputs[n], outputs[first]) for n in others}
-    calls = {n: lambda n=n: routes[n].run(feeds) for n in names}
-    turns = [interleave(calls, 1) for _ in steps(range(repeats), lambda turn: "timing")]
-    times = {n: [turn[n][0] for turn in turns] for n in names}
-    report["seconds"] = {n: median(v) for n, v in times.items()}
-    report["speedup"] = {n: ratio(times[first], times[n]) for n in others}
-    report["operators"] = {n: profile(model, n, threads, feeds, repeats) for n in steps(names, lambda n: "profiling")}
+        refused = one_line(error)
+    first, *others = names = [name for name in WAYS if name in runners]
+    report = {
+        "model": str(model),
+        "inputs": [data.described(n, a) for n, a in feeds.items()],
+        "threads": threads,
+        "repeats": repeats,
+        "refused": refused,
+        "compared_with": first,
+        "largest_difference": {name: largest_difference(outputs[name], outputs[first]) for name in others},
+        **times({name: runners[name] for name in names}, feeds, steps(range(repeats), lambda turn: "timing")),
+        "operators": {
+            name: profile(model, name, threads, feeds, repeats) for name in steps(names, lambda name: "profiling")
+        },
+    }
     print_json(report) if as_json else show(report)
 
 
-def open_route(model, name, threads, **more):
-    return Route(model, threads=threads, **WAYS[name][1], **more)
+def open_way(model, name, threads=None):
+    return Runner(model, threads=threads, **WAYS[name][1])
 
 
 def largest_difference(outputs, baseline):
     return max((difference(outputs[n], baseline[n]).largest for n in baseline), default=0)
 
 
+def times(runners, feeds, turns):
+    """Time functions on the same inputs in turns, so that a change of the machine's speed meets all of them alike.
+
+    Returns {"seconds": {name: median of a run}, "speedup": {name: median of the ratios to the first one}}.
+    """
+    seconds = {name: [] for name in runners}
+    for _ in turns:
+        for name, runner in runners.items():
+            time.sleep(PAUSE)
+            seconds[name].append(seconds_of_run(runner, feeds))
+    first, *others = runners
+    ratios = {name: [a / b for a, b in zip(seconds[first], seconds[name], strict=True)] for name in others}
+    medians = lambda values: {name: median(values[name]) for name in values}
+    return {"seconds": medians(seconds), "speedup": medians(ratios)}
+
+
+def seconds_of_run(runner, feeds):
+    """Return how many seconds one run takes, once a first one has woken the runtime's threads."""
+    start = time.perf_counter()
+    runner(feeds)
+    count = max(1, int(SHORT / max(time.perf_counter() - start, 1e-7)))
+    start = time.perf_counter()
+    for _ in range(count):
+        runner(feeds)
+    return (time.perf_counter() - start) / count
+
+
 def profile(model, name, threads, feeds, repeats):
     """Run a model under ONNX Runtime's profiler; returns where the time goes, as `by_operator` does."""
     with tempfile.TemporaryDirectory() as directory:
-        route = open_route(model, name, threads, profile=Path(directory) / "profile")
+        session = open_session(model, threads=threads, profile=Path(directory) / "profile", **WAYS[name][1])
         for _ in range(repeats):
-            route.run(feeds)
-        return by_operator(json.loads(Path(route.session.end_profiling()).read_text()), repeats)
+            run_session(session, feeds)
+        return by_operator(json.loads(Path(session.end_profiling()).read_text()))
 
 
-def by_operator(events, repeats):
-    """Return [{operator, seconds of its nodes in one run, their share of all nodes' time}, ...], longest first.
+def by_operator(events):
+    """Return [{operator, seconds of its nodes in a run, their share of all nodes' time}, ...], longest first.
 
-    `events` are the profiler's, from all repeats. The time of a node in the body of an If or a Loop counts for that
-    node only.
+    `events` are the profiler's. The seconds are medians of all runs. The time of a node in the body of an If or a Loop
+    counts for that node only.
     """
-    events_by_node = {}
-    for event in events:
-        if event["name"].endswith("_kernel_time") and "op_name" in event.get("args", {}):
-            # Each graph counts its nodes from 0, so that an index alone is ambiguous.
-            node = event["args"]["op_name"], event["name"], event["args"]["node_index"]
-            events_by_node.setdefault(node, []).append(event)
-    own = own_microseconds([event for node_events in events_by_node.values() for event in node_events])
-    seconds = Counter()
-    for (operator, *_), node_events in events_by_node.items():
-        seconds[operator] += median(own[id(e)] for e in node_events) * len(node_events) / repeats * 1e-6
-    total = seconds.total()
-    return [{"operator": n, "seconds": s, "share": s / total if total else 0} for n, s in seconds.most_common()]
+    begins = sorted(event["ts"] for event in events if event["name"] == "model_run")
+    nodes = [e for e in events if e["name"].endswith("_kernel_time") and "op_name" in e.get("args", {})]
+    runs = [Counter() for _ in begins]
+    for event, microseconds in own_microseconds(nodes):
+        runs[bisect(begins, event["ts"]) - 1][event["args"]["op_name"]] += microseconds
+    operators = {event["args"]["op_name"] for event in nodes}
+    seconds = {name: median(run[name] for run in runs) * 1e-6 for name in operators}
+    total = sum(seconds.values())
+    longest = sorted(operators, key=lambda name: (-seconds[name], name))
+    return [{"operator": n, "seconds": seconds[n], "share": seconds[n] / total if total else 0} for n in longest]
 
 
 def own_microseconds(events):
-    """Return {id of an event: its duration minus the durations of the events inside it}."""
-    own, enclosing = {}, []
+    """Return [(event, its duration minus the durations of the events inside it)]."""
+    own, enclosing = [], []
     for event in sorted(events, key=lambda e: (e["tid"], e["ts"], -e["dur"])):
-        while enclosing and not is_inside(event, enclosing[-1]):
+        while enclosing and not is_inside(event, enclosing[-1][0]):
             enclosing.pop()
         if enclosing:
-            own[id(enclosing[-1])] -= event["dur"]
-        own[id(event)] = event["dur"]
-        enclosing.append(event)
+            enclosing[-1][1] -= event["dur"]
+        own.append([event, event["dur"]])
+        enclosing.append(own[-1])
     return own
 
 
@@ -140,46 +162,34 @@ def is_inside(event, other):
 
 
 def show(report):
-    names = list(report["seconds"])
-    first = names[0]
-    table(
-        f"{report['model']}, medians of {report['repeats']} runs",
-        ("kernels", "a run, ms|", "speed-up|", "results differ by|"),
-        [(WAYS[first][0], milliseconds(report["seconds"][first]), "", "")]
-        + [
-            (
-                WAYS[n][0],
-                milliseconds(report["seconds"][n]),
-                f"{report['speedup'][n]:.2f} x",
-                format_difference(report["largest_difference"][n]),
-            )
-            for n in names[1:]
-        ],
-    )
+    rows = []
+    for name, seconds in report["seconds"].items():
+        speedup, off = report["speedup"].get(name), report["largest_difference"].get(name)
+        comparison = ("", "") if speedup is None else (f"{speedup:.2f} x", format_difference(off))
+        rows.append((WAYS[name][0], milliseconds(seconds), *comparison))
+    title = f"{report['model']}, medians of {report['repeats']} runs"
+    table(title, ("kernels", "a run, ms|", "speed-up|", "results differ by|"), rows)
     show_operators(report["operators"])
-    say("inputs: " + ", ".join(f"{i['name']} {i['type']} {data.dimensions(i['shape'])}" for i in report["inputs"]))
+    say("inputs: " + ", ".join(f"{i['name']} {i['type']} {dimensions(i['shape'])}" for i in report["inputs"]))
     if report["refused"]:
         say(f"ONNX Runtime alone refuses the model: {report['refused']}")
 
 
-def show_operators(operators):
+def show_operators(profiles):
     """Print a table of the types of operators that take longest in any of the models."""
-    entries = {n: {o["operator"]: o for o in profiled} for n, profiled in operators.items()}
-    every = [o for profiled in operators.values() for o in profiled]
-    longest = list(dict.fromkeys(o["operator"] for o in sorted(every, key=lambda o: -o["seconds"])))
-    rows = [
-        (o, *(v for n in entries for v in cells([entries[n][o]] if o in entries[n] else []))) for o in longest[:SHOWN]
-    ]
+    every = sorted((o for profile in profiles.values() for o in profile), key=lambda o: -o["seconds"])
+    longest = list(dict.fromkeys(o["operator"] for o in every))
+    groups = [(name, [name]) for name in longest[:SHOWN]]
     if rest := longest[SHOWN:]:
-        others = {n: [entries[n][o] for o in rest if o in entries[n]] for n in entries}
-        rows.append((f"{len(rest)} others", *(v for n in entries for v in cells(others[n]))))
-    columns = [header for n in entries for header in (f"{WAYS[n][0]}, ms|", "share|")]
+        groups.append((f"{len(rest)} others", rest))
+    rows = [(title, *(cell for p in profiles.values() for cell in cells(p, names))) for title, names in groups]
+    columns = [header for way in profiles for header in (f"{WAYS[way][0]}, ms|", "share|")]
     table("where the time goes, by type of operator", ("operator", *columns), rows)
 
 
-def cells(entries):
+def cells(profile, names):
     """Return the two cells for some types of operators together, which are empty if there are none."""
+    entries = [o for o in profile if o["operator"] in names]
     if not entries:
         return "", ""
-    seconds, share = (sum(o[k] for o in entries) for k in ("seconds", "share"))
-    return milliseconds(seconds), f"{share * 100:.0f} %"
+    return milliseconds(sum(o["seconds"] for o in entries)), f"{sum(o['share'] for o in entries) * 100:.0f} %"

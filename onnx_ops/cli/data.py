@@ -1,5 +1,6 @@
-"""Read inputs from files and write outputs into files."""
+"""Inputs from the command line and from files, and outputs into files."""
 
+import glob
 import itertools
 import json
 import os
@@ -13,122 +14,66 @@ import onnx
 
 from .. import OpError, dtypes
 from ..files import staged
-from .common import reason
+from .console import dimensions, one_line
 
 IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff")
+ENDINGS = (".npy", ".png")  # of the files of an output
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF")  # Pillow's names; it runs another program for some others
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # channels -> Pillow's name
 
 input_option = click.option(
-    "--input",
-    "-i",
-    "given",
-    multiple=True,
-    metavar="[NAME=]FILE",
+    "--input", "-i", "given", multiple=True, metavar="[NAME=]FILE",
     help="A .npy, .npz (all its arrays by name), .pb or image file, or numbers: size=[5,5]. Repeat for each input; "
     "NAME= may be left out if the model has one.",
-)
+)  # fmt: skip
 shape_option = click.option(
-    "--shape",
-    "shapes",
-    multiple=True,
-    metavar="NAME=N,C,...",
+    "--shape", "shapes", multiple=True, metavar="NAME=N,C,...",
     help="Of a random input, where the model leaves it open.",
-)
+)  # fmt: skip
 seed_option = click.option("--seed", default=0, show_default=True, help="Of random inputs.")
 
 
-def test_sets(directory):
-    """Return [(inputs, outputs)], each a list of arrays, from a folder in the layout of onnx's node tests."""
-    return [(_tensors(d, "input"), _tensors(d, "output")) for d in sorted(directory.glob("test_data_set_*"))]
-
-
-def _tensors(directory, kind):
-    files = sorted(directory.glob(f"{kind}_*.pb"), key=lambda f: int(f.stem.partition("_")[2]))
-    return [read_pb(file) for file in files]
-
-
-def read_pb(file):
-    tensor = onnx.load_tensor(file)
-    if tensor.HasField("segment"):  # the bytes of other protobuf messages may parse to such a tensor
-        raise ValueError("it holds no tensor")
-    if onnx.external_data_helper.uses_external_data(tensor):
-        raise ValueError("its data are in another file")
-    return onnx.numpy_helper.to_array(tensor)
+# Inputs of a model. `inputs` are those that a Runner states: {name: (element type, dimensions)}
 
 
 def feeds(inputs, given, shapes=(), seed=0, random=False):
-    """Return ({input: array} for a model's `inputs` (see Route) from the command line's options, their `doubts`)."""
-    arrays_by_input = read_inputs(given, inputs)
-    missing = [n for n in inputs if n not in arrays_by_input]
+    """Return ({input: array} from the options --input, --shape and --seed, `doubts` on those that are made up)."""
+    arrays = read_inputs(given, inputs)
+    missing = [n for n in inputs if n not in arrays]
     if not random:
-        check_complete(arrays_by_input, inputs, " --random makes them up.")
-    sizes = dict(_shape(text, inputs) for text in shapes)
-    if useless := sizes.keys() & arrays_by_input.keys():
-        raise click.UsageError(
-            f"--shape is for inputs that are made up, and --input gives {', '.join(sorted(useless))}."
-        )
+        check_complete(arrays, inputs, " --random makes them up.")
+    sizes = dict(shape(text, inputs) for text in shapes)
+    if useless := sizes.keys() & arrays.keys():
+        names = ", ".join(sorted(useless))
+        raise click.UsageError(f"--shape is for inputs that are made up, and --input gives {names}.")
     rng = np.random.default_rng(seed)
-    arrays_by_input |= {n: random_array(rng, n, *inputs[n], sizes.get(n)) for n in missing}
-    return {n: arrays_by_input[n] for n in inputs}, doubts({n: inputs[n] for n in missing}, sizes)
+    arrays |= {n: random_array(rng, n, *inputs[n], sizes.get(n)) for n in missing}
+    return {n: arrays[n] for n in inputs}, doubts({n: inputs[n] for n in missing}, sizes)
 
 
 def read_inputs(given, inputs):
     """Return {input: array} for those inputs that the options --input give."""
-    arrays_by_input = {}
+    arrays = {}
     for text in given:
-        arrays_by_input = join(arrays_by_input, given_by(text, inputs), f"--input {text}")
-    check_types(arrays_by_input, inputs)
-    return arrays_by_input
+        arrays = join(arrays, read_input(text, inputs), f"--input {text}")
+    check_types(arrays, inputs)
+    return arrays
 
 
-def join(arrays, more, source):
-    """Return the union of two dicts of inputs. No input may be in both; `source` is what gives the second ones."""
-    if again := arrays.keys() & more.keys():
-        raise click.UsageError(f"{source}: {', '.join(sorted(again))} is given already.")
-    return arrays | more
-
-
-def doubts(made_up, sizes):
-    """Return a text on which of the inputs that were made up may make a run fail, and how to give others; or "".
-
-    Such inputs are integers, which may be indices or sizes, and shapes that neither the model nor `sizes` states.
-    """
-    integers = [n for n, (element_type, _) in made_up.items() if element_type not in dtypes.FLOATS]
-    open_inputs = [
-        n for n, (_, dims) in made_up.items() if n not in sizes and not all(isinstance(d, int) for d in dims)
-    ]
-    messages = []
-    if integers:
-        messages.append(
-            f"the integers of {', '.join(integers)} were made up, from 0 to 9: give others with --input NAME=FILE"
-        )
-    if open_inputs:
-        messages.append(
-            f"open dimensions of {', '.join(open_inputs)} were made 1: state them with --shape NAME=N,C,..."
-        )
-    return "; ".join(messages)
-
-
-@contextmanager
-def adding_doubts(doubts):
-    """Add the `doubts` to the text of an error that is raised inside."""
-    try:
-        yield
-    except Exception as error:
-        if not doubts:
-            raise
-        raise RuntimeError(f"{reason(error)}; {doubts}") from error
-
-
-def given_by(text, inputs):
+def read_input(text, inputs):
     """Return {input: array} from one --input."""
     name, value = assignment(text, inputs)
     if os.path.isfile(value):
-        return arrays(name, Path(value), Path(value), inputs)
+        return read(name, Path(value), Path(value), inputs)
     if name is None or (content := as_json(value)) is None:
         raise click.UsageError(f"no such file: {value}")
     return {name: numbers(content, inputs[name][0], f"--input {text}")}
+
+
+def is_pattern(text):
+    """Return whether an --input states the files of many items, rather than one file or numbers."""
+    value = value_of(text)
+    return glob.has_magic(value) and not os.path.exists(value) and as_json(value) is None
 
 
 def given_files(given):
@@ -181,29 +126,58 @@ def numbers(content, element_type, source):
     return array
 
 
-def arrays(name, path, file, inputs):
-    """Return {input: array} from the content of one file.
-
-    name  the input's name; None for a .npz, which has the names of its inputs
-    path  where the file is, for its suffix and for errors
-    file  the same path, or an open file with its content
-    """
-    with reading(path):
-        if name is None:
-            with np.load(file) as members:
-                arrays_by_input = dict(members)
-        else:
-            arrays_by_input = {name: read(path, file, *inputs[name])}
-        check_names(arrays_by_input, inputs)
-        return {name: as_declared(array, inputs[name][0]) for name, array in arrays_by_input.items()}
-
-
-def _shape(text, inputs):
+def shape(text, inputs):
+    """Split one --shape into (name of the input, sizes)."""
     name, _, sizes = text.partition("=")
     if not re.fullmatch(r"\d+(,\d+)*", sizes):
         raise click.UsageError(f"--shape {text}: must be like {next(iter(inputs), 'x')}=1,3,224,224.")
     check_names([name], inputs)
     return name, [int(n) for n in sizes.split(",")]
+
+
+def random_array(rng, name, element_type, dims, shape=None):
+    """Return a random array: floats in [-1, 1], integers in [0, 9]; open dimensions are 1."""
+    if element_type not in dtypes.TABLE:
+        raise click.UsageError(f"input {name} can't be made up: it is no tensor of a known type.")
+    shape = shape or [d if isinstance(d, int) else 1 for d in dims]
+    if element_type in dtypes.FLOATS:
+        return rng.uniform(-1, 1, shape).astype(dtypes.TABLE[element_type].numpy)
+    integers = rng.integers(0, 10 if element_type != "bool" else 2, shape)
+    return integers.astype(str).astype(object) if element_type == "string" else integers.astype(element_type)
+
+
+def doubts(made_up, sizes):
+    """Return a text on which of the inputs that were made up may make a run fail, and how to give others; or "".
+
+    Such inputs are integers, which may be indices or sizes, and shapes that neither the model nor `sizes` states.
+    """
+    integers = [n for n, (element_type, _) in made_up.items() if element_type not in dtypes.FLOATS]
+    is_open = {n: not all(isinstance(d, int) for d in dims) for n, (_, dims) in made_up.items() if n not in sizes}
+    texts = []
+    if integers:
+        names = ", ".join(integers)
+        texts.append(f"the integers of {names} were made up, from 0 to 9: give others with --input NAME=FILE")
+    if names := ", ".join(n for n in is_open if is_open[n]):
+        texts.append(f"open dimensions of {names} were made 1: state them with --shape NAME=N,C,...")
+    return "; ".join(texts)
+
+
+@contextmanager
+def adding_doubts(doubts):
+    """Add the `doubts` to the text of an error that is raised inside."""
+    try:
+        yield
+    except Exception as error:
+        if not doubts:
+            raise
+        raise RuntimeError(f"{one_line(error)}; {doubts}") from error
+
+
+def join(arrays, more, source):
+    """Return the union of two dicts of inputs. No input may be in both; `source` is what gives the second ones."""
+    if again := arrays.keys() & more.keys():
+        raise click.UsageError(f"{source}: {', '.join(sorted(again))} is given already.")
+    return arrays | more
 
 
 def check_names(names, inputs):
@@ -217,26 +191,35 @@ def check_types(arrays, inputs):
             raise click.UsageError(f"input {name} is {dtypes.name_of(array)}, the model wants {declared_type}.")
 
 
-def check_tensors(outputs):
-    """Raise an error unless a model's `outputs`, as runner.outputs returns them, are what this package can write."""
-    if others := [name for name, (element_type, _) in outputs.items() if element_type not in dtypes.TABLE]:
-        raise click.UsageError(f"the output {', '.join(others)} is no tensor of a known type, as all must be.")
-
-
 def check_complete(arrays, inputs, hint=""):
     if missing := ", ".join(f"{n} ({t} {dimensions(dims)})" for n, (t, dims) in inputs.items() if n not in arrays):
         raise click.UsageError(f"no --input for {missing}.{hint}")
 
 
-def read(path, file, element_type, dims):
-    """Read one input from a file; returns an array."""
-    if path.suffix == ".pb":
-        return read_pb(file)
-    if path.suffix == ".npy":
-        return np.load(file)
-    if path.suffix.lower() in IMAGES:
-        return read_image(path, file, element_type, dims)
-    raise click.UsageError(f"{path}: must be .npy, .npz, .pb or one of {', '.join(IMAGES)}.")
+def check_outputs(outputs):
+    """Raise an error unless a model's outputs, as a Runner states them, are what this package can write."""
+    if others := [name for name, (element_type, _) in outputs.items() if element_type not in dtypes.TABLE]:
+        raise click.UsageError(f"the output {', '.join(others)} is no tensor of a known type, as all must be.")
+
+
+# Reading files
+
+
+def read(name, path, file, inputs):
+    """Return {input: array} from the content of one file.
+
+    name  the input's name; None for a .npz, which has the names of its inputs
+    path  where the file is, for its suffix and for errors
+    file  the same path, or an open file with its content
+    """
+    with reading(path):
+        if name is None:
+            with np.load(file) as members:
+                arrays = dict(members)
+        else:
+            arrays = {name: read_array(path, file, *inputs[name])}
+        check_names(arrays, inputs)
+        return {name: as_declared(array, inputs[name][0]) for name, array in arrays.items()}
 
 
 @contextmanager
@@ -247,7 +230,38 @@ def reading(path):
     except click.UsageError:
         raise
     except Exception as error:
-        raise click.UsageError(f"{path} can't be read: {reason(error)}") from error
+        raise click.UsageError(f"{path} can't be read: {one_line(error)}") from error
+
+
+def read_array(path, file, element_type, dims):
+    """Return the array in a file, for an input of this type."""
+    if path.suffix == ".pb":
+        return read_pb(file)
+    if path.suffix == ".npy":
+        return np.load(file)
+    if path.suffix.lower() in IMAGES:
+        return read_image(path, file, element_type, dims)
+    raise click.UsageError(f"{path}: must be .npy, .npz, .pb or one of {', '.join(IMAGES)}.")
+
+
+def read_pb(file):
+    tensor = onnx.load_tensor(file)
+    if tensor.HasField("segment"):  # the bytes of other protobuf messages may parse to such a tensor
+        raise ValueError("it holds no tensor")
+    if onnx.external_data_helper.uses_external_data(tensor):
+        raise ValueError("its data are in another file")
+    return onnx.numpy_helper.to_array(tensor)
+
+
+def as_declared(array, element_type):
+    """Return the array that `save` was given, from what NumPy has read. It is an input of this element type."""
+    if not isinstance(array, np.ndarray):  # but a .npz of another name, or what else a zip file has
+        raise ValueError("it holds something else than arrays")
+    if array.dtype.kind == "U":
+        return array.astype(object)
+    if element_type == "bfloat16" and array.dtype == "V2":
+        return array.view(dtypes.TABLE["bfloat16"].numpy)
+    return array
 
 
 def read_image(path, file, element_type, dims):
@@ -297,39 +311,25 @@ def largest_value(image):
     return 255
 
 
-def random_array(rng, name, element_type, dims, shape=None):
-    """Return a random array: floats in [-1, 1], integers in [0, 9]; open dimensions are 1."""
-    if element_type not in dtypes.TABLE:
-        raise click.UsageError(f"input {name} can't be made up: it is no tensor of a known type.")
-    shape = shape or [d if isinstance(d, int) else 1 for d in dims]
-    if element_type in dtypes.FLOATS:
-        return rng.uniform(-1, 1, shape).astype(dtypes.TABLE[element_type].numpy)
-    integers = rng.integers(0, 10 if element_type != "bool" else 2, shape)
-    return integers.astype(str).astype(object) if element_type == "string" else integers.astype(element_type)
+# Outputs
 
 
 def described(name, array):
     return {"name": name, "type": dtypes.name_of(array), "shape": list(array.shape)}
 
 
-def dimensions(dims):
-    """Return a shape's text, with ? for an unknown dimension: [N, 3, ?, ?]"""
-    return f"[{', '.join('?' if d is None else str(d) for d in dims)}]"
-
-
 def write(directory, outputs):
     """Write all outputs or none: each as NAME.npy and, if it looks like an image, as NAME.png; returns the paths."""
-    names = file_names(outputs)
     written = []
     with staged(directory) as folder:
-        for output, array in outputs.items():
-            path = folder / f"{names[output]}.npy"
-            save(path, array)
-            written.append(path.name)
+        for output, name in file_names(outputs).items():
+            array = outputs[output]
+            save(folder / f"{name}.npy", array)
+            written.append(directory / f"{name}.npy")
             if is_image(array):
-                write_image(path.with_suffix(".png"), array)
-                written.append(path.with_suffix(".png").name)
-    return [directory / name for name in written]
+                write_image(folder / f"{name}.png", array)
+                written.append(directory / f"{name}.png")
+    return written
 
 
 def save(file, array):
@@ -344,26 +344,15 @@ def save(file, array):
     np.save(file, array, allow_pickle=False)
 
 
-def as_declared(array, element_type):
-    """Return the array that `save` was given, from what NumPy has read. It is an input of this element type."""
-    if not isinstance(array, np.ndarray):  # but a .npz of another name, or what else a zip file has
-        raise ValueError("it holds something else than arrays")
-    if array.dtype.kind == "U":
-        return array.astype(object)
-    if element_type == "bfloat16" and array.dtype == "V2":
-        return array.view(dtypes.TABLE["bfloat16"].numpy)
-    return array
-
-
 def file_names(names):
     """Return {name: file name without suffix}, which stay distinct on file systems that ignore the case of letters."""
     safe = {name: re.sub(r"[^-.0-9A-Za-z_]", "_", name) for name in names}
     unique, used = {}, set()
     for name in sorted(safe, key=lambda name: safe[name] != name):  # first those that need no change
-        candidates = itertools.chain([safe[name]], map(f"{safe[name]}_{{}}".format, itertools.count(2)))
+        candidates = itertools.chain([safe[name]], (f"{safe[name]}_{k}" for k in itertools.count(2)))
         unique[name] = next(n for n in candidates if n.lower() not in used)
         used.add(unique[name].lower())
-    return unique
+    return {name: unique[name] for name in names}
 
 
 def is_image(array):

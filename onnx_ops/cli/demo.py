@@ -1,23 +1,84 @@
-"""`onnx-ops demo`: models with and without this package, and pictures."""
+"""`onnx-ops demo`: models with and without this package, and pictures made by models that are written next to them.
 
+The photograph, cat.jpg, is Chelsea by Stefan van der Walt, who put it in the public domain (CC0); it is made smaller.
+"""
+
+import math
+from importlib import resources
 from pathlib import Path
-from statistics import median
 
 import click
 import numpy as np
 import onnx
 import onnxruntime as ort
-from onnx.reference import ReferenceEvaluator
+from PIL import Image, ImageDraw, ImageFont
 
 import onnx_ops
 
-from . import gallery
-from .common import format_difference, json_option, milliseconds, print_json, reason, say, steps, table
-from .compare import difference
-from .routes import Route
-from .timing import interleave, ratio
+from ..comparison import difference
+from ..files import staged
+from ..reference import Evaluator
+from ..runtime.runner import Runner
+from .arguments import json_option
+from .bench import open_way, times
+from .console import format_difference, milliseconds, one_line, print_json, say, steps, table
+from .data import write_image
 
 REPEATS = 11
+WAYS = {"builtin": "builtin", "native": "onnx_ops", "optimized": "optimized"}  # {name: that of bench.py}
+MODES = ("nearest", "linear", "cubic")
+PADDING_MODES = ("zeros", "border", "reflection")
+PATCH, STRIDE = 64, 48  # of the patches in the picture, in pixels
+HEIGHT, WIDTH = 192, 300  # of what GridSample makes, in pixels
+MARGIN, TITLE = 10, 34  # pixels between pictures, and above each
+INK, PAPER = (40, 40, 40), (255, 255, 255)
+
+
+@click.command()
+@click.option(
+    "--output", type=click.Path(file_okay=False, path_type=Path), default="out", show_default=True, help="Of pictures."
+)
+@json_option
+def demo(output, as_json):
+    """Run models with and without onnx_ops, and make pictures with it.
+
+    The first run compiles the kernels that it uses, for about half a minute.
+
+    \b
+    Example:
+      onnx-ops demo --output out/
+    """
+    output.mkdir(parents=True, exist_ok=True)  # first, so that an error comes before the work
+    rows = [measure(*example) for example in steps(list(examples()), lambda example: example[0])]
+    pictures = [(str(path), what) for path, what in write_pictures(output)]
+    if as_json:
+        print_json({"models": rows, "pictures": [path for path, _ in pictures]})
+    else:
+        show(rows, pictures)
+    if any({*row["wrong"]} - {"builtin"} for row in rows):
+        raise click.exceptions.Exit(1)
+
+
+# Models
+
+
+def col2im(dtype, image="H, W", attributes=""):
+    return onnx.parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["" : 18]>
+        col2im ({dtype}[N, CK, L] x, int64[axes] image_shape, int64[axes] block_shape) => ({dtype}[N, C, {image}] y) {{
+            y = Col2Im {attributes} (x, image_shape, block_shape)
+        }}"""
+    )
+
+
+def grid_sample(dtype, mode, image="H, W", axes=2, padding_mode="border"):
+    out = image.replace(",", "_out,") + "_out"
+    return onnx.parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["" : 20]>
+        grid_sample ({dtype}[N, C, {image}] X, float[N, {out}, {axes}] Grid) => ({dtype}[N, C, {out}] Y) {{
+            Y = GridSample <mode = "{mode}", padding_mode = "{padding_mode}"> (X, Grid)
+        }}"""
+    )
 
 
 def smooth(image, patch=8, stride=4, waves=6):
@@ -87,29 +148,10 @@ def with_constants(text, **constants):
     return model
 
 
-def col2im(dtype, image="H, W", attributes=""):
-    return onnx.parser.parse_model(
-        f"""<ir_version: 9, opset_import: ["" : 18]>
-        col2im ({dtype}[N, CK, L] x, int64[axes] image_shape, int64[axes] block_shape) => ({dtype}[N, C, {image}] y) {{
-            y = Col2Im {attributes} (x, image_shape, block_shape)
-        }}"""
-    )
-
-
-def grid_sample(dtype, mode, image="H, W", axes=2):
-    out = image.replace(",", "_out,") + "_out"
-    return onnx.parser.parse_model(
-        f"""<ir_version: 9, opset_import: ["" : 20]>
-        grid_sample ({dtype}[N, C, {image}] X, float[N, {out}, {axes}] Grid) => ({dtype}[N, C, {out}] Y) {{
-            Y = GridSample <mode = "{mode}", padding_mode = "border"> (X, Grid)
-        }}"""
-    )
-
-
 def examples():
     """Yield (title, model, inputs) of each example."""
     rng = np.random.default_rng(0)
-    image = gallery.photograph()
+    image = photograph()
     noisy = image + 0.1 * rng.standard_normal(image.shape, np.float32)
     theta = np.array([[[0.8, -0.2, 0], [0.3, 0.8, 0]]], np.float32)
     yield "network: unfold, fold", smooth(image), {"image": noisy}
@@ -126,70 +168,31 @@ def examples():
         yield f"GridSample, {mode}, float32", grid_sample("float", mode), {"X": image, "Grid": grid}
     pixels = (image * 255).astype(np.uint8)
     yield "GridSample, nearest, uint8", grid_sample("uint8", "nearest"), {"X": pixels, "Grid": grid}
-    volume, coordinates = rng.standard_normal((1, 1, 32, 32, 32), np.float32), rng.uniform(-1, 1, (1, 32, 32, 32, 3))
-    yield (
-        "GridSample, cubic, volume",
-        grid_sample("float", "cubic", "D, H, W", 3),
-        {"X": volume, "Grid": coordinates.astype(np.float32)},
-    )
+    volume = rng.standard_normal((1, 1, 32, 32, 32), np.float32)
+    points = rng.uniform(-1, 1, (1, 32, 32, 32, 3)).astype(np.float32)
+    yield "GridSample, cubic, volume", grid_sample("float", "cubic", "D, H, W", 3), {"X": volume, "Grid": points}
 
 
-WAYS = {  # name: arguments of Route
-    "builtin": {"route": "builtin"},
-    "native": {},
-    "optimized": {"optimize": True},
-}
-
-
-def measure(example):
+def measure(title, model, feeds):
     """Run one example in all ways; returns its row of the table, as a dict."""
-    name, model, feeds = example
-    (reference,) = ReferenceEvaluator(model, new_ops=onnx_ops.reference_ops()).run(None, feeds)
-    row, calls = {"model": name, "refused": None, "error": {}, "wrong": []}, {}
-    for way, settings in WAYS.items():
+    (expected,) = Evaluator(model)(feeds).values()
+    row, runners = {"model": title, "refused": None, "error": {}, "wrong": []}, {}
+    for way, name in WAYS.items():
         if way == "optimized" and onnx_ops.optimize(model) == model:
             continue
         try:
-            session = Route(model.SerializeToString(), **settings)
-            (result,) = session.run(feeds).values()
+            runner = open_way(model.SerializeToString(), name)
+            (result,) = runner(feeds).values()
         except Exception as error:
             if way != "builtin":
                 raise
-            row["refused"] = reason(error)
+            row["refused"] = one_line(error)
             continue
-        deviation = difference(result, reference)
-        row["error"][way] = deviation.largest
-        row["wrong"] += [] if deviation.ok else [way]
-        calls[way] = lambda session=session: session.run(feeds)
-    times = interleave(calls, REPEATS)
-    row["seconds"] = {n: median(v) for n, v in times.items()}
-    row["speedup"] = {n: ratio(times["builtin"], v) for n, v in times.items() if n != "builtin" and "builtin" in times}
-    return row
-
-
-@click.command()
-@click.option(
-    "--output", type=click.Path(file_okay=False, path_type=Path), default="out", show_default=True, help="Of pictures."
-)
-@json_option
-def demo(output, as_json):
-    """Run models with and without onnx_ops, and make pictures with it.
-
-    The first run compiles the kernels that it uses, for about half a minute.
-
-    \b
-    Example:
-      onnx-ops demo --output out/
-    """
-    output.mkdir(parents=True, exist_ok=True)  # first, so that an error comes before the work
-    rows = list(map(measure, steps(list(examples()), lambda e: e[0])))
-    pictures = [(str(path), what) for path, what in gallery.write(output)]
-    if as_json:
-        print_json({"models": rows, "pictures": [path for path, _ in pictures]})
-    else:
-        show(rows, pictures)
-    if any({*row["wrong"]} - {"builtin"} for row in rows):
-        raise click.exceptions.Exit(1)
+        found = difference(result, expected)
+        row["error"][way], runners[way] = found.largest, runner
+        if not found.ok:
+            row["wrong"].append(way)
+    return row | times(runners, feeds, range(REPEATS))
 
 
 def show(rows, pictures):
@@ -203,16 +206,144 @@ def show(rows, pictures):
 
 
 def lines(row):
-    """Yield a line of the table for each way to run an example with onnx_ops."""
-    alone = cells(row, "builtin")
-    for way in WAYS:
-        if way != "builtin" and way in row["seconds"]:
-            speedup = f"{row['speedup'][way]:.1f} x" if way in row["speedup"] else ""
-            first = way == "native"
-            yield row["model"] if first else "  optimized", *(alone if first else ("", "")), *cells(row, way), speedup
+    """Return the lines of the table for one example, each for a way to run it with onnx_ops."""
+    speedups = {way: f"{ratio:.1f} x" for way, ratio in row["speedup"].items()}
+    first = row["model"], *cells(row, "builtin"), *cells(row, "native"), speedups.get("native", "")
+    if "optimized" not in row["seconds"]:
+        return [first]
+    return [first, ("  optimized", "", "", *cells(row, "optimized"), speedups.get("optimized", ""))]
 
 
 def cells(row, way):
     if way not in row["seconds"]:
         return "refused", ""
-    return milliseconds(row["seconds"][way]), format_difference(row["error"][way]) + ", wrong" * (way in row["wrong"])
+    error = format_difference(row["error"][way])
+    return milliseconds(row["seconds"][way]), f"{error}, wrong" if way in row["wrong"] else error
+
+
+# Pictures
+
+
+def write_pictures(directory):
+    """Write all pictures into a directory, or none; returns [(path, what it shows)]."""
+    image = photograph()
+    with staged(directory) as folder:
+        write_image(folder / "photograph.png", image)
+        pictures = [draw(folder, image) for draw in (picture_of_col2im, picture_of_modes, picture_of_padding)]
+    return [(directory / name, what) for name, what in pictures]
+
+
+def photograph():
+    """Return the photograph, float32 [1, 3, 256, 400] in [0, 1]."""
+    with resources.files(__package__).joinpath("cat.jpg").open("rb") as file:
+        return as_array(Image.open(file).convert("RGB"))
+
+
+def as_array(picture):
+    return np.ascontiguousarray(np.moveaxis(np.asarray(picture, np.float32) / 255, -1, 0)[None])
+
+
+def as_picture(image):
+    """Convert [1, 3, H, W] in [0, 1] to a picture of Pillow's."""
+    return Image.fromarray((np.moveaxis(image[0], 0, -1).clip(0, 1) * 255).round().astype(np.uint8))
+
+
+def resized(image, height, width):
+    return as_array(as_picture(image).resize((width, height), Image.Resampling.LANCZOS))
+
+
+def picture_of_col2im(directory, image):
+    """Draw a photograph, its overlapping patches, and what Col2Im makes of them."""
+    patches = onnx_ops.im2col(image, (PATCH, PATCH), strides=[STRIDE, STRIDE])
+    path = directory / "col2im.onnx"
+    onnx.save(col2im("float", attributes=f"<strides = [{STRIDE}, {STRIDE}]>"), path)
+    runner, sizes = Runner(path), {"image_shape": np.array(image.shape[2:]), "block_shape": np.array([PATCH, PATCH])}
+    added, overlaps = (runner({"x": x, **sizes})["y"] for x in (patches, np.ones_like(patches)))
+    panels = {
+        "1  a photograph": image,
+        f"2  cut into patches of {PATCH} x {PATCH} pixels, one every {STRIDE}": side_by_side(patches),
+        "3  Col2Im adds them up; shown darker, since up to 4 patches overlap": added / 3,
+        "4  divided by the number of overlaps: the photograph again": added / overlaps,
+    }
+    save_panels(directory / "col2im.jpg", "Col2Im puts patches together", panels, 2)
+    return "col2im.jpg", "patches of a photograph, put back by Col2Im"
+
+
+def side_by_side(patches, gap=8):
+    """Return an image of the patches side by side, with white between them."""
+    rows = (photograph().shape[2] - PATCH) // STRIDE + 1
+    tiles = patches.reshape(3, PATCH, PATCH, rows, -1).transpose(0, 3, 1, 4, 2)
+    framed = np.pad(tiles, ((0, 0), (0, 0), (0, gap), (0, 0), (0, gap)), constant_values=1)
+    columns = framed.shape[3]
+    return framed.reshape(1, 3, rows * (PATCH + gap), columns * (PATCH + gap))[..., :-gap, :-gap]
+
+
+def picture_of_modes(directory, image):
+    small = resized(image, 64, 100)
+    write_image(directory / "small.png", small)
+    grids = {"rotated": rotated(1.6), "lens": lens(0.45), "magnified": magnified(4.0)}
+    for name, grid in grids.items():
+        np.save(directory / f"{name}.npy", grid)
+    panels = {f"{m}: {n}": sampled(directory, small, grids[n], m, "border") for m in MODES for n in grids}
+    title = 'A photograph of 100 x 64 pixels, read by GridSample(mode=..., padding_mode="border")'
+    save_panels(directory / "grid_sample_modes.jpg", title, panels, 3)
+    return "grid_sample_modes.jpg", "rotated, warped and magnified by GridSample in each mode"
+
+
+def picture_of_padding(directory, image):
+    grids = {"rotated": rotated(0.6), "lens": lens(0.9)}
+    panels = {f"{p}: {n}": sampled(directory, image, grids[n], "linear", p) for n in grids for p in PADDING_MODES}
+    title = 'What lies outside the photograph: GridSample(mode="linear", padding_mode=...)'
+    save_panels(directory / "grid_sample_padding.jpg", title, panels, 3)
+    return "grid_sample_padding.jpg", "what GridSample reads outside the image, in each padding_mode"
+
+
+def sampled(directory, image, grid, mode, padding_mode):
+    """Sample the image at these coordinates, by a model that is written into the directory."""
+    path = directory / f"grid_sample_{mode}_{padding_mode}.onnx"
+    onnx.save(grid_sample("float", mode, padding_mode=padding_mode), path)
+    return Runner(path)({"X": image, "Grid": grid})["Y"]
+
+
+def rotated(zoom, degrees=25.0):
+    x, y = plane()
+    cos, sin = math.cos(math.radians(degrees)) / zoom, math.sin(math.radians(degrees)) / zoom
+    return as_grid(cos * x - sin * y, sin * x + cos * y)
+
+
+def lens(strength):
+    """Return a Grid that magnifies distances from the centre, more so the larger they are, as a strong lens does."""
+    x, y = plane()
+    zoom = 0.7 + strength * (x * x + y * y)
+    return as_grid(x * zoom, y * zoom)
+
+
+def magnified(zoom):
+    x, y = plane()
+    return as_grid(x / zoom - 0.25, y / zoom - 0.15)
+
+
+def plane():
+    """Return x and y of a small picture's pixels. The centre is 0, the left and the right border are -1 and 1."""
+    y, x = np.mgrid[:HEIGHT, :WIDTH].astype(np.float32)
+    return (2 * x + 1) / WIDTH - 1, ((2 * y + 1) / HEIGHT - 1) * HEIGHT / WIDTH
+
+
+def as_grid(x, y):
+    """Return coordinates in the unit of `plane` as a Grid [1, HEIGHT, WIDTH, 2]."""
+    return np.stack([x, y * WIDTH / HEIGHT], -1)[None].astype(np.float32)
+
+
+def save_panels(path, title, panels, columns):
+    """Draw pictures, {title: [1, 3, H, W]}, in rows below the title of them all."""
+    height, width = (max(image.shape[axis] for image in panels.values()) for axis in (2, 3))
+    rows = math.ceil(len(panels) / columns)
+    page = Image.new("RGB", (columns * (width + MARGIN) + MARGIN, TITLE + rows * (height + TITLE) + MARGIN), PAPER)
+    draw, font = ImageDraw.Draw(page), ImageFont.load_default(size=17)
+    draw.text((MARGIN, 10), title, INK, font)
+    for k, (panel_title, image) in enumerate(panels.items()):
+        x, y = MARGIN + k % columns * (width + MARGIN), TITLE + k // columns * (height + TITLE)
+        draw.text((x, y + 10), panel_title, INK, font)
+        scaled = resized(image, height, image.shape[3] * height // image.shape[2])
+        page.paste(as_picture(scaled), (x, y + TITLE))
+    page.save(path, quality=80)

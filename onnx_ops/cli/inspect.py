@@ -2,35 +2,56 @@
 
 import difflib
 import logging
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from itertools import groupby
+import re
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from itertools import combinations, groupby
 
 import click
+import numpy as np
 import onnx
 from onnx import helper
 
-from ..errors import OpError
+from .. import dtypes
+from ..comparison import difference
+from ..errors import OpError, errors_of, require
 from ..external_data import load
-from ..nodes import declared, inlined
+from ..nodes import declared, inlined, subgraphs
 from ..operators import available
+from ..plain import infer, shapes_of
+from ..rewriting.graph import Graph, Model
 from ..runtime.attributes import WARNING, unknown
 from ..runtime.lowering import DOMAIN
 from ..runtime.model import imported_domains
-from ..schemas import register_schemas
-from . import data, optimize
-from .common import ORT_FORMAT, json_option, model_argument, print_json, reason, say, steps, table
-from .node_check import check_declared, try_builtin
-from .routes import Route
-from .values import intended, relevant
+from ..runtime.runner import Runner, open_session
+from ..schemas import dimensions as dimensions_of
+from .arguments import ORT_FORMAT, json_option, model_argument, names
+from .console import dimensions, one_line, print_json, say, steps, table
+from .data import random_array
+from .rewrite import counted, find_patterns, show_findings
 
 # Widths in characters, so that a node fits on one line of the table: its name, a dimension's name, the last column.
 NAME_WIDTH, DIMENSION_WIDTH, ALONE_WIDTH = 24, 10, 50
+LIKENESS = 0.8  # how similar a misspelt name is at least to the right one, as difflib measures it
+STAND_IN = 2  # the size of a dimension that the model leaves open
+LARGEST = 2**24  # elements of an input that is made up to try a node
+NO_KERNEL = re.compile("Could not find an implementation|Failed to find kernel")  # for these types, or this version
+ELEMENT_TYPES = {t.onnx: name for name, t in dtypes.TABLE.items()}
 
 
 @dataclass
-class Finding:
-    """A node and what was found out about it.
+class Value:
+    """What a model states about an input of a node. value: the array, if it is a constant."""
+
+    name: str
+    type: str | None = None
+    shape: list | None = None
+    value: np.ndarray | None = None
+
+
+@dataclass
+class Report:
+    """What was found out about a node.
 
     builtin   what ONNX Runtime's own kernel does with it
     problems  texts on what will fail, or is not what it seems
@@ -64,41 +85,34 @@ def inspect(model, details, as_json):
       onnx-ops inspect model.onnx --details
       onnx-ops inspect model.onnx --json
     """
-    with without_warnings_of_attributes():
-        findings = [] if model.suffix == ORT_FORMAT else examine(model)
-        obstacle = find_obstacle(model)
-        patterns = optimize.find(model)
+    log = logging.getLogger("onnx_ops")
+    log.addFilter(is_no_warning_of_attributes)
+    try:
+        reports = [] if model.suffix == ORT_FORMAT else examine(model)
+        obstacle, patterns = find_obstacle(model), find_patterns(model)
+    finally:
+        log.removeFilter(is_no_warning_of_attributes)
     if as_json:
-        lists = {"nodes": list(map(asdict, findings)), "optimize": list(map(asdict, patterns))}
+        lists = {"nodes": list(map(asdict, reports)), "optimize": list(map(asdict, patterns))}
         print_json({"model": str(model), "session": obstacle, **lists})
     else:
-        show(model, findings, obstacle, details)
+        show(model, reports, obstacle, details)
         show_patterns(patterns, details)
-    if obstacle or any(f.problems for f in findings):
+    if obstacle or any(r.problems for r in reports):
         raise click.exceptions.Exit(1)
 
 
-@contextmanager
-def without_warnings_of_attributes():
-    """Silence the log's warnings of unknown attributes, which are listed among the problems."""
-
-    def is_other(record):
-        return record.msg != WARNING
-
-    log = logging.getLogger("onnx_ops")
-    log.addFilter(is_other)
-    try:
-        yield
-    finally:
-        log.removeFilter(is_other)
+def is_no_warning_of_attributes(record):
+    """Return whether a log record is no warning of an unknown attribute: these are listed among the problems."""
+    return record.msg != WARNING
 
 
 def find_obstacle(model):
     """Return why no session of the whole model can be made, or None."""
     try:
-        Route(model, "extensions" if is_lowered(model) else "native")
+        open_session(model, "extensions" if is_lowered(model) else "native")
     except Exception as error:
-        return reason(error)
+        return one_line(error)
     return None
 
 
@@ -107,8 +121,11 @@ def is_lowered(model):
     return DOMAIN in (imported_domains(model) or ())
 
 
+# What is found out about a node
+
+
 def examine(path):
-    """Return a Finding for each node that is, or nearly is, one of the declared operators."""
+    """Return a Report on each node that is, or nearly is, one of the declared operators."""
     try:
         model = load(path)
     except (OSError, OpError):  # a file may be missing, which the session reports
@@ -116,40 +133,73 @@ def examine(path):
     try:
         model = inlined(model) if model.functions else model
     except RuntimeError as error:
-        click.echo(f"Warning: nodes in functions are not shown, as these can't be inlined: {reason(error)}", err=True)
-    register_schemas()
-    try:
-        model = onnx.shape_inference.infer_shapes(model, data_prop=True)
-    except Exception as error:
-        click.echo(f"Warning: shapes are unknown, as onnx can't infer them: {reason(error)}", err=True)
-    nodes = list(relevant(model.graph, {}, "main"))
-    imports = {"" if i.domain == "ai.onnx" else i.domain: i.version for i in model.opset_import}
-    return [examine_node(model, imports, *n) for n in steps(nodes, lambda n: n[0].name or n[0].op_type)]
+        click.echo(f"Warning: nodes in functions are not shown, as these can't be inlined: {one_line(error)}", err=True)
+    nodes = list(relevant(Graph(Model(model, path), model.graph, "main")))
+    return [examine_node(*each) for each in steps(nodes, lambda each: each[0].name or each[0].op_type)]
 
 
-def examine_node(model, imports, node, inputs, path):
-    """Return the Finding of one node."""
-    operator = declared(node)
-    attribute_values = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    attributes = {name: plain(value) for name, value in attribute_values.items()}
-    described_inputs = [{"name": v.name, "type": v.type, "shape": v.shape} for v in inputs]
-    title = operator.title if operator else f"{node.domain}.{node.op_type}".removeprefix(".")
-    finding = Finding(node.name or ", ".join(node.output), title, path, attributes, described_inputs)
+def relevant(graph):
+    """Yield (node, its graph) for the `intended` nodes in a graph and its subgraphs."""
+    for node in graph.owner.node:
+        if intended(node):
+            yield node, graph
+        for inner in subgraphs(node):
+            title = f"{graph.title} / {node.name or node.op_type} / {inner.name}"
+            yield from relevant(Graph(graph.model, inner, title, graph))
+
+
+def intended(node):
+    """Return the declared operator's name that a node has or, unless onnx knows it, seems to misspell; or None."""
+    if node.op_type in names():
+        return node.op_type
+    if onnx.defs.has(node.op_type, domain="" if node.domain == "ai.onnx" else node.domain):
+        return None
+    by_small_letters = {name.lower(): name for name in names()}
+    near = difflib.get_close_matches(node.op_type.lower(), by_small_letters, 1, LIKENESS)
+    return by_small_letters[near[0]] if near else None
+
+
+def examine_node(node, graph):
+    """Return the Report on one node."""
+    operator, proto = declared(node), graph.model.proto
+    values = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    inputs = [stated(graph, name) for name in node.input]
+    report = Report(
+        node.name or ", ".join(node.output),
+        operator.title if operator else f"{node.domain}.{node.op_type}".removeprefix("."),
+        graph.title,
+        {name: plain(value) for name, value in values.items()},
+        [{"name": v.name, "type": v.type, "shape": v.shape} for v in inputs],
+    )
     if operator is None:
-        finding.problems.append(refusal(node))
-        return finding
-    version = imports.get(operator.domain)
+        report.problems.append(why_not_run(node))
+        return report
+    domain = operator.domain or "ai.onnx"
+    version = {i.domain or "ai.onnx": i.version for i in proto.opset_import}.get(domain)
     if version is None:
-        finding.problems.append(f"the model doesn't import the domain {operator.domain or 'ai.onnx'}")
+        report.problems.append(f"the model doesn't import the domain {domain}")
     elif version < operator.versions[0]:
-        domain = operator.domain or "ai.onnx"
-        finding.problems.append(f"{domain} has it from version {operator.versions[0]} on, the model imports {version}")
-    finding.problems += unknown(operator, attributes)
-    declared_values = {a.name: attribute_values.get(a.name) for a in operator.attributes}
-    refusals, sample = check_declared(operator, declared_values, inputs)
-    finding.problems += refusals
-    finding.builtin = try_builtin(model, node, operator, inputs, None if finding.problems else sample, finding.problems)
-    return finding
+        report.problems.append(f"{domain} has it from version {operator.versions[0]} on, the model imports {version}")
+    report.problems += unknown(operator, values)
+    arrays = None
+    try:
+        with errors_of(operator):
+            arrays = made_up(operator, {a.name: values.get(a.name) for a in operator.attributes}, inputs)
+    except OpError as error:
+        report.problems.append(str(error).removeprefix(f"{operator.title}: "))
+    unknown_shapes = "shapes are unknown" if arrays is None else ""
+    lack = "see its problem below" if report.problems else unknown_shapes
+    report.builtin = try_builtin(proto, node, operator, inputs, arrays, lack)
+    return report
+
+
+def stated(graph, name):
+    """Return the Value of a node's input."""
+    its_type = graph.type(name) if name else None
+    if its_type is None:
+        return Value(name)
+    kind = ELEMENT_TYPES.get(its_type.tensor_type.elem_type)
+    return Value(name, kind, dimensions_of(its_type), graph.array(name))
 
 
 def plain(value):
@@ -159,7 +209,7 @@ def plain(value):
     return value if isinstance(value, int | float | str) else list(value) if hasattr(value, "__iter__") else str(value)
 
 
-def refusal(node):
+def why_not_run(node):
     """Return why a node isn't run whose name or domain is close to those of a declared operator."""
     name = intended(node)
     if node.op_type != name:
@@ -170,19 +220,154 @@ def refusal(node):
     return f"not run by onnx_ops, which has {name} in the domains {', '.join(domains)}{hint}"
 
 
-def show(model, findings, obstacle, details):
-    if findings:
-        names = shortened([f.node for f in findings])
-        rows = [(n, f.operator, tensors(f), builtin_cell(f)) for n, f in zip(names, findings, strict=True)]
+def made_up(operator, attributes, inputs):
+    """Return random arrays for the inputs, with those of constants; or None if too little is known.
+
+    Raises OpError if the declaration refuses what is known.
+    """
+    pairs = list(zip(operator.each_input(len(inputs)), inputs, strict=True))
+    for i, v in pairs:
+        require(v.name or i.presence == "optional", i.name, None, "must be given")
+    pairs = [(i, v) for i, v in pairs if v.name]
+    values = operator.values(attributes)
+    check_types(operator, values, pairs)
+    known = [v.value.tolist() if i.values and v.value is not None else None for i, v in pairs]
+    infer(operator, values, [v.shape for _, v in pairs], known)
+    sizes = [known_sizes(i, v) for i, v in pairs]
+    if any(each is None for each in sizes):
+        return None
+    is_open = any(not i.values and each.tolist() != v.shape for (i, v), each in zip(pairs, sizes, strict=True))
+    if len(pairs) == len(operator.inputs):
+        try:
+            shapes_of(operator, values, [tuple(each.tolist()) for each in sizes])
+        except OpError:
+            if is_open:  # stand-ins don't fit each other
+                return None
+            raise
+    if any(v.type is None for _, v in pairs) or max(np.prod(each, dtype=float) for each in sizes) > LARGEST:
+        return None
+    rng = np.random.default_rng(0)
+    return [
+        v.value if i.values else random_array(rng, v.name, v.type, each.tolist())
+        for (i, v), each in zip(pairs, sizes, strict=True)
+    ]
+
+
+def known_sizes(declared_input, value):
+    """Return an input's shape, with STAND_IN for open dimensions, or the sizes that it holds; None if unknown."""
+    if declared_input.values:
+        return None if value.value is None or value.value.ndim != 1 else value.value.astype(np.int64)
+    if value.shape is None:
+        return None
+    return np.array([d if isinstance(d, int) else STAND_IN for d in value.shape], np.int64)
+
+
+def check_types(operator, values, pairs):
+    """Raise OpError if inputs, as pairs of (declared input, Value), have types that the operator doesn't take."""
+    signature = {}  # {type variable: element type}, as far as the types are known
+    for i, v in pairs:
+        if v.type is None:
+            continue
+        if v.type not in operator.types[i.type]:
+            raise OpError(f"dtype of {i.name}", v.type, f"must be one of {', '.join(operator.types[i.type])}")
+        if signature.setdefault(i.type, v.type) != v.type:
+            raise OpError(f"dtype of {i.name}", v.type, f"must be {signature[i.type]} as before")
+    if len(signature) == len(operator.types) and operator.kernels:
+        operator.check_types(operator.kernels[operator.choice(values)], signature)
+
+
+# ONNX Runtime's own kernel
+
+
+def try_builtin(model, node, operator, inputs, arrays, lack):
+    """Try ONNX Runtime's own kernel on the node alone; return "runs it", or why not.
+
+    lack  why only a session is made, which isn't run; or ""
+    """
+    if not all(v.type for v in inputs):
+        return "not tried: types are unknown"
+    lone_model = node_alone(model, node, inputs)
+    try:
+        builtin = Runner(lone_model, backend="builtin", threads=None)
+        names_of_inputs = list(builtin.inputs)
+        if lack:
+            return f"makes a session of it; not run: {lack}"
+        feeds = dict(zip(names_of_inputs, arrays, strict=True))
+        outputs = builtin(feeds)
+    except Exception as error:
+        types = unsupported_types(model, node, operator, inputs) if NO_KERNEL.search(str(error)) else ""
+        return f"refuses it: no kernel for {types}" if types else f"refuses it: {one_line(error)}"
+    try:
+        own_outputs = Runner(lone_model, threads=None)(feeds)
+    except Exception as error:
+        return f"runs it; onnx_ops does not: {one_line(error)}"
+    found = difference(*outputs.values(), *own_outputs.values())
+    return "runs it" if found.ok else f"runs it, wrong: {found.problem or f'off by {found.largest:.2g}'}"
+
+
+def unsupported_types(model, node, operator, inputs):
+    """Return the types of inputs for which ONNX Runtime has no kernel, as "float64 Grid"; "" if they aren't the cause.
+
+    It tries which inputs, as few as possible, would have to be float32.
+    """
+    pairs = list(zip(operator.inputs, inputs, strict=False))
+    others = sorted({i.type for i, v in pairs if not i.values and v.type != "float32"})
+    for count in range(1, len(others) + 1):
+        for changed in combinations(others, count):
+            replaced = [replace(v, type="float32") if i.type in changed else v for i, v in pairs]
+            with suppress(Exception):
+                open_session(node_alone(model, node, replaced), "builtin")
+                return " and ".join(f"{v.type} {i.name}" for i, v in pairs if i.type in changed)
+    return ""
+
+
+def node_alone(model, node, inputs):
+    """Return a model with a copy of this node alone, as bytes. It has the node's inputs."""
+    described = [
+        helper.make_tensor_value_info(f"input_{k}", dtypes.TABLE[v.type].onnx, v.shape) for k, v in enumerate(inputs)
+    ]
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    del copy.input[:], copy.output[:]
+    copy.input.extend(d.name for d in described)
+    copy.output.append("output")
+    output = helper.make_tensor_value_info("output", described[0].type.tensor_type.elem_type, None)
+    graph = helper.make_graph([copy], "alone", described, [output])
+    proto = helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
+    return proto.SerializeToString()
+
+
+# What is shown
+
+
+def show(model, reports, obstacle, details):
+    if reports:
+        short = shortened([r.node for r in reports])
+        rows = [
+            (name, r.operator, tensors(r), cut(r.builtin or "not tried", ALONE_WIDTH))
+            for name, r in zip(short, reports, strict=True)
+        ]
         table(str(model), ("node", "operator", "tensors", "ONNX Runtime alone"), rows)
-    for f in findings if details else ():
-        show_details(f)
-    for f in findings:
-        for problem in f.problems:
-            say(f"{f.node}: {problem}", "bold red")
-    if obstacle and not any(problem in obstacle for f in findings for problem in f.problems):
+    for report in reports if details else ():
+        show_details(report)
+    problems = [(r.node, problem) for r in reports for problem in r.problems]
+    for node, problem in problems:
+        say(f"{node}: {problem}", "bold red")
+    if obstacle and not any(problem in obstacle for _, problem in problems):
         say(f"no session can be made: {obstacle}", "bold red")
-    say(summary(findings, obstacle) if findings else f"{model}: {without_findings(model, obstacle)}.")
+    say(summary(reports, obstacle) if reports else f"{model}: {without_nodes(model, obstacle)}.")
+
+
+def show_details(report):
+    lines = [("operator", report.operator), ("graph", report.graph)]
+    lines += [("attribute", f"{name} = {value}") for name, value in report.attributes.items()]
+    lines += [("input", f"{v['name']} {v['type'] or '?'} {dimensions(v['shape'] or ['...'])}") for v in report.inputs]
+    if report.builtin:
+        lines.append(("alone", f"ONNX Runtime {report.builtin}"))
+    say(report.node, "bold")
+    for kind, text in lines:
+        say(f"  {kind:<9}  {text}")
+    say("")
 
 
 def show_patterns(patterns, details):
@@ -190,90 +375,72 @@ def show_patterns(patterns, details):
     if not patterns:
         return
     if details:
-        optimize.show("what onnx-ops optimize would do", patterns)
-    stays = optimize.counted(patterns, replaced=False)
-    near = f"; not {stays}{'' if details else ' (--details says why)'}" if stays else ""
-    say(f"onnx-ops optimize would replace {optimize.counted(patterns) or 'nothing'}{near}")
+        show_findings("what onnx-ops optimize would do", patterns)
+    text = f"onnx-ops optimize would replace {counted(patterns) or 'nothing'}"
+    if stays := counted(patterns, replaced=False):
+        text += f"; not {stays}" + ("" if details else " (--details says why)")
+    say(text)
 
 
-def show_details(finding):
-    rows = [("operator", finding.operator), ("graph", finding.graph)]
-    rows += [("attribute", f"{name} = {value}") for name, value in finding.attributes.items()]
-    rows += [
-        ("input", f"{v['name']} {v['type'] or '?'} {data.dimensions(v['shape'] or ['...'])}") for v in finding.inputs
-    ]
-    rows += [("alone", f"ONNX Runtime {finding.builtin}")] if finding.builtin else []
-    say(finding.node, "bold")
-    for kind, text in rows:
-        say(f"  {kind:<9}  {text}")
-    say("")
-
-
-def shortened(names):
+def shortened(titles):
     """Shorten long names to NAME_WIDTH: to their ends, or from where they begin to differ if that keeps more distinct.
 
     A name stays long if its short form would not be unique.
     """
-    first = next((k for k, letters in enumerate(zip(*names, strict=False)) if len(set(letters)) > 1), 0)
-    common = names[0].rfind("/", 0, first) + 1
-    ends = [part(n, len(n) - NAME_WIDTH) for n in names]
-    middles = [part(n, min(common, len(n) - NAME_WIDTH)) for n in names]
+    first = next((k for k, letters in enumerate(zip(*titles, strict=False)) if len(set(letters)) > 1), 0)
+    common = titles[0].rfind("/", 0, first) + 1
+    ends = [part(n, len(n) - NAME_WIDTH) for n in titles]
+    middles = [part(n, min(common, len(n) - NAME_WIDTH)) for n in titles]
     short = max(ends, middles, key=lambda candidates: len(set(candidates)))
-    return [s if short.count(s) == 1 else n for s, n in zip(short, names, strict=True)]
+    return [s if short.count(s) == 1 else n for s, n in zip(short, titles, strict=True)]
 
 
 def part(name, begin):
     """Return NAME_WIDTH characters of a name from position `begin` on, with … where something is left out."""
-    begin = max(begin, 0)
-    return "…" * (begin > 0) + cut(name[begin:], NAME_WIDTH)
+    return f"…{cut(name[begin:], NAME_WIDTH)}" if begin > 0 else cut(name, NAME_WIDTH)
 
 
 def cut(text, width):
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
-def tensors(finding):
+def tensors(report):
     """Return the types and shapes of a node's inputs, without its lists of sizes: float32 [1,3,8,9] [1,5,6,2]"""
-    operator = next((o for o in available().values() if o.title == finding.operator), None)
+    operator = next((o for o in available().values() if o.title == report.operator), None)
     sizes = [k for k, i in enumerate(operator.inputs) if i.values] if operator else []
-    described_inputs = [v for k, v in enumerate(finding.inputs) if k not in sizes]
-    groups = groupby(described_inputs, key=lambda v: v["type"] or "?")
-    return ", ".join(f"{kind} {' '.join(map(shape, values))}" for kind, values in groups)
+    described = [v for k, v in enumerate(report.inputs) if k not in sizes]
+    groups = groupby(described, key=lambda v: v["type"] or "?")
+    return ", ".join(f"{kind} {' '.join(map(short_shape, values))}" for kind, values in groups)
 
 
-def shape(described):
+def short_shape(described):
     """Return a shape's text: [N,3,?], or [...] if the rank is unknown."""
     dims = ["..."] if described["shape"] is None else described["shape"]
     return f"[{','.join('?' if d is None else cut(str(d), DIMENSION_WIDTH) for d in dims)}]"
 
 
-def builtin_cell(finding):
-    return cut(finding.builtin or "not tried", ALONE_WIDTH)
-
-
-def summary(findings, obstacle):
+def summary(reports, obstacle):
     """Return one line on how many nodes onnx_ops runs, and how many ONNX Runtime alone does."""
-    sound, count = sum(not f.problems for f in findings), len(findings)
-    own = f"onnx_ops runs {sound} of {count} without problems"
-    if obstacle:
-        faulty = count - sound
-        have = "has a problem of its own" if faulty == 1 else "have problems of their own"
-        own = f"{faulty} of {count} nodes {have}"
-    failed = sum(f.builtin.startswith(("refuses", "runs it, wrong")) for f in findings)
-    tried = sum(f.builtin.startswith(("refuses", "runs")) for f in findings)
-    alone = (
-        f"refuses {failed} of the {count} or gets them wrong"
-        if failed
-        else "would run them, too"
-        if tried
-        else "has run none of them"
-    )
-    return f"{own}; ONNX Runtime alone {alone}{', as far as it was tried' if 0 < tried < count else ''}"
+    count, faulty = len(reports), sum(bool(r.problems) for r in reports)
+    failed = sum(r.builtin.startswith(("refuses", "runs it, wrong")) for r in reports)
+    tried = sum(r.builtin.startswith(("refuses", "runs")) for r in reports)
+    if not obstacle:
+        own = f"onnx_ops runs {count - faulty} of {count} without problems"
+    else:
+        own = f"{faulty} of {count} nodes {'has a problem of its own' if faulty == 1 else 'have problems of their own'}"
+    if failed:
+        alone = f"refuses {failed} of the {count} or gets them wrong"
+    else:
+        alone = "would run them, too" if tried else "has run none of them"
+    limit = ", as far as it was tried" if 0 < tried < count else ""
+    return f"{own}; ONNX Runtime alone {alone}{limit}"
 
 
-def without_findings(model, obstacle):
+def without_nodes(model, obstacle):
     """Return one line on a model without nodes for onnx_ops."""
     if model.suffix == ORT_FORMAT:
         return "its nodes can't be listed, as this is ONNX Runtime's own format"
+    if obstacle:
+        return "none of its nodes are for onnx_ops"
     end = f"those of {DOMAIN} run with backend extensions" if is_lowered(model) else "it runs as without"
-    return "none of its nodes are for onnx_ops" + ("" if obstacle else f"; {end}")
+    return f"none of its nodes are for onnx_ops; {end}"

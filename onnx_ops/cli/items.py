@@ -1,27 +1,27 @@
-"""The items of a run over many files: how they are found, and what a process does with each."""
+"""The items of a run on many files: how they are found, what a process does with each, and what is finished."""
 
 import glob
 import hashlib
 import io
 import itertools
-import os
+import json
 import zipfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 
 import click
 import numpy as np
 
 from .. import OpError
+from ..comparison import is_nearly
 from ..files import write
 from ..runtime.runner import Runner
 from . import data
-from .common import reason
-from .compare import nearly
+from .console import one_line
 
-MANIFEST = "manifest.jsonl"  # among the outputs; see manifest.py
+MANIFEST = "manifest.jsonl"  # among the outputs
+BEGIN = b'{"run": '  # of each of its lines
 
 
 @dataclass(frozen=True)
@@ -35,17 +35,12 @@ class Item:
     name: str
     files: tuple[tuple[str | None, Path], ...]
 
-
-@dataclass(frozen=True)
-class Content:
-    """The content of an item's files, as (input, path, bytes)."""
-
-    files: tuple[tuple[str | None, Path, bytes], ...]
-
-    @cached_property
-    def digest(self):
-        """The digest of the bytes, of the inputs' names, and of the suffixes, which state the kinds of the files."""
-        return digest(repr([(name, path.suffix, digest(content)) for name, path, content in self.files]).encode())
+    def load(self):
+        """Return the content of the files, as (input, path, bytes) of each, or a Problem."""
+        try:
+            return [(name, path, path.read_bytes()) for name, path in self.files]
+        except OSError as error:
+            return Problem(f"{error.filename} can't be read: {error.strerror}")
 
 
 @dataclass(frozen=True)
@@ -53,12 +48,6 @@ class Problem:
     """The reason why an item has no output."""
 
     reason: str
-
-
-def is_pattern(text):
-    """Return whether an --input states the files of many items, rather than one file or numbers."""
-    value = data.value_of(text)
-    return glob.has_magic(value) and not os.path.exists(value) and data.as_json(value) is None
 
 
 def find(patterns, output):
@@ -82,9 +71,7 @@ def matches(pattern, output):
     folder, results = root.resolve(), output.resolve()
     is_inside = folder in results.parents
     paths: dict[str, Path] = {}
-    for path in map(Path, sorted(glob.iglob(pattern, recursive=True))):
-        if not path.is_file():
-            continue
+    for path in filter(Path.is_file, map(Path, sorted(glob.iglob(pattern, recursive=True)))):
         if is_inside and results in path.resolve().parents:
             if not (results / MANIFEST).exists():
                 rule = f"has {path}, which matches {pattern}, but no manifest of a run whose result it may be"
@@ -101,18 +88,15 @@ def matches(pattern, output):
     return paths
 
 
-def load(item):
-    """Read the files of an item; returns its Content, or a Problem."""
-    try:
-        return Content(tuple((name, path, path.read_bytes()) for name, path in item.files))
-    except OSError as error:
-        return Problem(f"{error.filename} can't be read: {error.strerror}")
+# What a process does
 
 
 @dataclass(frozen=True)
 class Work:
-    """A function from the bytes of items' inputs to the bytes of their outputs, the same in every process.
+    """What a process does with items; pickled, it is the same in every process.
 
+    output  the folder of the outputs
+    suffix  of their files
     shared  {input: array} of the inputs that all items share
     batch   how many items one run of the model takes, stacked along the first axis; None: one, which is not stacked
 
@@ -120,80 +104,102 @@ class Work:
     """
 
     runner: Runner
+    output: Path
+    suffix: str
     shared: dict[str, np.ndarray]
     batch: int | None = None
-    compared: list[bool] = field(default_factory=list, init=False)  # not empty after that
+    checked: list[bool] = field(default_factory=list, init=False)  # not empty after that
 
     def prepare(self):
         """Make the session, which the first call would do otherwise."""
         return self.runner.session
 
+    def run_items(self, *items):
+        """Run the model on items, from their input files to their output files; returns what `store` does."""
+        contents = [item.load() for item in items]
+        return self.store(items, contents, self(contents))
+
+    def store(self, items, contents, results):
+        """Write the output files; returns for each item its record (see Manifest) or its Problem."""
+        outcomes = []
+        for item, content, result in zip(items, contents, results, strict=True):
+            if not isinstance(result, Problem):
+                with writing(path := self.path(item)):
+                    write(path, result)
+                digests = {"input": digest_of(content), "output": digest(result)}
+                result = {"item": item.name, "file": item.name + self.suffix, **digests}
+            outcomes.append(result)
+        return outcomes
+
+    def path(self, item):
+        return self.output / f"{item.name}{self.suffix}"
+
     def __call__(self, contents):
-        """Return for each item (suffix, bytes) of its output file, or its Problem."""
-        feeds = [self.feeds(c) if isinstance(c, Content) else c for c in contents]
-        results = [f if isinstance(f, Problem) else None for f in feeds]
-        types_and_shapes = lambda k: [(name, array.dtype.str, array.shape) for name, array in sorted(feeds[k].items())]
-        pending = sorted((k for k, r in enumerate(results) if r is None), key=types_and_shapes)
-        for _, group in itertools.groupby(pending, types_and_shapes):
-            positions = list(group)
-            for k, outputs in zip(positions, self.run_batch([feeds[k] for k in positions]), strict=True):
-                try:
-                    results[k] = outputs if isinstance(outputs, Problem) else encode(outputs)
-                except Exception as error:
-                    results[k] = Problem(reason(error))
+        """Return the bytes of each item's output file, or its Problem, from what `Item.load` has returned."""
+        results = [c if isinstance(c, Problem) else self.feeds(c) for c in contents]
+        types_and_shapes = lambda k: [(name, a.dtype.str, a.shape) for name, a in sorted(results[k].items())]
+        pending = sorted((k for k, r in enumerate(results) if not isinstance(r, Problem)), key=types_and_shapes)
+        for group in [list(positions) for _, positions in itertools.groupby(pending, types_and_shapes)]:
+            for k, outputs in zip(group, self.run([results[k] for k in group]), strict=True):
+                results[k] = outputs if isinstance(outputs, Problem) else attempted(encode, outputs)
         return results
 
     def feeds(self, content):
         """Return {input: array} of the inputs that aren't shared, or a Problem."""
-        inputs, every = self.runner.inputs, self.shared
+        inputs, arrays = self.runner.inputs, self.shared
         try:
-            for name, path, file in content.files:
-                every = data.join(every, data.arrays(name, path, io.BytesIO(file), inputs), path)
-            data.check_types(every, inputs)
-            data.check_complete(every, inputs)
+            for name, path, file in content:
+                arrays = data.join(arrays, data.read(name, path, io.BytesIO(file), inputs), path)
+            data.check_types(arrays, inputs)
+            data.check_complete(arrays, inputs)
         except click.UsageError as error:
-            return Problem(reason(error))
-        return {name: array for name, array in every.items() if name not in self.shared}
+            return Problem(one_line(error))
+        return {name: array for name, array in arrays.items() if name not in self.shared}
 
-    def run_batch(self, items):
+    def run(self, items):
         """Run the model on items of equal shapes; returns for each {output: array} or its Problem."""
-        stacks = [self.filled(items)]
-        if len(stacks[0]) > 1 and not self.compared:
-            stacks.append(stacks[0][1:] + stacks[0][:1] if self.is_fixed else items[:1])
-        try:
-            outputs = [self.runner(self.shared | (stack(each) if self.batch else each[0])) for each in stacks]
-        except Exception as error:  # one of the items may be the cause, so each is run by itself
-            return [Problem(reason(error))] if len(items) == 1 else [self.run_batch([item])[0] for item in items]
         if not self.batch:
-            return outputs
+            return [attempted(self.runner, self.shared | item) for item in items]
+        is_fixed = self.takes_whole_batches
+        filled = items + items[-1:] * (self.batch - len(items)) if is_fixed else items
+        another_way = filled[1:] + filled[:1] if is_fixed else filled[:1]
+        stacks = [filled] if self.checked or len(filled) == 1 else [filled, another_way]
+        try:
+            outputs = [self.runner(self.shared | stacked(stack)) for stack in stacks]
+        except Exception as error:  # one of the items may be the cause, so each is run by itself
+            return [Problem(one_line(error))] if len(items) == 1 else [self.run([item])[0] for item in items]
         results, *others = map(split, outputs, stacks)
         for other in others:
-            self.compare(results, other)
+            self.check(results[1:] + results[:1] if is_fixed else results[:1], other)
+            # Where all results are alike, their order tells nothing.
+            if not is_fixed or any(differing(results[0], each) for each in results):
+                self.checked.append(True)
         return results[: len(items)]
 
     @property
-    def is_fixed(self):
-        """Whether the model fixes how many items it takes, if they are stacked."""
-        stacked = [dims for name, (_, dims) in self.runner.inputs.items() if name not in self.shared]
-        return any(isinstance(first_size(dims), int) for dims in stacked)
+    def takes_whole_batches(self):
+        """Whether the model fixes the number of items."""
+        stacked_dims = [dims for name, (_, dims) in self.runner.inputs.items() if name not in self.shared]
+        return any(isinstance(first_size(dims), int) for dims in stacked_dims)
 
-    def filled(self, items):
-        """Return the items, with more of the last one if the model fixes how many it takes."""
-        return items + items[-1:] * (self.batch - len(items)) if self.batch and self.is_fixed else items
+    def check(self, results, others):
+        """Raise OpError if items have other results where others were stacked with them, or in another order."""
+        for name in itertools.chain.from_iterable(map(differing, results, others)):
+            rule = f"the model makes another {name} of an item if others are stacked with it; leave out --batch"
+            raise OpError("batch", self.batch, rule, "onnx_ops")
 
-    def compare(self, results, other):
-        """Raise OpError if the results of stacked items depend on each other.
 
-        other  the result of the first item alone; or if the size is fixed, those of all where the first has become last
-        """
-        for one, another in zip(results[1:] + results[:1] if self.is_fixed else results, other, strict=False):
-            for name, array in another.items():
-                if not nearly(one[name], array):
-                    rule = f"the model makes another {name} of an item if others are stacked with it; leave out --batch"
-                    raise OpError("batch", self.batch, rule, "onnx_ops")
-        # Where all results are alike, their order tells nothing.
-        if not self.is_fixed or not all(nearly(array, results[0][n]) for each in results for n, array in each.items()):
-            self.compared.append(True)
+def differing(outputs, others):
+    """Return the names of the outputs that differ by more than rounding."""
+    return [name for name in outputs if not is_nearly(outputs[name], others[name])]
+
+
+def attempted(function, *arguments):
+    """Return what a function returns, or a Problem for what it raises."""
+    try:
+        return function(*arguments)
+    except Exception as error:
+        return Problem(one_line(error))
 
 
 def first_size(dims):
@@ -201,7 +207,7 @@ def first_size(dims):
     return dims[0] if dims else None
 
 
-def stack(items):
+def stacked(items):
     """Concatenate the arrays of some items along the first axis, input by input. Raises OpError where there is none."""
     for name, array in items[0].items():
         if not array.ndim:
@@ -219,37 +225,25 @@ def split(outputs, items):
     return [{n: a[k * size : (k + 1) * size] for n, a in outputs.items()} for k in range(len(items))]
 
 
+# Output files
+
+
 def suffix(outputs):
     """Return the suffix of a file: .npy for one output, .npz with their names for several."""
     return ".npy" if len(outputs) == 1 else ".npz"
 
 
 def encode(outputs):
-    """Return (suffix, bytes) of a file."""
+    """Return the bytes of a file."""
     file = io.BytesIO()
     if suffix(outputs) == ".npy":
         data.save(file, *outputs.values())
-        return ".npy", file.getvalue()
+        return file.getvalue()
     with zipfile.ZipFile(file, "w") as archive:  # np.savez can't take some names, such as "file"
         for name, array in outputs.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 data.save(member, array)
-    return ".npz", file.getvalue()
-
-
-def store(folder, items, contents, results):
-    """Write the outputs; returns for each its record (see Manifest) or its Problem."""
-    return [
-        result if isinstance(result, Problem) else write_output(folder, item, content.digest, *result)
-        for item, content, result in zip(items, contents, results, strict=True)
-    ]
-
-
-def write_output(folder, item, source, suffix, content):
-    path = folder / f"{item.name}{suffix}"
-    with writing(path):
-        write(path, content)
-    return {"item": item.name, "input": source, "file": f"{item.name}{suffix}", "output": digest(content)}
+    return file.getvalue()
 
 
 @contextmanager
@@ -261,17 +255,64 @@ def writing(path):
         raise OpError(None, None, f"{path} can't be written: {error.strerror}", "onnx_ops") from error
 
 
-@dataclass(frozen=True)
-class LocalWork:
-    """A function from the items' input files to their output files in `folder`, by `work`."""
+class Manifest:
+    """A file with a line of JSON for each output: its item, and digests of its input, of itself and of the settings.
 
-    work: Work
-    folder: Path
+    A line is written at once after its output, so that an interrupted run loses at most the lines of its last items.
+    settings  everything except the item that an output depends on; `run` in each line is its digest
+    """
 
-    def __call__(self, *items):
-        contents = list(map(load, items))
-        return store(self.folder, items, contents, self.work(contents))
+    def __init__(self, folder, settings):
+        self.folder, self.records = folder, {}
+        self.run = digest(json.dumps(settings, sort_keys=True).encode())
+        self.path = folder / MANIFEST
+        with writing(self.path):
+            folder.mkdir(parents=True, exist_ok=True)
+            self.file = open(self.path, "a+b", buffering=0)  # noqa: SIM115  closed by `close`
+            self.file.seek(0)
+            lines = self.file.read().split(b"\n")
+            if lines[0] and not lines[0].startswith(BEGIN):
+                self.file.close()
+                raise OpError(None, None, f"{self.path} is no manifest of a run; write into another folder", "onnx_ops")
+            if lines[-1]:  # the last line was cut off
+                self.file.write(b"\n")
+        for line in lines:
+            with suppress(ValueError, TypeError, KeyError):
+                record = json.loads(line)
+                if record["run"] == self.run:
+                    self.records[record["item"]] = record["input"], record["file"], record["output"]
+
+    def close(self):
+        self.file.close()
+
+    def has(self, item):
+        """Return whether an item's output is as it was written, and was made from what the item's input is now."""
+        if item.name not in self.records:
+            return False
+        source, file, output = self.records[item.name]
+        with suppress(OSError):
+            if digest_of_file(self.folder / file) == output:
+                content = item.load()
+                return not isinstance(content, Problem) and digest_of(content) == source
+        return False
+
+    def add(self, record):
+        with writing(self.path):
+            self.file.write(json.dumps({"run": self.run, **record}).encode() + b"\n")
 
 
 def digest(content):
     return hashlib.sha256(content).hexdigest()
+
+
+def digest_of(content):
+    """The digest of an item's bytes, of the inputs' names, and of the suffixes, which state the kinds of the files."""
+    return digest(repr([(name, path.suffix, digest(file)) for name, path, file in content]).encode())
+
+
+def digest_of_file(path):
+    sha256 = hashlib.sha256()
+    with open(path, "rb") as file:
+        while part := file.read(2**20):
+            sha256.update(part)
+    return sha256.hexdigest()

@@ -5,7 +5,8 @@ from importlib.metadata import PackageNotFoundError, version
 import click
 
 from .. import OpError, operators
-from .common import json_option, print_json, table
+from .arguments import json_option
+from .console import print_json, table
 
 
 def backends():

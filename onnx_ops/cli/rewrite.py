@@ -1,17 +1,82 @@
-"""Rewrite a model from one file to another one: what `optimize` and `lower` share."""
+"""`onnx-ops optimize` and `onnx-ops lower`: rewrite a model from one file to another one."""
 
+from collections import Counter
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 import onnx
+from google.protobuf.message import DecodeError
 
+from .. import lower as lowered
+from ..errors import OpError
 from ..external_data import files, load, move
 from ..files import staged_file
+from ..nodes import declared, model_nodes
+from ..rewriting import rewritten
 from ..runtime.ort_format import is_ort_format
-from .common import check_targets, model_file, own_files
+from .arguments import ModelFile, check_targets, json_option
+from .console import print_json, say, table
 
-source_argument = model_file("source", metavar="IN.ONNX")
+source_argument = click.argument("source", metavar="IN.ONNX", type=ModelFile())
 target_argument = click.argument("target", metavar="OUT.ONNX", type=click.Path(dir_okay=False, path_type=Path))
+
+
+@click.command()
+@source_argument
+@target_argument
+@click.option("--standard", is_flag=True, help="Use operators of ai.onnx only, which other runtimes have, too.")
+@json_option
+def optimize(source, target, standard, as_json):
+    """Replace what PyTorch's exporters write for unfold, grids and deformable attention by one node each.
+
+    The nodes are of the domain onnx_ops, which sessions with this package run: Im2Col, AffineGrid, GridSamples that
+    compute their grids themselves (AffineGridSample, FlowGridSample ...), MultiScaleDeformableAttention; with
+    --standard AffineGrid of ai.onnx, where the model imports its version 20. Results may differ by rounding:
+    docs/optimize.md says how much. What only resembles these patterns stays, and the reason is told.
+
+    Weights that the model keeps in other files stay there if OUT.ONNX is in the same folder as IN.ONNX. Otherwise they
+    are copied into OUT.ONNX.data.
+
+    \b
+    Examples:
+      onnx-ops optimize model.onnx optimized.onnx
+      onnx-ops optimize model.onnx model.onnx --standard --json
+    """
+    target, findings = rewrite(source, target, lambda model: rewritten(model, standard, source))
+    if as_json:
+        print_json({"model": str(source), "written": str(target), "findings": list(map(asdict, findings))})
+        return
+    if findings:
+        show_findings(source, findings)
+    replaced = counted(findings)
+    say(f"{target}: {replaced} replaced" if replaced else f"{target}: nothing to replace")
+
+
+@click.command()
+@source_argument
+@target_argument
+def lower(source, target):
+    """Rewrite a model for plain sessions with onnxruntime-extensions.
+
+    Such a session needs that library on its options, and onnx_ops imported: docs/backends.md shows how. Here it runs
+    with --backend extensions.
+
+    Weights that the model keeps in other files stay there if OUT.ONNX is in the same folder as IN.ONNX. Otherwise they
+    are copied into OUT.ONNX.data.
+
+    \b
+    Examples:
+      onnx-ops lower model.onnx lowered.onnx
+      onnx-ops run lowered.onnx --random --backend extensions
+    """
+
+    def lowered_and_counted(model):
+        return lowered(model), sum(declared(node) is not None for node in model_nodes(model))
+
+    target, count = rewrite(source, target, lowered_and_counted)
+    say(f"{target}: {count} {'node' if count == 1 else 'nodes'} rewritten")
 
 
 def rewrite(source, target, function):
@@ -27,11 +92,30 @@ def rewrite(source, target, function):
     target = target.resolve()  # the model's data belong to the folder in which a link ends
     _, *external = files(source)
     is_beside = target.parent == source.parent.resolve() and all(f.is_relative_to(target.parent) for f in external)
-    data = None if is_beside else target.with_name(f"{target.name}.data")
-    check_targets([target, *filter(None, [data])], [*external, *own_files()])
+    data = target.with_name(f"{target.name}.data")
+    check_targets([target] if is_beside else [target, data], external)
     model, report = function(load(source))
-    if data:
+    if not is_beside:
         move(model, source, data.name)
     with staged_file(target) as path:
         onnx.save(model, path)
     return target, report
+
+
+def find_patterns(path):
+    """Return the Findings of `optimize` in a model's file; none if it can't be read, which its session reports."""
+    with suppress(OSError, OpError, DecodeError, onnx.checker.ValidationError):
+        if not is_ort_format(path):
+            return rewritten(load(path), folder=path)[1]
+    return []
+
+
+def counted(findings, replaced=True):
+    """Return how many of each pattern were replaced, or not: "2 unfold, 1 affine_grid"; "" if there are none."""
+    counts = Counter(f.pattern for f in findings if bool(f.operator) == replaced)
+    return ", ".join(f"{count} {pattern}" for pattern, count in counts.items())
+
+
+def show_findings(title, findings):
+    rows = [(f.pattern, f.node, f.graph, f.operator or f"stays: {f.reason}") for f in findings]
+    table(str(title), ("pattern", "last node", "graph", "becomes"), rows)

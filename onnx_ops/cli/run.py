@@ -1,28 +1,32 @@
-"""`onnx-ops run`: run a model once, or hand over to many.py."""
+"""`onnx-ops run`: run a model once, or on many files: in this process, in several, or in a cluster."""
 
 import time
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import click
 import numpy as np
+import onnxruntime as ort
+from rich.progress import TimeRemainingColumn
 
-from ..external_data import files
-from . import data, many
-from .common import (
-    check_targets,
-    format_difference,
-    json_option,
-    milliseconds,
-    model_argument,
-    own_files,
-    print_json,
-    say,
-    table,
-    threads_option,
-)
-from .compare import difference
-from .items import is_pattern
-from .routes import Route
+from .. import __version__
+from ..comparison import difference
+from ..external_data import files, pack
+from ..operators import own_operators
+from ..reference import Evaluator
+from ..runtime import cluster as ray_cluster
+from ..runtime.runner import Runner
+from ..runtime.threads import available_cpus
+from ..runtime.workers import answers
+from . import data
+from .arguments import check_targets, json_option, model_argument, own_files, threads_option, tolerance_option
+from .console import dimensions, format_difference, milliseconds, print_json, progress, say, table
+from .items import MANIFEST, Manifest, Problem, Work, digest, digest_of_file, encode, find, first_size, suffix
+
+BACKENDS = ("native", "extensions", "builtin", "reference")
+PATIENCE = 0.8  # seconds that a worker has to finish a file that it is writing
+ENDED = Problem("a process that worked on it has ended, and so has another one that had nothing else to do")
 
 
 @click.command()
@@ -35,18 +39,17 @@ from .routes import Route
 @click.option("--backend", type=click.Choice(["native", "extensions"]), default="native", show_default=True)
 @click.option("--optimize", is_flag=True, help="Run what `onnx-ops optimize` makes of the model.")
 @click.option(
-    "--compare",
-    type=click.Choice(["builtin", "reference"]),
+    "--compare", type=click.Choice(["builtin", "reference"]),
     help="Also run it by ONNX Runtime's own kernels, or by onnx's evaluator, and compare.",
-)
-@click.option("--tolerance", type=float, help="Of --compare, relative to the largest value.  [default: by type]")
+)  # fmt: skip
+@tolerance_option("Of --compare, relative to the largest value.  [default: by type]")
 @threads_option
 @click.option("--batch", type=click.IntRange(1), help="Of many files: so many in one run, along the first axis.")
 @click.option("--workers", type=click.IntRange(1), help="Of many files: by so many processes.  [default: by this one]")
 @click.option("--cluster", metavar="ADDRESS", help="Of many files: by this Ray cluster; auto for the one at hand.")
 @json_option
 def run(
-    model, given, output, random, shapes, seed, backend, optimize, compare, tolerance, threads, batch, workers,
+    model, given, output, random, shapes, seed, backend, optimize, compare, tolerances, threads, batch, workers,
     cluster, as_json,
 ):  # fmt: skip
     """Run a model once and show what comes out; or on many files, and write what comes out.
@@ -65,48 +68,58 @@ def run(
       onnx-ops run model.onnx --random --optimize --compare builtin
       onnx-ops run model.onnx --input 'x=frames/*.png' --output out/ --workers 4
     """
-    if any(map(is_pattern, given)):
+    if any(map(data.is_pattern, given)):
         if compare or random or shapes or not output:
             raise click.UsageError("many files need --output, and leave no place for --compare, --random and --shape.")
-        options = {"backend": backend, "optimize": optimize, "threads": threads, "batch": batch}
-        many.run_files(model, given, output, options, workers, cluster, as_json)
-        return
-    if batch or workers or cluster:
-        raise click.UsageError("--batch, --workers and --cluster are for many files: --input with a wildcard.")
-    route, seconds_open = timed(lambda: Route(model, backend, threads, optimize=optimize))
-    data.check_tensors(route.outputs)
-    if output:
-        stems = data.file_names(route.outputs).values()
-        check_targets(
-            [output / f"{stem}{suffix}" for stem in stems for suffix in (".npy", ".png")],
-            [*files(model), *own_files(), *data.given_files(given)],
-        )
-    feeds, doubts = data.feeds(route.inputs, given, shapes, seed, random)
-    with data.adding_doubts(doubts):
-        outputs, seconds_run = timed(route.run, feeds)
-    report = {
-        "model": str(model),
-        "backend": backend,
-        "optimize": optimize,
-        "seconds": {"open": seconds_open, "run": seconds_run},
-        "inputs": [data.described(n, a) for n, a in feeds.items()],
-        "outputs": [data.described(n, a) | statistics(a) for n, a in outputs.items()],
-        "files": list(map(str, data.write(output, outputs))) if output else [],
-    }
-    if compare:
-        compared_outputs, seconds = timed(Route(model, compare, threads).run, feeds)
-        differences = {n: difference(outputs[n], compared_outputs[n], tolerance) for n in outputs}
-        report["compare"] = {
-            "with": compare,
-            "seconds": seconds,
-            "outputs": [
-                {"name": n, "largest": d.largest, "allowed": d.allowed, "problem": d.problem, "ok": d.ok}
-                for n, d in differences.items()
-            ],
-        }
-    print_json(report) if as_json else show(report)
-    if compare and not all(d["ok"] for d in report["compare"]["outputs"]):
+        options = {"backend": backend, "optimize": optimize, "batch": batch}
+        report = run_files(model, given, output, options, threads, workers, cluster)
+        is_well = not report["failed"]
+    else:
+        if batch or workers or cluster:
+            raise click.UsageError("--batch, --workers and --cluster are for many files: --input with a wildcard.")
+        runner, seconds = timed(open_model, model, backend, threads, optimize)
+        report = {"model": str(model), "backend": backend, "optimize": optimize, "seconds": {"open": seconds}}
+        feeds, outputs = run_once(runner, report, model, given, output, shapes, seed, random)
+        if compare:
+            others, seconds = timed(open_model(model, compare, threads), feeds)
+            report["compare"] = {"with": compare, "seconds": seconds, "outputs": compared(outputs, others, tolerances)}
+        is_well = not compare or all(d["ok"] for d in report["compare"]["outputs"])
+    if as_json:
+        print_json(report)
+    elif "items" in report:
+        show_items(report)
+    else:
+        show(report)
+    if not is_well:
         raise click.exceptions.Exit(1)
+
+
+# Once
+
+
+def open_model(model, backend, threads=None, optimize=False):
+    """Return a model (path or bytes) as a function from {input: array} to {output: array}, open in one of BACKENDS."""
+    if backend == "reference":
+        return Evaluator(model)
+    runner = Runner(model, backend=backend, threads=threads, optimize=optimize)
+    runner.session  # noqa: B018  makes it
+    return runner
+
+
+def run_once(runner, report, model, given, output, shapes, seed, random):
+    """Run the model, write the outputs and add to the report; returns {input: array} and {output: array}."""
+    data.check_outputs(runner.outputs)
+    if output:
+        names = data.file_names(runner.outputs).values()
+        targets = [output / f"{name}{ending}" for name in names for ending in data.ENDINGS]
+        check_targets(targets, [*files(model), *data.given_files(given)])
+    feeds, doubts = data.feeds(runner.inputs, given, shapes, seed, random)
+    with data.adding_doubts(doubts):
+        outputs, report["seconds"]["run"] = timed(runner, feeds)
+    report["inputs"] = [data.described(n, a) for n, a in feeds.items()]
+    report["outputs"] = [data.described(n, a) | statistics(a) for n, a in outputs.items()]
+    report["files"] = list(map(str, data.write(output, outputs))) if output else []
+    return feeds, outputs
 
 
 def timed(function, *args):
@@ -114,6 +127,15 @@ def timed(function, *args):
     start = time.perf_counter()
     result = function(*args)
     return result, time.perf_counter() - start
+
+
+def compared(outputs, others, tolerances):
+    """Return the difference of each output, as a dict."""
+    differences = {n: difference(outputs[n], others[n], tolerances) for n in outputs}
+    return [
+        {"name": n, "largest": d.largest, "allowed": d.allowed, "problem": d.problem, "ok": d.ok}
+        for n, d in differences.items()
+    ]
 
 
 def statistics(array):
@@ -134,14 +156,157 @@ def show(report):
     for path in report["files"]:
         say(f"written: {path}")
     if "compare" in report:
-        compared = report["compare"]
-        for d in compared["outputs"]:
+        for d in report["compare"]["outputs"]:
             largest, allowed = format_difference(d["largest"]), format_difference(d["allowed"])
             verdict = d["problem"] or f"largest difference {largest}, allowed {allowed}"
-            say(f"{d['name']} against {compared['with']}: {verdict}", None if d["ok"] else "bold red")
+            say(f"{d['name']} against {report['compare']['with']}: {verdict}", None if d["ok"] else "bold red")
 
 
 def row(described):
     numbers = (f"{described[k]:.4g}" if k in described else "" for k in ("min", "mean", "max"))
     not_finite = described.get("not_finite", "")
-    return described["name"], described["type"], data.dimensions(described["shape"]), *numbers, not_finite
+    return described["name"], described["type"], dimensions(described["shape"]), *numbers, not_finite
+
+
+# Many files
+
+
+def run_files(model, given, output, options, threads, workers, cluster):
+    """Run the model on the items of the --input options `given` that aren't finished; returns the report.
+
+    options  {"backend": ..., "optimize": ..., "batch": ...}, on which the outputs depend; batch is None if not stated
+    """
+    if workers and cluster:
+        raise click.UsageError("--workers are processes of this machine, --cluster has its own: state one of them.")
+    start, batch = time.perf_counter(), options["batch"]
+    if threads is None and (workers or cluster):
+        threads = max(len(available_cpus()) // workers, 1) if workers else 1
+    settings = {name: options[name] for name in ("backend", "optimize")}
+    runner = Runner(model, threads=threads, operators=own_operators(), **settings)
+    data.check_outputs(runner.outputs)
+    patterns, shared = divide(given, runner.inputs)
+    items = find(patterns, output)
+    if batch:
+        check_batch(batch, runner, shared)
+    work = Work(runner, output, suffix(runner.outputs), shared, batch)
+    read = [*files(model), *data.given_files(given), *(path for item in items for _, path in item.files)]
+    check_targets([output / MANIFEST, *map(work.path, items)], read)
+    with closing(Manifest(output, dependencies(model, shared) | options)) as manifest:
+        with progress() as bar:
+            pending = [item for item in bar.track(items, description="what is finished") if not manifest.has(item)]
+        engine = choose_engine(work, workers, cluster)
+        problems = collect(outcomes(engine, pending, batch or 1), manifest, str(model), len(pending))
+    return {
+        "model": str(model),
+        **options,
+        "items": len(items),
+        "finished_before": len(items) - len(pending),
+        "run": len(pending) - len(problems),
+        "failed": [{"item": name, "problem": problems[name].reason} for name in sorted(problems)],
+        "seconds": time.perf_counter() - start,
+        "manifest": str(manifest.path),
+    }
+
+
+def divide(given, inputs):
+    """Split the --input options into [(input, pattern)] for the items and {input: array} that all items share."""
+    patterns = [data.assignment(text, inputs) for text in given if data.is_pattern(text)]
+    item_inputs = {name for name, _ in patterns}
+    if len(item_inputs) < len(patterns):
+        raise click.UsageError("two of the --input with wildcards are for the same input.")
+    shared = data.read_inputs([text for text in given if not data.is_pattern(text)], inputs)
+    if again := item_inputs & shared.keys():
+        raise click.UsageError(f"--input gives {', '.join(again)} twice.")
+    if None not in item_inputs:
+        data.check_complete(item_inputs | shared.keys(), inputs)
+    return patterns, shared
+
+
+def check_batch(batch, runner, shared):
+    """Raise an error if the model states first axes that are not those of a batch."""
+    sizes = {name: first_size(dims) for name, (_, dims) in runner.inputs.items() if name not in shared}
+    for name, size in sizes.items():
+        if isinstance(size, int) and size != batch:
+            raise click.UsageError(f"--batch {batch}: the model wants {size} along the first axis of {name}.")
+    others = {dim for _, dims in runner.inputs.values() for dim in dims if isinstance(dim, str)} - set(sizes.values())
+    for name, (_, dims) in runner.outputs.items():
+        size = first_size(dims)
+        if size in others or (isinstance(size, int) and size not in sizes.values()):
+            raise click.UsageError(f"--batch {batch}: the first axis of {name} is {size}, and not that of the items.")
+
+
+def dependencies(model, shared):
+    """Return everything except the items and the options that the outputs of a run depend on.
+
+    Threads and processes are not among them: a run may be continued with others than it was begun with.
+    """
+    return {
+        "model": [digest_of_file(path) for path in files(model)],
+        "inputs": {name: digest(encode({name: array})) for name, array in shared.items()},
+        "operators": sorted(map(digest_of_file, own_files())),
+        "versions": {"onnx_ops": __version__, "onnxruntime": ort.__version__},
+    }
+
+
+def choose_engine(work, workers, cluster):
+    """Return a function of [(item, ...), ...] that iterates over (index, outcomes, whether the process died).
+
+    With `alone`, a process has no other batch than the one that it runs, so that it dies by none but that.
+    """
+    if cluster:
+        return lambda batches, alone: by_cluster(work, batches, alone, cluster)
+    if workers:
+        return lambda batches, alone: answers(work.run_items, batches, workers, patience=PATIENCE)
+    return lambda batches, alone: ((index, work.run_items(*batch), False) for index, batch in enumerate(batches))
+
+
+def by_cluster(work, batches, alone, address):
+    """Run batches in a cluster. This process reads and writes the files, so the cluster needn't see them."""
+    if not batches:
+        return
+    options = {name: getattr(work.runner, name) for name in ("threads", "backend", "optimize", "operators")}
+    runner = Runner(pack(work.runner.model), **options)
+    contents = ([item.load() for item in batch] for batch in batches)
+    answered = ray_cluster.answers(replace(work, runner=runner), contents, address, runner.threads, alone=alone)
+    with closing(answered):
+        for index, content, results, has_ended in answered:
+            yield index, None if has_ended else work.store(batches[index], content, results), has_ended
+
+
+def outcomes(engine, items, batch):
+    """Yield (item, its record or Problem) as items are finished.
+
+    If a process dies, the items of the batches that it had are run again, each by itself: one of them may be the cause.
+    """
+    batches, retries = [tuple(items[k : k + batch]) for k in range(0, len(items), batch)], []
+    with closing(engine(batches, alone=False)) as answered:
+        for index, results, has_ended in answered:
+            if has_ended:
+                retries += [(item,) for item in batches[index]]
+            else:
+                yield from zip(batches[index], results, strict=True)
+    if retries:
+        with closing(engine(retries, alone=True)) as answered:
+            for index, results, has_ended in answered:
+                yield retries[index][0], ENDED if has_ended else results[0]
+
+
+def collect(outcomes, manifest, title, count):
+    """Add finished items to the manifest, with a progress bar; returns {item's name: Problem} of the failed ones."""
+    problems = {}
+    with closing(outcomes), progress(TimeRemainingColumn()) as bar:
+        task = bar.add_task(title, total=count)
+        for item, outcome in outcomes:
+            if isinstance(outcome, Problem):
+                problems[item.name] = outcome
+            else:
+                manifest.add(outcome)
+            bar.advance(task)
+    return problems
+
+
+def show_items(report):
+    for each in report["failed"]:
+        say(f"{each['item']} has failed: {each['problem']}", "bold red")
+    counts = [f"{report['run']} run", f"{report['finished_before']} finished before", f"{len(report['failed'])} failed"]
+    say(f"{report['items']} items in {report['seconds']:.1f} s: {', '.join(counts)}; see {report['manifest']}")

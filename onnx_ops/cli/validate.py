@@ -7,11 +7,12 @@ import click
 import onnx
 from rich.text import Text
 
+from ..comparison import difference
 from ..nodes import declared, model_nodes
-from .common import format_difference, json_option, print_json, progress, reason, say, steps, table
-from .compare import difference
-from .data import test_sets
-from .routes import ROUTES, Route
+from .arguments import json_option, tolerance_option
+from .console import format_difference, one_line, print_json, progress, say, steps, table
+from .data import read_pb
+from .run import BACKENDS, open_model
 
 
 @click.command()
@@ -19,10 +20,10 @@ from .routes import ROUTES, Route
 @click.option(
     "--onnx", "with_onnx", is_flag=True, help="Also the node tests of the installed onnx for these operators."
 )
-@click.option("--backend", type=click.Choice(ROUTES), default="native", show_default=True, help="Who runs them.")
-@click.option("--tolerance", type=float, help="Relative to the largest expected value.  [default: by type]")
+@click.option("--backend", type=click.Choice(BACKENDS), default="native", show_default=True, help="Who runs them.")
+@tolerance_option("Relative to the largest expected value.  [default: by type]")
 @json_option
-def validate(paths, with_onnx, backend, tolerance, as_json):
+def validate(paths, with_onnx, backend, tolerances, as_json):
     """Run models on their test data and compare the outputs.
 
     PATHS are searched for folders in the layout of onnx's node tests: model.onnx next to test_data_set_0/input_0.pb,
@@ -42,7 +43,7 @@ def validate(paths, with_onnx, backend, tolerance, as_json):
     if empty := [str(path) for path, tests in below.items() if not tests]:
         raise click.UsageError(f"no model.onnx next to a test_data_set_0 below {', '.join(empty)}")
     tests = [test for tests in below.values() for test in tests] + (onnx_tests() if with_onnx else [])
-    results = [run_test(*test, backend, tolerance) for test in steps(tests, lambda test: test[0])]
+    results = [run_test(*test, backend, tolerances) for test in steps(tests, lambda test: test[0])]
     passed = sum(r["passed"] for r in results)
     if as_json:
         print_json({"backend": backend, "passed": passed, "failed": len(results) - passed, "tests": results})
@@ -58,7 +59,19 @@ def tests_below(path):
     directories = sorted(p.parent for p in path.rglob("model.onnx") if any(p.parent.glob("test_data_set_*")))
     for directory in directories:
         name = str(directory.relative_to(path)) if directory != path else path.name
-        yield name, directory / "model.onnx", lambda directory=directory: test_sets(directory)
+        yield name, directory / "model.onnx", lambda directory=directory: data_sets(directory)
+
+
+def data_sets(directory):
+    """Return [(inputs, outputs)], each a list of arrays, of a test in a folder."""
+    return [
+        [[read_pb(file) for file in sorted(folder.glob(f"{kind}_*.pb"), key=number)] for kind in ("input", "output")]
+        for folder in sorted(directory.glob("test_data_set_*"))
+    ]
+
+
+def number(file):
+    return int(file.stem.partition("_")[2])
 
 
 def onnx_tests():
@@ -72,29 +85,29 @@ def onnx_tests():
     return [(f"onnx: {c.name}", c.model.SerializeToString(), lambda c=c: c.data_sets) for c in cases]
 
 
-def run_test(name, model, data, backend, tolerance):
+def run_test(name, model, data, backend, tolerances):
     """Run one test; returns its report, as a dict."""
     path = None if isinstance(model, bytes) else str(model)
     report = {"test": name, "model": path, "operators": [], "passed": False, "largest_error": None, "problem": ""}
     try:
-        report["operators"] = operators_in(load(model))
-        route, largest = Route(model, backend), 0
-        for inputs, references in data():
-            outputs = route.run(dict(zip(route.inputs, inputs, strict=True)))
-            for (output, array), reference in zip(outputs.items(), references, strict=True):
-                deviation = difference(array, reference, tolerance)
-                largest = max(largest, deviation.largest)
-                if not deviation.ok and not report["problem"]:
-                    largest_text, allowed = format_difference(deviation.largest), format_difference(deviation.allowed)
-                    report["problem"] = f"{output}: {deviation.problem or f'off by {largest_text}, allowed {allowed}'}"
-        report |= {"largest_error": largest, "passed": not report["problem"]}
+        proto = onnx.load(model, load_external_data=False) if path else onnx.ModelProto.FromString(model)
+        report["operators"] = operators_in(proto)
+        runner, differences = open_model(model, backend), []
+        for inputs, expected in data():
+            outputs = runner(dict(zip(runner.inputs, inputs, strict=True)))
+            for (output, actual), array in zip(outputs.items(), expected, strict=True):
+                differences.append((output, difference(actual, array, tolerances)))
+        report["largest_error"] = max((d.largest for _, d in differences), default=0)
+        report["problem"] = next((problem(n, d) for n, d in differences if not d.ok), "")
+        report["passed"] = not report["problem"]
     except Exception as error:
-        report["problem"] = reason(error)
+        report["problem"] = one_line(error)
     return report
 
 
-def load(model):
-    return onnx.ModelProto.FromString(model) if isinstance(model, bytes) else onnx.load(model, load_external_data=False)
+def problem(output, found):
+    off = f"off by {format_difference(found.largest)}, allowed {format_difference(found.allowed)}"
+    return f"{output}: {found.problem or off}"
 
 
 def operators_in(proto):

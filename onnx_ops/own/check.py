@@ -13,13 +13,14 @@ from onnx import helper
 
 from .. import dtypes, plain
 from ..attributes import AttributeValues
+from ..comparison import difference
 from ..compiler.jit import numba_obstacle
 from ..errors import OpError
 from ..functions import as_array
 from ..limits import ABSENT
 from ..nodes import model_nodes
 from ..operators import declaration_of
-from ..reference import reference_ops
+from ..reference import Evaluator
 from ..runtime.execute import compute, signature_of
 from ..runtime.session import Backend, InferenceSession
 from ..schemas import node_attribute, register_schemas
@@ -137,7 +138,7 @@ def compare(
             assert outputs == body_outputs, f"{where}: {verdict(outputs)}, but the body: {verdict(body_outputs)}"
             continue
         for o, a, b in zip(function.outputs, outputs, body_outputs, strict=True):
-            if problem := difference(a, b, tolerances):
+            if problem := problem_of(a, b, tolerances):
                 raise AssertionError(f"{where}: {o.name} {problem}")
         compared += 1
     return compared
@@ -195,7 +196,7 @@ def ways(
     if function.kernels and numba_obstacle() is None and has_extensions(function):
         yield "extensions session", lambda: in_session(open_model, "extensions", 1)
     if not isinstance(body_outputs, str):
-        yield "onnx's evaluator", lambda: run_evaluator(open_model, function, feeds)
+        yield "onnx's evaluator", lambda: [*Evaluator(open_model, [function])(feeds).values()]
         yield "onnx's inference", lambda: check_inference(fixed_model, body_outputs)
 
 
@@ -218,13 +219,6 @@ def has_extensions(function: "Operator") -> bool:
     except OpError:
         return False
     return True
-
-
-def run_evaluator(model: onnx.ModelProto, function: "Operator", feeds: dict[str, Any]) -> Any:
-    """Return the outputs that onnx's own evaluator computes."""
-    from onnx.reference import ReferenceEvaluator
-
-    return ReferenceEvaluator(model, new_ops=reference_ops([function])).run(None, feeds)
 
 
 def check_inference(model: onnx.ModelProto, outputs: Any) -> Any:
@@ -272,22 +266,14 @@ def node_model(
     return helper.make_model(graph, opset_imports=imports, ir_version=helper.find_min_ir_version_for([newest]))
 
 
-def difference(actual: "NDArray[Any]", reference: "NDArray[Any]", tolerances: Mapping[str, float]) -> str | None:
+def problem_of(actual: "NDArray[Any]", reference: "NDArray[Any]", tolerances: Mapping[str, float]) -> str | None:
     """Return a text on what is wrong with an output, or None."""
     if actual.dtype != reference.dtype or actual.shape != reference.shape:
         return f"is {actual.dtype} {list(actual.shape)}, but of the body {reference.dtype} {list(reference.shape)}"
-    name = dtypes.name_of(reference)
-    if name not in tolerances:
-        wrong, allowed = actual != reference, 0
-    else:
-        a, b = actual.astype(np.float64), reference.astype(np.float64)
-        finite = np.isfinite(b)
-        allowed = tolerances[name] * abs(b[finite]).max(initial=0)
-        with np.errstate(invalid="ignore"):
-            wrong = ~((a == b) | np.isnan(a) & np.isnan(b) | (finite & (abs(a - b) <= allowed)))
-    if not np.any(wrong):
+    found = difference(actual, reference, tolerances)
+    if found.ok:
         return None
-    position = tuple(np.argwhere(wrong)[0].tolist())
-    more = f", by more than {allowed:.3g}" if allowed else ""
-    count = f"{np.count_nonzero(wrong)} of {actual.size} differ"
+    position = tuple(np.argwhere(found.wrong)[0].tolist())
+    more = f", by more than {found.allowed:.3g}" if found.allowed else ""
+    count = f"{np.count_nonzero(found.wrong)} of {actual.size} differ"
     return f"at {list(position)} is {actual[position]}, but of the body {reference[position]}{more}; {count}"

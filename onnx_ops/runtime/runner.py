@@ -28,8 +28,9 @@ class Runner:
     model     path or bytes; a path must lead to the model in every process that calls the Runner
     threads   number of each session's threads; None: the number of the machine's cores. The default suits one process
               for each core
-    backend, optimize, operators   as for onnx_ops.InferenceSession; the modules of operators of one's own must be there
-              in every such process
+    backend   as for onnx_ops.InferenceSession, or "builtin": ONNX Runtime's own kernels alone
+    optimize, operators   as for onnx_ops.InferenceSession; the modules of operators of one's own must be there in every
+              such process
 
     Called with {input: array}, a Runner returns {output: array}. Columns that are no inputs of the model, such as the
     names of the items, come back unchanged, unless an output has their name.
@@ -46,7 +47,7 @@ class Runner:
         model: str | os.PathLike[str] | bytes,
         *,
         threads: int | None = 1,
-        backend: Backend = "native",
+        backend: Backend | Literal["builtin"] = "native",
         optimize: bool = False,
         operators: Iterable[Any] = (),
     ) -> None:
@@ -73,6 +74,11 @@ class Runner:
         """The inputs of the model, as `inputs` returns them."""
         return inputs(self.session)
 
+    @functools.cached_property
+    def outputs(self) -> dict[str, Any]:
+        """The outputs of the model, as `outputs` returns them."""
+        return outputs(self.session)
+
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         if missing := self.inputs.keys() - batch.keys():
             rule = f"must have all inputs of the model; it lacks {', '.join(sorted(missing))}"
@@ -83,7 +89,12 @@ class Runner:
 
 @functools.lru_cache(maxsize=4)
 def _copy(
-    key: str, model: str | bytes, threads: int | None, backend: Backend, optimize: bool, own: tuple[str, ...]
+    key: str,
+    model: str | bytes,
+    threads: int | None,
+    backend: Backend | Literal["builtin"],
+    optimize: bool,
+    own: tuple[str, ...],
 ) -> Runner:
     """The copy of a Runner, with its key: each process has only one."""
     operators = [operator for place in own for operator in use_place(place)]

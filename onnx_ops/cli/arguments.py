@@ -1,0 +1,79 @@
+"""Arguments and options of several commands."""
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from ..comparison import TOLERANCES
+from ..operators import available, own_operators
+from ..runtime.model import imported_domains
+
+ORT_FORMAT = ".ort"  # suffix of ONNX Runtime's own format, which nothing else can read
+
+
+def names():
+    """Return the names of all operators that there are."""
+    return sorted({name for _, name in available()})
+
+
+class OperatorName(click.ParamType):
+    """A parameter that is one of `names`, which include those of operators of one's own."""
+
+    name = "operator"
+
+    def convert(self, value, parameter, context):
+        if value not in names():
+            self.fail(f"{value!r} must be one of {', '.join(names())}.", parameter, context)
+        return value
+
+
+class ModelFile(click.Path):
+    """A parameter that is the path of a model."""
+
+    def __init__(self):
+        super().__init__(exists=True, dir_okay=False, path_type=Path)
+
+    def convert(self, value, parameter, context):
+        path = super().convert(value, parameter, context)
+        if path.suffix != ORT_FORMAT and not imported_domains(path):
+            self.fail(f"{path} is no ONNX model, or a damaged one.", parameter, context)
+        return path
+
+
+model_argument = click.argument("model", type=ModelFile())
+operator_option = click.option(
+    "--operator", "operators", multiple=True, type=OperatorName(), help="Only this one; may be repeated."
+)
+jobs_option = click.option("--jobs", type=click.IntRange(1), help="Processes side by side.  [default: all cores]")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+threads_option = click.option("--threads", type=click.IntRange(1), help="Threads per session.  [default: all cores]")
+
+
+def tolerance_option(help_text):
+    """An option whose value is {element type: tolerance}, as `comparison.difference` takes it."""
+
+    def by_type(context, parameter, value):
+        return TOLERANCES if value is None else dict.fromkeys(TOLERANCES, value)
+
+    return click.option("--tolerance", "tolerances", type=float, callback=by_type, help=help_text)
+
+
+def own_files():
+    """Return the files with operators of one's own that this process uses."""
+    return sorted({sys.modules[operator.source].__file__ for operator in own_operators()})
+
+
+def check_targets(targets, sources):
+    """Raise an error if one of the files `targets`, which are to be written, is read: as a source, or for operators."""
+    read = {identity(path): path for path in (*sources, *own_files()) if os.path.exists(path)}
+    for path in targets:
+        if os.path.exists(path) and (source := read.get(identity(path))):
+            raise click.UsageError(f"{path} would replace {source}, which is read; choose another output.")
+
+
+def identity(path):
+    """Return what is equal for all names of a file: in letters of the other case, through links, in other mounts."""
+    status = os.stat(path)
+    return status.st_dev, status.st_ino

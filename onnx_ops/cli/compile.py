@@ -1,0 +1,92 @@
+"""`onnx-ops build` and `onnx-ops warmup`: compile kernels ahead, into a library or into the cache."""
+
+from functools import partial
+from pathlib import Path
+
+import click
+
+import onnx_ops
+
+from .. import dtypes as element_types
+from ..compiler.levels import LEVELS
+from ..operators import own_operators
+from ..runtime import library
+from ..runtime.variants import TYPES
+from .arguments import ModelFile, check_targets, jobs_option, operator_option
+from .console import progress, say
+
+
+def dtype_option(types):
+    return click.option(
+        "--dtype", "dtypes", multiple=True, type=click.Choice(types), help="Only this type; may be repeated."
+    )
+
+
+@click.command()
+@click.option(
+    "--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="Where the library is to be."
+)
+@operator_option
+@dtype_option(TYPES)
+@click.option(
+    "--cpu", "cpus", multiple=True, type=click.Choice(list(LEVELS)),
+    help="With code for these; may be repeated.  [default: all of this machine's architecture]",
+)  # fmt: skip
+@jobs_option
+def build(output, operators, dtypes, cpus, jobs):
+    """Build a shared library of the operators, which ONNX Runtime loads in any process: C++, C#, Java, Triton, Python.
+
+    It needs neither Python nor Numba, has code for several generations of CPUs, and runs the best that it can. Building
+    takes Numba, a C compiler and some minutes; what has been built before is only linked.
+
+    \b
+    Examples:
+      onnx-ops build --output libonnx_ops.so
+      onnx-ops build --output libonnx_ops.so --operator GridSample --dtype float32 --cpu x86-64-v3
+      onnx-ops --operators my_ops.py build --output libmine.so
+    """
+    check_targets([output], [])
+    settings = {"operators": operators or own_operators() or None, "dtypes": dtypes or None, "cpus": cpus or None}
+    compiling(partial(onnx_ops.build, output, jobs=jobs, **settings))
+    say(f"{output}: {output.stat().st_size / 2**20:.1f} MB")
+
+
+@click.command()
+@click.argument("models", metavar="[MODEL]...", nargs=-1, type=ModelFile())
+@operator_option
+@dtype_option(element_types.ALL)
+@jobs_option
+def warmup(models, operators, dtypes, jobs):
+    """Compile the kernels ahead, into the cache that sessions load them from.
+
+    Otherwise the first session that uses an operator with an element type compiles it, in 3 to 10 seconds. With
+    models: what sessions of them compile, and nothing else. Without: every kernel of the operators and element types;
+    without --dtype, too, these are the floats, all of which take some minutes.
+
+    \b
+    Examples:
+      onnx-ops warmup model.onnx
+      onnx-ops warmup --operator GridSample --dtype float32 --dtype float16
+    """
+    if models and (operators or dtypes):
+        raise click.UsageError("Models leave no choice of operators and types.")
+    settings = {"operators": operators or None, "dtypes": dtypes or None, "models": list(models) or None}
+    count = compiling(partial(onnx_ops.warmup, jobs=jobs, **settings))
+    say(f"{count} {'kernel is' if count == 1 else 'kernels are'} in {place()}")
+
+
+def compiling(work):
+    """Return work(progress=...), which compiles, with a progress bar that shows what is being compiled."""
+    with progress() as bar:
+        task = bar.add_task("compiling", total=None)
+        show = lambda name, index, total: bar.update(task, description=name, completed=index, total=total)
+        return work(progress=show)
+
+
+def place():
+    """Return a text on where sessions find compiled kernels."""
+    if library.is_complete():
+        return f"the library, {library.PLACE}"
+    from ..compiler.cache import directory
+
+    return f"the cache, {directory()}"

@@ -1,0 +1,97 @@
+"""What commands write: lines, tables, progress bars, JSON, and how values look there."""
+
+import json
+import math
+import re
+
+import click
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+WIDTH = 120  # of tables that are not written to a terminal
+PREFIXES = re.compile(  # that ONNX Runtime puts before the text of an error
+    r"\[ONNXRuntimeError\] : \d+ : \w+ : |Load model from \S+ failed: ?|Exception during initialization: |"
+    r"Non-zero status code returned while running .*? Status Message: |This is an invalid model\. .*?, Error |"
+    r"/\S+:\d+ .*?\) (const )?"
+)
+
+
+class Screen(Console):
+    def on_broken_pipe(self):
+        """Raise the error that is being handled again, for app.py. Rich would end the process with 1."""
+        raise
+
+
+def console(stderr=False):
+    screen = Screen(stderr=stderr, highlight=False)
+    return screen if screen.is_terminal else Screen(stderr=stderr, highlight=False, width=WIDTH)
+
+
+def progress(*more):
+    """A progress bar on stderr, with `more` columns, which disappears at its end; none if stderr is no terminal."""
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    screen = console(stderr=True)
+    return Progress(*columns, *more, console=screen, transient=True, disable=not screen.is_terminal)
+
+
+def steps(items, name):
+    """Yield the `items` with a progress bar that shows `name(item)`."""
+    with progress() as bar:
+        task = bar.add_task("", total=len(items))
+        for item in items:
+            bar.update(task, description=name(item))
+            yield item
+            bar.advance(task)
+
+
+def table(title, columns, rows):
+    """Print a table of values or Texts. A "|" at a header's end, which is not shown, aligns the column to the right."""
+    say(f"\n{title}", "bold")
+    rich_table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        rich_table.add_column(column.rstrip("|"), justify="right" if column.endswith("|") else "left", overflow="fold")
+    for row in rows:
+        rich_table.add_row(*(v if isinstance(v, Text) else Text(str(v)) for v in row))
+    console().print(rich_table)
+
+
+def say(text, style=None):
+    console().print(text, style=style, markup=False, soft_wrap=True)
+
+
+def print_json(data):
+    click.echo(json.dumps(finite(data), indent=2, default=str, allow_nan=False))
+
+
+def finite(data):
+    """Return the data with None in place of infinities and NaN, which JSON lacks."""
+    if isinstance(data, dict):
+        return {name: finite(value) for name, value in data.items()}
+    if isinstance(data, list | tuple):
+        return list(map(finite, data))
+    return None if isinstance(data, float) and not math.isfinite(data) else data
+
+
+def dimensions(dims):
+    """Return a shape's text, with ? for an unknown dimension: [N, 3, ?, ?]"""
+    return f"[{', '.join('?' if d is None else str(d) for d in dims)}]"
+
+
+def milliseconds(seconds):
+    return f"{seconds * 1e3:.3g}" if seconds < 1 else f"{seconds * 1e3:.0f}"
+
+
+def format_difference(value):
+    """Return the text of a numerical difference: two digits and an exponent, or 0."""
+    return "0" if value == 0 else f"{value:.1e}"
+
+
+def one_line(error):
+    """Return an exception's text on one line, without the prefixes that ONNX Runtime adds."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    while prefix := PREFIXES.match(text):
+        text = text[prefix.end() :]
+    return text
