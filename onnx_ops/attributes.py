@@ -237,6 +237,12 @@ class AttributeValues:
         return cls(attributes, vectors)
 
 
+def attribute_values(attributes, values):
+    """Return the AttributeValues for values that Python gives, None for none. Raises OpError."""
+    vectors = [None if v is None else a.vector(v) for a, v in zip(attributes, values, strict=True)]
+    return AttributeValues(attributes, vectors)
+
+
 @functools.cache
 def named_tuple(names):
     """The type of named tuples of the values of attributes with these names."""

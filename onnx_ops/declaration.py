@@ -20,7 +20,7 @@ from typing import ClassVar
 import numpy as np
 
 from . import dtypes
-from .attributes import Attribute, AttributeValues
+from .attributes import Attribute, attribute_values
 from .errors import OpError
 from .limits import (
     ABSENT,
@@ -230,8 +230,13 @@ class Operator:
             if a.required and given.get(name) is None:
                 raise OpError(name, None, "must be given")
         values = [a.default if given.get(a.name) is None else given[a.name] for a in self.attributes]
-        vectors = [None if v is None else a.vector(v) for a, v in zip(self.attributes, values, strict=True)]
-        return AttributeValues(self.attributes, vectors)
+        if all(type(v) in (str, int, bool) for v in values):  # of types whose equal values mean the same
+            return self._cached_values(tuple(values), tuple(map(type, values)))
+        return attribute_values(self.attributes, values)
+
+    @functools.cached_property
+    def _cached_values(self):
+        return functools.lru_cache(maxsize=256)(lambda values, types: attribute_values(self.attributes, values))
 
     def each_input(self, count):
         """Return the declarations of `count` inputs; a variadic one is repeated for all that it stands for."""
