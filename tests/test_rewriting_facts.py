@@ -14,7 +14,7 @@ from onnx_ops import OpError
 from onnx_ops.nodes import inlined
 from onnx_ops.rewriting import grid_sample, rewritten
 from onnx_ops.rewriting.graph import Model
-from onnx_ops.rewriting.integers import integers, shape
+from onnx_ops.rewriting.integers import Lattice, integers, lattice, shape
 from onnx_ops.rewriting.sizes import named, parse
 
 SIZES = {"n": 2, "h": 4, "w": 5}
@@ -237,6 +237,35 @@ def test_names_of_dimensions_that_look_like_formulas():
     assert shape(graph, "z") == (a - b, a + a, twice)
     assert parse("4") != 4
     assert len({parse("c") * b // 2, parse("c*b") // 2, named("c*b") // 2, named("(c*b)//2")}) == 3
+
+
+def test_steps_of_any_size():
+    size, far = named("h"), 2**63 - 1
+    assert lattice(np.array([3, size + 3, size * 2 + 3])) == Lattice((3,), 3, (size,))
+    assert lattice(np.array([-far, far])) == Lattice((2,), -far, (2 * far,))
+
+
+def squeeze_what_is_not_there(proto):
+    node = next(node for node in proto.graph.node if node.op_type == "Unsqueeze")
+    node.op_type = "Squeeze"
+    next(t for t in proto.graph.initializer if t.name == node.input[1]).CopyFrom(
+        numpy_helper.from_array(np.array([4]), node.input[1])
+    )
+
+
+def empty_base(*dims):
+    def edit(proto):
+        proto.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.zeros(dims, np.float32), "constant_0"))
+
+    return edit
+
+
+@pytest.mark.parametrize("edit", [squeeze_what_is_not_there, empty_base(35, 0, 1), empty_base(0, 3, 1)])
+@pytest.mark.parametrize("size", [(5, 7), (0, 7), (-5, -7)], ids=str)
+def test_affine_grids_that_do_not_run(edit, size):
+    proto = affine_grid(target=[2, *size, 2])
+    edit(proto)
+    near_miss(proto, runs=False)
 
 
 def test_a_pad_of_minus_0():

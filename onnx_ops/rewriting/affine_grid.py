@@ -8,6 +8,7 @@ theta, and adds up:
 The base grid consists of one vector per image axis, which are taken from the model: no formula is assumed for them.
 """
 
+import math
 from collections import Counter
 
 import numpy as np
@@ -99,10 +100,10 @@ def _base(graph, reduced, base, view, size):
     points = [k for k in range(rank) if along[k] is None]
     if order[0] != N or order[-1] != I or any(base.shape[along.index(k)] != 1 for k in (N, I)):
         raise NearMiss("its axes are in another order than batch, pixels, coordinates")
-    base = np.moveaxis(base, along.index(J), -1).reshape(-1, base.shape[along.index(J)])
-    if base.shape != (int(np.prod(size)), axes + 1) or not points:
+    is_grid = min(size) > 0 and (base.size, base.shape[along.index(J)]) == (math.prod(size) * (axes + 1), axes + 1)
+    if not is_grid or not points:
         raise NearMiss(f"the constant is not a base grid of {size} pixels")
-    return base.reshape(*size, axes + 1)
+    return np.moveaxis(base, along.index(J), -1).reshape(*size, axes + 1)
 
 
 def _vectors(base):

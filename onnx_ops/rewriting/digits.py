@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from . import views
+from .finding import tried
 from .integers import integer_list, integers, shape, sliced
 from .sizes import Size, quotient
 
@@ -70,10 +71,7 @@ def moved(graph, view, steps):
     for node, output in reversed(steps):
         if view is None:
             return None
-        try:
-            view = MOVES[node.op_type](graph, view, node, {a.name: a for a in node.attribute}, output)
-        except (ValueError, IndexError, TypeError):  # ONNX Runtime will refuse such a node
-            return None
+        view = tried(MOVES[node.op_type], graph, view, node, {a.name: a for a in node.attribute}, output)
     return view
 
 

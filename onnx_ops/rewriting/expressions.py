@@ -11,6 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
+from .finding import tried
 from .integers import integer_list, integers, shape, sliced
 
 AXES = "ndhw"  # images, and the axes of each
@@ -60,15 +61,10 @@ def expression(graph, name, index, depth=DEEPEST, memo=None):
 
 def _expression(graph, leaf, depth, memo):
     array, node = graph.folded(leaf.name), graph.producer(leaf.name)
-    try:
-        if array is not None and array.dtype.kind == "f":
-            return constant(array, leaf.index)
-        if node is None or not depth:
-            return leaf
-        sources = _sources(graph, node, leaf.name, leaf.index)
-    except (ValueError, IndexError, TypeError, ZeroDivisionError):  # ONNX Runtime will refuse such a node
-        return leaf
-    if None in sources:
+    if array is not None and array.dtype.kind == "f":
+        return tried(constant, array, leaf.index) or leaf
+    sources = tried(_sources, graph, node, leaf.name, leaf.index) if node is not None and depth else None
+    if sources is None or None in sources:
         return leaf
     operands = tuple(expression(graph, *source, depth - 1, memo) for source in sources)
     if node.op_type not in OPERATIONS:

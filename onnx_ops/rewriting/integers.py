@@ -13,6 +13,7 @@ import numpy as np
 from onnx import TensorProto
 
 from . import sizes
+from .finding import tried
 from .sizes import Size
 
 LARGEST = 2**20  # elements of an array that is kept
@@ -33,7 +34,7 @@ def lattice(value):
     """Return an array as a Lattice, or None if its steps aren't constant."""
     if isinstance(value, Lattice):
         return value
-    if not value.size or value.dtype == np.uint64:
+    if not value.size:
         return None
     start = value.item(0)
     steps = []
@@ -43,7 +44,7 @@ def lattice(value):
     steps = tuple(steps)
     regular = np.asarray(start)
     for step, size in zip(steps, value.shape, strict=True):
-        regular = regular[..., np.newaxis] + step * np.arange(size)
+        regular = regular[..., np.newaxis] + np.arange(size, dtype=object) * step
     if not np.array_equal(regular, value):
         return None
     return Lattice(value.shape, start, steps)
@@ -103,10 +104,7 @@ def _apply_rule(graph, name, depth):
     operands = [integers(graph, operand, depth - 1) if operand else None for operand in node.input]
     if any(value is None for value, operand in zip(operands, node.input, strict=True) if operand):
         return None
-    try:
-        return rule(attributes, *operands)
-    except (ValueError, IndexError, TypeError, ZeroDivisionError):  # ONNX Runtime will refuse such a node
-        return None
+    return tried(rule, attributes, *operands)
 
 
 def _shape(dimensions, attributes):

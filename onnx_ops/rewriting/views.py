@@ -5,6 +5,7 @@ value[i] = source[c],  c_a = sum over the value's axes k that run along source a
 
 from dataclasses import dataclass
 
+from .finding import tried
 from .integers import integer_list, integers, lattice
 
 
@@ -36,7 +37,7 @@ def whole(dimensions):
 
 def moved(graph, view, node):
     """Return a view (a list of Axis) after a node, or None if what the node does is unknown or gives no view."""
-    return MOVES[node.op_type](graph, view, node, {a.name: a for a in node.attribute})
+    return tried(MOVES[node.op_type], graph, view, node, {a.name: a for a in node.attribute})
 
 
 def _identity(graph, view, node, attributes):
