@@ -194,6 +194,10 @@ INTEGERS = {
     "a number past int32": lambda w: w.add("Cast", w.constant(2**32 + 5), to=TensorProto.INT32),
     "a size in uint8": lambda w: w.add("Cast", w.add("Sub", w.add("Cast", w.add("Shape", "x", end=1), to=2),
                                                      w.constant(9, np.uint8)), to=7),
+    "a size past int32": lambda w: w.add("Cast", w.add("Add", w.add("Cast", w.add("Shape", "x", end=1), to=6),
+                                                       w.constant(2**31 - 1, np.int32)), to=7),
+    "a size past int64": lambda w: w.add("Div", w.add("Mul", w.add("Shape", "x", end=1), w.constant(2**63 - 1)),
+                                         w.constant(2**63 - 1)),
     "half of an empty axis": lambda w: w.add("Div", w.add("Sub", w.add("Shape", "x", end=1), w.constant([1])),
                                              w.constant([2])),
 }  # fmt: skip
@@ -213,7 +217,7 @@ def test_integers(name, size):
         np.testing.assert_array_equal(known, expected)
     else:
         assert known is None
-        assert name in ("a size in uint8", "half of an empty axis")
+        assert name in ("a size in uint8", "a size past int32", "a size past int64", "half of an empty axis")
 
 
 def test_axes_that_are_a_range_of_open_size():

@@ -1,9 +1,9 @@
 """The values of integer tensors and shapes, worked out from the model: exporters compute indices and sizes by nodes.
 
 Sizes that the model leaves open are unknowns (sizes.py). A value is known as a `Lattice`, whose elements differ by
-constant steps along each axis, so that its own sizes may be unknown, or as an array of ints and `Size`s. What is
-computed is the same in int32 and int64; values that only one of them can hold are left to `Graph.folded`, and so is
-arithmetic in other types.
+constant steps along each axis, so that its own sizes may be unknown, or as an array of ints and `Size`s. Both are
+certain to be of int64 if they depend on unknowns. What is computed of known integers is the same in int32 and int64;
+values that only one of them can hold are left to `Graph.folded`, and so is arithmetic in other types.
 """
 
 from contextlib import suppress
@@ -132,15 +132,15 @@ def _same(attributes, value, *_):
 
 
 def _cast(attributes, value):
-    if attributes["to"].i not in (TensorProto.INT32, TensorProto.INT64) or not _fits_int32(value):
-        return None
-    return value.astype(np.int64) if isinstance(value, np.ndarray) and value.dtype != object else value
+    kind = attributes["to"].i
+    if isinstance(value, Lattice) or value.dtype == object:
+        return value if kind == TensorProto.INT64 else None
+    return value.astype(np.int64) if kind in (TensorProto.INT32, TensorProto.INT64) and _fits_int32(value) else None
 
 
-def _fits_int32(value):
-    """Return whether the known numbers of a value are in the range of int32. Those of a Lattice are."""
-    numbers = value.ravel().tolist() if isinstance(value, np.ndarray) else ()
-    return all(isinstance(n, Size) or INT32.min <= n <= INT32.max for n in numbers)
+def _fits_int32(array):
+    """Return whether the numbers in an array, and the factors in its open sizes, are in the range of int32."""
+    return all(INT32.min <= n <= INT32.max for value in array.ravel() for n in sizes.factors(value))
 
 
 def _axes(attributes, given, rank):
