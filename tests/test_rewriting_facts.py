@@ -11,7 +11,7 @@ from test_rewriting import near_miss
 
 import onnx_ops
 from onnx_ops import OpError
-from onnx_ops.nodes import inlined
+from onnx_ops.nodes import graphs_in, inlined
 from onnx_ops.rewriting import grid_sample, rewritten
 from onnx_ops.rewriting.graph import Model
 from onnx_ops.rewriting.integers import Lattice, integers, lattice, shape
@@ -141,14 +141,38 @@ main (float[2, 3, 6, 7] x, float[2, 4, 5, 2] p) => (float[N, C, H, W] y) {{ y = 
         np.testing.assert_array_equal(run(proto, inputs, **how)[0], run(proto, inputs)[0])
 
 
-def test_casts_that_change_values():
-    """9 - (5 as a boolean) is 8, whatever onnx's inference takes it for."""
-    w = Writer()
-    flag = w.add("Cast", w.add("Cast", w.add("Shape", "x", start=2, end=3), to=TensorProto.BOOL), to=TensorProto.INT64)
-    w.add("ConstantOfShape", w.add("Sub", w.constant([9]), flag), name="filled")
-    proto = w.model({"x": ("float32", [1, 1, 5, 5])}, ("filled", "float32", None))
-    del proto.graph.value_info[:], proto.graph.output[0].type.tensor_type.shape.dim[:]
-    assert shape(next(Model(proto).graphs()), "filled")[0] not in (4, 9)
+FLAG = "b = Cast <to: int = 9> (s) f = Cast <to: int = 7> (b) r = ConstantOfShape (f)"
+MISREAD = {
+    "a cast to booleans": FLAG,
+    "a cast in a branch": f"r = If (yes) <then_branch = g () => (r1) {{ {FLAG.replace('r =', 'r1 =')} }}, "
+    "else_branch = g () => (r2) { r2 = ConstantOfShape (s) }>",
+    "a sum of int32": "a = Add (large, large) b = Cast <to: int = 7> (a) m = Add (b, four) r = ConstantOfShape (m)",
+    "a row of a table": "a = Identity (zero) t = Unsqueeze (s, a) v = Gather (t, first) r = ConstantOfShape (v)",
+    "a slice from an unknown start": "a = Identity (one) v = Slice (s, a, two) r = ConstantOfShape (v)",
+    "names in two branches": "r = If (no) <then_branch = g () => (r1) <int64[1] c = {2}> "
+    "{ d = Concat <axis = 0> (c, one) r1 = ConstantOfShape (d) }, else_branch = g () => (r2) <int64[1] c = {3}> "
+    "{ d = Concat <axis = 0> (c, two) r2 = ConstantOfShape (d) }>",
+}
+
+
+@pytest.mark.parametrize("name", MISREAD)
+def test_values_that_onnx_misreads(name):
+    """onnx's inference takes values for others that ONNX Runtime computes, and infers other shapes from them."""
+    constants = "int64[1] zero = {0}, int64 first = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[1] four = {4}"
+    constants += f", int32[2] large = {{{2**31 - 1}, 1}}, bool yes = {{1}}, bool no = {{0}}"
+    proto = parser.parse_model(
+        f'<ir_version: 9, opset_import: ["" : 18]> g (float[2, 3] x) => (float r) <{constants}> '
+        f"{{ s = Shape (x) {MISREAD[name]} }}"
+    )
+    for graph in graphs_in(proto.graph):
+        for output in graph.output:
+            output.type.tensor_type.elem_type = TensorProto.FLOAT
+            output.type.tensor_type.ClearField("shape")
+    session = ort.InferenceSession(proto.SerializeToString(), quiet())
+    (real,) = session.run(None, {"x": np.zeros((2, 3), np.float32)})
+    known = shape(next(Model(proto).graphs()), "r")
+    assert known is None or len(known) == real.ndim
+    assert all(size in (real.shape[k], None) for k, size in enumerate(known or ()) if isinstance(size, int))
 
 
 def test_names_of_dimensions_in_functions():
