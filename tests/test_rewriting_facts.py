@@ -360,6 +360,22 @@ def test_constants_of_old_and_new_models(proto, ir_version):
     assert ir_version > 3 or not optimized.graph.initializer
 
 
+def test_constants_of_one_name():
+    """A branch has a constant with the name of one outside. That one is unused once the grid is."""
+    proto = warp([("Mul", 2), ("Sub", 1)])
+    w = Writer()
+    names = [node.input[1] for node in proto.graph.node if node.op_type in ("Mul", "Sub")]
+    w.add("Add", "y", names[0], name="sum")
+    w.add("Identity", "y", name="same")
+    one, two = (helper.make_graph([node], "branch", [], [onnx.ValueInfoProto(name=node.output[0])]) for node in w.nodes)
+    one.initializer.append(numpy_helper.from_array(np.float32(7), names[0]))
+    proto.graph.node.append(helper.make_node("If", ["yes"], ["z"], then_branch=one, else_branch=two))
+    proto.graph.input.append(helper.make_tensor_value_info("yes", TensorProto.BOOL, []))
+    proto.graph.output[0].name = "z"
+    optimized = compare(proto)
+    assert not {tensor.name for tensor in optimized.graph.initializer} & {*names}
+
+
 @pytest.mark.parametrize("size", [(4, 5), (3, 4, 5)], ids=str)
 def test_sums_of_neighbouring_values(size):
     """ONNX Runtime may add up neighbouring values in another order than one after the other."""
