@@ -16,7 +16,7 @@ import numpy as np
 from ..nodes import model_nodes, subgraphs
 from .finding import NearMiss
 from .graph import AI_ONNX
-from .integers import integer_list, shape
+from .integers import axes_of, integer_list, shape
 from .views import moved, movers, whole
 
 DOMAIN, OPERATOR, STANDARD_VERSION = "onnx_ops", "AffineGrid", 20
@@ -92,8 +92,7 @@ def _base(graph, reduced, base, view, size):
     rank = max(base.ndim, len(view))
     base = base.reshape((1,) * (rank - base.ndim) + base.shape)
     along = [None] * (rank - len(view)) + [a.along for a in view]
-    reduced_axes = [k for a in reduced.attribute if a.name == "axes" for k in a.ints]
-    reduced_axes = reduced_axes or (integer_list(graph, reduced.input[1]) if len(reduced.input) > 1 else None)
+    reduced_axes = axes_of(graph, reduced)
     if reduced_axes is None or [k % rank for k in reduced_axes] != [along.index(J)]:
         raise NearMiss("it adds up over another axis than the last one of theta")
     order = [k for k in along if k != J]

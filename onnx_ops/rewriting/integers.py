@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 from . import sizes
 from .finding import tried
@@ -84,6 +84,17 @@ def integer_list(graph, name):
         return known_list(integers(graph, name))
 
 
+def attributes_of(node):
+    """Return a node's attributes as {name: value}."""
+    return {a.name: helper.get_attribute_value(a) for a in node.attribute}
+
+
+def axes_of(graph, node):
+    """Return the axes that a node states, by an attribute or by its second input; None if none, or not for certain."""
+    axes = attributes_of(node).get("axes")
+    return integer_list(graph, node.input[1]) if axes is None and len(node.input) > 1 else axes
+
+
 def _evaluate(graph, name, depth):
     array = graph.array(name)
     value = _apply_rule(graph, name, depth) if array is None else array
@@ -98,7 +109,7 @@ def _apply_rule(graph, name, depth):
     rule = RULES.get(node.op_type) if node is not None else None
     if rule is None:
         return None
-    attributes = {a.name: a for a in node.attribute}
+    attributes = attributes_of(node)
     if node.op_type == "Shape":
         return _shape(shape(graph, node.input[0]), attributes)
     operands = [integers(graph, operand, depth - 1) if operand else None for operand in node.input]
@@ -110,8 +121,8 @@ def _apply_rule(graph, name, depth):
 def _shape(dimensions, attributes):
     if dimensions is None:
         return None
-    start = attributes["start"].i if "start" in attributes else 0
-    end = attributes["end"].i if "end" in attributes else None
+    start = attributes.get("start", 0)
+    end = attributes.get("end")
     return _array(dimensions[start:end])
 
 
@@ -132,7 +143,7 @@ def _same(attributes, value, *_):
 
 
 def _cast(attributes, value):
-    kind = attributes["to"].i
+    kind = attributes["to"]
     if isinstance(value, Lattice) or value.dtype == object:
         return value if kind == TensorProto.INT64 else None
     return value.astype(np.int64) if kind in (TensorProto.INT32, TensorProto.INT64) and _fits_int32(value) else None
@@ -145,7 +156,7 @@ def _fits_int32(array):
 
 def _axes(attributes, given, rank):
     """Return the axes of a Squeeze or Unsqueeze, or None if they aren't stated; rank: a function of their number."""
-    axes = attributes["axes"].ints if "axes" in attributes else known_list(given[0]) if given else None
+    axes = attributes["axes"] if "axes" in attributes else known_list(given[0]) if given else None
     return None if axes is None else sorted(a % rank(len(axes)) for a in axes)
 
 
@@ -181,14 +192,14 @@ def _squeeze(attributes, value, *given):
 
 def _transpose(attributes, value):
     rank = len(value.shape)
-    order = list(attributes["perm"].ints) if "perm" in attributes else list(range(rank))[::-1]
+    order = attributes.get("perm", list(range(rank))[::-1])
     if isinstance(value, np.ndarray):
         return value.transpose(order)
     return Lattice(tuple(value.shape[k] for k in order), value.start, tuple(value.steps[k] for k in order))
 
 
 def _gather(attributes, value, index):
-    axis = attributes["axis"].i if "axis" in attributes else 0
+    axis = attributes.get("axis", 0)
     if not isinstance(value, np.ndarray) or not isinstance(index, np.ndarray) or index.dtype == object:
         return None
     return _tidy(np.take(value, index, axis))
@@ -217,14 +228,14 @@ def _concat(attributes, *values):
         return None
     if any(v.dtype == object for v in values):
         values = [v.astype(object) for v in values]
-    return _tidy(np.concatenate(values, attributes["axis"].i))
+    return _tidy(np.concatenate(values, attributes["axis"]))
 
 
 def _reshape(attributes, value, target):
     if not isinstance(target, np.ndarray) or target.dtype == object:
         return None
     if isinstance(value, np.ndarray):
-        copied = [] if "allowzero" in attributes and attributes["allowzero"].i else range(value.ndim)
+        copied = [] if attributes.get("allowzero") else range(value.ndim)
         return value.reshape([value.shape[k] if k in copied and not v else int(v) for k, v in enumerate(target)])
     # A lattice may get or lose axes of one element.
     target, kept = target.tolist(), [k for k, size in enumerate(value.shape) if size != 1]
