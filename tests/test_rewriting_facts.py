@@ -281,6 +281,14 @@ def squeeze_what_is_not_there(proto):
     )
 
 
+@pytest.mark.parametrize("pads", [[0, 0, 1, 1], [0, 0, 1, 1, 1]])
+def test_pads_of_other_axes(pads):
+    proto = unfold(all_pads=pads)
+    proto.graph.node[0].input.extend(["", "axes"])
+    proto.graph.initializer.append(numpy_helper.from_array(np.array([1, 2, 3]), "axes"))
+    assert "two for each" in near_miss(proto, runs=False)[0]
+
+
 def empty_base(*dims):
     def edit(proto):
         proto.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.zeros(dims, np.float32), "constant_0"))

@@ -92,9 +92,11 @@ def _pads(graph, pad, axes):
         padded_axes = integer_list(graph, pad.input[3])
         if padded_axes is None:
             raise NearMiss("the axes of its Pad aren't constant")
-        half, all_pads = len(pads) // 2, [0] * 2 * rank
-        for k, axis in enumerate(padded_axes):
-            all_pads[axis % rank], all_pads[rank + axis % rank] = pads[k], pads[half + k]
+        if len(pads) != 2 * len(padded_axes):
+            raise NearMiss("its pads are not two for each of their axes")
+        all_pads = [0] * 2 * rank
+        for axis, begin, end in zip(padded_axes, pads, pads[len(pads) // 2 :], strict=True):
+            all_pads[axis % rank], all_pads[rank + axis % rank] = begin, end
         pads = all_pads
     if len(pads) != 2 * rank or any(pads[:2]) or any(pads[rank : rank + 2]) or min(pads) < 0:
         raise NearMiss(f"its pads are {pads}")
