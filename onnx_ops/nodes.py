@@ -86,6 +86,12 @@ def subgraphs(node):
         yield from [attribute.g] if attribute.type == attribute.GRAPH else attribute.graphs
 
 
+def own_names(graph):
+    """Return the names of a graph's own values, without those of its subgraphs."""
+    names = {value.name for value in (*graph.input, *graph.initializer)}
+    return names | {name for node in graph.node for name in node.output if name}
+
+
 def value_names(owner):
     """Yield the names of all values in a graph or function and its subgraphs."""
     if not hasattr(owner, "initializer"):

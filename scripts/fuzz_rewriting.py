@@ -28,7 +28,7 @@ from mutations import chance, one_of
 from onnx.reference import ReferenceEvaluator
 
 import onnx_ops
-from onnx_ops.nodes import all_nodes, model_nodes, subgraphs
+from onnx_ops.nodes import all_nodes, graphs_in, model_nodes
 from onnx_ops.rewriting import rewritten
 
 MEMORY = 12 * 2**30  # bytes that a process may address, so that no mutant exhausts the machine
@@ -119,19 +119,15 @@ class Checker:
         before, after = map(unused_constants, (self.proto, self.optimized))
         if after - before:
             yield self.fail("unused constants", note=str(after - before))
-        session = attempt(mutants.opened, mutants.with_all_outputs(self.optimized), self.other_level)
-        results = attempt(lambda: session.run(None, self.draft.feeds(self.draft.sizes)))
-        if not isinstance(results, Exception):
-            known = {output.name for output in self.proto.graph.output}
-            yield from self.stated(session, results, "values in between", known)
+        misstated = self.misstated_in_between(self.optimized)
+        if misstated and (ours := misstated.keys() - self.misstated_in_between(self.proto).keys()):
+            yield self.fail("values in between: stated shapes", note=misstated[min(ours)])
 
-    def stated(self, session, results, which, known=()):
-        """Check the shapes that a session states of its outputs."""
-        for output, array in zip(session.get_outputs(), results, strict=True):
-            if output.name not in known and isinstance(array, np.ndarray) and not agrees(output.shape, array.shape):
-                note = f"{output.name} is {list(array.shape)}, stated {output.shape}"
-                yield self.fail(f"{which}: stated shapes", note=note)
-                return
+    def misstated_in_between(self, proto):
+        """Return what `misstated` does, for all values of the main graph."""
+        session = attempt(mutants.opened, mutants.with_all_outputs(proto), self.other_level)
+        results = attempt(lambda: session.run(None, self.draft.feeds(self.draft.sizes)))
+        return {} if isinstance(results, Exception) else misstated(session, results)
 
     def compared(self, plain, session, how):
         """Compare two sessions, for several sizes and values."""
@@ -145,8 +141,9 @@ class Checker:
         for inputs in self.inputs(plain):
             expected, got = (attempt(s.run, None, inputs) for s in (plain, session))
             failure = self.difference(expected, got, how)
-            if failure is None and not isinstance(expected, Exception) and not any(self.stated(plain, expected, how)):
-                failure = next(self.stated(session, got, how), None)
+            if failure is None and not isinstance(expected, Exception) and not misstated(plain, expected):
+                notes = misstated(session, got).values()
+                failure = next((self.fail(f"{how}: stated shapes", note=note) for note in notes), None)
             if failure and failure.kind not in failures and not self.is_ambiguous(inputs, expected, got):
                 shapes = {name: array.shape for name, array in inputs.items()}
                 failures[failure.kind] = replace(failure, note=f"{failure.note} with inputs {shapes}")
@@ -186,23 +183,20 @@ class Checker:
             return np.allclose(one, other, tolerance, tolerance, equal_nan=True)
         return np.array_equal(one, other, equal_nan=is_float)
 
-    def run(self, proto, inputs):
-        """Run a model with the other optimizations."""
-        return mutants.opened(proto, self.other_level).run(None, inputs)
-
     def is_ambiguous(self, inputs, expected, got):
         """Return whether ONNX Runtime itself gives another result with other optimizations.
 
         Also if it computes with empty tensors what isn't defined: onnx's reference refuses that, or confirms ours.
         """
+        run = lambda proto: mutants.opened(proto, self.other_level).run(None, inputs)
         for proto, results in (self.proto, expected), (self.optimized, got):
-            again = attempt(self.run, proto, inputs)
+            again = attempt(run, proto)
             if isinstance(again, Exception) != isinstance(results, Exception) or self.difference(results, again, ""):
                 return True
         reference = ReferenceEvaluator(self.proto, new_ops=onnx_ops.reference_ops())
         reference = attempt(reference.run, None, inputs)
         if isinstance(reference, Exception):
-            values = attempt(self.run, mutants.with_all_outputs(self.proto), inputs)
+            values = attempt(run, mutants.with_all_outputs(self.proto))
             return isinstance(values, Exception) or any(np.size(value) == 0 for value in values)
         confirmed, doubted = (not isinstance(r, Exception) and same(r, reference) for r in (got, expected))
         return confirmed and not doubted
@@ -216,6 +210,15 @@ def same(results, others):
     )
 
 
+def misstated(session, results):
+    """Return {output: what a session states of its shape} where the result has another one."""
+    return {
+        output.name: f"{output.name} is {list(array.shape)}, stated {output.shape}"
+        for output, array in zip(session.get_outputs(), results, strict=True)
+        if isinstance(array, np.ndarray) and not agrees(output.shape, array.shape)
+    }
+
+
 def agrees(stated, shape):
     """Return whether a stated shape may be an array's. ONNX Runtime states none as that of a scalar."""
     fits = (not isinstance(one, int) or one == size for one, size in zip(stated, shape, strict=False))
@@ -223,10 +226,8 @@ def agrees(stated, shape):
 
 
 def unused_constants(proto):
-    nodes = list(all_nodes(proto.graph))
-    graphs = proto.graph, *(graph for node in nodes for graph in subgraphs(node))
-    used = {name for node in nodes for name in node.input} | {value.name for value in proto.graph.input}
-    used |= {output.name for graph in graphs for output in graph.output}
+    used = {value.name for graph in graphs_in(proto.graph) for value in (*graph.input, *graph.output)}
+    used |= {name for node in all_nodes(proto.graph) for name in node.input}
     return {tensor.name for tensor in proto.graph.initializer} - used
 
 
@@ -276,19 +277,15 @@ class Report:
             print(f"{' | '.join(origin)}\n   by {text}\n   {failure.note[:300]}\n   again: {again(self.options, case)}")
             sys.stdout.flush()
             if self.options.save:
-                save(mutants.made(start, steps)[0].proto, Path(self.options.save), f"{self.options.seed}_{case}")
+                Path(self.options.save).mkdir(parents=True, exist_ok=True)
+                proto, name = mutants.made(start, steps)[0].proto, f"{self.options.seed}_{case}.onnx"
+                onnx.save(proto, Path(self.options.save) / name)
 
 
 def again(options, case):
     """Return the arguments that examine a mutant again."""
     more = [*map("--without {!r}".format, options.without), *map("--exports {}".format, options.exports)]
     return " ".join([f"--seed {options.seed} --case {case}", *more])
-
-
-def save(proto, folder, name):
-    folder.mkdir(parents=True, exist_ok=True)
-    onnx.save(proto, folder / f"{name}.onnx")
-    (folder / f"{name}.txt").write_text(onnx.printer.to_text(proto))
 
 
 def child(report, case, replaced, end):

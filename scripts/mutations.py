@@ -98,15 +98,11 @@ def picked(rng, size, count):
 @anew(has_axes)
 def gather(draft, rng, name, array):
     axis, size = an_axis(rng, array)
-    count = size if chance(rng, 0.7) else int(rng.integers(1, size + 2))
-    return draft.add("Gather", name, draft.constant(picked(rng, size, count)), axis=axis)
-
-
-@anew(has_axes)
-def gather_one(draft, rng, name, array):
-    axis, size = an_axis(rng, array)
-    picked = draft.add("Gather", name, draft.constant(rng.integers(-size, size)), axis=axis)
-    return draft.add("Unsqueeze", picked, draft.constant([axis])) if chance(rng, 0.8) else picked
+    if chance(rng, 0.6):
+        count = size if chance(rng, 0.7) else int(rng.integers(1, size + 2))
+        return draft.add("Gather", name, draft.constant(picked(rng, size, count)), axis=axis)
+    one = draft.add("Gather", name, draft.constant(rng.integers(-size, size)), axis=axis)
+    return draft.add("Unsqueeze", one, draft.constant([axis])) if chance(rng, 0.8) else one
 
 
 @anew(has_axes)
@@ -205,6 +201,8 @@ def wrap_around(draft, rng, name, array):
     kind, (do, undo) = one_of(rng, INTEGERS), one_of(rng, [("Mul", "Div"), ("Sub", "Add"), ("Add", "Sub")])
     most, is_constant = np.iinfo(kind).max, any(tensor.name == name for tensor in draft.graph.initializer)
     number = np.array(one_of(rng, [2, 3, 100, most // 2, most, rng.integers(1, 100)]), kind)
+    if undo == "Div" and number.astype(array.dtype) == -1:  # the least integer divided by it ends the process
+        raise Inapplicable
     narrow = draft.constant(array.astype(kind), kind) if is_constant else cast(draft, name, kind)
     done = draft.add(do, narrow, draft.constant(number, kind))
     if chance(rng):
@@ -258,26 +256,16 @@ def other_value(draft, rng, name, array):
     return one_of(rng, [n for n in same if draft.values[n].dtype == array.dtype])
 
 
-@anew(has_axes)
-def more_input(draft, rng, name, array):
-    return another_input(draft, rng, array)
-
-
-def another_input(draft, rng, array):
-    name = draft.name("like")
-    dims = [f"{name}_{k}" for k in range(array.ndim)] if chance(rng) else array.shape
-    draft.sizes |= {dim: size for dim, size in zip(dims, array.shape, strict=True) if isinstance(dim, str)}
-    draft.graph.input.append(described(name, array, dims))
-    return name
-
-
 # Mutations of inputs, constants and nodes.
 
 
-def shape_of_another_input(draft, rng):
-    """Take a shape from an input of its own."""
-    name = draft.pick(rng, op_types=["Shape"])
-    draft.connect(another_input(draft, rng, draft.values[name]))
+def more_input(draft, rng):
+    """Take a value, or that of which a shape is taken, from an input of its own."""
+    name, array = draft.name("like"), draft.values[draft.pick(rng, has_axes, one_of(rng, [(), ["Shape"]]))]
+    dims = [f"{name}_{k}" for k in range(array.ndim)] if chance(rng) else array.shape
+    draft.sizes |= {dim: size for dim, size in zip(dims, array.shape, strict=True) if isinstance(dim, str)}
+    draft.graph.input.append(described(name, array, dims))
+    draft.connect(name)
 
 
 def larger_input(draft, rng):
@@ -624,7 +612,9 @@ def whole(function):
 
 @whole
 def inference(proto, rng):
-    return onnx.shape_inference.infer_shapes(proto, data_prop=chance(rng))
+    """Write down what onnx infers; of values only in plain graphs, since it takes values in subgraphs for others."""
+    is_plain = not proto.functions and not any(any(subgraphs(node)) for node in proto.graph.node)
+    return onnx.shape_inference.infer_shapes(proto, data_prop=is_plain and chance(rng))
 
 
 @whole
@@ -659,9 +649,9 @@ def inliner(proto, rng):
 
 # One that stands twice is drawn twice as often.
 EDITS = (
-    gather, gather_one, cut_slice, turn, transpose, unsqueeze, squeeze, reshape, expand, split, double, tile, identity,
-    cast_and_back, wrap_around, compute, times_size, from_size, fold, other_value, more_input,
-    larger_input, larger_input, name_dimension, name_dimension, name_by_formula, shape_of_another_input,
+    gather, gather, cut_slice, turn, transpose, unsqueeze, squeeze, reshape, expand, split, double, tile, identity,
+    cast_and_back, wrap_around, compute, times_size, from_size, fold, other_value,
+    larger_input, larger_input, name_dimension, name_dimension, name_by_formula, more_input, more_input,
     change_constant, constant_by_node, constant_of_callers, change_attribute, remove_node, duplicate, damage,
 )  # fmt: skip
 USES = shape_output, share_output, more_output

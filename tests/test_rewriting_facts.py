@@ -11,10 +11,10 @@ from test_rewriting import near_miss
 
 import onnx_ops
 from onnx_ops import OpError
-from onnx_ops.nodes import inlined
+from onnx_ops.nodes import graphs_in, inlined
 from onnx_ops.rewriting import grid_sample, rewritten
 from onnx_ops.rewriting.graph import Model
-from onnx_ops.rewriting.integers import integers, shape
+from onnx_ops.rewriting.integers import Lattice, integers, lattice, shape
 from onnx_ops.rewriting.sizes import named, parse
 
 SIZES = {"n": 2, "h": 4, "w": 5}
@@ -141,14 +141,38 @@ main (float[2, 3, 6, 7] x, float[2, 4, 5, 2] p) => (float[N, C, H, W] y) {{ y = 
         np.testing.assert_array_equal(run(proto, inputs, **how)[0], run(proto, inputs)[0])
 
 
-def test_casts_that_change_values():
-    """9 - (5 as a boolean) is 8, whatever onnx's inference takes it for."""
-    w = Writer()
-    flag = w.add("Cast", w.add("Cast", w.add("Shape", "x", start=2, end=3), to=TensorProto.BOOL), to=TensorProto.INT64)
-    w.add("ConstantOfShape", w.add("Sub", w.constant([9]), flag), name="filled")
-    proto = w.model({"x": ("float32", [1, 1, 5, 5])}, ("filled", "float32", None))
-    del proto.graph.value_info[:], proto.graph.output[0].type.tensor_type.shape.dim[:]
-    assert shape(next(Model(proto).graphs()), "filled")[0] not in (4, 9)
+FLAG = "b = Cast <to: int = 9> (s) f = Cast <to: int = 7> (b) r = ConstantOfShape (f)"
+MISREAD = {
+    "a cast to booleans": FLAG,
+    "a cast in a branch": f"r = If (yes) <then_branch = g () => (r1) {{ {FLAG.replace('r =', 'r1 =')} }}, "
+    "else_branch = g () => (r2) { r2 = ConstantOfShape (s) }>",
+    "a sum of int32": "a = Add (large, large) b = Cast <to: int = 7> (a) m = Add (b, four) r = ConstantOfShape (m)",
+    "a row of a table": "a = Identity (zero) t = Unsqueeze (s, a) v = Gather (t, first) r = ConstantOfShape (v)",
+    "a slice from an unknown start": "a = Identity (one) v = Slice (s, a, two) r = ConstantOfShape (v)",
+    "names in two branches": "r = If (no) <then_branch = g () => (r1) <int64[1] c = {2}> "
+    "{ d = Concat <axis = 0> (c, one) r1 = ConstantOfShape (d) }, else_branch = g () => (r2) <int64[1] c = {3}> "
+    "{ d = Concat <axis = 0> (c, two) r2 = ConstantOfShape (d) }>",
+}
+
+
+@pytest.mark.parametrize("name", MISREAD)
+def test_values_that_onnx_misreads(name):
+    """onnx's inference takes values for others that ONNX Runtime computes, and infers other shapes from them."""
+    constants = "int64[1] zero = {0}, int64 first = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[1] four = {4}"
+    constants += f", int32[2] large = {{{2**31 - 1}, 1}}, bool yes = {{1}}, bool no = {{0}}"
+    proto = parser.parse_model(
+        f'<ir_version: 9, opset_import: ["" : 18]> g (float[2, 3] x) => (float r) <{constants}> '
+        f"{{ s = Shape (x) {MISREAD[name]} }}"
+    )
+    for graph in graphs_in(proto.graph):
+        for output in graph.output:
+            output.type.tensor_type.elem_type = TensorProto.FLOAT
+            output.type.tensor_type.ClearField("shape")
+    session = ort.InferenceSession(proto.SerializeToString(), quiet())
+    (real,) = session.run(None, {"x": np.zeros((2, 3), np.float32)})
+    known = shape(next(Model(proto).graphs()), "r")
+    assert known is None or len(known) == real.ndim
+    assert all(size in (real.shape[k], None) for k, size in enumerate(known or ()) if isinstance(size, int))
 
 
 def test_names_of_dimensions_in_functions():
@@ -194,6 +218,10 @@ INTEGERS = {
     "a number past int32": lambda w: w.add("Cast", w.constant(2**32 + 5), to=TensorProto.INT32),
     "a size in uint8": lambda w: w.add("Cast", w.add("Sub", w.add("Cast", w.add("Shape", "x", end=1), to=2),
                                                      w.constant(9, np.uint8)), to=7),
+    "a size past int32": lambda w: w.add("Cast", w.add("Add", w.add("Cast", w.add("Shape", "x", end=1), to=6),
+                                                       w.constant(2**31 - 1, np.int32)), to=7),
+    "a size past int64": lambda w: w.add("Div", w.add("Mul", w.add("Shape", "x", end=1), w.constant(2**63 - 1)),
+                                         w.constant(2**63 - 1)),
     "half of an empty axis": lambda w: w.add("Div", w.add("Sub", w.add("Shape", "x", end=1), w.constant([1])),
                                              w.constant([2])),
 }  # fmt: skip
@@ -213,7 +241,7 @@ def test_integers(name, size):
         np.testing.assert_array_equal(known, expected)
     else:
         assert known is None
-        assert name in ("a size in uint8", "half of an empty axis")
+        assert name in ("a size in uint8", "a size past int32", "a size past int64", "half of an empty axis")
 
 
 def test_axes_that_are_a_range_of_open_size():
@@ -237,6 +265,43 @@ def test_names_of_dimensions_that_look_like_formulas():
     assert shape(graph, "z") == (a - b, a + a, twice)
     assert parse("4") != 4
     assert len({parse("c") * b // 2, parse("c*b") // 2, named("c*b") // 2, named("(c*b)//2")}) == 3
+
+
+def test_steps_of_any_size():
+    size, far = named("h"), 2**63 - 1
+    assert lattice(np.array([3, size + 3, size * 2 + 3])) == Lattice((3,), 3, (size,))
+    assert lattice(np.array([-far, far])) == Lattice((2,), -far, (2 * far,))
+
+
+def squeeze_what_is_not_there(proto):
+    node = next(node for node in proto.graph.node if node.op_type == "Unsqueeze")
+    node.op_type = "Squeeze"
+    next(t for t in proto.graph.initializer if t.name == node.input[1]).CopyFrom(
+        numpy_helper.from_array(np.array([4]), node.input[1])
+    )
+
+
+@pytest.mark.parametrize("pads", [[0, 0, 1, 1], [0, 0, 1, 1, 1]])
+def test_pads_of_other_axes(pads):
+    proto = unfold(all_pads=pads)
+    proto.graph.node[0].input.extend(["", "axes"])
+    proto.graph.initializer.append(numpy_helper.from_array(np.array([1, 2, 3]), "axes"))
+    assert "two for each" in near_miss(proto, runs=False)[0]
+
+
+def empty_base(*dims):
+    def edit(proto):
+        proto.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.zeros(dims, np.float32), "constant_0"))
+
+    return edit
+
+
+@pytest.mark.parametrize("edit", [squeeze_what_is_not_there, empty_base(35, 0, 1), empty_base(0, 3, 1)])
+@pytest.mark.parametrize("size", [(5, 7), (0, 7), (-5, -7)], ids=str)
+def test_affine_grids_that_do_not_run(edit, size):
+    proto = affine_grid(target=[2, *size, 2])
+    edit(proto)
+    near_miss(proto, runs=False)
 
 
 def test_a_pad_of_minus_0():
@@ -301,6 +366,22 @@ def test_constants_of_old_and_new_models(proto, ir_version):
     assert made <= used
     assert not {t.name for t in optimized.graph.initializer} - used
     assert ir_version > 3 or not optimized.graph.initializer
+
+
+def test_constants_of_one_name():
+    """A branch has a constant with the name of one outside. That one is unused once the grid is."""
+    proto = warp([("Mul", 2), ("Sub", 1)])
+    w = Writer()
+    names = [node.input[1] for node in proto.graph.node if node.op_type in ("Mul", "Sub")]
+    w.add("Add", "y", names[0], name="sum")
+    w.add("Identity", "y", name="same")
+    one, two = (helper.make_graph([node], "branch", [], [onnx.ValueInfoProto(name=node.output[0])]) for node in w.nodes)
+    one.initializer.append(numpy_helper.from_array(np.float32(7), names[0]))
+    proto.graph.node.append(helper.make_node("If", ["yes"], ["z"], then_branch=one, else_branch=two))
+    proto.graph.input.append(helper.make_tensor_value_info("yes", TensorProto.BOOL, []))
+    proto.graph.output[0].name = "z"
+    optimized = compare(proto)
+    assert not {tensor.name for tensor in optimized.graph.initializer} & {*names}
 
 
 @pytest.mark.parametrize("size", [(4, 5), (3, 4, 5)], ids=str)

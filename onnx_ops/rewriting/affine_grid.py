@@ -8,6 +8,7 @@ theta, and adds up:
 The base grid consists of one vector per image axis, which are taken from the model: no formula is assumed for them.
 """
 
+import math
 from collections import Counter
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from ..nodes import model_nodes, subgraphs
 from .finding import NearMiss
 from .graph import AI_ONNX
-from .integers import integer_list, shape
+from .integers import axes_of, integer_list, shape
 from .views import moved, movers, whole
 
 DOMAIN, OPERATOR, STANDARD_VERSION = "onnx_ops", "AffineGrid", 20
@@ -91,18 +92,17 @@ def _base(graph, reduced, base, view, size):
     rank = max(base.ndim, len(view))
     base = base.reshape((1,) * (rank - base.ndim) + base.shape)
     along = [None] * (rank - len(view)) + [a.along for a in view]
-    reduced_axes = [k for a in reduced.attribute if a.name == "axes" for k in a.ints]
-    reduced_axes = reduced_axes or (integer_list(graph, reduced.input[1]) if len(reduced.input) > 1 else None)
+    reduced_axes = axes_of(graph, reduced)
     if reduced_axes is None or [k % rank for k in reduced_axes] != [along.index(J)]:
         raise NearMiss("it adds up over another axis than the last one of theta")
     order = [k for k in along if k != J]
     points = [k for k in range(rank) if along[k] is None]
     if order[0] != N or order[-1] != I or any(base.shape[along.index(k)] != 1 for k in (N, I)):
         raise NearMiss("its axes are in another order than batch, pixels, coordinates")
-    base = np.moveaxis(base, along.index(J), -1).reshape(-1, base.shape[along.index(J)])
-    if base.shape != (int(np.prod(size)), axes + 1) or not points:
+    is_grid = min(size) > 0 and (base.size, base.shape[along.index(J)]) == (math.prod(size) * (axes + 1), axes + 1)
+    if not is_grid or not points:
         raise NearMiss(f"the constant is not a base grid of {size} pixels")
-    return base.reshape(*size, axes + 1)
+    return np.moveaxis(base, along.index(J), -1).reshape(*size, axes + 1)
 
 
 def _vectors(base):

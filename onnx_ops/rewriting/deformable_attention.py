@@ -17,7 +17,7 @@ import numpy as np
 from .digits import MOVES, Digit, View, layout, moved, path
 from .finding import NearMiss
 from .graph import AI_ONNX
-from .integers import integer_list, shape
+from .integers import attributes_of, axes_of, shape
 from .sizes import quotient
 
 DOMAIN, OPERATOR = "onnx_ops", "MultiScaleDeformableAttention"
@@ -198,16 +198,11 @@ def _weights(graph, name, view, sizes):
 
 def _sum_view(graph, total, view, sizes):
     """Return the view after the sum over levels and points."""
-    attributes = {a.name: a for a in total.attribute}
-    summed = list(attributes["axes"].ints) if "axes" in attributes else None
-    if len(total.input) > 1:
-        summed = integer_list(graph, total.input[1])
-    rank = len(view.axes)
-    summed = {axis % rank for axis in summed or ()}
+    summed = {axis % len(view.axes) for axis in axes_of(graph, total) or ()}
     digits = {digit for axis in summed for digit in view.axes[axis]}
     if not summed or digits != set(layout(sizes, "LP")[0]):
         raise NearMiss("it adds up over other axes than levels and points")
-    keeps = attributes["keepdims"].i if "keepdims" in attributes else 1
+    keeps = attributes_of(total).get("keepdims", 1)
     axes = [() if axis in summed else digits for axis, digits in enumerate(view.axes) if keeps or axis not in summed]
     return View(tuple(axes), {})
 

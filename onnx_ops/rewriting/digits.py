@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from . import views
-from .integers import integer_list, integers, shape, sliced
+from .finding import tried
+from .integers import attributes_of, integer_list, integers, shape, sliced
 from .sizes import Size, quotient
 
 LONGEST = 60  # nodes of a path
@@ -70,10 +71,7 @@ def moved(graph, view, steps):
     for node, output in reversed(steps):
         if view is None:
             return None
-        try:
-            view = MOVES[node.op_type](graph, view, node, {a.name: a for a in node.attribute}, output)
-        except (ValueError, IndexError, TypeError):  # ONNX Runtime will refuse such a node
-            return None
+        view = tried(MOVES[node.op_type], graph, view, node, attributes_of(node), output)
     return view
 
 
@@ -93,7 +91,7 @@ def _reshape(graph, view, node, attributes, output):
     # Sizes of the input, by the names that the model gives them.
     names = dict(zip(shape(graph, node.input[0]) or (), map(view.size, range(len(view.axes))), strict=False))
     sizes = [names.get(size, size) if isinstance(size, Size) else int(size) for size in target.ravel()]
-    if not ("allowzero" in attributes and attributes["allowzero"].i):
+    if not attributes.get("allowzero"):
         if any(size == 0 for size in sizes[len(view.axes) :]):
             return None
         sizes = [view.size(k) if size == 0 else size for k, size in enumerate(sizes)]
@@ -160,8 +158,8 @@ def _slice(graph, view, node, attributes, output):
 
 
 def _split(graph, view, node, attributes, output):
-    axis = view.position(attributes["axis"].i if "axis" in attributes else 0)
-    parts = list(attributes["split"].ints) if "split" in attributes else None
+    axis = view.position(attributes.get("axis", 0))
+    parts = attributes.get("split")
     if len(node.input) > 1 and node.input[1]:
         parts = integer_list(graph, node.input[1])
     elif parts is None and isinstance(view.size(axis), int):
@@ -190,7 +188,7 @@ def _sequence_at(graph, view, node, attributes, output):
 
 def _gather(graph, view, node, attributes, output):
     index = integers(graph, node.input[1])
-    axis = view.position(attributes["axis"].i if "axis" in attributes else 0)
+    axis = view.position(attributes.get("axis", 0))
     if not isinstance(index, np.ndarray) or index.dtype == object or index.ndim or not isinstance(view.size(axis), int):
         return None
     view = _cut(view, axis, range(view.size(axis))[int(index)], 1)

@@ -11,7 +11,8 @@ from functools import cached_property
 
 import numpy as np
 
-from .integers import integer_list, integers, shape, sliced
+from .finding import tried
+from .integers import attributes_of, axes_of, integer_list, integers, shape, sliced
 
 AXES = "ndhw"  # images, and the axes of each
 DEEPEST = 100  # nodes on the way from a value to a leaf
@@ -60,15 +61,10 @@ def expression(graph, name, index, depth=DEEPEST, memo=None):
 
 def _expression(graph, leaf, depth, memo):
     array, node = graph.folded(leaf.name), graph.producer(leaf.name)
-    try:
-        if array is not None and array.dtype.kind == "f":
-            return constant(array, leaf.index)
-        if node is None or not depth:
-            return leaf
-        sources = _sources(graph, node, leaf.name, leaf.index)
-    except (ValueError, IndexError, TypeError, ZeroDivisionError):  # ONNX Runtime will refuse such a node
-        return leaf
-    if None in sources:
+    if array is not None and array.dtype.kind == "f":
+        return tried(constant, array, leaf.index) or leaf
+    sources = tried(_sources, graph, node, leaf.name, leaf.index) if node is not None and depth else None
+    if sources is None or None in sources:
         return leaf
     operands = tuple(expression(graph, *source, depth - 1, memo) for source in sources)
     if node.op_type not in OPERATIONS:
@@ -85,7 +81,7 @@ def size_of(operand):
 def _sources(graph, node, name, index):
     """Return [(name, index)] of what a node computes its output from, at an index; [None] for a leaf."""
     if node.op_type in MOVES:
-        return [MOVES[node.op_type](graph, node, {a.name: a for a in node.attribute}, name, index)]
+        return [MOVES[node.op_type](graph, node, attributes_of(node), name, index)]
     if node.op_type in OPERATIONS and any(axis in index for axis in AXES[1:]):
         return [broadcast(graph, operand, name, index) for operand in node.input]
     return [None]
@@ -132,37 +128,30 @@ def _same(graph, node, attributes, name, index):
 
 
 def _transpose(graph, node, attributes, name, index):
-    order = list(attributes["perm"].ints) if "perm" in attributes else list(range(len(index)))[::-1]
+    order = attributes.get("perm", list(range(len(index)))[::-1])
     return node.input[0], tuple(index[order.index(k)] for k in range(len(index)))
 
 
-def _axes(graph, node, attributes, rank):
-    axes = list(attributes["axes"].ints) if "axes" in attributes else None
-    if axes is None and len(node.input) > 1:
-        axes = integer_list(graph, node.input[1])
-    return None if axes is None else sorted(axis % rank for axis in axes)
-
-
 def _unsqueeze(graph, node, attributes, name, index):
-    axes = _axes(graph, node, attributes, len(index))
-    return None if axes is None else (node.input[0], tuple(at for k, at in enumerate(index) if k not in axes))
+    axes = axes_of(graph, node)
+    return None if axes is None else (node.input[0], tuple(np.delete(np.array(index, object), axes)))
 
 
 def _squeeze(graph, node, attributes, name, index):
     dimensions = shape(graph, node.input[0])
     if dimensions is None:
         return None
-    axes = _axes(graph, node, attributes, len(dimensions))
-    if axes is None and "axes" not in attributes and len(node.input) == 1:
+    axes = axes_of(graph, node)
+    if axes is None and len(node.input) == 1:
         axes = [k for k, size in enumerate(dimensions) if size == 1]
     if axes is None or len(dimensions) != len(index) + len(axes):
         return None
-    positions = iter(index)
+    axes, positions = [axis % len(dimensions) for axis in axes], iter(index)
     return node.input[0], tuple(0 if k in axes else next(positions) for k in range(len(dimensions)))
 
 
 def _gather(graph, node, attributes, name, index):
-    dimensions, at = shape(graph, node.input[0]), attributes["axis"].i if "axis" in attributes else 0
+    dimensions, at = shape(graph, node.input[0]), attributes.get("axis", 0)
     picked = integers(graph, node.input[1])
     if dimensions is None or not isinstance(picked, np.ndarray) or picked.dtype == object or picked.ndim > 1:
         return None
@@ -197,7 +186,7 @@ def _slice(graph, node, attributes, name, index):
 
 
 def _split(graph, node, attributes, name, index):
-    axis = (attributes["axis"].i if "axis" in attributes else 0) % len(index)
+    axis = attributes.get("axis", 0) % len(index)
     sizes = [(shape(graph, output) or {axis: None})[axis] for output in node.output]
     before = sizes[: list(node.output).index(name)]
     if isinstance(index[axis], str) or not all(isinstance(size, int) for size in before):
@@ -206,7 +195,7 @@ def _split(graph, node, attributes, name, index):
 
 
 def _concat(graph, node, attributes, name, index):
-    axis = attributes["axis"].i % len(index)
+    axis = attributes["axis"] % len(index)
     at = index[axis]
     for operand in node.input:
         dimensions = shape(graph, operand)

@@ -1,10 +1,18 @@
 """The results of matching a pattern at a node of a model."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 
 class NearMiss(Exception):  # noqa: N818  it is no error
     """A node looks like a pattern and isn't it, or isn't it for certain; the text says why."""
+
+
+def tried(rule, *arguments):
+    """Return what a rule for a node returns, or None if it fails, as ONNX Runtime will then refuse the node."""
+    with suppress(ValueError, IndexError, TypeError, ZeroDivisionError):
+        return rule(*arguments)
+    return None
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from onnx.external_data_helper import uses_external_data
 
 from .. import external_data
 from ..inference import inferred_from_inputs
-from ..nodes import graphs_in, subgraphs, value_names
+from ..nodes import graphs_in, own_names, subgraphs, value_names
 
 AI_ONNX = ("", "ai.onnx")
 DEEPEST = 60  # nodes on the longest way through what computes a constant
@@ -365,5 +365,6 @@ def _users(owner):
     for node in owner.node:
         users.update(name for name in node.input if name)
         for inner in subgraphs(node):
-            users.update(_users(inner))
+            own = own_names(inner)
+            users.update({name: count for name, count in _users(inner).items() if name not in own})
     return users

@@ -1,18 +1,19 @@
 """The values of integer tensors and shapes, worked out from the model: exporters compute indices and sizes by nodes.
 
 Sizes that the model leaves open are unknowns (sizes.py). A value is known as a `Lattice`, whose elements differ by
-constant steps along each axis, so that its own sizes may be unknown, or as an array of ints and `Size`s. What is
-computed is the same in int32 and int64; values that only one of them can hold are left to `Graph.folded`, and so is
-arithmetic in other types.
+constant steps along each axis, so that its own sizes may be unknown, or as an array of ints and `Size`s. Both are
+certain to be of int64 if they depend on unknowns. What is computed of known integers is the same in int32 and int64;
+values that only one of them can hold are left to `Graph.folded`, and so is arithmetic in other types.
 """
 
 from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 from . import sizes
+from .finding import tried
 from .sizes import Size
 
 LARGEST = 2**20  # elements of an array that is kept
@@ -33,7 +34,7 @@ def lattice(value):
     """Return an array as a Lattice, or None if its steps aren't constant."""
     if isinstance(value, Lattice):
         return value
-    if not value.size or value.dtype == np.uint64:
+    if not value.size:
         return None
     start = value.item(0)
     steps = []
@@ -43,7 +44,7 @@ def lattice(value):
     steps = tuple(steps)
     regular = np.asarray(start)
     for step, size in zip(steps, value.shape, strict=True):
-        regular = regular[..., np.newaxis] + step * np.arange(size)
+        regular = regular[..., np.newaxis] + np.arange(size, dtype=object) * step
     if not np.array_equal(regular, value):
         return None
     return Lattice(value.shape, start, steps)
@@ -83,6 +84,17 @@ def integer_list(graph, name):
         return known_list(integers(graph, name))
 
 
+def attributes_of(node):
+    """Return a node's attributes as {name: value}."""
+    return {a.name: helper.get_attribute_value(a) for a in node.attribute}
+
+
+def axes_of(graph, node):
+    """Return the axes that a node states, by an attribute or by its second input; None if none, or not for certain."""
+    axes = attributes_of(node).get("axes")
+    return integer_list(graph, node.input[1]) if axes is None and len(node.input) > 1 else axes
+
+
 def _evaluate(graph, name, depth):
     array = graph.array(name)
     value = _apply_rule(graph, name, depth) if array is None else array
@@ -97,23 +109,20 @@ def _apply_rule(graph, name, depth):
     rule = RULES.get(node.op_type) if node is not None else None
     if rule is None:
         return None
-    attributes = {a.name: a for a in node.attribute}
+    attributes = attributes_of(node)
     if node.op_type == "Shape":
         return _shape(shape(graph, node.input[0]), attributes)
     operands = [integers(graph, operand, depth - 1) if operand else None for operand in node.input]
     if any(value is None for value, operand in zip(operands, node.input, strict=True) if operand):
         return None
-    try:
-        return rule(attributes, *operands)
-    except (ValueError, IndexError, TypeError, ZeroDivisionError):  # ONNX Runtime will refuse such a node
-        return None
+    return tried(rule, attributes, *operands)
 
 
 def _shape(dimensions, attributes):
     if dimensions is None:
         return None
-    start = attributes["start"].i if "start" in attributes else 0
-    end = attributes["end"].i if "end" in attributes else None
+    start = attributes.get("start", 0)
+    end = attributes.get("end")
     return _array(dimensions[start:end])
 
 
@@ -134,20 +143,20 @@ def _same(attributes, value, *_):
 
 
 def _cast(attributes, value):
-    if attributes["to"].i not in (TensorProto.INT32, TensorProto.INT64) or not _fits_int32(value):
-        return None
-    return value.astype(np.int64) if isinstance(value, np.ndarray) and value.dtype != object else value
+    kind = attributes["to"]
+    if isinstance(value, Lattice) or value.dtype == object:
+        return value if kind == TensorProto.INT64 else None
+    return value.astype(np.int64) if kind in (TensorProto.INT32, TensorProto.INT64) and _fits_int32(value) else None
 
 
-def _fits_int32(value):
-    """Return whether the known numbers of a value are in the range of int32. Those of a Lattice are."""
-    numbers = value.ravel().tolist() if isinstance(value, np.ndarray) else ()
-    return all(isinstance(n, Size) or INT32.min <= n <= INT32.max for n in numbers)
+def _fits_int32(array):
+    """Return whether the numbers in an array, and the factors in its open sizes, are in the range of int32."""
+    return all(INT32.min <= n <= INT32.max for value in array.ravel() for n in sizes.factors(value))
 
 
 def _axes(attributes, given, rank):
     """Return the axes of a Squeeze or Unsqueeze, or None if they aren't stated; rank: a function of their number."""
-    axes = attributes["axes"].ints if "axes" in attributes else known_list(given[0]) if given else None
+    axes = attributes["axes"] if "axes" in attributes else known_list(given[0]) if given else None
     return None if axes is None else sorted(a % rank(len(axes)) for a in axes)
 
 
@@ -183,14 +192,14 @@ def _squeeze(attributes, value, *given):
 
 def _transpose(attributes, value):
     rank = len(value.shape)
-    order = list(attributes["perm"].ints) if "perm" in attributes else list(range(rank))[::-1]
+    order = attributes.get("perm", list(range(rank))[::-1])
     if isinstance(value, np.ndarray):
         return value.transpose(order)
     return Lattice(tuple(value.shape[k] for k in order), value.start, tuple(value.steps[k] for k in order))
 
 
 def _gather(attributes, value, index):
-    axis = attributes["axis"].i if "axis" in attributes else 0
+    axis = attributes.get("axis", 0)
     if not isinstance(value, np.ndarray) or not isinstance(index, np.ndarray) or index.dtype == object:
         return None
     return _tidy(np.take(value, index, axis))
@@ -219,14 +228,14 @@ def _concat(attributes, *values):
         return None
     if any(v.dtype == object for v in values):
         values = [v.astype(object) for v in values]
-    return _tidy(np.concatenate(values, attributes["axis"].i))
+    return _tidy(np.concatenate(values, attributes["axis"]))
 
 
 def _reshape(attributes, value, target):
     if not isinstance(target, np.ndarray) or target.dtype == object:
         return None
     if isinstance(value, np.ndarray):
-        copied = [] if "allowzero" in attributes and attributes["allowzero"].i else range(value.ndim)
+        copied = [] if attributes.get("allowzero") else range(value.ndim)
         return value.reshape([value.shape[k] if k in copied and not v else int(v) for k, v in enumerate(target)])
     # A lattice may get or lose axes of one element.
     target, kept = target.tolist(), [k for k, size in enumerate(value.shape) if size != 1]

@@ -72,6 +72,11 @@ def _terms(size):
     return size.terms if isinstance(size, Size) else {(): int(size)}
 
 
+def factors(size):
+    """Return the factors in a polynomial; of a constant, itself."""
+    return _terms(size).values()
+
+
 def _simplify(terms):
     terms = {names: factor for names, factor in terms.items() if factor}
     return terms.get((), 0) if not terms.keys() - {()} else Size(terms)

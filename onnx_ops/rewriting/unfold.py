@@ -12,7 +12,7 @@ import numpy as np
 
 from .finding import NearMiss
 from .graph import AI_ONNX
-from .integers import integer_list, integers, shape
+from .integers import attributes_of, integer_list, integers, shape
 from .sizes import Size, least
 from .views import moved, movers, whole
 
@@ -77,12 +77,12 @@ def match(graph, node, standard):
 
 def _pads(graph, pad, axes):
     """Return what a Pad adds to the image's axes: all begins, then all ends. Raises NearMiss if it isn't known."""
-    attributes = {a.name: a for a in pad.attribute}
+    mode = attributes_of(pad).get("mode", b"constant")
     pads = integer_list(graph, pad.input[1]) if len(pad.input) > 1 else None
     if pads is None:
         raise NearMiss("the pads aren't constant")
-    if "mode" in attributes and attributes["mode"].s != b"constant":
-        raise NearMiss(f"the mode of its Pad is {attributes['mode'].s.decode()}")
+    if mode != b"constant":
+        raise NearMiss(f"the mode of its Pad is {mode.decode()}")
     if len(pad.input) > 2 and pad.input[2]:
         value = graph.array(pad.input[2])
         if value is None or value.size != 1 or value.item() not in (0, "", b"", False) or value.tobytes().strip(b"\0"):
@@ -92,9 +92,11 @@ def _pads(graph, pad, axes):
         padded_axes = integer_list(graph, pad.input[3])
         if padded_axes is None:
             raise NearMiss("the axes of its Pad aren't constant")
-        half, all_pads = len(pads) // 2, [0] * 2 * rank
-        for k, axis in enumerate(padded_axes):
-            all_pads[axis % rank], all_pads[rank + axis % rank] = pads[k], pads[half + k]
+        if len(pads) != 2 * len(padded_axes):
+            raise NearMiss("its pads are not two for each of their axes")
+        all_pads = [0] * 2 * rank
+        for axis, begin, end in zip(padded_axes, pads, pads[len(pads) // 2 :], strict=True):
+            all_pads[axis % rank], all_pads[rank + axis % rank] = begin, end
         pads = all_pads
     if len(pads) != 2 * rank or any(pads[:2]) or any(pads[rank : rank + 2]) or min(pads) < 0:
         raise NearMiss(f"its pads are {pads}")
@@ -108,7 +110,7 @@ def _flattens(graph, node, sizes, axes):
     if not isinstance(reshape, np.ndarray):
         raise NearMiss("the shape that it gets is unknown")
     reshape = reshape.ravel()
-    copies = not any(a.name == "allowzero" and a.i for a in node.attribute)
+    copies = not attributes_of(node).get("allowzero")
     target = [sizes[k] if copies and size == 0 else size for k, size in enumerate(reshape[: len(sizes)])]
     same = len(target) == 3 and [t if t != -1 else e for t, e in zip(target, im2col_shape, strict=True)] == im2col_shape
     if same and target.count(-1) < 2:

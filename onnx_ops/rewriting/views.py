@@ -5,7 +5,8 @@ value[i] = source[c],  c_a = sum over the value's axes k that run along source a
 
 from dataclasses import dataclass
 
-from .integers import integer_list, integers, lattice
+from .finding import tried
+from .integers import attributes_of, axes_of, integers, lattice
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ def whole(dimensions):
 
 def moved(graph, view, node):
     """Return a view (a list of Axis) after a node, or None if what the node does is unknown or gives no view."""
-    return MOVES[node.op_type](graph, view, node, {a.name: a for a in node.attribute})
+    return tried(MOVES[node.op_type], graph, view, node, attributes_of(node))
 
 
 def _identity(graph, view, node, attributes):
@@ -44,14 +45,14 @@ def _identity(graph, view, node, attributes):
 
 
 def _transpose(graph, view, node, attributes):
-    order = list(attributes["perm"].ints) if "perm" in attributes else list(range(len(view)))[::-1]
+    order = attributes.get("perm", list(range(len(view)))[::-1])
     return [view[k] for k in order] if sorted(order) == list(range(len(view))) else None
 
 
 def _gather(graph, view, node, attributes):
     index = integers(graph, node.input[1])
     index = None if index is None else lattice(index)
-    at = attributes["axis"].i if "axis" in attributes else 0
+    at = attributes.get("axis", 0)
     at += len(view) if at < 0 else 0
     if index is None or index.start != 0 or not 0 <= at < len(view) or view[at].along is None:
         return None
@@ -64,7 +65,7 @@ def _gather(graph, view, node, attributes):
 
 
 def _unsqueeze(graph, view, node, attributes):
-    axes = list(attributes["axes"].ints) if "axes" in attributes else integer_list(graph, node.input[1])
+    axes = axes_of(graph, node)
     if axes is None:
         return None
     rank, view = len(view) + len(axes), list(view)
@@ -74,9 +75,7 @@ def _unsqueeze(graph, view, node, attributes):
 
 
 def _squeeze(graph, view, node, attributes):
-    axes = list(attributes["axes"].ints) if "axes" in attributes else None
-    if axes is None and len(node.input) > 1:
-        axes = integer_list(graph, node.input[1])
+    axes = axes_of(graph, node)
     if axes is None or any(view[axis].along is not None for axis in axes):
         return None
     axes = [axis % len(view) for axis in axes]
