@@ -1,19 +1,49 @@
 """Vectors as values in compiled code: LLVM's own, which it lowers to whatever the CPU has.
 
 Functions make them by loads, combine them by `times` and `times_plus`, shuffle and store them. simd_blend.py,
-simd_points.py, simd_rows.py and simd_boxes.py have the loops of vectors.py that consist of them.
+simd_points.py, simd_rows.py and simd_boxes.py have loops of these, which `vectorized` puts in the place of those in
+kernels/vectors.py.
 """
 
+import inspect
+
 from llvmlite import ir
-from numba import types
+from numba import njit, types
 from numba.core import cgutils
-from numba.extending import intrinsic, models, register_jitable, register_model
+from numba.extending import intrinsic, models, overload, register_jitable, register_model
 
 from .halves import HALF, I16, I32, I64, has_half_instructions, sum_type
-from .jit import FLAGS, INNER
+from .jit import BOUNDSCHECK, FLAGS, INNER, flags_of, marked
 
 BYTES = 32  # of a vector of sums, but in simd_blend.py where the target has wider ones
 FUSED = ["contract"]
+inner = register_jitable(**FLAGS | INNER)  # decorator of parts of loops
+
+
+def vectorized(loop):
+    """Decorator: compiled code that calls a loop of kernels/vectors.py gets the function that this one returns.
+
+    It gets the types of those of the loop's arguments that it names. Where it returns None, and where bounds are
+    checked, compiled code gets the loop as it stands there.
+    """
+    marked.remove(loop)  # so that Numba gets it from here alone
+
+    def use(make):
+        def choose(*kinds):
+            given = dict(zip(inspect.signature(loop).parameters, kinds, strict=True))
+            wanted = {name: given[name] for name in inspect.signature(make).parameters}
+            return loop if BOUNDSCHECK else make(**wanted) or loop
+
+        choose.__signature__ = inspect.signature(loop)
+        overload(loop, jit_options=flags_of[loop])(choose)
+        return make
+
+    return use
+
+
+def plain(loop):
+    """The loop as it stands in kernels/vectors.py, for compiled code."""
+    return njit(**flags_of[loop])(loop)
 
 
 class Vector(types.Type):
@@ -256,7 +286,7 @@ def square(array):
 def transposer(size):
     """Return a function that transposes a matrix in squares of this size; the last ones overlap those before."""
 
-    @register_jitable(**FLAGS | INNER)
+    @inner
     def transpose_matrix(x, first, pitch, rows, columns, out, to, out_pitch):
         for column in range(0, columns, size):
             c = min(column, columns - size)

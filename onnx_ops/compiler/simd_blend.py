@@ -2,17 +2,17 @@
 
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic, overload, register_jitable
+from numba.extending import intrinsic
 
 from ..kernels import vectors
 from .halves import I64, sum_type
-from .jit import BOUNDSCHECK, FLAGS, FUSE, INNER
 from .simd import (
     Vector,
     alignment,
     are_zeros,
     concatenate,
     gather,
+    inner,
     lanes_of,
     load_vector,
     needs_library,
@@ -25,6 +25,7 @@ from .simd import (
     times_plus,
     transpose,
     vector_at,
+    vectorized,
     widen,
     zeros,
 )
@@ -131,7 +132,7 @@ def transposed(typing, a, b, c, d):
 def rows_adder(k):
     """Return a function that adds up the rows of the points b + k, b + k + 4, ..., weighted."""
 
-    @register_jitable(**FLAGS | INNER)
+    @inner
     def add_rows(source, base, first, pitch, row_weight, b):
         row = fours(source, base, b + k, first)
         low = times(fours_of(row_weight[0], b, k, row), row)
@@ -197,10 +198,10 @@ def fourfold(step):
     return blend
 
 
-@overload(vectors.blend, jit_options=FLAGS | INNER | FUSE)
-def _(source, pixels, channels, base, pitch, row_weight, weight, offsets, add, target, target_pitch):
-    if BOUNDSCHECK or needs_library(source):
-        return vectors.blend_plainly
+@vectorized(vectors.blend)
+def _(source, offsets):
+    if needs_library(source):
+        return None
     step = pair_count(source) if len(offsets) == 2 else 4 * four_count(source)
     assert vectors.GROUP % step == 0
     return pairwise(step) if len(offsets) == 2 else fourfold(step)

@@ -2,20 +2,21 @@
 
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic, overload, register_jitable
+from numba.extending import intrinsic
 
 from ..kernels import vectors
 from .halves import I32, I64
-from .jit import BOUNDSCHECK, FLAGS, INNER
 from .simd import (
     BYTES,
     alignment,
+    inner,
     load_vector,
     pointer_to,
     shuffle,
     square,
     store_vector,
     transposer,
+    vectorized,
     whole_vector,
 )
 
@@ -130,7 +131,7 @@ def to_boundary(typing, out, j):
 def copier(literal_stride, full):
     """Return copy_box for one stride (0: for any), in vectors of `full` elements; the last overlaps those before."""
 
-    @register_jitable(**FLAGS | INNER)
+    @inner
     def copy(x, first, steps, sizes, count, stride, out, to, out_steps):
         for p in range(sizes[0]):
             for q in range(sizes[1]):
@@ -152,10 +153,10 @@ def copier(literal_stride, full):
     return copy
 
 
-@overload(vectors.copy_box, jit_options=FLAGS | INNER)
-def _(x, first, steps, sizes, count, stride, out, to, out_steps):
-    if BOUNDSCHECK or isinstance(out.dtype, types.Complex):
-        return vectors.copy_box_plainly
+@vectorized(vectors.copy_box)
+def _(out):
+    if isinstance(out.dtype, types.Complex):
+        return None
     each, second, any_other = (copier(literal_stride, whole_vector(out)) for literal_stride in (1, 2, 0))
     large = square(out)
     in_large_squares, in_small_squares = transposer(large), transposer(4)
@@ -180,10 +181,10 @@ def _(x, first, steps, sizes, count, stride, out, to, out_steps):
     return copy_box
 
 
-@overload(vectors.clear_box, jit_options=FLAGS | INNER)
-def _(out, to, steps, sizes, count):
-    if BOUNDSCHECK or isinstance(out.dtype, types.Complex):
-        return vectors.clear_box_plainly
+@vectorized(vectors.clear_box)
+def _(out):
+    if isinstance(out.dtype, types.Complex):
+        return None
     full = whole_vector(out)
 
     def clear_box(out, to, steps, sizes, count):

@@ -4,20 +4,21 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic, overload, register_jitable
+from numba.extending import intrinsic
 
 from ..kernels import vectors
 from .halves import I32, I64
-from .jit import BOUNDSCHECK, FLAGS, INNER
 from .simd import (
     alignment,
     broadcast,
     element_type,
     gather,
     gathered,
+    inner,
     lanes_of,
     load_vector,
     needs_library,
+    plain,
     plus,
     pointer_to,
     put,
@@ -26,6 +27,7 @@ from .simd import (
     sums_at,
     times_plus,
     vector_at,
+    vectorized,
     zeros,
 )
 from .target import current
@@ -60,18 +62,18 @@ def take_vector(typing, source, pixel, b, target):
     return types.void(source, pixel, b, target), codegen
 
 
-@overload(vectors.take, jit_options=FLAGS | INNER)
-def _(source, pixel, outside, target):
+@vectorized(vectors.take)
+def _(source):
     size = alignment(element_type(source))
-    if BOUNDSCHECK or not current().gathers or size > 8:
-        return vectors.take_plainly
-    count = gathered(size)
+    if not current().gathers or size > 8:
+        return None
+    count, take_rest = gathered(size), plain(vectors.take)
 
     def take(source, pixel, outside, target):
         whole = pixel.size // count * count if source.size >= 4 else 0
         for b in range(0, whole, count):
             take_vector(source, pixel, b, target)
-        vectors.take_plainly(source, pixel[whole:], outside, target[whole:])
+        take_rest(source, pixel[whole:], outside, target[whole:])
 
     return take
 
@@ -91,8 +93,8 @@ def prefetch_at(typing, source, i):
     return types.void(source, i), codegen
 
 
-@overload(vectors.prefetch, jit_options=FLAGS | INNER)
-def _(source, base, offset, step):
+@vectorized(vectors.prefetch)
+def _():
     def prefetch(source, base, offset, step):
         for b in range(0, base.size, step):
             prefetch_at(source, np.int64(base[b]) + offset)
@@ -100,8 +102,8 @@ def _(source, base, offset, step):
     return prefetch
 
 
-@overload(vectors.prefetch_run, jit_options=FLAGS | INNER)
-def _(source, first, count):
+@vectorized(vectors.prefetch_run)
+def _(source):
     step = 64 // alignment(element_type(source))
 
     def prefetch_run(source, first, count):
@@ -113,9 +115,9 @@ def _(source, first, count):
 
 def points_adder(lanes):
     """Return add_points from a channel on: `lanes` channels at a time, then half as many of the rest, and so on."""
-    add_rest = points_adder(lanes // 2) if lanes > 1 else register_jitable(**FLAGS | INNER)(lambda *arguments: None)
+    add_rest = points_adder(lanes // 2) if lanes > 1 else inner(lambda *arguments: None)
 
-    @register_jitable(**FLAGS | INNER)
+    @inner
     def add_channels(source, pitch, pixels, widths, exist, weight, add, target, channel):
         w0, w1, w2, w3 = weight[0], weight[1], weight[2], weight[3]
         while channel + lanes <= target.size:
@@ -141,10 +143,10 @@ def points_adder(lanes):
     return add_channels
 
 
-@overload(vectors.add_points, jit_options=FLAGS | INNER)
-def _(source, pitch, pixels, widths, exist, weight, add, target):
-    if BOUNDSCHECK or needs_library(source):
-        return vectors.add_points_plainly
+@vectorized(vectors.add_points)
+def _(source, target):
+    if needs_library(source):
+        return None
     add_channels = points_adder(4 * lanes_of(target.dtype))
 
     def add_points(source, pitch, pixels, widths, exist, weight, add, target):

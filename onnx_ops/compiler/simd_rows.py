@@ -2,25 +2,27 @@
 
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic, overload, register_jitable
+from numba.extending import intrinsic
 
 from ..kernels import vectors
 from ..kernels.elements import load
 from .halves import I32, I64
-from .jit import BOUNDSCHECK, FLAGS, INNER
 from .simd import (
     Vector,
+    inner,
     lanes,
     lanes_of,
     load_vector,
     narrow,
     needs_library,
+    plain,
     pointer_to,
     shuffle,
     square,
     store_vector,
     transpose,
     transposer,
+    vectorized,
     widen,
 )
 
@@ -62,10 +64,10 @@ def add_vector(typing, source, i, target, j, lanes):
     return None
 
 
-@overload(vectors.add_runs, jit_options=FLAGS | INNER)
-def _(x, first, pitch, rows, count, out, pixel, out_pitch):
-    if BOUNDSCHECK or not isinstance(out.dtype, types.Float) or needs_library(x):
-        return vectors.add_runs_plainly
+@vectorized(vectors.add_runs)
+def _(x, out):
+    if not isinstance(out.dtype, types.Float) or needs_library(x):
+        return None
 
     def add_runs(x, first, pitch, rows, count, out, pixel, out_pitch):
         whole = count // 8 * 8
@@ -105,11 +107,11 @@ def add_square(typing, source, i, pitch, target, j, stride, skipped, size):
     return None
 
 
-@overload(vectors.add_transposed, jit_options=FLAGS | INNER)
-def _(x, first, pitch, places, count, out, pixel, stride):
-    if BOUNDSCHECK or isinstance(out.dtype, types.Boolean | types.Complex) or needs_library(x):
-        return vectors.add_transposed_plainly
-    size = square(out)
+@vectorized(vectors.add_transposed)
+def _(x, out):
+    if isinstance(out.dtype, types.Boolean | types.Complex) or needs_library(x):
+        return None
+    size, add_rest = square(out), plain(vectors.add_transposed)
 
     def add_transposed(x, first, pitch, places, count, out, pixel, stride):
         whole = places // size * size if count >= size and stride >= size else 0
@@ -118,24 +120,19 @@ def _(x, first, pitch, places, count, out, pixel, stride):
             for l in range(0, count, size):
                 skipped = max(0, l + size - count)  # the last columns overlap those before
                 add_square(x, at + l - skipped, pitch, out, to + (l - skipped) * stride, stride, skipped, size)
-        rest = places - whole
-        vectors.add_transposed_plainly(x, first + whole * pitch, pitch, rest, count, out, pixel + whole, stride)
+        add_rest(x, first + whole * pitch, pitch, places - whole, count, out, pixel + whole, stride)
 
     return add_transposed
 
 
-@overload(vectors.interleave, jit_options=FLAGS | INNER)
-def _(lanes, first, pitch, row_pitch, stride, count, rows, target, to, out_pitch):
-    if (
-        BOUNDSCHECK
-        or isinstance(target.dtype, types.Complex)
-        or (lanes.dtype != target.dtype and needs_library(target))
-    ):
-        return vectors.interleave_plainly
-    large = square(lanes)
+@vectorized(vectors.interleave)
+def _(lanes, target):
+    if isinstance(target.dtype, types.Complex) or (lanes.dtype != target.dtype and needs_library(target)):
+        return None
+    large, one_by_one = square(lanes), plain(vectors.interleave)
 
     def zipped(stride, size):
-        @register_jitable(**FLAGS | INNER)
+        @inner
         def zip_rows(lanes, first, pitch, row_pitch, count, rows, target, to, out_pitch):
             for l in range(rows):
                 at, row = first + l * row_pitch, to + l * out_pitch
@@ -168,7 +165,7 @@ def _(lanes, first, pitch, row_pitch, stride, count, rows, target, to, out_pitch
                 at, row = first + l * row_pitch, to + l * out_pitch
                 in_small_squares(lanes, at, pitch, stride, count, target, row, stride)
         else:
-            vectors.interleave_plainly(lanes, first, pitch, row_pitch, stride, count, rows, target, to, out_pitch)
+            one_by_one(lanes, first, pitch, row_pitch, stride, count, rows, target, to, out_pitch)
 
     return interleave
 
@@ -216,15 +213,16 @@ def transform_places(typing, x, w, y, columns, axes, target):
     return types.void(x, w, y, columns, axes, target), codegen
 
 
-@overload(vectors.transform_rows, jit_options=FLAGS | INNER)
-def _(x, y, columns, axes, target):
-    if BOUNDSCHECK or needs_library(target):
-        return vectors.transform_rows_plainly
+@vectorized(vectors.transform_rows)
+def _(target):
+    if needs_library(target):
+        return None
+    one_by_one = plain(vectors.transform_rows)
 
     def transform_rows(x, y, columns, axes, target):
         step = lanes(target)
         if x.size < step:
-            vectors.transform_rows_plainly(x, y, columns, axes, target)
+            one_by_one(x, y, columns, axes, target)
         else:
             vectors_of_columns = repeated_columns(columns, axes)
             last = x.size - step  # the last vectors overlap those before
