@@ -1,29 +1,26 @@
-"""Loops of vectors.py over points of images, for compiled code: `take`, `prefetch`, `prefetch_run`, `add_points`."""
+"""Loops of kernels/vectors.py over points of images, with vectors: `take`, `prefetch`, `prefetch_run`, `add_points`."""
 
 import numpy as np
 from llvmlite import ir
-from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
 
 from ..kernels import vectors
 from .halves import I32, I64
 from .simd import (
+    BYTE,
     alignment,
     broadcast,
-    element_type,
     gather,
     gathered,
     inner,
     lanes_of,
-    load_vector,
     needs_library,
+    operation,
     plain,
     plus,
-    pointer_to,
     put,
     repeat,
-    store_vector,
+    size_of,
     sums_at,
     times_plus,
     vector_at,
@@ -35,36 +32,29 @@ from .target import current
 LARGEST = 2**31 - 1
 
 
-@intrinsic
-def take_vector(typing, source, pixel, b, target):
+@operation()
+def take_vector(builder, source, pixel, b, target):
     """target[b:] = source[pixel[b:]], or 0 where a pixel is -1. The source has at least 4 elements."""
-
-    def codegen(context, builder, signature, values):
-        data, pixels, into = (pointer_to(context, builder, signature, values, k) for k in (0, 1, 3))
-        size = alignment(data.type.pointee)
-        index = load_vector(builder, pixels, values[2], gathered(size))
-        exists = builder.icmp_signed(">=", index, ir.Constant(index.type, None))
-        if size >= 4:
-            elements = gather(builder, data, index, 8 * size, exists)
-        else:
-            # 32 bits that lie in the source, and begin with the element unless it is one of the last.
-            last = builder.sub(context.make_array(source)(context, builder, values[0]).nitems, I64(4 // size))
-            last = builder.select(builder.icmp_signed("<", last, I64(LARGEST)), last, I64(LARGEST))
-            last = repeat(builder, builder.trunc(last, I32), index.type.count)
-            at = builder.select(builder.icmp_signed("<", index, last), index, last)
-            bits = builder.mul(builder.sub(index, at), repeat(builder, I32(8 * size), index.type.count))
-            numbers = builder.lshr(gather(builder, data, at, 32, exists), bits)
-            elements = builder.trunc(numbers, ir.VectorType(ir.IntType(8 * size), index.type.count))
-        elements = builder.bitcast(elements, ir.VectorType(into.type.pointee, index.type.count))
-        store_vector(builder, into, values[2], elements)
-        return context.get_dummy_value()
-
-    return types.void(source, pixel, b, target), codegen
+    size = alignment(source.data.type.pointee)
+    index = pixel.load(b, gathered(size))
+    count, exists = index.type.count, builder.icmp_signed(">=", index, ir.Constant(index.type, None))
+    if size >= 4:
+        elements = gather(builder, source.data, index, 8 * size, exists)
+    else:
+        # 32 bits that lie in the source, and begin with the element unless it is one of the last.
+        last = builder.sub(source.count, I64(4 // size))
+        last = builder.select(builder.icmp_signed("<", last, I64(LARGEST)), last, I64(LARGEST))
+        last = repeat(builder, builder.trunc(last, I32), count)
+        at = builder.select(builder.icmp_signed("<", index, last), index, last)
+        bits = builder.mul(builder.sub(index, at), repeat(builder, I32(8 * size), count))
+        numbers = builder.lshr(gather(builder, source.data, at, 32, exists), bits)
+        elements = builder.trunc(numbers, ir.VectorType(ir.IntType(8 * size), count))
+    target.store(b, builder.bitcast(elements, ir.VectorType(target.data.type.pointee, count)))
 
 
 @vectorized(vectors.take)
 def _(source):
-    size = alignment(element_type(source))
+    size = size_of(source)
     if not current().gathers or size > 8:
         return None
     count, take_rest = gathered(size), plain(vectors.take)
@@ -78,19 +68,13 @@ def _(source):
     return take
 
 
-@intrinsic
-def prefetch_at(typing, source, i):
+@operation()
+def prefetch_at(builder, source, i):
     """Have the CPU load source[i] into its caches. An address outside of the array does no harm."""
-
-    def codegen(context, builder, signature, values):
-        at = builder.gep(pointer_to(context, builder, signature, values, 0), [values[1]])
-        byte = ir.IntType(8).as_pointer()
-        kind = ir.FunctionType(ir.VoidType(), [byte, I32, I32, I32])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
-        builder.call(function, [builder.bitcast(at, byte), I32(0), I32(3), I32(1)])  # to read, into all caches, data
-        return context.get_dummy_value()
-
-    return types.void(source, i), codegen
+    kind = ir.FunctionType(ir.VoidType(), [BYTE.as_pointer(), I32, I32, I32])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+    at = builder.bitcast(source.begin(i), BYTE.as_pointer())
+    builder.call(function, [at, I32(0), I32(3), I32(1)])  # to read, into all caches, data
 
 
 @vectorized(vectors.prefetch)
@@ -104,7 +88,7 @@ def _():
 
 @vectorized(vectors.prefetch_run)
 def _(source):
-    step = 64 // alignment(element_type(source))
+    step = 64 // size_of(source)
 
     def prefetch_run(source, first, count):
         for k in range(first, first + count, step):
