@@ -20,7 +20,7 @@ from support.cases import CASES
 
 import onnx_ops
 from onnx_ops import dtypes, operators
-from onnx_ops.compiler import cache, code, compilation, jit, key
+from onnx_ops.compiler import cache, code, compilation, jit, key, numba_internals
 from onnx_ops.compiler.records import ArrayView, Entry, Held, Number, Place, Step
 from onnx_ops.declaration import Record, without_parameters
 from onnx_ops.operators import OPERATORS
@@ -351,10 +351,10 @@ def refused(operator, parameters, signature):
 
 
 def test_numba_that_must_not_compile(monkeypatch):
-    monkeypatch.setattr(compilation.config, "DISABLE_JIT", 1)
+    monkeypatch.setattr(numba_internals.config, "DISABLE_JIT", 1)
     rule = "can't be compiled: NUMBA_DISABLE_JIT is set, with which Numba compiles nothing; unset it"
     with pytest.raises(onnx_ops.OpError, match=rule):
-        compilation.check_numba()
+        numba_internals.check_numba()
 
 
 def test_the_colours_of_numbas_messages():

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from ..compiler.levels import LEVELS
+from ..compiler.cpu_levels import LEVELS
 from ..runtime.variants import TYPES
 from .common import OperatorName, check_targets, compiling, own_files, say
 

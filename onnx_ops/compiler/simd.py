@@ -9,11 +9,11 @@ import inspect
 
 from llvmlite import ir
 from numba import njit, types
-from numba.core import cgutils
 from numba.extending import intrinsic, models, overload, register_jitable, register_model
 
 from .halves import HALF, I16, I32, I64, has_half_instructions, sum_type
 from .jit import BOUNDSCHECK, FLAGS, INNER, flags_of, marked
+from .numba_internals import cgutils
 
 BYTES = 32  # of a vector of sums, but in simd_blend.py where the target has wider ones
 FUSED = ["contract"]

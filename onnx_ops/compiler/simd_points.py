@@ -2,10 +2,10 @@
 
 import numpy as np
 from llvmlite import ir
-from numba.core import cgutils
 
 from ..kernels import vectors
 from .halves import I32, I64
+from .numba_internals import cgutils
 from .simd import (
     BYTE,
     alignment,
