@@ -182,7 +182,7 @@ DIGIT = {"float16": 2**-10, "bfloat16": 2**-7}  # the distance to the next numbe
 @pytest.mark.parametrize("taps", TAPS)
 @pytest.mark.parametrize("dtype", [long_unless(dtype == "float32", dtype) for dtype in dtypes.FLOATS])
 def test_blend(dtype, taps, add, channels):
-    rng, offsets, pixels, count = np.random.default_rng(0), TAPS[taps], PITCH * ROWS, 3 * vectors.GROUP
+    rng, offsets, pixels, count = np.random.default_rng(0), TAPS[taps], PITCH * ROWS, 3 * vectors.MOST_LANES
     sums = np.float64 if dtype == "float64" else np.float32
     source = guarded.readonly(storage(rng.standard_normal(len(channels) * pixels), dtype))
     rows, across = rng.standard_normal((2, len(offsets), count)).astype(sums)

@@ -86,3 +86,8 @@ def jitable(function: Any = None, **flags: Any) -> Any:
     flags_of[function] = FLAGS | INNER | flags
     marked.append(function)
     return function
+
+
+def known(count: int) -> tuple[int, ...]:
+    """A count for compiled code, as a tuple: its length is known when a function is compiled, once for each length."""
+    return (0,) * count

@@ -176,5 +176,5 @@ def _(source, offsets):
     if needs_library(source):
         return None
     step = pair_count(source) if len(offsets) == 2 else 4 * four_count(source)
-    assert vectors.GROUP % step == 0
+    assert vectors.MOST_LANES % step == 0
     return pairwise(step) if len(offsets) == 2 else fourfold(step)

@@ -9,7 +9,7 @@ import numpy as np
 from ..compiler.jit import FUSE, jitable
 from .elements import load, plus, store, zero
 
-GROUP = 16  # points: there must be room for a multiple of it along b, and a valid base
+MOST_LANES = 16  # of a vector: there must be room for a multiple of so many points along b, and a valid base
 
 
 @jitable

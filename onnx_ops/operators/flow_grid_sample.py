@@ -26,7 +26,7 @@ from ..compiler.jit import jitable
 from ..declaration import ELEMENTS, UNKNOWN, Attribute, Input
 from ..errors import require
 from ..kernels import flow_grid_sample as kernels
-from ..kernels.points import room_for_points
+from ..kernels.grid_points import room_for_points
 from . import grid_sample
 
 CHANNELS = 3

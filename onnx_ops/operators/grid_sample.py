@@ -34,7 +34,7 @@ from ..compiler.jit import jitable
 from ..declaration import ELEMENTS, UNKNOWN, Attribute, Input, Kernel, Operator, Output
 from ..errors import require
 from ..kernels import grid_sample as kernels
-from ..kernels.places import indexed_images
+from ..kernels.taps import indexed_images
 
 NEAREST, LINEAR, CUBIC = range(3)
 TAPS = (0, 2, 4)
