@@ -139,11 +139,14 @@ def interpolate(x, grid, recipe, g, offsets, tile, workspace, out):
     begin += row_weight.nbytes
     values = sums_in(workspace, begin, channels_at_once(taps) * BLOCK, out)
     rest = workspace[begin + values.nbytes :]
-    interpolate_tiles(x, grid, recipe, g, offsets, p, base, weight, row_weight, values, rest, workspace, tile, out)
+    scratch = p, base, weight, row_weight, values, rest
+    interpolate_tiles(x, grid, recipe, g, offsets, scratch, tile, workspace, out)
 
 
 @jitable
-def interpolate_tiles(x, grid, recipe, g, offsets, p, base, weight, row_weight, values, rest, workspace, tile, out):
+def interpolate_tiles(x, grid, recipe, g, offsets, scratch, tile, workspace, out):
+    """As `interpolate`. scratch: what it has of the workspace, besides what `provide` uses."""
+    p, base, weight, row_weight, values, rest = scratch
     pixels, taps, width = image_size(g), len(offsets), g.image[g.axes - 1]
     planes, plane, fits, across, most = 1, 0, indexed_images(g) > 0, weight[g.axes - 1], channels_at_once(taps)
     zyx = axes_of(g, taps == 4, zero(grid))
