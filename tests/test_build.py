@@ -17,7 +17,7 @@ from support.malformed import AT_CREATION, AT_RUN, BY_TYPE
 
 import onnx_ops
 from onnx_ops.cli.app import app
-from onnx_ops.compiler.levels import LEVELS
+from onnx_ops.compiler.cpu_levels import LEVELS
 from onnx_ops.runtime import build as building
 from onnx_ops.runtime import library
 

@@ -21,7 +21,7 @@ from support.cases import CASES
 
 import onnx_ops
 from onnx_ops import dtypes, operators
-from onnx_ops.compiler import cache, code, compilation, jit, key
+from onnx_ops.compiler import cache, code, compilation, jit, key, numba_internals
 from onnx_ops.compiler.records import ArrayView, Entry, Held, Number, Place, Step
 from onnx_ops.kernels.blocks import pieces
 from onnx_ops.operators import OPERATORS
@@ -341,10 +341,10 @@ def test_warmup_knows_every_kernel(domain):
 
 
 def test_numba_that_must_not_compile(monkeypatch):
-    monkeypatch.setattr(compilation.config, "DISABLE_JIT", 1)
+    monkeypatch.setattr(numba_internals.config, "DISABLE_JIT", 1)
     rule = "can't be compiled: NUMBA_DISABLE_JIT is set, with which Numba compiles nothing; unset it"
     with pytest.raises(onnx_ops.OpError, match=rule):
-        compilation.check_numba()
+        numba_internals.check_numba()
 
 
 def test_the_colours_of_numbas_messages():

@@ -7,7 +7,7 @@ from support.cases import GRID_SAMPLE, VOLUMES, assert_close, reference
 import onnx_ops
 from onnx_ops import plain
 from onnx_ops.declaration import Record
-from onnx_ops.kernels import grid_sample, places
+from onnx_ops.kernels import grid_sample, taps
 
 CASES = [*GRID_SAMPLE[:18:5], *VOLUMES[:18:7]]
 
@@ -31,7 +31,7 @@ def run_plainly(case, inputs, expected):
 def test_pixels(case, large, monkeypatch):
     inputs = case.inputs("float32")
     if large:
-        monkeypatch.setattr(places, "LARGEST_AXIS", 1)
+        monkeypatch.setattr(taps, "LARGEST_AXIS", 1)
         for function in ("place", "place_nearest", "blend"):  # these need 32-bit numbers
             monkeypatch.delattr(grid_sample, function)
     expected = reference(case, inputs)

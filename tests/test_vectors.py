@@ -26,19 +26,20 @@ def storage(values, dtype):
     return values.astype(kind).view(dtypes.TABLE[dtype].storage)
 
 
-def compiled(function):
-    return njit(**FLAGS)(lambda *arguments: function(*arguments))
+def both(loop):
+    """A loop as compiled code has it, with vectors where it can, and as it is written."""
+    return njit(**FLAGS)(lambda *arguments: loop(*arguments)), njit(**FLAGS)(loop)
 
 
-taken, taken_plainly = map(compiled, (vectors.take, vectors.take_plainly))
-together, plainly = map(compiled, (vectors.blend, vectors.blend_plainly))
-interleaved, interleaved_plainly = map(compiled, (vectors.interleave, vectors.interleave_plainly))
-copied, copied_plainly = map(compiled, (vectors.copy_box, vectors.copy_box_plainly))
-cleared, cleared_plainly = map(compiled, (vectors.clear_box, vectors.clear_box_plainly))
-added, added_plainly = map(compiled, (vectors.add_runs, vectors.add_runs_plainly))
-turned, turned_plainly = map(compiled, (vectors.add_transposed, vectors.add_transposed_plainly))
-attended, attended_plainly = map(compiled, (vectors.add_points, vectors.add_points_plainly))
-transformed, transformed_plainly = map(compiled, (vectors.transform_rows, vectors.transform_rows_plainly))
+taken, taken_plainly = both(vectors.take)
+together, plainly = both(vectors.blend)
+interleaved, interleaved_plainly = both(vectors.interleave)
+copied, copied_plainly = both(vectors.copy_box)
+cleared, cleared_plainly = both(vectors.clear_box)
+added, added_plainly = both(vectors.add_runs)
+turned, turned_plainly = both(vectors.add_transposed)
+attended, attended_plainly = both(vectors.add_points)
+transformed, transformed_plainly = both(vectors.transform_rows)
 
 
 INTERLEAVED = ("float16", "bfloat16", "float32", "float64", "uint8", "int64", "bool")
@@ -181,7 +182,7 @@ DIGIT = {"float16": 2**-10, "bfloat16": 2**-7}  # the distance to the next numbe
 @pytest.mark.parametrize("taps", TAPS)
 @pytest.mark.parametrize("dtype", [long_unless(dtype == "float32", dtype) for dtype in dtypes.FLOATS])
 def test_blend(dtype, taps, add, channels):
-    rng, offsets, pixels, count = np.random.default_rng(0), TAPS[taps], PITCH * ROWS, 3 * vectors.GROUP
+    rng, offsets, pixels, count = np.random.default_rng(0), TAPS[taps], PITCH * ROWS, 3 * vectors.MOST_LANES
     sums = np.float64 if dtype == "float64" else np.float32
     source = guarded.readonly(storage(rng.standard_normal(len(channels) * pixels), dtype))
     rows, across = rng.standard_normal((2, len(offsets), count)).astype(sums)

@@ -8,7 +8,7 @@ import click
 import onnx_ops
 
 from .. import dtypes as element_types
-from ..compiler.levels import LEVELS
+from ..compiler.cpu_levels import LEVELS
 from ..operators import own_operators
 from ..runtime import library
 from ..runtime.variants import TYPES

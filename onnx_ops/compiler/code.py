@@ -115,9 +115,9 @@ def loaded(content, symbol):
     engine = _engine()
     for name in set(_OF_NUMBA.findall(content)):
         if not llvm.address_of_symbol(name.decode()):
-            from numba import _helperlib  # only for code that calls Numba's functions, as importing Numba takes long
+            from .numba_internals import c_helper  # only for code that needs it, as importing Numba takes long
 
-            address = _helperlib.c_helpers.get(name.decode().removeprefix("numba_"))
+            address = c_helper(name.decode().removeprefix("numba_"))
             if not address:
                 raise OpError("kernel", symbol, f"can't be loaded: it calls {name.decode()}, which Numba doesn't have")
             llvm.add_symbol(name.decode(), address)

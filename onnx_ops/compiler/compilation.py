@@ -1,50 +1,32 @@
-"""Compiles Python functions to object code. This module uses these internals of Numba:
-
-    FunctionIdentity._unique_ids                  is replaced, see `number_functions`
-    compile_extra, Flags, options.parse_as_flags  compile a function as numba.cfunc does, but without Numba's own C
-                                                  wrapper, which prints an exception and goes on
-    JITCodeLibrary: _final_module, _finalized, _optimize_final_module, _finalize_final_module
-    JITCPUCodegen: set_env, _engine, _tm          are replaced or used by `optimized_once`
-    TargetOptions, cpu_target.options.noalias     an option is added, see below
-    make_constant_array, allow_dynamic_globals    are replaced by `whole_arrays`
-    call_conv.call_function, context.make_tuple, numba.core.cgutils   make the C wrapper
-
-`check_numba` checks Numba's version, and looks for the names that are replaced or added. Other modules use more:
-
-    memory.py          populate_array, for arrays; callconv.excinfo_t, _get_excinfo_argument, _return_errcode_raw and
-                       serialize_object, for refusals
-    halves.py, simd*.py  LLVM's instructions through `intrinsic`
-    key.py             Dispatcher: users' own compiled functions
-    code.py            _helperlib.c_helpers: functions of Numba's own that compiled code calls
-    target.py          the names by which Numba asks llvmlite for the CPU and the system
-    bounds.py          replaces cgutils.do_boundscheck
+"""Compiles Python functions to object code. What is private of Numba's is in numba_internals.py.
 
 Importing this module imports Numba.
 """
 
 import functools
-import itertools
 import os
 import re
-from contextlib import contextmanager
 from dataclasses import replace
 
 import llvmlite.binding as llvm
 import numba
-import numpy as np
 from llvmlite import ir
 from numba import config, types
-from numba.core import cgutils, codegen, compiler
-from numba.core.bytecode import FunctionIdentity
-from numba.core.compiler_lock import global_compiler_lock
-from numba.core.options import TargetOptions
-from numba.core.registry import cpu_target
 from numba.extending import register_jitable
 
 from ..errors import OpError
-from . import halves, memory, simd_blend, simd_boxes, simd_points, simd_rows, target  # noqa: F401  most for their overloads
+from . import arrays, refusals, simd_blend, simd_boxes, simd_points, simd_rows, target  # noqa: F401  for their overloads
 from .halves import I64
-from .jit import ADDRESS, BOUNDSCHECK, FLAGS, INNER, flags_of, marked, numba_obstacle
+from .jit import BOUNDSCHECK, FLAGS, INNER, flags_of, marked
+from .numba_internals import (
+    cgutils,
+    compiler,
+    cpu_target,
+    final_module,
+    global_compiler_lock,
+    optimized_once,
+    whole_arrays,
+)
 from .records import TENSOR, ArrayView, Held, Named, Number, RecordView, Tensors
 
 NO_MEMORY = "compiled code has only the workspace that it asks for"
@@ -53,41 +35,6 @@ RAISED = 2  # the value that compiled code returns when it has raised an excepti
 NUMBA = os.path.dirname(numba.__file__)
 if BOUNDSCHECK:
     from . import bounds  # noqa: F401  all code that is compiled from here on is checked
-
-
-def check_numba():
-    """Raise OpError if Numba isn't of a version that this module supports, or lacks some of its internals."""
-    required = {
-        FunctionIdentity: "_unique_ids",
-        codegen.JITCodeLibrary: "_optimize_final_module _finalize_final_module create_ir_module add_ir_module",
-        codegen.JITCPUCodegen: "set_env",
-        TargetOptions: "Mapping",
-        type(cpu_target.target_context): "make_constant_array allow_dynamic_globals",
-        compiler.Flags: "noalias",
-    }
-    missing = [name for owner, names in required.items() for name in names.split() if not hasattr(owner, name)]
-    disabled = config.DISABLE_JIT and "NUMBA_DISABLE_JIT is set, with which Numba compiles nothing; unset it"
-    if obstacle := numba_obstacle() or disabled or (missing and f"Numba lacks {', '.join(missing)}"):
-        raise OpError("kernel", "any", f"can't be compiled: {obstacle}", "onnx_ops")
-
-
-check_numba()
-# Numba has this flag (`APART`, jit.py) for functions that it makes itself, but no option that sets it.
-cpu_target.options.noalias = TargetOptions.Mapping("noalias")
-
-
-def number_functions():
-    """Have Numba number functions from a random number on, so that no two processes give different code the same name.
-
-    A name in machine code consists of the function's name, this number, and the types; records among the types are
-    numbered in the order in which Numba meets them.
-    """
-    FunctionIdentity._unique_ids = itertools.count(int.from_bytes(os.urandom(7), "little"))
-
-
-number_functions()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=number_functions)
 
 
 def tell_numba():
@@ -120,96 +67,21 @@ def cause(error):
     return reason + (places[0] if places else "")
 
 
-@contextmanager
-def whole_arrays():
-    """A context in which Numba puts global arrays into the code. By itself, it puts in the address of some.
-
-    These are arrays of more than a megabyte, and those that are not contiguous.
-    """
-    context = cpu_target.target_context
-    constant = context.make_constant_array
-
-    def whole(builder, kind, array):
-        context.allow_dynamic_globals = False
-        try:
-            return constant(builder, kind, array if kind.layout in "CF" else np.ascontiguousarray(array))
-        finally:
-            del context.allow_dynamic_globals
-
-    context.make_constant_array = whole
-    try:
-        yield
-    finally:
-        del context.make_constant_array
-
-
-@contextmanager
-def optimized_once(symbol):
-    """A context in which Numba optimizes only libraries that have the function `symbol`, with all functions they call.
-
-    Yields LLVM's machine for which it optimizes; before 0.62, Numba optimizes for its own all the same.
-
-    By itself, Numba first optimizes each callee with its own callees: an innermost function once for each level of
-    calls around it. That is still so for functions that Python calls, too, such as users' own compiled functions.
-    """
-    library, generator = codegen.JITCodeLibrary, codegen.JITCPUCodegen
-    optimize, finish, set_env = library._optimize_final_module, library._finalize_final_module, generator.set_env
-    this_generator = cpu_target.target_context.codegen()
-    own_machine, machine = this_generator._tm, _target_machine()
-
-    def names(module):
-        return {f.name for f in module.functions if not f.is_declaration}
-
-    def is_called_by_python(self):
-        return any(name.startswith("_ZN7cpython") for name in names(self._final_module))
-
-    def optimize_some(self):
-        defined = names(self._final_module)
-        if symbol in defined:
-            for part in (*self._final_module.functions, *self._final_module.global_variables):
-                # Numba's variables with addresses keep their names, by which cache.py finds them.
-                if not part.is_declaration and part.name != symbol and not part.name.startswith(ADDRESS):
-                    part.linkage = "internal"
-        if symbol in defined or is_called_by_python(self):
-            optimize(self)
-
-    def finish_some(self):
-        if is_called_by_python(self):
-            finish(self)
-            return
-        if symbol not in names(self._final_module):
-            # Only for its side effects on the module, which make the final code faster: with it, a Col2Im in float32
-            # has two thirds more vector instructions, and takes up to a third less time.
-            machine.emit_object(self._final_module)
-        self._finalized = True
-
-    def set_known_env(self, name, env):
-        if self._engine.is_symbol_defined(name):
-            set_env(self, name, env)
-
-    library._optimize_final_module, library._finalize_final_module = optimize_some, finish_some
-    generator.set_env, this_generator._tm = set_known_env, machine
-    try:
-        yield machine
-    finally:
-        library._optimize_final_module, library._finalize_final_module = optimize, finish
-        generator.set_env, this_generator._tm = set_env, own_machine
-
-
 def object_code(entry, symbol):
     """Compile an entry (records.py) to an object file, in which the function is called `symbol`.
 
     The code is for this CPU, unless NUMBA_CPU_NAME and NUMBA_CPU_FEATURES name another. Raises OpError.
     """
     try:
-        with global_compiler_lock, whole_arrays(), optimized_once(symbol) as machine:
+        machine = _target_machine()
+        with global_compiler_lock, whole_arrays(), optimized_once(symbol, machine):
             tell_numba()
-            library = _compiled(entry, symbol)
-            if any(f.is_declaration and f.name.startswith(OF_PYTHON) for f in library._final_module.functions):
+            module = final_module(_compiled(entry, symbol))
+            if any(f.is_declaration and f.name.startswith(OF_PYTHON) for f in module.functions):
                 raise OpError("kernel", entry.name, "can't be compiled: it calls Python, as `print` does")
             # In a shared library, the symbol can't be seen from outside.
-            library._final_module.get_function(symbol).visibility = "hidden"
-            return machine.emit_object(library._final_module)
+            module.get_function(symbol).visibility = "hidden"
+            return machine.emit_object(module)
     except OpError:
         raise
     except Exception as error:
@@ -259,9 +131,9 @@ def _compiled(entry, symbol):
         values = [_value(context, builder, function.args, ranked(a)) for a in step.arguments]
         status, value = context.call_conv.call_function(builder, callee, returned, kinds(step), values)
         with builder.if_then(status.is_error, likely=False):
-            with builder.if_then(builder.icmp_unsigned("!=", status.code, memory.CODE)):
+            with builder.if_then(builder.icmp_unsigned("!=", status.code, refusals.CODE)):
                 builder.ret(I64(RAISED))
-            memory.note_refusal(builder, status, _pointer(builder, function.args, entry.refusal))
+            refusals.note_refusal(builder, status, _pointer(builder, function.args, entry.refusal))
             builder.ret(I64(1))
         if step.result:
             place = step.result.at if isinstance(step.result, Tensors) else step.result
@@ -327,7 +199,7 @@ def _type(argument):
         return types.int64
     kind = numba.from_dtype(argument.dtype)
     if isinstance(argument, ArrayView):
-        return memory.array_type(kind, len(argument.shape), argument.is_input)
+        return arrays.array_type(kind, len(argument.shape), argument.is_input)
     return kind
 
 
@@ -347,7 +219,7 @@ def _value(context, builder, parameters, argument):
     if isinstance(argument, RecordView):
         return builder.bitcast(pointer, context.get_value_type(kind))
     sizes = [I64(n) if isinstance(n, int) else _held(builder, parameters, n) for n in argument.shape]
-    return memory.array_over(context, builder, kind, pointer, sizes)
+    return arrays.array_over(context, builder, kind, pointer, sizes)
 
 
 def _pointer(builder, parameters, place):
@@ -369,10 +241,8 @@ def _held(builder, parameters, held):
 
 
 def _target_machine():
-    """LLVM's machine for the target: like Numba's own, except for wide vectors, and for code in a library.
-
-    Numba's code generator must exist, which registers LLVM's targets.
-    """
+    """LLVM's machine for the target: like Numba's own, except for wide vectors, and for code in a library."""
+    cpu_target.target_context.codegen()  # registers LLVM's targets
     to = target.current()
     # Position-independent code takes some percent longer.
     model = {"reloc": "static" if to.triple.startswith("x86") else "default", "codemodel": "jitdefault"}

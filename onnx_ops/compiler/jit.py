@@ -20,7 +20,7 @@ BOUNDSCHECK = os.environ.get("ONNX_OPS_BOUNDSCHECK", "0") not in ("", "0")
 #
 # _nrt: compiled code borrows arrays from its caller and counts no references, so a slice costs nothing instead of two
 # atomic additions. And kernels can't allocate: np.empty is an error of the compiler. The caller provides a workspace.
-# The only allocation is the block of a refusal, for which `require` calls malloc (memory.py).
+# The only allocation is the block of a refusal, for which `require` calls malloc (refusals.py).
 FLAGS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
 # Allows a multiplication and the following addition to become one instruction. Not used where rounding is specified.
 FUSE: dict[str, Any] = {"fastmath": {"contract"}}
@@ -32,7 +32,7 @@ INNER: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 # How the names of variables begin in which Numba puts addresses, which are of this process alone.
 ADDRESS = "numba.dynamic.globals"
 
-NUMBA = ((0, 60), (0, 68))  # the versions whose internals compilation.py knows
+NUMBA = ((0, 60), (0, 68))  # the versions whose internals numba_internals.py knows
 
 
 @functools.cache
@@ -52,10 +52,10 @@ def numba_obstacle() -> str | None:
 # The compiler's modules, with those that they import, and their files. The sources are part of every key (key.py).
 COMPILER: dict[str, str] = {
     f"{__name__.partition('.')[0]}.{name}": os.path.join(_PACKAGE, *name.split(".")) + ".py"
-    for name in """attributes declaration dtypes errors limits compiler.bounds compiler.compilation compiler.halves
-        compiler.jit compiler.levels compiler.memory compiler.records compiler.simd compiler.simd_blend
-        compiler.simd_boxes compiler.simd_points compiler.simd_rows compiler.target kernels.elements
-        kernels.vectors""".split()
+    for name in """attributes declaration dtypes errors limits compiler.arrays compiler.bounds compiler.compilation
+        compiler.cpu_levels compiler.halves compiler.jit compiler.numba_internals compiler.records compiler.refusals
+        compiler.simd compiler.simd_blend compiler.simd_boxes compiler.simd_points compiler.simd_rows compiler.target
+        kernels.elements kernels.vectors""".split()
 }
 
 
@@ -86,3 +86,8 @@ def jitable(function: Any = None, **flags: Any) -> Any:
     flags_of[function] = FLAGS | INNER | flags
     marked.append(function)
     return function
+
+
+def known(count: int) -> tuple[int, ...]:
+    """A count for compiled code, as a tuple: its length is known when a function is compiled, once for each length."""
+    return (0,) * count

@@ -122,9 +122,11 @@ class _Reach:
         """Describe a function that Numba compiles, or one of its types. Raises TypeError for other values."""
         if numba and isinstance(value, numba.types.Type):
             return str(value)
-        if numba and isinstance(value, numba.core.dispatcher.Dispatcher):
-            types = None if value._can_compile else sorted(map(str, value.signatures))  # those that it is limited to
-            return self.value(value.targetoptions), self.value(value.locals), types, self.function(value.py_func)
+        if numba and numba.extending.is_jitted(value):
+            from .numba_internals import compiled_types
+
+            options = self.value(value.targetoptions), self.value(value.locals), compiled_types(value)
+            return *options, self.function(value.py_func)
         raise TypeError
 
 
@@ -160,10 +162,7 @@ def parts(code):
     """
     inner = [parts(each) for each in code.co_consts if isinstance(each, CodeType)]
     constants = [_Reach().value(each) for each in code.co_consts if not isinstance(each, CodeType)]
-    fields = (
-        "code exceptiontable names varnames cellvars freevars argcount posonlyargcount kwonlyargcount flags".split()
-    )
-    fixed = constants, [getattr(code, f"co_{field}", None) for field in fields], [digest for digest, _ in inner]
+    fixed = constants, [getattr(code, f"co_{field}", None) for field in FIELDS], [digest for digest, _ in inner]
     variables, variable = [], ()
     for instruction in dis.get_instructions(code):
         if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and variable:

@@ -1,19 +1,92 @@
 """Vectors as values in compiled code: LLVM's own, which it lowers to whatever the CPU has.
 
 Functions make them by loads, combine them by `times` and `times_plus`, shuffle and store them. simd_blend.py,
-simd_points.py, simd_rows.py and simd_boxes.py have the loops of vectors.py that consist of them.
+simd_points.py, simd_rows.py and simd_boxes.py have loops of these, which `vectorized` puts in the place of those in
+kernels/vectors.py.
 """
 
+import inspect
+
 from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic, models, register_jitable, register_model
+from numba import njit, types
+from numba.extending import intrinsic, models, overload, register_jitable, register_model
 
 from .halves import HALF, I16, I32, I64, has_half_instructions, sum_type
-from .jit import FLAGS, INNER
+from .jit import BOUNDSCHECK, FLAGS, INNER, flags_of, marked
+from .numba_internals import cgutils
 
 BYTES = 32  # of a vector of sums, but in simd_blend.py where the target has wider ones
 FUSED = ["contract"]
+BIT, BYTE = ir.IntType(1), ir.IntType(8)
+inner = register_jitable(**FLAGS | INNER)  # decorator of parts of loops
+
+
+def applied(function, named):
+    """Call a function with those of the named values that it asks for."""
+    return function(**{name: named[name] for name in inspect.signature(function).parameters})
+
+
+def vectorized(loop):
+    """Decorator: compiled code that calls a loop of kernels/vectors.py gets the function that this one returns.
+
+    It gets the types of those of the loop's arguments that it names. Where it returns None, and where bounds are
+    checked, compiled code gets the loop as it stands there.
+    """
+    marked.remove(loop)  # so that Numba gets it from here alone
+
+    def use(make):
+        def choose(*kinds):
+            given = dict(zip(inspect.signature(loop).parameters, kinds, strict=True))
+            return loop if BOUNDSCHECK else applied(make, given) or loop
+
+        choose.__signature__ = inspect.signature(loop)
+        overload(loop, jit_options=flags_of[loop])(choose)
+        return make
+
+    return use
+
+
+def plain(loop):
+    """The loop as it stands in kernels/vectors.py, for compiled code."""
+    return njit(**flags_of[loop])(loop)
+
+
+def operation(returns=lambda: types.void, literals=""):
+    """Decorator: an instruction of compiled code, from a function that makes it of LLVM's.
+
+    The function gets LLVM's builder, and for each argument `Elements` of an array, the number itself if the argument is
+    among the literals, else LLVM's value. It returns LLVM's value, or a list of values for a tuple.
+
+    returns   a function that makes the result's type from the types of those arguments that it names
+    literals  names of arguments that are constants wherever compiled code has this instruction
+    """
+
+    def define(function):
+        names = list(inspect.signature(function).parameters)[1:]
+
+        def typed(typing, *kinds):
+            given = dict(zip(names, kinds, strict=True))
+            if not all(isinstance(given[name], types.IntegerLiteral) for name in literals.split()):
+                return None  # Numba asks again, with the numbers
+
+            def codegen(context, builder, signature, values):
+                def argument(name, value):
+                    if isinstance(given[name], types.Array):
+                        array = context.make_array(given[name])(context, builder, value)
+                        return Elements(builder, given[name], array.data, array.nitems)
+                    return given[name].literal_value if name in literals.split() else value
+
+                result = function(builder, *map(argument, names, values))
+                if isinstance(result, list):
+                    return context.make_tuple(builder, signature.return_type, result)
+                return context.get_dummy_value() if signature.return_type == types.void else result
+
+            return applied(returns, given)(*kinds), codegen
+
+        typed.__name__, typed.__signature__ = function.__name__, inspect.signature(function)
+        return intrinsic(typed)
+
+    return define
 
 
 class Vector(types.Type):
@@ -34,13 +107,6 @@ def lanes_of(number):
     return BYTES * 8 // number.bitwidth
 
 
-def pointer_to(context, builder, signature, values, k):
-    """Return a pointer to the first element of argument k."""
-    array = signature.args[k]
-    data = context.make_array(array)(context, builder, values[k]).data
-    return builder.bitcast(data, element_type(array).as_pointer())
-
-
 def element_type(array):
     if isinstance(array.dtype, types.Record):
         return I16
@@ -50,51 +116,86 @@ def element_type(array):
 
 
 def alignment(kind):
-    """Return how many bytes one element takes."""
+    """How many bytes one element takes, for LLVM's type."""
     return kind.width // 8 if isinstance(kind, ir.IntType) else {"float": 4, "double": 8}[str(kind)]
 
 
-def load_vector(builder, data, index, lanes):
-    kind = data.type.pointee
-    loaded = builder.load(builder.bitcast(builder.gep(data, [index]), ir.VectorType(kind, lanes).as_pointer()))
-    loaded.align = alignment(kind)
-    return loaded
+def size_of(array):
+    """How many bytes one element of an array takes."""
+    return alignment(element_type(array))
 
 
-def store_vector(builder, data, index, vector):
-    at = builder.bitcast(builder.gep(data, [index]), vector.type.as_pointer())
-    builder.store(vector, at).align = alignment(data.type.pointee)
+class Elements:
+    """The elements of an array, as LLVM sees them.
 
+    kind   Numba's type of the array
+    data   LLVM's pointer to the first element
+    count  LLVM's number of elements, if it is known
+    """
 
-def widen(builder, vector, array):
-    """Convert elements to the type in which they are summed."""
-    if not isinstance(array.dtype, types.Record):
-        return vector
-    lanes = vector.type.count
-    floats = ir.VectorType(ir.FloatType(), lanes)
-    if "float16" in array.dtype.fields:
-        return builder.fpext(builder.bitcast(vector, ir.VectorType(HALF, lanes)), floats)
-    integers = ir.VectorType(I32, lanes)
-    return builder.bitcast(builder.shl(builder.zext(vector, integers), ir.Constant(integers, [16] * lanes)), floats)
+    def __init__(self, builder, kind, data, count=None):
+        self.builder, self.kind, self.count = builder, kind, count
+        self.data = builder.bitcast(data, element_type(kind).as_pointer())
 
+    def begin(self, index):
+        """The pointer to an element."""
+        return self.builder.gep(self.data, [index])
 
-def narrow(builder, vector, array):
-    """Convert sums to elements of the array: the inverse of `widen`, rounded as halves.py does."""
-    if vector.type.element == element_type(array):
-        return vector
-    integers, shorts = (ir.VectorType(kind, vector.type.count) for kind in (I32, I16))
-    if "float16" in array.dtype.fields:
-        return builder.bitcast(builder.fptrunc(vector, ir.VectorType(HALF, vector.type.count)), shorts)
+    def after(self, index):
+        """The elements from an index on."""
+        return Elements(self.builder, self.kind, self.begin(index))
 
-    def constant(value):
-        return ir.Constant(integers, [value] * integers.count)
+    def one(self, index):
+        return self.builder.load(self.begin(index))
 
-    bits = builder.bitcast(vector, integers)
-    high = builder.lshr(bits, constant(16))
-    rounded = builder.add(builder.add(bits, constant(0x7FFF)), builder.and_(high, constant(1)))
-    quiet = builder.or_(high, constant(0x40))
-    nan = builder.fcmp_unordered("uno", vector, vector)
-    return builder.trunc(builder.select(nan, quiet, builder.lshr(rounded, constant(16))), shorts)
+    def load(self, index, lanes):
+        """A vector of so many elements from an index on."""
+        kind = self.data.type.pointee
+        loaded = self.builder.load(self.builder.bitcast(self.begin(index), ir.VectorType(kind, lanes).as_pointer()))
+        loaded.align = alignment(kind)
+        return loaded
+
+    def store(self, index, vector):
+        at = self.builder.bitcast(self.begin(index), vector.type.as_pointer())
+        self.builder.store(vector, at).align = alignment(self.data.type.pointee)
+
+    def load_sums(self, index, lanes):
+        """As `load`, in the type in which elements are summed."""
+        return self.widened(self.load(index, lanes))
+
+    def widened(self, vector):
+        """Convert elements to the type in which they are summed."""
+        if not isinstance(self.kind.dtype, types.Record):
+            return vector
+        lanes = vector.type.count
+        floats, integers = ir.VectorType(ir.FloatType(), lanes), ir.VectorType(I32, lanes)
+        if "float16" in self.kind.dtype.fields:
+            return self.builder.fpext(self.builder.bitcast(vector, ir.VectorType(HALF, lanes)), floats)
+        shifted = self.builder.shl(self.builder.zext(vector, integers), ir.Constant(integers, [16] * lanes))
+        return self.builder.bitcast(shifted, floats)
+
+    def store_sums(self, index, vector):
+        """Store sums, rounded as halves.py does."""
+        self.store(index, self.narrowed(vector))
+
+    def narrowed(self, vector):
+        """Convert sums to elements: the inverse of `widened`."""
+        if vector.type.element == element_type(self.kind):
+            return vector
+        builder, lanes = self.builder, vector.type.count
+        integers, shorts = ir.VectorType(I32, lanes), ir.VectorType(I16, lanes)
+        if "float16" in self.kind.dtype.fields:
+            return builder.bitcast(builder.fptrunc(vector, ir.VectorType(HALF, lanes)), shorts)
+
+        def constant(value):
+            return ir.Constant(integers, [value] * lanes)
+
+        bits = builder.bitcast(vector, integers)
+        high = builder.lshr(bits, constant(16))
+        rounded = builder.add(builder.add(bits, constant(0x7FFF)), builder.and_(high, constant(1)))
+        quiet = builder.or_(high, constant(0x40))
+        nan = builder.fcmp_unordered("uno", vector, vector)
+        return builder.trunc(builder.select(nan, quiet, builder.lshr(rounded, constant(16))), shorts)
 
 
 def needs_library(array):
@@ -107,9 +208,17 @@ def shuffle(builder, a, b, order):
     return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(order)), list(order)))
 
 
+def collect(builder, kind, values):
+    """A vector of values of LLVM's type `kind`."""
+    vector = ir.Constant(ir.VectorType(kind, len(values)), ir.Undefined)
+    for lane, value in enumerate(values):
+        vector = builder.insert_element(vector, value, I32(lane))
+    return vector
+
+
 def repeat(builder, value, count):
-    """Return a vector that has the value `count` times."""
-    one = builder.insert_element(ir.Constant(ir.VectorType(value.type, 1), ir.Undefined), value, I32(0))
+    """A vector that has the value `count` times."""
+    one = collect(builder, value.type, [value])
     return shuffle(builder, one, one, [0] * count)
 
 
@@ -121,10 +230,21 @@ def concatenate(builder, vectors):
 
 
 def transpose(builder, rows):
-    """Return the columns of a square matrix whose size is a power of two and whose rows have at most 32 bytes.
+    """The columns of a square matrix whose size is a power of two and whose rows have at most 32 bytes.
 
     Longer rows are those of several matrices, side by side. Elements first move within 16 bytes, where CPUs shuffle
-    best.
+    best. With 4 elements in them, each round shuffles two rows into each other, the first with the third, the second
+    with the fourth:
+
+        a0 a1 a2 a3         a0 c0 a1 c1         a0 b0 c0 d0
+        b0 b1 b2 b3   -->   a2 c2 a3 c3   -->   a1 b1 c1 d1
+        c0 c1 c2 c3         b0 d0 b1 d1         a2 b2 c2 d2
+        d0 d1 d2 d3         b2 d2 b3 d3         a3 b3 c3 d3
+
+    Where rows have 32 bytes, each quarter of the matrix is transposed so, and then two of them change places:
+
+        A B         A' B'         A' C'
+        C D   -->   C' D'   -->   B' D'
     """
     size = len(rows)
     matrices = rows[0].type.count // size
@@ -134,18 +254,18 @@ def transpose(builder, rows):
         steps = [step + (matrices - 1) * size * (step >= size) for step in order]
         return shuffle(builder, a, b, [m * size + step for m in range(matrices) for step in steps])
 
-    lane = min(size, 16 // alignment(rows[0].type.element))
-    lanes = range(0, size, lane)
-    low = [begin + k // 2 + k % 2 * size for begin in lanes for k in range(lane)]
-    high = [k + lane // 2 for k in low]
-    parts = [rows[begin : begin + lane] for begin in lanes]
-    for _ in range(lane.bit_length() - 1):
-        pairs = [list(zip(part[: lane // 2], part[lane // 2 :], strict=True)) for part in parts]
-        parts = [[shuffle_each(*pair, order) for pair in part for order in (low, high)] for part in pairs]
-    if len(parts) == 1:
-        return parts[0]
-    orders = [[k + other for other in (0, size) for k in range(begin, begin + lane)] for begin in lanes]
-    return [shuffle_each(*pair, order) for order in orders for pair in zip(*parts, strict=True)]
+    side = min(size, 16 // alignment(rows[0].type.element))  # of a quarter, or of the whole
+    begins = range(0, size, side)
+    low = [begin + k // 2 + k % 2 * size for begin in begins for k in range(side)]
+    high = [k + side // 2 for k in low]
+    bands = [rows[begin : begin + side] for begin in begins]
+    for _ in range(side.bit_length() - 1):
+        pairs = [list(zip(band[: side // 2], band[side // 2 :], strict=True)) for band in bands]
+        bands = [[shuffle_each(*pair, order) for pair in band for order in (low, high)] for band in pairs]
+    if len(bands) == 1:
+        return bands[0]
+    left_and_right = [[k + other for other in (0, size) for k in range(begin, begin + side)] for begin in begins]
+    return [shuffle_each(*pair, order) for order in left_and_right for pair in zip(*bands, strict=True)]
 
 
 def gathered(size):
@@ -154,109 +274,105 @@ def gathered(size):
 
 
 def gather(builder, data, index, width, exists=None):
-    """Return a vector of the `width` bits, 32 or 64, that begin at each data[index]; 0 where `exists` is false.
+    """A vector of the `width` bits, 32 or 64, that begin at each data[index]; 0 where `exists` is false.
 
     The index is a vector of 32-bit numbers, for as many results as 512 bits hold.
     """
-    numbers, count = ir.VectorType(ir.IntType(width), index.type.count), index.type.count
-    masks, byte = ir.VectorType(ir.IntType(1), count), ir.IntType(8).as_pointer()
-    kind = ir.FunctionType(numbers, [numbers, byte, index.type, masks, I32])
+    count = index.type.count
+    numbers, masks = ir.VectorType(ir.IntType(width), count), ir.VectorType(BIT, count)
+    kind = ir.FunctionType(numbers, [numbers, BYTE.as_pointer(), index.type, masks, I32])
     name = {32: "llvm.x86.avx512.mask.gather.dpi.512", 64: "llvm.x86.avx512.mask.gather.dpq.512"}[width]
     function = cgutils.get_or_insert_function(builder.module, kind, name)
     scale, exists = I32(alignment(data.type.pointee)), exists or ir.Constant(masks, [1] * count)
-    return builder.call(function, [ir.Constant(numbers, None), builder.bitcast(data, byte), index, exists, scale])
+    at = builder.bitcast(data, BYTE.as_pointer())
+    return builder.call(function, [ir.Constant(numbers, None), at, index, exists, scale])
 
 
-@intrinsic
-def transpose_elements(typing, source, i, pitch, target, j, stride, size):
-    """target[j + q * stride + r] = source[i + r * pitch + q] for q, r < size (a literal)"""
-
-    def codegen(context, builder, signature, values):
-        data, into = (pointer_to(context, builder, signature, values, k) for k in (0, 3))
-        count = size.literal_value
-        steps = [I64(r) for r in range(count)]
-        rows = [load_vector(builder, data, builder.add(values[1], builder.mul(r, values[2])), count) for r in steps]
-        for q, column in zip(steps, transpose(builder, rows), strict=True):
-            at = builder.add(values[4], builder.mul(q, values[5]))
-            store_vector(builder, into, at, narrow(builder, column, target))
-        return context.get_dummy_value()
-
-    if isinstance(size, types.IntegerLiteral):
-        return types.void(source, i, pitch, target, j, stride, size), codegen
-    return None
+@operation(literals="size")
+def transpose_elements(builder, source, i, pitch, target, j, stride, size):
+    """target[j + q * stride + r] = source[i + r * pitch + q] for q, r < size"""
+    rows = [source.load(builder.add(i, builder.mul(I64(r), pitch)), size) for r in range(size)]
+    for q, column in enumerate(transpose(builder, rows)):
+        target.store_sums(builder.add(j, builder.mul(I64(q), stride)), column)
 
 
-@intrinsic
-def vector_at(typing, row, b, like):
+@operation(lambda like: like)
+def vector_at(builder, row, b, like):
     """row[b:] as a vector like `like`."""
-
-    def codegen(context, builder, signature, values):
-        return load_vector(builder, pointer_to(context, builder, signature, values, 0), values[1], like.lanes)
-
-    return like(row, b, like), codegen
+    return row.load(b, like.type.count)
 
 
-@intrinsic
-def put(typing, row, b, vector):
+@operation(lambda like: like)
+def sums_at(builder, source, i, like):
+    """source[i:] as a vector like `like`, in the type in which the elements are summed."""
+    return source.load_sums(i, like.type.count)
+
+
+@operation()
+def put(builder, row, b, vector):
     """row[b:] = vector, of the type in which the row's elements are summed"""
-
-    def codegen(context, builder, signature, values):
-        elements = narrow(builder, values[2], signature.args[0])
-        store_vector(builder, pointer_to(context, builder, signature, values, 0), values[1], elements)
-        return context.get_dummy_value()
-
-    return types.void(row, b, vector), codegen
+    row.store_sums(b, vector)
 
 
-@intrinsic
-def broadcast(typing, value, like):
+@operation(lambda like: like)
+def broadcast(builder, value, like):
     """`value` in every lane of a vector like `like`."""
-
-    def codegen(context, builder, signature, values):
-        return repeat(builder, values[0], like.lanes)
-
-    return like(value, like), codegen
+    return repeat(builder, value, like.type.count)
 
 
-def lane_by_lane(operation):
-    """Return a function of two vectors that LLVM may fuse with the next one."""
-
-    @intrinsic
-    def combine(typing, a, b):
-        return a(a, b), lambda context, builder, signature, values: getattr(builder, operation)(*values, flags=FUSED)
-
-    return combine
+# LLVM may fuse a product with the sum that it is added to.
 
 
-times, plus = lane_by_lane("fmul"), lane_by_lane("fadd")
+@operation(lambda a: a)
+def times(builder, a, b):
+    return builder.fmul(a, b, flags=FUSED)
 
 
-@intrinsic
-def times_plus(typing, a, b, c):
+@operation(lambda a: a)
+def plus(builder, a, b):
+    return builder.fadd(a, b, flags=FUSED)
+
+
+@operation(lambda a: a)
+def times_plus(builder, a, b, c):
     """a * b + c"""
-
-    def codegen(context, builder, signature, values):
-        return builder.fadd(builder.fmul(*values[:2], flags=FUSED), values[2], flags=FUSED)
-
-    return a(a, b, c), codegen
+    return builder.fadd(builder.fmul(a, b, flags=FUSED), c, flags=FUSED)
 
 
-@intrinsic
-def lanes(typing, array):
+@operation(lambda sums, lanes: Vector(sums.dtype, lanes.literal_value), literals="lanes")
+def zeros(builder, sums, lanes):
+    """A vector of so many zeros of the array's type."""
+    return ir.Constant(ir.VectorType(sums.data.type.pointee, lanes), None)
+
+
+@operation(lambda: types.boolean)
+def are_zeros(builder, vector):
+    """Whether all numbers of a vector are 0; no number is NaN then."""
+    bits = builder.fcmp_ordered("==", vector, ir.Constant(vector.type, None))
+    number = ir.IntType(vector.type.count)
+    return builder.icmp_unsigned("==", builder.bitcast(bits, number), ir.Constant(number, -1))
+
+
+@operation(lambda: types.int64)
+def lanes(builder, array):
     """How many of the array's sums are one vector."""
-    count = lanes_of(sum_type(array))
-    return types.int64(array), lambda context, builder, signature, values: I64(count)
+    return I64(lanes_of(sum_type(array.kind)))
+
+
+def whole_vector(array):
+    """How many of the array's elements are one vector."""
+    return BYTES // size_of(array)
 
 
 def square(array):
-    """Return the size of the squares of such elements that are transposed at once."""
+    """The size of the squares of such elements that are transposed at once."""
     return min(8, whole_vector(array))
 
 
 def transposer(size):
-    """Return a function that transposes a matrix in squares of this size; the last ones overlap those before."""
+    """A function that transposes a matrix in squares of this size; the last ones overlap those before."""
 
-    @register_jitable(**FLAGS | INNER)
+    @inner
     def transpose_matrix(x, first, pitch, rows, columns, out, to, out_pitch):
         for column in range(0, columns, size):
             c = min(column, columns - size)
@@ -265,44 +381,3 @@ def transposer(size):
                 transpose_elements(x, first + r * pitch + c, pitch, out, to + c * out_pitch + r, out_pitch, size)
 
     return transpose_matrix
-
-
-def whole_vector(out):
-    """How many of the array's elements are one vector."""
-    return BYTES // alignment(element_type(out))
-
-
-@intrinsic
-def sums_at(typing, source, i, like):
-    """source[i:] as a vector like `like`, in the type in which the elements are summed."""
-
-    def codegen(context, builder, signature, values):
-        data = pointer_to(context, builder, signature, values, 0)
-        return widen(builder, load_vector(builder, data, values[1], like.lanes), source)
-
-    return like(source, i, like), codegen
-
-
-@intrinsic
-def zeros(typing, sums, lanes):
-    """A vector of so many zeros (a literal) of the array's type."""
-
-    def codegen(context, builder, signature, values):
-        return ir.Constant(context.get_value_type(signature.return_type), None)
-
-    if isinstance(lanes, types.IntegerLiteral):
-        return Vector(sums.dtype, lanes.literal_value)(sums, lanes), codegen
-    return None
-
-
-@intrinsic
-def are_zeros(typing, vector):
-    """Whether all numbers of a vector are 0; no number is NaN then."""
-
-    def codegen(context, builder, signature, values):
-        zero = ir.Constant(values[0].type, None)
-        bits = builder.fcmp_ordered("==", values[0], zero)
-        number = ir.IntType(values[0].type.count)
-        return builder.icmp_unsigned("==", builder.bitcast(bits, number), ir.Constant(number, -1))
-
-    return types.boolean(vector), codegen

@@ -1,23 +1,21 @@
-"""`blend` of vectors.py for compiled code: weighted sums over two by two or four by four neighbours of many points."""
+"""`blend` of kernels/vectors.py, with vectors: weighted sums over two or four neighbours of points along each axis."""
 
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic, overload, register_jitable
 
 from ..kernels import vectors
 from .halves import I64, sum_type
-from .jit import BOUNDSCHECK, FLAGS, FUSE, INNER
 from .simd import (
     Vector,
     alignment,
     are_zeros,
     concatenate,
     gather,
+    inner,
     lanes_of,
-    load_vector,
     needs_library,
+    operation,
     plus,
-    pointer_to,
     put,
     shuffle,
     sums_at,
@@ -25,20 +23,20 @@ from .simd import (
     times_plus,
     transpose,
     vector_at,
-    widen,
+    vectorized,
     zeros,
 )
 from .target import current
 
 
-def gathered_pairs(builder, data, index):
-    """Return the elements data[index] and data[index + 1], as two vectors."""
-    size, count = alignment(data.type.pointee), index.type.count
-    elements = ir.VectorType(data.type.pointee, count)
-    if size == 8:
+def gathered_pairs(builder, source, index):
+    """The elements source[index] and source[index + 1], as two vectors."""
+    data, count, kind = source.data, index.type.count, source.data.type.pointee
+    elements = ir.VectorType(kind, count)
+    if alignment(kind) == 8:
         found = [gather(builder, builder.gep(data, [I64(k)]), index, 64) for k in (0, 1)]
         return [builder.bitcast(v, elements) for v in found]
-    if size == 2:
+    if alignment(kind) == 2:
         words = gather(builder, data, index, 32)
         return [builder.trunc(builder.lshr(words, ir.Constant(words.type, [k] * count)), elements) for k in (0, 16)]
     halves = [shuffle(builder, index, index, range(k, k + count // 2)) for k in (0, count // 2)]
@@ -46,12 +44,12 @@ def gathered_pairs(builder, data, index):
     return [shuffle(builder, *halves, range(k, 2 * count, 2)) for k in (0, 1)]
 
 
-def loaded_pairs(builder, data, index):
+def loaded_pairs(builder, source, index):
     """As `gathered_pairs`, by a load for each pair; the index is a list of 64-bit integers."""
     count = len(index)
-    found = [load_vector(builder, data, start, 2) for start in index]
+    found = [source.load(start, 2) for start in index]
     # 16 bytes each, the even ones in one vector and the odd ones in another: no element then leaves its 16 bytes.
-    group = max(1, 8 // alignment(data.type.pointee))
+    group = max(1, 8 // alignment(source.data.type.pointee))
     parts = [concatenate(builder, found[k : k + group]) for k in range(0, count, group)]
     even, odd = (concatenate(builder, parts[k::2]) for k in (0, 1))
     order = [lane // group % 2 * count + lane // group // 2 * 2 * group + lane % group * 2 for lane in range(count)]
@@ -63,26 +61,20 @@ def pair_count(array):
     return 512 // sum_type(array).bitwidth if current().gathers else lanes_of(sum_type(array))
 
 
-@intrinsic
-def pairs(typing, source, base, b, offset):
+@operation(lambda source: types.UniTuple(Vector(sum_type(source), pair_count(source)), 2))
+def pairs(builder, source, base, b, offset):
     """source[base[b:] + offset + k] for k = 0 and 1, as two vectors over b."""
-    vector = Vector(sum_type(source), pair_count(source))
-
-    def codegen(context, builder, signature, values):
-        data = builder.gep(pointer_to(context, builder, signature, values, 0), [values[3]])
-        bases = pointer_to(context, builder, signature, values, 1)
-        if current().gathers:
-            found = gathered_pairs(builder, data, load_vector(builder, bases, values[2], vector.lanes))
-        else:
-            found = loaded_pairs(builder, data, starts(builder, bases, values[2], range(vector.lanes)))
-        return context.make_tuple(builder, signature.return_type, [widen(builder, v, source) for v in found])
-
-    return types.UniTuple(vector, 2)(source, base, b, offset), codegen
+    count, source = pair_count(source.kind), source.after(offset)
+    if current().gathers:
+        found = gathered_pairs(builder, source, base.load(b, count))
+    else:
+        found = loaded_pairs(builder, source, starts(builder, base, b, range(count)))
+    return [source.widened(v) for v in found]
 
 
-def starts(builder, bases, b, steps):
-    """Load bases[b + step] for each step, as 64-bit integers."""
-    return [builder.sext(builder.load(builder.gep(bases, [builder.add(b, I64(step))])), I64) for step in steps]
+def starts(builder, base, b, steps):
+    """Load base[b + step] for each step, as 64-bit integers."""
+    return [builder.sext(base.one(builder.add(b, I64(step))), I64) for step in steps]
 
 
 def four_count(array):
@@ -90,48 +82,30 @@ def four_count(array):
     return max(1, current().vector_bytes * 8 // (4 * sum_type(array).bitwidth))
 
 
-@intrinsic
-def fours(typing, source, base, b, offset):
+@operation(lambda source: Vector(sum_type(source), 4 * four_count(source)))
+def fours(builder, source, base, b, offset):
     """source[base[b + 4 * l] + offset :][:4] for l = 0, 1, ..., side by side in one vector."""
-    count = four_count(source)
-    vector = Vector(sum_type(source), 4 * count)
-
-    def codegen(context, builder, signature, values):
-        data = builder.gep(pointer_to(context, builder, signature, values, 0), [values[3]])
-        bases = pointer_to(context, builder, signature, values, 1)
-        rows = [load_vector(builder, data, at, 4) for at in starts(builder, bases, values[2], range(0, 4 * count, 4))]
-        return widen(builder, concatenate(builder, rows), source)
-
-    return vector(source, base, b, offset), codegen
+    at, source = starts(builder, base, b, range(0, 4 * four_count(source.kind), 4)), source.after(offset)
+    return source.widened(concatenate(builder, [source.load(start, 4) for start in at]))
 
 
-@intrinsic
-def fours_of(typing, row, b, k, like):
-    """row[b + k + 4 * l] four times for each l = 0, 1, ..., side by side in a vector like `like`. k is a literal."""
-    if not isinstance(k, types.IntegerLiteral):
-        return None
-
-    def codegen(context, builder, signature, values):
-        weights = load_vector(builder, pointer_to(context, builder, signature, values, 0), values[1], like.lanes)
-        return shuffle(builder, weights, weights, [lane // 4 * 4 + k.literal_value for lane in range(like.lanes)])
-
-    return like(row, b, k, like), codegen
+@operation(lambda like: like, literals="k")
+def fours_of(builder, row, b, k, like):
+    """row[b + k + 4 * l] four times for each l = 0, 1, ..., side by side in a vector like `like`."""
+    weights = row.load(b, like.type.count)
+    return shuffle(builder, weights, weights, [lane // 4 * 4 + k for lane in range(like.type.count)])
 
 
-@intrinsic
-def transposed(typing, a, b, c, d):
-    """Return the columns of the matrices whose rows are these four vectors, side by side."""
-
-    def codegen(context, builder, signature, values):
-        return context.make_tuple(builder, signature.return_type, transpose(builder, values))
-
-    return types.UniTuple(a, 4)(a, b, c, d), codegen
+@operation(lambda a: types.UniTuple(a, 4))
+def transposed(builder, a, b, c, d):
+    """The columns of the matrices whose rows are these four vectors, side by side."""
+    return transpose(builder, [a, b, c, d])
 
 
 def rows_adder(k):
     """Return a function that adds up the rows of the points b + k, b + k + 4, ..., weighted."""
 
-    @register_jitable(**FLAGS | INNER)
+    @inner
     def add_rows(source, base, first, pitch, row_weight, b):
         row = fours(source, base, b + k, first)
         low = times(fours_of(row_weight[0], b, k, row), row)
@@ -197,10 +171,10 @@ def fourfold(step):
     return blend
 
 
-@overload(vectors.blend, jit_options=FLAGS | INNER | FUSE)
-def _(source, pixels, channels, base, pitch, row_weight, weight, offsets, add, target, target_pitch):
-    if BOUNDSCHECK or needs_library(source):
-        return vectors.blend_plainly
+@vectorized(vectors.blend)
+def _(source, offsets):
+    if needs_library(source):
+        return None
     step = pair_count(source) if len(offsets) == 2 else 4 * four_count(source)
-    assert vectors.GROUP % step == 0
+    assert vectors.MOST_LANES % step == 0
     return pairwise(step) if len(offsets) == 2 else fourfold(step)

@@ -1,40 +1,39 @@
-"""Loops of vectors.py that copy and clear boxes, for compiled code."""
+"""Loops of kernels/vectors.py that copy and clear boxes, with vectors."""
 
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic, overload, register_jitable
 
 from ..kernels import vectors
-from .halves import I32, I64
-from .jit import BOUNDSCHECK, FLAGS, INNER
+from .halves import I64
 from .simd import (
     BYTES,
     alignment,
-    load_vector,
-    pointer_to,
+    collect,
+    inner,
+    operation,
     shuffle,
     square,
-    store_vector,
     transposer,
+    vectorized,
     whole_vector,
 )
 
 LONG = 8  # vectors of a run that pay for being aligned
 
 
-def load_strided(builder, data, index, stride, lanes):
-    """Load data[index + b * stride] for b < lanes as a vector, and nothing beyond. The stride: 1, 2 or a value."""
+def load_strided(builder, source, index, stride, lanes):
+    """Load source[index + b * stride] for b < lanes as a vector, and nothing beyond. The stride: 1, 2 or a value."""
     if stride not in (1, 2):
-        found = ir.Constant(ir.VectorType(data.type.pointee, lanes), ir.Undefined)
-        for lane in range(lanes):
-            found = builder.insert_element(found, builder.load(builder.gep(data, [index])), I32(lane))
+        found = []
+        for _ in range(lanes):
+            found.append(source.one(index))
             index = builder.add(index, stride)
-        return found
-    found = load_vector(builder, data, index, lanes)
+        return collect(builder, source.data.type.pointee, found)
+    found = source.load(index, lanes)
     if stride == 1:
         return found
     # The second vector ends with the last element that is wanted.
-    second = load_vector(builder, data, builder.add(index, I64(lanes - 1)), lanes)
+    second = source.load(builder.add(index, I64(lanes - 1)), lanes)
     return shuffle(builder, found, second, [2 * b if 2 * b < lanes else 2 * b + 1 for b in range(lanes)])
 
 
@@ -52,85 +51,50 @@ def by_length(builder, count, full, move):
             move(I64(0), 1)
 
 
-@intrinsic
-def copy_vector(typing, x, i, literal_stride, stride, out, j, lanes):
-    """out[j + b] = x[i + b * stride] for b < lanes; `literal_stride` is a literal, 0 for any stride but 1 and 2."""
-
-    def codegen(context, builder, signature, values):
-        data, into = (pointer_to(context, builder, signature, values, k) for k in (0, 4))
-        found = load_strided(builder, data, values[1], literal_stride.literal_value or values[3], lanes.literal_value)
-        store_vector(builder, into, values[5], found)
-        return context.get_dummy_value()
-
-    if isinstance(lanes, types.IntegerLiteral) and isinstance(literal_stride, types.IntegerLiteral):
-        return types.void(x, i, literal_stride, stride, out, j, lanes), codegen
-    return None
+@operation(literals="literal_stride lanes")
+def copy_vector(builder, x, i, literal_stride, stride, out, j, lanes):
+    """out[j + b] = x[i + b * stride] for b < lanes; `literal_stride` is 0 for any stride but 1 and 2."""
+    out.store(j, load_strided(builder, x, i, literal_stride or stride, lanes))
 
 
-@intrinsic
-def copy_short(typing, x, i, literal_stride, stride, out, j, count, full):
-    """out[j + b] = x[i + b * stride] for b < count < 2 * full (a literal); `literal_stride` as in copy_vector."""
+@operation(literals="literal_stride full")
+def copy_short(builder, x, i, literal_stride, stride, out, j, count, full):
+    """out[j + b] = x[i + b * stride] for b < count < 2 * full; `literal_stride` as in copy_vector."""
 
-    def codegen(context, builder, signature, values):
-        data, into = (pointer_to(context, builder, signature, values, k) for k in (0, 4))
+    def move(b, lanes):
+        found = load_strided(builder, x, builder.add(i, builder.mul(b, stride)), literal_stride or stride, lanes)
+        out.store(builder.add(j, b), found)
 
-        def move(b, lanes):
-            at = builder.add(values[1], builder.mul(b, values[3]))
-            found = load_strided(builder, data, at, literal_stride.literal_value or values[3], lanes)
-            store_vector(builder, into, builder.add(values[5], b), found)
-
-        by_length(builder, values[6], full.literal_value, move)
-        return context.get_dummy_value()
-
-    if isinstance(full, types.IntegerLiteral) and isinstance(literal_stride, types.IntegerLiteral):
-        return types.void(x, i, literal_stride, stride, out, j, count, full), codegen
-    return None
+    by_length(builder, count, full, move)
 
 
-@intrinsic
-def clear_vector(typing, out, j, lanes):
-    """out[j + b] = 0 for b < lanes (a literal)"""
-
-    def codegen(context, builder, signature, values):
-        put_zeros(builder, pointer_to(context, builder, signature, values, 0), values[1], lanes.literal_value)
-        return context.get_dummy_value()
-
-    return (types.void(out, j, lanes), codegen) if isinstance(lanes, types.IntegerLiteral) else None
+@operation(literals="lanes")
+def clear_vector(builder, out, j, lanes):
+    """out[j + b] = 0 for b < lanes"""
+    out.store(j, ir.Constant(ir.VectorType(out.data.type.pointee, lanes), None))
 
 
-@intrinsic
-def clear_short(typing, out, j, count, full):
-    """out[j + b] = 0 for b < count < 2 * full (a literal)"""
+@operation(literals="full")
+def clear_short(builder, out, j, count, full):
+    """out[j + b] = 0 for b < count < 2 * full"""
 
-    def codegen(context, builder, signature, values):
-        into = pointer_to(context, builder, signature, values, 0)
-        move = lambda b, lanes: put_zeros(builder, into, builder.add(values[1], b), lanes)
-        by_length(builder, values[2], full.literal_value, move)
-        return context.get_dummy_value()
+    def move(b, lanes):
+        out.store(builder.add(j, b), ir.Constant(ir.VectorType(out.data.type.pointee, lanes), None))
 
-    return (types.void(out, j, count, full), codegen) if isinstance(full, types.IntegerLiteral) else None
+    by_length(builder, count, full, move)
 
 
-def put_zeros(builder, into, index, lanes):
-    store_vector(builder, into, index, ir.Constant(ir.VectorType(into.type.pointee, lanes), None))
-
-
-@intrinsic
-def to_boundary(typing, out, j):
+@operation(lambda: types.int64)
+def to_boundary(builder, out, j):
     """How many elements out[j] is from the next place in memory where a vector is aligned."""
-
-    def codegen(context, builder, signature, values):
-        data = pointer_to(context, builder, signature, values, 0)
-        at = builder.ptrtoint(builder.gep(data, [values[1]]), I64)
-        return builder.udiv(builder.and_(builder.neg(at), I64(BYTES - 1)), I64(alignment(data.type.pointee)))
-
-    return types.int64(out, j), codegen
+    at = builder.ptrtoint(out.begin(j), I64)
+    return builder.udiv(builder.and_(builder.neg(at), I64(BYTES - 1)), I64(alignment(out.data.type.pointee)))
 
 
 def copier(literal_stride, full):
     """Return copy_box for one stride (0: for any), in vectors of `full` elements; the last overlaps those before."""
 
-    @register_jitable(**FLAGS | INNER)
+    @inner
     def copy(x, first, steps, sizes, count, stride, out, to, out_steps):
         for p in range(sizes[0]):
             for q in range(sizes[1]):
@@ -152,10 +116,10 @@ def copier(literal_stride, full):
     return copy
 
 
-@overload(vectors.copy_box, jit_options=FLAGS | INNER)
-def _(x, first, steps, sizes, count, stride, out, to, out_steps):
-    if BOUNDSCHECK or isinstance(out.dtype, types.Complex):
-        return vectors.copy_box_plainly
+@vectorized(vectors.copy_box)
+def _(out):
+    if isinstance(out.dtype, types.Complex):
+        return None
     each, second, any_other = (copier(literal_stride, whole_vector(out)) for literal_stride in (1, 2, 0))
     large = square(out)
     in_large_squares, in_small_squares = transposer(large), transposer(4)
@@ -180,10 +144,10 @@ def _(x, first, steps, sizes, count, stride, out, to, out_steps):
     return copy_box
 
 
-@overload(vectors.clear_box, jit_options=FLAGS | INNER)
-def _(out, to, steps, sizes, count):
-    if BOUNDSCHECK or isinstance(out.dtype, types.Complex):
-        return vectors.clear_box_plainly
+@vectorized(vectors.clear_box)
+def _(out):
+    if isinstance(out.dtype, types.Complex):
+        return None
     full = whole_vector(out)
 
     def clear_box(out, to, steps, sizes, count):

@@ -1,71 +1,39 @@
-"""Loops of vectors.py over rows, for compiled code: sums, transpositions, transformed coordinates."""
+"""Loops of kernels/vectors.py over rows, with vectors: sums, transpositions, transformed coordinates."""
 
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic, overload, register_jitable
 
 from ..kernels import vectors
 from ..kernels.elements import load
 from .halves import I32, I64
-from .jit import BOUNDSCHECK, FLAGS, INNER
 from .simd import (
     Vector,
+    collect,
+    inner,
     lanes,
     lanes_of,
-    load_vector,
-    narrow,
     needs_library,
-    pointer_to,
+    operation,
+    plain,
     shuffle,
     square,
-    store_vector,
     transpose,
     transposer,
-    widen,
+    vectorized,
 )
 
 
-@intrinsic
-def zip_elements(typing, source, i, pitch, target, j, count, size):
-    """target[j + q * count + r] = source[i + r * pitch + q] for q < size, r < count (both literals)"""
-
-    def codegen(context, builder, signature, values):
-        data, into = (pointer_to(context, builder, signature, values, k) for k in (0, 3))
-        rows, lanes = count.literal_value, size.literal_value
-        zipped = load_vector(builder, data, values[1], lanes)
-        for r in range(1, rows):
-            row = load_vector(builder, data, builder.add(values[1], builder.mul(I64(r), values[2])), lanes)
-            # Of one length, as both sides of a shuffle are: what comes after the row is not used.
-            row = shuffle(builder, row, row, [*range(lanes), *[0] * (lanes * (r - 1))])
-            order = [q * r + k if k < r else lanes * r + q for q in range(lanes) for k in range(r + 1)]
-            zipped = shuffle(builder, zipped, row, order)
-        store_vector(builder, into, values[4], narrow(builder, zipped, target))
-        return context.get_dummy_value()
-
-    if isinstance(count, types.IntegerLiteral) and isinstance(size, types.IntegerLiteral):
-        return types.void(source, i, pitch, target, j, count, size), codegen
-    return None
+@operation(literals="lanes")
+def add_vector(builder, source, i, target, j, lanes):
+    """target[j + b] += source[i + b] for b < lanes"""
+    new, old = source.load(i, lanes), target.load(j, lanes)
+    target.store(j, builder.fadd(old, source.widened(new)))
 
 
-@intrinsic
-def add_vector(typing, source, i, target, j, lanes):
-    """target[j + b] += source[i + b] for b < lanes (a literal)"""
-
-    def codegen(context, builder, signature, values):
-        data, into = (pointer_to(context, builder, signature, values, k) for k in (0, 2))
-        new, old = (load_vector(builder, *at, lanes.literal_value) for at in ((data, values[1]), (into, values[3])))
-        store_vector(builder, into, values[3], builder.fadd(old, widen(builder, new, source)))
-        return context.get_dummy_value()
-
-    if isinstance(lanes, types.IntegerLiteral):
-        return types.void(source, i, target, j, lanes), codegen
-    return None
-
-
-@overload(vectors.add_runs, jit_options=FLAGS | INNER)
-def _(x, first, pitch, rows, count, out, pixel, out_pitch):
-    if BOUNDSCHECK or not isinstance(out.dtype, types.Float) or needs_library(x):
-        return vectors.add_runs_plainly
+@vectorized(vectors.add_runs)
+def _(x, out):
+    if not isinstance(out.dtype, types.Float) or needs_library(x):
+        return None
 
     def add_runs(x, first, pitch, rows, count, out, pixel, out_pitch):
         whole = count // 8 * 8
@@ -84,32 +52,22 @@ def _(x, first, pitch, rows, count, out, pixel, out_pitch):
     return add_runs
 
 
-@intrinsic
-def add_square(typing, source, i, pitch, target, j, stride, skipped, size):
-    """target[j + q * stride + r] += source[i + r * pitch + q] for skipped <= q < size and r < size (a literal)"""
-
-    def codegen(context, builder, signature, values):
-        data, into = (pointer_to(context, builder, signature, values, k) for k in (0, 3))
-        count = size.literal_value
-        places = [builder.add(values[1], builder.mul(I64(r), values[2])) for r in range(count)]
-        rows = [widen(builder, load_vector(builder, data, place, count), source) for place in places]
-        add = builder.fadd if isinstance(target.dtype, types.Float) else builder.add
-        for q, column in enumerate(transpose(builder, rows)):
-            at = builder.add(values[4], builder.mul(I64(q), values[5]))
-            with builder.if_then(builder.icmp_signed("<=", values[6], I64(q))):
-                store_vector(builder, into, at, add(load_vector(builder, into, at, count), column))
-        return context.get_dummy_value()
-
-    if isinstance(size, types.IntegerLiteral):
-        return types.void(source, i, pitch, target, j, stride, skipped, size), codegen
-    return None
+@operation(literals="size")
+def add_square(builder, source, i, pitch, target, j, stride, skipped, size):
+    """target[j + q * stride + r] += source[i + r * pitch + q] for skipped <= q < size and r < size"""
+    rows = [source.load_sums(builder.add(i, builder.mul(I64(r), pitch)), size) for r in range(size)]
+    add = builder.fadd if isinstance(target.kind.dtype, types.Float) else builder.add
+    for q, column in enumerate(transpose(builder, rows)):
+        at = builder.add(j, builder.mul(I64(q), stride))
+        with builder.if_then(builder.icmp_signed("<=", skipped, I64(q))):
+            target.store(at, add(target.load(at, size), column))
 
 
-@overload(vectors.add_transposed, jit_options=FLAGS | INNER)
-def _(x, first, pitch, places, count, out, pixel, stride):
-    if BOUNDSCHECK or isinstance(out.dtype, types.Boolean | types.Complex) or needs_library(x):
-        return vectors.add_transposed_plainly
-    size = square(out)
+@vectorized(vectors.add_transposed)
+def _(x, out):
+    if isinstance(out.dtype, types.Boolean | types.Complex) or needs_library(x):
+        return None
+    size, add_rest = square(out), plain(vectors.add_transposed)
 
     def add_transposed(x, first, pitch, places, count, out, pixel, stride):
         whole = places // size * size if count >= size and stride >= size else 0
@@ -118,113 +76,113 @@ def _(x, first, pitch, places, count, out, pixel, stride):
             for l in range(0, count, size):
                 skipped = max(0, l + size - count)  # the last columns overlap those before
                 add_square(x, at + l - skipped, pitch, out, to + (l - skipped) * stride, stride, skipped, size)
-        rest = places - whole
-        vectors.add_transposed_plainly(x, first + whole * pitch, pitch, rest, count, out, pixel + whole, stride)
+        add_rest(x, first + whole * pitch, pitch, places - whole, count, out, pixel + whole, stride)
 
     return add_transposed
 
 
-@overload(vectors.interleave, jit_options=FLAGS | INNER)
-def _(lanes, first, pitch, row_pitch, stride, count, rows, target, to, out_pitch):
-    if (
-        BOUNDSCHECK
-        or isinstance(target.dtype, types.Complex)
-        or (lanes.dtype != target.dtype and needs_library(target))
-    ):
-        return vectors.interleave_plainly
+@operation(literals="count size")
+def zip_elements(builder, source, i, pitch, target, j, count, size):
+    """target[j + q * count + r] = source[i + r * pitch + q] for q < size, r < count"""
+    zipped = source.load(i, size)
+    for r in range(1, count):
+        row = source.load(builder.add(i, builder.mul(I64(r), pitch)), size)
+        # Of one length, as both sides of a shuffle are: what comes after the row is not used.
+        row = shuffle(builder, row, row, [*range(size), *[0] * (size * (r - 1))])
+        order = [q * r + k if k < r else size * r + q for q in range(size) for k in range(r + 1)]
+        zipped = shuffle(builder, zipped, row, order)
+    target.store_sums(j, zipped)
+
+
+def zipper(constant, size):
+    """`interleave` for one stride, `size` elements of each row at a time; the last ones overlap those before."""
+
+    @inner
+    def zip_rows(lanes, first, pitch, row_pitch, stride, count, rows, target, to, out_pitch):
+        for l in range(rows):
+            at, row = first + l * row_pitch, to + l * out_pitch
+            for begin in range(0, count - size, size):
+                zip_elements(lanes, at + begin, pitch, target, row + begin * constant, constant, size)
+            last = count - size
+            zip_elements(lanes, at + last, pitch, target, row + last * constant, constant, size)
+
+    return zip_rows
+
+
+@vectorized(vectors.interleave)
+def _(lanes, target):
+    if isinstance(target.dtype, types.Complex) or (lanes.dtype != target.dtype and needs_library(target)):
+        return None
     large = square(lanes)
-
-    def zipped(stride, size):
-        @register_jitable(**FLAGS | INNER)
-        def zip_rows(lanes, first, pitch, row_pitch, count, rows, target, to, out_pitch):
-            for l in range(rows):
-                at, row = first + l * row_pitch, to + l * out_pitch
-                for begin in range(0, count - size, size):
-                    zip_elements(lanes, at + begin, pitch, target, row + begin * stride, stride, size)
-                last = count - size
-                zip_elements(lanes, at + last, pitch, target, row + last * stride, stride, size)
-
-        return zip_rows
-
-    # The last vectors overlap those before. Steps are constants: ranges divide by them.
-    zipped_2_8, zipped_2_4, zipped_2_2, zipped_3_8 = zipped(2, 8), zipped(2, 4), zipped(2, 2), zipped(3, 8)
-    in_large_squares, in_small_squares = transposer(large), transposer(4)
+    zip_2_8, zip_2_4, zip_2_2, zip_3_8 = zipper(2, 8), zipper(2, 4), zipper(2, 2), zipper(3, 8)
+    in_large_squares, in_small_squares, one_by_one = transposer(large), transposer(4), plain(vectors.interleave)
 
     def interleave(lanes, first, pitch, row_pitch, stride, count, rows, target, to, out_pitch):
+        matrices = lanes, first, pitch, row_pitch, stride, count, rows, target, to, out_pitch
         if stride == 2 and count >= 8:
-            zipped_2_8(lanes, first, pitch, row_pitch, count, rows, target, to, out_pitch)
+            zip_2_8(*matrices)
         elif stride == 2 and count >= 4:
-            zipped_2_4(lanes, first, pitch, row_pitch, count, rows, target, to, out_pitch)
+            zip_2_4(*matrices)
         elif stride == 2 and count >= 2:
-            zipped_2_2(lanes, first, pitch, row_pitch, count, rows, target, to, out_pitch)
+            zip_2_2(*matrices)
         elif stride == 3 and count >= 8:
-            zipped_3_8(lanes, first, pitch, row_pitch, count, rows, target, to, out_pitch)
+            zip_3_8(*matrices)
         elif stride >= large and count >= large:
             for l in range(rows):
-                at, row = first + l * row_pitch, to + l * out_pitch
-                in_large_squares(lanes, at, pitch, stride, count, target, row, stride)
+                in_large_squares(lanes, first + l * row_pitch, pitch, stride, count, target, to + l * out_pitch, stride)
         elif stride >= 4 and count >= 4:
             for l in range(rows):
-                at, row = first + l * row_pitch, to + l * out_pitch
-                in_small_squares(lanes, at, pitch, stride, count, target, row, stride)
+                in_small_squares(lanes, first + l * row_pitch, pitch, stride, count, target, to + l * out_pitch, stride)
         else:
-            vectors.interleave_plainly(lanes, first, pitch, row_pitch, stride, count, rows, target, to, out_pitch)
+            one_by_one(*matrices)
 
     return interleave
 
 
-@intrinsic
-def repeated_columns(typing, columns, axes):
+def vectors_like(columns, axes):
+    """The type of what `repeated_columns` makes."""
+    return types.UniTuple(Vector(columns.dtype, lanes_of(columns.dtype)), len(axes) * (len(axes) + 1))
+
+
+@operation(vectors_like)
+def repeated_columns(builder, columns, axes):
     """Repeat the numbers of each of `len(axes) + 1` columns until they fill a whole number of vectors."""
-    count, lanes = len(axes), lanes_of(columns.dtype)
-
-    def codegen(context, builder, signature, values):
-        data = pointer_to(context, builder, signature, values, 0)
-        found = []
-        for k in range(count + 1):
-            numbers = [builder.load(builder.gep(data, [I64(k * count + i)])) for i in range(count)]
-            for r in range(count):
-                vector = ir.Constant(ir.VectorType(numbers[0].type, lanes), ir.Undefined)
-                for lane in range(lanes):
-                    vector = builder.insert_element(vector, numbers[(r * lanes + lane) % count], I32(lane))
-                found.append(vector)
-        return context.make_tuple(builder, signature.return_type, found)
-
-    return types.UniTuple(Vector(columns.dtype, lanes), count * (count + 1))(columns, axes), codegen
-
-
-@intrinsic
-def transform_places(typing, x, w, y, columns, axes, target):
-    """target[(w + b) * a + i] for the places x[w + b], as many as a vector has lanes; `columns` are repeated ones."""
-    count, lanes = len(axes), columns.dtype.lanes
-
-    def codegen(context, builder, signature, values):
-        data, into = (pointer_to(context, builder, signature, values, k) for k in (0, 5))
-        places = widen(builder, load_vector(builder, data, values[1], lanes), x)
-        one = builder.insert_element(ir.Constant(places.type, ir.Undefined), values[2], I32(0))
-        row = shuffle(builder, one, one, [0] * lanes)
-        start = builder.mul(values[1], I64(count))
+    count, lanes, found = len(axes.type), lanes_of(columns.kind.dtype), []
+    for k in range(count + 1):
+        numbers = [columns.one(I64(k * count + i)) for i in range(count)]
         for r in range(count):
-            along = shuffle(builder, places, places, [(r * lanes + lane) // count for lane in range(lanes)])
-            first, second, *shifts = (builder.extract_value(values[3], k * count + r) for k in range(count + 1))
-            total = builder.fadd(builder.fmul(first, along), builder.fmul(second, row))
-            for shift in shifts:
-                total = builder.fadd(total, shift)
-            store_vector(builder, into, builder.add(start, I64(r * lanes)), narrow(builder, total, target))
-        return context.get_dummy_value()
-
-    return types.void(x, w, y, columns, axes, target), codegen
+            lane_numbers = [numbers[(r * lanes + lane) % count] for lane in range(lanes)]
+            found.append(collect(builder, numbers[0].type, lane_numbers))
+    return found
 
 
-@overload(vectors.transform_rows, jit_options=FLAGS | INNER)
-def _(x, y, columns, axes, target):
-    if BOUNDSCHECK or needs_library(target):
-        return vectors.transform_rows_plainly
+@operation()
+def transform_places(builder, x, w, y, columns, axes, target):
+    """target[(w + b) * a + i] for the places x[w + b], as many as a vector has lanes; `columns` are repeated ones."""
+    count, lanes = len(axes.type), columns.type.element.count
+    places, start = x.load_sums(w, lanes), builder.mul(w, I64(count))
+    # Not `repeat`: from this form, LLVM knows that all lanes are the same.
+    one = builder.insert_element(ir.Constant(places.type, ir.Undefined), y, I32(0))
+    row = shuffle(builder, one, one, [0] * lanes)
+    for r in range(count):
+        along = shuffle(builder, places, places, [(r * lanes + lane) // count for lane in range(lanes)])
+        first, second, *shifts = (builder.extract_value(columns, k * count + r) for k in range(count + 1))
+        total = builder.fadd(builder.fmul(first, along), builder.fmul(second, row))
+        for shift in shifts:
+            total = builder.fadd(total, shift)
+        target.store_sums(builder.add(start, I64(r * lanes)), total)
+
+
+@vectorized(vectors.transform_rows)
+def _(target):
+    if needs_library(target):
+        return None
+    one_by_one = plain(vectors.transform_rows)
 
     def transform_rows(x, y, columns, axes, target):
         step = lanes(target)
         if x.size < step:
-            vectors.transform_rows_plainly(x, y, columns, axes, target)
+            one_by_one(x, y, columns, axes, target)
         else:
             vectors_of_columns = repeated_columns(columns, axes)
             last = x.size - step  # the last vectors overlap those before

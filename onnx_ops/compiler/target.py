@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import llvmlite.binding as llvm
 
 from ..errors import OpError
-from .levels import LEVELS
+from .cpu_levels import LEVELS
 
 ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}  # {other name: name in LEVELS}
 # LLVM uses half of a 512-bit vector for Intel's CPUs, because the first ones that had them slowed down for it. Those

@@ -4,7 +4,7 @@ A tile is a range of the rows of all images. A row has the points of one (n, d, 
 """
 
 from ..compiler.jit import jitable
-from .points import write_affine
+from .grid_points import write_affine
 
 
 @jitable

@@ -151,7 +151,7 @@ def add_blocks(x, first, blocks, g, y_begin, y_end, j_begin, runs, step, planes,
         while j < j_count and y_low < y_high:
             row, count, places = first + (i * k_x + j_begin + j) * blocks, high[j] - low[j], 1
             source, pixel = row + y_low * counts_x + low[j], at + y_start * pitch + start[j]
-            while step > 1 and j + places < j_count and neighbours(runs, j, places):
+            while step > 1 and j + places < j_count and adjoins(runs, j, places):
                 places += 1
             for _ in range(planes):
                 if step == 1:
@@ -164,7 +164,7 @@ def add_blocks(x, first, blocks, g, y_begin, y_end, j_begin, runs, step, planes,
 
 
 @jitable
-def neighbours(runs, j, distance):
+def adjoins(runs, j, distance):
     """Whether the run of position j + distance has the same blocks as that of j, each `distance` pixels further."""
     k = j + distance
     return runs[0, k] == runs[0, j] and runs[1, k] == runs[1, j] and runs[2, k] == runs[2, j] + distance

@@ -2,13 +2,14 @@
 
 import numpy as np
 
-from ..compiler.jit import jitable
+from ..compiler.jit import jitable, known
 from .elements import load, zero
 
 ZEROS, BORDER, REFLECTION = 0, 1, 2
+IMAGE, VOLUME = known(2), known(3)  # numbers of axes
 # The coordinates that reflection must handle: none, those less than a period from the image's edge (cubic: from pixel
-# 0), or all. LLVM can't vectorize the remainder that all need. A tuple's length tells compiled code which case it is.
-NO_PERIOD, ONE_PERIOD, ALL_PERIODS = (), (0,), (0, 0)
+# 0), or all. LLVM can't vectorize the remainder that all need.
+NO_PERIOD, ONE_PERIOD, ALL_PERIODS = known(0), known(1), known(2)
 NO_LIMITS = None  # instead of these: coordinates are neither padded nor limited
 
 

@@ -11,7 +11,7 @@ from ..compiler.jit import APART, jitable
 from .elements import indices_in, is_wide, load, store, sums, sums_in
 from .vectors import add_points
 
-BLOCK = 256  # points of a block
+POINTS = 256  # of a block
 CHANNELS = 256  # channels that are added up at a time
 TAPS = 4  # of a point: the pixel to its upper left, the next one to the right, and the two below
 PIXELS = 2**29  # limit for all levels: 32 bits hold a pixel's index, and the values that occur while it is computed
@@ -20,17 +20,17 @@ PIXELS = 2**29  # limit for all levels: 32 bits hold a pixel's index, and the va
 @jitable
 def workspace_size():
     """The bytes that a tile needs, for the arrays of `deformable_attention`."""
-    return 4 * 5 * BLOCK + 8 * (TAPS * BLOCK + CHANNELS)
+    return 4 * 5 * POINTS + 8 * (TAPS * POINTS + CHANNELS)
 
 
 @jitable
 def deformable_attention(value, locations, attention, g, tile, workspace, out):
-    indices = indices_in(workspace, 0, (5, BLOCK))
-    weights = sums_in(workspace, indices.nbytes, (TAPS, BLOCK), out)
+    indices = indices_in(workspace, 0, (5, POINTS))
+    weights = sums_in(workspace, indices.nbytes, (TAPS, POINTS), out)
     totals = sums_in(workspace, indices.nbytes + weights.nbytes, CHANNELS, out)
     levels, pixels, exist = indices[:3], indices[3], indices[4]
-    parts = max(1, (g.points + BLOCK - 1) // BLOCK)
-    rows_at_once = max(1, BLOCK // max(g.points, 1))
+    parts = max(1, (g.points + POINTS - 1) // POINTS)
+    rows_at_once = max(1, POINTS // max(g.points, 1))
     if parts == 1:
         describe(g, 0, g.points, rows_at_once, levels)
     # The rows of a tile are found without rows * tile, which could overflow.
@@ -41,8 +41,8 @@ def deformable_attention(value, locations, attention, g, tile, workspace, out):
         rows = min(rows_at_once, end - row)
         for channel in range(0, g.channels, CHANNELS):
             for part in range(parts):
-                first = part * BLOCK
-                count = min(BLOCK, g.points - first)
+                first = part * POINTS
+                count = min(POINTS, g.points - first)
                 if parts > 1:
                     describe(g, first, count, 1, levels)
                 at = row * g.points + first
@@ -77,7 +77,7 @@ def place(locations, attention, heights, widths, starts, pixels, exist, w0, w1, 
         across, down = dtype(x - np.floor(x)), dtype(y - np.floor(y))
         above, below = weight * (one - down), weight * down
         w0[b], w1[b], w2[b], w3[b] = above * (one - across), above * across, below * (one - across), below * across
-        columns = neighbours(column, width)
+        columns = existing(column, width)
         exist[b] = np.int32((columns if 0 <= row < height else 0) + (4 * columns if -1 <= row < height - 1 else 0))
         pixels[b] = np.int32(starts[b] + np.int32(np.int32(row * width) + column))
 
@@ -95,7 +95,7 @@ def coordinate(location, size):
 
 
 @jitable
-def neighbours(first, size):
+def existing(first, size):
     """A bit for each of the pixels first, first + 1 that exists along an axis."""
     return np.int32((1 if 0 <= first < size else 0) + (2 if -1 <= first < size - 1 else 0))
 

@@ -9,15 +9,15 @@ large for 32-bit indices.
 
 import numpy as np
 
-from ..compiler.jit import jitable
+from ..compiler.jit import jitable, known
 from .coordinates import ZEROS, coordinate_of, pad_index
 from .elements import indices_in, integers_in, is_wide, load, store, sums, sums_in, zero
-from .places import axes_of, cubic_weights, image_size, indexed_images, nearest_pixel, place, place_nearest
-from .points import BLOCK, provide, room_for_points
-from .vectors import GROUP, blend, prefetch, take
+from .grid_points import BLOCK, provide, room_for_points
+from .taps import axes_of, cubic_weights, image_size, indexed_images, nearest_pixel, place, place_nearest
+from .vectors import MOST_LANES, blend, prefetch, take
 
 LINEAR, CUBIC = (0, 1), (-1, 0, 1, 2)  # their taps, from the floor of a coordinate
-ONE, THREE = (0,), (0, 1, 2)  # channels that linear reads in one loop: more of their loads are on the way at a time
+ONE, THREE = known(1), known(3)  # channels that linear reads in one loop: more of their loads are on the way at a time
 CACHE = 2**20  # bytes
 ALONG, ACROSS = 16, 4  # of so many points one's pixels are prefetched; along a row, 64 bytes have those of 16
 
@@ -53,7 +53,7 @@ def cubic(x, grid, g, tile, workspace, out):
 
 @jitable
 def copy_nearest(x, grid, recipe, g, tile, workspace, out):
-    """`recipe`: of the points, see points.py."""
+    """`recipe`: of the points, see grid_points.py."""
     pixels, indexed, prefetches = image_size(g), indexed_images(g) > 0, is_large(x)
     zyx = axes_of(g, False, zero(grid))
     base = indices_in(workspace, room_for_points(g.axes) if len(recipe) > 0 else 0, BLOCK)
@@ -139,11 +139,14 @@ def interpolate(x, grid, recipe, g, offsets, tile, workspace, out):
     begin += row_weight.nbytes
     values = sums_in(workspace, begin, channels_at_once(taps) * BLOCK, out)
     rest = workspace[begin + values.nbytes :]
-    interpolate_tiles(x, grid, recipe, g, offsets, p, base, weight, row_weight, values, rest, workspace, tile, out)
+    scratch = p, base, weight, row_weight, values, rest
+    interpolate_tiles(x, grid, recipe, g, offsets, scratch, tile, workspace, out)
 
 
 @jitable
-def interpolate_tiles(x, grid, recipe, g, offsets, p, base, weight, row_weight, values, rest, workspace, tile, out):
+def interpolate_tiles(x, grid, recipe, g, offsets, scratch, tile, workspace, out):
+    """As `interpolate`. scratch: what it has of the workspace, besides what `provide` uses."""
+    p, base, weight, row_weight, values, rest = scratch
     pixels, taps, width = image_size(g), len(offsets), g.image[g.axes - 1]
     planes, plane, fits, across, most = 1, 0, indexed_images(g) > 0, weight[g.axes - 1], channels_at_once(taps)
     zyx = axes_of(g, taps == 4, zero(grid))
@@ -155,7 +158,7 @@ def interpolate_tiles(x, grid, recipe, g, offsets, p, base, weight, row_weight, 
     for unit in range(g.units * tile // g.tiles, g.units * (tile + 1) // g.tiles):
         n, first, images, count = part(g, unit)
         total = images * count
-        padded = (total + GROUP - 1) // GROUP * GROUP
+        padded = (total + MOST_LANES - 1) // MOST_LANES * MOST_LANES
         at = provide(recipe, n, first, images, count, g, workspace, grid)
         points = grid[at * g.axes :][: total * g.axes]
         if fits:

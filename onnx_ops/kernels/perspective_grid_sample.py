@@ -2,23 +2,23 @@
 
 from ..compiler.jit import jitable
 from .elements import elements_in
+from .grid_points import BLOCK, COLUMNS
 from .grid_sample import CUBIC, LINEAR, copy_nearest, interpolate
-from .points import BLOCK, POINTS
 
 
 @jitable
 def nearest(image, theta, x, y, g, tile, workspace, out):
-    points = elements_in(workspace, POINTS, BLOCK * g.axes, theta)
+    points = elements_in(workspace, COLUMNS, BLOCK * g.axes, theta)
     copy_nearest(image, points, (theta, x, y), g, tile, workspace, out)
 
 
 @jitable
 def linear(image, theta, x, y, g, tile, workspace, out):
-    points = elements_in(workspace, POINTS, BLOCK * g.axes, theta)
+    points = elements_in(workspace, COLUMNS, BLOCK * g.axes, theta)
     interpolate(image, points, (theta, x, y), g, LINEAR, tile, workspace, out)
 
 
 @jitable
 def cubic(image, theta, x, y, g, tile, workspace, out):
-    points = elements_in(workspace, POINTS, BLOCK * g.axes, theta)
+    points = elements_in(workspace, COLUMNS, BLOCK * g.axes, theta)
     interpolate(image, points, (theta, x, y), g, CUBIC, tile, workspace, out)

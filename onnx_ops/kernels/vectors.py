@@ -1,50 +1,7 @@
 """The inner loops that LLVM does not vectorize well by itself, written here for one element at a time.
 
-Compiled code has the same loops with vectors, in compiler/simd_*.py.
-
-Take, for nearest: target[b] = source[pixel[b]], or zero where pixel[b] is -1.
-
-Prefetch, before loops that read an image: have the CPU load source[base[b] + offset] into its caches, for b = 0, step,
-2 * step, ...; prefetch run, the same for source[first : first + count].
-
-Blend, for interpolation: weighted sums over the neighbours of many points,
-
-    target[c * target_pitch + b]
-        = sum over r, k of  row_weight[r, b] * weight[k, b] * source[c * pixels + base[b] + r * pitch + k]
-
-for b < base.size, c < channels, and r, k < taps: 2 or 4. The k are neighbours in memory, and loaded together; one
-channel's loads are on their way while another's are added. Returns whether all sums are finite.
-
-Add runs, for Col2Im: rows too short for LLVM, which adds their last 31 elements one by one,
-
-    out[pixel + l * out_pitch + b] += x[first + l * pitch + b]    for l < rows and b < count.
-
-Add transposed, for long strides, where what lies side by side comes from further and further in the input,
-
-    out[pixel + l * stride + k] += x[first + k * pitch + l]    for k < places <= stride and l < count.
-
-Interleave, for strides: rows of transpositions,
-
-    target[to + l * out_pitch + q * stride + r] = lanes[first + l * row_pitch + r * pitch + q]
-
-for l < rows, q < count and r < stride.
-
-Transform rows, for AffineGrid: with a numbers for each place, and every operation rounded,
-
-    target[(h * x.size + w) * a + i] = (columns[0, i] * x[w] + columns[1, i] * y[h]) + columns[2, i] + ...
-
-Copy box, for Im2Col: runs of any length and stride along three further axes,
-
-    out[to + p * out_steps[0] + q * out_steps[1] + r * out_steps[2] + b]
-        = x[first + p * steps[0] + q * steps[1] + r * steps[2] + b * stride]
-
-for p, q, r < sizes and b < count; Clear box, the same for zeros.
-
-Add points, for deformable attention: of each of many points as many of its four taps as exist,
-
-    target[c] = sum over b, i, j of  weight[2 * i + j, b] * source[(pixels[b] + i * widths[b] + j) * pitch + c]
-
-for i, j < 2 where exist[b] has the bit 2 * i + j, added to what is there if `add` says so.
+A loop is written twice: here, and with vectors in compiler/simd_*.py, where `vectorized` has compiled code use that one
+in its place.
 """
 
 import numpy as np
@@ -52,12 +9,12 @@ import numpy as np
 from ..compiler.jit import FUSE, jitable
 from .elements import load, plus, store, zero
 
-GROUP = 16  # points: there must be room for a multiple of it along b, and a valid base
+MOST_LANES = 16  # of a vector: there must be room for a multiple of so many points along b, and a valid base
 
 
 @jitable
-def take_plainly(source, pixel, outside, target):
-    """`outside`: how many pixels are -1."""
+def take(source, pixel, outside, target):
+    """target[b] = source[pixel[b]], or 0 where pixel[b] is -1, as it is for `outside` of them."""
     if outside > 0:
         for b in range(pixel.size):
             v = load(source, np.uint32(max(pixel[b], 0)))
@@ -67,21 +24,27 @@ def take_plainly(source, pixel, outside, target):
             store(target, b, load(source, np.uint32(pixel[b])))
 
 
-def take(source, pixel, outside, target):
-    take_plainly(source, pixel, outside, target)
-
-
+@jitable
 def prefetch(source, base, offset, step):
-    pass
+    """Have the CPU load source[base[b] + offset] into its caches, for b = 0, step, 2 * step, ...: vectors only."""
 
 
+@jitable
 def prefetch_run(source, first, count):
-    pass
+    """As `prefetch`, for source[first : first + count]."""
 
 
 @jitable(**FUSE)
-def blend_plainly(source, pixels, channels, base, pitch, row_weight, weight, offsets, add, target, target_pitch):
-    """`channels` has a member for each c, `offsets` for each k; with `add`, the sums are added to the target."""
+def blend(source, pixels, channels, base, pitch, row_weight, weight, offsets, add, target, target_pitch):
+    """Interpolation: weighted sums over the neighbours of many points.
+
+        target[c * target_pitch + b]
+            = sum over r, k of  row_weight[r, b] * weight[k, b] * source[c * pixels + base[b] + r * pitch + k]
+
+    for b < base.size, c < channels, and r, k < taps: 2 or 4. The k are neighbours in memory, and loaded together; one
+    channel's loads are on their way while another's are added. `channels` has a member for each c, `offsets` for each
+    k; with `add`, the sums are added to the target. Returns whether all sums are finite.
+    """
     number = weight.dtype.type
     faults = number(0)
     for c in range(len(channels)):
@@ -97,12 +60,12 @@ def blend_plainly(source, pixels, channels, base, pitch, row_weight, weight, off
     return faults == number(0)
 
 
-def blend(source, pixels, channels, base, pitch, row_weight, weight, offsets, add, target, target_pitch):
-    return blend_plainly(source, pixels, channels, base, pitch, row_weight, weight, offsets, add, target, target_pitch)
-
-
 @jitable
-def add_runs_plainly(x, first, pitch, rows, count, out, pixel, out_pitch):
+def add_runs(x, first, pitch, rows, count, out, pixel, out_pitch):
+    """Col2Im: rows too short for LLVM, which adds their last 31 elements one by one.
+
+    out[pixel + l * out_pitch + b] += x[first + l * pitch + b]    for l < rows and b < count
+    """
     for _ in range(rows if count > 0 else 0):
         values, pixels = x[first : first + count], out[pixel : pixel + count]
         for b in range(count):
@@ -111,24 +74,26 @@ def add_runs_plainly(x, first, pitch, rows, count, out, pixel, out_pitch):
         pixel += out_pitch
 
 
-def add_runs(x, first, pitch, rows, count, out, pixel, out_pitch):
-    add_runs_plainly(x, first, pitch, rows, count, out, pixel, out_pitch)
-
-
 @jitable
-def add_transposed_plainly(x, first, pitch, places, count, out, pixel, stride):
+def add_transposed(x, first, pitch, places, count, out, pixel, stride):
+    """Long strides, where what lies side by side comes from further and further in the input.
+
+    out[pixel + l * stride + k] += x[first + k * pitch + l]    for k < places <= stride and l < count
+    """
     for k in range(places):
         for l in range(count):
             t = pixel + l * stride + k
             out[t] = plus(out[t], load(x, first + k * pitch + l))
 
 
-def add_transposed(x, first, pitch, places, count, out, pixel, stride):
-    add_transposed_plainly(x, first, pitch, places, count, out, pixel, stride)
-
-
 @jitable
-def interleave_plainly(lanes, first, pitch, row_pitch, stride, count, rows, target, to, out_pitch):
+def interleave(lanes, first, pitch, row_pitch, stride, count, rows, target, to, out_pitch):
+    """Strides: each row is a transposition.
+
+        target[to + l * out_pitch + q * stride + r] = lanes[first + l * row_pitch + r * pitch + q]
+
+    for l < rows, q < count and r < stride.
+    """
     for l in range(rows):
         for r in range(stride):
             a, row = lanes[first + l * row_pitch + r * pitch :][:count], target[to + l * out_pitch + r :]
@@ -136,13 +101,12 @@ def interleave_plainly(lanes, first, pitch, row_pitch, stride, count, rows, targ
                 store(row, q * stride, load(a, q))
 
 
-def interleave(lanes, first, pitch, row_pitch, stride, count, rows, target, to, out_pitch):
-    interleave_plainly(lanes, first, pitch, row_pitch, stride, count, rows, target, to, out_pitch)
-
-
 @jitable
-def transform_rows_plainly(x, y, columns, axes, target):
-    """`axes` has a member for each i."""
+def transform_rows(x, y, columns, axes, target):
+    """AffineGrid: a numbers for each place, and every operation rounded. `axes` has a member for each i < a.
+
+    target[(h * x.size + w) * a + i] = (columns[0, i] * x[w] + columns[1, i] * y[h]) + columns[2, i] + ...
+    """
     k = 0
     for h in range(y.size):
         for w in range(x.size):
@@ -154,12 +118,15 @@ def transform_rows_plainly(x, y, columns, axes, target):
                 k += 1
 
 
-def transform_rows(x, y, columns, axes, target):
-    transform_rows_plainly(x, y, columns, axes, target)
-
-
 @jitable
-def copy_box_plainly(x, first, steps, sizes, count, stride, out, to, out_steps):
+def copy_box(x, first, steps, sizes, count, stride, out, to, out_steps):
+    """Im2Col: runs of any length and stride along three further axes.
+
+        out[to + p * out_steps[0] + q * out_steps[1] + r * out_steps[2] + b]
+            = x[first + p * steps[0] + q * steps[1] + r * steps[2] + b * stride]
+
+    for p, q, r < sizes and b < count.
+    """
     for p in range(sizes[0]):
         for q in range(sizes[1]):
             for r in range(sizes[2]):
@@ -169,12 +136,9 @@ def copy_box_plainly(x, first, steps, sizes, count, stride, out, to, out_steps):
                     out[target + b] = x[source + b * stride]
 
 
-def copy_box(x, first, steps, sizes, count, stride, out, to, out_steps):
-    copy_box_plainly(x, first, steps, sizes, count, stride, out, to, out_steps)
-
-
 @jitable
-def clear_box_plainly(out, to, steps, sizes, count):
+def clear_box(out, to, steps, sizes, count):
+    """out[to + p * steps[0] + q * steps[1] + r * steps[2] + b] = 0, as in `copy_box`."""
     for p in range(sizes[0]):
         for q in range(sizes[1]):
             for r in range(sizes[2]):
@@ -183,12 +147,14 @@ def clear_box_plainly(out, to, steps, sizes, count):
                     store(out, target + b, zero(out))
 
 
-def clear_box(out, to, steps, sizes, count):
-    clear_box_plainly(out, to, steps, sizes, count)
-
-
 @jitable(**FUSE)
-def add_points_plainly(source, pitch, pixels, widths, exist, weight, add, target):
+def add_points(source, pitch, pixels, widths, exist, weight, add, target):
+    """Deformable attention: of each of many points as many of its four taps as exist.
+
+        target[c] = sum over b, i, j of  weight[2 * i + j, b] * source[(pixels[b] + i * widths[b] + j) * pitch + c]
+
+    for i, j < 2 where exist[b] has the bit 2 * i + j, added to what is there if `add` says so.
+    """
     for c in range(target.size):
         total = target[c] if add else target.dtype.type(0)
         for b in range(pixels.size):
@@ -197,7 +163,3 @@ def add_points_plainly(source, pitch, pixels, widths, exist, weight, add, target
                     pixel = np.int64(pixels[b]) + t // 2 * np.int64(widths[b]) + t % 2
                     total += weight[t, b] * load(source, pixel * pitch + c)
         target[c] = total
-
-
-def add_points(source, pitch, pixels, widths, exist, weight, add, target):
-    add_points_plainly(source, pitch, pixels, widths, exist, weight, add, target)

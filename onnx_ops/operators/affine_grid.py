@@ -21,7 +21,7 @@ from ..compiler.jit import jitable
 from ..declaration import Input, Kernel, Operator, Output, Plan
 from ..errors import require
 from ..kernels.affine_grid import affine_grid
-from ..kernels.points import POINTS
+from ..kernels.grid_points import COLUMNS
 from ..limits import ELEMENTS, UNKNOWN
 
 WORK = 2**15  # numbers that a tile writes, in about 5 us
@@ -64,7 +64,7 @@ def plan(attributes, inputs, outputs, g):
     g.axes, g.width, g.height, g.depth = axes, x[0], y[0], z[0] if axes == 3 else 1
     g.rows = theta[0] * g.depth * y[0] if x[0] > 0 else 0
     g.tiles = min(64, g.rows, elements // WORK + 1)
-    g.workspace = POINTS
+    g.workspace = COLUMNS
 
 
 def reference(theta, x, y, z):

@@ -13,7 +13,7 @@ from ..compiler.jit import jitable
 from ..declaration import Input, Plan
 from ..errors import require
 from ..kernels import affine_grid_sample as kernels
-from ..kernels.points import room_for_points
+from ..kernels.grid_points import room_for_points
 from ..limits import UNKNOWN
 from . import affine_grid, grid_sample
 

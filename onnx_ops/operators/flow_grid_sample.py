@@ -27,7 +27,7 @@ from ..compiler.jit import jitable
 from ..declaration import Input, Plan
 from ..errors import require
 from ..kernels import flow_grid_sample as kernels
-from ..kernels.points import room_for_points
+from ..kernels.grid_points import room_for_points
 from ..limits import ELEMENTS, UNKNOWN
 from . import grid_sample
 

@@ -35,7 +35,7 @@ from ..compiler.jit import jitable
 from ..declaration import Input, Kernel, Operator, Output, Plan
 from ..errors import require
 from ..kernels import grid_sample as kernels
-from ..kernels.places import indexed_images
+from ..kernels.taps import indexed_images
 from ..limits import ELEMENTS, UNKNOWN
 
 NEAREST, LINEAR, CUBIC = range(3)

@@ -16,7 +16,7 @@ from ..compiler.jit import jitable
 from ..declaration import Input, Plan
 from ..errors import require
 from ..kernels import perspective_grid_sample as kernels
-from ..kernels.points import room_for_points
+from ..kernels.grid_points import room_for_points
 from ..limits import UNKNOWN
 from . import grid_sample
 

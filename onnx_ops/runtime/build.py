@@ -65,7 +65,7 @@ def build(
     if jobs is not None and jobs < 1:
         raise OpError("jobs", jobs, "must be at least 1", "onnx_ops")
     from ..compiler import target
-    from ..compiler.levels import LEVELS
+    from ..compiler.cpu_levels import LEVELS
 
     cpus = list(cpus or [name for name, (kind, *_) in LEVELS.items() if kind == target.architecture()])
     cpus.sort(key=lambda cpu: list(LEVELS).index(cpu) if cpu in LEVELS else -1)

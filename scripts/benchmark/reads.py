@@ -35,7 +35,7 @@ from onnx_ops.kernels.grid_sample import (
     prefetch_channels,
     shift_images,
 )
-from onnx_ops.kernels.places import image_size
+from onnx_ops.kernels.taps import image_size
 from onnx_ops.kernels.vectors import take
 from onnx_ops.operators.grid_sample import MICROSOFT, pad, unnormalize
 

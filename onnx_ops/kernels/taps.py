@@ -1,4 +1,4 @@
-"""From a grid's points to what kernels read for them: the indices of pixels, in 32 bits, and weights.
+"""Which pixels a grid's points read, their taps, and with which weights. Indices have 32 bits.
 
 For nearest and linear one loop does all steps; cubic has one for coordinates, and one for each axis. LLVM vectorizes
 them: as many points at a time as the CPU's vectors hold.
@@ -10,20 +10,22 @@ from ..compiler.jit import APART, jitable
 from .coordinates import (
     ALL_PERIODS,
     BORDER,
+    IMAGE,
     NO_LIMITS,
     NO_PERIOD,
     ONE_PERIOD,
     REFLECTION,
+    VOLUME,
     ZEROS,
     axis_of,
     coordinate,
     coordinate_of,
 )
 from .elements import load
-from .points import BLOCK
-from .vectors import GROUP, prefetch_run
+from .grid_points import BLOCK
+from .vectors import prefetch_run
 
-IMAGE, VOLUME = (0, 1), (0, 1, 2)  # the axes; a tuple's length tells compiled code how many there are
+MOVED = 16  # points that are looked at together for taps outside
 STEP = 128  # points whose places are found while the CPU loads as many of a grid's next block
 LARGEST_AXIS = 2**24  # of an image with 32-bit indices: float32 has all integers up to here
 LARGEST_IMAGE = 2**31  # pixels
@@ -66,21 +68,22 @@ def place_nearest(points, g, zyx, base):
 
 @jitable
 def find_all(points, axes, g, zyx, base):
-    (z, y, x), (depth, height, width) = zyx, sizes_of(g)
+    sizes = sizes_of(g)
     if g.padding_mode != REFLECTION:
-        return find_pixels(points, axes, NO_PERIOD, z, y, x, depth, height, width, base)[1]
-    beyond, outside = find_pixels(points, axes, ONE_PERIOD, z, y, x, depth, height, width, base)
+        return find_pixels(points, axes, NO_PERIOD, zyx, sizes, base)[1]
+    beyond, outside = find_pixels(points, axes, ONE_PERIOD, zyx, sizes, base)
     if beyond > 0:
-        beyond, outside = find_pixels(points, axes, ALL_PERIODS, z, y, x, depth, height, width, base)
+        beyond, outside = find_pixels(points, axes, ALL_PERIODS, zyx, sizes, base)
     return outside
 
 
 @jitable(**APART)
-def find_pixels(points, axes, periods, z_axis, y_axis, x_axis, depth, height, width, base):
+def find_pixels(points, axes, periods, zyx, sizes, base):
     """Store in base[b] the pixel that point b reads, or -1.
 
     Returns how many points are beyond these periods, so that their pixels are wrong, and how many read no pixel.
     """
+    (z_axis, y_axis, x_axis), (depth, height, width) = zyx, sizes
     all_beyond = outside = np.int32(0)  # 32 bits, as all else: the widest type decides how many fit a vector
     for b in range(points.size // len(axes)):
         x, beyond = coordinate(load(points, b * len(axes)), x_axis, False, periods)
@@ -139,11 +142,11 @@ def place(points, count, g, zyx, offsets, p, base, weight):
         base[:end] = 0
         for i in range(g.axes):
             size, w, places, first = np.int32(g.image[i]), weight[i], p[i][:end], base[:end]
-            if place_cubic(places, size, first, w[0], w[1], w[2], w[3]) > 0:
-                for b in range(0, end, GROUP):
+            if place_cubic(places, size, first, (w[0], w[1], w[2], w[3])) > 0:
+                for b in range(0, end, MOVED):
                     move_inside(
-                        places[b:][:GROUP], size, g.padding_mode, g.align_corners, first[b:],
-                        w[0][b:], w[1][b:], w[2][b:], w[3][b:],
+                        places[b:][:MOVED], size, g.padding_mode, g.align_corners, first[b:],
+                        (w[0][b:], w[1][b:], w[2][b:], w[3][b:]),
                     )  # fmt: skip
 
 
@@ -161,36 +164,34 @@ def place_all(points, begin, axes, g, zyx, offsets, p, base, weight):
 @jitable
 def place_within(points, begin, axes, periods, g, zyx, offsets, p, base, weight):
     """As `place_all`. Returns how many points are beyond these periods."""
-    z, y, x = zyx
-    first, second, last = 0, len(axes) - 2, len(axes) - 1
+    first, second, last = 0, len(axes) - 2, len(axes) - 1  # without a third axis, what is of the first is not used
     if len(offsets) == 4:
-        return locate(points, axes, periods, z, y, x, p[first][begin:], p[second][begin:], p[last][begin:])
-    depth, height, width = sizes_of(g)
-    return place_linear(
-        points, axes, periods, z, y, x, depth, height, width, base[begin:],
-        weight[first, 0][begin:], weight[first, 1][begin:], weight[second, 0][begin:], weight[second, 1][begin:],
-        weight[last, 0][begin:], weight[last, 1][begin:],
-    )  # fmt: skip
+        return locate(points, axes, periods, zyx, (p[first][begin:], p[second][begin:], p[last][begin:]))
+    sizes, base = sizes_of(g), base[begin:]
+    back = weight[first, 0][begin:], weight[first, 1][begin:]
+    down = weight[second, 0][begin:], weight[second, 1][begin:]
+    across = weight[last, 0][begin:], weight[last, 1][begin:]
+    return place_linear(points, axes, periods, zyx, sizes, base, (back, down, across))
 
 
 @jitable(**APART)
-def place_linear(
-    points, axes, periods, z_axis, y_axis, x_axis, depth, height, width, base, front, back, up, down, left, right
-):
-    """Store in base[b] the first of linear's neighbours, and the weights along each axis.
+def place_linear(points, axes, periods, zyx, sizes, base, weights):
+    """Store in base[b] the first of linear's neighbours, and along each axis the weights of the first and the next.
 
-    Returns how many points are beyond these periods. An image has no planes: `front` and `back` are not used.
+    Returns how many points are beyond these periods.
     """
+    (z_axis, y_axis, x_axis), (depth, height, width) = zyx, sizes
+    (front, back), (up, down), (left, right) = weights
     dtype, all_beyond = left.dtype.type, np.int32(0)
     for b in range(points.size // len(axes)):
         x, beyond = coordinate(load(points, b * len(axes)), x_axis, False, periods)
         y, y_beyond = coordinate(load(points, b * len(axes) + 1), y_axis, False, periods)
-        column, left[b], right[b] = neighbours(x, width, dtype)
-        row, up[b], down[b] = neighbours(y, height, dtype)
+        column, left[b], right[b] = linear_weights(x, width, dtype)
+        row, up[b], down[b] = linear_weights(y, height, dtype)
         beyond |= y_beyond
         if len(axes) == 3:
             z, z_beyond = coordinate(load(points, b * len(axes) + 2), z_axis, False, periods)
-            plane, front[b], back[b] = neighbours(z, depth, dtype)
+            plane, front[b], back[b] = linear_weights(z, depth, dtype)
             row = np.int32(plane * height + row)
             beyond |= z_beyond
         base[b] = np.int32(row * width + column)
@@ -199,7 +200,7 @@ def place_linear(
 
 
 @jitable
-def neighbours(place, size, dtype):
+def linear_weights(place, size, dtype):
     """The index of the first of linear's two neighbours along an axis, which both exist, and both weights.
 
     Both weights are 0 at places that are a pixel or more outside of the image, at infinities, and at NaN.
@@ -214,11 +215,9 @@ def neighbours(place, size, dtype):
 
 
 @jitable(**APART)
-def locate(points, axes, periods, z_axis, y_axis, x_axis, z, y, x):
-    """Store cubic's coordinates, an array for each axis; for an image, `z` is not used.
-
-    Returns how many points are beyond these periods.
-    """
+def locate(points, axes, periods, zyx, coordinates):
+    """Store cubic's coordinates, in an array for each axis. Returns how many points are beyond these periods."""
+    (z_axis, y_axis, x_axis), (z, y, x) = zyx, coordinates
     all_beyond = np.int32(0)
     for b in range(points.size // len(axes)):
         x[b], beyond = coordinate(load(points, b * len(axes)), x_axis, True, periods)
@@ -232,11 +231,12 @@ def locate(points, axes, periods, z_axis, y_axis, x_axis, z, y, x):
 
 
 @jitable(**APART)
-def place_cubic(places, size, base, w0, w1, w2, w3):
+def place_cubic(places, size, base, weights):
     """Add one axis to base[b], the first of cubic's taps, and store the weights along it.
 
     Returns how many points have taps outside: `move_inside` must still move their weights.
     """
+    w0, w1, w2, w3 = weights
     dtype, last, outside = w0.dtype.type, np.int32(size - 4), np.int32(0)
     for b in range(places.size):
         first = first_tap(places[b])
@@ -266,11 +266,12 @@ def cubic_end(f):
 
 
 @jitable(**APART)
-def move_inside(places, size, padding_mode, align_corners, base, w0, w1, w2, w3):
-    """For at most GROUP points: move the weights of cubic's taps outside of an axis to the pixels that padding takes.
+def move_inside(places, size, padding_mode, align_corners, base, weights):
+    """For at most MOVED points: move the weights of cubic's taps outside of an axis to the pixels that padding takes.
 
     `base` is then the first of four pixels that exist.
     """
+    w0, w1, w2, w3 = weights
     zero, last, outside = w0.dtype.type(0), np.int32(size - 4), np.int32(0)
     for b in range(places.size):
         k = first_tap(places[b])

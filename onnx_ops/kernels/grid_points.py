@@ -11,18 +11,19 @@ The files in operators/ have the formulas. A row consists of points along the la
 """
 
 from ..compiler.jit import APART, jitable
+from .coordinates import IMAGE, VOLUME
 from .elements import elements_in, load, sums_in
 from .vectors import transform_rows
 
 BLOCK = 512  # points that are computed at a time
 LARGEST = 8  # bytes of the largest coordinate: float64
-POINTS = 128  # offset of the block of points in the workspace, after theta's columns
+COLUMNS = 128  # bytes of the workspace for theta's columns; the points of a block follow
 
 
 @jitable
 def room_for_points(axes):
     """The bytes of the workspace that a recipe needs: for theta's columns, points, and FlowGridSample's rows."""
-    return POINTS + 2 * LARGEST * axes * BLOCK
+    return COLUMNS + 2 * LARGEST * axes * BLOCK
 
 
 @jitable
@@ -86,7 +87,7 @@ def write_flow(flow, operands, x, y, z, n, first, g, workspace, out):
 def write_moved(flow, operands, shifts, n, first, g, workspace, out):
     """Fill `out` as `write_flow` does. shifts: the array of shifts for each coordinate."""
     axes, height, width = len(shifts), g.output[g.axes - 2], g.output[g.axes - 1]
-    rows = elements_in(workspace, POINTS + LARGEST * axes * BLOCK, (axes, BLOCK), out)
+    rows = elements_in(workspace, COLUMNS + LARGEST * axes * BLOCK, (axes, BLOCK), out)
     k, end = first, first + out.size // axes
     while k < end:
         d, h, w = k // width // height, k // width % height, k % width
@@ -103,9 +104,9 @@ def write_moved(flow, operands, shifts, n, first, g, workspace, out):
                     add_row(shifts[i][d * stride[0] + h * stride[1] + w * stride[2] :], stride[2], row)
         into = out[(k - first) * axes :]
         if axes == 2:
-            interleave(rows[0][:points], rows[1], (), into)
+            join(rows[0][:points], rows[1], (), into)
         else:
-            interleave(rows[0][:points], rows[1], (rows[2],), into)
+            join(rows[0][:points], rows[1], (rows[2],), into)
         k += points
 
 
@@ -144,7 +145,7 @@ def move_row(row, step, operand):
 
 
 @jitable(**APART)
-def interleave(x, y, z, out):
+def join(x, y, z, out):
     """Write a row's points: x[0], y[0], (z[0],) x[1], ... `z` is a tuple, empty for two axes."""
     for b in range(x.size):
         if len(z) == 0:
@@ -158,9 +159,9 @@ def write_affine(theta, x, y, z, n, first, g, workspace, out):
     """Fill `out` with AffineGrid's points of image n, from `first` on."""
     columns = sums_in(workspace, 0, (g.axes + 1, g.axes), out)
     if g.axes == 2:
-        write_rows(theta, x, y, z, n, first, (0, 1), columns, out)
+        write_rows(theta, x, y, z, n, first, IMAGE, columns, out)
     else:
-        write_rows(theta, x, y, z, n, first, (0, 1, 2), columns, out)
+        write_rows(theta, x, y, z, n, first, VOLUME, columns, out)
 
 
 @jitable

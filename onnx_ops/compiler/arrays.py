@@ -1,0 +1,54 @@
+"""Arrays over given memory, in compiled code: views of tensors and of the workspace."""
+
+from numba import types
+from numba.extending import lower_builtin, type_callable
+
+from ..kernels import elements
+from .halves import I64, sum_type
+from .numba_internals import cgutils, populate_array
+
+
+def array_type(dtype, axes, is_input=False):
+    return types.Array(dtype, axes, "C", readonly=is_input)
+
+
+def array_over(context, builder, type_, place, sizes):
+    """A C-contiguous array of a Numba type, with these sizes, over the memory at `place`."""
+    kind = context.get_data_type(type_.dtype)
+    step = I64(context.get_abi_sizeof(kind))
+    steps = [step]
+    for size in reversed(sizes[1:]):
+        steps.insert(0, builder.mul(steps[0], size))
+    array = context.make_array(type_)(context, builder)
+    populate_array(array, builder.bitcast(place, kind.as_pointer()), sizes, steps[: len(sizes)], step, None)
+    return array._getvalue()
+
+
+def _view_of_workspace(context, builder, signature, values):
+    array, begin, shape = signature.args[:3]
+    data = context.make_array(array)(context, builder, values[0]).data
+    begin = context.cast(builder, values[1], begin, types.intp)
+    sizes, kinds = (
+        ([values[2]], [shape])
+        if isinstance(shape, types.Integer)
+        else (cgutils.unpack_tuple(builder, values[2]), shape)
+    )
+    sizes = [context.cast(builder, size, kind, types.intp) for size, kind in zip(sizes, kinds, strict=True)]
+    return array_over(context, builder, signature.return_type, builder.gep(data, [begin]), sizes)
+
+
+def axes_of(shape):
+    """The number of axes for the type of a shape."""
+    return 1 if isinstance(shape, types.Integer) else len(shape)
+
+
+# {function of kernels/elements.py that views the workspace: its result's type, from those of its arguments}
+VIEWS = {
+    elements.sums_in: lambda workspace, begin, shape, array: array_type(sum_type(array), axes_of(shape)),
+    elements.elements_in: lambda workspace, begin, shape, array: array_type(array.dtype, axes_of(shape)),
+    elements.integers_in: lambda workspace, begin, shape: array_type(types.int64, axes_of(shape)),
+    elements.indices_in: lambda workspace, begin, shape: array_type(types.int32, axes_of(shape)),
+}
+for function, type_of in VIEWS.items():
+    type_callable(function)(lambda typing, type_of=type_of: type_of)
+    lower_builtin(function, types.VarArg(types.Any))(_view_of_workspace)

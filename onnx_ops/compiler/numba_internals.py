@@ -1,0 +1,210 @@
+"""All that this package uses of Numba's beyond its public interface, and why. Importing this module imports Numba.
+
+    compiler.compile_extra, Flags   what numba.cfunc does, without its wrapper, which prints an exception and goes on.
+                                    A step's arguments are no types that cfunc knows
+    CodeLibrary, Codegen            are changed by `optimized_once`: half the time, and code for another CPU than this
+    TargetOptions                   gets an option, noalias, that Numba has as a flag for functions of its own
+    make_constant_array             is changed by `whole_arrays`
+    FunctionIdentity._unique_ids    is replaced by `number_functions`
+    call_conv, serialize_object     a return with a refusal, which is no exception: nothing else passes through callers
+    populate_array                  arrays over given memory: numba.carray is a function, and without reference counts
+                                    no function may return a new array
+    cgutils                         builds LLVM's instructions: Numba's documentation of its lower layer has it
+    do_boundscheck                  is replaced to count checks (bounds.py)
+    c_helpers                       functions of Numba's own that cached code calls
+    Dispatcher._can_compile         whether a user's compiled function is limited to some types
+
+Of llvmlite, all is public, but target.py replaces the names by which Numba asks it for the system: before Numba is
+imported, so not here.
+"""
+
+import itertools
+import os
+from contextlib import contextmanager
+
+import numpy as np
+from numba import _helperlib, config
+from numba.core import callconv, cgutils, codegen, compiler
+from numba.core.bytecode import FunctionIdentity
+from numba.core.compiler_lock import global_compiler_lock as global_compiler_lock
+from numba.core.dispatcher import Dispatcher
+from numba.core.options import TargetOptions
+from numba.core.registry import cpu_target
+from numba.np.arrayobj import populate_array as populate_array
+
+from ..errors import OpError
+from .jit import ADDRESS, numba_obstacle
+
+
+def check_numba():
+    """Raise OpError if Numba isn't of a version that this package supports, or lacks some of its internals."""
+    required = {
+        FunctionIdentity: "_unique_ids",
+        codegen.JITCodeLibrary: "_optimize_final_module _finalize_final_module create_ir_module add_ir_module",
+        codegen.JITCPUCodegen: "set_env",
+        TargetOptions: "Mapping",
+        type(cpu_target.target_context): "make_constant_array allow_dynamic_globals make_tuple declare_function",
+        compiler: "compile_extra",
+        compiler.Flags: "noalias",
+        callconv: "excinfo_t RETCODE_EXC",
+        callconv.CPUCallConv: "call_function _get_excinfo_argument _return_errcode_raw",
+        cgutils: "do_boundscheck get_or_insert_function unpack_tuple",
+        _helperlib: "c_helpers",
+        Dispatcher: "disable_compile",
+    }
+    missing = [name for owner, names in required.items() for name in names.split() if not hasattr(owner, name)]
+    disabled = config.DISABLE_JIT and "NUMBA_DISABLE_JIT is set, with which Numba compiles nothing; unset it"
+    if obstacle := numba_obstacle() or disabled or (missing and f"Numba lacks {', '.join(missing)}"):
+        raise OpError("kernel", "any", f"can't be compiled: {obstacle}", "onnx_ops")
+
+
+check_numba()
+# Numba has this flag (`APART`, jit.py) for functions that it makes itself, but no option that sets it.
+cpu_target.options.noalias = TargetOptions.Mapping("noalias")
+
+
+def number_functions():
+    """Have Numba number functions from a random number on, so that no two processes give different code the same name.
+
+    A name in machine code consists of the function's name, this number, and the types; records among the types are
+    numbered in the order in which Numba meets them.
+    """
+    FunctionIdentity._unique_ids = itertools.count(int.from_bytes(os.urandom(7), "little"))
+
+
+number_functions()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=number_functions)
+
+
+@contextmanager
+def replaced(owner, **others):
+    """A context in which these attributes of an object or a class are others."""
+    own = {name: value for name, value in vars(owner).items() if name in others}
+    for name, value in others.items():
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for name in others:
+            setattr(owner, name, own[name]) if name in own else delattr(owner, name)
+
+
+def whole_arrays():
+    """A context in which Numba puts global arrays into the code. By itself, it puts in the address of some.
+
+    These are arrays of more than a megabyte, and those that are not contiguous.
+    """
+    context = cpu_target.target_context
+    constant = context.make_constant_array
+
+    def whole(builder, kind, array):
+        with replaced(context, allow_dynamic_globals=False):
+            return constant(builder, kind, array if kind.layout in "CF" else np.ascontiguousarray(array))
+
+    return replaced(context, make_constant_array=whole)
+
+
+def defined(library):
+    """The names of the functions that a library has."""
+    return {f.name for f in library._final_module.functions if not f.is_declaration}
+
+
+def is_called_by_python(library):
+    return any(name.startswith("_ZN7cpython") for name in defined(library))
+
+
+@contextmanager
+def optimized_once(symbol, machine):
+    """A context in which Numba optimizes only the library that has the function `symbol`, with all functions it calls.
+
+    By itself, Numba optimizes each callee with its own callees, an innermost function once for each level of calls
+    around it, and makes machine code of each. That is still so for functions that Python calls, too, such as users' own
+    compiled functions. It optimizes for LLVM's `machine`; before 0.62, it does so for its own all the same.
+    """
+    optimize, finish = codegen.JITCodeLibrary._optimize_final_module, codegen.JITCodeLibrary._finalize_final_module
+    set_env, generator = codegen.JITCPUCodegen.set_env, cpu_target.target_context.codegen()
+
+    def optimize_some(library):
+        if symbol in defined(library):
+            # What nobody else can call is inlined, and then left out. Numba's variables with addresses keep their
+            # names, by which cache.py finds them.
+            for part in (*library._final_module.functions, *library._final_module.global_variables):
+                if not part.is_declaration and part.name != symbol and not part.name.startswith(ADDRESS):
+                    part.linkage = "internal"
+            optimize(library)
+        elif is_called_by_python(library):
+            optimize(library)
+
+    def finish_some(library):
+        if is_called_by_python(library):
+            finish(library)
+            return
+        if symbol not in defined(library):
+            prepare(library._final_module, machine)
+        library._finalized = True
+
+    def set_known_env(self, name, env):
+        if self._engine.is_symbol_defined(name):  # not in a library that has no machine code
+            set_env(self, name, env)
+
+    others = {"_optimize_final_module": optimize_some, "_finalize_final_module": finish_some}
+    with (
+        replaced(codegen.JITCodeLibrary, **others),
+        replaced(codegen.JITCPUCodegen, set_env=set_known_env),
+        replaced(generator, _tm=machine),
+    ):
+        yield
+
+
+def prepare(module, machine):
+    """Run two passes of LLVM's code generator, LoopStrengthReduce and CodeGenPrepare, on functions to be inlined.
+
+    They leave loops and addresses of which the optimizer makes more vector instructions: in a Col2Im in float32, half
+    as many again of 256 bits. llvmlite has no name for the second one, so the whole generator runs, in an eighth of the
+    time of compiling.
+    """
+    machine.emit_object(module)
+
+
+def final_module(library):
+    """LLVM's module of a finished library."""
+    return library._final_module
+
+
+# How functions return: Numba's status of an exception, and the type of its description of one.
+RAISED, DESCRIPTION = callconv.RETCODE_EXC, callconv.excinfo_t
+
+
+def describe(context, builder, exception):
+    """Emit code for Numba's description of an exception, (class, arguments, None)."""
+    return builder.load(context.get_python_api(builder).serialize_object(exception))
+
+
+def leave(context, builder, status, description=None):
+    """Emit a return with a status, to a caller that passes it on, and with what takes the place of a description."""
+    if description is not None:
+        place = context.call_conv._get_excinfo_argument(builder.function)
+        builder.store(builder.bitcast(description, place.type.pointee), place)
+    context.call_conv._return_errcode_raw(builder, status)
+
+
+def c_helper(name):
+    """The address of a function of Numba's own, or None."""
+    return _helperlib.c_helpers.get(name)
+
+
+def compiled_types(function):
+    """The types that a function of numba.jit is limited to, as texts; None if it is compiled for any."""
+    return None if function._can_compile else sorted(map(str, function.signatures))
+
+
+def count_boundschecks(count):
+    """Have Numba emit what count(builder) emits before each check of an index."""
+    check = cgutils.do_boundscheck
+
+    def counted_check(context, builder, *args, **kwargs):
+        count(builder)
+        check(context, builder, *args, **kwargs)
+
+    cgutils.do_boundscheck = counted_check

@@ -1,0 +1,122 @@
+"""Refusals in compiled code: how `require` passes what it refuses to the caller, which knows the words for it."""
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic, overload
+
+from ..declaration import REFUSAL
+from ..errors import require
+from ..limits import MAX_SHOWN
+from .halves import I64
+from .jit import FLAGS, INNER
+from .numba_internals import DESCRIPTION, RAISED, cgutils, describe, leave
+
+
+@overload(require, prefer_literal=True, jit_options=FLAGS | INNER)
+def _(condition, argument, value, rule, expected=None):
+    return lambda condition, argument, value, rule, expected=None: refuse_unless(
+        condition, argument, value, rule, expected
+    )
+
+
+# What `require` allocates: Numba's description of an exception, in case Python has called the function as one of
+# Numba's, then the numbers of a refusal, which declaration.py describes.
+NUMBERS = ir.ArrayType(I64, REFUSAL["refusal"])
+REFUSED = ir.LiteralStructType([DESCRIPTION, NUMBERS])
+CODE = ir.IntType(32)(165)  # the status of functions that return with a refusal; callers pass on any status above 0
+ARGUMENT, RULE, AT, COUNT, HAS_EXPECTED, EXPECTED, DOUBLES, VALUES = range(8)
+
+
+def c_function(builder, name, returned, *kinds):
+    return cgutils.get_or_insert_function(builder.module, ir.FunctionType(returned, kinds), name)
+
+
+def note_refusal(builder, status, record):
+    """Emit code that copies the refusal of a call into a record, which begins with room for it, and frees it.
+
+    If several tiles refuse, the record keeps the first refusal.
+    """
+    place = builder.bitcast(status.excinfoptr, cgutils.voidptr_t)
+    numbers = cgutils.gep_inbounds(builder, builder.bitcast(place, REFUSED.as_pointer()), 0, 1)
+    record = builder.bitcast(record, NUMBERS.as_pointer())
+    first, argument = (cgutils.gep_inbounds(builder, each, 0, ARGUMENT) for each in (record, numbers))
+    outcome = builder.cmpxchg(first, I64(0), builder.load(argument), "acq_rel", "monotonic")
+    with builder.if_then(builder.extract_value(outcome, 1)):
+        for k in range(RULE, NUMBERS.count):
+            number = builder.load(cgutils.gep_inbounds(builder, numbers, 0, k))
+            builder.store(number, cgutils.gep_inbounds(builder, record, 0, k))
+        values = cgutils.gep_inbounds(builder, record, 0, VALUES)
+        builder.store(builder.ptrtoint(values, I64), cgutils.gep_inbounds(builder, record, 0, AT))
+    builder.call(c_function(builder, "free", ir.VoidType(), cgutils.voidptr_t), [place])
+
+
+@intrinsic(prefer_literal=True)
+def refuse_unless(typing, condition, argument, value, rule, expected):
+    """Return from the function, and from its callers, with a refusal if the condition is false.
+
+    If malloc fails, an exception is raised.
+    """
+
+    def codegen(context, builder, signature, values):
+        holds = context.is_true(builder, condition, values[0])
+        with builder.if_then(builder.not_(holds), likely=False):
+            malloc = c_function(builder, "malloc", cgutils.voidptr_t, I64)
+            place = builder.call(malloc, [I64(context.get_abi_sizeof(REFUSED))])
+            with builder.if_then(cgutils.is_null(builder, place), likely=False):
+                leave(context, builder, RAISED)
+            refused = builder.bitcast(place, REFUSED.as_pointer())
+            exception = ValueError, (f"{argument.literal_value}: {rule.literal_value}",), None
+            builder.store(describe(context, builder, exception), cgutils.gep_inbounds(builder, refused, 0, 0))
+            for position, number in numbers_of(context, builder, signature.args, values, refused):
+                builder.store(number, cgutils.gep(builder, refused, 0, 1, position))
+            leave(context, builder, CODE, place)
+        return context.get_dummy_value()
+
+    return types.none(condition, argument, value, rule, expected), codegen
+
+
+def numbers_of(context, builder, kinds, values, refused):
+    """Yield the positions and numbers of a refusal, for the types and values of what `refuse_unless` gets."""
+    _, argument, value, rule, expected = kinds
+    has_expected = not isinstance(expected, types.NoneType | types.Omitted)
+    yield ARGUMENT, text(context, builder, argument)
+    yield RULE, text(context, builder, rule)
+    yield HAS_EXPECTED, I64(int(has_expected))
+    yield EXPECTED, as_int64(context, builder, values[4], expected) if has_expected else I64(0)
+    number = number_type(value)
+    yield DOUBLES, I64(isinstance(number, types.Float) + 2 * isinstance(expected, types.Float))
+    if isinstance(value, types.Array):
+        array = context.make_array(value)(context, builder, values[2])
+        count = builder.extract_value(array.shape, 0)
+        count = builder.select(builder.icmp_signed("<", count, I64(MAX_SHOWN)), count, I64(MAX_SHOWN))
+        with cgutils.for_range(builder, count) as loop:
+            item = builder.load(builder.gep(array.data, [loop.index]))
+            yield builder.add(loop.index, I64(VALUES)), as_int64(context, builder, item, number)
+        yield COUNT, count
+    elif isinstance(value, types.BaseTuple):
+        items = cgutils.unpack_tuple(builder, values[2])[:MAX_SHOWN]
+        for k, (item, kind) in enumerate(zip(items, value, strict=False)):
+            yield VALUES + k, as_int64(context, builder, context.cast(builder, item, kind, number), number)
+        yield COUNT, I64(len(items))
+    else:
+        yield VALUES, as_int64(context, builder, values[2], number)
+        yield COUNT, I64(-1)
+
+
+def number_type(value):
+    """The type of the numbers of a value: of an array, a tuple or a number."""
+    if isinstance(value, types.BaseTuple):
+        return types.float64 if any(isinstance(kind, types.Float) for kind in value) else types.int64
+    return value.dtype if isinstance(value, types.Array) else value
+
+
+def as_int64(context, builder, item, kind):
+    """A number as an integer, or the bits of a double."""
+    if isinstance(kind, types.Float):
+        return builder.bitcast(context.cast(builder, item, kind, types.float64), I64)
+    return context.cast(builder, item, kind, types.int64)
+
+
+def text(context, builder, kind):
+    """The address of a text that the code has."""
+    return builder.ptrtoint(context.insert_const_string(builder.module, kind.literal_value), I64)
