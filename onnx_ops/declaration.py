@@ -143,8 +143,8 @@ class Kernel:
                are float32
     sees_bits  whether elements of all types are unsigned integers of their width to it: it may only write what it has
                read, and 0
-    types      {type variable: element types}, where it takes fewer than the operator
-    unless     a text on the attributes with which the operator takes all types
+    types      {type variable: element types}, where it takes fewer than the operator. The reference computes the others
+    unless     a text on the attributes with which the operator takes all types; then the others are refused
     """
 
     function: Callable
@@ -296,15 +296,17 @@ class Operator:
         return tuple(k for k, i in enumerate(self.inputs) if kernel.has_axes or not i.values)
 
     def check_types(self, kernel, signature):
-        """Raise OpError if the kernel doesn't take these element types."""
-        for variable, names in kernel.types.items():
+        """Raise OpError if the operator doesn't take these element types with this kernel."""
+        for variable, names in kernel.types.items() if kernel.unless else ():
             if signature[variable] not in names:
                 argument = next(i.name for i in self.inputs if i.type == variable)
                 rule = f"must be one of {', '.join(names)} unless {kernel.unless}"
                 raise OpError(f"dtype of {argument}", signature[variable], rule)
 
     def storage(self, kernel, signature):
-        """Return the dtypes that the kernel sees, of inputs, then of outputs; None if a type has no storage."""
+        """Return the dtypes that the kernel sees, of inputs, then of outputs; None if it doesn't take these types."""
+        if any(signature[variable] not in names for variable, names in kernel.types.items()):
+            return None
         variables = [self.inputs[k].type for k in self.read_by(kernel)] + [o.type for o in self.outputs]
         types = {v: dtypes.TABLE[signature[v]] for v in variables}
         if any(t.storage is None for t in types.values()):  # not `in`: NumPy takes None for float64

@@ -25,7 +25,7 @@ import onnx_ops
 from onnx_ops import OpError
 from onnx_ops.compiler.jit import numba_obstacle
 from onnx_ops.own import check, files
-from onnx_ops.runtime import bodies
+from onnx_ops.runtime import bodies, variants
 
 need_numba = pytest.mark.skipif(numba_obstacle() is not None, reason="there is no Numba")
 X = np.random.default_rng(0).standard_normal((3, 5)).astype(np.float32)
@@ -764,6 +764,30 @@ def test_what_a_kernel_refuses(dtype):
 
 
 @need_numba
+def test_a_kernel_for_one_of_the_types():
+    """The function computes the others: both outputs of it are the same everywhere."""
+
+    @onnx_ops.operator("my.domain::Halves", inputs="x: T", outputs="low: T, high: T", types={"T": onnx_ops.FLOATS})
+    def halves(x):
+        return np.minimum(x, 0), np.maximum(x, 0)
+
+    @halves.shape
+    def _(x):
+        return x, x
+
+    @halves.kernel(types={"T": ("float32",)})
+    def _(x, index, count, workspace, low, high):
+        for i in range(len(x)):
+            low[i], high[i] = min(x[i], np.float32(0)), max(x[i], np.float32(0))
+
+    declared = halves.declaration
+    assert [v["T"] for _, _, v in variants.variants([declared], variants.TYPES).values()] == ["float32"]
+    assert onnx_ops.check(halves, [(np.linspace(-1, 1, 7),)], extremes=False) > 8
+    with pytest.raises(OpError, match=r"my\.domain\.Halves: type T = int8: must be among float16, "):
+        halves.kernel(lambda x, index, count, workspace, low, high: None, types={"T": ("int8",)})
+
+
+@need_numba
 def test_ranks_that_are_not_compiled_run_the_body():
     x = np.random.default_rng(0).standard_normal((2, 2, 2, 6)).astype(np.float32)
     assert own.topk.declaration.position(own.topk.declaration.values({}), [4, 1, -1]) is None
@@ -1026,7 +1050,8 @@ def test_a_library_of_ones_own(tmp_path):
     messages = run_script(code, tmp_path).stdout.splitlines()
     assert messages[0] == "my.domain.Combine: b = 0.0: must not be 0 where it divides"
     assert re.search(
-        r"my\.domain\.TopK: its body is compiled for other ranks than 4, 1, and runs in Python only", messages[1]
+        r"my\.domain\.TopK: its kernel takes other types or ranks than 4, 1, for which it runs in Python only",
+        messages[1],
     )
     for name, attributes in (("topk", {"scale": 2.0}), ("above", {}), ("combine", {"mode": "quotient"})):
         got = np.load(tmp_path / f"{name}_out.npz").values()

@@ -32,7 +32,7 @@ struct state { /* the state of a node's kernel; after it come the attributes' va
     struct op *op;
     const struct overload *overload;
     int64_t choice;   /* which kernel of those for a combination of ranks */
-    int64_t has_code; /* whether kernels can be compiled for these types */
+    int64_t has_code; /* whether there is a kernel for these types */
     void *result;     /* 0 if it is not constant */
     size_t result_size;
     int64_t rank, shape[MAX_RANK];

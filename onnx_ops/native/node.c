@@ -170,7 +170,7 @@ status create_kernel(const struct custom_op *custom, const void *unused, const v
     call.input_count = (int64_t)count, call.attributes = (struct block *)values.at;
     if (!error) {
         state.choice = choice(op, call.attributes);
-        state.has_code = op->combination_count && !is_of_strings(state.overload);
+        state.has_code = op->combination_count && state.overload->has_code[state.choice];
         error = check_node(&state, &title, &call, complete, &function, &is_checked);
     }
     if (is_checked) error = new_state(&state, &call, constants && can_be_constant(op) ? function : 0, kernel);

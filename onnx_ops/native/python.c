@@ -98,10 +98,10 @@ EXPORT void onnx_ops_fill_strings(struct run *run, size_t k, const char *content
 /* The error for a body that only Python could run, where Python isn't. */
 static status no_body(const struct op *op, const struct call *call) {
     struct text text = {"", 0};
-    say_title(&text, op), say_string(&text, ": its body is compiled for other ranks than");
+    say_title(&text, op), say_string(&text, ": its kernel takes other types or ranks than");
     for (int64_t k = 0; k < call->input_count; k++)
         say_string(&text, k ? ", " : " "), say_number(&text, call->tensors[k].rank);
-    say_string(&text, ", and runs in Python only, where onnx_ops has not been imported");
+    say_string(&text, ", for which it runs in Python only, where onnx_ops has not been imported");
     return refused(&text);
 }
 

@@ -75,7 +75,8 @@ struct overload { /* an operator for one combination of the element types of inp
     int64_t types[MAX_INPUTS + MAX_OUTPUTS];
     kernel_function **kernels; /* for each combination of ranks kernel_count of them */
     int64_t kernel_count;
-    const char *arguments[MAX_KERNELS], *rules[MAX_KERNELS]; /* why a kernel doesn't take these types, or 0 */
+    int64_t has_code[MAX_KERNELS]; /* whether a kernel takes these types; else Python computes, or refuses: */
+    const char *arguments[MAX_KERNELS], *rules[MAX_KERNELS]; /* why the operator doesn't take them with a kernel, or 0 */
 };
 struct op {
     const char *domain, *name, *declaration; /* declaration: a digest, which Python compares with its own */

@@ -109,6 +109,7 @@ class OwnOperator:
         *,
         loop: Callable[..., int] | None = None,
         workspace: Callable[..., int] | None = None,
+        types: Mapping[str, Sequence[str]] | None = None,
     ) -> Any:
         """Decorator: set the kernel, a function that Numba compiles, and that computes the outputs without Python.
 
@@ -123,9 +124,10 @@ class OwnOperator:
                    Default: it is called once, with index 0 and count 1
         workspace  a function of what the rule gets: the bytes that each of these calls gets as a vector of uint8,
                    uninitialized, from a multiple of 64 on
+        types      {type variable: element types} that the kernel takes; default: all. The function computes the others
         """
         if kernel is None:
-            return lambda kernel: self.kernel(kernel, loop=loop, workspace=workspace)
+            return lambda kernel: self.kernel(kernel, loop=loop, workspace=workspace, types=types)
         function = self.declaration
         inputs, outputs = [i.name for i in function.inputs], [o.name for o in function.outputs]
         attributes = attributes_of(function)
@@ -145,6 +147,10 @@ class OwnOperator:
                     "can't be handed to a kernel: it must be a number, a list of numbers or a Literal, and never None"
                 )
                 require(can_be, a.name, "declared", rule)
+            for variable, names in (types or {}).items():
+                declared_names = function.types.get(variable, ())
+                rule = f"must be among {', '.join(declared_names) or ', '.join(function.types)}"
+                require(names and {*names} <= {*declared_names}, f"type {variable}", ", ".join(names), rule)
             check_parameters("kernel", kernel, [*inputs, *attributes, *TILE, *outputs])
             for what, each in (("loop", loop), ("workspace", workspace)):
                 if each is not None:
@@ -154,7 +160,7 @@ class OwnOperator:
             function,
             inputs=tuple(replace(i, ranks=(1,) if i.values else i.ranks or (1,)) for i in function.inputs),
             plan=replace(rule_of(function), **work),
-            kernels=(Kernel(compilable(kernel), has_axes=True),),
+            kernels=(Kernel(compilable(kernel), has_axes=True, types=types or {}),),
         )
         return self
 

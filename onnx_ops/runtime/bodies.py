@@ -70,7 +70,7 @@ def _operator_and_types(number, overload):
     row = library.row(number)
     operator = library.declared(row)
     signature = library.signature(operator, row.overloads[overload])
-    if operator.kernels and "string" not in signature.values():
+    if any(operator.storage(kernel, signature) for kernel in operator.kernels):
         reason = numba_obstacle() or "its kernel is not compiled for the ranks of these inputs"
         log.warning("%s: its body in NumPy runs, since %s", operator.title, reason[0].lower() + reason[1:])
     input_types = tuple((i.values, dtypes.TABLE[signature[i.type]].numpy) for i in operator.inputs)

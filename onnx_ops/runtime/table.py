@@ -31,8 +31,8 @@ Attribute = structure(
 Input = structure("Input", name=TEXT, wants_values=NUMBER, presence=NUMBER, ranks=NUMBERS, rank_count=NUMBER)
 Overload = structure(
     "Overload",
-    types=NUMBER * (MAX_INPUTS + MAX_OUTPUTS), kernels=POINTERS, kernel_count=NUMBER, arguments=TEXT * MAX_KERNELS,
-    rules=TEXT * MAX_KERNELS,
+    types=NUMBER * (MAX_INPUTS + MAX_OUTPUTS), kernels=POINTERS, kernel_count=NUMBER, has_code=NUMBER * MAX_KERNELS,
+    arguments=TEXT * MAX_KERNELS, rules=TEXT * MAX_KERNELS,
 )  # fmt: skip
 Operator = structure(
     "Operator",
@@ -185,6 +185,7 @@ def overload(declared, signature):
     count = len(declared.positions)
     row = Overload(types=(NUMBER * len(types))(*types), kernels=array(POINTER, [None] * count), kernel_count=count)
     for k, kernel in enumerate(declared.kernels):
+        row.has_code[k] = declared.storage(kernel, signature) is not None
         try:
             declared.check_types(kernel, signature)
         except OpError as error:

@@ -85,7 +85,7 @@ def takes(operator, position, signature):
     kernel = operator.kernel(position)
     with suppress(OpError):
         operator.check_types(kernel, signature)
-        return not kernel.has_axes or operator.storage(kernel, signature) is not None
+        return operator.storage(kernel, signature) is not None or not (kernel.has_axes or kernel.types)
     return False
 
 
