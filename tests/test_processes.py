@@ -45,9 +45,9 @@ def assert_cases(backends=("native", "extensions"), **settings):
 def one_kernel():
     # The smallest possible kernel, which compiles in a tenth of the time of others.
     from onnx_ops.compiler.code import code
-    from onnx_ops.compiler.records import Entry, Number, Place, Step
+    from onnx_ops.compiler.records import Entry, Number, Address, Step
     from onnx_ops.kernels.blocks import pieces
-    assert code(Entry((Step(pieces, (Number(0), Number(1))),), 3, Place(2))).call(5, 6, 0) == 0
+    assert code(Entry((Step(pieces, (Number(0), Number(1))),), 3, Address(2))).call(5, 6, 0) == 0
 
 def as_anybody():
     """Give up root's right, on Linux, to ignore the permissions of files."""
@@ -239,7 +239,7 @@ def test_that_nothing_is_kept_is_said_once(tmp_path):
     (tmp_path / "cache").touch()
     script = """
 from onnx_ops.compiler.code import code
-from onnx_ops.compiler.records import Entry, Number, Place, Step
+from onnx_ops.compiler.records import Entry, Number, Address, Step
 from onnx_ops.kernels.blocks import pieces
 import ctypes.util
 cosine = ctypes.CDLL(ctypes.util.find_library("m")).cos
@@ -248,7 +248,7 @@ def function(x, y):
     cosine(0.0)
 for owner in (pieces, function):
     for count in (3, 4):
-        code(Entry((Step(owner, (Number(0), Number(1))),), count, Place(2)))
+        code(Entry((Step(owner, (Number(0), Number(1))),), count, Address(2)))
 """
     setup = NOT_KEPT.partition("one_kernel()")[0]
     output = finished(started(setup + script + "print(*lines, sep='\\n')", NUMBA_CACHE_DIR=str(tmp_path / "cache")))

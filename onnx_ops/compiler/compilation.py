@@ -223,7 +223,7 @@ def _value(context, builder, parameters, argument):
 
 
 def _pointer(builder, parameters, place):
-    """The pointer to a Place."""
+    """The pointer to an Address."""
     if isinstance(place.base, Held):
         base = builder.inttoptr(_held(builder, parameters, place.base), cgutils.voidptr_t)
     else:

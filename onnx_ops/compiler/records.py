@@ -50,7 +50,7 @@ GEOMETRY = CALL.itemsize  # offset of the geometry in a call
 
 
 @dataclass(frozen=True)
-class Place:
+class Address:
     """A place in memory: base + offset + further, in bytes.
 
     base     an address: the position of the parameter that has it, or where it is Held
@@ -64,9 +64,9 @@ class Place:
 
 @dataclass(frozen=True)
 class Held:
-    """A number that is held in memory, at a Place."""
+    """A number that is held in memory, at an Address."""
 
-    at: Place
+    at: Address
     dtype: np.dtype = INT64
 
 
@@ -79,22 +79,22 @@ class Number:
 
 @dataclass(frozen=True)
 class RecordView:
-    """A record at a Place."""
+    """A record at an Address."""
 
     dtype: np.dtype
-    at: Place
+    at: Address
 
 
 @dataclass(frozen=True)
 class ArrayView:
-    """An array at a Place, with an axis for each number of the shape, which is Held unless it is constant.
+    """An array at an Address, with an axis for each number of the shape, which is Held unless it is constant.
 
     ruled     if not None, the number of axes is known only when the rule is compiled
     is_input  whether the array is read-only
     """
 
     dtype: np.dtype
-    at: Place
+    at: Address
     shape: "tuple[Held | int, ...]"
     ruled: "Ruled | None" = None
     is_input: bool = False
@@ -102,13 +102,13 @@ class ArrayView:
 
 @dataclass(frozen=True)
 class Tensors:
-    """The records of `count` tensors, from a Place on, into which the result of a function is written.
+    """The records of `count` tensors, from an Address on, into which the result of a function is written.
 
     what  the result is: "shapes", the shape of the one tensor, or a tuple of shapes; "ranks" or "lengths", the rank of
           all tensors or the length of their first axis, or a tuple with a number for each
     """
 
-    at: Place
+    at: Address
     count: int
     what: str = "shapes"
 
@@ -140,7 +140,7 @@ class Step:
 
     function: Callable = field(repr=False)
     arguments: tuple
-    result: "Place | Tensors | None" = None
+    result: "Address | Tensors | None" = None
     role: str = "kernel"
 
     @property
@@ -162,7 +162,7 @@ class Entry:
 
     steps: tuple[Step, ...]
     parameters: int
-    refusal: Place
+    refusal: Address
 
     @property
     def functions(self):
@@ -187,12 +187,12 @@ def _tensor(k, field):
 
 def _outputs(operator, base, what):
     """The records of an operator's outputs in the call at a base, for a result."""
-    return Tensors(Place(base, _tensor(OUTPUT, "data")), len(operator.outputs), what)
+    return Tensors(Address(base, _tensor(OUTPUT, "data")), len(operator.outputs), what)
 
 
 def infer_entry(operator):
     """The Entry of a plan as far as sizes are known before the first call."""
-    return Entry((_shape_step(operator),), 2, Place(1, GEOMETRY))
+    return Entry((_shape_step(operator),), 2, Address(1, GEOMETRY))
 
 
 def plan_entry(operator, position=0):
@@ -201,20 +201,20 @@ def plan_entry(operator, position=0):
     if isinstance(plan, Rule):
         first = _rule_step(operator, operator.combination(position))
         rest = [
-            Step(function, first.arguments, Place(1, GEOMETRY + geometry.fields[field][1]), role)
+            Step(function, first.arguments, Address(1, GEOMETRY + geometry.fields[field][1]), role)
             for function, field, role in ((plan.loop, "tiles", "loop"), (plan.workspace, "workspace", "workspace"))
             if function
         ]
     else:
         first = _shape_step(operator)
-        rest = [Step(plan.plan, (*first.arguments, RecordView(geometry, Place(1, GEOMETRY))), role="plan")]
-    return Entry((first, *rest), 2, Place(1, GEOMETRY))
+        rest = [Step(plan.plan, (*first.arguments, RecordView(geometry, Address(1, GEOMETRY))), role="plan")]
+    return Entry((first, *rest), 2, Address(1, GEOMETRY))
 
 
 def _shape_step(operator):
     """The Step that states the outputs' sizes by a Plan."""
     kind = named_tuple(tuple(a.name for a in operator.attributes))
-    inputs = tuple(_sizes(k, Held(Place(1, _tensor(k, "rank")))) for k in range(len(operator.inputs)))
+    inputs = tuple(_sizes(k, Held(Address(1, _tensor(k, "rank")))) for k in range(len(operator.inputs)))
     outputs = tuple(_sizes(OUTPUT + k, MAX_RANK) for k in range(len(operator.outputs)))
     arguments = Named(kind, _attributes(operator, 0)), inputs, outputs
     return Step(operator.plan.shape, arguments, _outputs(operator, 1, "ranks"), "shape")
@@ -226,9 +226,9 @@ def _rule_step(operator, ranks):
     for k, (i, rank) in enumerate(zip(operator.inputs, ranks, strict=True)):
         at = _tensor(k, "shape")
         if i.values and rank != ABSENT:
-            shapes.append(_sizes(k, Held(Place(1, _tensor(k, "rank")))))
+            shapes.append(_sizes(k, Held(Address(1, _tensor(k, "rank")))))
         else:
-            shapes.append(None if rank == ABSENT else tuple(Held(Place(1, at + 8 * a)) for a in range(rank)))
+            shapes.append(None if rank == ABSENT else tuple(Held(Address(1, at + 8 * a)) for a in range(rank)))
     arguments = *shapes, *_attributes(operator, 0)
     return Step(operator.plan.function, arguments, _outputs(operator, 1, "shapes"), "rule")
 
@@ -237,9 +237,9 @@ def kernel_entry(operator, position, signature):
     """The Entry of the kernel at a position for these types."""
     kernel = operator.kernel(position)
     read, storage = operator.read_by(kernel), operator.storage(kernel, signature)
-    geometry = RecordView(operator.geometry_dtype, Place(0, GEOMETRY))
-    tiles, size = (Held(Place(0, GEOMETRY + geometry.dtype.fields[name][1])) for name in ("tiles", "workspace"))
-    workspace, result = ArrayView(np.dtype(np.uint8), Place(2), (size,)), None
+    geometry = RecordView(operator.geometry_dtype, Address(0, GEOMETRY))
+    tiles, size = (Held(Address(0, GEOMETRY + geometry.dtype.fields[name][1])) for name in ("tiles", "workspace"))
+    workspace, result = ArrayView(np.dtype(np.uint8), Address(2), (size,)), None
     if kernel.has_axes:
         rule = _rule_step(operator, operator.combination(position))
         inputs = [
@@ -249,14 +249,14 @@ def kernel_entry(operator, position, signature):
         outputs = [
             _array(OUTPUT + k, dtype, MAX_RANK, ruled=Ruled(rule, k)) for k, dtype in enumerate(storage[len(read) :])
         ]
-        between = *_attributes(operator, Held(Place(0, ATTRIBUTES))), Number(1), tiles
+        between = *_attributes(operator, Held(Address(0, ATTRIBUTES))), Number(1), tiles
         between = *between, workspace if operator.plan.workspace else None
         result = _outputs(operator, 0, "lengths") if operator.plan.is_bound else None
     else:
         inputs = [_flat(k, dtype) for k, dtype in zip(read, storage, strict=False)]
         outputs = [_flat(OUTPUT + k, dtype) for k, dtype in enumerate(storage[len(read) :])]
         between = geometry, Number(1), workspace
-    return Entry((Step(kernel.function, (*inputs, *between, *outputs), result),), 3, Place(0, GEOMETRY))
+    return Entry((Step(kernel.function, (*inputs, *between, *outputs), result),), 3, Address(0, GEOMETRY))
 
 
 def _attributes(operator, base):
@@ -265,27 +265,29 @@ def _attributes(operator, base):
     for k, attribute in enumerate(operator.attributes):
         dtype = np.dtype(np.float64 if attribute.kind.startswith("float") else np.int64)
         count, offset = (8 + k * VECTOR.itemsize + VECTOR.fields[field][1] for field in ("count", "offset"))
-        place = Place(base, 0, Held(Place(base, offset)))
-        views.append(ArrayView(dtype, place, (Held(Place(base, count)),)) if attribute.is_list else Held(place, dtype))
+        place = Address(base, 0, Held(Address(base, offset)))
+        views.append(
+            ArrayView(dtype, place, (Held(Address(base, count)),)) if attribute.is_list else Held(place, dtype)
+        )
     return tuple(views)
 
 
 def _sizes(k, count):
     """A view of the sizes, or the values, of tensor k, as so many numbers."""
-    return ArrayView(INT64, Place(1, _tensor(k, "shape")), (count,))
+    return ArrayView(INT64, Address(1, _tensor(k, "shape")), (count,))
 
 
 def _flat(k, dtype, is_input=False):
     """A view of tensor k as an array with one axis."""
-    return ArrayView(dtype, _data(k), (Held(Place(0, _tensor(k, "size"))),), is_input=is_input)
+    return ArrayView(dtype, _data(k), (Held(Address(0, _tensor(k, "size"))),), is_input=is_input)
 
 
 def _array(k, dtype, axes, **more):
     """A view of tensor k as an array with so many axes."""
     at = _tensor(k, "shape")
-    return ArrayView(dtype, _data(k), tuple(Held(Place(0, at + 8 * a)) for a in range(axes)), **more)
+    return ArrayView(dtype, _data(k), tuple(Held(Address(0, at + 8 * a)) for a in range(axes)), **more)
 
 
 def _data(k):
-    """The Place of tensor k's elements."""
-    return Place(Held(Place(0, _tensor(k, "data"))))
+    """The Address of tensor k's elements."""
+    return Address(Held(Address(0, _tensor(k, "data"))))

@@ -51,7 +51,7 @@ def use_module(module: ModuleType) -> list[Any]:
     return operators
 
 
-def places(operators: Iterable[Operator]) -> list[str]:
+def sources_of(operators: Iterable[Operator]) -> list[str]:
     """Return where other processes find these operators: names of modules, or paths of files. Raises OpError.
 
     Those of this package are known to every process.
@@ -71,6 +71,6 @@ def places(operators: Iterable[Operator]) -> list[str]:
     return list(dict.fromkeys(locations))
 
 
-def use_place(place: str) -> list[Any]:
-    """Make the operators at one of `places` known to this process; returns them."""
-    return use_file(place) if Path(place).suffix == ".py" else use_module(import_module(place))
+def use_source(source: str) -> list[Any]:
+    """Make the operators at one of `sources_of` known to this process; returns them."""
+    return use_file(source) if Path(source).suffix == ".py" else use_module(import_module(source))

@@ -16,7 +16,7 @@ from ..compiler.jit import numba_obstacle
 from ..errors import OpError
 from ..files import staged_file
 from ..operators import OPERATORS, available
-from ..own.files import places
+from ..own.files import sources_of
 from . import table, variants
 from .threads import available_cpus
 from .variants import Variant
@@ -75,7 +75,7 @@ def build(
     compiler = c_compiler(architectures.pop())
     declarations = variants.chosen(operators) if operators is not None else list(OPERATORS)
     requested = variants.asked_for(declarations, dtypes, variants.TYPES, variants.TYPES, operators is None)
-    own = places(declarations)
+    own = sources_of(declarations)
     tasks, objects = variants.tasks(requested), {}
     for k, cpu in enumerate(cpus):
 

@@ -14,7 +14,7 @@ import onnxruntime as ort
 from .. import dtypes
 from ..errors import OpError
 from ..operators import as_list, declaration_of
-from ..own.files import places, use_place
+from ..own.files import sources_of, use_source
 from .model import imported_domains
 from .session import Backend, InferenceSession
 
@@ -58,7 +58,7 @@ class Runner:
         self._key = uuid.uuid4().hex
 
     def __reduce__(self) -> tuple[Any, ...]:
-        own = tuple(places(map(declaration_of, self.operators)))
+        own = tuple(sources_of(map(declaration_of, self.operators)))
         return _copy, (self._key, self.model, self.threads, self.backend, self.optimize, own)
 
     @functools.cached_property
@@ -97,7 +97,7 @@ def _copy(
     own: tuple[str, ...],
 ) -> Runner:
     """The copy of a Runner, with its key: each process has only one."""
-    operators = [operator for place in own for operator in use_place(place)]
+    operators = [operator for source in own for operator in use_source(source)]
     copy = Runner(model, threads=threads, backend=backend, optimize=optimize, operators=operators)
     copy._key = key
     return copy

@@ -9,7 +9,7 @@ from .. import dtypes as element_types
 from .. import operators as every
 from ..compiler.jit import numba_obstacle
 from ..errors import OpError
-from ..own.files import places
+from ..own.files import sources_of
 from . import library, native, variants
 from .model import imported_domains
 from .runner import open_session
@@ -110,7 +110,7 @@ def compile_variants(by_name: Mapping[str, Variant], jobs: int, progress: Callab
             with _silence():
                 variants.codes(*variant)
         return
-    own = places(operator for operator, _, _ in by_name.values())
+    own = sources_of(operator for operator, _, _ in by_name.values())
     share_out(compile_variant, variants.tasks(by_name), jobs, progress, own=own)
 
 

@@ -19,7 +19,7 @@ from subprocess import PIPE
 
 from ..errors import OpError
 from ..operators import own_operators
-from ..own.files import places, use_place
+from ..own.files import sources_of, use_source
 
 PROGRAM = "import sys; sys.path[:] = {!a}; from onnx_ops.runtime import workers; workers.serve(*{!a})"
 ATTEMPTS = 3  # to start a process, which may be killed before it begins, for want of memory for example
@@ -58,7 +58,7 @@ def answers(function, tasks, jobs, *, begin=lambda index: None, level=None, own=
     """
     waiting, alive, outcomes = deque(enumerate(tasks)), set(), SimpleQueue()
     jobs = max(min(jobs, len(waiting)), 1)
-    own = [*dict.fromkeys([*places(own_operators()), *own])]
+    own = [*dict.fromkeys([*sources_of(own_operators()), *own])]
 
     def feed():
         """Give tasks to one process after the other: the next one starts where the last one ended."""
@@ -174,8 +174,8 @@ def serve(level, own):
         from ..compiler import target
 
         target.choose(target.level(level))
-    for place in own:
-        use_place(place)
+    for source in own:
+        use_source(source)
     function = None
     try:
         for message in _messages():
