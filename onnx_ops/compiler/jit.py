@@ -27,6 +27,9 @@ FUSE: dict[str, Any] = {"fastmath": {"contract"}}
 # Promises that no two of the function's arrays overlap, as far as it touches both. Without it, LLVM compares their
 # addresses before a vectorized loop, and doesn't vectorize if there are many.
 APART: dict[str, Any] = {"noalias": True}
+# Makes one function of the marked one and its caller, as if its lines stood there: LLVM makes other code of a
+# call, even of one that it inlines.
+IN_PLACE: dict[str, Any] = {"inline": "always"}
 # Marked functions have no wrappers for calls from Python and C, since compiled code calls them.
 INNER: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 # How the names of variables begin in which Numba puts addresses, which are of this process alone.

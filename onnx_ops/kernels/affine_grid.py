@@ -4,15 +4,13 @@ A tile is a range of the rows of all images. A row has the points of one (n, d, 
 """
 
 from ..compiler.jit import jitable
+from .blocks import share
 from .grid_points import write_affine
 
 
 @jitable
 def affine_grid(theta, x, y, z, g, tile, workspace, out):
-    # The rows of a tile are found without rows * tile, which could overflow.
-    share, more = g.rows // g.tiles, g.rows % g.tiles
-    row = share * tile + min(tile, more)
-    end = row + share + (1 if tile < more else 0)
+    row, end = share(g.rows, g, tile)
     image_rows, row_size = g.depth * g.height, g.width * g.axes
     while row < end:
         n, first = row // image_rows, row % image_rows

@@ -1,9 +1,9 @@
-"""Sliding blocks along one axis, for the kernels of Col2Im and Im2Col.
+"""Sliding blocks along one axis, for the kernels of Col2Im and Im2Col, and shares of a kernel's work.
 
 A geometry `g` has for each image axis, y and x always among them: image, block, counts, strides, dilations and pads.
 """
 
-from ..compiler.jit import jitable
+from ..compiler.jit import IN_PLACE, jitable
 
 
 @jitable
@@ -22,6 +22,14 @@ def find_blocks(g, a, k, begin, end):
 def pieces(whole, size):
     """The number of pieces of this size into which a whole is cut; the last one may be smaller."""
     return (whole + size - 1) // size
+
+
+@jitable(**IN_PLACE)
+def share(count, g, tile):
+    """The range of a tile's units of work, of which there are `count`: without count * tile, which could overflow."""
+    each, more = count // g.tiles, count % g.tiles
+    begin = each * tile + min(tile, more)
+    return begin, begin + each + (1 if tile < more else 0)
 
 
 @jitable

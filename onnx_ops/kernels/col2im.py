@@ -11,8 +11,8 @@ lanes, one per pixel modulo stride, where they are contiguous; the lanes are int
 a long stride, the runs of neighbouring j are transposed, so that neighbours in a row are added to neighbouring pixels.
 """
 
-from ..compiler.jit import jitable
-from .blocks import find_blocks, pieces
+from ..compiler.jit import IN_PLACE, jitable
+from .blocks import find_blocks, pieces, share
 from .elements import integers_in, is_wide, store, sums, sums_in
 from .vectors import add_runs, add_transposed, clear_box, interleave
 
@@ -80,12 +80,9 @@ def fold_tiles(x, g, lane, aside, scratch, runs, leads, tile, out):
     pitch, step = width if in_place else row_pitch(g), 1 if lane > 0 else stride
     target, p, k = scratch if lane > 0 else sums(out, scratch), leads[0][:leading], leads[1][:leading]
 
-    # The units of a tile are found without units * tile, which could overflow.
-    units = unit_count(g)
-    share, more = units // g.tiles, units % g.tiles
-    first_unit = share * tile + min(tile, more)
+    begin, end = share(unit_count(g), g, tile)
     runs_x, runs_j = -1, -1  # where the band and the positions begin for which `runs` holds
-    for unit in range(first_unit, first_unit + share + (1 if tile < more else 0)):
+    for unit in range(begin, end):
         x_begin = unit % g.bands_x * g.band_x
         x_end = min(x_begin + g.band_x, width)
         y_begin = unit // g.bands_x % g.bands_y * g.band_y
@@ -95,10 +92,8 @@ def fold_tiles(x, g, lane, aside, scratch, runs, leads, tile, out):
         whole = columns // stride
         corner = (plane * height + y_begin) * width + x_begin
         scratch[:] = 0
-        if clear and columns == width:
-            clear_box(out, corner, (0, 0, 0), (1, 1, 1), planes * rows * width)
-        elif clear:
-            clear_box(out, corner, (0, 0, width), (1, 1, rows), columns)
+        if clear:
+            clear_band(out, corner, width, planes, rows, columns)
         for a in range(leading - 1, -1, -1):
             p[a], k[a] = plane % g.image[a], 0
             plane //= g.image[a]
@@ -114,11 +109,7 @@ def fold_tiles(x, g, lane, aside, scratch, runs, leads, tile, out):
                         runs_x, runs_j = x_begin, j
                     at = corner if in_place else 0
                     add_blocks(x, first, blocks, g, y_begin, y_end, j, runs, step, planes, target, at, pitch)
-            for a in range(leading - 1, -1, -1):
-                k[a] += 1
-                if k[a] < g.block[a]:
-                    break
-                k[a] = 0
+            advance(k, leading, g)
         # The rows of whole planes follow each other, in the output and in the scratch.
         rows *= planes
         if lane > 0:
@@ -131,6 +122,25 @@ def fold_tiles(x, g, lane, aside, scratch, runs, leads, tile, out):
             else:
                 for r in range(row.size - whole * stride):
                     store(row, whole * stride + r, row_sums[r * lane + whole])
+
+
+@jitable(**IN_PLACE)
+def clear_band(out, corner, width, planes, rows, columns):
+    """Clear a band's pixels, from `corner` on: planes that follow each other, or a part of one."""
+    if columns == width:
+        clear_box(out, corner, (0, 0, 0), (1, 1, 1), planes * rows * width)
+    else:
+        clear_box(out, corner, (0, 0, width), (1, 1, rows), columns)
+
+
+@jitable(**IN_PLACE)
+def advance(k, leading, g):
+    """Go to the next position k of the leading axes."""
+    for a in range(leading - 1, -1, -1):
+        k[a] += 1
+        if k[a] < g.block[a]:
+            break
+        k[a] = 0
 
 
 @jitable

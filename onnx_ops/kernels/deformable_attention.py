@@ -8,6 +8,7 @@ lies in memory where they would be.
 import numpy as np
 
 from ..compiler.jit import APART, jitable
+from .blocks import share
 from .elements import indices_in, is_wide, load, store, sums, sums_in
 from .vectors import add_points
 
@@ -33,10 +34,7 @@ def deformable_attention(value, locations, attention, g, tile, workspace, out):
     rows_at_once = max(1, POINTS // max(g.points, 1))
     if parts == 1:
         describe(g, 0, g.points, rows_at_once, levels)
-    # The rows of a tile are found without rows * tile, which could overflow.
-    share, more = g.rows // g.tiles, g.rows % g.tiles
-    row = share * tile + min(tile, more)
-    end = row + share + (1 if tile < more else 0)
+    row, end = share(g.rows, g, tile)
     while row < end:
         rows = min(rows_at_once, end - row)
         for channel in range(0, g.channels, CHANNELS):

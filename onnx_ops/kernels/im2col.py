@@ -7,7 +7,7 @@ of the same planes, which stays in the cache.
 """
 
 from ..compiler.jit import jitable
-from .blocks import find_blocks, pieces
+from .blocks import find_blocks, pieces, share
 from .vectors import clear_box, copy_box
 
 PART = 64  # positions along x in a unit, at most
@@ -43,10 +43,8 @@ def im2col(x, g, tile, workspace, out):
     height, width = g.counts[leading], g.counts[last]
     area = g.image[leading] * g.image[last]
     spots, positions = g.leads * g.bands_y * g.bands_x, g.rows * g.parts
-    # The units of a tile are found without units * tile, which could overflow.
-    share, more = g.units // g.tiles, g.units % g.tiles
-    first_unit = share * tile + min(tile, more)
-    for unit in range(first_unit, first_unit + share + (1 if tile < more else 0)):
+    begin, end = share(g.units, g, tile)
+    for unit in range(begin, end):
         if g.sweeps:
             spot, rest = unit % spots, unit // spots
             position, group = rest % positions, rest // positions
