@@ -6,7 +6,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 from support.backends import quiet
-from support.written import Writer, affine_grid, feeds, perspective, unfold, warp
+from support.written import Writer, affine_grid, attention, feeds, perspective, unfold, warp
 from test_rewriting import near_miss
 
 import onnx_ops
@@ -302,6 +302,22 @@ def test_affine_grids_that_do_not_run(edit, size):
     proto = affine_grid(target=[2, *size, 2])
     edit(proto)
     near_miss(proto, runs=False)
+
+
+def test_weights_of_a_part_of_the_batch():
+    """The end of the Slice is known to the rewriter, not to onnx."""
+    proto = attention(batch=1)
+    w = Writer()
+    w.initializers.extend(proto.graph.initializer)
+    twice, end = w.add("Concat", *["attention_weights"] * 2, axis=0), w.add("Identity", w.constant([1]))
+    part = w.add("Slice", twice, w.constant([0]), end, w.constant([0]))
+    user = next(node for node in proto.graph.node if "attention_weights" in node.input)
+    user.input[[*user.input].index("attention_weights")] = part
+    w.nodes.extend(proto.graph.node)
+    del proto.graph.node[:], proto.graph.initializer[:], proto.graph.value_info[:]
+    proto.graph.node.extend(w.nodes)
+    proto.graph.initializer.extend(w.initializers)
+    compare(proto, found=False)
 
 
 def test_a_pad_of_minus_0():

@@ -186,10 +186,13 @@ def _weights(graph, name, view, sizes):
     several_heads = isinstance(sizes["M"], int) and sizes["M"] > 1
     for source in (name, *(node.input[0] for node, _ in path(graph, name)[0])):
         batch, *others = shape(graph, source) or (None,)
-        if batch != sizes["N"] and not several_heads:  # several heads rule out a broadcast along N * M
+        steps = path(graph, name, source)[0]
+        takes_all = not any(step.op_type in (*CUTS, "Gather") for step, _ in steps)
+        # Several heads rule out that all of another batch is broadcast along N * M.
+        if batch != sizes["N"] and not (several_heads and takes_all):
             continue
         for axes in (("Q", "M", "L", "P"), ("Q", "M", "LP")):
-            whole, steps = View(layout(sizes, "N", *axes), {}), path(graph, name, source)[0]
+            whole = View(layout(sizes, "N", *axes), {})
             fits = others == [math.prod(sizes[k] for k in axis) for axis in axes]
             if fits and moved(graph, whole, steps) == required_view:
                 return source
