@@ -161,6 +161,21 @@ def test_subgraphs(case):
         run_session(sessions[-1], [inputs[0][:, 0], *inputs[1:], np.array(True)])
 
 
+def test_a_refusal_in_a_branch_whose_shape_is_stated():
+    """ONNX Runtime would allocate that shape in advance, and end the process when it gets the empty tensor."""
+    proto, inputs = in_a_branch(BILINEAR)
+    expected = reference(BILINEAR, inputs)
+    for attribute in proto.graph.node[0].attribute:
+        dims = [None] * expected.ndim if attribute.name == "else_branch" else expected.shape
+        attribute.g.output[0].CopyFrom(
+            helper.make_tensor_value_info(attribute.g.output[0].name, TensorProto.FLOAT, dims)
+        )
+    session = all_sessions(proto)[-1]
+    assert_close(run_session(session, [*inputs, np.array(True)]), expected, "float32")
+    with pytest.raises(onnx_ops.OpError, match="axis 0 must be the batch size"):
+        run_session(session, [inputs[0][:1], *inputs[1:], np.array(True)])
+
+
 @pytest.mark.parametrize("case", [EVERYTHING, BILINEAR], ids=str)
 def test_local_functions(case):
     proto, inputs = in_a_function(case)

@@ -109,6 +109,18 @@ def _types(owner: GraphProto, outer: Mapping[str, int]) -> dict[str, int]:
     return {**outer, **hiding, **declared_types, **{tensor.name: tensor.data_type for tensor in tensors}}
 
 
+def forget_sizes(subgraph: GraphProto) -> None:
+    """Leave open the sizes of what our ops make in a lowered subgraph.
+
+    ONNX Runtime allocates a branch's output in advance if it knows the sizes. An op that refuses returns an empty
+    tensor, for which onnxruntime-extensions would then end the process.
+    """
+    made = {name for node in subgraph.node if node.domain == DOMAIN for name in node.output}
+    for value in (*subgraph.output, *subgraph.value_info):
+        for dimension in value.type.tensor_type.shape.dim if value.name in made else ():
+            dimension.Clear()
+
+
 class _Lowering:
     """Lowers a graph with its subgraphs."""
 
@@ -123,6 +135,7 @@ class _Lowering:
         for node, twin in zip(owner.node, inferred.node, strict=True):
             for inner, inner_twin in zip(subgraphs(node), subgraphs(twin), strict=True):
                 self.graph(inner, inner_twin, types)
+                forget_sizes(inner)
             operator = declared(node, self.operators)
             nodes.extend(self.node(operator, node, types) if operator else [node])
             output = inferred_values.get(node.output[0]) if operator and node.output else None
