@@ -82,10 +82,11 @@ def record_dtype(counts):
     return np.dtype([(n, np.int64) if c is None else (n, np.int64, (c,)) for n, c in counts.items()])
 
 
-# Every geometry begins with this field, where `require` states a refusal: the addresses of two texts and of the values,
-# how many values there are (-1: a single number), whether there is an expected value, that value, which of them are
-# doubles (1: the values, 2: the expected one, 3: both), and room for the values.
-REFUSAL = {"refusal": 7 + MAX_SHOWN}
+# A refusal by `require`: addresses of two texts and of the values, how many values there are (-1: a single number),
+# whether there is an expected value, that value, which of these are doubles (1: the values, + 2: the expected one).
+REFUSAL_FIELDS = ("argument", "rule", "values", "count", "has_expected", "expected", "doubles")
+# Every geometry begins with a refusal, and room for its values.
+REFUSAL = {"refusal": len(REFUSAL_FIELDS) + MAX_SHOWN}
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ import onnx_ops
 from onnx_ops import limits
 from onnx_ops.attributes import VECTOR
 from onnx_ops.compiler import records
-from onnx_ops.declaration import REFUSAL, record_dtype
+from onnx_ops.declaration import REFUSAL, REFUSAL_FIELDS, record_dtype
 from onnx_ops.runtime import build, table
 
 NATIVE = Path(onnx_ops.__file__).parent / "native"
@@ -27,6 +27,7 @@ EXPECTED = {
     "call": {name: offset for name, (_, offset) in CALL.fields.items()},
     "geometry": {name: offset for name, (_, offset) in CALL.fields["geometry"][0].fields.items()},
     "block": {"size": 0, "vectors": 8},
+    "refusal": {name: 8 * k for k, name in enumerate((*REFUSAL_FIELDS, "shown"))},
 }
 SIZES = {"tensor": records.TENSOR.itemsize, "vector": VECTOR.itemsize, "refusal": 8 * REFUSAL["refusal"]}
 SIZES |= {name: C.sizeof(kind) for kind, name in build.STRUCTURES.items()} | {"call": C.sizeof(table.Call)}

@@ -152,8 +152,9 @@ class Step:
     def place(self):
         """The file and line of the function, and for a kernel the types of its tensors."""
         code = self.function.__code__
-        types = f" for {', '.join(d.names[0] if d.names else d.name for d in self.dtypes)}" * (self.role == "kernel")
-        return f"{code.co_filename.replace(chr(92), '/').rpartition('/')[2]}, line {code.co_firstlineno}{types}"
+        place = f"{code.co_filename.replace(chr(92), '/').rpartition('/')[2]}, line {code.co_firstlineno}"
+        types = [d.names[0] if d.names else d.name for d in self.dtypes]
+        return f"{place} for {', '.join(types)}" if self.role == "kernel" else place
 
 
 @dataclass(frozen=True)

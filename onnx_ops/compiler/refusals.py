@@ -4,7 +4,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, overload
 
-from ..declaration import REFUSAL
+from ..declaration import REFUSAL, REFUSAL_FIELDS
 from ..errors import require
 from ..limits import MAX_SHOWN
 from .halves import I64
@@ -24,7 +24,8 @@ def _(condition, argument, value, rule, expected=None):
 NUMBERS = ir.ArrayType(I64, REFUSAL["refusal"])
 REFUSED = ir.LiteralStructType([DESCRIPTION, NUMBERS])
 CODE = ir.IntType(32)(165)  # the status of functions that return with a refusal; callers pass on any status above 0
-ARGUMENT, RULE, AT, COUNT, HAS_EXPECTED, EXPECTED, DOUBLES, VALUES = range(8)
+ARGUMENT, RULE, AT, COUNT, HAS_EXPECTED, EXPECTED, DOUBLES = range(len(REFUSAL_FIELDS))
+VALUES = len(REFUSAL_FIELDS)  # the position of the first one
 
 
 def c_function(builder, name, returned, *kinds):

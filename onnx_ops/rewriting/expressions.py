@@ -48,7 +48,10 @@ class Operation:
 
     def leaves(self):
         for operand in self.operands:
-            yield from operand.leaves() if isinstance(operand, Operation) else [operand][: isinstance(operand, Leaf)]
+            if isinstance(operand, Operation):
+                yield from operand.leaves()
+            elif isinstance(operand, Leaf):
+                yield operand
 
 
 def expression(graph, name, index, depth=DEEPEST, memo=None):

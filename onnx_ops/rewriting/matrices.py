@@ -29,8 +29,9 @@ def _matrix(sampling, rows):
     for j in range(len(axes) + 1):
         along, factors = AXES.index(axes[-1 - j]) if j < len(axes) else None, []
         for i, row in enumerate(rows):
-            leaf, factor = dict(enumerate(map(_product, _terms(row)))).get(j) or (None, None)
-            if leaf is None or leaf.index not in (("n", i, j), (0, i, j)) or len(_terms(row)) != len(axes) + 1:
+            terms = _terms(row)
+            leaf, factor = (_product(terms[j]) if len(terms) == len(axes) + 1 else None) or (None, None)
+            if leaf is None or leaf.index not in (("n", i, j), (0, i, j)):
                 raise NearMiss("its coordinates are made of other values than one matrix' elements times places")
             thetas.add(leaf.name)
             images.add(leaf.index[0])

@@ -16,6 +16,7 @@ import numpy as np
 from .. import dtypes, plain
 from ..compiler import records
 from ..compiler.jit import BOUNDSCHECK
+from ..declaration import REFUSAL_FIELDS
 from ..errors import OpError, errors_of, require
 from ..limits import ABSENT, LINE, MAX_RANK, MAX_TILES, MAX_WORKSPACE, TILE_ELEMENTS, UNKNOWN
 from ..locks import COMPILATION
@@ -73,7 +74,8 @@ def functions_on_demand(operator, position, signature):
 
 def refusal(operator, record):
     """The OpError for the refusal that compiled code has written into the `record`."""
-    argument, rule, values_address, count, has_expected, expected, doubles = record["refusal"].tolist()[:7]
+    numbers = record["refusal"].tolist()[: len(REFUSAL_FIELDS)]
+    argument, rule, values_address, count, has_expected, expected, doubles = numbers
     values = ((C.c_double if doubles & 1 else C.c_int64) * abs(count)).from_address(values_address)
     expected = C.c_double.from_buffer(C.c_int64(expected)).value if doubles & 2 else expected
     argument, rule = (C.string_at(text).decode() for text in (argument, rule))
