@@ -203,7 +203,7 @@ def test_what_is_unknown(k):
 def test_lattices_of_other_types():
     """NumPy's integers wrap, and warn of it."""
     assert lattice(np.array([5, 3, 1], np.uint8)).steps == (-2,)
-    assert lattice(np.array([2**63, 2**63 + 1], np.uint64)) is None
+    assert lattice(np.array([2**63, 2**63 + 1], np.uint64)) == Lattice((2,), 2**63, (1,))
 
 
 @settings(max_examples=50)

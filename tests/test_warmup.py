@@ -67,10 +67,9 @@ NEEDED = {
     "org.openvinotoolkit.Col2Im float32",
 }
 COMPILED = [
-    "blocks-resolve", "col2im-col2im-float32-float32", "col2im-col2im-float64-float64", "col2im-infer",
-    "col2im-infer_openvino", "col2im-plan", "col2im-plan_openvino", "col2im-resolve_openvino",
-    "grid_sample-cubic-float16-float32-float16", "grid_sample-infer", "grid_sample-nearest-uint8-float32-uint8",
-    "grid_sample-plan", "grid_sample-resolve",
+    "col2im-col2im-float32-float32", "col2im-col2im-float64-float64", "col2im-plan", "col2im-plan_openvino",
+    "col2im-shape", "col2im-shape_openvino", "grid_sample-cubic-float16-float32-float16",
+    "grid_sample-nearest-uint8-float32-uint8", "grid_sample-plan", "grid_sample-shape",
 ]  # fmt: skip
 
 
