@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 import onnx
+from onnx import helper
 from onnx.external_data_helper import ExternalDataInfo, set_external_data, uses_external_data
 
 from .errors import OpError
@@ -38,10 +39,17 @@ def read(tensor, origin):
     info = ExternalDataInfo(tensor)
     with open(file_of(info.location, origin), "rb") as file:
         file.seek(info.offset or 0)
-        data = file.read() if info.length is None else file.read(info.length)
+        data = file.read(size_of(tensor) if info.length is None else info.length)
     tensor.raw_data = data
     tensor.data_location = onnx.TensorProto.DEFAULT
     del tensor.external_data[:]
+
+
+def size_of(tensor):
+    """The bytes of a tensor's elements. Some types have several in a byte."""
+    packed = {"INT4": 2, "UINT4": 2, "FLOAT4E2M1": 2, "INT2": 4, "UINT2": 4}
+    itemsize, count = helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize, math.prod(tensor.dims)
+    return -(-count * itemsize // packed.get(onnx.TensorProto.DataType.Name(tensor.data_type), 1))
 
 
 def file_of(location, origin):

@@ -36,6 +36,9 @@ def inferred_from_inputs(model):
     slim = without_large_tensors(model)
     for owner in graphs_in(slim.graph):
         owner.ClearField("value_info")
+        for value in owner.input if owner is not slim.graph else ():
+            for dimension in value.type.tensor_type.shape.dim:  # a Loop's body may get others in each turn
+                dimension.Clear()
     for value in slim.graph.output:
         value.type.tensor_type.ClearField("shape")
     register_schemas()

@@ -496,6 +496,8 @@ def test_outputs_that_cannot_be_written(text, tmp_path):
         ("bool", "[true,0]", [True, False]),
         ("string", '["a","1"]', ["a", "1"]),
         ("float16", "[0.1,NaN,-Infinity]", [0.1, np.nan, -np.inf]),
+        ("int64", "[9007199254740993,1.0]", [9007199254740993, 1]),
+        ("uint64", "[18446744073709551615,1]", [18446744073709551615, 1]),
         ("int64", "[]", []),
         ("int64", f"[{','.join(map(str, range(200)))}]", range(200)),
     ],

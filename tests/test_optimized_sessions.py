@@ -1,5 +1,7 @@
 """InferenceSession(..., optimize=True) runs the optimized model, wherever the model's data are."""
 
+import threading
+
 import numpy as np
 import onnx
 import onnxruntime as ort
@@ -14,6 +16,7 @@ import onnx_ops
 from onnx_ops import OpError, external_data
 from onnx_ops.cli.app import app
 from onnx_ops.rewriting import rewritten
+from onnx_ops.runtime import session
 
 MODELS = {"Im2Col": unfold(), "AffineGrid": affine_grid(size=(20, 30))}
 
@@ -130,6 +133,32 @@ def test_files_written_beside_links_to_external_data(target, tmp_path):
     for command in ("inspect", "bench"):
         done = CliRunner().invoke(app, [command, str(path), *(["--repeats", "1"] if command == "bench" else [])])
         assert done.exit_code == 0, done.output
+
+
+def test_external_data_without_a_length(tmp_path):
+    """A small tensor is read, and other data follow its own in the file."""
+    onnx.save(weighed_down(), tmp_path / "model.onnx", save_as_external_data=True, location="data", size_threshold=0)
+    proto = onnx.load(tmp_path / "model.onnx", load_external_data=False)
+    expected = onnx.load(tmp_path / "model.onnx").graph.initializer
+    for tensor, whole in zip(proto.graph.initializer, expected, strict=True):
+        kept = [entry for entry in tensor.external_data if entry.key != "length"]
+        del tensor.external_data[:]
+        tensor.external_data.extend(kept)
+        external_data.read(tensor, tmp_path / "model.onnx")
+        np.testing.assert_array_equal(numpy_helper.to_array(tensor), numpy_helper.to_array(whole))
+
+
+def test_options_that_threads_share(monkeypatch, tmp_path):
+    """While one makes a session of a rewritten model, another one's model finds its own data."""
+    options, made = quiet(), []
+    content = weighed_down().SerializeToString()
+    thread = threading.Thread(target=lambda: made.append(onnx_ops.InferenceSession(content, options)))
+    with session._external_data_in(str(tmp_path), options):
+        thread.start()
+        thread.join(0.3)
+        assert not made
+    thread.join()
+    assert made
 
 
 @pytest.mark.parametrize("location", ["../data", "{}/data", "link"])

@@ -11,6 +11,7 @@ from test_rewriting import near_miss
 
 import onnx_ops
 from onnx_ops import OpError
+from onnx_ops.inference import inferred_from_inputs
 from onnx_ops.nodes import graphs_in, inlined
 from onnx_ops.rewriting import grid_sample, rewritten
 from onnx_ops.rewriting.graph import Model
@@ -413,4 +414,69 @@ def test_images_smaller_than_the_kernel(height, width, pads):
     proto = unfold(open_sizes=True, pads=pads)
     inputs = feeds(proto, {"n": 1, "size_0": height, "size_1": width})
     expected, got = run(proto, inputs)[0], run(proto, inputs, optimize=True)[0]
+    np.testing.assert_array_equal(got, expected)
+
+
+GATHERED = """
+    rows = Gather <axis = 2> (v, positions)
+    blocks = Gather <axis = 4> (rows, positions)
+    turned = Transpose <perm = [0, 1, 2, 4, 3, 5]> (blocks)
+    y = Reshape (turned, target)
+"""
+MISTAKEN = {  # what a model states of v or does before an unfold of it for 6x6 pixels, and an input of another size
+    "a default of another size": ("(float[1, 1, h, w] v)", "", {"v": [1, 1, 6, 6]}, {"v": (1, 1, 8, 8)}),
+    "a default without a stated shape": ("(float[] v)", "", {"v": [1, 1, 6, 6]}, {"v": (1, 1, 8, 8)}),
+    "a name that onnx has given to another size": (
+        "(float[1, 1, h, w] x, int64[2] end, int64[2] other_end)",
+        """other = Slice (x, starts, other_end, axes)
+        v = Slice (x, starts, end, axes)
+        height = Shape <start = 2, end = 3> (other)
+        count = Sub (height, two)
+        scalar = Squeeze (count)
+        blocks_of_other = Range (zero, scalar, one)
+        row = Unsqueeze (blocks_of_other, zeros)
+        positions = Add (steps, row)""",
+        {"starts": [0, 0], "axes": [2, 3], "two": [2], "zero": 0, "one": 1, "zeros": [0], "steps": [[0], [1], [2]]},
+        {"x": (1, 1, 12, 12), "end": [9, 9], "other_end": [6, 6]},
+    ),
+    "an end past all elements, backwards": (
+        "(float[1, 1, 6, 6] v)", "lead = Slice (ones, from, to, from, back)\ntarget = Concat <axis = 0> (lead, rest)",
+        {"ones": [1], "from": [0], "to": [2**63 - 1], "back": [-1], "rest": [1, 9, 16]}, {"v": (1, 1, 6, 6)},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISTAKEN)
+def test_sizes_that_are_not_what_is_stated(name):
+    inputs, before, constants, sizes = MISTAKEN[name]
+    header = '<ir_version: 9, opset_import: ["" : 20]>'
+    proto = parser.parse_model(f"{header} main {inputs} => (float[] y) {{ {before} {GATHERED} }}")
+    constants = {name: np.zeros(v, np.float32) if name == "v" else np.array(v) for name, v in constants.items()}
+    made = {output for node in proto.graph.node for output in node.output}
+    constants |= {"positions": np.arange(3)[:, None] + np.arange(4), "target": np.array([1, 9, -1])}
+    proto.graph.initializer.extend(numpy_helper.from_array(v, n) for n, v in constants.items() if n not in made)
+    if "other_end" in inputs:  # as onnx.shape_inference leaves it of a model without the other Slice
+        (other,) = (v.type for v in inferred_from_inputs(proto).graph.value_info if v.name == "other")
+        other.tensor_type.shape.dim[3].CopyFrom(other.tensor_type.shape.dim[2])
+        proto.graph.value_info.append(helper.make_value_info("v", other))
+    rng = np.random.default_rng(0)
+    fed = {n: rng.random(s, np.float32) if isinstance(s, tuple) else np.array(s) for n, s in sizes.items()}
+    expected, got = (np.asarray(run(proto, fed, **how)[0]) for how in ({}, {"optimize": True}))
+    np.testing.assert_array_equal(got, expected)
+
+
+def test_sizes_that_a_body_states_of_its_inputs():
+    """A Loop's body may get others: TorchScript states those of the first turn."""
+    proto = parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 20]>
+    main (float[1, 1, h, w] x, int64 turns, bool go) => (float[n, 1, 9, l] all) {{
+        last, all = Loop <body = turn (int64 k, bool i, float[1, 1, 6, 6] v) => (bool o, float[] again, float[] y) {{
+            o = Identity (i)
+            again = Identity (v)
+            {GATHERED}
+        }}> (turns, go, x)
+    }}""")
+    constants = {"positions": np.arange(3)[:, None] + np.arange(4), "target": np.array([1, 9, -1])}
+    proto.graph.initializer.extend(numpy_helper.from_array(v, name) for name, v in constants.items())
+    fed = {"x": np.random.default_rng(0).random((1, 1, 8, 8), np.float32), "turns": np.array(2), "go": np.array(True)}
+    expected, got = (run(proto, fed, **how)[0] for how in ({}, {"optimize": True}))
     np.testing.assert_array_equal(got, expected)

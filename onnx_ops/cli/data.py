@@ -114,6 +114,8 @@ def numbers(content, element_type, source):
         raise click.UsageError(f"{source}: the input is no tensor of a known type.")
     with reading(source), np.errstate(all="ignore"):
         given = np.array(content, object if element_type == "string" else None)
+        if "int" in element_type and given.dtype.kind == "f":  # integers beside a float, or beyond int64
+            given = exact_integers(np.array(content, object), element_type)
         array = given.astype(dtypes.TABLE[element_type].numpy)
     if element_type == "string":
         is_kept = all(isinstance(each, str) for each in given.flat)
@@ -124,6 +126,13 @@ def numbers(content, element_type, source):
     if not is_kept:
         raise click.UsageError(f"{source}: the model wants {element_type}, which can't hold that.")
     return array
+
+
+def exact_integers(given, element_type):
+    """Return an array of Python's numbers as integers of a type if it can hold all of them, else as floats."""
+    limits = np.iinfo(element_type)
+    fits = all(limits.min <= each <= limits.max and each == int(each) for each in given.flat)
+    return given.astype(element_type if fits else np.float64)
 
 
 def shape(text, inputs):

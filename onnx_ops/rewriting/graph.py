@@ -57,9 +57,9 @@ class Model:
 
         It doesn't see the types that the model states of other values: a model may have been changed since.
         """
-        graphs = graphs_in(inferred_from_inputs(self.proto).graph)
+        graphs = [*graphs_in(inferred_from_inputs(self.proto).graph)]
         values = [value for graph in graphs for value in (*graph.value_info, *graph.output)]
-        counts = Counter(value.name for value in values)
+        counts = Counter(name for graph in graphs for node in graph.node for name in node.output)
         return {value.name: value.type for value in values if counts[value.name] == 1}
 
     def import_domain(self, owner, domain, version):
@@ -148,13 +148,15 @@ class Graph:
     def type(self, name):
         """Return a value's TypeProto, or None if it is unknown."""
         graph = self.home(name) or self
-        if name in graph.initializers:
+        stated = graph.types.get(name)
+        if name in graph.inputs and graph.outer is not None and not graph.is_function and stated is not None:
+            return without_sizes(stated)  # a Loop's body may get others in each turn
+        if name in graph.initializers and not (name in graph.inputs and stated is not None):
             tensor = graph.initializers[name]
             return helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
-        stated = graph.types.get(name)
         if graph.function or name in graph.inputs:
             return stated
-        return completed(self.model.inferred_types.get(name), stated)
+        return completed(self.model.inferred_types.get(name), stated and without_sizes(stated, OPEN))
 
     def array(self, name):
         """Return a constant as an array; None if it is none, or is in a file and the model's folder is unknown."""
@@ -349,6 +351,16 @@ def without_numbers(its_type):
     for dimension in named.tensor_type.shape.dim:
         dimension.ClearField("dim_value")
     return named
+
+
+def without_sizes(its_type, beginning=""):
+    """Return a type without those of its sizes whose names begin so; by default, without any sizes."""
+    kept = TypeProto()
+    kept.CopyFrom(its_type)
+    for dimension in kept.tensor_type.shape.dim:
+        if not beginning or (dimension.dim_param or "-").startswith(beginning):
+            dimension.Clear()
+    return kept
 
 
 def _run_onnx_runtime(proto, feeds, name):

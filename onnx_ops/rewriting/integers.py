@@ -218,6 +218,8 @@ def _slice(attributes, value, starts, ends, axes=None, steps=None):
 
 def sliced(size, start, end, step):
     """Return the positions along an axis of this size that a Slice takes, as a range."""
+    if step < 0 and end >= INT32.max:
+        raise ValueError("ONNX Runtime reads such an end as the first element, onnx as the last one")
     start, end = (at + size if at < 0 else at for at in (start, end))
     first, last = (0, size) if step > 0 else (-1, size - 1)  # a range's ends; a start is never before element 0
     return range(min(max(start, 0), last), min(max(end, first), last), step)

@@ -5,7 +5,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import onnxruntime as ort
@@ -103,13 +103,15 @@ def _config_entry(options: ort.SessionOptions, key: str) -> str | None:
 
 
 @contextmanager
-def _external_data_in(folder: str | None, options: ort.SessionOptions) -> Iterator[None]:
+def _external_data_in(folder: str | None, options: ort.SessionOptions, is_shared: bool = True) -> Iterator[None]:
     """A context in which a session that is made with these options reads external data from a folder.
 
-    The options are the caller's, who may make sessions of other models with them. folder: None for no change.
+    folder     None for no change
+    is_shared  whether another thread may make a session with these options meanwhile, which must not change the folder
     """
     if folder is None:
-        yield
+        with OPTIONS if is_shared else nullcontext():
+            yield
         return
     with OPTIONS:
         before = _config_entry(options, EXTERNAL_DATA)
@@ -182,7 +184,8 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
             path_or_bytes = self._rewritten(path_or_bytes, options, optimize, backend)
         register(options, path_or_bytes if backend == "native" else None, backend=backend, operators=operators)
         try:
-            with _external_data_in(self._folder, options):
+            is_shared = sess_options is not None and isinstance(path_or_bytes, bytes)
+            with _external_data_in(self._folder, options, is_shared):
                 super().__init__(path_or_bytes, options, providers, provider_options, **kwargs)
         except Exception as error:
             if refusal := op_error(error, self._operators):
