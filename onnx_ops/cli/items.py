@@ -160,21 +160,31 @@ class Work:
         """Run the model on items of equal shapes; returns for each {output: array} or its Problem."""
         if not self.batch:
             return [attempted(self.runner, self.shared | item) for item in items]
-        is_fixed = self.takes_whole_batches
-        filled = items + items[-1:] * (self.batch - len(items)) if is_fixed else items
-        another_way = filled[1:] + filled[:1] if is_fixed else filled[:1]
-        stacks = [filled] if self.checked or len(filled) == 1 else [filled, another_way]
+        filled = items + items[-1:] * (self.batch - len(items)) if self.takes_whole_batches else items
+        ways = [] if self.checked or len(filled) == 1 else self.other_ways(filled)
+        stacks = [filled, *(stack for stack, _ in ways)]
         try:
             outputs = [self.runner(self.shared | stacked(stack)) for stack in stacks]
         except Exception as error:  # one of the items may be the cause, so each is run by itself
             return [Problem(one_line(error))] if len(items) == 1 else [self.run([item])[0] for item in items]
         results, *others = map(split, outputs, stacks)
-        for other in others:
-            self.check(results[1:] + results[:1] if is_fixed else results[:1], other)
-            # Where all results are alike, their order tells nothing.
-            if not is_fixed or any(differing(results[0], each) for each in results):
-                self.checked.append(True)
+        for other, (_, positions) in zip(others, ways, strict=True):
+            self.check([results[k] for k in positions], [other[k] for k in positions.values()])
+        if ways and any(differing(results[0], each) for each in results):  # else they tell nothing
+            self.checked.append(True)
         return results[: len(items)]
+
+    def other_ways(self, items):
+        """Return other ways to run a batch: pairs of items and {position of a result: its position in this way}."""
+        last = len(items) - 1
+        if not self.takes_whole_batches:
+            return [(items[:1], {0: 0}), (items[-1:], {last: 0})]
+        turned = {k: (k - 1) % len(items) for k in range(len(items))}
+        return [
+            (items[1:] + items[:1], turned),
+            (items[:1] * len(items), {0: 0}),
+            (items[-1:] * len(items), {last: last}),
+        ]
 
     @property
     def takes_whole_batches(self):
