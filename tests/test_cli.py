@@ -600,6 +600,16 @@ def png_of_16_bits(path, colour, channels):
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(n + kind + content + s for n, (kind, content), s in parts))
 
 
+def tiff(path, array, sample_format, photometric_interpretation):
+    """Write a grey TIFF with these tags, which Pillow writes as it likes."""
+    height, width = array.shape
+    tags = {256: width, 257: height, 258: 8 * array.itemsize, 259: 1, 262: photometric_interpretation, 273: 8, 277: 1,
+            278: height, 279: array.nbytes, 339: sample_format}  # fmt: skip
+    directory = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items()) + bytes(4)
+    header = b"II*\0" + struct.pack("<I", 8 + array.nbytes)
+    path.write_bytes(header + array.tobytes() + struct.pack("<H", len(tags)) + directory)
+
+
 def test_images_that_would_lose_values_are_refused(tmp_path):
     """And formats for which Pillow would run a program."""
     white = Image.new("RGB", (5, 4), "white")
@@ -609,8 +619,12 @@ def test_images_that_would_lose_values_are_refused(tmp_path):
     Image.fromarray(GREY.astype(np.int32)).save(tmp_path / "integers.tif")
     for colour, name, channels in ((2, "rgb.png", 3), (4, "la.png", 2), (6, "rgba.png", 4)):
         png_of_16_bits(tmp_path / name, colour, channels)
+    tiff(tmp_path / "signed.tif", GREY.astype(np.int8), 2, 1)
+    tiff(tmp_path / "white.tif", GREY.astype(np.uint16), 1, 0)
     reasons = {
         "frames": "it has 2 frames",
+        "signed": "its integers have signs",
+        "white": "its 0 stands for white",
         "integers": r"its integers \(I;32S\) have no largest value",
         "program": "cannot identify image file",
     }

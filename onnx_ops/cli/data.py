@@ -300,6 +300,9 @@ def read_image(path, file, element_type, dims):
     return pixels if channels_last else np.ascontiguousarray(np.moveaxis(pixels, -1, 1))
 
 
+SAMPLE_FORMAT, PHOTOMETRIC_INTERPRETATION = 339, 262  # tags of a TIFF
+
+
 def largest_value(image):
     """Return what becomes 1 in an image: 255, or 65535 in grey of 16 bits, or 1 in grey of floats.
 
@@ -309,9 +312,14 @@ def largest_value(image):
     if frames > 1 and image.format != "MPO":  # a JPEG with previews of itself
         raise ValueError(f"it has {frames} frames; save one of them as a file")
     stored = {arguments if isinstance(arguments, str) else arguments[0] for *_, arguments in image.tile}
+    tags = getattr(image, "tag_v2", {})  # of a TIFF
+    if image.mode == "L" and 2 in np.atleast_1d(tags.get(SAMPLE_FORMAT, 1)):
+        raise ValueError("its integers have signs, which would be read as other values; save a .npy")
     if image.mode == "F":
         return 1
     if image.mode.startswith("I"):
+        if tags.get(PHOTOMETRIC_INTERPRETATION) == 0:
+            raise ValueError("its 0 stands for white, which is read so with 8 bits only; save it with 0 for black")
         if stored & {f"I;16{order}" for order in ("", "B", "L", "N")}:
             return 65535
         raise ValueError(f"its integers ({', '.join(stored)}) have no largest value; save an array of floats as .npy")
