@@ -155,7 +155,7 @@ class Attribute:
 
     @property
     def limits(self):
-        """The bounds of the integers that `resolve` gets."""
+        """The bounds of the integers that compiled code gets."""
         return (0, len(self.choices) - 1) if self.kind == "string" else self.bounds
 
     @property

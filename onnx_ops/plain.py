@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .attributes import named_tuple
+from .attributes import AttributeValues
 from .declaration import Plan, Record
 from .errors import OpError, errors_of, reason, require
 from .limits import ELEMENTS, MAX_RANK, UNKNOWN
@@ -71,10 +71,8 @@ def output_ranks(operator, shapes, known):
     """Return the outputs' ranks for these inputs, even if the plan would refuse them; None if they aren't known."""
     if not operator.plan.is_partial:
         return None
-    nothing = [np.empty(0, np.int64) if a.is_list else 0 for a in operator.attributes]  # no rank depends on attributes
-    blank = named_tuple(tuple(a.name for a in operator.attributes))(*nothing)
-    sizes = [v if i.values else s for i, s, v in zip(operator.inputs, shapes, known, strict=True)]
-    outputs = _infer_partially(operator, blank, operator.inputs, sizes, shapes)
+    nothing = AttributeValues(operator.attributes, [None] * len(operator.attributes))  # no rank depends on attributes
+    outputs = infer(operator, nothing, shapes, known)
     return [None if y is None else len(y) for y in outputs]
 
 

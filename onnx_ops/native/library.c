@@ -126,6 +126,12 @@ static status find_domain(void *options, const char *name, struct domain **domai
     return *domain = added, AddSessionConfigEntry(options, key, address);
 }
 
+static int is_of_strings(const struct overload *overload) {
+    for (size_t k = 0; k < MAX_INPUTS + MAX_OUTPUTS; k++)
+        if (overload->types[k] == STRINGS) return 1;
+    return 0;
+}
+
 /* Add an operator to the options, unless it is there. */
 static status add_operator(void *options, struct op *op) {
     struct domain *domain = 0;

@@ -40,7 +40,6 @@ struct state { /* the state of a node's kernel; after it come the attributes' va
 };
 enum { STRINGS = 8, HALF = 10, BRAIN_HALF = 16, TYPES, LARGEST_RESULT = 1 << 26 };
 extern const unsigned char item_size[TYPES]; /* by element type; 0 for strings and unknown types */
-int is_of_strings(const struct overload *);
 int64_t elements(const int64_t *shape, int64_t rank);
 
 /* python.c */
@@ -76,6 +75,7 @@ status read_attributes(const struct op *op, const struct text *title, read_funct
 
 /* plan.c */
 int64_t combination(const struct op *op, const struct call *call);
+void cut_steps(const struct op *op, struct call *call);
 status infer_shapes(const struct op *op, const struct text *title, struct call *call);
 status plan(const struct op *op, const struct text *title, int64_t combination, struct call *call);
 

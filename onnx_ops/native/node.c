@@ -179,8 +179,8 @@ status create_kernel(const struct custom_op *custom, const void *unused, const v
 }
 
 /* Tell ONNX Runtime the known dimensions of an output. An unknown dimension gets a name if it has none. */
-static status report_output(size_t k, int type, const struct tensor *tensor,
-                            const char *const *names, int64_t name_count, void *context) {
+static status report_output(size_t k, int type, const struct tensor *tensor, const char *const *names,
+                            int64_t name_count, void *context) {
     static atomic_uint unknown;
     const char *symbols[MAX_RANK];
     char new_names[MAX_RANK][40];
@@ -214,11 +214,14 @@ static int infer_outputs(const struct op *op, struct call *call, const void *con
     if (!known) return 0;
     struct text title = {"", 0}; /* nobody reads the error */
     status error = read_attributes(op, &title, read_from_inference, context, &values);
+    int64_t ranks = op->is_partial ? -1 : combination(op, call);
+    int available = 1;
     call->attributes = (struct block *)values.at;
-    if (!error) error = op->is_partial ? infer_shapes(op, 0, call) : plan(op, 0, combination(op, call), call);
+    if (!error && ranks >= 0 && !op->plans[ranks]) error = compile(op, PLAN, 0, ranks, &available);
+    if (!error && available) error = op->is_partial ? infer_shapes(op, 0, call) : plan(op, 0, ranks, call);
     if (error) ReleaseStatus(error);
     free(values.at);
-    return !error;
+    return !error && available;
 }
 
 /* InferOutputShapeFn: report what is known of the outputs before any run. */

@@ -47,8 +47,8 @@ static status check_outputs(const struct op *op, const struct text *title, struc
     return workspace < 0 || workspace > (int64_t)1 << 40 ? explained(op, title, &refusal, 1) : 0;
 }
 
-/* Make tiles of a loop's steps; Call.cut in execute.py does the same. */
-static void cut_steps(const struct op *op, struct call *call) {
+/* Make tiles of a loop's steps, for tensors of known sizes; Call.cut in execute.py does the same. */
+void cut_steps(const struct op *op, struct call *call) {
     int64_t most = 1, *tiles = &call->geometry.tiles;
     for (int64_t k = 0; k < op->input_count; k++) most += call->tensors[k].size;
     for (int64_t k = 0; k < op->output_count; k++) most += call->tensors[MAX_INPUTS + k].size;
@@ -63,25 +63,21 @@ static void begin(const struct op *op, struct call *call) {
     for (int64_t k = 0; k < op->output_count; k++) call->tensors[MAX_INPUTS + k].rank = -1;
 }
 
-/* State the outputs' shapes as far as they follow from what is known of the inputs. */
+/* State the outputs' shapes as far as they follow from what is known of the inputs. The table must have op->infer. */
 status infer_shapes(const struct op *op, const struct text *title, struct call *call) {
-    NEED(op->infer, INFER, 0, 0);
     begin(op, call);
     int64_t returned = op->infer(call->attributes, call);
     return returned ? explained(op, title, &call->geometry.refusal, returned) : 0;
 }
 
-/* Find the shapes of the outputs, and the number of tiles. */
+/* Find the shapes of the outputs, and the number of tiles. The table must have the plan of the combination, if any. */
 status plan(const struct op *op, const struct text *title, int64_t combination, struct call *call) {
     status error = 0;
-    if (combination >= 0) NEED(op->plans[combination], PLAN, 0, combination);
     begin(op, call);
     if (combination < 0) error = plan_in_python(op, title, call);
     else {
         int64_t returned = op->plans[combination](call->attributes, call);
         if (returned) return explained(op, title, &call->geometry.refusal, returned);
     }
-    if (!error) error = check_outputs(op, title, call);
-    if (!error && op->counts_steps) cut_steps(op, call);
-    return error;
+    return error ? error : check_outputs(op, title, call);
 }

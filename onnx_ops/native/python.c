@@ -105,7 +105,7 @@ static status no_body(const struct op *op, const struct call *call) {
     return refused(&text);
 }
 
-/* Find the shapes of a function's outputs in Python. title: operator and node, or 0. */
+/* Find the shapes of the outputs in Python. title: operator and node, or 0. */
 status plan_in_python(const struct op *op, const struct text *title, struct call *call) {
     struct answer answer = {UNFINISHED, ""};
     struct text operator = {"", 0};
@@ -122,7 +122,7 @@ status plan_in_python(const struct op *op, const struct text *title, struct call
     return error || available ? error : failed("onnx_ops: interrupted");
 }
 
-/* Run a body in Python: that of a function, or the reference of an operator with tensors of strings. */
+/* Compute the outputs in Python, by the reference, where there is no kernel for the types or ranks. */
 status run_in_python(const struct op *op, const struct overload *overload, struct call *call, void *context) {
     struct run run = {op, overload, call, context, {0}, 0};
     struct answer answer = {UNFINISHED, ""};

@@ -7,12 +7,6 @@
 
 const unsigned char item_size[TYPES] = {0, 4, 1, 1, 2, 2, 4, 8, 0, 1, 2, 8, 4, 8, 8, 16, 2};
 
-int is_of_strings(const struct overload *overload) {
-    for (size_t k = 0; k < MAX_INPUTS + MAX_OUTPUTS; k++)
-        if (overload->types[k] == STRINGS) return 1;
-    return 0;
-}
-
 int64_t elements(const int64_t *shape, int64_t rank) {
     uint64_t product = 1; /* it may overflow if another dimension is 0 */
     for (int64_t a = 0; a < rank; a++) product *= (uint64_t)shape[a];
@@ -267,8 +261,12 @@ status compute(struct state *state, void *context) {
     if ((error = put_inputs(op, context, &call))) return error;
     call.attributes = &state->attributes;
     int64_t ranks = combination(op, &call);
-    if (ranks >= 0 && (error = plan(op, 0, ranks, &call))) return error;
+    if (ranks >= 0) {
+        NEED(op->plans[ranks], PLAN, 0, ranks);
+        if ((error = plan(op, 0, ranks, &call))) return error;
+    }
     if (ranks < 0 || !state->has_code) return run_in_python(op, overload, &call, context);
+    if (op->counts_steps) cut_steps(op, &call);
     int64_t position = ranks * op->kernel_count + state->choice;
     NEED(overload->kernels[position], KERNEL, overload - op->overloads, position);
     return run_kernel(state, overload->kernels[position], &call, context);

@@ -84,10 +84,9 @@ class Graph:
         self.producers = {name: node for node in owner.node for name in node.output if name}
         self.users = _users(owner)
         values = () if self.is_function else (*owner.input, *owner.output)
-        self.types = {value.name: value.type for value in (*owner.value_info, *values)}
-        if self.function:  # which may be called with other sizes than those that it states
-            self.types = {name: without_numbers(its_type) for name, its_type in self.types.items()}
         self.inputs = set(owner.input if self.is_function else (value.name for value in owner.input))
+        stated = {value.name: value.type for value in (*owner.value_info, *values)}
+        self.types = {name: self.credible(name, its_type) for name, its_type in stated.items()}
         tensors = () if self.is_function else owner.initializer
         self.initializers = {tensor.name: tensor for tensor in tensors}
         self.added = []  # what patterns have added since `sweep_added`: names of constants and nodes' outputs
@@ -145,18 +144,26 @@ class Graph:
             return False
         return True
 
+    def credible(self, name, stated):
+        """Return the type that the model states of a value, with only those sizes that must hold."""
+        if name in self.inputs and self.outer is not None and not self.is_function:
+            return without_sizes(stated, lambda size: True)  # a Loop's body may get others in each turn
+        if self.function:  # it may be called with other sizes
+            return without_sizes(stated, lambda size: size.HasField("dim_value"))
+        if name in self.inputs:
+            return stated
+        return without_sizes(stated, lambda size: size.dim_param.startswith(OPEN))  # onnx names others so, too
+
     def type(self, name):
         """Return a value's TypeProto, or None if it is unknown."""
         graph = self.home(name) or self
         stated = graph.types.get(name)
-        if name in graph.inputs and graph.outer is not None and not graph.is_function and stated is not None:
-            return without_sizes(stated)  # a Loop's body may get others in each turn
         if name in graph.initializers and not (name in graph.inputs and stated is not None):
             tensor = graph.initializers[name]
             return helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
         if graph.function or name in graph.inputs:
             return stated
-        return completed(self.model.inferred_types.get(name), stated and without_sizes(stated, OPEN))
+        return completed(self.model.inferred_types.get(name), stated)
 
     def array(self, name):
         """Return a constant as an array; None if it is none, or is in a file and the model's folder is unknown."""
@@ -344,22 +351,12 @@ def completed(inferred_type, stated):
     return merged
 
 
-def without_numbers(its_type):
-    """Return a type in which no size is a number."""
-    named = TypeProto()
-    named.CopyFrom(its_type)
-    for dimension in named.tensor_type.shape.dim:
-        dimension.ClearField("dim_value")
-    return named
-
-
-def without_sizes(its_type, beginning=""):
-    """Return a type without those of its sizes whose names begin so; by default, without any sizes."""
+def without_sizes(its_type, is_dropped):
+    """Return a type that leaves open the sizes for which a function of the dimension returns True."""
     kept = TypeProto()
     kept.CopyFrom(its_type)
-    for dimension in kept.tensor_type.shape.dim:
-        if not beginning or (dimension.dim_param or "-").startswith(beginning):
-            dimension.Clear()
+    for dimension in filter(is_dropped, kept.tensor_type.shape.dim):
+        dimension.Clear()
     return kept
 
 

@@ -126,8 +126,8 @@ def choices(declared):
     """
     for k, a in enumerate(declared.attributes):
         if any(a.name in kernel.choices for kernel in declared.kernels):
-            kernels = [(k, kernel.choices[a.name]) for k, kernel in enumerate(declared.kernels)]
-            return k, [next(k for k, some in kernels if choice in some) for choice in a.choices]
+            names = [kernel.choices[a.name] for kernel in declared.kernels]
+            return k, [next(number for number, some in enumerate(names) if choice in some) for choice in a.choices]
     return -1, []
 
 
