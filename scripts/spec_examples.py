@@ -3,7 +3,7 @@
 Sources: ONNX operator documentation, Col2Im-18; onnxruntime ContribOperators, com.microsoft GridSample-1;
 OpenVINO operation specification, Col2Im-15. Numbers stand here as printed there, unless a comment says otherwise.
 AffineGrid, MultiScaleDeformableAttention and the operators that sample without a grid are specified by this package:
-docs/affine_grid.md, docs/deformable_attention.md, docs/fused_sampling.md.
+docs/affine_grid.md, docs/deformable_attention.md, docs/computed_grid_sample.md.
 Im2Col has no specification but its formula: its examples are two of Col2Im read backwards, and two worked out by hand.
 """
 
@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from onnx_ops.operators import col2im as onnx_col2im
+from onnx_ops.operators.computed_grid_sample import program
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,11 +47,11 @@ def affine_grid(name, theta, x, y, z, grid):
     return Example(name, "onnx_ops", "AffineGrid", 1, {}, inputs, f32(grid), "grid")
 
 
-def sampled(op_type, name, result, steps=None, **more_inputs):
+def sampled(name, result, inputs, sources, steps, coordinates):
     """A node that samples SIX_PIXELS by bilinear interpolation; the centres of its pixels range from -1 to 1."""
-    inputs = {"X": SIX_PIXELS, **{input_name: f32(value) for input_name, value in more_inputs.items()}}
-    attributes = {"mode": "bilinear", "align_corners": 1} | ({"steps": steps} if steps else {})
-    return Example(name, "onnx_ops", op_type, 1, attributes, inputs, f32(result), "Y")
+    arrays = {"X": SIX_PIXELS, **{f"source_{k}": f32(value) for k, value in enumerate(inputs)}}
+    attributes = {"mode": "bilinear", "align_corners": 1, **program(sources, steps, coordinates)}
+    return Example(name, "onnx_ops", "ComputedGridSample", 1, attributes, arrays, f32(result), "Y")
 
 
 def attention(name, value, spatial_shapes, sampling_locations, attention_weights, y):
@@ -282,19 +283,31 @@ AFFINE_GRID = (  # worked out by hand
 )
 
 SIX_PIXELS = f32([[[[1, 2, 3], [4, 5, 6]]]])
-FUSED = (  # worked out by hand
+SUMS = {f"{i}{j}": (0, "n", i, j) for i in range(3) for j in range(3)} | {"x": (1, "w"), "y": (2, "h")}
+PRODUCTS = {
+    f"{name}{i}": step
+    for i in range(3)
+    for name, step in (("u", ("Mul", f"{i}0", "x")), ("v", ("Mul", f"{i}1", "y")), ("w", ("Add", f"u{i}", f"v{i}")),
+                       ("z", ("Add", f"w{i}", f"{i}2")))
+}  # fmt: skip
+COMPUTED = (  # worked out by hand
     sampled(
-        "AffineGridSample", "affine_grid_sample", [[[[1.5, 2.5, 1.5], [4.5, 5.5, 3]]]],
-        theta=[[[1, 0, 0.5], [0, 1, 0]]], x=[-1, 0, 1], y=[-1, 1], z=[],
+        "computed_grid_sample_affine", [[[[1.5, 2.5, 1.5], [4.5, 5.5, 3]]]],
+        ([[[1, 0, 0.5], [0, 1, 0]]], [-1, 0, 1], [-1, 1]), {k: v for k, v in SUMS.items() if k[0] != "2"},
+        {k: v for k, v in PRODUCTS.items() if k[1] != "2"}, ("z0", "z1"),
     ),
     sampled(
-        "PerspectiveGridSample", "perspective_grid_sample", [[[[2.25, 2.75, 3.25], [3.75, 4.25, 4.75]]]],
-        theta=[[[1, 0, 0], [0, 1, 0], [0, 0, 2]]], x=[-1, 0, 1], y=[-1, 1],
+        "computed_grid_sample_perspective", [[[[2.25, 2.75, 3.25], [3.75, 4.25, 4.75]]]],
+        ([[[1, 0, 0], [0, 1, 0], [0, 0, 2]]], [-1, 0, 1], [-1, 1]), SUMS,
+        {**PRODUCTS, "a": ("Div", "z0", "z2"), "b": ("Div", "z1", "z2")}, ("a", "b"),
     ),
     sampled(  # a flow in pixels: to the right in the first row, up in the second one
-        "FlowGridSample", "flow_grid_sample", [[[[2, 3, 0], [1, 2, 3]]]], steps=[3, 1, 2, 0],
-        flow=[[[[1, 1, 1], [0, 0, 0]], [[0, 0, 0], [-1, -1, -1]]]], operands=[[0, 0], [2, 2], [2, 1], [-1, -1]],
-        x=[[0, 1, 2]], y=[[0], [1]], z=[],
+        "computed_grid_sample_flow", [[[[2, 3, 0], [1, 2, 3]]]],
+        ([[[[1, 1, 1], [0, 0, 0]], [[0, 0, 0], [-1, -1, -1]]]], [0, 1, 2], [0, 1], [2, 1]),
+        {"u": (0, "n", 0, "h", "w"), "v": (0, "n", 1, "h", "w"), "x": (1, "w"), "y": (2, "h"),
+         "two": (3, 0), "one": (3, 1)},
+        {"p": ("Add", "u", "x"), "q": ("Add", "v", "y"), "q2": ("Mul", "q", "two"), "p1": ("Sub", "p", "one"),
+         "q1": ("Sub", "q2", "one")}, ("p1", "q1"),
     ),
 )
 
@@ -347,7 +360,7 @@ OPENVINO_DOMAIN = (
     openvino_domain(unbatched(openvino_col2im(4, [1, 12, 225], [16, 16], [2, 2]))),
 )
 
-EXAMPLES = (*COL2IM, *GRID_SAMPLE, *OPENVINO, *OPENVINO_DOMAIN, *IM2COL, *AFFINE_GRID, *ATTENTION, *FUSED)
+EXAMPLES = (*COL2IM, *GRID_SAMPLE, *OPENVINO, *OPENVINO_DOMAIN, *IM2COL, *AFFINE_GRID, *ATTENTION, *COMPUTED)
 
 # Examples 2 and 3 with L as printed, by name: these must be refused.
 OPENVINO_MISPRINTED = {

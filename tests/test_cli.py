@@ -850,7 +850,7 @@ def test_bench(tmp_path):
     assert list(report["speedup"]) == list(report["largest_difference"]) == ["onnx_ops", "optimized"]
     operators = {n: {o["operator"] for o in listed} for n, listed in report["operators"].items()}
     assert "ReduceSum" in operators["builtin"] & operators["onnx_ops"]
-    assert operators["optimized"] == {"AffineGridSample"}
+    assert operators["optimized"] == {"ComputedGridSample"}
     assert report["largest_difference"]["optimized"] < 1e-4
 
 

@@ -62,7 +62,7 @@ def cases_of(domain, name, rank, types):
         )
         return
     if name.endswith("GridSample") and name != "GridSample":
-        alike = [c for c in FUSED if c.op_type == name and len(c.shapes[0]) == rank and 0 not in sum(c.shapes[:2], ())]
+        alike = [c for c in FUSED if len(c.shapes[0]) == rank and c.attributes.get("padding_mode") == "border"]
         yield from ({c.attributes["mode"]: c for c in alike}).values()
         return
     out = (4, 5, 6)[: rank - 2]

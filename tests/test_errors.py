@@ -159,10 +159,13 @@ def test_only_names_in_braces_get_the_operators_terms():
         assert parts(caught.value)[:2] == (name, "'{image_shape}'")
 
 
+REQUIRED = {"Im2Col": {"kernel_shape": [1]}, "ComputedGridSample": {"sources": [0, 1, -1], "coordinates": [0, 0]}}
+
+
 def test_a_plan_that_is_called_directly_shows_no_braces():
     for o in OPERATORS:
         inputs, outputs = (np.ones(9, np.int64),) * len(o.inputs), (np.zeros(MAX_RANK, np.int64),)
-        attributes = o.values({"kernel_shape": [1]} if o.name == "Im2Col" else {}).compiled
+        attributes = o.values(REQUIRED.get(o.name, {})).compiled
         with pytest.raises(onnx_ops.OpError) as caught:
             o.plan.plan(attributes, inputs, outputs, Record(np.zeros(1, o.geometry_dtype)[0]))
         first = "input" if o.name == "Col2Im" else o.inputs[0].name  # OpenVINO's Col2Im shares this plan

@@ -41,7 +41,7 @@ def test_sizes_of_a_flow_that_other_nodes_read(layout):
     """ONNX Runtime replaces a Shape by the sizes that the operator states."""
     proto = warp([("Mul", 2), ("Sub", 1)], layout=layout, size=(4, 5),
                  after=lambda w: w.add("Add", "y", w.add("Cast", w.add("Shape", "y", start=3), to=1)))  # fmt: skip
-    assert compare(proto).graph.node[0].op_type == "FlowGridSample"
+    assert compare(proto).graph.node[0].op_type == "ComputedGridSample"
 
 
 def in_functions(text):
@@ -93,7 +93,7 @@ main (float[2, 3, 6, 7] x, float[2, 4, 5, 2] p) => (float[N, C, H, W] y) {{
     y = GridSample <mode: string = @mode> (x, g)
 }}""")
     optimized = compare(proto, **how)
-    assert [n.op_type for n in optimized.graph.node] == ["FlowGridSample"]
+    assert [n.op_type for n in optimized.graph.node] == ["ComputedGridSample"]
 
 
 def test_sizes_that_hold_no_longer():

@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 import pytest
 from support.backends import quiet
-from support.written import affine_grid, feeds, in_pixels, mesh, perspective, warp
+from support.written import Writer, affine_grid, feeds, in_pixels, mesh, perspective, warp
 from test_rewriting import near_miss
 
 import onnx_ops
@@ -18,7 +18,7 @@ WARPS = {
     "by a displacement": warp([("Add", BASE)]),
     "by a scaled displacement": warp([("Mul", [2 / 12, 2 / 9]), ("Add", mesh(SIZE))]),
     "subtracted": warp([("rSub", mesh(SIZE)), ("Div", [5, 4])]),
-    "negated": warp([("Neg", 0), ("Mul", 0.5)]),
+    "negated": warp([("Neg", None), ("Mul", 0.5)]),
     "only transposed": warp([], whole=True),
     "channels backwards": warp(channels=[1, 0]),
     "one channel twice": warp(channels=[1, 1]),
@@ -42,48 +42,44 @@ WARPS = {
     "open sizes": warp([("Mul", 2), ("Sub", 1)], flow=["n", 2, "h", "w"], batch="n"),
 }  # fmt: skip
 DYNAMIC = {"inputs": {"more": ("float32", [2, 9, 12])}}
+WARPS |= {
+    "two values": warp([("Add", "more")], **DYNAMIC),
+    "times a value": warp([("Mul", "more")], **DYNAMIC),
+    "times what varies": warp([("Mul", mesh(SIZE))]),
+    "divided by what varies": warp([("Div", [m + 1 for m in mesh(SIZE)])]),
+    "moved twice": warp([("Add", mesh(SIZE)), ("Mul", 2), ("Add", mesh(SIZE))]),
+    "moved by image": warp([("Add", [np.arange(2).reshape(2, 1, 1)] * 2)]),
+    "many steps": warp([("Add", 1), ("Mul", 0.25)] * 5),
+    "steps in another order": warp(by_coordinate={1: [("Mul", 2), ("Add", 1), ("Div", 5), ("Sub", 1)]}),
+    "fewer steps": warp(by_coordinate={1: in_pixels(SIZE)[:1]}),
+    "maps in an old version": warp(domain="com.microsoft", mode="bilinear", opset=12, layout="maps"),
+    "an image of another type": warp(image="float64"),
+    "limited": warp([*in_pixels(SIZE), ("Min", 0.5), ("Max", -0.75)]),
+    "rounded": warp([("Floor", None), ("Mul", 0.2), ("Abs", None), ("Sqrt", None)], mode="nearest"),
+}
 NO_WARPS = {
-    "two values": (warp([("Add", "more")], **DYNAMIC), "other values"),
-    "times a value": (warp([("Mul", "more")], **DYNAMIC), "other values"),
-    "times what varies": (warp([("Mul", mesh(SIZE))]), "moved by other constants"),
-    "divided by what varies": (warp([("Div", [m + 1 for m in mesh(SIZE)])]), "moved by other constants"),
-    "moved twice": (warp([("Add", mesh(SIZE)), ("Mul", 2), ("Add", mesh(SIZE))]), "moved by other constants"),
-    "moved by image": (warp([("Add", [np.arange(2).reshape(2, 1, 1)] * 2)]), "moved by other constants"),
-    "many steps": (warp([("Add", 1), ("Mul", 2)] * 5), "by many"),
-    "steps in another order": (warp(by_coordinate={1: [("Mul", 2), ("Add", 1), ("Div", 5), ("Sub", 1)]}), "different"),
-    "fewer steps": (warp(by_coordinate={1: in_pixels(SIZE)[:1]}), "different"),
     "16 bits": (warp(dtype="float16", mode="nearest"), "float32 or float64"),
-    "several nodes in an old version": (
-        warp(domain="com.microsoft", mode="bilinear", opset=12, layout="maps"),
-        "version 13",
-    ),
-    "an image of another type": (warp(image="float64"), "of one type"),
+    "too many steps": (warp([("Add", 1), ("Mul", 0.5)] * 17), "ComputedGridSample takes 64"),
 }
 PERSPECTIVES = {
-    "quotients": (perspective(), "PerspectiveGridSample"),
-    "nearest": (perspective(mode="nearest"), "PerspectiveGridSample"),
-    "float64": (perspective(dtype="float64"), "PerspectiveGridSample"),
-    "one image": (perspective(batch=1), "PerspectiveGridSample"),
-    "products swapped": (perspective(order=lambda a, b, c: (b, a, c)), "PerspectiveGridSample"),
-    "sums": (perspective(divided=False, theta=2, rows=(0, 1)), "AffineGridSample"),
-    "sums of a homogeneous matrix": (perspective(divided=False), "AffineGridSample"),
-    "a matrix with more columns": (perspective(columns=4), "PerspectiveGridSample"),
-    "sums of a matrix with more columns": (perspective(columns=4, divided=False), "AffineGridSample"),
+    "quotients": perspective(),
+    "nearest": perspective(mode="nearest"),
+    "float64": perspective(dtype="float64"),
+    "one image": perspective(batch=1),
+    "products swapped": perspective(order=lambda a, b, c: (b, a, c)),
+    "sums": perspective(divided=False, theta=2, rows=(0, 1)),
+    "sums of a homogeneous matrix": perspective(divided=False),
+    "a matrix with more columns": perspective(columns=4),
+    "sums of a matrix with more columns": perspective(columns=4, divided=False),
+    "summed in another order": perspective(order=lambda a, b, c: (c, b, a)),
+    "rows in another order": perspective(rows=(1, 0, 2)),
+    "divided by another row": perspective(rows=(0, 2, 1)),
+    "a last column of 2": perspective(last=np.full(SIZE, 2)),
+    "a base that is bent": perspective(base=lambda base: base + (np.arange(base.size) == 49).reshape(base.shape)),
+    "a base that is turned": perspective(base=lambda base: base[..., [1, 0, 2]]),
+    "the first matrix for all": perspective(first=True),
+    "one matrix for all": perspective(thetas=1),
 }
-NO_PERSPECTIVES = {
-    "summed in another order": (perspective(order=lambda a, b, c: (c, b, a)), "one matrix"),
-    "rows in another order": (perspective(rows=(1, 0, 2)), "one matrix"),
-    "divided by another row": (perspective(rows=(0, 2, 1)), "one matrix"),
-    "a last column of 2": (perspective(last=np.full(SIZE, 2)), "another value than 1"),
-    "a base that is bent": (
-        perspective(base=lambda base: base + (np.arange(base.size) == 49).reshape(base.shape)),
-        "along the image's axes",
-    ),
-    "a base that is turned": (perspective(base=lambda base: base[..., [1, 0, 2]]), "along the image's axes"),
-    "the first matrix for all": (perspective(first=True), "one matrix per image"),
-    "one matrix for all": (perspective(thetas=1), "one matrix per image"),
-    "16 bits": (perspective(dtype="float16"), "float32 or float64"),
-}  # fmt: skip
 
 
 def compare(proto, tolerance=0):
@@ -104,32 +100,24 @@ def compare(proto, tolerance=0):
 
 @pytest.mark.parametrize("name", WARPS)
 def test_flow(name):
-    *others, last = compare(WARPS[name])
-    assert last == "FlowGridSample"
-    assert others == {
-        "maps": ["Unsqueeze", "Unsqueeze", "Concat"],
-        "channels of a larger value": ["Slice", "Squeeze", "Unsqueeze"] * 2 + ["Concat"],
-    }.get(name, [])
+    assert compare(WARPS[name]) == ["ComputedGridSample"]
 
 
 @pytest.mark.parametrize("name", NO_WARPS)
 def test_no_flow(name):
     proto, reason = NO_WARPS[name]
-    findings = near_miss(proto, runs=name != "an image of another type")  # ONNX Runtime has no such GridSample
-    assert reason in findings[0]
+    (finding,) = near_miss(proto)
+    assert reason in finding
 
 
 @pytest.mark.parametrize("name", PERSPECTIVES)
-def test_perspective(name):
-    proto, operator = PERSPECTIVES[name]
-    assert compare(proto)[-1] == operator
+def test_matrix(name):
+    assert compare(PERSPECTIVES[name])[-1] == "ComputedGridSample"
 
 
-@pytest.mark.parametrize("name", NO_PERSPECTIVES)
-def test_no_perspective(name):
-    proto, reason = NO_PERSPECTIVES[name]
-    (finding,) = near_miss(proto)
-    assert reason in finding
+def test_matrices_in_16_bits_stay():
+    (finding,) = near_miss(perspective(dtype="float16"))
+    assert "float32 or float64" in finding
 
 
 @pytest.mark.parametrize(
@@ -144,4 +132,74 @@ def test_affine_grid_of_pytorch(edits):
     for dimension in proto.graph.input[1].type.tensor_type.shape.dim[:1] if edits.get("open_batch") else []:
         dimension.dim_value = 2
         proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 2
-    assert compare(proto, 0.05 if edits.get("dtype") == "float16" else 0) == ["AffineGridSample"]
+    *casts, last = compare(proto, 0.05 if edits.get("dtype") == "float16" else 0)
+    assert last == "ComputedGridSample"
+    assert casts == ["Cast"] * (3 if edits.get("dtype") == "float16" else 0)
+
+
+UNARY = ("Abs", "Ceil", "Floor", "Neg", "Reciprocal", "Round", "Sqrt")
+BINARY = ("Add", "Sub", "Mul", "Div", "Min", "Max")
+
+
+def random_grid(rng, dtype):
+    """A model whose grid random nodes make of planes, vectors, matrices, numbers; its output shows every bit of it."""
+    w, (n, h, v) = Writer(), (2, 5, 6)
+    inputs = {
+        "planes": (dtype, [n, 2, h, v]),
+        "last": (dtype, [1, h, v, 2]),
+        "theta": (dtype, [n, 2, 3]),
+        "thetas": (dtype, [n, 3, 3]),
+    }
+    values = [w.constant(rng.standard_normal(shape), dtype) for shape in ((v,), (h, 1), (1, h, v), (), (n, 1, 1))]
+    values += [w.add("Gather", "planes", w.constant(k), axis=1) for k in (0, 1)]
+    values += [w.add("Squeeze", w.add("Slice", "last", *map(w.constant, ([k], [k + 1], [-1]))), w.constant([-1]))
+               for k in (0, 1)]  # fmt: skip
+    for k in range(6):
+        row = w.add("Gather", w.add("Gather", "theta", w.constant(k % 2), axis=1), w.constant([k // 2]), axis=1)
+        values.append(w.add("Unsqueeze", row, w.constant([1])))
+    points = w.add("Reshape", w.constant(rng.standard_normal((1, h * v, 3)), dtype), w.constant([h, v, 3]))
+    ends = w.constant(rng.standard_normal((n, 3, 3)), dtype), w.add("Transpose", "thetas", perm=[0, 2, 1])
+    moved = w.add("MatMul", w.add("Reshape", points, w.constant([1, h * v, 3])), ends[rng.integers(2)])
+    moved = w.add("Reshape", moved, w.constant([n, h, v, 3]))
+    values += [w.add("Gather", moved, w.constant(k), axis=3) for k in (0, 2)]
+    for _ in range(rng.integers(1, 16)):
+        kind = rng.choice(["unary", "binary", "binary", "clip", "where", "power"])
+        a, b, c = (values[k] for k in rng.integers(0, len(values), 3))
+        if kind == "unary":
+            new = w.add(rng.choice(UNARY), a)
+        elif kind == "binary":
+            new = w.add(rng.choice(BINARY), a, b)
+        elif kind == "clip":
+            new = w.add("Clip", a, *[w.constant(rng.standard_normal(), dtype), ""][:: rng.choice([1, -1])])
+        elif kind == "power":
+            new = w.add("Pow", a, w.constant(rng.choice([2, 3]), dtype))
+        else:
+            flag = w.add(rng.choice(["Less", "Greater", "LessOrEqual", "GreaterOrEqual", "Equal"]), a, b)
+            change = rng.choice(["And", "Or", "Not", ""])
+            flag = w.add(change, flag, *[w.add("Less", b, c)][: change != "Not"]) if change else flag
+            new = w.add("Where", flag, b, c)
+        values.append(new)
+    full = w.constant(np.zeros((n, h, v)), dtype)
+    parts = [w.add("Unsqueeze", w.add("Add", values[-k], full), w.constant([-1])) for k in (1, rng.integers(1, 5))]
+    grid = w.add("Concat", *parts, axis=-1)
+    w.add("GridSample", "image", grid, mode="linear", padding_mode="border", align_corners=1, name="y")
+    return w.model({"image": ("float64", [n, 2, 3000, 2000]), **inputs}, ("y", "float64", [n, 2, h, v]), 20)
+
+
+RAMPS = np.broadcast_to(np.stack(np.mgrid[:3000, :2000]).astype(np.float64), (2, 2, 3000, 2000))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("seed", range(40))
+def test_any_arithmetic(seed, dtype):
+    rng = np.random.default_rng(seed)
+    proto = random_grid(rng, dtype)
+    optimized, findings = rewritten(proto)
+    inputs = {v.name: rng.standard_normal([d.dim_value for d in v.type.tensor_type.shape.dim]).astype(dtype)
+              for v in proto.graph.input if v.name != "image"}  # fmt: skip
+    expected, got = (
+        onnx_ops.InferenceSession(each.SerializeToString(), quiet()).run(None, {"image": RAMPS, **inputs})[0]
+        for each in (proto, optimized)
+    )
+    np.testing.assert_array_equal(got, expected)
+    assert [f.operator for f in findings] == ["ComputedGridSample"] or "constant" in findings[0].reason

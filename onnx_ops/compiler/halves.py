@@ -117,6 +117,18 @@ def _(array, i, value):
     return {"float16": half, "bfloat16": bfloat, None: same}[_kind(array)]
 
 
+@overload(elements.to_float16)
+def _(value):
+    widen_half = widen_half_by_hardware if has_half_instructions() else widen_half_by_bits
+    narrow_half = narrow_half_by_hardware if has_half_instructions() else narrow_half_by_bits
+    return lambda value: widen_half(narrow_half(value))
+
+
+@overload(elements.to_bfloat16)
+def _(value):
+    return lambda value: widen_bfloat(narrow_bfloat(value))
+
+
 @overload(elements.plus)
 def _(a, b):
     return (lambda a, b: a | b) if isinstance(a, types.Boolean) else (lambda a, b: a + b)

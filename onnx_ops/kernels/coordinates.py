@@ -3,7 +3,7 @@
 import numpy as np
 
 from ..compiler.jit import jitable, known
-from .elements import load, zero
+from .grid_points import load_coordinate
 
 ZEROS, BORDER, REFLECTION = 0, 1, 2
 IMAGE, VOLUME = known(2), known(3)  # numbers of axes
@@ -66,8 +66,8 @@ def coordinate(v, axis, cubic, periods):
 @jitable
 def coordinate_of(points, b, i, g, cubic):
     """The pixel coordinate of point b along axis i, see `coordinate`."""
-    v = load(points, (b + 1) * g.axes - 1 - i)
-    return coordinate(v, axis_of(g, i, cubic, zero(points)), cubic, ALL_PERIODS)[0]
+    v = load_coordinate(points, b, g.axes - 1 - i, g.axes)
+    return coordinate(v, axis_of(g, i, cubic, type(v)(0)), cubic, ALL_PERIODS)[0]
 
 
 @jitable

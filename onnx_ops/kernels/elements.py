@@ -56,3 +56,15 @@ def indices_in(workspace, begin, shape):
 def sums(array, scratch):
     """The array in which to add up: `array` itself if its elements can hold sums, else `scratch`."""
     return array
+
+
+def to_float16(value):
+    """Round a float32 to a float16; returns it as a float32."""
+    return np.float32(np.float16(value))
+
+
+def to_bfloat16(value):
+    """Round a float32 to a bfloat16, to nearest, ties to even; returns it as a float32."""
+    bits = int(np.float32(value).view(np.uint32))
+    rounded = bits if value != value else (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFFFFFF
+    return np.uint32(rounded >> 16 << 16).view(np.float32)

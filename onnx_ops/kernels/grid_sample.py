@@ -10,9 +10,10 @@ large for 32-bit indices.
 import numpy as np
 
 from ..compiler.jit import jitable, known
+from .computed_points import stripe_of
 from .coordinates import ZEROS, coordinate_of, pad_index
 from .elements import indices_in, integers_in, is_wide, load, store, sums, sums_in, zero
-from .grid_points import BLOCK, provide, room_for_points
+from .grid_points import BLOCK, begin_points, provide_points
 from .taps import axes_of, cubic_weights, image_size, indexed_images, nearest_pixel, place, place_nearest
 from .vectors import MOST_LANES, blend, prefetch, take
 
@@ -38,31 +39,33 @@ def channels_at_once(taps):
 
 @jitable
 def nearest(x, grid, g, tile, workspace, out):
-    copy_nearest(x, grid, (), g, tile, workspace, out)
+    copy_nearest(x, (), (grid,), g, tile, workspace, out)
 
 
 @jitable
 def linear(x, grid, g, tile, workspace, out):
-    interpolate(x, grid, (), g, LINEAR, tile, workspace, out)
+    interpolate(x, (), (grid,), g, LINEAR, tile, workspace, out)
 
 
 @jitable
 def cubic(x, grid, g, tile, workspace, out):
-    interpolate(x, grid, (), g, CUBIC, tile, workspace, out)
+    interpolate(x, (), (grid,), g, CUBIC, tile, workspace, out)
 
 
 @jitable
-def copy_nearest(x, grid, recipe, g, tile, workspace, out):
-    """`recipe`: of the points, see grid_points.py."""
+def copy_nearest(x, sources, points, g, tile, workspace, out):
+    """`sources` and `points`: see grid_points.py."""
     pixels, indexed, prefetches = image_size(g), indexed_images(g) > 0, is_large(x)
-    zyx = axes_of(g, False, zero(grid))
-    base = indices_in(workspace, room_for_points(g.axes) if len(recipe) > 0 else 0, BLOCK)
-    for unit in range(g.units * tile // g.tiles, g.units * (tile + 1) // g.tiles):
-        n, first, images, count = part(g, unit)
-        at = provide(recipe, n, first, images, count, g, workspace, grid)
-        points, outside = grid[at * g.axes :][: images * count * g.axes], 0
+    zyx = axes_of(g, False, zero(points[0]))
+    base = indices_in(workspace, g.of_points, BLOCK)
+    begin_points(sources, workspace)
+    for k in range(g.units * tile // g.tiles * g.blocks, g.units * (tile + 1) // g.tiles * g.blocks):
+        n, stripe, first, images, count = part(g, k)
+        if count < 1:
+            continue
+        at, outside = provide_points(sources, points, n, stripe, first, images, g, workspace), 0
         if indexed:
-            outside = place_nearest(points, g, zyx, base)
+            outside = place_nearest(points, at, images * count, g, zyx, base)
             shift_images(base, images, count, g.channels * pixels)
         for c in range(g.channels):
             source = x[(n * g.channels + c) * pixels :]
@@ -70,7 +73,7 @@ def copy_nearest(x, grid, recipe, g, tile, workspace, out):
                 target, pixel = out[((n + m) * g.channels + c) * g.points + first :][:count], base[m * count :][:count]
                 if not indexed:
                     for b in range(count):
-                        k = nearest_pixel(points, m * count + b, g)
+                        k = nearest_pixel(points, at + m * count + b, g)
                         store(target, b, load(source, k) if k >= 0 else zero(out))
                 else:
                     if prefetches:
@@ -126,12 +129,12 @@ def shift_images(base, images, count, pitch):
 
 
 @jitable
-def interpolate(x, grid, recipe, g, offsets, tile, workspace, out):
+def interpolate(x, sources, points, g, offsets, tile, workspace, out):
     """`offsets`: of an axis' taps from the coordinate's floor. How many there are is known when this is compiled."""
-    taps, begin = len(offsets), room_for_points(g.axes) if len(recipe) > 0 else 0
+    taps, begin = len(offsets), g.of_points
     base = indices_in(workspace, begin, BLOCK)
     begin += base.nbytes
-    p = sums_in(workspace, begin, (g.axes if taps == 4 else 0, BLOCK), grid)
+    p = sums_in(workspace, begin, (g.axes if taps == 4 else 0, BLOCK), points[0])
     begin += p.nbytes
     weight = sums_in(workspace, begin, (g.axes, taps, BLOCK), out)
     begin += weight.nbytes
@@ -140,29 +143,31 @@ def interpolate(x, grid, recipe, g, offsets, tile, workspace, out):
     values = sums_in(workspace, begin, channels_at_once(taps) * BLOCK, out)
     rest = workspace[begin + values.nbytes :]
     scratch = p, base, weight, row_weight, values, rest
-    interpolate_tiles(x, grid, recipe, g, offsets, scratch, tile, workspace, out)
+    interpolate_tiles(x, sources, points, g, offsets, scratch, tile, workspace, out)
 
 
 @jitable
-def interpolate_tiles(x, grid, recipe, g, offsets, scratch, tile, workspace, out):
-    """As `interpolate`. scratch: what it has of the workspace, besides what `provide` uses."""
+def interpolate_tiles(x, sources, points, g, offsets, scratch, tile, workspace, out):
+    """As `interpolate`. scratch: what it has of the workspace, besides what `provide_points` uses."""
     p, base, weight, row_weight, values, rest = scratch
     pixels, taps, width = image_size(g), len(offsets), g.image[g.axes - 1]
     planes, plane, fits, across, most = 1, 0, indexed_images(g) > 0, weight[g.axes - 1], channels_at_once(taps)
-    zyx = axes_of(g, taps == 4, zero(grid))
+    zyx = axes_of(g, taps == 4, zero(points[0]))
     if g.axes == 3:
         planes, plane = taps, g.image[1] * width
     for i in range(g.axes):
         fits &= g.image[i] >= taps
     prefetches = fits and is_large(x)
-    for unit in range(g.units * tile // g.tiles, g.units * (tile + 1) // g.tiles):
-        n, first, images, count = part(g, unit)
+    begin_points(sources, workspace)
+    for k in range(g.units * tile // g.tiles * g.blocks, g.units * (tile + 1) // g.tiles * g.blocks):
+        n, stripe, first, images, count = part(g, k)
+        if count < 1:
+            continue
         total = images * count
         padded = (total + MOST_LANES - 1) // MOST_LANES * MOST_LANES
-        at = provide(recipe, n, first, images, count, g, workspace, grid)
-        points = grid[at * g.axes :][: total * g.axes]
+        at = provide_points(sources, points, n, stripe, first, images, g, workspace)
         if fits:
-            place(points, padded, g, zyx, offsets, p, base, weight)
+            place(points, at, total, padded, g, zyx, offsets, p, base, weight)
             shift_images(base, images, count, g.channels * pixels)
             if planes > 1:
                 multiply_weights(weight, padded, row_weight)
@@ -196,8 +201,8 @@ def interpolate_tiles(x, grid, recipe, g, offsets, scratch, tile, workspace, out
                     for b in range(0 if in_place else count):
                         store(target, b, values[k * BLOCK + m * count + b])
                     if not done:
-                        of_image = points[m * count * g.axes :]
-                        tap_by_tap(source[(m * g.channels + k) * pixels :], of_image, g, offsets, fits, rest, target)
+                        of_image = source[(m * g.channels + k) * pixels :]
+                        tap_by_tap(of_image, points, at + m * count, g, offsets, fits, rest, target)
             c += together
 
 
@@ -220,14 +225,16 @@ def blend_channels(source, pixels, together, base, pitch, row_weight, weight, of
 
 
 @jitable
-def part(g, unit):
-    """A unit of work: the first image and point, how many images, how many points of each."""
+def part(g, k):
+    """Block k of the units of work: the first image, its stripe, the first point, how many images and points of each.
+
+    There may be no point at the end of a stripe that is shorter than others.
+    """
     if g.images > 1:
-        n = unit * g.images
-        return n, 0, min(g.images, g.batch - n), g.points
-    blocks = g.units // g.batch
-    first = unit % blocks * BLOCK
-    return unit // blocks, first, 1, min(BLOCK, g.points - first)
+        return k * g.images, 0, 0, min(g.images, g.batch - k * g.images), g.points
+    unit, first = k // g.blocks, k % g.blocks * BLOCK
+    begin, end = stripe_of(unit % g.stripes, g)
+    return unit // g.stripes, unit % g.stripes, begin + first, 1, min(BLOCK, end - begin - first)
 
 
 @jitable
@@ -240,7 +247,7 @@ def axis_weights(f, weight):
 
 
 @jitable
-def tap_by_tap(source, points, g, offsets, fits, workspace, target):
+def tap_by_tap(source, points, first, g, offsets, fits, workspace, target):
     """All points, or if the image `fits` the rest only those that have taps outside: from just the taps that exist."""
     taps = len(offsets)
     index, found_at = integers_in(workspace, 0, (3, taps)), integers_in(workspace, 8 * 3 * taps, taps**3)
@@ -252,7 +259,7 @@ def tap_by_tap(source, points, g, offsets, fits, workspace, target):
     for b in range(target.size):
         outside = not fits
         for i in range(g.axes):
-            place = coordinate_of(points, b, i, g, taps == 4)
+            place = coordinate_of(points, first + b, i, g, taps == 4)
             whole = np.floor(place)
             k = np.int64(whole) + offsets[0]
             outside |= (k < 0) | (k + taps > g.image[i])

@@ -21,9 +21,7 @@ from .coordinates import (
     coordinate,
     coordinate_of,
 )
-from .elements import load
-from .grid_points import BLOCK
-from .vectors import prefetch_run
+from .grid_points import load_point, prefetch_points
 
 MOVED = 16  # points that are looked at together for taps outside
 STEP = 128  # points whose places are found while the CPU loads as many of a grid's next block
@@ -50,49 +48,50 @@ def indexed_images(g):
 
 
 @jitable
-def place_nearest(points, g, zyx, base):
-    """Store in base[b] the pixel of the image that point b reads, or -1. Returns how many points read none.
+def place_nearest(points, first, count, g, zyx, base):
+    """Store in base[b] the pixel of the image that point first + b reads, or -1. Returns how many points read none.
 
     `zyx` is what `axes_of` returns.
     """
     outside = 0
-    for b in range(0, points.size // g.axes, STEP):
-        piece = points[b * g.axes :][: STEP * g.axes]
-        prefetch_run(points, (b + BLOCK) * g.axes, piece.size)
+    for b in range(0, count, STEP):
+        size = min(STEP, count - b)
+        prefetch_points(points, first + b, size, g)
         if g.axes == 2:
-            outside += find_all(piece, IMAGE, g, zyx, base[b:])
+            outside += find_all(points, first + b, size, IMAGE, g, zyx, base[b:])
         else:
-            outside += find_all(piece, VOLUME, g, zyx, base[b:])
+            outside += find_all(points, first + b, size, VOLUME, g, zyx, base[b:])
     return outside
 
 
 @jitable
-def find_all(points, axes, g, zyx, base):
+def find_all(points, first, count, axes, g, zyx, base):
     sizes = sizes_of(g)
     if g.padding_mode != REFLECTION:
-        return find_pixels(points, axes, NO_PERIOD, zyx, sizes, base)[1]
-    beyond, outside = find_pixels(points, axes, ONE_PERIOD, zyx, sizes, base)
+        return find_pixels(points, first, count, axes, NO_PERIOD, zyx, sizes, base)[1]
+    beyond, outside = find_pixels(points, first, count, axes, ONE_PERIOD, zyx, sizes, base)
     if beyond > 0:
-        beyond, outside = find_pixels(points, axes, ALL_PERIODS, zyx, sizes, base)
+        beyond, outside = find_pixels(points, first, count, axes, ALL_PERIODS, zyx, sizes, base)
     return outside
 
 
 @jitable(**APART)
-def find_pixels(points, axes, periods, zyx, sizes, base):
+def find_pixels(points, first, count, axes, periods, zyx, sizes, base):
     """Store in base[b] the pixel that point b reads, or -1.
 
     Returns how many points are beyond these periods, so that their pixels are wrong, and how many read no pixel.
     """
     (z_axis, y_axis, x_axis), (depth, height, width) = zyx, sizes
     all_beyond = outside = np.int32(0)  # 32 bits, as all else: the widest type decides how many fit a vector
-    for b in range(points.size // len(axes)):
-        x, beyond = coordinate(load(points, b * len(axes)), x_axis, False, periods)
-        y, y_beyond = coordinate(load(points, b * len(axes) + 1), y_axis, False, periods)
+    for b in range(count):
+        x_value, y_value, z_value = load_point(points, first + b, axes)
+        x, beyond = coordinate(x_value, x_axis, False, periods)
+        y, y_beyond = coordinate(y_value, y_axis, False, periods)
         column, row = np.int32(np.rint(x)), np.int32(np.rint(y))
         beyond |= y_beyond
         exists = is_below(column, width) & is_below(row, height)
         if len(axes) == 3:
-            z, z_beyond = coordinate(load(points, b * len(axes) + 2), z_axis, False, periods)
+            z, z_beyond = coordinate(z_value, z_axis, False, periods)
             plane = np.int32(np.rint(z))
             beyond |= z_beyond
             exists &= is_below(plane, depth)
@@ -120,24 +119,23 @@ def nearest_pixel(points, b, g):
 
 
 @jitable
-def place(points, count, g, zyx, offsets, p, base, weight):
-    """Store in weight[axis, tap, b] the weights of point b's neighbours, all of which exist, and in base[b] the first.
+def place(points, first, end, count, g, zyx, offsets, p, base, weight):
+    """Store in weight[axis, tap, b] the weights of a point's neighbours, all of which exist, and in base[b] the first.
 
-    From the number of points up to `count`, weights are 0. `zyx` is what `axes_of` returns; `p` is scratch memory for
-    cubic's coordinates.
+    It is point first + b. There are `end` points; from there up to `count`, weights are 0. `zyx` is what `axes_of`
+    returns; `p` is scratch memory for cubic's coordinates.
     """
-    end = points.size // g.axes
     base[end:count] = 0
     for i in range(g.axes):
         for t in range(len(offsets)):
             weight[i, t][end:count] = 0
     for b in range(0, end, STEP):
-        piece = points[b * g.axes :][: STEP * g.axes]
-        prefetch_run(points, (b + BLOCK) * g.axes, piece.size)
+        size = min(STEP, end - b)
+        prefetch_points(points, first + b, size, g)
         if g.axes == 2:
-            place_all(piece, b, IMAGE, g, zyx, offsets, p, base, weight)
+            place_all(points, first + b, size, b, IMAGE, g, zyx, offsets, p, base, weight)
         else:
-            place_all(piece, b, VOLUME, g, zyx, offsets, p, base, weight)
+            place_all(points, first + b, size, b, VOLUME, g, zyx, offsets, p, base, weight)
     if len(offsets) == 4:
         base[:end] = 0
         for i in range(g.axes):
@@ -151,31 +149,31 @@ def place(points, count, g, zyx, offsets, p, base, weight):
 
 
 @jitable
-def place_all(points, begin, axes, g, zyx, offsets, p, base, weight):
+def place_all(points, first, count, begin, axes, g, zyx, offsets, p, base, weight):
     """Store linear's pixels and weights, or cubic's coordinates, of points that begin in these arrays at `begin`."""
     if len(offsets) == 2 and g.padding_mode == ZEROS:
-        place_within(points, begin, axes, NO_LIMITS, g, zyx, offsets, p, base, weight)
+        place_within(points, first, count, begin, axes, NO_LIMITS, g, zyx, offsets, p, base, weight)
     elif g.padding_mode != REFLECTION:
-        place_within(points, begin, axes, NO_PERIOD, g, zyx, offsets, p, base, weight)
-    elif place_within(points, begin, axes, ONE_PERIOD, g, zyx, offsets, p, base, weight) > 0:
-        place_within(points, begin, axes, ALL_PERIODS, g, zyx, offsets, p, base, weight)
+        place_within(points, first, count, begin, axes, NO_PERIOD, g, zyx, offsets, p, base, weight)
+    elif place_within(points, first, count, begin, axes, ONE_PERIOD, g, zyx, offsets, p, base, weight) > 0:
+        place_within(points, first, count, begin, axes, ALL_PERIODS, g, zyx, offsets, p, base, weight)
 
 
 @jitable
-def place_within(points, begin, axes, periods, g, zyx, offsets, p, base, weight):
+def place_within(points, first, count, begin, axes, periods, g, zyx, offsets, p, base, weight):
     """As `place_all`. Returns how many points are beyond these periods."""
-    first, second, last = 0, len(axes) - 2, len(axes) - 1  # without a third axis, what is of the first is not used
+    y, x = len(axes) - 2, len(axes) - 1  # without a third axis, what is of axis 0 is not used
     if len(offsets) == 4:
-        return locate(points, axes, periods, zyx, (p[first][begin:], p[second][begin:], p[last][begin:]))
+        return locate(points, first, count, axes, periods, zyx, (p[0][begin:], p[y][begin:], p[x][begin:]))
     sizes, base = sizes_of(g), base[begin:]
-    back = weight[first, 0][begin:], weight[first, 1][begin:]
-    down = weight[second, 0][begin:], weight[second, 1][begin:]
-    across = weight[last, 0][begin:], weight[last, 1][begin:]
-    return place_linear(points, axes, periods, zyx, sizes, base, (back, down, across))
+    back = weight[0, 0][begin:], weight[0, 1][begin:]
+    down = weight[y, 0][begin:], weight[y, 1][begin:]
+    across = weight[x, 0][begin:], weight[x, 1][begin:]
+    return place_linear(points, first, count, axes, periods, zyx, sizes, base, (back, down, across))
 
 
 @jitable(**APART)
-def place_linear(points, axes, periods, zyx, sizes, base, weights):
+def place_linear(points, first, count, axes, periods, zyx, sizes, base, weights):
     """Store in base[b] the first of linear's neighbours, and along each axis the weights of the first and the next.
 
     Returns how many points are beyond these periods.
@@ -183,14 +181,15 @@ def place_linear(points, axes, periods, zyx, sizes, base, weights):
     (z_axis, y_axis, x_axis), (depth, height, width) = zyx, sizes
     (front, back), (up, down), (left, right) = weights
     dtype, all_beyond = left.dtype.type, np.int32(0)
-    for b in range(points.size // len(axes)):
-        x, beyond = coordinate(load(points, b * len(axes)), x_axis, False, periods)
-        y, y_beyond = coordinate(load(points, b * len(axes) + 1), y_axis, False, periods)
+    for b in range(count):
+        x_value, y_value, z_value = load_point(points, first + b, axes)
+        x, beyond = coordinate(x_value, x_axis, False, periods)
+        y, y_beyond = coordinate(y_value, y_axis, False, periods)
         column, left[b], right[b] = linear_weights(x, width, dtype)
         row, up[b], down[b] = linear_weights(y, height, dtype)
         beyond |= y_beyond
         if len(axes) == 3:
-            z, z_beyond = coordinate(load(points, b * len(axes) + 2), z_axis, False, periods)
+            z, z_beyond = coordinate(z_value, z_axis, False, periods)
             plane, front[b], back[b] = linear_weights(z, depth, dtype)
             row = np.int32(plane * height + row)
             beyond |= z_beyond
@@ -215,16 +214,17 @@ def linear_weights(place, size, dtype):
 
 
 @jitable(**APART)
-def locate(points, axes, periods, zyx, coordinates):
+def locate(points, first, count, axes, periods, zyx, coordinates):
     """Store cubic's coordinates, in an array for each axis. Returns how many points are beyond these periods."""
     (z_axis, y_axis, x_axis), (z, y, x) = zyx, coordinates
     all_beyond = np.int32(0)
-    for b in range(points.size // len(axes)):
-        x[b], beyond = coordinate(load(points, b * len(axes)), x_axis, True, periods)
-        y[b], y_beyond = coordinate(load(points, b * len(axes) + 1), y_axis, True, periods)
+    for b in range(count):
+        x_value, y_value, z_value = load_point(points, first + b, axes)
+        x[b], beyond = coordinate(x_value, x_axis, True, periods)
+        y[b], y_beyond = coordinate(y_value, y_axis, True, periods)
         beyond |= y_beyond
         if len(axes) == 3:
-            z[b], z_beyond = coordinate(load(points, b * len(axes) + 2), z_axis, True, periods)
+            z[b], z_beyond = coordinate(z_value, z_axis, True, periods)
             beyond |= z_beyond
         all_beyond = np.int32(all_beyond + beyond)
     return all_beyond

@@ -17,7 +17,7 @@ enum {
     MAX_SHOWN = 32,
     LINE = 64,
     TILE_ELEMENTS = 1 << 12,
-    MAX_GEOMETRY = 2048,
+    MAX_GEOMETRY = 1 << 14,
 };
 
 struct refusal {

@@ -20,8 +20,7 @@ from .. import dtypes
 from ..compiler.jit import jitable
 from ..declaration import Input, Kernel, Operator, Output, Plan
 from ..errors import require
-from ..kernels.affine_grid import affine_grid
-from ..kernels.grid_points import COLUMNS
+from ..kernels.affine_grid import COLUMNS, affine_grid
 from ..limits import ELEMENTS, UNKNOWN
 
 WORK = 2**15  # numbers that a tile writes, in about 5 us

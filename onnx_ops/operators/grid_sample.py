@@ -46,8 +46,9 @@ NAMES = (("nearest",), ("bilinear", "linear"), ("bicubic", "cubic"))  # of each 
 PADDING_MODES = ("zeros", "border", "reflection")  # in the order of kernels/coordinates.py
 WORK = 2**13  # outputs that a tile computes, in about 10 us
 GEOMETRY = {
-    "batch": None, "channels": None, "axes": None, "points": None, "images": None, "units": None, "image": 3,
-    "output": 3, "padding_mode": None, "align_corners": None,
+    "batch": None, "channels": None, "axes": None, "points": None, "images": None, "units": None, "row": None,
+    "stripe": None, "stripes": None, "blocks": None, "image": 3, "output": 3, "padding_mode": None,
+    "align_corners": None, "of_points": None,
 }  # fmt: skip
 
 
@@ -84,7 +85,7 @@ def plan(attributes, inputs, outputs, g):
         require(len(grid) == 5, "shape of {Grid}", grid, "must have rank 5: [N, D_out, H_out, W_out, 3]")
     require(grid[0] == x[0], "shape of {Grid}", grid, "axis 0 must be the batch size N of {X},", x[0])
     require(grid[axes + 1] == axes, "shape of {Grid}", grid, "the last axis must be the number of image axes,", axes)
-    plan_samples(attributes, x, outputs[0], 0, g)
+    plan_samples(attributes, x, outputs[0], g)
 
 
 @jitable
@@ -94,8 +95,8 @@ def plan_microsoft(attributes, inputs, outputs, g):
 
 
 @jitable
-def plan_samples(attributes, x, y, room, g):
-    """Plan for images of shape `x` and an output of shape `y`; room: bytes of the workspace for points."""
+def plan_samples(attributes, x, y, g):
+    """Plan for images of shape `x` and an output of shape `y`."""
     axes, points = len(x) - 2, 1
     for i in range(axes):
         require(x[2 + i] >= 1, "shape of {X}", x, "image axes must not be empty; is axis", 2 + i)
@@ -110,13 +111,22 @@ def plan_samples(attributes, x, y, room, g):
     g.padding_mode, g.align_corners = attributes.padding_mode, attributes.align_corners
     # A unit of work has several images if they are small, as far as 32 bits hold the indices of their pixels.
     g.images = max(1, min(kernels.BLOCK // max(points, 1), indexed_images(g) // max(x[1], 1)))
+    g.row, g.stripe, g.of_points = points, kernels.BLOCK, 0  # there is one row of blocks
+    g.workspace = kernels.workspace_size(axes, TAPS[mode_of(attributes)])
+    cut_tiles(g)
+
+
+@jitable
+def cut_tiles(g):
+    """Cut the work into units: some images, or a stripe of one, and these into tiles."""
+    g.blocks = max(1, (min(g.stripe, g.points) + kernels.BLOCK - 1) // kernels.BLOCK)
+    g.stripes = (g.points + g.stripe - 1) // g.stripe
+    if g.stripe < g.row:
+        g.stripes = g.points // g.row * ((g.row + g.stripe - 1) // g.stripe)
     g.units = 0
-    if x[1] > 0 and points > 0:
-        blocks = (points + kernels.BLOCK - 1) // kernels.BLOCK
-        g.units = (x[0] + g.images - 1) // g.images * blocks
-    work = x[0] * points * (x[1] + 2)
-    g.tiles = min(64, g.units, work // WORK + 1)
-    g.workspace = room + kernels.workspace_size(axes, TAPS[mode_of(attributes)])
+    if g.channels > 0 and g.points > 0:
+        g.units = (g.batch + g.images - 1) // g.images * (g.stripes if g.images == 1 else 1)
+    g.tiles = min(64, g.units, g.batch * g.points * (g.channels + 2) // WORK + 1)
 
 
 def reference(x, grid, *, mode, padding_mode, align_corners):

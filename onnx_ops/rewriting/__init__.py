@@ -28,7 +28,7 @@ def optimize(
     """Return a copy of an onnx.ModelProto that gives the same results by fewer and faster nodes.
 
     PyTorch's `unfold` and `affine_grid`, as its exporters write them, become nodes Im2Col and AffineGrid of the domain
-    onnx_ops; a GridSample and what makes its grid one node AffineGridSample, PerspectiveGridSample or FlowGridSample;
+    onnx_ops; a GridSample and what makes its grid one node ComputedGridSample;
     the attention of Deformable DETR and its successors MultiScaleDeformableAttention. Subgraphs and local functions are
     searched, too. A model in which nothing is found comes back equal.
 

@@ -1,71 +1,29 @@
-"""`torch.nn.functional.grid_sample` and the nodes that only make its grid, as one node that needs no grid.
+"""`torch.nn.functional.grid_sample` and the nodes that only make its grid, as one ComputedGridSample.
 
-Which node that is depends on the coordinates. AffineGridSample: those of an AffineGrid, or sums of a matrix' elements
-times pixel coordinates. PerspectiveGridSample: such sums, divided by another one. FlowGridSample: planes of a tensor,
-shifted and scaled step by step. All of these round as the nodes do, so that they may be used with any mode.
+The coordinates of the grid are expressions of other values, whichever nodes compute them; the operator runs these as a
+program, with the nodes' roundings, so that any mode may follow.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
-from onnx import TypeProto, helper
+from onnx import TensorProto, TypeProto, helper
 
 from ..errors import OpError
 from ..operators import grid_sample
 from .affine_grid import pixel_coordinates
-from .expressions import AXES, Constant, Leaf, Operation, expression
+from .expressions import AXES, MOVES, OPERATIONS, Constant, Leaf, expression
 from .finding import NearMiss
-from .flows import flow
-from .graph import AI_ONNX, Graph
+from .graph import AI_ONNX
 from .integers import integer_list, shape
-from .matrices import affine, perspective
+from .programs import Program
 
-DOMAIN = "onnx_ops"
+DOMAIN, OPERATOR = "onnx_ops", "ComputedGridSample"
 NAME = "grid_sample"
-LARGEST = 2**24  # pixels along an axis of the grid
+LARGEST = 2**24  # pixels along an axis of the grid that a constant states
 LAST, DOMAINS = "GridSample", (*AI_ONNX, "com.microsoft")  # type and domains of the node that ends the pattern
-TYPES = {1: "float32", 11: "float64"}  # {number in ONNX: name}
+IMAGES = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16
+GRIDS = {TensorProto.FLOAT: "float32", TensorProto.DOUBLE: "float64"}
+NARROWING = {TensorProto.FLOAT16: "CastFloat16", TensorProto.BFLOAT16: "CastBFloat16"}
 MODES = {b"linear": b"bilinear", b"cubic": b"bicubic"}  # {newer name: older name}
-
-
-@dataclass
-class Sampling:
-    """A GridSample, and the dimensions and the dtype of its grid. axes: names of the grid's axes but the last one."""
-
-    graph: Graph
-    node: object
-    dimensions: tuple
-    dtype: str | None
-
-    @property
-    def mode(self):
-        return next((a.s.decode() for a in self.node.attribute if a.name == "mode"), "linear")
-
-    @property
-    def axes(self):
-        return "n" + AXES[-self.dimensions[-1] :]
-
-    def constant(self, name, array):
-        return self.graph.add_constant(f"{self.node.output[0]}_{name}", np.ascontiguousarray(array, self.dtype))
-
-    def along(self, vector, size):
-        """Return a vector along an axis of the grid of this size. A vector of one element is broadcast."""
-        if not isinstance(size, int) or size > LARGEST or len(vector) not in (1, size):
-            raise NearMiss(f"the size of its grid along an axis, {size}, is not known, or large")
-        return np.broadcast_to(vector, size)
-
-    def add_coordinates(self, *vectors):
-        """Add x, y and z as constants, with an empty z for two image axes; returns their names."""
-        return [self.constant(axis, v) for axis, v in zip("xyz", [*vectors, [], []][:3], strict=True)]
-
-    def add_node(self, op_type, name, *lists, **attributes):
-        """Add a node with a value and lists of integers as inputs; returns its output's name."""
-        if self.graph.opset < 13:
-            raise NearMiss(
-                f"other nodes are needed for it, in version 13 of ai.onnx; the model imports {self.graph.opset}"
-            )
-        constants = [self.graph.add_constant(op_type, np.array(integers, np.int64)) for integers in lists]
-        return self.graph.add_node(self.node, op_type, [name, *constants], **attributes)
 
 
 def match(graph, node, standard):
@@ -78,71 +36,114 @@ def match(graph, node, standard):
     except OpError:  # the session will report it
         return None
     attributes = {name: MODES.get(value, value) for name, value in attributes.items()}
-    maker = graph.producers.get(node.input[1])
-    if maker is not None and (maker.domain, maker.op_type, len(maker.input)) == (DOMAIN, "AffineGrid", 4):
-        _check_types(graph, node.input[0], maker.input[0])
-        replacement = "AffineGridSample", maker.input, {}
-    else:
-        replacement = _match_coordinates(graph, node)
-    if replacement is None:
-        return None
-    op_type, inputs, more = replacement
-    return {"op_type": op_type, "inputs": [node.input[0], *inputs], "domain": DOMAIN, **attributes, **more}
-
-
-def _match_coordinates(graph, node):
-    """Return (operator, inputs, more attributes), or None if no nodes make the grid that could be left out."""
     grid = node.input[1]
-    dimensions, grid_type = shape(graph, grid), graph.type(grid)
+    dimensions = shape(graph, grid)
     if dimensions is None or len(dimensions) not in (4, 5) or dimensions[-1] != len(dimensions) - 2:
         return None
-    images, grids = (shape(graph, node.input[0]) or (None,))[0], dimensions[0]
-    if isinstance(images, int) and isinstance(grids, int) and images != grids:  # the session will report it
+    images = (shape(graph, node.input[0]) or (None,))[0]
+    if isinstance(images, int) and isinstance(dimensions[0], int) and images != dimensions[0]:
+        return None  # the session will report it
+    program = Program(graph, node, _grid_type(graph, node))
+    coordinates = _coordinates(program, dimensions)
+    if coordinates is None:
         return None
-    sampling = Sampling(graph, node, dimensions, TYPES.get(grid_type.tensor_type.elem_type))
-    indices = [(*sampling.axes, i) for i in range(dimensions[-1])]
-    coordinates = [expression(graph, grid, index) for index in indices]
-    grids = {c.name if isinstance(c, Leaf) and c.index == index else None
-             for c, index in zip(coordinates, indices, strict=True)}  # fmt: skip
-    if len(grids) == 1 and None not in grids:  # no nodes are known that compute its elements
-        maker = graph.producer(grids.pop(), "AffineGrid")
-        return maker and _affine_grid(sampling, maker)
-    _check_types(graph, *node.input)
+    _state_sizes(program, dimensions)
+    inputs, more = program.finished(coordinates)
+    return {"op_type": OPERATOR, "inputs": [node.input[0], *inputs], "domain": DOMAIN, **attributes, **more}
+
+
+def _coordinates(program, dimensions):
+    """Return the values of a program that are the coordinates of the grid; None if no nodes compute it."""
+    graph, grid, axes = program.graph, program.node.input[1], axes_of(dimensions)
+    indices = [(*axes, i) for i in range(dimensions[-1])]
+    memo: dict = {}
+    coordinates = [expression(graph, grid, index, memo=memo) for index in indices]
     if all(isinstance(coordinate, Constant) for coordinate in coordinates):
         raise NearMiss("the grid is constant: ONNX Runtime computes it once")
-    if sampling.dtype is None:
-        raise NearMiss("its grid is not of float32 or float64, so that every rounding matters")
-    builders = {_builder(coordinate) for coordinate in coordinates}
-    if len(builders) > 1:
-        raise NearMiss("its coordinates are computed in different ways")
-    return builders.pop()(sampling, coordinates)
+    leaves = {c.name if isinstance(c, Leaf) and c.index == index else None
+              for c, index in zip(coordinates, indices, strict=True)}  # fmt: skip
+    if len(leaves) > 1 or None in leaves:
+        return [program.value(coordinate) for coordinate in coordinates]
+    maker = graph.producers.get(leaves.pop())
+    if maker is not None and maker.op_type == "AffineGrid":
+        return _of_affine_grid(program, maker, len(indices))
+    if maker is not None and maker.domain in AI_ONNX and maker.op_type in (*MOVES, *OPERATIONS):
+        raise NearMiss(f"what {maker.op_type} {maker.output[0]} does to coordinates isn't known, or not for certain")
+    return None
 
 
-def _check_types(graph, *names):
-    kinds = {(graph.type(name) or TypeProto()).tensor_type.elem_type for name in names}
-    if len(kinds) > 1 or 0 in kinds:
-        raise NearMiss("its image and its grid are not known to be of one type")
+def axes_of(dimensions):
+    """Return the names of the axes of a grid with these dimensions, except for the last one."""
+    return "n" + AXES[-dimensions[-1] :]
 
 
-def _affine_grid(sampling, maker):
-    """Return (operator, inputs, more attributes) in place of an AffineGrid of ai.onnx, which computes its base grid."""
-    _check_types(sampling.graph, *sampling.node.input)
-    size = integer_list(sampling.graph, maker.input[1])
+def element_type(graph, name):
+    return (graph.type(name) or TypeProto()).tensor_type.elem_type
+
+
+def _grid_type(graph, node):
+    """Return the name of the type in which coordinates are computed. Raises NearMiss unless types fit."""
+    image_type, grid_type = (element_type(graph, name) for name in node.input)
+    if image_type not in IMAGES or grid_type not in IMAGES:
+        raise NearMiss("the types of its image and its grid are not known to be floats")
+    return GRIDS.get(grid_type)
+
+
+def _state_sizes(program, dimensions):
+    """Have the sources state the sizes of the output. Raises NearMiss if one isn't known to be what they state."""
+    for axis, size in zip(axes_of(dimensions)[1:], dimensions[1:-1], strict=True):
+        sizes = [size_of(program, position, at) for position, index in program.sources for at, along in enumerate(index)
+                 if along == axis]  # fmt: skip
+        if size not in (1, *sizes):
+            if not isinstance(size, int) or size > LARGEST:
+                raise NearMiss(f"the size of its grid along {axis}, {size}, is not known to be that of a value")
+            zeros = np.zeros([size if axis == other else 1 for other in AXES])
+            program.array(zeros, axis)
+
+
+def size_of(program, position, axis):
+    """Return the size of an input of a program along one of its axes, or None."""
+    dimensions = shape(program.graph, program.inputs[position])
+    return None if dimensions is None else dimensions[axis]
+
+
+def _of_affine_grid(program, maker, count):
+    """Return the coordinates of an AffineGrid, of onnx_ops or of ai.onnx; None if it is none of these."""
+    theta = maker.input[0]
+    if (maker.domain, len(maker.input)) == (DOMAIN, 4):
+        vectors, narrowing = maker.input[1 : 1 + count], None
+        if program.dtype is None:  # AffineGrid computes in float32, and rounds the result
+            program.dtype = "float32"
+            narrowing = NARROWING[element_type(program.graph, program.node.input[1])]
+            theta, *vectors = (program.add_node("Cast", name, to=TensorProto.FLOAT) for name in (theta, *vectors))
+        places = [program.source(program.input(v), (axis,)) for v, axis in zip(vectors, AXES[::-1], strict=False)]
+    elif program.graph.producer(maker.output[0], "AffineGrid") and program.dtype is not None:
+        narrowing, places = None, [program.array(v) for v in _base_coordinates(program, maker)]
+    else:
+        return None
+    coordinates = []
+    for i in range(count):
+        *factors, last = (program.source(program.input(theta), ("n", i, j)) for j in range(count + 1))
+        products = [program.step("Mul", *pair) for pair in zip(factors, places, strict=True)]
+        # AffineGrid's sum begins with +0, so that it is never -0; adding the 0 here has the same effect.
+        total = products[0]
+        for term in (*products[1:], program.step("Add", last, program.number(0.0))):
+            total = program.step("Add", total, term)
+        coordinates.append(program.step(narrowing, total) if narrowing else total)
+    return coordinates
+
+
+def _base_coordinates(program, maker):
+    """Return the base coordinates of an AffineGrid of ai.onnx, which computes them itself."""
+    size = integer_list(program.graph, maker.input[1])
     align_corners = any(a.name == "align_corners" and a.i for a in maker.attribute)
-    if size is None or len(size) != len(sampling.dimensions) or min(size) < 1:
-        raise NearMiss("the size of its AffineGrid is open")
-    if sampling.mode == "nearest" or sampling.dtype is None:
+    mode = next((a.s for a in program.node.attribute if a.name == "mode"), b"linear")
+    if size is None or len(size) not in (4, 5) or min(size) < 1 or max(size[2:]) > LARGEST:
+        raise NearMiss("the size of its AffineGrid is open, or large")
+    if mode == b"nearest":
         raise NearMiss("every rounding matters of an AffineGrid that ONNX Runtime computes")
     if align_corners and 1 in size[2:]:
         raise NearMiss("an AffineGrid of one pixel along an axis is ONNX Runtime's own")
-    vectors = [pixel_coordinates(sampling.along(np.zeros(1), n).size, align_corners) for n in size[:1:-1]]
-    return "AffineGridSample", [maker.input[0], *sampling.add_coordinates(*vectors)], {}
-
-
-def _builder(coordinate):
-    """Return the function that builds the node for a coordinate of this form."""
-    if not isinstance(coordinate, Operation):
-        return flow
-    if coordinate.op_type == "Div" and not isinstance(coordinate.operands[1], Constant):
-        return perspective
-    return affine if len([*coordinate.leaves()]) > 1 else flow
+    for k, pixels in enumerate(size[:1:-1]):
+        vector = pixel_coordinates(pixels, align_corners)
+        yield vector.reshape([-1 if a == len(AXES) - 1 - k else 1 for a in range(len(AXES))])

@@ -79,7 +79,7 @@ def add_rows(source, base, width, b):
 def read(x, numbers, g, taps, tile, workspace, out):
     base, pixels, prefetches = indices_in(workspace, 0, BLOCK), image_size(g), is_large(x)
     for unit in range(g.units * tile // g.tiles, g.units * (tile + 1) // g.tiles):
-        n, first, images, count = part(g, unit)
+        n, _, first, images, count = part(g, unit)
         index_words = numbers[2 * (n * g.points + first) :]
         for b in range(images * count):
             base[b] = index_words[2 * b] + index_words[2 * b + 1]

@@ -106,6 +106,6 @@ def ort_value(array):
 
 
 def output_shape(case, inputs):
-    values = [v.tolist() if i.values else None for i, v in zip(case.operator.inputs, inputs, strict=True)]
+    values = [v.tolist() if i.values else None for i, v in zip(case.operator.inputs, inputs, strict=False)]
     shapes = [list(v.shape) for v in inputs]
     return (plain.infer(case.operator, case.operator.values(case.attributes), shapes, values) or [None])[0]

@@ -9,6 +9,7 @@ from onnx import helper
 
 from onnx_ops import dtypes
 from onnx_ops.operators import OPERATORS
+from onnx_ops.operators.computed_grid_sample import program
 
 IR_VERSION = 9
 # The largest difference of a result from the float64 reference, in units of the largest |reference|.
@@ -35,7 +36,7 @@ class Case:
     def inputs(self, dtype, grid_dtype=None, values_dtype="int64", seed=0):
         """Draw the inputs. dtype: a name in onnx_ops.dtypes; grid_dtype: of grids and locations, by default dtype."""
         rng, arrays = np.random.default_rng(seed), []
-        for i, shape in zip(self.operator.inputs, self.shapes, strict=True):
+        for i, shape in zip(self.operator.inputs, self.shapes, strict=False):
             if i.values:
                 arrays.append(np.array(shape, values_dtype))
             elif i.name in ("Grid", "sampling_locations"):
@@ -43,12 +44,8 @@ class Case:
                 is_extreme = np.isinf(self.extent)
                 grid = rng.choice(extremes(kind), shape) if is_extreme else (rng.random(shape) * 2 - 1) * self.extent
                 arrays.append((grid if i.name == "Grid" or is_extreme else (grid + 1) / 2).astype(kind))
-            elif i.name == "operands":  # at least 0.5: a division by small numbers would magnify rounding
-                arrays.append((rng.random(shape) + 0.5).astype(dtype))
-            elif (
-                i.name == "theta" and self.op_type == "PerspectiveGridSample"
-            ):  # near the identity: it divides by a sum that must not be small either
-                arrays.append((np.eye(3) + 0.1 * rng.standard_normal(shape)).astype(dtype))
+            elif i.name.startswith("source_"):
+                arrays.append(drawn(rng, shape, grid_dtype or ("float64" if dtype == "float64" else "float32")))
             else:
                 arrays.append(drawn(rng, shape, dtype))
         return arrays
@@ -322,26 +319,57 @@ ATTENTION = [
 ]
 
 
-def affine_grid_sample(name, x, out, **attributes):
-    return replace(affine_grid(name, out, x[0]), op_type="AffineGridSample", attributes=attributes).taking(x)
+def computed(name, x, inputs, sources, steps, coordinates, **attributes):
+    """A case of ComputedGridSample. inputs: the shapes of those after X."""
+    attributes = {**attributes, **program(sources, steps, coordinates)}
+    return Case(name, "onnx_ops", "ComputedGridSample", (tuple(x), *map(tuple, inputs)), attributes)
 
 
-def perspective_grid_sample(name, x, out, **attributes):
-    shapes = (tuple(x), (x[0], 3, 3), (out[1],), (out[0],))
-    return Case(name, "onnx_ops", "PerspectiveGridSample", shapes, attributes)
+def affine(x, out):
+    """What makes the coordinates of an affine transformation: inputs, sources, steps, coordinates."""
+    axes = len(out)
+    names, rows = "whd"[:axes], range(axes)
+    sources = {f"{i}{j}": (0, "n", i, j) for i in rows for j in range(axes + 1)}
+    sources |= {axis: (1 + k, axis) for k, axis in enumerate(names)}
+    steps = {}
+    for i in rows:
+        steps |= {f"{i}{j} {axis}": ("Mul", f"{i}{j}", axis) for j, axis in enumerate(names)}
+        total = f"{i}0 w"
+        for j, term in enumerate((*(f"{i}{j} {names[j]}" for j in range(1, axes)), f"{i}{axes}")):
+            steps[f"sum {i} {j}"] = "Add", total, term
+            total = f"sum {i} {j}"
+    inputs = (x[0], axes, axes + 1), *((size,) for size in out[::-1])
+    return inputs, sources, steps, [f"sum {i} {axes - 1}" for i in rows]
 
 
-def flow_grid_sample(name, x, flow, shifts, steps=(), **attributes):
-    """A case of FlowGridSample. shifts: the shapes of x, y (and z)."""
-    shapes = (tuple(x), tuple(flow), (len(steps), len(shifts)), *shifts, *[(0,)] * (3 - len(shifts)))
-    attributes = {**attributes, "steps": list(steps)} if steps else attributes
-    return Case(name, "onnx_ops", "FlowGridSample", shapes, attributes)
+def flow(x, out, order="nkhw", shape=None):
+    """What makes the coordinates of a flow in pixels; order: of its axes, k being that of the two coordinates."""
+    size = dict(zip("nhw", (x[0], *out), strict=True)) | {"k": 2}
+    sources = {"u": (0, *order.replace("k", "0")), "v": (0, *order.replace("k", "1"))}
+    sources = {name: (0, *(int(at) if at.isdigit() else at for at in index)) for name, (_, *index) in sources.items()}
+    sources |= {"x": (1, "w"), "y": (2, "h"), "a": (3, 0), "b": (3, 1)}
+    steps = {"s": ("Add", "u", "x"), "t": ("Add", "v", "y"), "s2": ("Mul", "s", "a"), "t2": ("Mul", "t", "a"),
+             "s3": ("Sub", "s2", "b"), "t3": ("Sub", "t2", "b")}  # fmt: skip
+    return (shape or [size[axis] for axis in order], (out[1],), (out[0],), (2,)), sources, steps, ["s3", "t3"]
+
+
+ALL_STEPS = {  # each operation once, of vectors, rows and numbers
+    "add": ("Add", "p", "y"), "sub": ("Sub", "y", "p"), "mul": ("Mul", "p", "c"), "div": ("Div", "c", "q"),
+    "neg": ("Neg", "y"), "abs": ("Abs", "p"), "sqrt": ("Sqrt", "abs"), "floor": ("Floor", "mul"), "ceil": ("Ceil", "y"),
+    "round": ("Round", "sub"), "min": ("Min", "add", "x"), "max": ("Max", "y", "div"), "less": ("Less", "p", "y"),
+    "not more": ("LessOrEqual", "y", "c"), "equal": ("Equal", "round", "floor"), "clip": ("Clip", "div", "neg", "y"),
+    "where": ("Where", "less", "min", "max"), "fma": ("MulAdd", "sqrt", "y", "ceil"), "cast": ("CastFloat16", "fma"),
+    "cast too": ("CastBFloat16", "cast"),
+    "mask": ("Mul", "equal", "not more"), "both": ("Where", "mask", "clip", "where"),
+    "end": ("Add", "both", "cast too"),
+}  # fmt: skip
 
 
 SAMPLED = [
     ("small_images", (9, 2, 5, 6), (4, 5), {}),
     ("more_than_a_block", (2, 3, 11, 12), (27, 40), {"padding_mode": "border"}),
     ("rows_of_more_than_a_block", (1, 2, 9, 10), (3, 1100), {"align_corners": 1}),
+    ("rows_of_more_than_a_stripe", (2, 2, 9, 10), (3, 4200), {}),
     ("reflected", (2, 3, 9, 11), (12, 13), {"padding_mode": "reflection"}),
     ("one_pixel", (1, 1, 1, 1), (1, 1), {}),
     ("no_images", (0, 2, 5, 5), (3, 3), {}),
@@ -349,42 +377,28 @@ SAMPLED = [
     ("no_points", (2, 2, 5, 5), (0, 3), {}),
 ]  # fmt: skip
 MODES = "nearest", "bilinear", "bicubic"
-AFFINE_GRID_SAMPLE = [
-    affine_grid_sample(f"affine_{name}_{mode}", x, out, mode=mode, **more)
+PLANES = {"p": (0, "n", 0, "h", "w"), "q": (0, "n", 1, "h", "w"), "x": (1, "w"), "y": (1, "h"), "c": (2, 0)}
+FUSED = [
+    computed(f"{name}_{mode}", x, *made, mode=mode, **more)
     for mode in MODES
-    for name, x, out, more in (
-        *SAMPLED,
-        ("volumes", (2, 3, 5, 6, 7), (4, 5, 33), {"padding_mode": "border"}),
-        ("small_volumes", (5, 2, 4, 5, 4), (3, 2, 5), {"align_corners": 1}),
-        ("no_volumes", (2, 3, 5, 6, 7), (0, 5, 33), {}),
-    )
-]
-PERSPECTIVE_GRID_SAMPLE = [
-    perspective_grid_sample(f"perspective_{name}_{mode}", x, out, mode=mode, **more)
-    for mode in MODES
-    for name, x, out, more in SAMPLED
-]
-ADDED, MULTIPLIED, DIVIDED, SHIFTED = range(4)
-WARP = (SHIFTED, MULTIPLIED, DIVIDED, ADDED)
-FLOW_GRID_SAMPLE = [
-    flow_grid_sample(f"flow_{name}_{mode}", x, flow, shifts, steps, mode=mode, **more)
-    for mode in MODES
-    for name, x, flow, shifts, steps, more in (
-        *((n, x, (x[0], 2, *out), ((1, out[1]), (out[0], 1)), WARP, more) for n, x, out, more in SAMPLED),
-        ("interleaved", (2, 3, 9, 11), (2, 12, 50, 2), ((1, 50), (12, 1)), WARP, {"interleaved": 1}),
-        ("backwards", (2, 3, 9, 11), (2, 2, 12, 50), ((1, 1), (1, 1)), (MULTIPLIED, ADDED), {"channels": [1, 0]}),
-        ("same_channel", (2, 3, 9, 11), (2, 12, 50, 2), ((1, 1), (1, 1)), (), {"channels": [1, 1], "interleaved": 1}),
-        ("without_steps", (2, 3, 9, 11), (2, 2, 12, 50), ((1, 1), (1, 1)), (), {}),
-        ("one_for_all_images", (3, 2, 9, 11), (1, 2, 12, 50), ((12, 50), (12, 1)), (SHIFTED,), {}),
-        ("lookup", (20, 1, 9, 11), (20, 1, 1, 2), ((5, 1), (1, 5)), (DIVIDED, SHIFTED, ADDED), {"interleaved": 1}),
-        ("rows_alike", (2, 3, 9, 11), (2, 2, 1, 50), ((12, 1), (1, 1)), (ADDED, SHIFTED), {}),
-        ("columns_alike", (2, 3, 9, 11), (2, 2, 12, 1), ((1, 50), (1, 1)), (SHIFTED, SHIFTED), {}),
-        ("volumes", (2, 3, 5, 6, 7), (2, 3, 4, 5, 33), ((1, 1, 33), (1, 5, 1), (4, 1, 1)), WARP, {}),
-        ("interleaved_volumes", (2, 1, 5, 6, 7), (2, 4, 5, 9, 3), ((4, 5, 9), (1, 5, 9), (4, 1, 9)), WARP,
-         {"interleaved": 1, "channels": [2, 1, 0], "padding_mode": "border"}),
+    for name, x, made, more in (
+        *((f"affine_{name}", x, affine(x, out), more) for name, x, out, more in SAMPLED),
+        *((f"flow_{name}", x, flow(x, out), more) for name, x, out, more in SAMPLED),
+        ("affine_volumes", (2, 3, 5, 6, 7), affine((2,), (4, 5, 33)), {"padding_mode": "border"}),
+        ("affine_small_volumes", (5, 2, 4, 5, 4), affine((5,), (3, 2, 5)), {"align_corners": 1}),
+        ("affine_no_volumes", (2, 3, 5, 6, 7), affine((2,), (0, 5, 33)), {}),
+        ("affine_large_volumes", (2, 2, 5, 6, 7), affine((2,), (9, 20, 33)), {}),
+        ("flow_channels_last", (2, 3, 9, 11), flow((2,), (12, 50), "nhwk"), {}),
+        ("flow_transposed", (2, 3, 9, 11), flow((2,), (50, 60), "wnkh"), {}),
+        ("flow_for_all_images", (3, 2, 9, 11), flow((3,), (12, 50), shape=(1, 2, 12, 50)), {}),
+        ("flow_for_all_rows", (3, 2, 9, 11), flow((3,), (50, 50), shape=(3, 2, 1, 50)), {}),
+        ("flow_for_all_columns", (3, 2, 9, 11), flow((3,), (12, 50), shape=(3, 2, 12, 1)), {}),
+        ("lookup", (20, 1, 9, 11), flow((20,), (5, 5), shape=(20, 2, 1, 1)), {}),
+        ("one_value_for_all", (2, 3, 9, 11), (((5, 30), (2,)), {"p": (0, "h", "w"), "q": (1, 1)}, {}, "qp"), {}),
+        ("diagonal", (2, 3, 9, 11), (((30, 30, 2),), {"p": (0, "w", "w", 0), "q": (0, "h", 7, 1)}, {}, "pq"), {}),
+        ("all_steps", (2, 3, 9, 11), (((2, 2, 40, 40), (40,), (1,)), PLANES, ALL_STEPS, ("end", "x")), {}),
     )
 ]  # fmt: skip
-FUSED = AFFINE_GRID_SAMPLE + PERSPECTIVE_GRID_SAMPLE + FLOW_GRID_SAMPLE
 # The first 18 cases have every mode, padding_mode and align_corners.
 EXTREME = [replace(c, name=f"extreme_{c.name}", extent=np.inf) for c in GRID_SAMPLE[:18] + VOLUMES[:18] + ATTENTION[:2]]
 CASES = COL2IM + GRID_SAMPLE + VOLUMES + OPENVINO + AFFINE_GRID + EXTREME + IM2COL + ATTENTION + FUSED
@@ -397,7 +411,7 @@ def type_of(dtype):
 
 def model(domain, op_type, inputs, attributes, *, opset=21, dims="fixed", constants=()):
     """A model of one node. dims: "fixed", "symbolic" or "none"; constants: names of inputs that become initializers."""
-    declared = operator(domain, op_type).inputs
+    declared = operator(domain, op_type).inputs[: len(inputs)]
     # The graph's output is y, so an input of the operator that is called y has another name there.
     names = [i.name + "_in" * (i.name == "y") for i in declared]
     node = helper.make_node(op_type, names, ["y"], name="the_node", domain=domain, **attributes)

@@ -47,24 +47,11 @@ def affine_grid(name, message, theta=(1, 2, 3), x=(4,), y=(5,), z=(0,)):
     return Malformed(name, "onnx_ops", "AffineGrid", message, inputs)
 
 
-def affine_grid_sample(name, message, image=(1, 1, 4, 4), theta=(1, 2, 3), x=(4,), y=(5,), z=(0,), **attributes):
-    inputs = tuple(np.zeros(shape, np.float32) for shape in (image, theta, x, y, z))
-    return Malformed(name, "onnx_ops", "AffineGridSample", message, inputs, attributes)
-
-
-def perspective_grid_sample(name, message, image=(1, 1, 4, 4), theta=(1, 3, 3), x=(4,), y=(5,), **attributes):
-    inputs = tuple(np.zeros(shape, np.float32) for shape in (image, theta, x, y))
-    return Malformed(name, "onnx_ops", "PerspectiveGridSample", message, inputs, attributes)
-
-
-def flow_grid_sample(
-    name, message, image=(2, 1, 4, 4), flow=(2, 2, 5, 6), operands=(1, 2), x=(1, 6), y=(5, 1), z=(0,), **attributes
-):
-    inputs = tuple(np.zeros(shape, np.float32) for shape in (image, flow, operands, x, y, z))
-    return Malformed(name, "onnx_ops", "FlowGridSample", message, inputs, {"steps": [3], **attributes})
-
-
-VOLUME_FLOW = {"image": (2, 1, 4, 4, 4), "flow": (2, 3, 4, 5, 6), "operands": (1, 3), "x": (1, 1, 6), "y": (1, 5, 1)}
+def computed(name, message, image=(2, 1, 4, 4), shapes=((2, 5, 6),), **attributes):
+    """sources: one value p of the first input, unless they are given."""
+    inputs = tuple(np.zeros(shape, np.float32) for shape in (image, *shapes))
+    required = {"sources": [0, 3, -4, -2, -1], "coordinates": [0, 0]}
+    return Malformed(name, "onnx_ops", "ComputedGridSample", message, inputs, required | attributes)
 
 
 def attention(name, message, value=(1, 6, 2, 3), sizes=(2, 3), locations=(1, 4, 2, 1, 5, 2), weights=(1, 4, 2, 1, 5)):
@@ -213,60 +200,41 @@ AT_RUN = [
     grid_sample("grid_rank_3", r"shape of Grid = \[3, 3, 2\]: must have rank 4", grid=(3, 3, 2)),
     grid_sample("grid_last_axis", r"shape of Grid = .*the last axis must be the number of .* 2", grid=(1, 3, 3, 3)),
     grid_sample("batch_differs", r"shape of Grid = .*axis 0 must be the batch size N of X, 1", grid=(2, 3, 3, 2)),
-    affine_grid_sample("image_rank_3", r"shape of X = \[1, 4, 4\]: must have rank 4 or 5", image=(1, 4, 4)),
-    affine_grid_sample("image_empty", r"shape of X = \[1, 1, 0, 4\]: image axes must not be empty", image=(1, 1, 0, 4)),
-    affine_grid_sample("theta_rank_2", r"shape of theta = \[2, 3\]: must be \[N, 2, 3\] or", theta=(2, 3)),
-    affine_grid_sample("theta_of_volumes", r"shape of theta = \[1, 3, 4\]: axis 1 must be .* of X, 2", theta=(1, 3, 4)),
-    affine_grid_sample(
-        "batch", r"shape of theta = \[2, 2, 3\]: axis 0 must be the batch size N of X, 1", theta=(2, 2, 3)
+    computed("image_rank_3", r"shape of X = \[1, 4, 4\]: must have two axes more .* coordinates, 2", image=(1, 4, 4)),
+    computed("image_of_volumes", r"shape of X = .*: must have two axes more .* 2", image=(2, 1, 4, 4, 4)),
+    computed("image_empty", r"shape of X = \[2, 1, 0, 4\]: image axes must not be empty", image=(2, 1, 0, 4)),
+    computed("source_rank_2", r"rank of an input = 2: must be what sources says .* position 0", shapes=((5, 6),)),
+    computed("source_scalar", r"rank of an input = 0: must be what sources says .* position 0", shapes=((),)),
+    computed("source_missing", r"rank of an input = .*: must be what .* position 1", sources=[1, 3, -4, -2, -1]),
+    computed("batch", r"shape of a source = \[3, 5, 6\]: must be 1 or .* has 2", shapes=((3, 5, 6),)),
+    computed(
+        "widths",
+        r"shape of a source = \[7\]: must be 1 or that of the others .* 6",
+        shapes=((2, 5, 6), (7,)),
+        sources=[1, 1, -1, 0, 3, -4, -2, -1],
     ),
-    affine_grid_sample("x_rank_2", r"shape of x = \[1, 4\]: must have rank 1", x=(1, 4)),
-    affine_grid_sample("y_scalar", r"shape of y = \[\]: must have rank 1", y=()),
-    affine_grid_sample("z_for_two_axes", r"length of z = 6: must be 0 for two image axes", z=(6,)),
-    affine_grid_sample(
+    computed(
+        "width_twice",
+        r"shape of a source = \[6, 5\]: must be 1 or that of the others .* 5",
+        shapes=((6, 5),),
+        sources=[0, 2, -1, -1],
+    ),
+    computed(
+        "position_outside",
+        r"shape of a source = \[2, 5, 6\]: must have the element that .* 5",
+        sources=[0, 3, -4, 5, -1],
+    ),
+    computed(
+        "position_of_none",
+        r"shape of a source = \[2, 0, 6\]: must have the element that .* 0",
+        shapes=((2, 0, 6),),
+        sources=[0, 3, -4, 0, -1],
+    ),
+    computed(
         "output_past_2**58",
         r"shape of the output = .*: must have at most 2\*\*58 elements",
         image=(0, 2**20, 4, 4),
-        theta=(0, 2, 3),
-        x=(2**20,),
-        y=(2**20,),
-    ),
-    perspective_grid_sample(
-        "image_rank_5", r"shape of X = .*: must have rank 4: \[N, C, H, W\]", image=(1, 1, 4, 4, 4)
-    ),
-    perspective_grid_sample("theta_affine", r"shape of theta = \[1, 2, 3\]: must be \[N, 3, 3\]", theta=(1, 2, 3)),
-    perspective_grid_sample("theta_rank_2", r"shape of theta = \[3, 3\]: must be \[N, 3, 3\]", theta=(3, 3)),
-    perspective_grid_sample("batch", r"shape of theta = \[3, 3, 3\]: axis 0 must be the batch", theta=(3, 3, 3)),
-    perspective_grid_sample("x_rank_2", r"shape of x = \[1, 4\]: must have rank 1", x=(1, 4)),
-    perspective_grid_sample("y_rank_2", r"shape of y = \[1, 4\]: must have rank 1", y=(1, 4)),
-    perspective_grid_sample("image_empty", r"shape of X = \[1, 1, 4, 0\]: image axes must", image=(1, 1, 4, 0)),
-    flow_grid_sample("image_rank_3", r"shape of X = \[1, 4, 4\]: must have rank 4 or 5", image=(1, 4, 4)),
-    flow_grid_sample("flow_rank_3", r"shape of flow = \[2, 5, 6\]: must have as many axes as X, 4", flow=(2, 5, 6)),
-    flow_grid_sample(
-        "channels_3", r"shape of flow = \[2, 3, 5, 6\]: must have as many channels .* 2", flow=(2, 3, 5, 6)
-    ),
-    flow_grid_sample("channels_first", r"shape of flow = \[2, 2, 5, 6\]: must have as many channels", interleaved=1),
-    flow_grid_sample("batch", r"shape of flow = \[3, 2, 5, 6\]: axis 0 must be 1 or the batch .* 2", flow=(3, 2, 5, 6)),
-    flow_grid_sample("channels_of_3", r"number of channels = 3: must be that of X's image axes, 2", channels=[0, 1, 1]),
-    flow_grid_sample("channel_2", r"channels = \[0, 2\]: must be less than their number, 2", channels=[0, 2]),
-    flow_grid_sample("operands_short", r"shape of operands = \[1, 2\]: must be .*; steps are 2", steps=[3, 1]),
-    flow_grid_sample("operands_rank_1", r"shape of operands = \[2\]: must be \[steps, image axes\]", operands=(2,)),
-    flow_grid_sample("operands_wide", r"shape of operands = \[1, 3\]: must be \[steps, image", operands=(1, 3)),
-    flow_grid_sample("x_narrow", r"shape of x = \[1, 5\]: must be that of flow's image axes", x=(1, 5)),
-    flow_grid_sample("x_rank_1", r"shape of x = \[6\]: must be that of flow's image axes", x=(6,)),
-    flow_grid_sample("x_empty", r"shape of x = \[1, 0\]: must be that of flow's image axes", x=(1, 0)),
-    flow_grid_sample("y_high", r"shape of y = \[6, 1\]: must be that of flow's image axes", y=(6, 1)),
-    flow_grid_sample("z_for_two_axes", r"shape of z = \[1, 1\]: must be \[0\] for two image axes", z=(1, 1)),
-    flow_grid_sample("no_z", r"shape of z = \[0\]: must be that of flow's image axes, .* 3", **VOLUME_FLOW),
-    flow_grid_sample("z_deep", r"shape of z = \[5, 1, 1\]: must be that of flow's", z=(5, 1, 1), **VOLUME_FLOW),
-    flow_grid_sample("image_empty", r"shape of X = \[2, 1, 0, 4\]: image axes must not", image=(2, 1, 0, 4)),
-    flow_grid_sample(
-        "output_past_2**58",
-        r"shape of the output = .*: must have at most 2\*\*58 elements",
-        image=(0, 2**30, 4, 4),
-        flow=(0, 2, 2**20, 1),
-        y=(2**20, 1),
-        x=(1, 2**20),
+        shapes=((0, 2**20, 2**20),),
     ),
     affine_grid("theta_scalar", r"shape of theta = \[\]: must be \[N, 2, 3\] or \[N, 3, 4\]", theta=()),
     affine_grid("theta_rank_2", r"shape of theta = \[2, 3\]: must be \[N, 2, 3\] or", theta=(2, 3)),
@@ -356,15 +324,33 @@ AT_RUN = [
 
 # Mistakes that the attributes alone show: they are refused when the session is made.
 AT_CREATION = [
-    affine_grid_sample("mode", r"mode = 'linear': must be one of nearest, bilinear, bicubic", mode="linear"),
-    perspective_grid_sample(
-        "padding_mode", r"padding_mode = 'wrap': must be one of zeros, border", padding_mode="wrap"
+    computed("mode", r"mode = 'linear': must be one of nearest, bilinear, bicubic", mode="linear"),
+    computed("padding_mode", r"padding_mode = 'wrap': must be one of zeros, border", padding_mode="wrap"),
+    computed(
+        "source_short", r"sources = .*: must be, for each .*; wrong from position 5", sources=[0, 3, -4, 0, 0, 0, 2, 1]
     ),
-    flow_grid_sample("interleaved", r"interleaved = 2: must be 0 or 1", interleaved=2),
-    flow_grid_sample("step_4", r"steps = \[3, 4\]: must be 1 to 8 numbers in \[0, 3\]", steps=[3, 4]),
-    flow_grid_sample("many_steps", r"steps = \[1, .*\]: must be 1 to 8 numbers in \[0, 3\]", steps=[1] * 9),
-    flow_grid_sample("channel_3", r"channels = \[0, 3\]: must be 2 to 3 numbers in \[0, 2\]", channels=[0, 3]),
-    flow_grid_sample("one_channel", r"channels = \[0\]: must be 2 to 3 numbers in \[0, 2\]", channels=[0]),
+    computed("source_cut_off", r"sources = .*: must be, for each .*; wrong from position 3", sources=[0, 1, -1, 0]),
+    computed("source_of_input_15", r"sources = .*: must be, for each .*; wrong from position 0", sources=[15, 1, -1]),
+    computed("source_of_input_-1", r"sources = .*: must be, for each .*; wrong from position 0", sources=[-1, 1, -1]),
+    computed("source_of_rank_0", r"sources = .*: must be, for each .*; wrong from position 0", sources=[0, 0, 1]),
+    computed("source_of_rank_9", r"sources = .*: must be, for each .*; wrong from .* 0", sources=[0, 9, *[-1] * 9]),
+    computed("axis_-5", r"sources = .*: must be 3 to \d+ numbers in \[-4, 2\*\*31\]", sources=[0, 1, -5]),
+    computed(
+        "axis_d_of_images", r"sources = .*: must have positions, or -4, -2, -1 .* position 3", sources=[0, 2, -1, -3]
+    ),
+    computed("many_sources", r"number of sources = 49: must be at most 48", sources=[0, 1, -1] * 49),
+    computed("step_short", r"length of steps = 5: must be a multiple of 4", steps=[0, 0, 0, 0, 0]),
+    computed(
+        "step_20", r"steps = .*: operations must lie in \[0, 19\]; wrong at position 4", steps=[0] * 4 + [20, 0, 0, 0]
+    ),
+    computed("step_of_itself", r"steps = .*: must take values that come before; .* 2", steps=[0, 0, 1, 0]),
+    computed("step_of_-1", r"steps = .*: must be 4 to 256 numbers in \[0, ", steps=[0, 0, -1, 0]),
+    computed("step_of_many", r"steps = .*: must take values that come before; .* 3", steps=[4, 0, 0, 1]),
+    computed("many_steps", r"steps = .*: must be 4 to 256 numbers", steps=[4, 0, 0, 0] * 65),
+    computed("coordinate_1", r"coordinates = \[0, 1\]: must be values of the program, .* 1", coordinates=[0, 1]),
+    computed("one_coordinate", r"coordinates = \[0\]: must be 2 to 3 numbers in", coordinates=[0]),
+    computed("no_coordinates", r"coordinates = None: must be given", coordinates=None),
+    computed("no_sources", r"sources = None: must be given", sources=None),
     col2im("strides_zero", r"strides = \[1, 0\]: must be 1 to 14 numbers in \[1, 2\*\*40\]", strides=[1, 0]),
     col2im("strides_huge", r"strides = .*: must be .* numbers in", strides=[1, 2**63 - 1]),
     col2im("dilations_zero", r"dilations = \[0, 1\]: must be .* numbers in", dilations=[0, 1]),

@@ -326,8 +326,8 @@ def warp(steps=None, whole=False, after=None, **edits):
 
 def with_steps(w, v, steps, dtype):
     for op, c in steps:
-        if op == "Neg":
-            v = w.add("Neg", v)
+        if c is None:
+            v = w.add(op, v)
             continue
         c = c if isinstance(c, str) else w.constant(c, dtype)
         v = w.add("Sub", c, v) if op == "rSub" else w.add(op, v, c)

@@ -1,0 +1,408 @@
+"""ComputedGridSample: GridSample with a grid that is computed where it is needed, by a program.
+
+    y = GridSample(X, grid)
+    grid[n, h, w, i]    = v[coordinates[i]][n, h, w]
+    grid[n, d, h, w, i] = v[coordinates[i]][n, d, h, w]
+
+without storing the grid: the program is run for some hundred points at a time. It has values v[k], which are numbers
+for each point of the output. The first are the `sources`: elements of the further inputs. For each source there are the
+position of an input after X, the input's rank, and for each of its axes a position, or a negative number:
+
+    -4, -3, -2, -1   the input's axis runs along n, d, h, w; it is broadcast if it has one element
+
+A size along an axis of the output is that of the sources that run along it, 1 if none does. The other values are the
+results of the `steps`, of four numbers each: an operation, by its number, and the positions of three values, of which
+it takes as many as it needs; the others are 0.
+
+     0 Add   1 Sub   2 Mul   3 Div   4 Neg   5 Abs   6 Sqrt   7 Floor   8 Ceil   9 Round   10 Min   11 Max
+    12 Less  13 LessOrEqual  14 Equal   give 1 for true and 0 for false
+    15 Clip     a, but at least b and then at most c
+    16 Where    b where a isn't 0, else c
+    17 MulAdd   a * b + c, rounded once on CPUs that can do so, as in ONNX Runtime's MatMul
+    18 CastFloat16, 19 CastBFloat16   round a, as a float32, to 16 bits
+
+All other operations are those of ai.onnx, each rounded as ONNX Runtime's node rounds. So results have the same bits as
+those of the nodes that `onnx_ops.optimize` replaces by this operator.
+"""
+
+import numpy as np
+
+from .. import dtypes
+from ..attributes import Attribute
+from ..compiler.jit import jitable
+from ..declaration import Input, Plan
+from ..errors import require
+from ..kernels import computed_grid_sample as kernels
+from ..kernels.computed_points import (
+    CAST_BFLOAT16,
+    CAST_FLOAT16,
+    CLIP,
+    COPY,
+    LINE,
+    LOAD,
+    MIN,
+    NEG,
+    OPERATIONS,
+    ROWS,
+    VECTOR,
+    WORDS,
+)
+from ..kernels.grid_points import BLOCK
+from ..limits import ELEMENTS, MAX_INPUTS, UNKNOWN
+from . import grid_sample
+
+INPUTS = MAX_INPUTS - 1  # of sources
+SOURCES, STEPS = 48, 64  # at most
+VALUES = SOURCES + STEPS + 3  # with copies of the coordinates
+RANK = 8  # of an input, at most
+STRIPE = 2048  # points for which the program is run at a time, at most
+SOURCE = 6  # words that the plan stores of a source
+LARGEST = 8  # bytes of a value's number
+
+
+def program(sources, steps, coordinates):
+    """Return the attributes for a program whose values have names, which may be anything that a dict takes as a key.
+
+    sources      {name: (position of the input, *index)}, with positions or "n", "d", "h", "w" in the index
+    steps        {name: (operation, *names of its operands)}
+    coordinates  names
+    """
+    position = {name: k for k, name in enumerate((*sources, *steps))}
+    letters = {axis: k - 4 for k, axis in enumerate("ndhw")}
+    attributes = {
+        "sources": [n for k, *index in sources.values()
+                    for n in (k, len(index), *(letters.get(at, at) for at in index))],
+        "steps": [n for operation, *operands in steps.values()
+                  for n in (OPERATIONS.index(operation), *([*map(position.get, operands), 0, 0][:3]))],
+        "coordinates": [*map(position.get, coordinates)],
+    }  # fmt: skip
+    return {name: numbers for name, numbers in attributes.items() if numbers}
+
+
+@jitable
+def operand_count(operation):
+    """How many operands an operation takes."""
+    if operation >= CLIP:
+        return 1 if operation >= CAST_FLOAT16 else 3
+    return 1 if NEG <= operation < MIN else 2
+
+
+@jitable
+def check_program(attributes):
+    """Refuse a program that isn't well-formed, whatever the sizes are. Returns its number of sources."""
+    sources, steps, coordinates, count, k = attributes.sources, attributes.steps, attributes.coordinates, 0, 0
+    axes = len(coordinates)
+    while k < len(sources):
+        known = k + 2 <= len(sources) and 0 <= sources[k] < INPUTS and 1 <= sources[k + 1] <= RANK
+        require(known and k + 2 + sources[k + 1] <= len(sources), "{sources}", sources,
+                "must be, for each source, the position of an input, its rank, and an index of that length; wrong from "
+                "position", k)  # fmt: skip
+        for a in range(sources[k + 1]):
+            at = sources[k + 2 + a]
+            require(at >= -4 and (at != -3 or axes == 3), "{sources}", sources,
+                    "must have positions, or -4, -2, -1 (and -3 in volumes) for axes; wrong at position",
+                    k + 2 + a)  # fmt: skip
+        k += 2 + sources[k + 1]
+        count += 1
+    require(count <= SOURCES, "number of {sources}", count, "must be at most", SOURCES)
+    require(len(steps) % 4 == 0, "length of {steps}", len(steps), "must be a multiple of", 4)
+    for k in range(0, len(steps), 4):
+        require(
+            0 <= steps[k] <= CAST_BFLOAT16, "{steps}", steps, "operations must lie in [0, 19]; wrong at position", k
+        )
+        for a in range(3):
+            value = steps[k + 1 + a]
+            fits = 0 <= value < count + k // 4 if a < operand_count(steps[k]) else value == 0
+            require(fits, "{steps}", steps, "must take values that come before; wrong at position", k + 1 + a)
+    for a in range(axes):
+        fits = coordinates[a] < count + len(steps) // 4
+        require(fits, "{coordinates}", coordinates, "must be values of the program, of which there are",
+                count + len(steps) // 4)  # fmt: skip
+    return count
+
+
+@jitable
+def shape(attributes, inputs, outputs):
+    (y,), x, sources, axes, k = outputs, inputs[0], attributes.sources, len(attributes.coordinates), 0
+    y[0], y[1] = UNKNOWN, UNKNOWN
+    if axes == 0:  # the attributes are unknown
+        return len(x) if len(x) > 0 else UNKNOWN
+    check_program(attributes)
+    if len(x) == axes + 2:
+        y[0], y[1] = x[0], x[1]
+    for i in range(axes):
+        y[2 + i] = 1
+    while k < len(sources):
+        rank, each = sources[k + 1], inputs[1 + sources[k]]
+        for a in range(rank):
+            axis = sources[k + 2 + a] + axes  # of the output's image
+            if sources[k + 2 + a] < 0 <= axis:
+                y[2 + axis] = broadcast(y[2 + axis], each[a] if len(each) == rank else UNKNOWN)
+        k += 2 + rank
+    return axes + 2
+
+
+@jitable
+def broadcast(one, other):
+    """Broadcast two dimensions, which may be unknown."""
+    if one == other or other == 1:
+        return one
+    if one == 1 or other >= 0:
+        return other
+    return one if one >= 0 else UNKNOWN
+
+
+@jitable
+def plan(attributes, inputs, outputs, g):
+    x, (y,), axes = inputs[0], outputs, len(attributes.coordinates)
+    require(len(x) == axes + 2, "shape of {X}", x, "must have two axes more than there are coordinates,", axes)
+    count = check_program(attributes)
+    grid_sample.plan_samples(attributes, x, y, g)
+    cut_stripes(g)
+    find_sources(attributes, inputs, y, g)
+    make_instructions(attributes, count, g)
+    g.of_points = LINE + (LARGEST * g.room + LINE - 1) // LINE * LINE
+    g.workspace += g.of_points
+
+
+@jitable
+def cut_stripes(g):
+    """Cut the output into stripes of whole rows, or of as large parts of one. g.rows: the most rows of a stripe."""
+    g.row = max(g.output[g.axes - 1], 1)
+    g.rows = max(1, min(STRIPE, g.points) // g.row)
+    g.stripe = g.rows * g.row
+    if g.row > STRIPE:
+        parts = (g.row + STRIPE - 1) // STRIPE
+        g.stripe = (g.row // parts // BLOCK + 1) * BLOCK
+    if g.images > 1:
+        g.rows *= g.images
+    grid_sample.cut_tiles(g)
+
+
+@jitable
+def find_sources(attributes, inputs, y, g):
+    """Check the sources' shapes. Store of each the first element, and its strides along n, (d,) h and w."""
+    sources, axes, s, k = attributes.sources, g.axes, 0, 0
+    while k < len(sources):
+        rank, shape, stride = sources[k + 1], inputs[1 + sources[k]], 1
+        require(len(shape) == rank, "rank of an input", max(len(shape), 0),
+                "must be what {sources} says of the input at position", sources[k])  # fmt: skip
+        source = g.sources[s * SOURCE :]
+        source[0] = sources[k]
+        for w in range(1, SOURCE):
+            source[w] = 0
+        for a in range(rank - 1, -1, -1):
+            at, size = sources[k + 2 + a], shape[a]
+            if at >= 0:
+                require(at < size, "shape of a source", shape, "must have the element that {sources} names,", at)
+                source[1] += at * stride
+            else:
+                axis = 0 if at == -4 else at + axes + 1
+                whole = g.batch if axis == 0 else g.output[axis - 1]
+                require(size == 1 or size == whole, "shape of a source", shape,
+                        "must be 1 or that of the others along each axis that they share; one of them has",
+                        whole)  # fmt: skip
+                if size != 1:
+                    source[2 + axis] += stride
+            stride = stride * size if size <= ELEMENTS // max(stride, 1) else ELEMENTS  # which only empty ones exceed
+        k += 2 + rank
+        s += 1
+
+
+@jitable
+def make_instructions(attributes, count, g):
+    """Make instructions of the program, except for values that nothing needs.
+
+    First come those of values that are the same in all images, then in all stripes of one, then the others. Of the last
+    ones, vectors that aren't needed any more leave their places to others.
+    """
+    steps, coordinates, axes, last_level = attributes.steps, attributes.coordinates, g.axes, 0
+    values = count + len(steps) // 4
+    for v in range(values):
+        g.last[v] = UNKNOWN
+    for i in range(axes):
+        g.last[coordinates[i]] = VALUES
+    for v in range(values - 1, count - 1, -1):
+        step = steps[4 * (v - count) :]
+        for a in range(operand_count(step[0]) if g.last[v] != UNKNOWN else 0):
+            g.last[step[1 + a]] = max(g.last[step[1 + a]], v)
+    for v in range(values):
+        g.kind[v] = g.level[v] = 0
+        if v < count:
+            put_kind(v, g.sources[v * SOURCE + 2 :], g)
+        else:
+            step = steps[4 * (v - count) :]
+            for a in range(operand_count(step[0])):
+                g.kind[v] |= g.kind[step[1 + a]]
+                g.level[v] = max(g.level[v], g.level[step[1 + a]])
+        last_level = max(last_level, g.level[v])
+    g.room = g.instruction_count = g.free = 0
+    for level in range(3):
+        if level == 1:
+            g.of_image = g.instruction_count
+        if level == 2:
+            g.of_stripe = g.instruction_count
+        for v in range(values):
+            if g.last[v] == UNKNOWN or g.level[v] != level:
+                continue
+            instruction = g.instructions[g.instruction_count * WORDS :]
+            take_place(v, last_level, g)
+            if v < count:
+                instruction[0], source = LOAD, g.sources[v * SOURCE :]
+                for w in range(SOURCE):
+                    instruction[3 + w] = source[w]
+            else:
+                step = steps[4 * (v - count) :]
+                put_step(step[0], step[1], step[2], step[3], g)
+                for a in range(operand_count(step[0])):
+                    if g.last[step[1 + a]] == v:
+                        give_place(step[1 + a], last_level, g)
+            g.instruction_count += 1
+    for i in range(axes):
+        v = coordinates[i]
+        if not g.kind[v] & VECTOR:
+            copy = values + i
+            g.kind[copy], g.level[copy] = g.kind[v] | VECTOR, 2
+            take_place(copy, 2, g)
+            put_step(COPY, v, 0, 0, g)
+            g.instruction_count += 1
+            v = copy
+        g.coordinates[i] = g.place[v]
+    for i in range(axes, 3):
+        g.coordinates[i] = g.coordinates[0]
+
+
+@jitable
+def put_kind(v, strides, g):
+    """Store the kind of source v and its level: 0 if it is the same in all images, 1 in all stripes, or 2."""
+    for axis in range(g.axes + 1):
+        if strides[axis] > 0:
+            if axis == g.axes:
+                g.kind[v] |= VECTOR
+            elif axis > 0 or g.images > 1:
+                g.kind[v] |= ROWS
+            if axis == 0:
+                g.level[v] = max(g.level[v], 1)
+            elif axis < g.axes and g.stripes > 1:
+                g.level[v] = 2
+
+
+@jitable
+def put_step(operation, a, b, c, g):
+    """Store an operation and its operands in the last instruction."""
+    instruction, count = g.instructions[g.instruction_count * WORDS :], operand_count(operation)
+    instruction[0], instruction[3], instruction[4], instruction[5] = operation, g.place[a], 0, 0
+    instruction[6] = g.kind[a]
+    if count > 1:
+        instruction[4], instruction[6] = g.place[b], instruction[6] | g.kind[b] << 2
+    if count > 2:
+        instruction[5], instruction[6] = g.place[c], instruction[6] | g.kind[c] << 4
+
+
+@jitable
+def take_place(v, last_level, g):
+    """Find a place for the value of the next instruction."""
+    if g.kind[v] & VECTOR and g.level[v] == last_level and g.free > 0:
+        g.free -= 1
+        g.place[v] = g.places[g.free]
+    else:
+        g.place[v] = g.room
+        g.room += g.rows * min(g.stripe, g.row) if g.kind[v] & VECTOR else g.rows if g.kind[v] > 0 else 1
+    instruction = g.instructions[g.instruction_count * WORDS :]
+    instruction[1], instruction[2] = g.kind[v], g.place[v]
+
+
+@jitable
+def give_place(v, last_level, g):
+    """Leave the place of a value to others."""
+    if g.kind[v] & VECTOR and g.level[v] == last_level:
+        g.places[g.free] = g.place[v]
+        g.free += 1
+        g.last[v] = VALUES  # an operand may be there twice
+
+
+def reference(image, *inputs, sources, steps, coordinates, **sampling):
+    """The formula: the grid step by step in its own dtype."""
+    axes, values, numbers = len(coordinates), [], list(sources or ())
+    while numbers:
+        end = 2 + numbers[1]
+        values.append(source_of(inputs[numbers[0]], numbers[2:end], axes))
+        numbers = numbers[end:]
+    with np.errstate(all="ignore"):
+        for k in range(0, len(steps or ()), 4):
+            operation, *operands = steps[k : k + 4]
+            operands = [values[v] for v in operands[: operand_count(operation)]]
+            values.append(FORMULAS[OPERATIONS[operation]](*operands))
+    shape = np.broadcast_shapes((len(image), *[1] * axes), *(v.shape for v in values))
+    grid = np.stack([np.broadcast_to(values[k], shape) for k in coordinates], -1)
+    return grid_sample.reference(image, grid, **sampling)
+
+
+def source_of(array, index, axes):
+    """The elements of an array at an index, as an array [n, (d,) h, w]; an axis may be there several times."""
+    names = "ndhw"
+    picked = array[tuple(at if at >= 0 else slice(None) for at in index)]
+    letters = [names[at] for at in index if at < 0]
+    kept = [axis for axis in (names if axes == 3 else "nhw") if axis in letters]
+    pairs = [*zip(letters, picked.shape, strict=True)]
+    size = {axis: next((s for letter, s in pairs if letter == axis and s != 1), 1) for axis in kept}
+    picked = np.broadcast_to(picked, [size[letter] for letter in letters])
+    diagonal = np.einsum(f"{''.join(letters)}->{''.join(kept)}", picked)
+    return diagonal.reshape([size.get(axis, 1) for axis in (names if axes == 3 else "nhw")])
+
+
+def cast(a, name):
+    """The number in another type, and back."""
+    return a.astype(np.float32).astype(dtypes.TABLE[name].numpy).astype(a.dtype)
+
+
+FORMULAS = {
+    "Add": lambda a, b: a + b,
+    "Sub": lambda a, b: a - b,
+    "Mul": lambda a, b: a * b,
+    "Div": lambda a, b: a / b,
+    "Neg": lambda a: -a,
+    "Abs": lambda a: abs(a),
+    "Sqrt": lambda a: np.sqrt(a),
+    "Floor": lambda a: np.floor(a),
+    "Ceil": lambda a: np.ceil(a),
+    "Round": lambda a: np.rint(a),
+    "Min": lambda a, b: np.where((a < b) | np.isnan(a), a, b),
+    "Max": lambda a, b: np.where((a > b) | np.isnan(a), a, b),
+    "Less": lambda a, b: (a < b).astype(a.dtype),
+    "LessOrEqual": lambda a, b: (a <= b).astype(a.dtype),
+    "Equal": lambda a, b: (a == b).astype(a.dtype),
+    "Clip": lambda a, b, c: np.where(np.where(a < b, b, a) > c, c, np.where(a < b, b, a)),
+    "Where": lambda a, b, c: np.where(a != 0, b, c),
+    "MulAdd": lambda a, b, c: (np.longdouble(a) * b + c).astype(a.dtype),
+    "CastFloat16": lambda a: cast(a, "float16"),
+    "CastBFloat16": lambda a: cast(a, "bfloat16"),
+}
+
+COMPUTED_GRID_SAMPLE = grid_sample.Operator(
+    domain="onnx_ops",
+    name="ComputedGridSample",
+    versions=(1,),
+    ranks=(4, 5),
+    inputs=(Input("X", "T1"), *(Input(f"source_{k}", "T2", presence="optional") for k in range(INPUTS))),
+    outputs=(grid_sample.Output("output", "T1"),),
+    types={"T1": dtypes.FLOATS, "T2": dtypes.WIDE_FLOATS},
+    attributes=(
+        *grid_sample.MICROSOFT.attributes,
+        Attribute("sources", "ints", required=True, bounds=(-4, 2**31), length_bounds=(3, SOURCES * (2 + RANK))),
+        Attribute("steps", "ints", bounds=(0, 2**31), length_bounds=(4, 4 * STEPS)),
+        Attribute("coordinates", "ints", required=True, bounds=(0, SOURCES + STEPS - 1), length_bounds=(2, 3)),
+    ),
+    plan=Plan(shape, plan, {
+        "sources": SOURCES * SOURCE, "instructions": VALUES * WORDS, "instruction_count": None, "of_image": None,
+        "of_stripe": None,
+        "coordinates": 3, "rows": None, "room": None, "last": VALUES, "kind": VALUES, "level": VALUES, "place": VALUES,
+        "places": VALUES, "free": None, **grid_sample.GEOMETRY,
+    }),
+    kernels=tuple(
+        grid_sample.Kernel(function, {"mode": names})
+        for function, names in zip((kernels.nearest, kernels.linear, kernels.cubic), grid_sample.NAMES, strict=True)
+    ),
+    reference=reference,
+)  # fmt: skip
+OPERATORS = (COMPUTED_GRID_SAMPLE,)

@@ -1,0 +1,166 @@
+"""Programs of ComputedGridSample, from the expressions of coordinates."""
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from ..errors import OpError
+from ..operators.computed_grid_sample import COMPUTED_GRID_SAMPLE, INPUTS, SOURCES, STEPS, program
+from .expressions import AXES, Leaf, Operation, apart
+from .finding import NearMiss
+from .integers import shape
+
+
+class Program:
+    """A program that grows. A value of it is the position of a source, or ~k for the result of step k.
+
+    graph, node  the GridSample
+    dtype        of the grid's coordinates, by name
+    """
+
+    def __init__(self, graph, node, dtype):
+        self.graph, self.node, self.dtype = graph, node, dtype
+        self.inputs, self.sources, self.steps, self.numbers = [], [], [], []
+        self.values = {}  # {what it is: the value}
+
+    def value(self, what):
+        """Return the value of an expression."""
+        if what is None:
+            return None
+        if isinstance(what, Operation):
+            key = id(what)  # `expression` returns the same object for what is the same
+            if key not in self.values:
+                self.values[key] = self.operation(what.op_type, *map(self.value, what.operands))
+            return self.values[key]
+        if isinstance(what, Leaf):
+            return self.leaf(self.converted(what.name), what.index)
+        if what.array.size == 1:
+            return self.number(what.array.item())
+        return self.array(what.array)
+
+    def operation(self, op_type, *operands):
+        """Return the value of a node of ai.onnx."""
+        if op_type in ("Greater", "GreaterOrEqual"):
+            return self.step(op_type.replace("Greater", "Less"), *operands[::-1])
+        if op_type == "And":  # of values that are 0 or 1
+            return self.step("Mul", *operands)
+        if op_type == "Or":
+            return self.step("Max", *operands)
+        if op_type == "Not":
+            return self.step("Sub", self.number(1), *operands)
+        if op_type == "Reciprocal":
+            return self.step("Div", self.number(1), *operands)
+        if op_type == "MatMul":
+            total = self.step("Mul", *operands[:2])
+            for pair in zip(operands[2::2], operands[3::2], strict=True):
+                total = self.step("MulAdd", *pair, total)
+            return total
+        if op_type == "Cube":
+            return self.step("Mul", self.step("Mul", *operands * 2), *operands)
+        if op_type == "Clip":
+            value, low, high = (*operands, None, None)[:3]
+            return self.step(
+                "Clip",
+                value,
+                self.number(-np.inf) if low is None else low,
+                self.number(np.inf) if high is None else high,
+            )
+        if op_type in ("Min", "Max"):
+            total, *others = operands
+            for other in others:
+                total = self.step(op_type, total, other)
+            return total
+        return self.step(op_type, *operands)
+
+    def step(self, op_type, *operands):
+        """Return the result of an operation of the program."""
+        return self._once(("step", op_type, operands), lambda: self._append(self.steps, (op_type, operands), ~0))
+
+    def source(self, position, index):
+        """Return the elements of an input at an index of positions and names of AXES."""
+        index = tuple(index)
+        return self._once(("source", position, index), lambda: self._append(self.sources, (position, index)))
+
+    def number(self, number):
+        """Return a constant."""
+        if (number, str(number)) not in self.values:  # 0 and -0 are equal
+            self.values[number, str(number)] = self.source("numbers", (len(self.numbers),))
+            self.numbers.append(number)
+        return self.values[number, str(number)]
+
+    def array(self, array, name="values"):
+        """Return a constant that varies along those of AXES along which it has more than one element."""
+        index = [axis for axis, size in zip(AXES, array.shape, strict=True) if size != 1]
+        array = np.ascontiguousarray(array.reshape([size for size in array.shape if size != 1]), self.dtype)
+        key = "array", tuple(index), array.tobytes()
+        return self._once(key, lambda: self.source(self.input(self.constant(name, array)), index))
+
+    def leaf(self, name, index):
+        """Return the elements of a value of the graph at an index, whose axes are taken apart where one is several."""
+        target, names = apart(index, shape(self.graph, name) or [None] * len(index))
+        if len(target) > len(index):
+            if sum(not isinstance(size, int) for size in target) > 1:
+                raise NearMiss(f"the sizes of {name} are open")
+            target = [size if isinstance(size, int) else -1 for size in target]
+            name = self._once(("apart", name, *target), lambda: self.add_node("Reshape", name, target))
+        return self.source(self.input(name), names)
+
+    def converted(self, name):
+        """Return a value of the coordinates' type: the value itself, or 1 or 0 for a boolean."""
+        if self.dtype is None:
+            raise NearMiss("its grid is not of float32 or float64, so that every rounding matters")
+        elements = self.graph.type(name)
+        kind = elements.tensor_type.elem_type if elements is not None else 0
+        target = helper.np_dtype_to_tensor_dtype(np.dtype(self.dtype))
+        if kind == TensorProto.BOOL:
+            return self._once(("converted", name), lambda: self.add_node("Cast", name, to=target))
+        if kind != target:
+            raise NearMiss(f"{name} is not known to be of {self.dtype}, as its grid is")
+        return name
+
+    def input(self, name):
+        """Return the position of a value of the graph among the inputs; a scalar becomes a vector of one element."""
+        if shape(self.graph, name) == ():
+            return self._once(("input", name), lambda: self.input(self.add_node("Unsqueeze", name, [0])))
+        return self._once(("input", name), lambda: self._append(self.inputs, name))
+
+    def constant(self, name, array):
+        return self.graph.add_constant(f"{self.node.output[0]}_{name}", array)
+
+    def add_node(self, op_type, name, *lists, **attributes):
+        """Add a node with a value and lists of integers as inputs; returns its output's name."""
+        if self.graph.opset < 13 and lists:
+            raise NearMiss(
+                f"other nodes are needed for it, in version 13 of ai.onnx; the model imports {self.graph.opset}"
+            )
+        constants = [self.graph.add_constant(op_type, np.array(integers, np.int64)) for integers in lists]
+        return self.graph.add_node(self.node, op_type, [name, *constants], **attributes)
+
+    def finished(self, coordinates):
+        """Return (inputs, attributes) of the node, of which some values are the coordinates x, y (and z)."""
+        for what, most, count in (
+            ("inputs", INPUTS, len(self.inputs) + bool(self.numbers)), ("sources", SOURCES, len(self.sources)),
+            ("steps", STEPS, len(self.steps)),
+        ):  # fmt: skip
+            if count > most:
+                raise NearMiss(f"its coordinates need {count} {what}, ComputedGridSample takes {most}")
+        inputs = [*self.inputs]
+        if self.numbers:
+            inputs.append(self.constant("numbers", np.array(self.numbers, self.dtype)))
+        sources = {k: (len(self.inputs) if position == "numbers" else position, *index)
+                   for k, (position, index) in enumerate(self.sources)}  # fmt: skip
+        steps = {~k: (op_type, *operands) for k, (op_type, operands) in enumerate(self.steps)}
+        attributes = program(sources, steps, coordinates)
+        try:
+            COMPUTED_GRID_SAMPLE.values(attributes)
+        except OpError as error:
+            raise NearMiss(str(error)) from None
+        return inputs, attributes
+
+    def _append(self, items, item, sign=0):
+        items.append(item)
+        return len(items) - 1 ^ sign
+
+    def _once(self, key, make):
+        if key not in self.values:
+            self.values[key] = make()
+        return self.values[key]
