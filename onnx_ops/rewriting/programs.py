@@ -102,7 +102,9 @@ class Program:
                 raise NearMiss(f"the sizes of {name} are open")
             target = [size if isinstance(size, int) else -1 for size in target]
             name = self._once(("apart", name, *target), lambda: self.add_node("Reshape", name, target))
-        return self.source(self.input(name), names)
+        if not names:  # a source has an axis at least
+            name = self._once(("vector", name), lambda: self.add_node("Unsqueeze", name, [0]))
+        return self.source(self.input(name), names or (0,))
 
     def converted(self, name):
         """Return a value of the coordinates' type: the value itself, or 1 or 0 for a boolean."""
@@ -118,9 +120,7 @@ class Program:
         return name
 
     def input(self, name):
-        """Return the position of a value of the graph among the inputs; a scalar becomes a vector of one element."""
-        if shape(self.graph, name) == ():
-            return self._once(("input", name), lambda: self.input(self.add_node("Unsqueeze", name, [0])))
+        """Return the position of a value of the graph among the inputs."""
         return self._once(("input", name), lambda: self._append(self.inputs, name))
 
     def constant(self, name, array):
