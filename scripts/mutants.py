@@ -79,7 +79,7 @@ def _perspective(rng):
 
 def _flow(rng):
     opset, size, layout = _opset(rng), _ints(rng, 2, 4, 2), one_of(rng, ["first", "last", "maps"])
-    steps = one_of(rng, [None, [("Mul", 2), ("Sub", 1)], [("Mul", [2, 3]), ("Sub", [0.5, 1])], [("Neg", 0)], []])
+    steps = one_of(rng, [None, [("Mul", 2), ("Sub", 1)], [("Mul", [2, 3]), ("Sub", [0.5, 1])], [("Neg", None)], []])
     sampling = _sampling(rng, opset)
     edits = {"size": size, "opset": opset, "layout": layout, "mode": sampling.pop("mode"), "sampling": sampling}
     return warp(steps, layout == "first" and chance(rng), batch=int(rng.integers(1, 3)), **edits), {}

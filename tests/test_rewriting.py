@@ -266,7 +266,7 @@ def test_attention_at_places_in_float64(kernels_made):
 
 @pytest.mark.parametrize("name", NO_ATTENTIONS)
 def test_no_attention(name):
-    (reason,) = near_miss(attention(**NO_ATTENTIONS[name]), {"s": 26, "m": 3, "a": 2, "b": 26, "c": 3, "d": 4})
+    reason, *_ = near_miss(attention(**NO_ATTENTIONS[name]), {"s": 26, "m": 3, "a": 2, "b": 26, "c": 3, "d": 4})
     assert reason
 
 
@@ -287,7 +287,7 @@ def test_attention_of_constants():
 def test_shapes_of_values_in_between_are_no_other_use():
     """TorchScript's exporter computes shapes from them; nodes stay that are needed for another purpose."""
     proto = attention(after=lambda w: w.add("Mul", "y", w.add("Cast", w.add("Shape", "samples", end=1), to=1)))
-    nodes, (finding,) = compare(proto, tolerance=1e-4)
+    nodes, (finding, *_) = compare(proto, tolerance=1e-4)
     assert finding.operator == ATTENTION
     assert {ATTENTION, "GridSample", "Shape"} <= set(nodes)
 

@@ -16,7 +16,7 @@ from onnx_ops.nodes import graphs_in, inlined
 from onnx_ops.rewriting import grid_sample, rewritten
 from onnx_ops.rewriting.graph import Model
 from onnx_ops.rewriting.integers import Lattice, integers, lattice, shape
-from onnx_ops.rewriting.sizes import named, parse
+from onnx_ops.rewriting.sizes import named
 
 SIZES = {"n": 2, "h": 4, "w": 5}
 
@@ -256,16 +256,11 @@ def test_axes_that_are_a_range_of_open_size():
 def test_names_of_dimensions_that_look_like_formulas():
     w = Writer()
     inputs = {"x": ("float32", ["a", "b", "a-b"]), "y": ("float32", ["2*a", "a*2"])}
-    proto = w.model(inputs, (w.add("Identity", "x"), "float32", None))
-    proto.graph.value_info.append(helper.make_tensor_value_info("z", 1, ["a - b", "a+a", "2*a"]))
-    graph = next(Model(proto).graphs())
+    graph = next(Model(w.model(inputs, (w.add("Identity", "x"), "float32", None))).graphs())
     a, b, difference = shape(graph, "x")
     twice, again = shape(graph, "y")
     assert difference != a - b
     assert len({twice, again, a + a}) == 3
-    assert shape(graph, "z") == (a - b, a + a, twice)
-    assert parse("4") != 4
-    assert len({parse("c") * b // 2, parse("c*b") // 2, named("c*b") // 2, named("(c*b)//2")}) == 3
 
 
 def test_steps_of_any_size():
@@ -306,7 +301,7 @@ def test_affine_grids_that_do_not_run(edit, size):
 
 
 def test_weights_of_a_part_of_the_batch():
-    """The end of the Slice is known to the rewriter, not to onnx."""
+    """The end of the Slice is known, though onnx doesn't infer it."""
     proto = attention(batch=1)
     w = Writer()
     w.initializers.extend(proto.graph.initializer)
@@ -318,7 +313,7 @@ def test_weights_of_a_part_of_the_batch():
     del proto.graph.node[:], proto.graph.initializer[:], proto.graph.value_info[:]
     proto.graph.node.extend(w.nodes)
     proto.graph.initializer.extend(w.initializers)
-    compare(proto, found=False)
+    assert "MultiScaleDeformableAttention" in [node.op_type for node in compare(proto, tolerance=1e-4).graph.node]
 
 
 def test_a_pad_of_minus_0():

@@ -158,4 +158,4 @@ def test_too_many_inputs_and_too_large_a_geometry():
     with pytest.raises(onnx_ops.OpError, match=r"Col2Im: inputs = 17: must be at most 16"):
         replace(operator, inputs=(Input("x", "T"),) * 17)
     with pytest.raises(onnx_ops.OpError, match=r"Col2Im: bytes of geometry = \d+: must be at most 16384"):
-        replace(operator, plan=replace(operator.plan, geometry={"many": 250}))
+        replace(operator, plan=replace(operator.plan, geometry={"many": 2050}))

@@ -19,12 +19,12 @@ from ..external_data import load
 from ..nodes import declared, inlined, subgraphs
 from ..operators import available
 from ..plain import infer, shapes_of
+from ..rewriting import sizes
 from ..rewriting.graph import Graph, Model
 from ..runtime.attributes import WARNING, unknown
 from ..runtime.lowering import DOMAIN
 from ..runtime.model import imported_domains
 from ..runtime.runner import Runner, open_session
-from ..schemas import dimensions as dimensions_of
 from .arguments import ORT_FORMAT, json_option, model_argument, names
 from .console import dimensions, one_line, print_json, say, steps, table
 from .data import random_array
@@ -195,11 +195,11 @@ def examine_node(node, graph):
 
 def stated(graph, name):
     """Return the Value of a node's input."""
-    its_type = graph.type(name) if name else None
-    if its_type is None:
+    if not name:
         return Value(name)
-    kind = ELEMENT_TYPES.get(its_type.tensor_type.elem_type)
-    return Value(name, kind, dimensions_of(its_type), graph.array(name))
+    its_type = graph.type(name)
+    shape = None if its_type.shape is None else [d if isinstance(d, int) else sizes.name_of(d) for d in its_type.shape]
+    return Value(name, ELEMENT_TYPES.get(its_type.elements), shape, graph.array(name))
 
 
 def plain(value):

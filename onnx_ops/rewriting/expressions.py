@@ -114,8 +114,7 @@ OPERATIONS = (
 def is_exact(graph, node):
     """Return whether a node is certain to do what its operation does to floats, bit for bit."""
     if node.op_type in COMPARISONS:
-        its_type = graph.type(node.input[0])
-        return its_type is not None and its_type.tensor_type.elem_type in (TensorProto.FLOAT, TensorProto.DOUBLE)
+        return graph.type(node.input[0]).elements in (TensorProto.FLOAT, TensorProto.DOUBLE)
     if node.op_type == "Pow":
         return exponent(graph, node) in (2, 3)
     if node.op_type == "Clip":
@@ -326,10 +325,7 @@ def _joined(digits):
 
 
 def _cast(graph, node, attributes, name, index):
-    its_type = graph.type(node.input[0])
-    return (
-        (node.input[0], index) if its_type is not None and its_type.tensor_type.elem_type == attributes["to"] else None
-    )
+    return (node.input[0], index) if graph.type(node.input[0]).elements == attributes["to"] else None
 
 
 MOVES = {

@@ -9,16 +9,15 @@ from functools import cached_property
 
 import numpy as np
 import onnx
-from onnx import FunctionProto, TensorProto, TypeProto, helper, numpy_helper
+from onnx import FunctionProto, TensorProto, helper, numpy_helper
 from onnx.external_data_helper import uses_external_data
 
 from .. import external_data
-from ..inference import inferred_from_inputs
-from ..nodes import graphs_in, own_names, subgraphs, value_names
+from ..nodes import own_names, subgraphs, value_names
+from .shapes import type_of
 
 AI_ONNX = ("", "ai.onnx")
 DEEPEST = 60  # nodes on the longest way through what computes a constant
-OPEN = "unk__"  # how names begin that onnx gives to dimensions which it can't infer
 RANDOM = {"Bernoulli", "Dropout", "Multinomial", "RandomNormalLike", "RandomUniformLike"}  # results differ in each run
 
 
@@ -45,23 +44,6 @@ class Model:
         self.names.add(name)
         return name
 
-    @cached_property
-    def dimension_names(self):
-        """The names of the dimensions of inputs and outputs, which may look like anything."""
-        values = [value for graph in graphs_in(self.proto.graph) for value in (*graph.input, *graph.output)]
-        return {d.dim_param for value in values for d in value.type.tensor_type.shape.dim if d.dim_param}
-
-    @cached_property
-    def inferred_types(self):
-        """The types that onnx infers from the inputs, as {value: type}, except for names that stand for several values.
-
-        It doesn't see the types that the model states of other values: a model may have been changed since.
-        """
-        graphs = [*graphs_in(inferred_from_inputs(self.proto).graph)]
-        values = [value for graph in graphs for value in (*graph.value_info, *graph.output)]
-        counts = Counter(name for graph in graphs for node in graph.node for name in node.output)
-        return {value.name: value.type for value in values if counts[value.name] == 1}
-
     def import_domain(self, owner, domain, version):
         """Let a function, or the model, import a domain."""
         owner = owner if isinstance(owner, FunctionProto) else self.proto
@@ -85,8 +67,8 @@ class Graph:
         self.users = _users(owner)
         values = () if self.is_function else (*owner.input, *owner.output)
         self.inputs = set(owner.input if self.is_function else (value.name for value in owner.input))
-        stated = {value.name: value.type for value in (*owner.value_info, *values)}
-        self.types = {name: self.credible(name, its_type) for name, its_type in stated.items()}
+        self.stated = {value.name: value.type for value in (*owner.value_info, *values)}
+        self.types, self.visited = {}, set()  # what shapes.py has worked out, and on what it is at work
         tensors = () if self.is_function else owner.initializer
         self.initializers = {tensor.name: tensor for tensor in tensors}
         self.added = []  # what patterns have added since `sweep_added`: names of constants and nodes' outputs
@@ -144,26 +126,9 @@ class Graph:
             return False
         return True
 
-    def credible(self, name, stated):
-        """Return the type that the model states of a value, with only those sizes that must hold."""
-        if name in self.inputs and self.outer is not None and not self.is_function:
-            return without_sizes(stated, lambda size: True)  # a Loop's body may get others in each turn
-        if self.function:  # it may be called with other sizes
-            return without_sizes(stated, lambda size: size.HasField("dim_value"))
-        if name in self.inputs:
-            return stated
-        return without_sizes(stated, lambda size: size.dim_param.startswith(OPEN))  # onnx names others so, too
-
     def type(self, name):
-        """Return a value's TypeProto, or None if it is unknown."""
-        graph = self.home(name) or self
-        stated = graph.types.get(name)
-        if name in graph.initializers and not (name in graph.inputs and stated is not None):
-            tensor = graph.initializers[name]
-            return helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
-        if graph.function or name in graph.inputs:
-            return stated
-        return completed(self.model.inferred_types.get(name), stated)
+        """Return the Type of a value."""
+        return type_of(self, name)
 
     def array(self, name):
         """Return a constant as an array; None if it is none, or is in a file and the model's folder is unknown."""
@@ -334,30 +299,6 @@ class Graph:
         info = next((value for value in self.owner.value_info if value.name == name), None)
         if info is not None:
             self.owner.value_info.remove(info)
-
-
-def completed(inferred_type, stated):
-    """Return a type that onnx infers, or None, with what it leaves open as the model states it, or None."""
-    if inferred_type is None or not inferred_type.tensor_type.HasField("shape"):
-        return stated
-    merged = TypeProto()
-    merged.CopyFrom(inferred_type)
-    dimensions = merged.tensor_type.shape.dim
-    stated_dimensions = stated.tensor_type.shape.dim if stated is not None else ()
-    if len(dimensions) == len(stated_dimensions):
-        for dimension, other in zip(dimensions, stated_dimensions, strict=True):
-            if not dimension.HasField("dim_value") and (dimension.dim_param or OPEN).startswith(OPEN):
-                dimension.CopyFrom(other)
-    return merged
-
-
-def without_sizes(its_type, is_dropped):
-    """Return a type that leaves open the sizes for which a function of the dimension returns True."""
-    kept = TypeProto()
-    kept.CopyFrom(its_type)
-    for dimension in filter(is_dropped, kept.tensor_type.shape.dim):
-        dimension.Clear()
-    return kept
 
 
 def _run_onnx_runtime(proto, feeds, name):

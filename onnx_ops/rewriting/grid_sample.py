@@ -5,7 +5,7 @@ program, with the nodes' roundings, so that any mode may follow.
 """
 
 import numpy as np
-from onnx import TensorProto, TypeProto, helper
+from onnx import TensorProto, helper
 
 from ..errors import OpError
 from ..operators import grid_sample
@@ -77,13 +77,9 @@ def axes_of(dimensions):
     return "n" + AXES[-dimensions[-1] :]
 
 
-def element_type(graph, name):
-    return (graph.type(name) or TypeProto()).tensor_type.elem_type
-
-
 def _grid_type(graph, node):
     """Return the name of the type in which coordinates are computed. Raises NearMiss unless types fit."""
-    image_type, grid_type = (element_type(graph, name) for name in node.input)
+    image_type, grid_type = (graph.type(name).elements for name in node.input)
     if image_type not in IMAGES or grid_type not in IMAGES:
         raise NearMiss("the types of its image and its grid are not known to be floats")
     return GRIDS.get(grid_type)
@@ -114,7 +110,7 @@ def _of_affine_grid(program, maker, count):
         vectors, narrowing = maker.input[1 : 1 + count], None
         if program.dtype is None:  # AffineGrid computes in float32, and rounds the result
             program.dtype = "float32"
-            narrowing = NARROWING[element_type(program.graph, program.node.input[1])]
+            narrowing = NARROWING[program.graph.type(program.node.input[1]).elements]
             theta, *vectors = (program.add_node("Cast", name, to=TensorProto.FLOAT) for name in (theta, *vectors))
         places = [program.source(program.input(v), (axis,)) for v, axis in zip(vectors, AXES[::-1], strict=False)]
     elif program.graph.producer(maker.output[0], "AffineGrid") and program.dtype is not None:

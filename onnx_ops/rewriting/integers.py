@@ -52,20 +52,22 @@ def lattice(value):
 
 def shape(graph, name):
     """Return a value's dimensions, as ints and Sizes; None if the rank is unknown."""
-    described = graph.type(name)
-    if described is None or not described.tensor_type.HasField("shape"):
+    return graph.type(name).shape
+
+
+def whole_number(graph, name):
+    """Return a whole number, an int or a Size, that a value of any type is; None if it isn't known to be one."""
+    node = graph.producer(name, "Cast", "Identity")
+    if node is not None:
+        return whole_number(graph, node.input[0])
+    array = graph.folded(name)
+    value = integers(graph, name) if array is None else array
+    if not isinstance(value, np.ndarray) or value.size != 1 or value.dtype.kind not in "iufO":
         return None
-    dimensions = enumerate(described.tensor_type.shape.dim)
-    return tuple(_dimension(d, f"{name}[{k}]", graph.model.dimension_names) for k, d in dimensions)
-
-
-def _dimension(dimension, otherwise, names):
-    """Return a dimension as an int or a Size. names: those of inputs and outputs, which are no formulas."""
-    if dimension.HasField("dim_value") and dimension.dim_value >= 0:
-        return dimension.dim_value
-    if dimension.dim_param in names:
-        return sizes.named(dimension.dim_param)
-    return sizes.parse(dimension.dim_param) if dimension.dim_param else sizes.unknown(otherwise)
+    number = value.item()
+    if isinstance(number, Size):
+        return number
+    return int(number) if np.isfinite(number) and number == int(number) else None
 
 
 def integers(graph, name, depth=DEEPEST):

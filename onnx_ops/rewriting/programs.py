@@ -33,8 +33,6 @@ class Program:
             return self.values[key]
         if isinstance(what, Leaf):
             return self.leaf(self.converted(what.name), what.index)
-        if what.array.size == 1:
-            return self.number(what.array.item())
         return self.array(what.array)
 
     def operation(self, op_type, *operands):
@@ -89,6 +87,8 @@ class Program:
 
     def array(self, array, name="values"):
         """Return a constant that varies along those of AXES along which it has more than one element."""
+        if array.size == 1:
+            return self.number(array.item())
         index = [axis for axis, size in zip(AXES, array.shape, strict=True) if size != 1]
         array = np.ascontiguousarray(array.reshape([size for size in array.shape if size != 1]), self.dtype)
         key = "array", tuple(index), array.tobytes()
@@ -96,7 +96,10 @@ class Program:
 
     def leaf(self, name, index):
         """Return the elements of a value of the graph at an index, whose axes are taken apart where one is several."""
-        target, names = apart(index, shape(self.graph, name) or [None] * len(index))
+        dimensions = shape(self.graph, name)
+        if dimensions is None or len(dimensions) != len(index):
+            raise NearMiss(f"the rank of {name} is not known")
+        target, names = apart(index, dimensions)
         if len(target) > len(index):
             if sum(not isinstance(size, int) for size in target) > 1:
                 raise NearMiss(f"the sizes of {name} are open")
@@ -110,8 +113,7 @@ class Program:
         """Return a value of the coordinates' type: the value itself, or 1 or 0 for a boolean."""
         if self.dtype is None:
             raise NearMiss("its grid is not of float32 or float64, so that every rounding matters")
-        elements = self.graph.type(name)
-        kind = elements.tensor_type.elem_type if elements is not None else 0
+        kind = self.graph.type(name).elements
         target = helper.np_dtype_to_tensor_dtype(np.dtype(self.dtype))
         if kind == TensorProto.BOOL:
             return self._once(("converted", name), lambda: self.add_node("Cast", name, to=target))

@@ -5,10 +5,6 @@ constants that round down, are kept in one normal form: sizes that compare equal
 """
 
 import ast
-import operator
-from contextlib import suppress
-
-OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv}
 
 
 class Size:
@@ -95,31 +91,18 @@ def unknown(name, least=0):
     return Size({(name,): 1})
 
 
-def parse(text):
-    """Return the size that a dimension's name states: PyTorch writes formulas, such as "((h + 1)//2)*c"."""
-    with suppress(SyntaxError, ValueError, KeyError, TypeError, ArithmeticError, RecursionError, MemoryError):
-        tree = ast.parse(text.strip(), mode="eval").body
-        if text.isascii() and not isinstance(tree, ast.Constant):  # Python takes some letters for others
-            return _evaluate(tree)
-    return named(text)
-
-
 def named(text):
     """Return the size of a dimension with this name, which is no formula, whatever it looks like."""
     is_plain = text.isascii() and text.isidentifier()
     return unknown(text if is_plain else repr(text))  # names that are made here have no quotation marks
 
 
-def _evaluate(tree):
-    if isinstance(tree, ast.BinOp):
-        return OPERATIONS[type(tree.op)](_evaluate(tree.left), _evaluate(tree.right))
-    if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.USub):
-        return -_evaluate(tree.operand)
-    if isinstance(tree, ast.Name):
-        return unknown(tree.id)
-    if isinstance(tree, ast.Constant) and type(tree.value) is int:
-        return tree.value
-    raise ValueError(f"no formula for a size: {ast.dump(tree)}")
+def name_of(size):
+    """Return the name of a dimension of which this is the size; None if it has none."""
+    text = repr(size)
+    if len(size.terms) > 1 or "*" in text or "[" in text:
+        return None
+    return ast.literal_eval(text) if text.startswith(("'", '"')) else text
 
 
 def least(size):

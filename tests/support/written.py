@@ -299,7 +299,7 @@ def warp(steps=None, whole=False, after=None, **edits):
     inputs |= s.get("inputs", {})
     if whole:
         constants = [(op, np.stack(c)[None] if op == "Add" and isinstance(c, list) else
-                      np.reshape(c, (1, -1, *[1] * axes))) for op, c in steps]  # fmt: skip
+                      None if c is None else np.reshape(c, (1, -1, *[1] * axes))) for op, c in steps]  # fmt: skip
         grid = with_steps(w, "flow", constants, s["dtype"])
         grid = w.add("Transpose", grid, perm=[0, *range(2, axes + 2), 1], name="grid")
     else:

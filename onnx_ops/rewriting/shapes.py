@@ -1,0 +1,384 @@
+"""The types and shapes of a graph's values, from its inputs and constants on: sizes are ints or `Size`s.
+
+They are worked out when a pattern asks for them. What other tools have written into a model about the values between
+is not believed, since the model may have been changed since, and names that tools make up for sizes mean nothing.
+Where a rule is missing here, onnx's own inference is asked about the one node.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from ..nodes import subgraphs
+from . import integers, sizes
+from .finding import tried
+from .sizes import Size, quotient
+
+LARGEST = 256  # elements of a constant that onnx's inference gets to know
+INT32_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Type:
+    """The type of a tensor. elements: their number in ONNX, 0 if unknown; shape: None if the rank is unknown."""
+
+    elements: int = 0
+    shape: tuple | None = None
+
+
+UNKNOWN = Type()
+
+
+def type_of(graph, name):
+    """Return the Type of a value of the graph, or of one around it."""
+    pending = [name]
+    while pending:  # what a value is computed from comes first: chains of nodes may be long
+        last = pending[-1]
+        home = graph.home(last) or graph
+        if last in home.types:
+            pending.pop()
+            continue
+        node = home.producers.get(last)
+        inputs = [] if node is None else [*filter(None, node.input)]
+        unknown = [each for each in inputs if each not in (graph.home(each) or graph).types]
+        if unknown and last not in home.visited:
+            home.visited.add(last)
+            pending += unknown
+            continue
+        pending.pop()
+        if unknown:  # a value that is computed from itself
+            home.types[last] = UNKNOWN
+            continue
+        for output, its_type in _outputs(home, node, last).items():
+            home.types.setdefault(output, its_type)
+    return (graph.home(name) or graph).types[name]
+
+
+def _outputs(graph, node, name):
+    """Return {value: Type} for a value, and for what else its node makes."""
+    tensor = graph.initializers.get(name)
+    if name in graph.inputs or (node is None and tensor is None):
+        return {name: _stated(graph, name)}
+    if tensor is not None:
+        return {name: Type(tensor.data_type, tuple(tensor.dims))}
+    inputs = [type_of(graph, each) if each else None for each in node.input]
+    if any(subgraphs(node)) or any(a.ref_attr_name for a in node.attribute):
+        made = {}
+    elif (node.domain or "ai.onnx", node.op_type) in RULES:
+        made = {node.output[0]: tried(_by_rule, graph, node, *inputs) or UNKNOWN}
+    else:
+        made = _by_onnx(graph, node, inputs)
+    return {each: _completed(graph, each, made.get(each, UNKNOWN)) for each in node.output if each} | {
+        name: _completed(graph, name, made.get(name, UNKNOWN))
+    }
+
+
+def _completed(graph, name, inferred):
+    """Return the type of a value with what isn't known: unknown sizes get names, an unknown shape is as stated."""
+    elements, dimensions = inferred.elements, inferred.shape
+    if dimensions is None or not elements:
+        stated = _stated(graph, name)
+        elements = elements or stated.elements
+        dimensions = stated.shape if dimensions is None else dimensions
+    if dimensions is not None:
+        dimensions = tuple(sizes.unknown(f"{name}[{k}]") if d is None else d for k, d in enumerate(dimensions))
+    return Type(elements, dimensions)
+
+
+def _stated(graph, name):
+    """Return the type that the model states, with those sizes that must hold: of other values than inputs, numbers."""
+    stated = graph.stated.get(name)
+    if stated is None:
+        return UNKNOWN
+    is_input = name in graph.inputs
+    # A Loop's body may get other sizes in each turn; a function may be called with any.
+    named, numbered = is_input and graph.is_main, graph.is_main or graph.function or not is_input
+    dimensions = None
+    if stated.tensor_type.HasField("shape"):
+        dimensions = tuple(
+            d.dim_value if numbered and d.HasField("dim_value") and d.dim_value >= 0
+            else sizes.named(d.dim_param) if named and d.dim_param
+            else sizes.unknown(f"{name}[{k}]")
+            for k, d in enumerate(stated.tensor_type.shape.dim)
+        )  # fmt: skip
+    return Type(stated.tensor_type.elem_type, dimensions)
+
+
+def _by_rule(graph, node, *inputs):
+    return RULES[node.domain or "ai.onnx", node.op_type](graph, node, integers.attributes_of(node), *inputs)
+
+
+def _by_onnx(graph, node, inputs):
+    """Return {output: Type} as far as onnx infers them for a node."""
+    node, letters = _of_onnx(node), {}
+    imports = [helper.make_opsetid(i.domain, i.version) for i in (graph.function or graph.model.proto).opset_import]
+    types, data = {}, {}
+    for name, its_type in zip(node.input, inputs, strict=False):
+        if not name:
+            continue
+        if not its_type.elements:
+            return {}
+        dimensions = its_type.shape
+        for d in dimensions or ():
+            letters[repr(d)] = d
+        texts = None if dimensions is None else [d if isinstance(d, int) else repr(d) for d in dimensions]
+        types[name] = helper.make_tensor_type_proto(its_type.elements, texts)
+        constant = _constant(graph, name, its_type)
+        if constant is not None:
+            data[name] = constant
+    version = graph.opset if node.domain == "" else next((i.version for i in imports if i.domain == node.domain), 1)
+    try:
+        schema = onnx.defs.get_schema(node.op_type, version, node.domain)
+        made = onnx.shape_inference.infer_node_outputs(
+            schema, node, types, data, None, imports, graph.model.proto.ir_version
+        )
+    except Exception:  # an operator that onnx doesn't know, or a node that the session will refuse
+        return {}
+    return {name: _read(its_type.tensor_type, letters) for name, its_type in made.items()}
+
+
+def _read(tensor, letters):
+    """Return the Type that onnx infers. letters: {text: Size} of the inputs' sizes."""
+    if not tensor.HasField("shape"):
+        return Type(tensor.elem_type)
+    return Type(tensor.elem_type, tuple(
+        d.dim_value if d.HasField("dim_value") else letters.get(d.dim_param) for d in tensor.shape.dim
+    ))  # fmt: skip
+
+
+def _constant(graph, name, its_type):
+    """Return a small constant as a TensorProto; None for other values."""
+    sizes_are_known = its_type.shape is not None and all(isinstance(d, int) for d in its_type.shape)
+    if not sizes_are_known or math.prod(its_type.shape) > LARGEST:
+        return None
+    array = graph.array(name)
+    if array is None and its_type.elements in (TensorProto.INT64, TensorProto.INT32):
+        array = integers.integers(graph, name)
+        if not isinstance(array, np.ndarray) or array.dtype == object:
+            return None
+    return None if array is None else numpy_helper.from_array(np.asarray(array))
+
+
+# What ONNX Runtime's optimizer makes of others: {its operator: one of ai.onnx whose output has the same shape}
+FUSED = {
+    "FusedConv": "Conv", "FusedGemm": "Gemm", "FusedMatMul": "MatMul",
+    **dict.fromkeys(("BiasGelu", "BiasSoftmax", "FastGelu", "Gelu", "QuickGelu", "SkipLayerNormalization",
+                     "SkipSimplifiedLayerNormalization"), "Identity"),
+}  # fmt: skip
+
+
+def _of_onnx(node):
+    """Return a node of ai.onnx whose first output has the shape of that of a node of com.microsoft."""
+    if node.domain != "com.microsoft" or node.op_type not in FUSED:
+        return node
+    alike = onnx.NodeProto()
+    alike.CopyFrom(node)
+    alike.op_type, alike.domain = FUSED[node.op_type], ""
+    kept = [a for a in node.attribute if not a.name.startswith(("activation", "alpha")) or a.name == "transA"]
+    del alike.attribute[:]
+    if alike.op_type == "Identity":
+        del alike.input[1:], alike.output[1:]
+    else:
+        alike.attribute.extend(kept)
+        del alike.input[3:]
+    return alike
+
+
+# Rules for nodes that compute with sizes: each returns the Type of the output, with None for sizes that are unknown.
+
+
+def broadcast(*shapes):
+    """Return the shape to which shapes are broadcast; None for a size that is not known."""
+    if None in shapes:
+        return None
+    rank = max(map(len, shapes))
+    columns = zip(*((1,) * (rank - len(each)) + each for each in shapes), strict=True)
+    return tuple(map(_broadcast_sizes, columns))
+
+
+def _broadcast_sizes(column):
+    others = {d for d in column if d != 1}
+    numbers = {d for d in others if isinstance(d, int)}
+    if len(numbers) == 1 and numbers != {0}:
+        return numbers.pop()  # an open size beside it is the same, or 1
+    return 1 if not others else others.pop() if len(others) == 1 else None
+
+
+def _elementwise(graph, node, attributes, *inputs):
+    kinds = [i.elements for i in inputs if i]
+    kind = TensorProto.BOOL if node.op_type in PREDICATES else kinds[node.op_type == "Where"]
+    return Type(kind, broadcast(*(i.shape for i in inputs if i)))
+
+
+def _values(graph, name, its_type):
+    """Return a list of the numbers in a vector, as far as they are known; None if not even their number is."""
+    known = integers.integers(graph, name)
+    if isinstance(known, np.ndarray):
+        return [d if isinstance(d, Size) else int(d) for d in known.ravel()]
+    return [None] * its_type.shape[0] if its_type.shape and isinstance(its_type.shape[0], int) else None
+
+
+def _reshape(graph, node, attributes, x, target=None):
+    made, dimensions = _values(graph, node.input[1], target), x.shape
+    if made is None or None in made:
+        return Type(x.elements, None if made is None else tuple(made))
+    if not attributes.get("allowzero") and dimensions is not None:
+        made = [dimensions[k] if isinstance(d, int) and d == 0 else d for k, d in enumerate(made)]
+    if made.count(-1) == 1:
+        others = [d for k, d in enumerate(made) if d != -1]
+        # A size that is computed may be 0, which copies the input's.
+        copies = not attributes.get("allowzero") and dimensions is not None
+        sure = all(isinstance(d, int) or not copies or _copied(d, k, dimensions) for k, d in enumerate(made))
+        rest = quotient(math.prod(dimensions), math.prod(others)) if dimensions and sure and 0 not in others else None
+        made = [(d if sure or isinstance(d, int) else None) if d != -1 else rest for d in made]
+    return Type(x.elements, tuple(made))
+
+
+def _copied(size, axis, dimensions):
+    """Return whether an open size that a Reshape states is what it is, too, if it is 0 and so copies the input's."""
+    if not sizes.never_negative(size - 1):
+        times = quotient(size, dimensions[axis]) if axis < len(dimensions) else 1
+        return isinstance(times, int) and times > 0
+    return True
+
+
+def _expand(graph, node, attributes, x, target):
+    made = _values(graph, node.input[1], target)
+    if made is None or x.shape is None:
+        return Type(x.elements)
+    if None in made:
+        return Type(x.elements, (None,) * max(len(made), len(x.shape)))
+    return Type(x.elements, broadcast(x.shape, tuple(made)))
+
+
+def _tile(graph, node, attributes, x, repeats):
+    known = _values(graph, node.input[1], repeats) or [None] * len(x.shape)
+    return Type(x.elements, tuple(None if r is None else d * r for d, r in zip(x.shape, known, strict=True)))
+
+
+def _constant_of_shape(graph, node, attributes, target):
+    value, made = attributes.get("value"), _values(graph, node.input[0], target)
+    return Type(value.data_type if value is not None else TensorProto.FLOAT, None if made is None else tuple(made))
+
+
+def _range(graph, node, attributes, start, limit, step):
+    """Of floats, too: exporters write those of a whole number of steps."""
+    ends = [integers.whole_number(graph, name) for name in node.input]
+    if None in ends or not isinstance(ends[2], int) or ends[2] < 1:
+        return Type(start.elements, (None,))
+    count = (ends[1] - ends[0] + ends[2] - 1) // ends[2]
+    if isinstance(count, int):
+        count = max(count, 0)
+    return Type(start.elements, (count if sizes.never_negative(count) else None,))
+
+
+def _shape(graph, node, attributes, x):
+    rank = None if x.shape is None else len(x.shape[attributes.get("start", 0) : attributes.get("end")])
+    return Type(TensorProto.INT64, (rank,))
+
+
+def _concat(graph, node, attributes, *inputs):
+    shapes = [i.shape for i in inputs]
+    rank = max(len(s) for s in shapes if s is not None)
+    axis, dimensions = attributes["axis"] % rank, []
+    for k in range(rank):
+        column = [None if s is None else s[k] for s in shapes]
+        numbers = [d for d in column if isinstance(d, int)]
+        known = [d for d in column if d is not None]
+        dimensions.append(
+            (None if None in column else sum(column)) if k == axis else (numbers or known)[0]
+        )  # those of the other axes are equal
+    return Type(inputs[0].elements, tuple(dimensions))
+
+
+def _slice(graph, node, attributes, x, *parameters):
+    lists = [integers.integer_list(graph, name) if name else None for name in node.input[1:]]
+    if attributes.get("starts") is not None:
+        lists = [attributes["starts"], attributes["ends"], attributes.get("axes")]
+    starts, ends, axes, steps = [*lists, None, None][:4]
+    if starts is None and len(node.input) < 4:
+        return Type(x.elements, (None,) * len(x.shape))
+    axes = range(len(starts)) if axes is None and (len(node.input) < 4 or not node.input[3]) else axes
+    if axes is None:
+        return Type(x.elements, (None,) * len(x.shape))
+    dimensions = list(x.shape)
+    for k, axis in enumerate(axes):
+        step = 1 if len(node.input) < 5 or not node.input[4] else None if steps is None else steps[k]
+        start, end = (None if each is None else each[k] for each in (starts, ends))
+        dimensions[axis] = _sliced(dimensions[axis], start, end, step)
+    return Type(x.elements, tuple(dimensions))
+
+
+def _sliced(size, start, end, step):
+    """Return how many elements of an axis a Slice takes; None if that isn't known."""
+    if None in (start, end, step):
+        return None
+    if isinstance(size, int):
+        return len(integers.sliced(size, start, end, step))
+    if step != 1:
+        return None
+    begin = start if start >= 0 else size + start
+    stop = size if end >= INT32_MAX else end if end >= 0 else size + end
+    # Exact if both lie within the axis, in this order.
+    ordered = all(map(sizes.never_negative, (begin, size - begin, stop, size - stop, stop - begin)))
+    return stop - begin if ordered else None
+
+
+def _gather(graph, node, attributes, x, index):
+    axis = range(len(x.shape))[attributes.get("axis", 0)]
+    return Type(x.elements, (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]))
+
+
+def _pad(graph, node, attributes, x, *parameters):
+    if len(node.input) > 3 and node.input[3]:
+        return Type(x.elements, (None,) * len(x.shape))
+    pads = attributes["pads"] if "pads" in attributes else integers.integer_list(graph, node.input[1])
+    if pads is None:
+        return Type(x.elements, (None,) * len(x.shape))
+    rank = len(x.shape)
+    return Type(x.elements, tuple(d + pads[k] + pads[rank + k] for k, d in enumerate(x.shape)))
+
+
+def _flatten(graph, node, attributes, x):
+    axis = attributes.get("axis", 1)
+    axis += len(x.shape) if axis < 0 else 0
+    return Type(x.elements, (math.prod(x.shape[:axis]), math.prod(x.shape[axis:])))
+
+
+def _affine_grid(graph, node, attributes, theta, size):
+    n, _, *image = _values(graph, node.input[1], size)
+    return Type(theta.elements, (n, *image, len(image)))
+
+
+def _own_affine_grid(graph, node, attributes, theta, *vectors):
+    axes = theta.shape[1]
+    return Type(theta.elements, (theta.shape[0], *(v.shape[0] for v in vectors[axes - 1 :: -1]), axes))
+
+
+def _grid_sample(graph, node, attributes, x, grid):
+    return Type(x.elements, (*x.shape[:2], *grid.shape[1:-1]))
+
+
+PREDICATES = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
+ELEMENTWISE = ("Add", "And", "Div", "Max", "Mean", "Min", "Mod", "Mul", "Or", "Pow", "Sub", "Sum", "Where", "Xor")
+RULES = {
+    **dict.fromkeys((("ai.onnx", op_type) for op_type in (*ELEMENTWISE, *PREDICATES)), _elementwise),
+    ("ai.onnx", "AffineGrid"): _affine_grid,
+    ("ai.onnx", "Concat"): _concat,
+    ("ai.onnx", "ConstantOfShape"): _constant_of_shape,
+    ("ai.onnx", "Expand"): _expand,
+    ("ai.onnx", "Flatten"): _flatten,
+    ("ai.onnx", "Gather"): _gather,
+    ("ai.onnx", "GridSample"): _grid_sample,
+    ("ai.onnx", "Pad"): _pad,
+    ("ai.onnx", "Range"): _range,
+    ("ai.onnx", "Reshape"): _reshape,
+    ("ai.onnx", "Shape"): _shape,
+    ("ai.onnx", "Slice"): _slice,
+    ("ai.onnx", "Tile"): _tile,
+    ("com.microsoft", "GridSample"): _grid_sample,
+    ("onnx_ops", "AffineGrid"): _own_affine_grid,
+}
