@@ -113,6 +113,7 @@ class Checker:
 
     def model(self):
         """Check the optimized model itself."""
+        onnx_ops.register_schemas()
         valid, now = (attempt(onnx.checker.check_model, p, full_check=True) for p in (self.proto, self.optimized))
         if self.draft.runs and valid is None and now is not None:
             yield self.fail("onnx refuses the optimized model", now)

@@ -11,7 +11,6 @@ from test_rewriting import near_miss
 
 import onnx_ops
 from onnx_ops import OpError
-from onnx_ops.inference import inferred_from_inputs
 from onnx_ops.nodes import graphs_in, inlined
 from onnx_ops.rewriting import grid_sample, rewritten
 from onnx_ops.rewriting.graph import Model
@@ -451,7 +450,7 @@ def test_sizes_that_are_not_what_is_stated(name):
     constants |= {"positions": np.arange(3)[:, None] + np.arange(4), "target": np.array([1, 9, -1])}
     proto.graph.initializer.extend(numpy_helper.from_array(v, n) for n, v in constants.items() if n not in made)
     if "other_end" in inputs:  # as onnx.shape_inference leaves it of a model without the other Slice
-        (other,) = (v.type for v in inferred_from_inputs(proto).graph.value_info if v.name == "other")
+        (other,) = (v.type for v in onnx.shape_inference.infer_shapes(proto).graph.value_info if v.name == "other")
         other.tensor_type.shape.dim[3].CopyFrom(other.tensor_type.shape.dim[2])
         proto.graph.value_info.append(helper.make_value_info("v", other))
     rng = np.random.default_rng(0)

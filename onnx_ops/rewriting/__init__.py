@@ -44,13 +44,16 @@ def rewritten(
 ) -> tuple[onnx.ModelProto, list[Finding]]:
     """Return what `optimize` does, and a list with a Finding for each place that a pattern fits, or nearly fits."""
     optimized, findings = _rewrite(model, standard, folder)
-    if model.functions:  # older exporters write one for each function of PyTorch's, so a pattern may span several
+    if model.functions:
         try:
             flat = inlined(model)
         except (RuntimeError, onnx.checker.ValidationError):  # the session reports what is wrong with the model
             return optimized, findings
         without_functions = _rewrite(flat, standard, folder)
-        if sum(f.operator is not None for f in without_functions[1]) > sum(f.operator is not None for f in findings):
+        # Older exporters write a function for each of PyTorch's, so a pattern may span several. ONNX Runtime doesn't know
+        # the types that an operator which isn't its own makes in a function, if a subgraph calls it.
+        replaced, replaced_inlined = ([f for f in each if f.operator] for each in (findings, without_functions[1]))
+        if len(replaced_inlined) > len(replaced) or any(f.graph.startswith("function") for f in replaced):
             return without_functions
     return optimized, findings
 

@@ -268,10 +268,11 @@ def _split(graph, node, attributes, name, index):
 
 def _concat(graph, node, attributes, name, index):
     axis = attributes["axis"] % len(index)
-    at = index[axis]
+    at, target = index[axis], list(shape(graph, name))
     for operand in node.input:
-        dimensions = shape(graph, operand)
-        if dimensions is None or not isinstance(dimensions[axis], int) or not isinstance(at, int):
+        dimensions = list(shape(graph, operand))
+        target[axis] = dimensions[axis]
+        if dimensions != target or not isinstance(target[axis], int) or not isinstance(at, int):
             return None
         if at < dimensions[axis]:
             return operand, (*index[:axis], at, *index[axis + 1 :])

@@ -10,7 +10,7 @@ class NearMiss(Exception):  # noqa: N818  it is no error
 
 def tried(rule, *arguments):
     """Return what a rule for a node returns, or None if it fails, as ONNX Runtime will then refuse the node."""
-    with suppress(ValueError, IndexError, TypeError, ZeroDivisionError):
+    with suppress(ValueError, IndexError, KeyError, TypeError, ZeroDivisionError):
         return rule(*arguments)
     return None
 

@@ -114,7 +114,7 @@ def _of_affine_grid(program, maker, count):
             theta, *vectors = (program.add_node("Cast", name, to=TensorProto.FLOAT) for name in (theta, *vectors))
         places = [program.source(program.input(v), (axis,)) for v, axis in zip(vectors, AXES[::-1], strict=False)]
     elif program.graph.producer(maker.output[0], "AffineGrid") and program.dtype is not None:
-        narrowing, places = None, [program.array(v) for v in _base_coordinates(program, maker)]
+        narrowing, places = None, [*_base_coordinates(program, maker, count)]
     else:
         return None
     coordinates = []
@@ -129,17 +129,37 @@ def _of_affine_grid(program, maker, count):
     return coordinates
 
 
-def _base_coordinates(program, maker):
-    """Return the base coordinates of an AffineGrid of ai.onnx, which computes them itself."""
-    size = integer_list(program.graph, maker.input[1])
-    align_corners = any(a.name == "align_corners" and a.i for a in maker.attribute)
-    mode = next((a.s for a in program.node.attribute if a.name == "mode"), b"linear")
-    if size is None or len(size) not in (4, 5) or min(size) < 1 or max(size[2:]) > LARGEST:
-        raise NearMiss("the size of its AffineGrid is open, or large")
-    if mode == b"nearest":
+def _base_coordinates(program, maker, axes):
+    """Return the values of the base coordinates x, y (and z) of an AffineGrid of ai.onnx, which computes them itself."""
+    graph, align_corners = program.graph, any(a.name == "align_corners" and a.i for a in maker.attribute)
+    if any(a.name == "mode" and a.s == b"nearest" for a in program.node.attribute):
         raise NearMiss("every rounding matters of an AffineGrid that ONNX Runtime computes")
-    if align_corners and 1 in size[2:]:
-        raise NearMiss("an AffineGrid of one pixel along an axis is ONNX Runtime's own")
-    for k, pixels in enumerate(size[:1:-1]):
-        vector = pixel_coordinates(pixels, align_corners)
-        yield vector.reshape([-1 if a == len(AXES) - 1 - k else 1 for a in range(len(AXES))])
+    sizes = integer_list(graph, maker.input[1])
+    for k in range(axes):
+        axis, position = AXES[-1 - k], 1 + axes - k  # of the size [N, C, (D,) H, W]
+        if sizes is None:
+            yield _open_coordinates(program, maker, position, axis, align_corners)
+        elif not 0 < sizes[position] <= LARGEST:
+            raise NearMiss("the size of its AffineGrid is 0, or large")
+        else:
+            vector = pixel_coordinates(sizes[position], align_corners)
+            if align_corners and len(vector) == 1:
+                vector = np.ones(1)  # ONNX Runtime's choice; PyTorch's is 0
+            yield program.array(vector.reshape([-1 if other == axis else 1 for other in AXES]))
+
+
+def _open_coordinates(program, maker, position, axis, align_corners):
+    """Return the value of the base coordinates along an axis whose size is known when the model runs."""
+    graph, number, step = program.graph, program.number, program.step
+    to = helper.np_dtype_to_tensor_dtype(np.dtype(program.dtype))
+    size = program.add_node("Cast", program.add_node("Gather", maker.input[1], position), to=to)
+    zero, one = (graph.add_constant(name, np.array(name == "one", program.dtype)) for name in ("zero", "one"))
+    places = graph.add_node(program.node, "Range", [zero, size, one])
+    places, count = program.source(program.input(places), (axis,)), program.leaf(size, ())
+    if not align_corners:
+        edges = step("Add", step("Mul", number(2), places), number(1))
+        return step("Sub", step("Div", edges, count), number(1))
+    last = step("Sub", count, number(1))
+    steps = step("Max", last, number(1))  # of one pixel, whose coordinate is 1
+    doubled = step("Mul", number(2), step("Add", places, step("Sub", steps, last)))
+    return step("Sub", step("Div", doubled, steps), number(1))

@@ -286,11 +286,12 @@ def _concat(graph, node, attributes, *inputs):
     axis, dimensions = attributes["axis"] % rank, []
     for k in range(rank):
         column = [None if s is None else s[k] for s in shapes]
-        numbers = [d for d in column if isinstance(d, int)]
-        known = [d for d in column if d is not None]
-        dimensions.append(
-            (None if None in column else sum(column)) if k == axis else (numbers or known)[0]
-        )  # those of the other axes are equal
+        if k == axis:
+            dimensions.append(None if None in column else sum(column))
+        else:  # ONNX Runtime ignores the sizes of an input without elements
+            numbers, others = ({d for d in column if isinstance(d, int) is is_int} for is_int in (True, False))
+            known = numbers or others
+            dimensions.append(known.pop() if len(known) == 1 else None)
     return Type(inputs[0].elements, tuple(dimensions))
 
 
