@@ -53,7 +53,8 @@ def rewritten(
         # Older exporters write a function for each of PyTorch's, so a pattern may span several. ONNX Runtime doesn't know
         # the types that an operator which isn't its own makes in a function, if a subgraph calls it.
         replaced, replaced_inlined = ([f for f in each if f.operator] for each in (findings, without_functions[1]))
-        if len(replaced_inlined) > len(replaced) or any(f.graph.startswith("function") for f in replaced):
+        fewest = len(replaced) + all(not f.graph.startswith("function") for f in replaced)
+        if len(replaced_inlined) >= fewest:
             return without_functions
     return optimized, findings
 

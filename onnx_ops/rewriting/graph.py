@@ -249,6 +249,7 @@ class Graph:
             node.input[0] = self.add_node(node, op_type, inputs, domain, version, **attributes)
             self._count(node.input[0], 1)
         else:
+            self.type(node.output[0])  # stays what it is
             new = helper.make_node(op_type, inputs, node.output, node.name, node.doc_string, domain, **attributes)
             new.metadata_props.extend(node.metadata_props)
             node.CopyFrom(new)

@@ -6,11 +6,12 @@ certain to be of int64 if they depend on unknowns. What is computed of known int
 values that only one of them can hold are left to `Graph.folded`, and so is arithmetic in other types.
 """
 
+import math
 from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from . import sizes
 from .finding import tried
@@ -101,7 +102,7 @@ def _evaluate(graph, name, depth):
     array = graph.array(name)
     value = _apply_rule(graph, name, depth) if array is None else array
     value = graph.folded(name) if value is None else value
-    if isinstance(value, np.ndarray) and (value.size > LARGEST or value.dtype.kind not in "iuO"):
+    if isinstance(value, np.ndarray) and (value.size > LARGEST or value.dtype.kind not in "biuO"):
         return None
     return value
 
@@ -327,11 +328,48 @@ def _divide(attributes, a, b):
     return _tidy(a.astype(object) // b.astype(object))
 
 
+def _equal(attributes, a, b):
+    """Compare integers, of which one may be open, if it is certain to be another one."""
+    if not all(isinstance(v, np.ndarray) and _is_wide(v) for v in (a, b)):
+        return None
+    differences = np.asarray(a.astype(object) - b.astype(object), object)
+    are_open = [isinstance(d, Size) for d in differences.ravel()]
+    if any(are_open) and not all(map(_never_zero, differences.ravel()[are_open])):
+        return None
+    return differences == 0
+
+
+def _never_zero(size):
+    return sizes.never_negative(size - 1) or sizes.never_negative(-size - 1)
+
+
+def _where(attributes, condition, a, b):
+    if not all(isinstance(v, np.ndarray) for v in (condition, a, b)) or condition.dtype != bool:
+        return None
+    return _tidy(np.where(condition, a, b)) if _is_wide(a) and _is_wide(b) else None
+
+
+def _expand(attributes, value, target):
+    if not isinstance(value, np.ndarray) or math.prod(known_list(target)) > LARGEST:
+        return None
+    return np.broadcast_to(value, np.broadcast_shapes(value.shape, tuple(known_list(target))))
+
+
+def _constant_of_shape(attributes, target):
+    if math.prod(known_list(target)) > LARGEST or "value" not in attributes:
+        return None
+    value = numpy_helper.to_array(attributes["value"])
+    return np.full(known_list(target), value.item(), value.dtype)
+
+
 RULES = {
     "Add": _elementwise(_add),
     "Cast": _cast,
     "Concat": _concat,
+    "ConstantOfShape": _constant_of_shape,
     "Div": _divide,
+    "Equal": _equal,
+    "Expand": _expand,
     "Gather": _gather,
     "Identity": _same,
     "Mul": _elementwise(_multiply),
@@ -343,4 +381,5 @@ RULES = {
     "Sub": _elementwise(_subtract),
     "Transpose": _transpose,
     "Unsqueeze": _unsqueeze,
+    "Where": _where,
 }

@@ -13,6 +13,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from ..nodes import subgraphs
+from ..operators import available
+from ..schemas import schema
 from . import integers, sizes
 from .finding import tried
 from .sizes import Size, quotient
@@ -131,13 +133,18 @@ def _by_onnx(graph, node, inputs):
             data[name] = constant
     version = graph.opset if node.domain == "" else next((i.version for i in imports if i.domain == node.domain), 1)
     try:
-        schema = onnx.defs.get_schema(node.op_type, version, node.domain)
         made = onnx.shape_inference.infer_node_outputs(
-            schema, node, types, data, None, imports, graph.model.proto.ir_version
+            _schema(node, version), node, types, data, None, imports, graph.model.proto.ir_version
         )
     except Exception:  # an operator that onnx doesn't know, or a node that the session will refuse
         return {}
     return {name: _read(its_type.tensor_type, letters) for name, its_type in made.items()}
+
+
+def _schema(node, version):
+    if onnx.defs.has(node.op_type, domain=node.domain):
+        return onnx.defs.get_schema(node.op_type, version, node.domain)
+    return schema(available()[node.domain, node.op_type])
 
 
 def _read(tensor, letters):
@@ -354,11 +361,6 @@ def _affine_grid(graph, node, attributes, theta, size):
     return Type(theta.elements, (n, *image, len(image)))
 
 
-def _own_affine_grid(graph, node, attributes, theta, *vectors):
-    axes = theta.shape[1]
-    return Type(theta.elements, (theta.shape[0], *(v.shape[0] for v in vectors[axes - 1 :: -1]), axes))
-
-
 def _grid_sample(graph, node, attributes, x, grid):
     return Type(x.elements, (*x.shape[:2], *grid.shape[1:-1]))
 
@@ -380,6 +382,4 @@ RULES = {
     ("ai.onnx", "Shape"): _shape,
     ("ai.onnx", "Slice"): _slice,
     ("ai.onnx", "Tile"): _tile,
-    ("com.microsoft", "GridSample"): _grid_sample,
-    ("onnx_ops", "AffineGrid"): _own_affine_grid,
 }
