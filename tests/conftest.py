@@ -11,7 +11,7 @@ from onnx_ops.runtime import library, native, variants, warmup
 
 if library.is_complete():  # then nothing is compiled, there may be no Numba, and only kernels are other ones
     of_the_compiler = "cache deployment elements library vectors warmup"
-    of_no_kernel = """cluster digits docs files imported_domains inference layout many_files ort_format rewriting
+    of_no_kernel = """cluster docs files imported_domains indices inference layout many_files ort_format rewriting
         rewriting_facts rewriting_fuzz rewriting_grids schemas sizes"""
     collect_ignore = [f"test_{name}.py" for name in f"{of_the_compiler} {of_no_kernel}".split()]
 

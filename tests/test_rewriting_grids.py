@@ -37,7 +37,6 @@ WARPS = {
     "volumes": warp(size=(4, 5, 6)),
     "volumes together": warp(size=(4, 5, 6), whole=True, mode="nearest"),
     "one row": warp(size=(1, 12), steps=[("Add", mesh((1, 12))), ("Div", 6)]),
-    "one pixel": warp(size=(1, 1), steps=[("Mul", 0.1)]),
     "one image": warp(batch=1),
     "only a scale": warp([("Mul", 0.25)]),
     "open sizes": warp([("Mul", 2), ("Sub", 1)], flow=["n", 2, "h", "w"], batch="n"),
@@ -80,6 +79,7 @@ PERSPECTIVES = {
     "a base that is turned": perspective(base=lambda base: base[..., [1, 0, 2]]),
     "the first matrix for all": perspective(first=True),
     "one matrix for all": perspective(thetas=1),
+    "one pixel, which isn't worth a program": warp(size=(1, 1), steps=[("Mul", 0.1)]),
 }
 
 

@@ -50,8 +50,8 @@ def rewritten(
         except (RuntimeError, onnx.checker.ValidationError):  # the session reports what is wrong with the model
             return optimized, findings
         without_functions = _rewrite(flat, standard, folder)
-        # Older exporters write a function for each of PyTorch's, so a pattern may span several. ONNX Runtime doesn't know
-        # the types that an operator which isn't its own makes in a function, if a subgraph calls it.
+        # Older exporters write a function for each of PyTorch's, so a pattern may span several. And in a function that
+        # a subgraph calls, ONNX Runtime doesn't know the types that an operator makes which isn't its own.
         replaced, replaced_inlined = ([f for f in each if f.operator] for each in (findings, without_functions[1]))
         fewest = len(replaced) + all(not f.graph.startswith("function") for f in replaced)
         if len(replaced_inlined) >= fewest:

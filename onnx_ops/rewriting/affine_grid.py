@@ -16,8 +16,8 @@ import numpy as np
 from ..nodes import model_nodes, subgraphs
 from .finding import NearMiss
 from .graph import AI_ONNX
+from .indices import followed, path, variables
 from .integers import axes_of, integer_list, shape
-from .views import moved, movers, whole
 
 DOMAIN, OPERATOR, STANDARD_VERSION = "onnx_ops", "AffineGrid", 20
 NAME = "affine_grid"
@@ -44,12 +44,11 @@ def match(graph, node, standard):
     if graph.users[node.input[0]] > 1 or graph.users[reduced.input[0]] > 1:
         raise NearMiss("what leads to it is used elsewhere, too")
     size = target[1:-1]
-    theta, view = _theta(graph, factor, len(size))
-    base = _base(graph, reduced, base, view, size)
-    along = [a.along for a in view]
+    theta, along = _theta(graph, factor, len(size))
+    base = _base(graph, reduced, base, along, size)
     if along.index(J) > along.index(I):
         raise NearMiss("it adds up neighbouring values, which ONNX Runtime may do in another order")
-    if target[0] not in (-1, view[along.index(N)].size):
+    if target[0] not in (-1, shape(graph, theta)[N]):
         raise NearMiss(f"the batch size of the grid, {target[0]}, is not known to be that of {theta}")
     if graph.is_constant(theta):
         raise NearMiss(f"{theta} is constant: ONNX Runtime computes the grid once")
@@ -67,31 +66,31 @@ def match(graph, node, standard):
 
 
 def _theta(graph, name, axes):
-    """Return (theta, the view of it that is multiplied)."""
-    chain = movers(graph, name)
+    """Return (theta, for each axis of what is multiplied the axis of theta along which it runs, or None)."""
+    sizes, steps = shape(graph, name), path(graph, name)[0]
     # Nodes that move elements may belong to the pattern, or to what computes theta.
-    for count in range(len(chain) + 1):
-        theta = chain[count - 1].input[0] if count else name
-        dimensions = shape(graph, theta)
-        if dimensions is None or len(dimensions) != 3 or list(dimensions[1:]) != [axes, axes + 1]:
+    for count in range(len(steps) + 1 if sizes is not None else 0):
+        theta = steps[count - 1][0].input[0] if count else name
+        dimensions, index = shape(graph, theta), followed(graph, steps[:count], variables(sizes))
+        if dimensions is None or index is None or list(dimensions[1:]) != [axes, axes + 1]:
             continue
-        view = whole(dimensions)
-        for mover in reversed(chain[:count]):
-            view = view and moved(graph, view, mover)
-        axes_of_theta = [a for a in view or () if a.along is not None]
-        takes_all = all((a.step, a.size) == (1, dimensions[a.along]) or a.size == 1 == dimensions[a.along]
-                        for a in axes_of_theta)  # fmt: skip
-        if takes_all and sorted(a.along for a in axes_of_theta) == [N, I, J]:
-            return theta, view
+        free = [*zip(variables(sizes), sizes, strict=True)]  # axes of what is multiplied
+        along = [None] * len(sizes)
+        for axis, entry in enumerate(zip(index, dimensions, strict=True)):
+            if entry in free:
+                along[free.index(entry)] = axis
+                free[free.index(entry)] = None
+        if sum(axis is not None for axis in along) == len(dimensions):
+            return theta, along
     raise NearMiss(f"{name} is not known to be made of a theta of shape [N, {axes}, {axes + 1}] alone")
 
 
-def _base(graph, reduced, base, view, size):
+def _base(graph, reduced, base, along, size):
     """Return the base grid as an array [*size, axes + 1]."""
     axes = len(size)
-    rank = max(base.ndim, len(view))
+    rank = max(base.ndim, len(along))
     base = base.reshape((1,) * (rank - base.ndim) + base.shape)
-    along = [None] * (rank - len(view)) + [a.along for a in view]
+    along = [None] * (rank - len(along)) + along
     reduced_axes = axes_of(graph, reduced)
     if reduced_axes is None or [k % rank for k in reduced_axes] != [along.index(J)]:
         raise NearMiss("it adds up over another axis than the last one of theta")

@@ -6,17 +6,17 @@ Models that use it compute, for each level l,
                           2 * sampling_locations - 1 of level l, as N * M grids [Q, P, 2])
 
 and add up, over levels and points, attention_weights * Concat(sample_0, sample_1, ...), in the end as [N, Q, M * D].
-All other nodes move elements. So every tensor is a view (digits.py) of a tensor whose axes have names: N (batch), S
-(pixels of all levels), M (heads), D (channels), Q (queries), L (levels), P (points), X (the two coordinates).
+All other nodes move elements. So an index into every tensor consists of variables (indices.py): N (batch), S (pixels of
+all levels), M (heads), D (channels), Q (queries), L (levels), P (points), X (the two coordinates).
 """
 
 import math
 
 import numpy as np
 
-from .digits import MOVES, Digit, View, layout, moved, path
-from .finding import NearMiss
+from .finding import NearMiss, tried
 from .graph import AI_ONNX
+from .indices import MOVES, Position, followed, layout, path, position, reshaped
 from .integers import attributes_of, axes_of, shape
 from .sizes import quotient
 
@@ -48,10 +48,12 @@ def match(graph, node, standard):
         raise NearMiss(f"it has {len(samples)} levels, {OPERATOR} at most {LEVELS}")
     grid, locations, sizes = _locations(graph, samples)
     value, levels, sizes = _value(graph, samples, sizes)
-    view = _samples_view(graph, samples, concat, concat_path, sizes)
-    weights = _weights(graph, product.input[1 if first else 0], view, sizes)
-    if moved(graph, _sum_view(graph, total, view, sizes), end) != View(layout(sizes, "N", "Q", "MD"), {}):
+    index = followed(graph, end, layout(sizes, "N", "Q", "MD"))
+    if index is None:
         raise NearMiss("its result is not [N, Q, M * D], or not for certain")
+    index = _terms_index(graph, total, index, sizes)
+    _check_samples(graph, samples, concat, concat_path, _operand(graph, product, 0 if first else 1, index), sizes)
+    weights = _weights(graph, product, 1 if first else 0, index, sizes)
     _check_uses(graph, node, (value, grid, weights))
     if all(map(graph.is_constant, (value, locations, weights))):
         raise NearMiss("all of it is constant: ONNX Runtime computes it once")
@@ -102,9 +104,9 @@ def _locations(graph, samples):
     axes = ("L", "P") if len(dimensions) == 6 else ("LP",)
     if points is None or dimensions[3:-1] != tuple(math.prod(sizes[name] for name in axis) for axis in axes):
         raise NearMiss(f"{grid} has not as many levels as there are GridSample nodes, {len(samples)}")
-    whole = View(layout(sizes, "N", "Q", "M", *axes, "X"), {})
     for level, (steps, _) in enumerate(paths):
-        if moved(graph, whole, steps) != View(layout(sizes, "NM", "Q", "P", "X"), {"L": level} if level else {}):
+        index = followed(graph, steps, layout(sizes, "NM", "Q", "P", "X"))
+        if index != layout(sizes, "N", "Q", "M", *axes, "X", L=level):
             raise NearMiss(f"the grid of level {level} is not known to be that of its points")
     return grid, locations, sizes
 
@@ -151,63 +153,78 @@ def _levels(graph, source, names, sizes):
     levels, start = [], 0
     for name in names:
         steps, top = path(graph, name, source)
-        view = moved(graph, View(layout(sizes, "N", "S", "M", "D"), {}), steps) if top == source else None
-        if view is None or len(view.axes) != 4:
+        height, width = (shape(graph, name) or (None, None))[-2:]
+        if top != source or not (isinstance(height, int) and isinstance(width, int)):
             return None
-        height, width = view.size(2), view.size(3)
-        rows, columns = (() if size == 1 else (Digit("S", step, size),) for step, size in ((width, height), (1, width)))
-        level_view = View((*layout(sizes, "NM", "D"), rows, columns), {"S": start} if start else {})
-        if view != level_view or not (isinstance(height, int) and isinstance(width, int)):
+        pixels = {**sizes, "H": height, "W": width}
+        n, s, m, d = layout(pixels, "N", "HW", "M", "D")
+        if followed(graph, steps, layout(pixels, "NM", "D", "H", "W")) != (n, Position(start) + s, m, d):
             return None
         levels += [height, width]
         start += height * width
     return levels if start == sizes["S"] else None
 
 
-def _samples_view(graph, samples, concat, concat_path, sizes):
-    """Return the view of the samples of all levels that is multiplied by the weights."""
-    sample_view = View(layout(sizes, "NM", "D", "Q", "P"), {})
-    views = [moved(graph, sample_view, steps) for _, steps in samples]
-    if views[0] is None or any(view != views[0] for view in views):
-        raise NearMiss("how the samples of its levels are put together is unknown, or differs")
-    axes = list(views[0].axes)
-    axis = next(a.i for a in concat.attribute if a.name == "axis") if concat is not None else 0
-    if -len(axes) <= axis < len(axes):
-        axes[axis] = layout(sizes, "L")[0] + axes[axis]
-    view = moved(graph, View(tuple(axes), {}), concat_path)
-    if view is None:
-        raise NearMiss("what becomes of the samples before they are multiplied is unknown")
-    return view
+def _terms_index(graph, total, index, sizes):
+    """Return the index into what is added up over levels and points, for one into the sum."""
+    dimensions = shape(graph, total.input[0]) or ()
+    summed = {axis % len(dimensions) for axis in axes_of(graph, total) or ()}
+    axes = [dimensions[k] for k in sorted(summed)]
+    over = tried(reshaped, layout(sizes, "LP"), [sizes["L"] * sizes["P"]], axes)
+    if not summed or over is None:
+        raise NearMiss("it adds up over other axes than levels and points")
+    over, others = iter(over), iter(index)
+    keeps = attributes_of(total).get("keepdims", 1)
+    if keeps:
+        others = iter([at for k, at in enumerate(index) if k not in summed])
+    return tuple(next(over) if k in summed else next(others) for k in range(len(dimensions)))
 
 
-def _weights(graph, name, view, sizes):
-    """Return the name of attention_weights, if a value is certain to be the view of it that fits the samples' view."""
-    required_view = View(tuple(tuple(digit for digit in axis if digit.along != "D") for axis in view.axes), {})
+def _operand(graph, product, k, index):
+    """Return the index into an operand of a product."""
+    dimensions = shape(graph, product.input[k])
+    if dimensions is None:
+        return None
+    return tuple(Position() if d == 1 else at for d, at in zip(dimensions, index[-len(dimensions) :], strict=True))
+
+
+def _check_samples(graph, samples, concat, concat_path, index, sizes):
+    """Raise NearMiss unless an index leads to the samples of all levels."""
+    index = index and followed(graph, concat_path, index)
+    for level, (_, steps) in enumerate(samples):
+        part = index and (index if concat is None else _part(graph, concat, index, level))
+        if part is None or followed(graph, steps, part) != layout(sizes, "NM", "D", "Q", "P"):
+            raise NearMiss(f"how the samples of level {level} are put together with the others is not known")
+
+
+def _part(graph, concat, index, level):
+    """Return the index into a level for one into all levels, which a Concat puts together; None if that is unknown."""
+    axis = range(len(index))[attributes_of(concat)["axis"]]
+    levels = [term for term in index[axis].terms if term.variable.name == "L"]
+    dimensions = shape(graph, concat.input[level])
+    if dimensions is None or (levels and [term.step for term in levels] != [dimensions[axis]]):
+        return None
+    others = [term for term in index[axis].terms if term not in levels]
+    return (*index[:axis], position(index[axis].start, others), *index[axis + 1 :])
+
+
+def _weights(graph, product, k, index, sizes):
+    """Return the name of attention_weights, if an operand is certain to hold them in the order of the samples."""
+    name = product.input[k]
+    index = _operand(graph, product, k, index)
     several_heads = isinstance(sizes["M"], int) and sizes["M"] > 1
     for source in (name, *(node.input[0] for node, _ in path(graph, name)[0])):
         batch, *others = shape(graph, source) or (None,)
         steps = path(graph, name, source)[0]
         takes_all = not any(step.op_type in (*CUTS, "Gather") for step, _ in steps)
         # Several heads rule out that all of another batch is broadcast along N * M.
-        if batch != sizes["N"] and not (several_heads and takes_all):
+        if index is None or (batch != sizes["N"] and not (several_heads and takes_all)):
             continue
         for axes in (("Q", "M", "L", "P"), ("Q", "M", "LP")):
-            whole = View(layout(sizes, "N", *axes), {})
-            fits = others == [math.prod(sizes[k] for k in axis) for axis in axes]
-            if fits and moved(graph, whole, steps) == required_view:
+            is_all = others == [math.prod(sizes[k] for k in axis) for axis in axes]
+            if is_all and followed(graph, steps, index) == layout(sizes, "N", *axes):
                 return source
     raise NearMiss(f"{name} is not known to be made of weights [N, Q, M, L, P], in the order of the samples")
-
-
-def _sum_view(graph, total, view, sizes):
-    """Return the view after the sum over levels and points."""
-    summed = {axis % len(view.axes) for axis in axes_of(graph, total) or ()}
-    digits = {digit for axis in summed for digit in view.axes[axis]}
-    if not summed or digits != set(layout(sizes, "LP")[0]):
-        raise NearMiss("it adds up over other axes than levels and points")
-    keeps = attributes_of(total).get("keepdims", 1)
-    axes = [() if axis in summed else digits for axis, digits in enumerate(view.axes) if keeps or axis not in summed]
-    return View(tuple(axes), {})
 
 
 def _check_uses(graph, node, sources):
@@ -217,7 +234,7 @@ def _check_uses(graph, node, sources):
         name = names.pop()
         if name not in sources and name not in between:
             between[name] = graph.producers[name]
-            moves = between[name].op_type in (*MOVES, "ReduceSum")
+            moves = between[name].op_type in (*MOVES, "ReduceSum") and between[name].op_type != "Concat"
             names += between[name].input[:1] if moves else between[name].input
     consumers = graph.consumers()
     for name in between.keys() - {node.output[0]}:

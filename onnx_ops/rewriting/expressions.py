@@ -1,9 +1,8 @@
 """What nodes compute, as expressions of constants and of other values' elements.
 
-An index into a value has an entry for each axis: the position of one element, or the name of one of the AXES, along
-all of which it runs, or several of these, if a Reshape has made one axis of them. Nodes that only move elements are
-followed to the value that the elements come from. Sums and products become operations if they vary along image axes.
-What is the same for all pixels of an image, such as an element of a matrix, is a leaf, however it was computed.
+Nodes that only move elements are followed to the value that the elements come from. Sums and products become operations
+if they vary along image axes. What is the same for all pixels of an image, such as an element of a matrix, is a leaf,
+however it was computed.
 """
 
 from dataclasses import dataclass
@@ -12,33 +11,11 @@ import numpy as np
 from onnx import TensorProto
 
 from .finding import tried
-from .integers import attributes_of, axes_of, integer_list, integers, shape, sliced
-from .sizes import quotient
+from .indices import MOVES, Position, broadcast_index, digits_of, moved, variable
+from .integers import attributes_of, shape
 
-AXES = "ndhw"  # images, and the axes of each
+AXES = "ndhw"  # variables of indices: images, and the axes of each
 DEEPEST = 100  # nodes on the way from a value to a leaf
-
-
-@dataclass(frozen=True)
-class Several:
-    """AXES that are one axis, from the outermost to the innermost, and the size of each."""
-
-    names: str
-    sizes: tuple
-
-
-def axes_in(index):
-    """Return the names of the axes along which an index runs."""
-    return "".join(at.names if isinstance(at, Several) else at for at in index if not isinstance(at, int))
-
-
-def apart(index, sizes):
-    """Return (sizes, index) with an axis for each of the AXES of Several."""
-    pairs = [*zip(index, sizes, strict=True)]
-    return (
-        [n for at, size in pairs for n in (at.sizes if isinstance(at, Several) else (size,))],
-        [each for at, _ in pairs for each in (at.names if isinstance(at, Several) else (at,))],
-    )
 
 
 @dataclass(frozen=True)
@@ -47,6 +24,27 @@ class Leaf:
 
     name: str
     index: tuple
+
+
+def axes_in(index):
+    """Return the names of the AXES along which an index runs."""
+    return {term.variable.name for at in index for term in at.terms}
+
+
+def axes_apart(index, dimensions):
+    """Return (sizes, entries) of a value's axes after those that run along several of AXES are taken apart.
+
+    An entry is a number or one of AXES. Raises ValueError if an axis runs in another way than along all of some AXES.
+    """
+    sizes, entries = [], []
+    for at, size in zip(index, dimensions, strict=True):
+        for digit, digit_size in digits_of(at, size):
+            names = [term.variable.name for term in digit.terms]
+            if names and digit != variable(names[0], digit_size):
+                raise ValueError("a part of an axis")
+            sizes.append(digit_size)
+            entries += names or [digit.start]
+    return sizes, entries
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,31 +74,46 @@ def expression(graph, name, index, depth=DEEPEST, memo=None):
 
 
 def _expression(graph, leaf, depth, memo):
-    array, node = graph.folded(leaf.name), graph.producer(leaf.name)
+    array, node = graph.folded(leaf.name), _producer(graph, leaf.name)
     if array is not None and array.dtype.kind == "f":
         return tried(constant, array, leaf.index) or leaf
     sources = tried(_sources, graph, node, leaf.name, leaf.index) if node is not None and depth else None
     if sources is None or None in sources:
         return leaf
     operands = tuple(expression(graph, *source, depth - 1, memo) if source[0] else None for source in sources)
-    if node.op_type not in OPERATIONS:
+    if not all(not isinstance(each, Leaf) or is_readable(graph, each) for each in operands):
+        return leaf
+    if node.op_type in MOVES:
         return operands[0]
     if node.op_type == "Pow":
         return Operation("Mul", operands * 2) if exponent(graph, node) == 2 else Operation("Cube", operands)
-    return Operation(node.op_type, operands)
+    return Operation("MatMul" if node.op_type == "FusedMatMul" else node.op_type, operands)
+
+
+def is_readable(graph, leaf):
+    """Return whether a source of a program can be the elements of a value at this index."""
+    return tried(axes_apart, leaf.index, shape(graph, leaf.name)) is not None
+
+
+def _producer(graph, name):
+    """Return the node of ai.onnx that makes a value, or a FusedMatMul, which is what ONNX Runtime makes of MatMul."""
+    node = graph.producers.get(name)
+    is_fused = node is not None and (node.domain, node.op_type) == ("com.microsoft", "FusedMatMul")
+    return node if is_fused else graph.producer(name)
 
 
 def _sources(graph, node, name, index):
     """Return [(name, index)] of what a node computes its output from, at an index; [None] for a leaf."""
     if node.op_type in MOVES:
-        return [MOVES[node.op_type](graph, node, attributes_of(node), name, index)]
-    if not set(axes_in(index)) & set(AXES[1:]):
+        return [moved(graph, node, name, index)]
+    if not axes_in(index) & set(AXES[1:]):
         return [None]
-    if node.op_type == "MatMul":
+    if node.op_type in ("MatMul", "FusedMatMul"):
         return _products(graph, node, name, index)
     if node.op_type in OPERATIONS and is_exact(graph, node):
         operands = node.input[:1] if node.op_type == "Pow" else node.input
-        return [broadcast(graph, operand, name, index) if operand else (operand, ()) for operand in operands]
+        target = shape(graph, name)
+        return [(each, broadcast_index(shape(graph, each), target, index) if each else ()) for each in operands]
     return [None]
 
 
@@ -129,20 +142,27 @@ def _products(graph, node, name, index):
 
     ONNX Runtime adds matrices of one row or one column up in another way, and multiplies by numbers in the same step.
     """
-    shapes = [shape(graph, operand) for operand in node.input]
-    rows, terms, columns = shapes[0][-2], shapes[0][-1], shapes[1][-1]
-    if min(map(len, shapes)) < 2 or not isinstance(terms, int) or not 0 < terms <= MOST_TERMS or 1 in (rows, columns):
+    attributes, shapes = attributes_of(node), [list(shape(graph, operand)) for operand in node.input]
+    if min(map(len, shapes)) < 2 or attributes.get("alpha", 1) != 1:
+        return [None]
+    if attributes.get("transBatchA") or attributes.get("transBatchB"):
+        return [None]
+    turned = [attributes.get(each, 0) for each in ("transA", "transB")]
+    (rows, terms), (_, columns) = (s[:-3:-1] if turn else s[-2:] for s, turn in zip(shapes, turned, strict=True))
+    if not isinstance(terms, int) or not 0 < terms <= MOST_TERMS or 1 in (rows, columns):
         return [None]
     neighbours = [graph.producer(operand, "Mul", "Div") for operand in node.input]
     neighbours += [user for user, _ in graph.consumers()[name] if user.op_type in ("Mul", "Div", "Add")]
     if any(neighbours) or not isinstance(columns, int):
         return [None]
     batch = shape(graph, name)[:-2]
-    return [
-        (operand, (*broadcast_index(its_shape[:-2], batch, index[:-2]), *last))
-        for k in range(terms)
-        for operand, its_shape, last in zip(node.input, shapes, ((index[-2], k), (k, index[-1])), strict=True)
-    ]
+    factors = []
+    for k in range(terms):
+        matrix_indices = (index[-2], Position(k)), (Position(k), index[-1])
+        for operand, its_shape, turn, last in zip(node.input, shapes, turned, matrix_indices, strict=True):
+            last = last[::-1] if turn else last
+            factors.append((operand, (*broadcast_index(its_shape[:-2], batch, index[:-2]), *last)))
+    return factors
 
 
 MOST_TERMS = 4  # of a product of matrices
@@ -156,17 +176,14 @@ def exponent(graph, node):
 
 def constant(array, index):
     """Return the elements of an array at an index, as a Constant."""
-    sizes = [
-        n
-        for at, size in zip(index, array.shape, strict=True)
-        for n in (at.sizes if isinstance(at, Several) else (size,))
-    ]
-    index = [each for at in index for each in (at.names if isinstance(at, Several) else (at,))]
-    picked = array.reshape(sizes)[tuple(slice(None) if isinstance(at, str) else at for at in index)]
-    axis_names = [at for at in index if isinstance(at, str)]
-    picked = np.transpose(picked, sorted(range(len(axis_names)), key=lambda k: AXES.index(axis_names[k])))
-    sizes = iter(picked.shape)
-    picked = picked.reshape([next(sizes) if axis in axis_names else 1 for axis in AXES])
+    positions = []
+    for at in index:
+        total = np.full([1] * len(AXES), at.start)
+        for term in at.terms:
+            numbers = np.arange(term.variable.size) // term.inner % term.size * term.step
+            total = total + numbers.reshape([-1 if axis == term.variable.name else 1 for axis in AXES])
+        positions.append(total)
+    picked = array[tuple(positions)]
     for k in range(picked.ndim):  # axes along which nothing varies get size 1
         first = picked.take([0], k) if picked.shape[k] else picked
         if same(picked, first):
@@ -177,169 +194,3 @@ def constant(array, index):
 def same(one, other):
     """Return whether two arrays hold the same numbers. Zeros of different signs differ."""
     return bool(((one == other) & (np.signbit(one) == np.signbit(other))).all())
-
-
-def broadcast(graph, name, output, index):
-    """Return (name, index) in a value that is broadcast to an output, for an index of the output; None if uncertain."""
-    return name, broadcast_index(shape(graph, name), shape(graph, output), index)
-
-
-def broadcast_index(dimensions, target, index):
-    """Return the index for a value of these dimensions that is broadcast to others. Raises ValueError if uncertain."""
-    more = len(index) - len(dimensions)
-    if more < 0 or any(not isinstance(d, int) and d != w for d, w in zip(dimensions, target[more:], strict=True)):
-        raise ValueError("dimensions differ, or are unknown")
-    return tuple(0 if d == 1 else at for d, at in zip(dimensions, index[more:], strict=True))
-
-
-# Rules for nodes that move elements: each returns (input, index) for an index of the node's output, or None.
-
-
-def _same(graph, node, attributes, name, index):
-    return node.input[0], index
-
-
-def _transpose(graph, node, attributes, name, index):
-    order = attributes.get("perm", list(range(len(index)))[::-1])
-    return node.input[0], tuple(index[order.index(k)] for k in range(len(index)))
-
-
-def _unsqueeze(graph, node, attributes, name, index):
-    axes = axes_of(graph, node)
-    return None if axes is None else (node.input[0], tuple(np.delete(np.array(index, object), axes)))
-
-
-def _squeeze(graph, node, attributes, name, index):
-    dimensions = shape(graph, node.input[0])
-    if dimensions is None:
-        return None
-    axes = axes_of(graph, node)
-    if axes is None and len(node.input) == 1:
-        axes = [k for k, size in enumerate(dimensions) if size == 1]
-    if axes is None or len(dimensions) != len(index) + len(axes):
-        return None
-    axes, positions = [axis % len(dimensions) for axis in axes], iter(index)
-    return node.input[0], tuple(0 if k in axes else next(positions) for k in range(len(dimensions)))
-
-
-def _gather(graph, node, attributes, name, index):
-    dimensions, at = shape(graph, node.input[0]), attributes.get("axis", 0)
-    picked = integers(graph, node.input[1])
-    if dimensions is None or not isinstance(picked, np.ndarray) or picked.dtype == object or picked.ndim > 1:
-        return None
-    at %= len(dimensions)
-    position = index[at] if picked.ndim else None
-    if not isinstance(position, int | None):
-        return None
-    position = int(picked[position] if picked.ndim else picked)
-    if position < 0 and not isinstance(dimensions[at], int):
-        return None
-    position += dimensions[at] if position < 0 else 0
-    return node.input[0], (*index[:at], position, *index[at + picked.ndim :])
-
-
-def _slice(graph, node, attributes, name, index):
-    dimensions, parameters = shape(graph, node.input[0]), [integer_list(graph, v) if v else () for v in node.input[1:]]
-    if dimensions is None or len(parameters) < 2 or None in parameters:
-        return None
-    starts, ends, axes, steps = [*parameters, (), ()][:4]
-    axes, steps, index = axes or range(len(starts)), steps or [1] * len(starts), list(index)
-    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        size, at = dimensions[axis], index[axis]
-        if not isinstance(size, int):
-            return None
-        positions = sliced(size, start, end, step)
-        if not isinstance(at, int):
-            if len(positions) != size or step != 1:
-                return None
-        else:
-            index[axis] = positions[at]
-    return node.input[0], tuple(index)
-
-
-def _split(graph, node, attributes, name, index):
-    axis = attributes.get("axis", 0) % len(index)
-    sizes = [(shape(graph, output) or {axis: None})[axis] for output in node.output]
-    before = sizes[: list(node.output).index(name)]
-    if not isinstance(index[axis], int) or not all(isinstance(size, int) for size in before):
-        return None
-    return node.input[0], (*index[:axis], index[axis] + sum(before), *index[axis + 1 :])
-
-
-def _concat(graph, node, attributes, name, index):
-    axis = attributes["axis"] % len(index)
-    at, target = index[axis], list(shape(graph, name))
-    for operand in node.input:
-        dimensions = list(shape(graph, operand))
-        target[axis] = dimensions[axis]
-        if dimensions != target or not isinstance(target[axis], int) or not isinstance(at, int):
-            return None
-        if at < dimensions[axis]:
-            return operand, (*index[:axis], at, *index[axis + 1 :])
-        at -= dimensions[axis]
-    return None
-
-
-def _expand(graph, node, attributes, name, index):
-    return broadcast(graph, node.input[0], name, index)
-
-
-def _tile(graph, node, attributes, name, index):
-    repeats, dimensions = integer_list(graph, node.input[1]), shape(graph, node.input[0])
-    if repeats is None or dimensions is None or any(r != 1 != d for r, d in zip(repeats, dimensions, strict=True)):
-        return None
-    return node.input[0], tuple(at if r == 1 else 0 for r, at in zip(repeats, index, strict=True))
-
-
-def _reshape(graph, node, attributes, name, index):
-    """Follow a Reshape, after which an axis may be a part of one, or several of them."""
-    digits = []  # what the index consists of, from the outermost axis: (position or name, size)
-    for at, size in zip(index, shape(graph, name), strict=True):
-        digits += zip(at.names, at.sizes, strict=True) if isinstance(at, Several) else [(at, size)]
-    digits, index = [digit for digit in digits if digit[1] != 1], []
-    for size in shape(graph, node.input[0]):
-        taken, rest = [], size
-        while rest != 1:
-            at, digit_size = digits.pop(0)
-            whole = quotient(rest, digit_size)
-            if whole is None:  # the axis ends within a position
-                inner = quotient(digit_size, rest)
-                digits.insert(0, (at % inner, inner))
-                at, digit_size, whole = at // inner, rest, 1
-            taken.append((at, digit_size))
-            rest = whole
-        index.append(_joined(taken))
-    return node.input[0], tuple(index)
-
-
-def _joined(digits):
-    """Return an index' entry for digits that are one axis. Raises ValueError if it would be something else."""
-    names = "".join(at for at, _ in digits if isinstance(at, str))
-    if not names:
-        position = 0
-        for at, size in digits:
-            position = position * size + at
-        return position
-    if len(names) < len(digits):
-        raise ValueError("a position within an axis")
-    return names if len(names) == 1 else Several(names, tuple(size for _, size in digits))
-
-
-def _cast(graph, node, attributes, name, index):
-    return (node.input[0], index) if graph.type(node.input[0]).elements == attributes["to"] else None
-
-
-MOVES = {
-    "Cast": _cast,
-    "Concat": _concat,
-    "Expand": _expand,
-    "Gather": _gather,
-    "Identity": _same,
-    "Reshape": _reshape,
-    "Slice": _slice,
-    "Split": _split,
-    "Squeeze": _squeeze,
-    "Tile": _tile,
-    "Transpose": _transpose,
-    "Unsqueeze": _unsqueeze,
-}

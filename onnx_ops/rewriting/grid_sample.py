@@ -10,9 +10,10 @@ from onnx import TensorProto, helper
 from ..errors import OpError
 from ..operators import grid_sample
 from .affine_grid import pixel_coordinates
-from .expressions import AXES, MOVES, OPERATIONS, Constant, Leaf, expression
+from .expressions import AXES, OPERATIONS, Constant, Leaf, expression
 from .finding import NearMiss
 from .graph import AI_ONNX
+from .indices import MOVES, Position, variable
 from .integers import integer_list, shape
 from .programs import Program
 
@@ -54,8 +55,9 @@ def match(graph, node, standard):
 
 def _coordinates(program, dimensions):
     """Return the values of a program that are the coordinates of the grid; None if no nodes compute it."""
-    graph, grid, axes = program.graph, program.node.input[1], axes_of(dimensions)
-    indices = [(*axes, i) for i in range(dimensions[-1])]
+    graph, grid = program.graph, program.node.input[1]
+    pixels = [variable(axis, size) for axis, size in zip(axes_of(dimensions), dimensions[:-1], strict=True)]
+    indices = [(*pixels, Position(i)) for i in range(dimensions[-1])]
     memo: dict = {}
     coordinates = [expression(graph, grid, index, memo=memo) for index in indices]
     if all(isinstance(coordinate, Constant) for coordinate in coordinates):
@@ -130,7 +132,7 @@ def _of_affine_grid(program, maker, count):
 
 
 def _base_coordinates(program, maker, axes):
-    """Return the values of the base coordinates x, y (and z) of an AffineGrid of ai.onnx, which computes them itself."""
+    """Yield the values of the base coordinates x, y (and z), which an AffineGrid of ai.onnx computes itself."""
     graph, align_corners = program.graph, any(a.name == "align_corners" and a.i for a in maker.attribute)
     if any(a.name == "mode" and a.s == b"nearest" for a in program.node.attribute):
         raise NearMiss("every rounding matters of an AffineGrid that ONNX Runtime computes")

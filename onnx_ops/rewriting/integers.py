@@ -98,6 +98,33 @@ def axes_of(graph, node):
     return integer_list(graph, node.input[1]) if axes is None and len(node.input) > 1 else axes
 
 
+def cuts(graph, node):
+    """Return [(axis, start, end, step)] of a Slice, with None for what isn't known; None if the axes aren't known."""
+    attributes, lists = attributes_of(node), [integer_list(graph, name) if name else () for name in node.input[1:]]
+    if "starts" in attributes:
+        lists = [attributes["starts"], attributes["ends"], attributes.get("axes", ())]
+    starts, ends, axes, steps = [*lists, (), ()][:4]
+    count = next((len(each) for each in (axes, starts, ends, steps) if each), None)
+    if axes is None or count is None:
+        return None
+    axes, steps = axes or range(count), [1] * count if steps == () else steps
+    return [*zip(axes, *([None] * count if each is None else each for each in (starts, ends, steps)), strict=True)]
+
+
+def part_of_sequence(graph, node):
+    """Return (axis, start, size) of what a SequenceAt takes of a SplitToSequence. Fails if that isn't known."""
+    split, (at,) = graph.producer(node.input[0], "SplitToSequence"), integer_list(graph, node.input[1])
+    dimensions, parts = shape(graph, split.input[0]), integers(graph, split.input[1])
+    axis = range(len(dimensions))[attributes_of(split).get("axis", 0)]
+    if parts.ndim == 0:
+        size, each = dimensions[axis], int(parts)
+        parts = [min(each, size - start) for start in range(0, size, each)]
+    else:
+        parts = known_list(parts)
+    at = range(len(parts))[at]
+    return axis, sum(parts[:at]), parts[at]
+
+
 def _evaluate(graph, name, depth):
     array = graph.array(name)
     value = _apply_rule(graph, name, depth) if array is None else array
@@ -109,8 +136,7 @@ def _evaluate(graph, name, depth):
 
 def _apply_rule(graph, name, depth):
     node = graph.producer(name)
-    rule = RULES.get(node.op_type) if node is not None else None
-    if rule is None:
+    if node is None or node.op_type not in ("Shape", "Slice", *RESHAPES, *RULES):
         return None
     attributes = attributes_of(node)
     if node.op_type == "Shape":
@@ -118,7 +144,11 @@ def _apply_rule(graph, name, depth):
     operands = [integers(graph, operand, depth - 1) if operand else None for operand in node.input]
     if any(value is None for value, operand in zip(operands, node.input, strict=True) if operand):
         return None
-    return tried(rule, attributes, *operands)
+    if node.op_type == "Slice":
+        return tried(_slice, operands[0], cuts(graph, node))
+    if node.op_type in RESHAPES:
+        return tried(_with_shape, operands[0], shape(graph, name))
+    return tried(RULES[node.op_type], attributes, *operands)
 
 
 def _shape(dimensions, attributes):
@@ -157,40 +187,11 @@ def _fits_int32(array):
     return all(INT32.min <= n <= INT32.max for value in array.ravel() for n in sizes.factors(value))
 
 
-def _axes(attributes, given, rank):
-    """Return the axes of a Squeeze or Unsqueeze, or None if they aren't stated; rank: a function of their number."""
-    axes = attributes["axes"] if "axes" in attributes else known_list(given[0]) if given else None
-    return None if axes is None else sorted(a % rank(len(axes)) for a in axes)
-
-
 def known_list(value):
     """Return a value as a flat list of ints. Raises TypeError if it is no array of known integers."""
     if not isinstance(value, np.ndarray) or value.dtype == object:
         raise TypeError("not known")
     return [int(v) for v in value.ravel()]
-
-
-def _unsqueeze(attributes, value, *given):
-    axes = _axes(attributes, given, lambda count: len(value.shape) + count)
-    if isinstance(value, np.ndarray):
-        return np.expand_dims(value, tuple(axes))
-    shape, steps = list(value.shape), list(value.steps)
-    for axis in axes:
-        shape.insert(axis, 1)
-        steps.insert(axis, 0)
-    return Lattice(tuple(shape), value.start, tuple(steps))
-
-
-def _squeeze(attributes, value, *given):
-    axes = _axes(attributes, given, lambda count: len(value.shape))
-    if axes is None:
-        axes = [k for k, size in enumerate(value.shape) if size == 1]
-    if isinstance(value, np.ndarray):
-        return np.squeeze(value, tuple(axes))
-    if any(value.shape[axis] != 1 for axis in axes):
-        return None
-    kept = [k for k in range(len(value.shape)) if k not in axes]
-    return Lattice(tuple(value.shape[k] for k in kept), value.start, tuple(value.steps[k] for k in kept))
 
 
 def _transpose(attributes, value):
@@ -208,13 +209,10 @@ def _gather(attributes, value, index):
     return _tidy(np.take(value, index, axis))
 
 
-def _slice(attributes, value, starts, ends, axes=None, steps=None):
+def _slice(value, cuts):
     if not isinstance(value, np.ndarray):
         return None
-    starts, ends = known_list(starts), known_list(ends)
-    axes = range(len(starts)) if axes is None else known_list(axes)
-    steps = [1] * len(starts) if steps is None else known_list(steps)
-    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+    for axis, start, end, step in cuts:
         value = value.take(sliced(value.shape[axis], start, end, step), axis)
     return _tidy(value)
 
@@ -236,19 +234,15 @@ def _concat(attributes, *values):
     return _tidy(np.concatenate(values, attributes["axis"]))
 
 
-def _reshape(attributes, value, target):
-    if not isinstance(target, np.ndarray) or target.dtype == object:
-        return None
+def _with_shape(value, target):
+    """Return the elements of a value with another shape."""
     if isinstance(value, np.ndarray):
-        copied = [] if attributes.get("allowzero") else range(value.ndim)
-        return value.reshape([value.shape[k] if k in copied and not v else int(v) for k, v in enumerate(target)])
-    # A lattice may get or lose axes of one element.
-    target, kept = target.tolist(), [k for k, size in enumerate(value.shape) if size != 1]
-    if len(kept) != 1 or sorted(target) != [-1, *[1] * (len(target) - 1)]:
+        return value.reshape([*target])
+    sizes_and_steps = [pair for pair in zip(value.shape, value.steps, strict=True) if pair[0] != 1]
+    if [size for size in target if size != 1] != [size for size, _ in sizes_and_steps]:
         return None
-    size, step = value.shape[kept[0]], value.steps[kept[0]]
-    shape, steps = ([one if t == 1 else other for t in target] for one, other in ((1, size), (0, step)))
-    return Lattice(tuple(shape), value.start, tuple(steps))
+    steps = (step for _, step in sizes_and_steps)
+    return Lattice(target, value.start, tuple(0 if size == 1 else next(steps) for size in target))
 
 
 def _range(attributes, start, limit, step):
@@ -260,9 +254,7 @@ def _range(attributes, start, limit, step):
         return np.arange(start, limit, step) if abs(limit - start) <= LARGEST else None
     if step < 0:
         return None
-    # At the run, a negative count means no elements. Only Im2Col's blocks are such, which are then none, too.
-    count = (limit - start + step - 1) // step
-    return Lattice((count,), start, (step,))
+    return Lattice((sizes.at_least_zero((limit - start + step - 1) // step),), start, (step,))
 
 
 def _elementwise(operation):
@@ -362,6 +354,7 @@ def _constant_of_shape(attributes, target):
     return np.full(known_list(target), value.item(), value.dtype)
 
 
+RESHAPES = "Flatten", "Reshape", "Squeeze", "Unsqueeze"
 RULES = {
     "Add": _elementwise(_add),
     "Cast": _cast,
@@ -374,12 +367,7 @@ RULES = {
     "Identity": _same,
     "Mul": _elementwise(_multiply),
     "Range": _range,
-    "Reshape": _reshape,
-    "Shape": _shape,
-    "Slice": _slice,
-    "Squeeze": _squeeze,
     "Sub": _elementwise(_subtract),
     "Transpose": _transpose,
-    "Unsqueeze": _unsqueeze,
     "Where": _where,
 }

@@ -5,7 +5,7 @@ from onnx import TensorProto, helper
 
 from ..errors import OpError
 from ..operators.computed_grid_sample import COMPUTED_GRID_SAMPLE, INPUTS, SOURCES, STEPS, program
-from .expressions import AXES, Leaf, Operation, apart
+from .expressions import AXES, Leaf, Operation, axes_apart
 from .finding import NearMiss
 from .integers import shape
 
@@ -96,10 +96,10 @@ class Program:
 
     def leaf(self, name, index):
         """Return the elements of a value of the graph at an index, whose axes are taken apart where one is several."""
-        dimensions = shape(self.graph, name)
-        if dimensions is None or len(dimensions) != len(index):
-            raise NearMiss(f"the rank of {name} is not known")
-        target, names = apart(index, dimensions)
+        try:
+            target, names = axes_apart(index, shape(self.graph, name))
+        except (ValueError, TypeError):
+            raise NearMiss(f"how {name} is read is not known") from None
         if len(target) > len(index):
             if sum(not isinstance(size, int) for size in target) > 1:
                 raise NearMiss(f"the sizes of {name} are open")

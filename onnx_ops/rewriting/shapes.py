@@ -73,18 +73,18 @@ def _outputs(graph, node, name):
         made = {node.output[0]: tried(_by_rule, graph, node, *inputs) or UNKNOWN}
     else:
         made = _by_onnx(graph, node, inputs)
-    return {each: _completed(graph, each, made.get(each, UNKNOWN)) for each in node.output if each} | {
-        name: _completed(graph, name, made.get(name, UNKNOWN))
-    }
+    names = [each for each in node.output if each]
+    return {each: _completed(graph, each, made.get(each, UNKNOWN), node) for each in names}
 
 
-def _completed(graph, name, inferred):
+def _completed(graph, name, inferred, node=None):
     """Return the type of a value with what isn't known: unknown sizes get names, an unknown shape is as stated."""
     elements, dimensions = inferred.elements, inferred.shape
     if dimensions is None or not elements:
         stated = _stated(graph, name)
         elements = elements or stated.elements
-        dimensions = stated.shape if dimensions is None else dimensions
+        is_refused = node is not None and node.op_type in ("Squeeze", "Unsqueeze")  # or its axes aren't known
+        dimensions = stated.shape if dimensions is None and not is_refused else dimensions
     if dimensions is not None:
         dimensions = tuple(sizes.unknown(f"{name}[{k}]") if d is None else d for k, d in enumerate(dimensions))
     return Type(elements, dimensions)
@@ -171,7 +171,7 @@ def _constant(graph, name, its_type):
 
 # What ONNX Runtime's optimizer makes of others: {its operator: one of ai.onnx whose output has the same shape}
 FUSED = {
-    "FusedConv": "Conv", "FusedGemm": "Gemm", "FusedMatMul": "MatMul",
+    "FusedConv": "Conv", "FusedGemm": "Gemm",
     **dict.fromkeys(("BiasGelu", "BiasSoftmax", "FastGelu", "Gelu", "QuickGelu", "SkipLayerNormalization",
                      "SkipSimplifiedLayerNormalization"), "Identity"),
 }  # fmt: skip
@@ -184,7 +184,7 @@ def _of_onnx(node):
     alike = onnx.NodeProto()
     alike.CopyFrom(node)
     alike.op_type, alike.domain = FUSED[node.op_type], ""
-    kept = [a for a in node.attribute if not a.name.startswith(("activation", "alpha")) or a.name == "transA"]
+    kept = [a for a in node.attribute if not a.name.startswith("activation")]
     del alike.attribute[:]
     if alike.op_type == "Identity":
         del alike.input[1:], alike.output[1:]
@@ -229,27 +229,35 @@ def _values(graph, name, its_type):
 
 
 def _reshape(graph, node, attributes, x, target=None):
+    """Of a value without elements, an open size that is 0 may be another one: Reshape then copies the input's."""
     made, dimensions = _values(graph, node.input[1], target), x.shape
     if made is None or None in made:
         return Type(x.elements, None if made is None else tuple(made))
     if not attributes.get("allowzero") and dimensions is not None:
         made = [dimensions[k] if isinstance(d, int) and d == 0 else d for k, d in enumerate(made)]
     if made.count(-1) == 1:
-        others = [d for k, d in enumerate(made) if d != -1]
-        # A size that is computed may be 0, which copies the input's.
-        copies = not attributes.get("allowzero") and dimensions is not None
-        sure = all(isinstance(d, int) or not copies or _copied(d, k, dimensions) for k, d in enumerate(made))
-        rest = quotient(math.prod(dimensions), math.prod(others)) if dimensions and sure and 0 not in others else None
-        made = [(d if sure or isinstance(d, int) else None) if d != -1 else rest for d in made]
+        others = math.prod(d for d in made if d != -1)
+        rest = None if dimensions is None or others == 0 else quotient(math.prod(dimensions), others)
+        made[made.index(-1)] = rest
     return Type(x.elements, tuple(made))
 
 
-def _copied(size, axis, dimensions):
-    """Return whether an open size that a Reshape states is what it is, too, if it is 0 and so copies the input's."""
-    if not sizes.never_negative(size - 1):
-        times = quotient(size, dimensions[axis]) if axis < len(dimensions) else 1
-        return isinstance(times, int) and times > 0
-    return True
+def _resize(graph, node, attributes, x, *parameters):
+    target, scales = node.input[3:], node.input[2:3]
+    if attributes.get("axes") or attributes.get("keep_aspect_ratio_policy", b"stretch") != b"stretch":
+        dimensions = None
+    elif target:
+        dimensions = _values(graph, target[0], parameters[2])
+    else:
+        factors = [] if graph.folded(scales[0]) is None else graph.folded(scales[0]).tolist()
+        dimensions = [_scaled(d, factor) for d, factor in zip(x.shape, factors, strict=True)]
+    return Type(x.elements, (None,) * len(x.shape) if dimensions is None else tuple(dimensions))
+
+
+def _scaled(size, factor):
+    if isinstance(size, int):
+        return math.floor(size * factor)
+    return size * int(factor) if factor == int(factor) else None
 
 
 def _expand(graph, node, attributes, x, target):
@@ -276,10 +284,7 @@ def _range(graph, node, attributes, start, limit, step):
     ends = [integers.whole_number(graph, name) for name in node.input]
     if None in ends or not isinstance(ends[2], int) or ends[2] < 1:
         return Type(start.elements, (None,))
-    count = (ends[1] - ends[0] + ends[2] - 1) // ends[2]
-    if isinstance(count, int):
-        count = max(count, 0)
-    return Type(start.elements, (count if sizes.never_negative(count) else None,))
+    return Type(start.elements, (sizes.at_least_zero((ends[1] - ends[0] + ends[2] - 1) // ends[2]),))
 
 
 def _shape(graph, node, attributes, x):
@@ -303,19 +308,10 @@ def _concat(graph, node, attributes, *inputs):
 
 
 def _slice(graph, node, attributes, x, *parameters):
-    lists = [integers.integer_list(graph, name) if name else None for name in node.input[1:]]
-    if attributes.get("starts") is not None:
-        lists = [attributes["starts"], attributes["ends"], attributes.get("axes")]
-    starts, ends, axes, steps = [*lists, None, None][:4]
-    if starts is None and len(node.input) < 4:
-        return Type(x.elements, (None,) * len(x.shape))
-    axes = range(len(starts)) if axes is None and (len(node.input) < 4 or not node.input[3]) else axes
-    if axes is None:
-        return Type(x.elements, (None,) * len(x.shape))
-    dimensions = list(x.shape)
-    for k, axis in enumerate(axes):
-        step = 1 if len(node.input) < 5 or not node.input[4] else None if steps is None else steps[k]
-        start, end = (None if each is None else each[k] for each in (starts, ends))
+    dimensions, known = list(x.shape), integers.cuts(graph, node)
+    if known is None:
+        return Type(x.elements, (None,) * len(dimensions))
+    for axis, start, end, step in known:
         dimensions[axis] = _sliced(dimensions[axis], start, end, step)
     return Type(x.elements, tuple(dimensions))
 
@@ -361,6 +357,19 @@ def _affine_grid(graph, node, attributes, theta, size):
     return Type(theta.elements, (n, *image, len(image)))
 
 
+def _fused_matmul(graph, node, attributes, a, b):
+    if attributes.get("transBatchA") or attributes.get("transBatchB"):
+        return Type(a.elements)
+    rows, columns = a.shape[-1 if attributes.get("transA") else -2], b.shape[-2 if attributes.get("transB") else -1]
+    return Type(a.elements, (*broadcast(a.shape[:-2], b.shape[:-2]), rows, columns))
+
+
+def _sequence_at(graph, node, attributes, sequence, at):
+    axis, _, size = integers.part_of_sequence(graph, node)
+    x = type_of(graph, graph.producer(node.input[0]).input[0])
+    return Type(x.elements, (*x.shape[:axis], size, *x.shape[axis + 1 :]))
+
+
 def _grid_sample(graph, node, attributes, x, grid):
     return Type(x.elements, (*x.shape[:2], *grid.shape[1:-1]))
 
@@ -379,7 +388,10 @@ RULES = {
     ("ai.onnx", "Pad"): _pad,
     ("ai.onnx", "Range"): _range,
     ("ai.onnx", "Reshape"): _reshape,
+    ("ai.onnx", "Resize"): _resize,
+    ("ai.onnx", "SequenceAt"): _sequence_at,
     ("ai.onnx", "Shape"): _shape,
     ("ai.onnx", "Slice"): _slice,
     ("ai.onnx", "Tile"): _tile,
+    ("com.microsoft", "FusedMatMul"): _fused_matmul,
 }

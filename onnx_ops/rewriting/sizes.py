@@ -124,6 +124,13 @@ def never_negative(size):
     return smallest is not None and smallest >= 0
 
 
+def at_least_zero(size):
+    """Return max(size, 0)."""
+    if isinstance(size, int):
+        return max(size, 0)
+    return size if never_negative(size) else unknown(f"max({size},0)")
+
+
 def quotient(size, by):
     """Return q with q * by = size for certain, or None if no such q is known."""
     if size == by:

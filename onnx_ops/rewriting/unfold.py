@@ -12,9 +12,9 @@ import numpy as np
 
 from .finding import NearMiss
 from .graph import AI_ONNX
+from .indices import moved, path, variables
 from .integers import attributes_of, integer_list, integers, shape
-from .sizes import Size, least
-from .views import moved, movers, whole
+from .sizes import Size, at_least_zero, least
 
 DOMAIN, OPERATOR = "onnx_ops", "Im2Col"
 NAME = "unfold"
@@ -23,12 +23,12 @@ LAST, DOMAINS = "Reshape", AI_ONNX  # type and domains of the node that ends the
 
 def match(graph, node, standard):
     """Return the arguments of `Graph.replace` that make the Reshape an Im2Col; None if it is nothing like an unfold."""
-    chain = movers(graph, node.input[0])
-    gathers = [k for k, mover in enumerate(chain) if mover.op_type == "Gather"]
+    steps, _ = path(graph, node.input[0], shared=False)
+    gathers = [k for k, (step, _) in enumerate(steps) if _is_table(graph, step)]
     if not gathers:
         return None
-    first = gathers[-1]  # of the nodes before it only Pad is part of the unfold
-    x = chain[first].input[0]
+    steps = steps[: gathers[-1] + 1]
+    x = steps[-1][0].input[0]  # of the nodes before it only Pad is part of the unfold
     pad = graph.producer(x, "Pad")
     source = pad.input[0] if pad is not None else x
     dimensions = shape(graph, source)
@@ -45,34 +45,39 @@ def match(graph, node, standard):
         raise NearMiss(f"{source} is constant: ONNX Runtime computes it once")
     pads = _pads(graph, pad, axes) if pad is not None else [0] * 2 * axes
     padded = [dimensions[2 + a] + pads[a] + pads[axes + a] for a in range(axes)]
-    view = whole([*dimensions[:2], *padded])
-    for mover in reversed(chain[: first + 1]):
-        view = moved(graph, view, mover)
-        if view is None:
-            raise NearMiss(f"what {mover.op_type} {mover.output[0]} does is unknown, or not what unfold does")
-    image = list(range(2, 2 + axes))
-    if [axis.along for axis in view] != [0, 1, *image, *image]:
-        raise NearMiss("its axes are in another order than batch, channel, positions in the kernel, blocks")
-    positions, blocks = view[2 : 2 + axes], view[2 + axes :]
-    kernel, dilations, strides = (
-        [axis.size for axis in positions],
-        [axis.step for axis in positions],
-        [axis.step for axis in blocks],
-    )
+    sizes = shape(graph, node.input[0])
+    index = None if sizes is None or len(sizes) != 2 + 2 * axes else variables(sizes)
+    for step, output in steps:
+        index = index and (moved(graph, step, output, index) or (None, None))[1]
+        if index is None:
+            raise NearMiss(f"what {step.op_type} {output} does is unknown, or not what unfold does")
+    kernel, blocks = sizes[2 : 2 + axes], sizes[2 + axes :]
     if not all(isinstance(size, int) and size > 0 for size in kernel):
         raise NearMiss("the size of the kernel is open")
-    # Along an axis with one position, or one block, there is no step.
-    dilations = [1 if size == 1 else step for size, step in zip(kernel, dilations, strict=True)]
-    strides = [1 if axis.size == 1 else step for axis, step in zip(blocks, strides, strict=True)]
-    if min(*dilations, *strides) < 1:
+    dilations, strides = [], []
+    for a, at in enumerate(index[2:]):
+        step_along = {term.variable.name: term.step for term in at.terms}
+        # Along an axis with one position, or one block, there is no step.
+        dilations.append(step_along.pop(str(2 + a), 0 if kernel[a] != 1 else 1))
+        strides.append(step_along.pop(str(2 + axes + a), 0 if blocks[a] != 1 else 1))
+        if step_along or at.start != 0:
+            break
+    if index[:2] != variables(sizes)[:2] or len(strides) != axes or step_along or at.start != 0:
+        raise NearMiss("its axes are in another order than batch, channel, positions in the kernel, blocks")
+    if not all(isinstance(step, int) and step > 0 for step in (*dilations, *strides)):
         raise NearMiss("its indices repeat")
     for a in range(axes):
-        count = (padded[a] - dilations[a] * (kernel[a] - 1) - 1) // strides[a] + 1
-        if blocks[a].size != count:
-            raise NearMiss(f"axis {2 + a} has {blocks[a].size} blocks instead of {count}")
-    attributes = {"kernel_shape": kernel, "dilations": dilations, "strides": strides, "pads": pads}
-    kept = not _flattens(graph, node, [axis.size for axis in view], axes)
+        count = at_least_zero((padded[a] - dilations[a] * (kernel[a] - 1) - 1) // strides[a] + 1)
+        if blocks[a] != count:
+            raise NearMiss(f"axis {2 + a} has {blocks[a]} blocks instead of {count}")
+    attributes = {"kernel_shape": [*kernel], "dilations": dilations, "strides": strides, "pads": pads}
+    kept = not _flattens(graph, node, sizes, axes)
     return {"op_type": OPERATOR, "inputs": [source], "domain": DOMAIN, "before": kept, **attributes}
+
+
+def _is_table(graph, node):
+    """Return whether a node is a Gather whose indices are [position in the kernel, block]."""
+    return node.op_type == "Gather" and len(shape(graph, node.input[1]) or ()) == 2
 
 
 def _pads(graph, pad, axes):
