@@ -49,7 +49,7 @@ def match(graph, node, standard):
     grid, locations, sizes = _locations(graph, samples)
     value, levels, sizes = _value(graph, samples, sizes)
     index = followed(graph, end, layout(sizes, "N", "Q", "MD"))
-    if index is None:
+    if index is None or shape(graph, node.output[0]) != (sizes["N"], sizes["Q"], sizes["M"] * sizes["D"]):
         raise NearMiss("its result is not [N, Q, M * D], or not for certain")
     index = _terms_index(graph, total, index, sizes)
     _check_samples(graph, samples, concat, concat_path, _operand(graph, product, 0 if first else 1, index), sizes)

@@ -9,8 +9,8 @@ class NearMiss(Exception):  # noqa: N818  it is no error
 
 
 def tried(rule, *arguments):
-    """Return what a rule for a node returns, or None if it fails, as ONNX Runtime will then refuse the node."""
-    with suppress(ValueError, IndexError, KeyError, TypeError, ZeroDivisionError):
+    """Return what a rule for a node returns, or None if it fails: something isn't known, or no session takes the node."""
+    with suppress(ValueError, IndexError, KeyError, TypeError, AttributeError, ZeroDivisionError):
         return rule(*arguments)
     return None
 

@@ -113,8 +113,11 @@ def cuts(graph, node):
 
 def part_of_sequence(graph, node):
     """Return (axis, start, size) of what a SequenceAt takes of a SplitToSequence. Fails if that isn't known."""
-    split, (at,) = graph.producer(node.input[0], "SplitToSequence"), integer_list(graph, node.input[1])
-    dimensions, parts = shape(graph, split.input[0]), integers(graph, split.input[1])
+    split = graph.producer(node.input[0], "SplitToSequence")
+    parts = integers(graph, split.input[1]) if split is not None and len(split.input) > 1 else None
+    if not isinstance(parts, np.ndarray):
+        raise ValueError("not known")
+    dimensions, (at,) = shape(graph, split.input[0]), integer_list(graph, node.input[1])
     axis = range(len(dimensions))[attributes_of(split).get("axis", 0)]
     if parts.ndim == 0:
         size, each = dimensions[axis], int(parts)

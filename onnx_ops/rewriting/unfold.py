@@ -62,7 +62,8 @@ def match(graph, node, standard):
         strides.append(step_along.pop(str(2 + axes + a), 0 if blocks[a] != 1 else 1))
         if step_along or at.start != 0:
             break
-    if index[:2] != variables(sizes)[:2] or len(strides) != axes or step_along or at.start != 0:
+    whole = (index[:2], sizes[:2]) == (variables(sizes)[:2], dimensions[:2])
+    if not whole or len(strides) != axes or step_along or at.start != 0:
         raise NearMiss("its axes are in another order than batch, channel, positions in the kernel, blocks")
     if not all(isinstance(step, int) and step > 0 for step in (*dilations, *strides)):
         raise NearMiss("its indices repeat")
