@@ -5,6 +5,7 @@ whichever nodes compute them. It replaces what it is certain of and says why it 
 """
 
 import warnings
+from contextlib import suppress
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -29,8 +30,9 @@ def optimize(
 
     PyTorch's `unfold` and `affine_grid`, as its exporters write them, become nodes Im2Col and AffineGrid of the domain
     onnx_ops; a GridSample and what makes its grid one node ComputedGridSample;
-    the attention of Deformable DETR and its successors MultiScaleDeformableAttention. Subgraphs and local functions are
-    searched, too. A model in which nothing is found comes back equal.
+    the attention of Deformable DETR and its successors MultiScaleDeformableAttention. Subgraphs are searched, too,
+    and local functions, which are inlined if they, or others, are found to have something that is replaced. A model in
+    which nothing is comes back equal.
 
     standard  use operators of ai.onnx only
     folder    where the model's external data are, or the model's file: constants that lie there are unknown without it.
@@ -43,38 +45,36 @@ def rewritten(
     model: onnx.ModelProto, standard: bool = False, folder: "str | os.PathLike[str] | None" = None
 ) -> tuple[onnx.ModelProto, list[Finding]]:
     """Return what `optimize` does, and a list with a Finding for each place that a pattern fits, or nearly fits."""
-    optimized, findings = _rewrite(model, standard, folder)
+    flat = model
     if model.functions:
-        try:
+        # Older exporters write a function for each of PyTorch's, so a pattern may span several. And in functions, ONNX
+        # Runtime doesn't know the types that other operators than its own make.
+        with suppress(RuntimeError, onnx.checker.ValidationError):  # the session reports what is wrong with the model
             flat = inlined(model)
-        except (RuntimeError, onnx.checker.ValidationError):  # the session reports what is wrong with the model
-            return optimized, findings
-        without_functions = _rewrite(flat, standard, folder)
-        # Older exporters write a function for each of PyTorch's, so a pattern may span several. And in a function that
-        # a subgraph calls, ONNX Runtime doesn't know the types that an operator makes which isn't its own.
-        replaced, replaced_inlined = ([f for f in each if f.operator] for each in (findings, without_functions[1]))
-        fewest = len(replaced) + all(not f.graph.startswith("function") for f in replaced)
-        if len(replaced_inlined) >= fewest:
-            return without_functions
-    return optimized, findings
+    optimized, findings = _rewrite(flat, standard, folder)
+    return optimized if any(f.operator for f in findings) else _copy(model), findings
 
 
 def _rewrite(
     model: onnx.ModelProto, standard: bool, folder: "str | os.PathLike[str] | None"
 ) -> tuple[onnx.ModelProto, list[Finding]]:
-    optimized = onnx.ModelProto()
-    optimized.CopyFrom(model)
-    findings = []
+    optimized, findings = _copy(model), []
     for graph in Model(optimized, folder).graphs():
         reported = set()  # outputs of nodes that have a Finding: one per node is enough
         for pattern in PATTERNS:
-            for node in [n for n in graph.owner.node if n.op_type == pattern.LAST and n.domain in pattern.DOMAINS]:
+            for node in [n for n in graph.owner.node if n.op_type in pattern.LAST and n.domain in pattern.DOMAINS]:
                 # An earlier replacement may have removed the node.
                 is_there = node.output and node.output[0] in graph.producers
                 if is_there and node.output[0] not in reported and (finding := apply(pattern, graph, node, standard)):
                     findings.append(finding)
                     reported.add(node.output[0])
     return optimized, findings
+
+
+def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    return copy
 
 
 def apply(pattern: ModuleType, graph: Graph, node: onnx.NodeProto, standard: bool) -> Finding | None:

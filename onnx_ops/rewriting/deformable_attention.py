@@ -22,18 +22,23 @@ from .sizes import quotient
 
 DOMAIN, OPERATOR = "onnx_ops", "MultiScaleDeformableAttention"
 NAME = "deformable_attention"
-LAST, DOMAINS = "Transpose", AI_ONNX  # type and domains of the node that ends the pattern
+# Types and domains of the node that ends the pattern: ONNX Runtime's optimizer joins a Transpose and the next MatMul.
+LAST, DOMAINS = ("Transpose", "FusedMatMul"), (*AI_ONNX, "com.microsoft")
 LEVELS = 8  # the most that the operator takes
 CUTS = "SequenceAt", "Slice", "Split"
 SETTINGS = {"mode": ("linear", "bilinear"), "padding_mode": ("zeros",), "align_corners": (0,)}  # all are defaults
 
 
 def match(graph, node, standard):
-    """Return the arguments of `Graph.replace` that make the Transpose a MultiScaleDeformableAttention.
+    """Return the arguments of `Graph.replace` that make the last node, or its first input, the attention.
 
     None if the node is nothing like the end of one.
     """
-    end, name = path(graph, node.output[0])
+    is_joined = node.op_type == "FusedMatMul"
+    if is_joined and [attributes_of(node).get(name, 0) for name in ("transA", "transBatchA")] != [1, 0]:
+        return None
+    result, axes = (node.input[0], ("N", "MD", "Q")) if is_joined else (node.output[0], ("N", "Q", "MD"))
+    end, name = path(graph, result)
     total = graph.producer(name, "ReduceSum")
     product = total is not None and graph.producer(total.input[0], "Mul")
     if not product:
@@ -48,13 +53,13 @@ def match(graph, node, standard):
         raise NearMiss(f"it has {len(samples)} levels, {OPERATOR} at most {LEVELS}")
     grid, locations, sizes = _locations(graph, samples)
     value, levels, sizes = _value(graph, samples, sizes)
-    index = followed(graph, end, layout(sizes, "N", "Q", "MD"))
-    if index is None or shape(graph, node.output[0]) != (sizes["N"], sizes["Q"], sizes["M"] * sizes["D"]):
+    index = followed(graph, end, layout(sizes, *axes))
+    if index is None or shape(graph, result) != tuple(math.prod(sizes[k] for k in axis) for axis in axes):
         raise NearMiss("its result is not [N, Q, M * D], or not for certain")
     index = _terms_index(graph, total, index, sizes)
     _check_samples(graph, samples, concat, concat_path, _operand(graph, product, 0 if first else 1, index), sizes)
     weights = _weights(graph, product, 1 if first else 0, index, sizes)
-    _check_uses(graph, node, (value, grid, weights))
+    _check_uses(graph, result, (value, grid, weights))
     if all(map(graph.is_constant, (value, locations, weights))):
         raise NearMiss("all of it is constant: ONNX Runtime computes it once")
     points = sizes["P"] if isinstance(sizes["P"], int) else -1  # which Reshape can't work out of no elements
@@ -64,7 +69,10 @@ def match(graph, node, standard):
         _with_last_axes(graph, node, locations, (sizes["L"], points, 2)),
         _with_last_axes(graph, node, weights, (sizes["L"], points)),
     ]
-    return {"op_type": OPERATOR, "inputs": inputs, "domain": DOMAIN}
+    for attribute in node.attribute:
+        if attribute.name == "transA":
+            attribute.i = 0
+    return {"op_type": OPERATOR, "inputs": inputs, "domain": DOMAIN, "before": is_joined}
 
 
 def _samples(graph, name):
@@ -153,7 +161,7 @@ def _levels(graph, source, names, sizes):
     levels, start = [], 0
     for name in names:
         steps, top = path(graph, name, source)
-        height, width = (shape(graph, name) or (None, None))[-2:]
+        height, width = (None, None, *(shape(graph, name) or ()))[-2:]
         if top != source or not (isinstance(height, int) and isinstance(width, int)):
             return None
         pixels = {**sizes, "H": height, "W": width}
@@ -227,9 +235,9 @@ def _weights(graph, product, k, index, sizes):
     raise NearMiss(f"{name} is not known to be made of weights [N, Q, M, L, P], in the order of the samples")
 
 
-def _check_uses(graph, node, sources):
-    """Raise NearMiss if a value between the sources and a node is used elsewhere, except for its shape."""
-    between, names = {}, [node.output[0]]
+def _check_uses(graph, result, sources):
+    """Raise NearMiss if a value between the sources and the result is used elsewhere, except for its shape."""
+    between, names = {}, [result]
     while names:
         name = names.pop()
         if name not in sources and name not in between:
@@ -237,7 +245,7 @@ def _check_uses(graph, node, sources):
             moves = between[name].op_type in (*MOVES, "ReduceSum") and between[name].op_type != "Concat"
             names += between[name].input[:1] if moves else between[name].input
     consumers = graph.consumers()
-    for name in between.keys() - {node.output[0]}:
+    for name in between.keys() - {result}:
         users = [user for user, _ in consumers[name]]
         is_internal = all(user.op_type == "Shape" or user.output[0] in between for user in users)
         if graph.users[name] > len(users) or not is_internal:

@@ -9,7 +9,7 @@ class NearMiss(Exception):  # noqa: N818  it is no error
 
 
 def tried(rule, *arguments):
-    """Return what a rule for a node returns, or None if it fails: something isn't known, or no session takes the node."""
+    """Return what a rule for a node returns, or None if it fails: something isn't known, or the node isn't valid."""
     with suppress(ValueError, IndexError, KeyError, TypeError, AttributeError, ZeroDivisionError):
         return rule(*arguments)
     return None

@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 import onnx
-from onnx import FunctionProto, TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import uses_external_data
 
 from .. import external_data
@@ -29,13 +29,12 @@ class Model:
 
     def graphs(self):
         """Yield all graphs, each before its subgraphs. A graph may be changed before the next one is taken."""
-        for owner, title in [(self.proto.graph, "main"), *((f, f"function {f.name}") for f in self.proto.functions)]:
-            yield from Graph(self, owner, title).nested()
+        yield from Graph(self, self.proto.graph, "main").nested()
 
     @cached_property
     def names(self):
         """The names of all values, including added ones."""
-        return {name for owner in (self.proto.graph, *self.proto.functions) for name in value_names(owner)}
+        return set(value_names(self.proto.graph))
 
     def new_name(self, like):
         """Return a name that no value has, and reserve it."""
@@ -44,15 +43,13 @@ class Model:
         self.names.add(name)
         return name
 
-    def import_domain(self, owner, domain, version):
-        """Let a function, or the model, import a domain."""
-        owner = owner if isinstance(owner, FunctionProto) else self.proto
-        if all(opset.domain != domain for opset in owner.opset_import):
-            owner.opset_import.append(helper.make_opsetid(domain, version))
+    def import_domain(self, domain, version):
+        if all(opset.domain != domain for opset in self.proto.opset_import):
+            self.proto.opset_import.append(helper.make_opsetid(domain, version))
 
 
 class Graph:
-    """One graph, or the body of a local function.
+    """One graph.
 
     outer      the graph around a subgraph
     producers  {value: the node that makes it}
@@ -61,16 +58,12 @@ class Graph:
 
     def __init__(self, model, owner, title, outer=None):
         self.model, self.owner, self.title, self.outer = model, owner, title, outer
-        self.is_function = isinstance(owner, FunctionProto)
-        self.function = owner if self.is_function else outer.function if outer else None
         self.producers = {name: node for node in owner.node for name in node.output if name}
         self.users = _users(owner)
-        values = () if self.is_function else (*owner.input, *owner.output)
-        self.inputs = set(owner.input if self.is_function else (value.name for value in owner.input))
-        self.stated = {value.name: value.type for value in (*owner.value_info, *values)}
+        self.inputs = {value.name for value in owner.input}
+        self.stated = {value.name: value.type for value in (*owner.value_info, *owner.input, *owner.output)}
         self.types, self.visited = {}, set()  # what shapes.py has worked out, and on what it is at work
-        tensors = () if self.is_function else owner.initializer
-        self.initializers = {tensor.name: tensor for tensor in tensors}
+        self.initializers = {tensor.name: tensor for tensor in owner.initializer}
         self.added = []  # what patterns have added since `sweep_added`: names of constants and nodes' outputs
         self.integers = {}  # {value: what integers.py has worked out}
         self.constants = {}  # {value: what `folded` returns for it}
@@ -85,13 +78,12 @@ class Graph:
 
     @property
     def is_main(self):
-        return self.outer is None and not self.is_function
+        return self.outer is None
 
     @property
     def opset(self):
-        """The version of ai.onnx that the model, or the function, imports."""
-        imports = (self.function or self.model.proto).opset_import
-        return next((i.version for i in imports if i.domain in AI_ONNX), 0)
+        """The version of ai.onnx that the model imports."""
+        return next((i.version for i in self.model.proto.opset_import if i.domain in AI_ONNX), 0)
 
     def home(self, name):
         """Return the graph that makes a value, this one or one around it; None if none does."""
@@ -118,8 +110,8 @@ class Graph:
             return False
         context = onnx.checker.C.CheckerContext()
         context.ir_version = self.model.proto.ir_version
-        imports = (self.function or self.model.proto).opset_import
-        context.opset_imports = {**{i.domain: i.version for i in imports}, **dict.fromkeys(AI_ONNX, self.opset)}
+        imports = {i.domain: i.version for i in self.model.proto.opset_import}
+        context.opset_imports = {**imports, **dict.fromkeys(AI_ONNX, self.opset)}
         try:
             onnx.checker.check_node(node, context)
         except onnx.checker.ValidationError:
@@ -217,7 +209,7 @@ class Graph:
         """Add a constant; returns its name."""
         tensor = numpy_helper.from_array(array, self.model.new_name(like))
         self.added.append(tensor.name)
-        if self.is_function or self.model.proto.ir_version < 4:  # where initializers must be inputs
+        if self.model.proto.ir_version < 4:  # where initializers must be inputs
             node = helper.make_node("Constant", [], [tensor.name], value=tensor)
             self.owner.node.insert(0, node)
             self.producers[tensor.name] = self.owner.node[0]
@@ -267,7 +259,7 @@ class Graph:
 
     def _import(self, domain, version):
         if domain not in AI_ONNX:
-            self.model.import_domain(self.function, domain, version)
+            self.model.import_domain(domain, version)
 
     def _count(self, name, change):
         graph = self
@@ -308,11 +300,12 @@ def _run_onnx_runtime(proto, feeds, name):
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"])
-    return session.run([name], feeds)[0]
+    (value,) = session.run([name], feeds)
+    return value if isinstance(value, np.ndarray) else None  # a sequence
 
 
 def _users(owner):
-    users = Counter(owner.output if isinstance(owner, FunctionProto) else (value.name for value in owner.output))
+    users = Counter(value.name for value in owner.output)
     for node in owner.node:
         users.update(name for name in node.input if name)
         for inner in subgraphs(node):

@@ -20,7 +20,7 @@ from .programs import Program
 DOMAIN, OPERATOR = "onnx_ops", "ComputedGridSample"
 NAME = "grid_sample"
 LARGEST = 2**24  # pixels along an axis of the grid that a constant states
-LAST, DOMAINS = "GridSample", (*AI_ONNX, "com.microsoft")  # type and domains of the node that ends the pattern
+LAST, DOMAINS = ("GridSample",), (*AI_ONNX, "com.microsoft")  # type and domains of the node that ends the pattern
 IMAGES = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16
 GRIDS = {TensorProto.FLOAT: "float32", TensorProto.DOUBLE: "float64"}
 NARROWING = {TensorProto.FLOAT16: "CastFloat16", TensorProto.BFLOAT16: "CastBFloat16"}
@@ -62,7 +62,7 @@ def _coordinates(program, dimensions):
     coordinates = [expression(graph, grid, index, memo=memo) for index in indices]
     if all(isinstance(coordinate, Constant) for coordinate in coordinates):
         raise NearMiss("the grid is constant: ONNX Runtime computes it once")
-    leaves = {c.name if isinstance(c, Leaf) and c.index == index else None
+    leaves = {c.name if isinstance(c, Leaf) and (c.index, shape(graph, c.name)) == (index, dimensions) else None
               for c, index in zip(coordinates, indices, strict=True)}  # fmt: skip
     if len(leaves) > 1 or None in leaves:
         return [program.value(coordinate) for coordinate in coordinates]

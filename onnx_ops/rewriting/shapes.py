@@ -96,8 +96,8 @@ def _stated(graph, name):
     if stated is None:
         return UNKNOWN
     is_input = name in graph.inputs
-    # A Loop's body may get other sizes in each turn; a function may be called with any.
-    named, numbered = is_input and graph.is_main, graph.is_main or graph.function or not is_input
+    # A Loop's body may get other sizes in each turn.
+    named, numbered = is_input and graph.is_main, graph.is_main or not is_input
     dimensions = None
     if stated.tensor_type.HasField("shape"):
         dimensions = tuple(
@@ -116,7 +116,7 @@ def _by_rule(graph, node, *inputs):
 def _by_onnx(graph, node, inputs):
     """Return {output: Type} as far as onnx infers them for a node."""
     node, letters = _of_onnx(node), {}
-    imports = [helper.make_opsetid(i.domain, i.version) for i in (graph.function or graph.model.proto).opset_import]
+    imports = [helper.make_opsetid(i.domain, i.version) for i in graph.model.proto.opset_import]
     types, data = {}, {}
     for name, its_type in zip(node.input, inputs, strict=False):
         if not name:
@@ -358,10 +358,12 @@ def _affine_grid(graph, node, attributes, theta, size):
 
 
 def _fused_matmul(graph, node, attributes, a, b):
-    if attributes.get("transBatchA") or attributes.get("transBatchB"):
-        return Type(a.elements)
-    rows, columns = a.shape[-1 if attributes.get("transA") else -2], b.shape[-2 if attributes.get("transB") else -1]
-    return Type(a.elements, (*broadcast(a.shape[:-2], b.shape[:-2]), rows, columns))
+    first, second = (
+        (*i.shape[1:-1], i.shape[0], i.shape[-1]) if attributes.get(f"transBatch{name}") else i.shape
+        for name, i in (("A", a), ("B", b))
+    )
+    rows, columns = first[-1 if attributes.get("transA") else -2], second[-2 if attributes.get("transB") else -1]
+    return Type(a.elements, (*broadcast(first[:-2], second[:-2]), rows, columns))
 
 
 def _sequence_at(graph, node, attributes, sequence, at):

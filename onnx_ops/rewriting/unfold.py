@@ -18,7 +18,7 @@ from .sizes import Size, at_least_zero, least
 
 DOMAIN, OPERATOR = "onnx_ops", "Im2Col"
 NAME = "unfold"
-LAST, DOMAINS = "Reshape", AI_ONNX  # type and domains of the node that ends the pattern
+LAST, DOMAINS = ("Reshape",), AI_ONNX  # type and domains of the node that ends the pattern
 
 
 def match(graph, node, standard):
