@@ -254,6 +254,24 @@ def test_attention_of_open_sizes(name, opset):
         assert compare(proto, sizes=sizes, tolerance=1e-5)[0][-1] == ATTENTION
 
 
+@pytest.mark.parametrize("open_sizes", [False, True])
+def test_attention_that_onnx_runtime_has_optimized(open_sizes, tmp_path):
+    """It joins the last Transpose and the next MatMul, and states no shapes."""
+    weights = np.random.default_rng(0).random((12, 5), np.float32)
+    proto = attention(open_sizes, after=lambda w: w.add("MatMul", "y", w.constant(weights, "float32")))
+    options = quiet()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    options.optimized_model_filepath = str(tmp_path / "m.onnx")
+    ort.InferenceSession(proto.SerializeToString(), options)
+    before = onnx.load(tmp_path / "m.onnx")
+    assert "FusedMatMul" in [n.op_type for n in before.graph.node]
+    optimized, (finding,) = rewritten(before)
+    assert finding.operator == ATTENTION
+    inputs = feeds(proto, {"n": 2, "q": 7})
+    expected, got = results(before, inputs)[0], results(optimized, inputs, True)[0]
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
+
+
 def test_attention_at_places_in_float64(kernels_made):
     """TorchScript's exporter makes such places of PyTorch's `linspace`; ONNX Runtime has no GridSample for them."""
     proto = attention(places="float64")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto
+from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from support.written import Writer
 
@@ -125,7 +125,14 @@ def shape_arithmetic(w):
     yield w.add("Mul", w.add("Add", h, wide), n)
     yield w.add("Div", w.add("Add", h, w.constant(3)), w.constant(2))
     yield w.add("Div", w.constant([7, 9]), w.constant(2))
+    yield w.add("Mod", w.add("Add", h, w.constant(3)), w.constant(2))
     yield w.add("Cast", w.add("Sub", h, wide), to=TensorProto.INT64)
+    target = w.add("Concat", w.add("Unsqueeze", h, w.constant([0])), w.constant([-1, 4]), axis=0)
+    ones = w.add("ConstantOfShape", w.add("Shape", target), value=numpy_helper.from_array(np.array([1])))
+    yield w.add("Where", w.add("Equal", target, w.constant(-1)), ones, target)
+    yield w.add("Expand", w.add("Unsqueeze", h, w.constant([0])), w.constant([2, 3]))
+    w.nodes.append(helper.make_node("Split", [shape, w.constant([1, 2])], ["first", "others"]))
+    yield "others"
     yield w.add("Reshape", shape, w.constant([3, 1]))
     yield w.add("Reshape", shape, w.constant([0, -1]))
     yield w.add("Transpose", w.add("Unsqueeze", shape, w.constant([1])))
@@ -163,7 +170,9 @@ def unknowable(w):
     yield w.add("Mul", along, along)
     yield w.add("Div", w.add("Sub", h, w.constant(5)), w.constant(2))  # towards zero, and it may be negative
     yield w.add("Div", h, w.constant(-2))
-    yield w.add("Mod", h, w.constant(2))
+    yield w.add("Mod", h, w.constant(-2))
+    yield w.add("Equal", h, w.constant(7))
+    yield w.add("Where", w.add("Equal", h, w.constant(1)), h, w.constant(2))
     yield w.add("Cast", w.add("Cast", h, to=TensorProto.FLOAT), to=TensorProto.INT64)
     yield w.add("Gather", shape, h)
     yield w.add("Slice", shape, w.constant([0]), w.add("Unsqueeze", h, w.constant([0])))

@@ -139,7 +139,7 @@ def _evaluate(graph, name, depth):
 
 def _apply_rule(graph, name, depth):
     node = graph.producer(name)
-    if node is None or node.op_type not in ("Shape", "Slice", *RESHAPES, *RULES):
+    if node is None or node.op_type not in ("Shape", "Slice", "Split", *RESHAPES, *RULES):
         return None
     attributes = attributes_of(node)
     if node.op_type == "Shape":
@@ -149,6 +149,9 @@ def _apply_rule(graph, name, depth):
         return None
     if node.op_type == "Slice":
         return tried(_slice, operands[0], cuts(graph, node))
+    if node.op_type == "Split":
+        sizes_of_parts = [shape(graph, part) for part in node.output[: list(node.output).index(name) + 1]]
+        return tried(_split, attributes, operands[0], sizes_of_parts)
     if node.op_type in RESHAPES:
         return tried(_with_shape, operands[0], shape(graph, name))
     return tried(RULES[node.op_type], attributes, *operands)
@@ -218,6 +221,13 @@ def _slice(value, cuts):
     for axis, start, end, step in cuts:
         value = value.take(sliced(value.shape[axis], start, end, step), axis)
     return _tidy(value)
+
+
+def _split(attributes, value, parts):
+    """Return the last one of parts of these shapes, of which all before it are left out."""
+    axis = attributes.get("axis", 0)
+    *before, last = (part[axis] for part in parts)
+    return _tidy(value.take(range(sum(before), sum(before) + last), axis))
 
 
 def sliced(size, start, end, step):
@@ -323,6 +333,11 @@ def _divide(attributes, a, b):
     return _tidy(a.astype(object) // b.astype(object))
 
 
+def _modulo(attributes, a, b):
+    whole = _divide(attributes, a, b)
+    return None if whole is None else _tidy(a.astype(object) - whole.astype(object) * b.astype(object))
+
+
 def _equal(attributes, a, b):
     """Compare integers, of which one may be open, if it is certain to be another one."""
     if not all(isinstance(v, np.ndarray) and _is_wide(v) for v in (a, b)):
@@ -368,6 +383,7 @@ RULES = {
     "Expand": _expand,
     "Gather": _gather,
     "Identity": _same,
+    "Mod": _modulo,
     "Mul": _elementwise(_multiply),
     "Range": _range,
     "Sub": _elementwise(_subtract),
