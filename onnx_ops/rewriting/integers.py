@@ -148,7 +148,7 @@ def _apply_rule(graph, name, depth):
     if any(value is None for value, operand in zip(operands, node.input, strict=True) if operand):
         return None
     if node.op_type == "Slice":
-        return tried(_slice, operands[0], cuts(graph, node))
+        return tried(_slice, graph, node, operands[0])
     if node.op_type == "Split":
         sizes_of_parts = [shape(graph, part) for part in node.output[: list(node.output).index(name) + 1]]
         return tried(_split, attributes, operands[0], sizes_of_parts)
@@ -215,10 +215,10 @@ def _gather(attributes, value, index):
     return _tidy(np.take(value, index, axis))
 
 
-def _slice(value, cuts):
+def _slice(graph, node, value):
     if not isinstance(value, np.ndarray):
         return None
-    for axis, start, end, step in cuts:
+    for axis, start, end, step in cuts(graph, node):
         value = value.take(sliced(value.shape[axis], start, end, step), axis)
     return _tidy(value)
 
