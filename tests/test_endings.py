@@ -53,6 +53,20 @@ def test_output_without_room_is_a_sentence(arguments, unbuffered):
         assert ended(arguments, unbuffered, stdout=full) == expected
 
 
+def test_a_file_without_room_is_named(tmp_path):
+    resource = pytest.importorskip("resource")
+
+    def leave_little_room():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+    given = [MODEL, "--random", "--shape", "image=1,3,144,192", "--output", tmp_path]
+    code, text = ended(["run", *map(str, given)], "", preexec_fn=leave_little_room)
+    assert code == 3
+    assert text.startswith(f"Error: onnx_ops: {tmp_path / 'output.npy'} can't be written: ")
+    assert not any(tmp_path.iterdir())
+
+
 @pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full")
 def test_where_not_even_the_error_can_be_said():
     with open(FULL, "w") as full, closed_pipe() as pipe:

@@ -244,10 +244,12 @@ def test_integers(name, size):
         assert name in ("a size in uint8", "a size past int32", "a size past int64", "half of an empty axis")
 
 
-def test_axes_that_are_a_range_of_open_size():
+@pytest.mark.parametrize("op_type", ["Slice", "Squeeze", "Unsqueeze"])
+def test_axes_that_are_a_range_of_open_size(op_type):
     w = Writer()
     axes = w.add("Range", w.constant(0), w.add("Squeeze", w.add("Shape", "x", end=1)), w.constant(1))
-    value = w.add("Unsqueeze", w.constant(3), axes)
+    bounds = [w.constant([0]), w.constant([1])] if op_type == "Slice" else []
+    value = w.add(op_type, w.constant([[3, 4]]), *bounds, axes)
     proto = w.model({"x": ("float32", ["h"])}, (value, "int64", None))
     assert integers(next(Model(proto).graphs()), value) is None
 

@@ -341,12 +341,20 @@ def write(directory, outputs):
     with staged(directory) as folder:
         for output, name in file_names(outputs).items():
             array = outputs[output]
-            save(folder / f"{name}.npy", array)
-            written.append(directory / f"{name}.npy")
-            if is_image(array):
-                write_image(folder / f"{name}.png", array)
-                written.append(directory / f"{name}.png")
+            for writer, ending in zip((save, write_image), ENDINGS if is_image(array) else ENDINGS[:1], strict=False):
+                written.append(directory / f"{name}{ending}")
+                with writing(written[-1]):
+                    writer(folder / f"{name}{ending}", array)
     return written
+
+
+@contextmanager
+def writing(path):
+    """Turn an OSError inside into an OpError, which ends the whole run: the disk is its cause."""
+    try:
+        yield
+    except OSError as error:
+        raise OpError(None, None, f"{path} can't be written: {error.strerror or error}", "onnx_ops") from error
 
 
 def save(file, array):
