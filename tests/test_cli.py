@@ -258,6 +258,23 @@ def test_inspect_tells_once_what_is_wrong_with_a_node(name, tmp_path):
     assert ("no session can be made" in text) == (report["session"] is not None and problem not in report["session"])
 
 
+NOT_WHAT_IT_SEEMS = {  # models of a Col2Im that runs, though something about it looks as if it couldn't
+    "a wrapping Cast": "(float[1, 4, 9] x) => (float[a, b, c, d] y) <int64[2] wide = {260, 260}, int64[2] block = {2, 2}> "
+    "{ low = Cast <to = 2> (wide) size = Cast <to = 7> (low) y = Col2Im (x, size, block) }",
+    "a stale shape": "(float[1, 36] flat) => (float[a, b, c, d] y) "
+    "<float[1, 4, 5] x, int64[2] size = {4, 4}, int64[2] block = {2, 2}> "
+    "{ columns = Constant <value_ints = [1, 4, 9]> () x = Reshape (flat, columns) y = Col2Im (x, size, block) }",
+    "a default that a caller may replace": "(float[1, 4, 9] x, int64[2] size = {9, 9}) => (float[a, b, c, d] y) "
+    "<int64[2] block = {2, 2}> { y = Col2Im (x, size, block) }",
+}
+
+
+@pytest.mark.parametrize("name", NOT_WHAT_IT_SEEMS)
+def test_inspect_believes_no_more_than_holds(name, tmp_path):
+    proto = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 18]> m {NOT_WHAT_IT_SEEMS[name]}')
+    assert call_json("inspect", saved(proto, tmp_path))["nodes"][0]["problems"] == []
+
+
 def test_inspect_looks_into_subgraphs_and_functions(tmp_path):
     proto = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 21, "own" : 1]>
 g (bool c, float[1, 9, 9] x) => (float[N, C, H, W] y) <int64[2] i = {5, 5}, int64[2] b = {3, 3}> {
