@@ -259,7 +259,8 @@ def test_inspect_tells_once_what_is_wrong_with_a_node(name, tmp_path):
 
 
 NOT_WHAT_IT_SEEMS = {  # models of a Col2Im that runs, though something about it looks as if it couldn't
-    "a wrapping Cast": "(float[1, 4, 9] x) => (float[a, b, c, d] y) <int64[2] wide = {260, 260}, int64[2] block = {2, 2}> "
+    "a wrapping Cast": "(float[1, 4, 9] x) => (float[a, b, c, d] y) "
+    "<int64[2] wide = {260, 260}, int64[2] block = {2, 2}> "
     "{ low = Cast <to = 2> (wide) size = Cast <to = 7> (low) y = Col2Im (x, size, block) }",
     "a stale shape": "(float[1, 36] flat) => (float[a, b, c, d] y) "
     "<float[1, 4, 5] x, int64[2] size = {4, 4}, int64[2] block = {2, 2}> "
