@@ -476,3 +476,31 @@ def test_sizes_that_a_body_states_of_its_inputs():
     fed = {"x": np.random.default_rng(0).random((1, 1, 8, 8), np.float32), "turns": np.array(2), "go": np.array(True)}
     expected, got = (run(proto, fed, **how)[0] for how in ({}, {"optimize": True}))
     np.testing.assert_array_equal(got, expected)
+
+
+UNKNOWN_SHAPES = {  # how v is made of x, so that only what the model states of v tells its shape
+    "a list of open length": "v = Reshape (x, sizes)",
+    "a branch": """v = If (is_first) <
+            then_branch = same () => (float[a, b, c, d] one) { one = Identity (x) },
+            else_branch = other () => (float[a, b, c, d] two) { two = Neg (x) }
+        >""",
+}
+
+
+@pytest.mark.parametrize("stated", ["of an output", "in between"])
+@pytest.mark.parametrize("made", UNKNOWN_SHAPES)
+def test_sizes_that_only_the_model_states(made, stated):
+    """They may be of another input than this one."""
+    output = ", float[1, 1, 6, 6] v" if stated == "of an output" else ""
+    proto = parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 20]>
+    main (float[1, 1, h, w] x, int64[k] sizes, bool is_first) => (float[] y {output}) {{
+        {UNKNOWN_SHAPES[made]}
+        {GATHERED}
+    }}""")
+    if not output:
+        proto.graph.value_info.append(helper.make_tensor_value_info("v", TensorProto.FLOAT, [1, 1, 6, 6]))
+    constants = {"positions": np.arange(3)[:, None] + np.arange(4), "target": np.array([1, 9, -1])}
+    proto.graph.initializer.extend(numpy_helper.from_array(v, name) for name, v in constants.items())
+    fed = {"x": np.random.default_rng(0).random((1, 1, 8, 8), np.float32), "sizes": np.array([1, 1, 8, 8])}
+    expected, got = (run(proto, fed | {"is_first": np.array(True)}, **how)[0] for how in ({}, {"optimize": True}))
+    np.testing.assert_array_equal(got, expected)

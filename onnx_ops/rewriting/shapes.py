@@ -2,7 +2,8 @@
 
 They are worked out when a pattern asks for them. What other tools have written into a model about the values between
 is not believed, since the model may have been changed since, and names that tools make up for sizes mean nothing.
-Where a rule is missing here, onnx's own inference is asked about the one node.
+Where a rule is missing here, onnx's own inference is asked about the one node. Only where that knows nothing of a shape,
+either, the rank is the one that the model states.
 """
 
 import math
@@ -91,18 +92,16 @@ def _completed(graph, name, inferred, node=None):
 
 
 def _stated(graph, name):
-    """Return the type that the model states, with those sizes that must hold: of other values than inputs, numbers."""
+    """Return the type that the model states. Of its sizes only those of the model's inputs must hold."""
     stated = graph.stated.get(name)
     if stated is None:
         return UNKNOWN
-    is_input = name in graph.inputs
-    # A Loop's body may get other sizes in each turn.
-    named, numbered = is_input and graph.is_main, graph.is_main or not is_input
+    must_hold = name in graph.inputs and graph.is_main  # a Loop's body may get other sizes in each turn
     dimensions = None
     if stated.tensor_type.HasField("shape"):
         dimensions = tuple(
-            d.dim_value if numbered and d.HasField("dim_value") and d.dim_value >= 0
-            else sizes.named(d.dim_param) if named and d.dim_param
+            d.dim_value if must_hold and d.HasField("dim_value") and d.dim_value >= 0
+            else sizes.named(d.dim_param) if must_hold and d.dim_param
             else sizes.unknown(f"{name}[{k}]")
             for k, d in enumerate(stated.tensor_type.shape.dim)
         )  # fmt: skip
