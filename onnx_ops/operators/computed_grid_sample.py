@@ -22,7 +22,8 @@ it takes as many as it needs; the others are 0.
     18 CastFloat16, 19 CastBFloat16   round a, as a float32, to 16 bits
 
 All other operations are those of ai.onnx, each rounded as ONNX Runtime's node rounds. So results have the same bits as
-those of the nodes that `onnx_ops.optimize` replaces by this operator.
+those of the nodes that `onnx_ops.optimize` replaces by this operator, unless these divide by a zero: of which sign a
+zero is that a Where, Min or Max takes depends, in ONNX Runtime, on how its operands are broadcast.
 """
 
 import numpy as np
@@ -173,7 +174,7 @@ def cut_stripes(g):
     g.stripe = g.rows * g.row
     if g.row > STRIPE:
         parts = (g.row + STRIPE - 1) // STRIPE
-        g.stripe = (g.row // parts // BLOCK + 1) * BLOCK
+        g.stripe = ((g.row + parts - 1) // parts + BLOCK - 1) // BLOCK * BLOCK
     if g.images > 1:
         g.rows *= g.images
     grid_sample.cut_tiles(g)
