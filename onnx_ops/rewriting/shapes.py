@@ -2,8 +2,8 @@
 
 They are worked out when a pattern asks for them. What other tools have written into a model about the values between
 is not believed, since the model may have been changed since, and names that tools make up for sizes mean nothing.
-Where a rule is missing here, onnx's own inference is asked about the one node. Only where that knows nothing of a shape,
-either, the rank is the one that the model states.
+Where a rule is missing here, onnx's own inference is asked about the one node. Only where that knows nothing of a
+shape, either, the rank is the one that the model states.
 """
 
 import math
