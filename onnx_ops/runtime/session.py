@@ -13,7 +13,6 @@ import onnxruntime as ort
 from ..errors import OpError
 from ..locks import OPTIONS
 from ..operators import OPERATORS, as_list, available
-from ..requirements import check_versions
 from . import native, ort_format
 from .attributes import warn_of_unknown
 from .model import imported_domains
@@ -89,8 +88,6 @@ def extensions() -> "ModuleType":
     except ImportError as error:
         rule = f"needs onnxruntime-extensions, which can't be imported: {error}"
         raise OpError("backend", "'extensions'", rule, "onnx_ops") from error
-    finally:
-        check_versions()
     return extensions
 
 
@@ -217,7 +214,6 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
             raise OpError(argument, value, rule, "onnx_ops")
         import onnx
 
-        check_versions()
         from .. import external_data
         from ..rewriting import rewritten
         from .lowering import lower_for_session
