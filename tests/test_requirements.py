@@ -7,7 +7,6 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-
 from onnx_ops.compiler.jit import NUMBA
 
 

@@ -21,9 +21,8 @@ from ..operators import available
 from ..plain import infer, shapes_of
 from ..rewriting import sizes
 from ..rewriting.graph import Graph, Model
-from ..runtime.attributes import WARNING, unknown
 from ..runtime.lowering import DOMAIN
-from ..runtime.model import imported_domains
+from ..runtime.model import WARNING, imported_domains, unknown_attributes
 from ..runtime.runner import Runner, open_session
 from .arguments import ORT_FORMAT, json_option, model_argument, names
 from .console import dimensions, one_line, print_json, say, steps, table
@@ -180,7 +179,7 @@ def examine_node(node, graph):
         report.problems.append(f"the model doesn't import the domain {domain}")
     elif version < operator.versions[0]:
         report.problems.append(f"{domain} has it from version {operator.versions[0]} on, the model imports {version}")
-    report.problems += unknown(operator, values)
+    report.problems += unknown_attributes(operator, values)
     arrays = None
     try:
         with errors_of(operator):

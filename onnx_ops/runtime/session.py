@@ -14,8 +14,7 @@ from ..errors import OpError
 from ..locks import OPTIONS
 from ..operators import OPERATORS, as_list, available
 from . import native, ort_format
-from .attributes import warn_of_unknown
-from .model import imported_domains
+from .model import imported_domains, warn_of_unknown_attributes
 
 if TYPE_CHECKING:
     from types import ModuleType, TracebackType
@@ -75,7 +74,7 @@ def register(
     if domains is None or domains or own:
         native.add_operators(options, native.default_domains() if domains is None else domains, own)
         if model is not None:
-            warn_of_unknown(model, every)
+            warn_of_unknown_attributes(model, every)
     return options
 
 
