@@ -53,6 +53,7 @@ TABLE = {
         DType("bfloat16", 16, _bits("bfloat16")),
     )
 }
+NAMES = {t.onnx: name for name, t in TABLE.items()}
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 WIDE_FLOATS = ("float32", "float64")
 HALVES = ("float16", "bfloat16")

@@ -13,7 +13,8 @@ from support.cases import COL2IM, GRID_SAMPLE, assert_close, finished, model, re
 import onnx_ops
 from onnx_ops.nodes import all_nodes
 from onnx_ops.operators import available
-from onnx_ops.runtime.lowering import _types, lower_for_session
+from onnx_ops.rewriting.graph import Graph, Model
+from onnx_ops.runtime.lowering import lower_for_session
 
 EVERYTHING, BILINEAR = next(c for c in COL2IM if c.name == "everything"), GRID_SAMPLE[8]
 
@@ -280,8 +281,14 @@ def test_names_inside_hide_those_outside():
     inner = helper.make_graph(
         [helper.make_node("Unknown", [], ["a"]), helper.make_node("Relu", ["b"], ["c"])], "", [], []
     )
-    outer = {"a": TensorProto.FLOAT16, "b": TensorProto.FLOAT16}
-    assert _types(inner, outer) == {"a": TensorProto.UNDEFINED, "b": TensorProto.FLOAT16, "c": TensorProto.UNDEFINED}
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT16, [2]) for name in "ab"]
+    proto = finished(helper.make_graph([], "outer", values, []))
+    graph = Graph(Model(proto), inner, "inner", Graph(Model(proto), proto.graph, "main"))
+    assert [graph.type(name).elements for name in "abc"] == [
+        TensorProto.UNDEFINED,
+        TensorProto.FLOAT16,
+        TensorProto.FLOAT16,
+    ]
 
 
 def taking(kind, name):

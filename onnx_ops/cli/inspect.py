@@ -19,7 +19,6 @@ from ..external_data import load
 from ..nodes import declared, inlined, subgraphs
 from ..operators import available
 from ..plain import infer, shapes_of
-from ..rewriting import sizes
 from ..rewriting.graph import Graph, Model
 from ..runtime.lowering import DOMAIN
 from ..runtime.model import WARNING, imported_domains, unknown_attributes
@@ -35,7 +34,6 @@ LIKENESS = 0.8  # how similar a misspelt name is at least to the right one, as d
 STAND_IN = 2  # the size of a dimension that the model leaves open
 LARGEST = 2**24  # elements of an input that is made up to try a node
 NO_KERNEL = re.compile("Could not find an implementation|Failed to find kernel")  # for these types, or this version
-ELEMENT_TYPES = {t.onnx: name for name, t in dtypes.TABLE.items()}
 
 
 @dataclass
@@ -197,8 +195,7 @@ def stated(graph, name):
     if not name:
         return Value(name)
     its_type = graph.type(name)
-    shape = None if its_type.shape is None else [d if isinstance(d, int) else sizes.name_of(d) for d in its_type.shape]
-    return Value(name, ELEMENT_TYPES.get(its_type.elements), shape, graph.array(name))
+    return Value(name, dtypes.NAMES.get(its_type.elements), its_type.dimensions, graph.array(name))
 
 
 def plain(value):
