@@ -227,6 +227,11 @@ class AttributeValues:
                 end += contents[-1].nbytes
         return np.concatenate([[end], table.view(np.int64), *contents])
 
+    @functools.cached_property
+    def address(self):
+        """The address of the block."""
+        return self.block.ctypes.data
+
     @classmethod
     def in_block(cls, attributes, block):
         """The values in the bytes of a block."""

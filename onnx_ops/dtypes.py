@@ -73,6 +73,11 @@ def zero(array: "NDArray[Any]") -> Any:
     return "" if name_of(array) == "string" else array.dtype.type(0)
 
 
+def type_name(dtype: np.dtype[Any]) -> str:
+    """Return the table's name for NumPy's type of elements, or NumPy's if the table has none."""
+    return "string" if dtype.kind in "OUT" else dtype.name
+
+
 def name_of(array: "NDArray[Any]") -> str:
-    """Return the table's name for an array's element type, or NumPy's if the table has none."""
-    return "string" if array.dtype.kind in "OUT" else array.dtype.name
+    """Return the name of an array's element type, see `type_name`."""
+    return type_name(array.dtype)

@@ -433,9 +433,10 @@ def test_a_thread_whose_first_output_is_empty():
 @on_demand
 def test_without_numba(monkeypatch):
     """Functions and backend="extensions" run the reference; the native backend says what is missing."""
-    from onnx_ops.runtime import library
+    from onnx_ops.runtime import execute, library
 
     monkeypatch.setattr(library, "numba_obstacle", lambda: "Numba can't be imported")
+    execute.cached_way.cache_clear()  # which may have compiled functions
     for case in (OVERLAPPING, BILINEAR):
         inputs = case.inputs("float32")
         for name in ("function", "extensions"):

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from .. import dtypes, plain
 from ..attributes import KINDS
@@ -54,7 +54,7 @@ def lower(model: onnx.ModelProto, *, operators: Iterable[Any] = ()) -> onnx.Mode
     return lowered
 
 
-def lower_for_session(model: ModelProto, operators: Any, has_run_input: bool = True) -> tuple[ModelProto, str | None]:
+def lower_for_session(model, operators, has_run_input=True):
     """Lower a model for `onnx_ops.InferenceSession`; returns the copy and the name of its additional graph input.
 
     The name is None if there was nothing to lower.

@@ -4,7 +4,7 @@ import functools
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
@@ -17,15 +17,11 @@ from . import native, ort_format
 from .model import imported_domains, warn_of_unknown_attributes
 
 if TYPE_CHECKING:
-    from types import ModuleType, TracebackType
-
     import onnx
 
-    from ..declaration import Operator
 
 Model: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto"
 Backend: TypeAlias = Literal["native", "extensions"]
-_Operators: TypeAlias = "Mapping[tuple[str, str], Operator]"  # what `operators.available` returns
 BACKENDS = get_args(Backend)
 EXTERNAL_DATA = "session.model_external_initializers_file_folder_path"
 _QUOTED = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
@@ -78,7 +74,7 @@ def register(
     return options
 
 
-def extensions() -> "ModuleType":
+def extensions():
     """The module `extensions`, which imports onnxruntime_extensions. Raises OpError."""
     try:
         import onnxruntime_extensions  # noqa: F401  first, as users do: it imports the module, see on_import.py
@@ -90,16 +86,15 @@ def extensions() -> "ModuleType":
     return extensions
 
 
-def _config_entry(options: ort.SessionOptions, key: str) -> str | None:
+def _config_entry(options, key):
     try:
-        entry: str = options.get_session_config_entry(key)
-        return entry
+        return options.get_session_config_entry(key)
     except RuntimeError:
         return None
 
 
 @contextmanager
-def _external_data_in(folder: str | None, options: ort.SessionOptions, is_shared: bool = True) -> Iterator[None]:
+def _external_data_in(folder, options, is_shared=True):
     """A context in which a session that is made with these options reads external data from a folder.
 
     folder     None for no change
@@ -119,13 +114,13 @@ def _external_data_in(folder: str | None, options: ort.SessionOptions, is_shared
 
 
 @functools.lru_cache
-def _op_error_in(titles: tuple[str, ...]) -> re.Pattern[str]:
+def _op_error_in(titles):
     """The pattern of an OpError's message, for operators with these titles."""
     longest_first = sorted(map(re.escape, titles), key=len, reverse=True)
     return re.compile(rf"(?P<operator>(?:{'|'.join(longest_first)}){_AFTER_TITLE}")
 
 
-def op_error(error: BaseException, operators: _Operators) -> OpError | None:
+def op_error(error, operators):
     """The OpError whose text an exception of ONNX Runtime carries, or None.
 
     operators  what `operators.available` returns
@@ -197,16 +192,13 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
                 f"onnx_ops: the operators run on the CPU, the other nodes may run on {', '.join(others)}", stacklevel=2
             )
 
-    def _rewritten(
-        self, path_or_bytes: str | bytes, options: ort.SessionOptions, optimize: bool, backend: Backend
-    ) -> str | bytes:
+    def _rewritten(self, path_or_bytes, options, optimize, backend):
         """Rewrite the model as `optimize` and `backend` ask for; returns its bytes, or the argument if nothing changes.
 
         External data stay where they are.
         """
         if ort_format.is_ort_format(path_or_bytes):
-            value: object = "'extensions'"
-            argument, advice = "backend", 'take backend="native"'
+            argument, value, advice = "backend", "'extensions'", 'take backend="native"'
             if optimize:
                 argument, value, advice = "optimize", True, "optimize the one that it was made from"
             rule = f"is for models in the format of ONNX, not in ONNX Runtime's own; {advice}"
@@ -233,8 +225,7 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
                     external_data.read(tensor, path_or_bytes)
             else:
                 self._folder = external_data.relocate(model, path_or_bytes)
-        content: bytes = model.SerializeToString()
-        return content
+        return model.SerializeToString()
 
     def set_providers(
         self, providers: Sequence[Any] | None = None, provider_options: Sequence[dict[Any, Any]] | None = None
@@ -253,8 +244,7 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
     ) -> list[Any]:
         with self._run_context() as more:
             feeds = {**input_feed, **more} if more else input_feed
-            outputs: list[Any] = super().run(output_names, feeds, run_options)
-            return outputs
+            return super().run(output_names, feeds, run_options)
 
     def run_with_ort_values(
         self,
@@ -297,7 +287,7 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
     ) -> None:
         context = self._run_context()
 
-        def finish(results: Any, data: Any, message: str) -> None:
+        def finish(results, data, message):
             error = context.end()
             callback(results, data, str(error) if error else message)
 
@@ -308,7 +298,7 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
             context.__exit__(type(error), error, None)
             raise
 
-    def _run_context(self) -> "_NativeRun | _LoweredRun":
+    def _run_context(self):
         """The context of a run: yields {additional input: array}, and raises the errors of operators as OpErrors."""
         return _LoweredRun(self._run_input, self._threads) if self._run_input else self._native_run
 
@@ -316,20 +306,18 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
 class _NativeRun:
     """The context of a run with the native backend: no additional inputs; raises an operator's error as OpError."""
 
-    def __init__(self, operators: _Operators) -> None:
+    def __init__(self, operators):
         self.operators = operators
 
-    def begin(self) -> dict[str, Any]:
+    def begin(self):
         return {}
 
-    def end(self) -> None:
+    def end(self):
         return None
 
     __enter__ = begin
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: "TracebackType | None"
-    ) -> None:
+    def __exit__(self, kind, error, traceback):
         if error is not None and (refusal := op_error(error, self.operators)):
             raise refusal from error
 
@@ -337,20 +325,18 @@ class _NativeRun:
 class _LoweredRun:
     """The context of a run of a lowered model: adds the input `run`, and raises the error that an op has met."""
 
-    def __init__(self, name: str, threads: int) -> None:
+    def __init__(self, name, threads):
         self.name, self.threads = name, threads
 
-    def begin(self) -> dict[str, Any]:
+    def begin(self):
         self.run = extensions().begin(self.threads)
         return {self.name: self.run}
 
-    def end(self) -> Any:
+    def end(self):
         return extensions().end(self.run)
 
     __enter__ = begin
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: "TracebackType | None"
-    ) -> None:
+    def __exit__(self, kind, error, traceback):
         if (op_error := self.end()) and (error is None or isinstance(error, Exception)):
             raise op_error from error

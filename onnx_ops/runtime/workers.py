@@ -26,7 +26,7 @@ ATTEMPTS = 3  # to start a process, which may be killed before it begins, for wa
 
 
 def share_out(function, tasks, jobs, progress, *, level=None, own=()):
-    """Have `jobs` processes compute function(*arguments) for each task, (name, arguments); returns the results.
+    """Have `jobs` processes compute function(task) for each of {name: task}; returns {name: result}.
 
     progress  called before each task with (its name, its index, the number of tasks)
     level     the CPU that the processes compile for (compiler/target.py); default: this machine's
@@ -34,15 +34,16 @@ def share_out(function, tasks, jobs, progress, *, level=None, own=()):
 
     Raises the first OpError.
     """
-    numbers, results = count(), [None] * len(tasks)
+    numbers, names, results = count(), list(tasks), {}
 
     def begin(index):
-        progress(tasks[index][0], next(numbers), len(tasks))
+        progress(names[index], next(numbers), len(tasks))
 
-    for index, result, has_ended in answers(function, [a for _, a in tasks], jobs, begin=begin, level=level, own=own):
+    each = [(task,) for task in tasks.values()]
+    for index, result, has_ended in answers(function, each, jobs, begin=begin, level=level, own=own):
         if has_ended:
-            raise OpError(None, None, f"a process that compiles {tasks[index][0]} has ended", "onnx_ops")
-        results[index] = result
+            raise OpError(None, None, f"a process that compiles {names[index]} has ended", "onnx_ops")
+        results[names[index]] = result
     return results
 
 
