@@ -15,11 +15,12 @@ plain sessions, and an additional input of the graph in one for `onnx_ops.Infere
 
 import itertools
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from .. import dtypes, plain
 from ..attributes import KINDS
@@ -107,7 +108,7 @@ class _Lowering:
 
     def graph(self, owner, graph):
         """Lower `owner`, which is a copy of what `graph` has, whose types are known."""
-        nodes, stated = [], {value.name for value in owner.value_info}
+        nodes, stated = [], {value.name for value in (*owner.value_info, *owner.output)}
         for node, original in zip(owner.node, graph.owner.node, strict=True):
             for inner, original_inner in zip(subgraphs(node), subgraphs(original), strict=True):
                 self.graph(inner, Graph(graph.model, original_inner, graph.title, graph))
@@ -130,7 +131,7 @@ class _Lowering:
         with errors_of(operator, node.name):
             for name, of_caller in ((n, a.ref_attr_name) for n, a in attributes.items() if a.ref_attr_name):
                 raise OpError(name, f"(what a caller passes as {of_caller})", "must be a value, outside of functions")
-            values = operator.values({name: helper.get_attribute_value(a) for name, a in attributes.items()})
+            values = operator.values({name: _value(a) for name, a in attributes.items()})
             nothing = [None] * len(operator.inputs)
             plain.infer(operator, values, nothing, nothing)  # refuses attributes that don't agree with each other
             if reason := unable(operator):
@@ -142,7 +143,9 @@ class _Lowering:
             return nodes[-1].output[0]
 
         def constant(values):
-            return made(before, "Constant", value=numpy_helper.from_array(values))
+            name, kind = next(self.names), helper.np_dtype_to_tensor_dtype(values.dtype)
+            tensor = helper.make_tensor(name, kind, values.shape, values.tolist())
+            return made(before, "Constant", outputs=[name], value=tensor)
 
         pairs = list(itertools.zip_longest(operator.inputs, node.input, fillvalue=""))[: len(operator.inputs)]
         elements = {i.type: dtypes.NAMES.get(graph.type(name).elements) for i, name in pairs if name}
@@ -171,6 +174,16 @@ class _Lowering:
         lowered = helper.make_node(op_type(operator), inputs, outputs, node.name, node.doc_string, DOMAIN)
         lowered.attribute.extend(kept)
         return [*before, lowered, *after]
+
+
+def _value(attribute):
+    """The value of an attribute, with strings decoded where they are text."""
+    value = helper.get_attribute_value(attribute)
+    with suppress(UnicodeDecodeError):
+        if attribute.type == attribute.STRINGS:
+            return [text.decode() for text in value]
+        return value.decode() if attribute.type == attribute.STRING else value
+    return value
 
 
 LIST_TYPES = {"ints": np.int64, "floats": np.float64}

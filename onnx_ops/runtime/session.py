@@ -170,7 +170,7 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
         self._folder: str | None = None  # of the external data of a model that has been rewritten
         operators = as_list(operators)
         self._operators = available(operators)
-        self._native_run = _NativeRun(self._operators)
+        self._native_run = _Run(self._operators)
         if optimize or backend == "extensions":
             path_or_bytes = self._rewritten(path_or_bytes, options, optimize, backend)
         register(options, path_or_bytes if backend == "native" else None, backend=backend, operators=operators)
@@ -299,44 +299,31 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
             raise
 
     def _run_context(self):
-        """The context of a run: yields {additional input: array}, and raises the errors of operators as OpErrors."""
-        return _LoweredRun(self._run_input, self._threads) if self._run_input else self._native_run
+        """The context of a run; one of the native backend has no state."""
+        return _Run(self._operators, self._run_input, self._threads) if self._run_input else self._native_run
 
 
-class _NativeRun:
-    """The context of a run with the native backend: no additional inputs; raises an operator's error as OpError."""
+class _Run:
+    """The context of a run: yields {additional input: array}, and raises an operator's error as OpError.
 
-    def __init__(self, operators):
-        self.operators = operators
+    name, threads  of the additional input of a lowered model, and for it; None for the native backend
+    """
 
-    def begin(self):
-        return {}
-
-    def end(self):
-        return None
-
-    __enter__ = begin
-
-    def __exit__(self, kind, error, traceback):
-        if error is not None and (refusal := op_error(error, self.operators)):
-            raise refusal from error
-
-
-class _LoweredRun:
-    """The context of a run of a lowered model: adds the input `run`, and raises the error that an op has met."""
-
-    def __init__(self, name, threads):
-        self.name, self.threads = name, threads
+    def __init__(self, operators, name=None, threads=None):
+        self.operators, self.name, self.threads = operators, name, threads
 
     def begin(self):
+        if self.name is None:
+            return {}
         self.run = extensions().begin(self.threads)
         return {self.name: self.run}
 
     def end(self):
-        return extensions().end(self.run)
+        return extensions().end(self.run) if self.name else None
 
     __enter__ = begin
 
     def __exit__(self, kind, error, traceback):
-        if (op_error := self.end()) and (error is None or isinstance(error, Exception)):
-            raise op_error from error
+        refusal = self.end() or (error and op_error(error, self.operators))
+        if refusal and (error is None or isinstance(error, Exception)):
+            raise refusal from error
