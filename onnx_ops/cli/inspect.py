@@ -14,12 +14,13 @@ from onnx import helper
 
 from .. import dtypes
 from ..comparison import difference
-from ..errors import OpError, errors_of, require
+from ..errors import OpError, errors_of
 from ..external_data import load
 from ..nodes import declared, inlined, subgraphs
 from ..operators import available
 from ..plain import infer, shapes_of
 from ..rewriting.graph import Graph, Model
+from ..runtime.execute import signature_of
 from ..runtime.lowering import DOMAIN
 from ..runtime.model import WARNING, imported_domains, unknown_attributes
 from ..runtime.runner import Runner, open_session
@@ -221,12 +222,10 @@ def made_up(operator, attributes, inputs):
 
     Raises OpError if the declaration refuses what is known.
     """
-    pairs = list(zip(operator.each_input(len(inputs)), inputs, strict=True))
-    for i, v in pairs:
-        require(v.name or i.presence == "optional", i.name, None, "must be given")
-    pairs = [(i, v) for i, v in pairs if v.name]
     values = operator.values(attributes)
-    check_types(operator, values, pairs)
+    operator.padded([v.name or None for v in inputs])  # refuses what is missing
+    signature_of(operator, operator.choice(values), [v.type for v in inputs])
+    pairs = [(i, v) for i, v in zip(operator.each_input(len(inputs)), inputs, strict=True) if v.name]
     known = [v.value.tolist() if i.values and v.value is not None else None for i, v in pairs]
     infer(operator, values, [v.shape for _, v in pairs], known)
     sizes = [known_sizes(i, v) for i, v in pairs]
@@ -256,20 +255,6 @@ def known_sizes(declared_input, value):
     if value.shape is None:
         return None
     return np.array([d if isinstance(d, int) else STAND_IN for d in value.shape], np.int64)
-
-
-def check_types(operator, values, pairs):
-    """Raise OpError if inputs, as pairs of (declared input, Value), have types that the operator doesn't take."""
-    signature = {}  # {type variable: element type}, as far as the types are known
-    for i, v in pairs:
-        if v.type is None:
-            continue
-        if v.type not in operator.types[i.type]:
-            raise OpError(f"dtype of {i.name}", v.type, f"must be one of {', '.join(operator.types[i.type])}")
-        if signature.setdefault(i.type, v.type) != v.type:
-            raise OpError(f"dtype of {i.name}", v.type, f"must be {signature[i.type]} as before")
-    if len(signature) == len(operator.types) and operator.kernels:
-        operator.check_types(operator.kernels[operator.choice(values)], signature)
 
 
 # ONNX Runtime's own kernel

@@ -78,7 +78,8 @@ class Way:
     """
 
     def __init__(self, operator, choice, kinds, ranks):
-        self.operator, self.signature = operator, _signature(operator, choice, kinds)
+        names = [None if kind is None else dtypes.type_name(kind) for kind in kinds]
+        self.operator, self.signature = operator, signature_of(operator, choice, names)
         self.position, self.types = operator.position(choice, ranks), operator.numpy_types(self.signature)
         self.widens_halves = operator.has_axes and any(name in dtypes.HALVES for name in self.signature.values())
         self._functions = None
@@ -106,24 +107,24 @@ def way_of(operator, values, arrays):
     return way
 
 
-def _signature(operator, choice, kinds):
-    """{type variable: element type} for inputs of these NumPy types, None for absent ones. Raises OpError."""
+def signature_of(operator, choice, names):
+    """{type variable: element type} for inputs of these element types, None for absent or unknown ones.
+
+    Raises OpError where the operator, with the kernel that the attributes choose, doesn't take them.
+    """
     signature = {o.type: operator.types[o.type][0] for o in operator.outputs if len(operator.types[o.type]) == 1}
-    for i, kind in zip(operator.each_input(len(kinds)), kinds, strict=True):
-        if kind is None:
+    for i, name in zip(operator.each_input(len(names)), names, strict=True):
+        if name is None:
             continue
-        name = dtypes.type_name(kind)
         if name not in operator.types[i.type]:
             rule = f"must be one of {', '.join(operator.types[i.type])}"
             raise OpError(f"dtype of {i.name}", name, rule, operator.title)
         if signature.setdefault(i.type, name) != name:
             raise OpError(f"dtype of {i.name}", name, f"must be {signature[i.type]} as before", operator.title)
-    for i in operator.inputs:  # an absent input may have any of its types
-        signature.setdefault(i.type, operator.types[i.type][0])
-    if operator.kernels:
+    if operator.kernels and signature.keys() == operator.types.keys():
         with errors_of(operator):
             operator.check_types(operator.kernels[choice], signature)
-    return signature
+    return {v: each[0] for v, each in operator.types.items()} | signature  # an absent one may have any of its types
 
 
 def refusal(operator, numbers):
@@ -137,12 +138,6 @@ def refusal(operator, numbers):
             require(False, argument, values[0] if count < 0 else list(values), rule, expected if has_expected else None)
     except OpError as error:
         return error
-
-
-def output_ranks(operator, arrays):
-    """The ranks of the outputs for these inputs, even if the plan would refuse them; None if they aren't known."""
-    values = [a.tolist() if i.values and a.ndim == 1 else None for i, a in zip(operator.inputs, arrays, strict=True)]
-    return plain.output_ranks(operator, [list(a.shape) for a in arrays], values)
 
 
 def as_input(array):

@@ -16,13 +16,15 @@ import onnxruntime as ort
 import onnxruntime_extensions as extensions
 from onnx import TensorProto, helper
 
-from .. import dtypes
+from .. import dtypes, plain
+from ..attributes import AttributeValues
 from ..errors import OpError, errors_of, reason
 from ..limits import MAX_RANK
 from ..locks import REGISTRATION, RUNS
 from ..operators import OPERATORS, available
 from . import execute, interrupts
 from .lowering import DOMAIN, LIST_TYPES, PRESENT, VERSION, op_type, optional_inputs, unable
+from .native import config_entry
 
 PROBE, MISSING = "onnx_ops_probe", "onnx_ops_of_nobody"  # an op that the library has, and one that it never has
 log = logging.getLogger("onnx_ops")
@@ -59,9 +61,7 @@ def add_library(options, own=()):
         for operator in own:
             declare(operator)
         _handed_over.append(True)
-        try:
-            options.get_session_config_entry(key)
-        except RuntimeError:  # there is no such entry
+        if config_entry(options, key) is None:
             if not _registered(options):
                 options.register_custom_ops_library(extensions.get_library_path())
             options.add_session_config_entry(key, "1")
@@ -158,7 +158,8 @@ def _compute(operator, inputs, attributes):
     present = attributes.pop(PRESENT, "")
     absent = [i for i, each in zip(optional_inputs(operator), present, strict=True) if each == "0"]
     attributes.update((name, tuple(v.tolist()) or None) for name, v in zip(lists, inputs[count:-1], strict=True))
-    values = _values(operator, tuple(attributes.items()))
+    with errors_of(operator):
+        values = operator.values(attributes)
     inputs = [None if i in absent else a for i, a in zip(operator.inputs, inputs, strict=False)]
     return execute.compute(operator, values, inputs, int(threads))
 
@@ -166,15 +167,12 @@ def _compute(operator, inputs, attributes):
 def _ranks(operator, inputs):
     """The ranks that the outputs would have, which ONNX Runtime checks; 1 where a rank isn't known or is too large."""
     with suppress(Exception):
-        ranks = execute.output_ranks(operator, inputs[: len(operator.inputs)])
-        return [rank if rank <= MAX_RANK else 1 for rank in ranks]
+        pairs = list(zip(operator.inputs, inputs, strict=False))
+        known = [a.tolist() if i.values and a.ndim == 1 else None for i, a in pairs]
+        nothing = AttributeValues(operator.attributes, [None] * len(operator.attributes))  # no rank depends on them
+        shapes = plain.infer(operator, nothing, [list(a.shape) for _, a in pairs], known)
+        return [len(shape) if len(shape) <= MAX_RANK else 1 for shape in shapes]
     return [1] * len(operator.outputs)
-
-
-@functools.lru_cache(maxsize=1024)
-def _values(operator, attributes):
-    with errors_of(operator):
-        return operator.values(dict(attributes))
 
 
 def _log(operator, error):

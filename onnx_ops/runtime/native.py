@@ -98,9 +98,7 @@ def add_operators(options, domains, own=()):
     path = _usable(library.lack() if own else library.obstacle())  # bodies in NumPy need no compiler
     for domain in domains:
         key = f"onnx_ops.register.{domain or 'ai.onnx'}"
-        try:
-            options.get_session_config_entry(key)
-        except RuntimeError:  # there is no such entry
+        if config_entry(options, key) is None:
             options.add_session_config_entry(key, "1")
     pointers = table.array(C.c_void_p, [C.addressof(library.own_row(operator)) for operator in own])
     with REGISTRATION:
@@ -109,6 +107,14 @@ def add_operators(options, domains, own=()):
             options.register_custom_ops_library(path)
         finally:  # else, after an interrupt between the two, the next registration would add what no longer exists
             library.load().onnx_ops_add(None, C.c_size_t(0))
+
+
+def config_entry(options, key):
+    """A session configuration entry of options, or None."""
+    try:
+        return options.get_session_config_entry(key)
+    except RuntimeError:
+        return None
 
 
 def default_domains():

@@ -86,13 +86,6 @@ def extensions():
     return extensions
 
 
-def _config_entry(options, key):
-    try:
-        return options.get_session_config_entry(key)
-    except RuntimeError:
-        return None
-
-
 @contextmanager
 def _external_data_in(folder, options, is_shared=True):
     """A context in which a session that is made with these options reads external data from a folder.
@@ -105,12 +98,12 @@ def _external_data_in(folder, options, is_shared=True):
             yield
         return
     with OPTIONS:
-        before = _config_entry(options, EXTERNAL_DATA)
-        options.add_session_config_entry(EXTERNAL_DATA, folder)
+        before = native.config_entry(options, EXTERNAL_DATA)
+        options.add_sessionnative.config_entry(EXTERNAL_DATA, folder)
         try:
             yield
         finally:
-            options.add_session_config_entry(EXTERNAL_DATA, before or "")
+            options.add_sessionnative.config_entry(EXTERNAL_DATA, before or "")
 
 
 @functools.lru_cache
@@ -210,7 +203,7 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
         from .lowering import lower_for_session
 
         if isinstance(path_or_bytes, bytes):
-            model, origin = onnx.ModelProto.FromString(path_or_bytes), _config_entry(options, EXTERNAL_DATA)
+            model, origin = onnx.ModelProto.FromString(path_or_bytes), native.config_entry(options, EXTERNAL_DATA)
         else:
             model, origin = external_data.load(path_or_bytes), path_or_bytes
         if optimize:

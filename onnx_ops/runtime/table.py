@@ -4,6 +4,7 @@ import ctypes as C
 import zlib  # hashlib would take longer to import than this whole module
 
 from .. import dtypes
+from ..attributes import KINDS
 from ..compiler import records
 from ..compiler.jit import numba_obstacle
 from ..errors import OpError
@@ -12,7 +13,7 @@ from ..limits import MAX_GEOMETRY, MAX_INPUTS, MAX_KERNELS, MAX_OUTPUTS, MAX_RAN
 POINTER, TEXT, NUMBER = C.c_void_p, C.c_char_p, C.c_int64
 POINTERS, TEXTS, NUMBERS = C.POINTER(POINTER), C.POINTER(TEXT), C.POINTER(NUMBER)
 INFER, PLAN, KERNEL = range(3)  # the functions of an operator, as the library asks for them
-_KINDS = ("int", "ints", "string", "float", "floats", "text", "tensor")
+_KINDS = tuple(KINDS)
 _PRESENCES = ("required", "optional", "variadic")
 
 

@@ -54,8 +54,7 @@ def answers(function, tasks, jobs, *, begin=lambda index: None, level=None, own=
     first OpError. However this generator ends, it ends the processes.
 
     begin     called with the index of each task before it begins
-    patience  seconds that processes then have, twice, before they are killed; None: no limit, so that they leave no
-              locks and no unfinished files
+    patience  seconds that processes then have before they are killed; None: no limit, so that they leave no locks
     """
     waiting, alive, outcomes = deque(enumerate(tasks)), set(), SimpleQueue()
     jobs = max(min(jobs, len(waiting)), 1)
@@ -148,21 +147,16 @@ def _worker(function, level, own, alive):
 
 
 def _end(processes, patience):
-    """End processes: close their input, so that they end after their task; after `patience` terminate, then kill them.
-
-    Without a limit of patience they are terminated, and end as soon as they can.
-    """
-    steps = [lambda process: process.stdin.close(), subprocess.Popen.terminate, subprocess.Popen.kill]
+    """Terminate processes, which then end as soon as they can; kill those that haven't after so many seconds."""
     running = list(processes)
-    for stop in steps[1:2] if patience is None else steps:
-        for process in running:
-            with suppress(OSError):
-                stop(process)
-        deadline = patience and time.monotonic() + patience
-        for process in running:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(deadline and max(deadline - time.monotonic(), 0))
-        running = [process for process in running if process.returncode is None]
+    for process in running:
+        process.terminate()
+    deadline = patience and time.monotonic() + patience
+    for process in running:
+        try:
+            process.wait(deadline and max(deadline - time.monotonic(), 0))
+        except subprocess.TimeoutExpired:
+            process.kill()
 
 
 def serve(level, own):
