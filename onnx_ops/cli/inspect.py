@@ -21,8 +21,7 @@ from ..operators import available
 from ..plain import infer, shapes_of
 from ..rewriting.graph import Graph, Model
 from ..runtime.execute import signature_of
-from ..runtime.lowering import DOMAIN
-from ..runtime.model import WARNING, imported_domains, unknown_attributes
+from ..runtime.model import EXTENSIONS, WARNING, is_lowered, unknown_attributes
 from ..runtime.runner import Runner, open_session
 from .arguments import ORT_FORMAT, json_option, model_argument, names
 from .console import dimensions, one_line, print_json, say, steps, table
@@ -112,11 +111,6 @@ def find_obstacle(model):
     except Exception as error:
         return one_line(error)
     return None
-
-
-def is_lowered(model):
-    """Return whether a model needs onnxruntime-extensions."""
-    return DOMAIN in (imported_domains(model) or ())
 
 
 # What is found out about a node
@@ -423,5 +417,5 @@ def without_nodes(model, obstacle):
         return "its nodes can't be listed, as this is ONNX Runtime's own format"
     if obstacle:
         return "none of its nodes are for onnx_ops"
-    end = f"those of {DOMAIN} run with backend extensions" if is_lowered(model) else "it runs as without"
+    end = f"those of {EXTENSIONS} run with backend extensions" if is_lowered(model) else "it runs as without"
     return f"none of its nodes are for onnx_ops; {end}"

@@ -29,11 +29,12 @@ from ..nodes import declared, inlined, model_nodes, subgraphs, value_names
 from ..operators import OPERATORS, available
 from ..rewriting.graph import Graph, Model
 from ..schemas import node_attribute, register_schemas
+from .model import EXTENSIONS
 
 RUN = "onnx_ops_run"  # the input `run` of a graph, unless the model has such a name
 RUN_SHAPE = [2]
 PRESENT = "onnx_ops_present"  # the attribute of an op that says by a letter, 0 or 1, which optional inputs are there
-DOMAIN, VERSION = "ai.onnx.contrib", 1
+DOMAIN, VERSION = EXTENSIONS, 1
 
 
 def op_type(operator):

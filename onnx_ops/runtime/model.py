@@ -22,6 +22,7 @@ LEADS_TO = {  # {message: {number of a field: the message in it}}, for messages 
     "node": {NODE_ATTRIBUTE: "attribute"},
     "attribute": {6: "graph", 11: "graph"},
 }
+EXTENSIONS = "ai.onnx.contrib"  # the domain of onnxruntime-extensions' Python ops
 VARINT, BYTES = 0, 2
 FIXED_SIZES = {1: 8, 5: 4}  # {wire type: bytes}
 SMALL = 2**16  # bytes: a node of at most this size is searched for names first; a larger one holds tensors or graphs
@@ -52,6 +53,11 @@ def imported_domains(model):
         except (ValueError, IndexError):
             return None
     return {"" if domain == "ai.onnx" else domain for domain in domains}
+
+
+def is_lowered(model):
+    """Whether a model (path, bytes or ModelProto) needs onnxruntime-extensions, as those that lowering.py makes do."""
+    return EXTENSIONS in (imported_domains(model) or ())
 
 
 def nodes(model, op_types):

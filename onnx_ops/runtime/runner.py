@@ -15,7 +15,7 @@ from .. import dtypes
 from ..errors import OpError
 from ..operators import as_list, declaration_of
 from ..own.files import sources_of, use_source
-from .model import imported_domains
+from .model import EXTENSIONS, is_lowered
 from .session import Backend, InferenceSession
 
 QUIET = 4  # a severity: errors are not logged, since exceptions have the same text
@@ -102,16 +102,14 @@ def open_session(model, backend="native", *, threads=None, optimize=False, profi
     profile   where to write ONNX Runtime's profile: the first part of the file's path
     optimize, operators   as for onnx_ops.InferenceSession
     """
-    from .lowering import DOMAIN
-
     options = ort.SessionOptions()
     options.log_severity_level = QUIET
     options.intra_op_num_threads = threads or 0
     if profile:
         options.enable_profiling, options.profile_file_prefix = True, str(profile)
     model = model if isinstance(model, bytes) else str(model)
-    if backend != "extensions" and DOMAIN in (imported_domains(model) or ()):
-        raise OpError("", None, f"the model imports {DOMAIN}, as lowered ones do: only backend extensions runs it")
+    if backend != "extensions" and is_lowered(model):
+        raise OpError("", None, f"the model imports {EXTENSIONS}, as lowered ones do: only backend extensions runs it")
     # With fallback enabled, ONNX Runtime would print a message about it, though there is nothing to fall back to.
     settings: dict[str, Any] = {"providers": ["CPUExecutionProvider"], "enable_fallback": False}
     if backend == "builtin":

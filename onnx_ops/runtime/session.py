@@ -25,10 +25,7 @@ Backend: TypeAlias = Literal["native", "extensions"]
 BACKENDS = get_args(Backend)
 EXTERNAL_DATA = "session.model_external_initializers_file_folder_path"
 _QUOTED = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
-# A value ends at the first ": " outside of quotes. The pattern takes a quoted part whole, or quotes that don't match as
-# single characters. The lookahead and (?P=part) make each part final, so that the search doesn't try it both ways.
-_VALUE = rf"(?:(?=(?P<part>{_QUOTED}|[\s\S]))(?P=part))*?"
-_AFTER_TITLE = rf"(?: \(node (?:{_QUOTED})\))?): (?P<argument>[^=\n]*?) = (?P<value>{_VALUE}): (?P<rule>.*)"
+_END_OF_VALUE = re.compile(rf"(?:{_QUOTED})|(?P<end>: )")  # matches a quoted part whole, or the ": " after a value
 
 
 def register(
@@ -107,10 +104,10 @@ def _external_data_in(folder, options, is_shared=True):
 
 
 @functools.lru_cache
-def _op_error_in(titles):
-    """The pattern of an OpError's message, for operators with these titles."""
-    longest_first = sorted(map(re.escape, titles), key=len, reverse=True)
-    return re.compile(rf"(?P<operator>(?:{'|'.join(longest_first)}){_AFTER_TITLE}")
+def _beginning(titles):
+    """The pattern of the beginning of an OpError's message, up to the value, for operators with these titles."""
+    longest_first = "|".join(sorted(map(re.escape, titles), key=len, reverse=True))
+    return re.compile(rf"(?P<operator>(?:{longest_first})(?: \(node (?:{_QUOTED})\))?): (?P<argument>[^=\n]*?) = ")
 
 
 def op_error(error, operators):
@@ -119,10 +116,12 @@ def op_error(error, operators):
     operators  what `operators.available` returns
     """
     # ONNX Runtime puts the node's name, which may look like anything, before the message.
-    titles = tuple(operator.title for operator in operators.values())
     message = str(error).rpartition("Status Message: ")[2]
-    if match := _op_error_in(titles).search(message):
-        return OpError(*match.group("argument", "value", "rule", "operator"))
+    for start in _beginning(tuple(operator.title for operator in operators.values())).finditer(message):
+        for part in _END_OF_VALUE.finditer(message, start.end()):
+            if part["end"]:
+                rule = message[part.end() :].partition("\n")[0]
+                return OpError(start["argument"], message[start.end() : part.start()], rule, start["operator"])
     for operator in operators.values():  # the message of an exception in a body names no argument
         if message.startswith(f"{operator.title}: "):
             return OpError(None, None, message.removeprefix(f"{operator.title}: "), operator.title)

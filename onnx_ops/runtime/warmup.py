@@ -10,7 +10,7 @@ from ..compiler.jit import numba_obstacle
 from ..errors import OpError
 from ..own.files import sources_of
 from . import library, native, variants
-from .model import imported_domains
+from .model import EXTENSIONS, is_lowered
 from .runner import open_session
 from .threads import available_cpus
 from .workers import share_out
@@ -72,10 +72,8 @@ def needed_by(models, own=()):
 
 def nodes(model, own=()):
     """The variants that the nodes of a model need, as `native.survey` lists them."""
-    from .lowering import DOMAIN
-
-    if DOMAIN in (imported_domains(model) or ()):
-        rule = f"imports {DOMAIN}, as lowered models do; what types its nodes have is known only when they run"
+    if is_lowered(model):
+        rule = f"imports {EXTENSIONS}, as lowered models do; what types its nodes have is known only when they run"
         raise OpError("models", _title(model), f"{rule}; give operators and dtypes instead", "onnx_ops")
     with _silence(), native.survey() as needed:
         try:
