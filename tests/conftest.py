@@ -31,7 +31,7 @@ def pytest_sessionstart(session):
     if processes and not hasattr(session.config, "workerinput") and not library.is_complete():
         everything = "long" not in session.config.option.markexpr
         combinations = variants.combinations(OPERATORS, dtypes.TABLE)
-        needed = variants.distinct(c for c in combinations if everything or has_representative_types(c[2]))
+        needed = variants.distinct(c for c in combinations if everything or has_representative_types(c.signature))
         warmup.compile_variants(needed, processes, lambda *progress: None)
 
 

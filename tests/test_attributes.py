@@ -15,8 +15,7 @@ from support.cases import AFFINE_GRID, COL2IM, GRID_SAMPLE, finished, model
 import onnx_ops
 from onnx_ops import functions
 from onnx_ops.cli.app import app
-from onnx_ops.runtime.attributes import unknown
-from onnx_ops.runtime.model import SMALL, Node, nodes
+from onnx_ops.runtime.model import SMALL, Node, nodes, unknown_attributes
 
 MESSAGE = "onnx_ops: GridSample (node 'the_node'): attribute paddingmode is unknown and will be ignored; did you mean "
 NAMES = {"GridSample", "Col2Im"}
@@ -55,7 +54,7 @@ def test_a_session_says_what_it_ignores(kind, misspelt, caplog):
 
 
 def test_an_operator_without_attributes():
-    (sentence,) = unknown(AFFINE_GRID[0].operator, ["align_corners"])
+    (sentence,) = unknown_attributes(AFFINE_GRID[0].operator, ["align_corners"])
     assert sentence == "attribute align_corners is unknown and will be ignored; there are none"
     with pytest.raises(onnx_ops.OpError, match=r"align_corners = 1: no such attribute; there are none$"):
         functions.call(AFFINE_GRID[0].operator, *AFFINE_GRID[0].inputs("float32"), align_corners=1)

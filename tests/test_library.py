@@ -1011,7 +1011,7 @@ def answering(runtime, outcome, strings=None):
         if strings is not None:
             run = table.Run.from_address(args[2])
             with suppress(OpError):  # the library must report it
-                bodies._hand_over(run, args[2], bodies.CALL.from_address(run.call), [strings])
+                bodies._hand_over(run, args[2], table.Call.from_address(run.call), [strings])
         args[-1].contents.outcome, args[-1].contents.message = outcome, PYTHONS_MESSAGE.encode()
 
     pointer = C.POINTER(table.Answer)

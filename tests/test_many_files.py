@@ -628,7 +628,7 @@ def test_ctrl_c(workers, tmp_path):
 def test_an_item_that_ends_its_process_costs_itself():
     """The other items of its batch are run again, each by itself."""
     names = ["a", "b", "deadly", "c", "d", "e", "f"]
-    outcomes = dict(many.outcomes(lambda tasks, alone: workers.answers(deadly, tasks, 2), names, 3))
+    outcomes = dict(many.outcomes(lambda tasks: workers.answers(deadly, tasks, 2), names, 3))
     assert outcomes.pop("deadly") is many.ENDED
     assert outcomes == {name: name.upper() for name in names if name != "deadly"}
 
