@@ -96,11 +96,11 @@ def _external_data_in(folder, options, is_shared=True):
         return
     with OPTIONS:
         before = native.config_entry(options, EXTERNAL_DATA)
-        options.add_sessionnative.config_entry(EXTERNAL_DATA, folder)
+        options.add_session_config_entry(EXTERNAL_DATA, folder)
         try:
             yield
         finally:
-            options.add_sessionnative.config_entry(EXTERNAL_DATA, before or "")
+            options.add_session_config_entry(EXTERNAL_DATA, before or "")
 
 
 @functools.lru_cache
