@@ -131,7 +131,7 @@ HOSTILE = [
     Hostile("pads_of_floats", OVERLAPPING, attribute("pads", A.FLOATS, floats=[1.0] * 4), PADS),
     Hostile("pads_a_tensor", OVERLAPPING, attribute("pads", A.TENSOR, t=A_TENSOR), PADS),
     Hostile("pads_a_graph", OVERLAPPING, attribute("pads", A.GRAPH, g=A_GRAPH), PADS),
-    Hostile("pads_of_no_kind", OVERLAPPING, attribute("pads", A.UNDEFINED, ints=[1] * 4), extensions=None),
+    Hostile("pads_of_no_kind", OVERLAPPING, attribute("pads", A.UNDEFINED, ints=[1] * 4), extensions=" pads = "),
     Hostile("pads_that_are_not_there", OVERLAPPING, attribute("pads", A.INTS, floats=[1.0] * 4), extensions=" pads = "),
     Hostile("pads_that_are_ints", OVERLAPPING, attribute("pads", A.FLOATS, ints=[1] * 4), extensions=" pads = "),
     Hostile(

@@ -130,8 +130,13 @@ class _Lowering:
         """Lower a node of a declared operator; returns the nodes that replace it."""
         attributes = {a.name: a for a in node.attribute}
         with errors_of(operator, node.name):
-            for name, of_caller in ((n, a.ref_attr_name) for n, a in attributes.items() if a.ref_attr_name):
-                raise OpError(name, f"(what a caller passes as {of_caller})", "must be a value, outside of functions")
+            for name, a in attributes.items():
+                if a.ref_attr_name:
+                    passed = f"(what a caller passes as {a.ref_attr_name})"
+                    raise OpError(name, passed, "must be a value, outside of functions")
+                if a.type == a.UNDEFINED:
+                    raise OpError(name, "(a value without a type)", "must have a type")
+            operator.each_input(len(node.input))  # refuses too few or too many
             values = operator.values({name: _value(a) for name, a in attributes.items()})
             nothing = [None] * len(operator.inputs)
             plain.infer(operator, values, nothing, nothing)  # refuses attributes that don't agree with each other
