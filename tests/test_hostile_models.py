@@ -117,11 +117,11 @@ PADS = r"(?s)^Col2Im \(node 'the_node'\): pads = .*: must be a list of integers"
 MODE = r"(?s)^com\.microsoft\.GridSample \(node 'the_node'\): mode = .*: must be "
 NO_SUCH = r".*: no such attribute; there are "
 HOSTILE = [
-    Hostile("no_inputs", OVERLAPPING, node(input=[])),
-    Hostile("an_input_too_few", OVERLAPPING, node(input=["input", "image_shape"])),
-    Hostile("no_grid", BILINEAR, node(input=["X"])),
+    Hostile("no_inputs", OVERLAPPING, node(input=[]), extensions=" inputs = 0: must be 3"),
+    Hostile("an_input_too_few", OVERLAPPING, node(input=["input", "image_shape"]), extensions=" inputs = 2: must be 3"),
+    Hostile("no_grid", BILINEAR, node(input=["X"]), extensions=" inputs = 1: must be 2"),
     Hostile("first_input_left_out", OVERLAPPING, node(input=["", "image_shape", "block_shape"])),
-    Hostile("an_input_too_many", OVERLAPPING, node(input=["input", "image_shape", "block_shape", "block_shape"])),
+    Hostile("an_input_too_many", OVERLAPPING, node(input=["input", "image_shape", "block_shape", "block_shape"]), extensions=" inputs = 4: must be at most 3"),
     Hostile("its_own_output", OVERLAPPING, node(input=["y", "image_shape", "block_shape"])),
     Hostile("no_outputs", OVERLAPPING, node(output=[])),
     Hostile("unnamed_output", OVERLAPPING, node(output=[""])),
