@@ -121,7 +121,10 @@ HOSTILE = [
     Hostile("an_input_too_few", OVERLAPPING, node(input=["input", "image_shape"]), extensions=" inputs = 2: must be 3"),
     Hostile("no_grid", BILINEAR, node(input=["X"]), extensions=" inputs = 1: must be 2"),
     Hostile("first_input_left_out", OVERLAPPING, node(input=["", "image_shape", "block_shape"])),
-    Hostile("an_input_too_many", OVERLAPPING, node(input=["input", "image_shape", "block_shape", "block_shape"]), extensions=" inputs = 4: must be at most 3"),
+    Hostile(
+        "an_input_too_many", OVERLAPPING, node(input=["input", "image_shape", "block_shape", "block_shape"]),
+        extensions=" inputs = 4: must be at most 3",
+    ),  # fmt: skip
     Hostile("its_own_output", OVERLAPPING, node(input=["y", "image_shape", "block_shape"])),
     Hostile("no_outputs", OVERLAPPING, node(output=[])),
     Hostile("unnamed_output", OVERLAPPING, node(output=[""])),
