@@ -124,7 +124,7 @@ HOSTILE = [
     Hostile(
         "an_input_too_many", OVERLAPPING, node(input=["input", "image_shape", "block_shape", "block_shape"]),
         extensions=" inputs = 4: must be at most 3",
-    ),  # fmt: skip
+    ),
     Hostile("its_own_output", OVERLAPPING, node(input=["y", "image_shape", "block_shape"])),
     Hostile("no_outputs", OVERLAPPING, node(output=[])),
     Hostile("unnamed_output", OVERLAPPING, node(output=[""])),
