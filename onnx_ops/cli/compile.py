@@ -7,7 +7,6 @@ import click
 
 import onnx_ops
 
-from .. import dtypes as element_types
 from ..compiler.cpu_levels import LEVELS
 from ..operators import own_operators
 from ..runtime import library
@@ -15,11 +14,9 @@ from ..runtime.variants import TYPES
 from .arguments import ModelFile, check_targets, jobs_option, operator_option
 from .console import progress, say
 
-
-def dtype_option(types):
-    return click.option(
-        "--dtype", "dtypes", multiple=True, type=click.Choice(types), help="Only this type; may be repeated."
-    )
+dtype_option = click.option(
+    "--dtype", "dtypes", multiple=True, type=click.Choice(TYPES), help="Only this type; may be repeated."
+)
 
 
 @click.command()
@@ -27,7 +24,7 @@ def dtype_option(types):
     "--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="Where the library is to be."
 )
 @operator_option
-@dtype_option(TYPES)
+@dtype_option
 @click.option(
     "--cpu", "cpus", multiple=True, type=click.Choice(list(LEVELS)),
     help="With code for these; may be repeated.  [default: all of this machine's architecture]",
@@ -54,7 +51,7 @@ def build(output, operators, dtypes, cpus, jobs):
 @click.command()
 @click.argument("models", metavar="[MODEL]...", nargs=-1, type=ModelFile())
 @operator_option
-@dtype_option(element_types.ALL)
+@dtype_option
 @jobs_option
 def warmup(models, operators, dtypes, jobs):
     """Compile the kernels ahead, into the cache that sessions load them from.

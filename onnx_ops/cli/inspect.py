@@ -60,7 +60,7 @@ class Report:
 
 @click.command()
 @model_argument
-@click.option("--details", is_flag=True, help="Also show each node's full name, its attributes and all of its inputs.")
+@click.option("--details", is_flag=True, help="Also show each node's attributes and all of its inputs.")
 @json_option
 def inspect(model, details, as_json):
     """Show which nodes of a model this package runs, and which of them ONNX Runtime alone can't.

@@ -15,8 +15,6 @@ from typing import Any
 from ..compiler.jit import numba_obstacle
 from ..errors import OpError
 from ..files import staged_file
-from ..operators import OPERATORS
-from ..own.files import sources_of
 from . import table, variants
 from .threads import available_cpus
 from .variants import Variant
@@ -69,9 +67,8 @@ def build(
     if len(architectures) != 1:
         raise OpError("cpu", ", ".join(cpus), "must be of one architecture", "onnx_ops")
     compiler = c_compiler(architectures.pop())
-    declarations = variants.chosen(operators) if operators is not None else list(OPERATORS)
-    requested = variants.asked_for(declarations, dtypes, variants.TYPES, variants.TYPES, operators is None)
-    own = sources_of(declarations)
+    matches = variants.asked_for(operators, dtypes, variants.TYPES)
+    requested, declarations = variants.distinct(matches), list(dict.fromkeys(variant.operator for variant in matches))
     objects = {}
     for k, cpu in enumerate(cpus):
 
@@ -80,7 +77,7 @@ def build(
                 progress(f"{cpu}: {name}", k * total + index, len(cpus) * total)
 
         jobs = jobs or len(available_cpus())
-        by_name = share_out(compile_objects, requested, jobs, report, level=cpu, own=own)
+        by_name = share_out(compile_objects, requested, jobs, report, level=cpu, own=declarations)
         objects[cpu] = {requested[name].key: functions for name, functions in by_name.items()}
     try:
         with TemporaryDirectory() as folder:

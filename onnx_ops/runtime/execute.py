@@ -48,27 +48,6 @@ def plan_inputs(operator, arrays):
         return [plan_input(i, array) for i, array in zip(operator.each_input(len(arrays)), arrays, strict=True)]
 
 
-def functions(operator, position, signature):
-    """The compiled plan and kernel as C functions for ctypes: from the library if they were compiled ahead.
-
-    position  of the kernel among those of the operator
-
-    Returns None if the types have no kernel, or if nothing can compile it. Raises OpError.
-    """
-    if operator.storage(operator.kernel(position), signature) is None:
-        return None
-    if addresses := library.functions(operator, position, signature):
-        return PLAN(addresses[0]), KERNEL(addresses[1])
-    if not library.have_numba():
-        return None
-    with COMPILATION:  # else a child, forked during this import, might wait for the module's lock for ever
-        from ..compiler.code import code
-
-    return code(records.plan_entry(operator, position)).call, code(
-        records.kernel_entry(operator, position, signature)
-    ).call
-
-
 class Way:
     """What the calls of an operator with inputs of the same types and ranks share.
 
@@ -85,10 +64,23 @@ class Way:
         self._functions = None
 
     def functions(self):
-        """The compiled functions, as the function `functions` returns them; None if the reference has to compute."""
-        if self._functions is None and self.position is not None:
-            with errors_of(self.operator):
-                self._functions = functions(self.operator, self.position, self.signature)
+        """The compiled plan and kernel as C functions for ctypes: from the library if they were compiled ahead.
+
+        Returns None if the types or ranks have no kernel, or if nothing can compile it. Raises OpError.
+        """
+        if self._functions or self.position is None:
+            return self._functions
+        operator, each = self.operator, (self.operator, self.position, self.signature)
+        if operator.storage(operator.kernel(self.position), self.signature) is None:
+            return None
+        with errors_of(operator):
+            if addresses := library.functions(*each):
+                self._functions = PLAN(addresses[0]), KERNEL(addresses[1])
+            elif library.have_numba():
+                with COMPILATION:  # else a child, forked during this import, might wait for the module's lock for ever
+                    from ..compiler.code import code
+                plan, kernel = records.plan_entry(operator, self.position), records.kernel_entry(*each)
+                self._functions = code(plan).call, code(kernel).call
         return self._functions
 
 
@@ -167,9 +159,9 @@ def compute(operator, values, arrays, threads=None, empty=np.empty, tiles=None):
     """
     arrays = operator.padded(arrays)
     way = way_of(operator, values, arrays)
-    if way.functions() is None:
+    if (functions := way.functions()) is None:
         return compute_reference(operator, values, arrays)
-    plan, kernel = way.functions()
+    plan, kernel = functions
     call = Call(way, values, arrays)
     call.plan(plan)
     return call.run(kernel, threads, empty, tiles)

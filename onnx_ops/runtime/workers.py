@@ -26,11 +26,11 @@ ATTEMPTS = 3  # to start a process, which may be killed before it begins, for wa
 
 
 def share_out(function, tasks, jobs, progress, *, level=None, own=()):
-    """Have `jobs` processes compute function(task) for each of {name: task}; returns {name: result}.
+    """Have `jobs` processes, or this one, compute function(task) for each of {name: task}; returns {name: result}.
 
     progress  called before each task with (its name, its index, the number of tasks)
     level     the CPU that the processes compile for (compiler/target.py); default: this machine's
-    own       where they find operators of one's own (own/files.py), in addition to those that this process uses
+    own       the operators of one's own that they need, in addition to those that this process uses
 
     Raises the first OpError.
     """
@@ -39,6 +39,11 @@ def share_out(function, tasks, jobs, progress, *, level=None, own=()):
     def begin(index):
         progress(names[index], next(numbers), len(tasks))
 
+    if min(jobs, len(tasks)) < 2 and level is None:
+        for index, (name, task) in enumerate(tasks.items()):
+            begin(index)
+            results[name] = function(task)
+        return results
     each = [(task,) for task in tasks.values()]
     for index, result, has_ended in answers(function, each, jobs, begin=begin, level=level, own=own):
         if has_ended:
@@ -58,7 +63,7 @@ def answers(function, tasks, jobs, *, begin=lambda index: None, level=None, own=
     """
     waiting, alive, outcomes = deque(enumerate(tasks)), set(), SimpleQueue()
     jobs = max(min(jobs, len(waiting)), 1)
-    own = [*dict.fromkeys([*sources_of(own_operators()), *own])]
+    own = sources_of([*own_operators(), *own])
 
     def feed():
         """Give tasks to one process after the other: the next one starts where the last one ended."""
