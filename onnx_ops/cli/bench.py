@@ -55,7 +55,7 @@ def bench(model, given, shapes, seed, repeats, threads, as_json):
     data.check_outputs(runner.outputs)
     feeds, doubts = data.feeds(runner.inputs, given, shapes, seed, random=True)
     with data.adding_doubts(doubts):
-        runners, outputs, refused = open_ways(model, feeds, find_patterns(model), threads)
+        runners, outputs, refused = open_ways(model, runner, feeds, find_patterns(model))
     first, *others = names = list(runners)
     report = {
         "model": str(model),
@@ -77,8 +77,11 @@ def open_way(model, name, threads=None):
     return Runner(model, threads=threads, **WAYS[name][1])
 
 
-def open_ways(model, feeds, findings, threads=None):
-    """Open a model in the WAYS that run it, the optimized one only if the `findings` of `optimize` replace something.
+def open_ways(model, runner, feeds, findings):
+    """Open a model in the WAYS that run it, and run it once in each.
+
+    runner    the one for onnx_ops
+    findings  those of `optimize`: only if they replace something is there an optimized way
 
     Returns {way: Runner}, {way: {output: array}}, and why ONNX Runtime's own kernels don't run it, or None.
     """
@@ -87,8 +90,8 @@ def open_ways(model, feeds, findings, threads=None):
         if name == "optimized" and not counted(findings):
             continue
         try:
-            runner = open_way(model, name, threads)
-            outputs[name], runners[name] = runner(feeds), runner
+            each = runner if name == "onnx_ops" else open_way(model, name, runner.threads)
+            outputs[name], runners[name] = each(feeds), each
         except Exception as error:
             if name != "builtin":
                 raise

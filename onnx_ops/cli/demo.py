@@ -175,7 +175,8 @@ def examples():
 def measure(title, model, feeds):
     """Run one example in all ways; returns its row of the table, as a dict."""
     (expected,) = Evaluator(model)(feeds).values()
-    runners, outputs, refused = open_ways(model.SerializeToString(), feeds, rewritten(model)[1])
+    content = model.SerializeToString()
+    runners, outputs, refused = open_ways(content, Runner(content, threads=None), feeds, rewritten(model)[1])
     found = {way: difference(*arrays.values(), expected) for way, arrays in outputs.items()}
     row = {"model": title, "refused": refused, "error": {way: each.largest for way, each in found.items()}}
     return row | {"wrong": [way for way in found if not found[way].ok], **times(runners, feeds, range(REPEATS))}

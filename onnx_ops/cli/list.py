@@ -4,7 +4,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import click
 
-from .. import operators
+from .. import OpError, operators
 from .arguments import json_option
 from .console import print_json, table
 
@@ -12,8 +12,13 @@ from .console import print_json, table
 def backends():
     """Return {backend: None if it works here, or why it doesn't}."""
     from ..runtime import library
+    from ..runtime.native import get_library_path
 
-    obstacles = {"native": library.obstacle(), "extensions": None, "functions": None}
+    obstacles = {"native": None, "extensions": None, "functions": None}
+    try:
+        get_library_path()
+    except OpError as error:
+        obstacles["native"] = error.rule
     try:
         import onnxruntime_extensions  # noqa: F401
     except ImportError as error:
