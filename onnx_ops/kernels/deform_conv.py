@@ -20,20 +20,20 @@ from .grid_sample import LINEAR, THREE, blend_channels, combine, multiply_weight
 from .taps import indexed_images, linear_weights
 from .vectors import WIDTH, add_product
 
-BLOCK = 2 * WIDTH  # output pixels of a block
-TAPS = 64  # of the kernel, whose places are found at a time, at most
-DEPTH = 576  # rows of columns at a time: these and their weights fit into the caches
+BLOCK = 3 * WIDTH  # output pixels of a block, at most
+TAPS = 32  # of the kernel, whose places are found at a time, at most
+DEPTH = 288  # rows of columns at a time: these and their weights fit into the caches
 ROWS = 512  # output channels of a unit of work, at most
 PANEL = 8  # rows of 16-bit weights that are widened at a time
 
 
 @jitable
-def deform_conv(x, w, offset, bias, mask, g, tile, workspace, out):
-    convolve(x, w, offset, bias, mask, g, tile, workspace, out)
-
-
-@jitable
-def modulated_deform_conv(x, offset, mask, w, bias, g, tile, workspace, out):
+def deform_conv(x, second, third, fourth, fifth, g, tile, workspace, out):
+    """The inputs are in ONNX's order or, if g.mmcv_order says so, in mmcv's: one function is compiled for both."""
+    if g.mmcv_order:
+        offset, mask, w, bias = second, third, fourth, fifth
+    else:
+        w, offset, bias, mask = second, third, fourth, fifth
     convolve(x, w, offset, bias, mask, g, tile, workspace, out)
 
 
@@ -71,8 +71,8 @@ def convolve(x, w, offset, bias, mask, g, tile, workspace, out):
     begin, end = share(g.units, g, tile)
     for unit in range(begin, end):
         block, row = unit // g.row_blocks, unit % g.row_blocks * g.rows
-        n, first = block // g.pixel_blocks, block % g.pixel_blocks * BLOCK
-        count = min(BLOCK, g.blocks - first)
+        n, first = block // g.pixel_blocks, block % g.pixel_blocks * g.block_size
+        count = min(g.block_size, g.blocks - first)
         width = pieces(count, WIDTH) * WIDTH
         find_starts(g, first, count, starts)
         placed, row_end = -1, min(row + g.rows, g.outputs)

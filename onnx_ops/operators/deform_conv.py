@@ -48,11 +48,12 @@ from ..declaration import Input, Kernel, Operator, Output, Plan
 from ..errors import require
 from ..kernels import deform_conv as kernels
 from ..kernels.blocks import pieces
+from ..kernels.vectors import WIDTH
 from ..limits import ELEMENTS, UNKNOWN
 
 AXES = 3  # the most image axes
 WORK = 2**20  # products that a tile adds up, in about 10 us
-FEW_UNITS, FEW_ROWS = 1, 512  # so many units there should be, which have so many output channels at least
+FEW_UNITS, FEW_ROWS = 8, 256  # with fewer units, they get smaller, but not below so many output channels
 
 
 @jitable
@@ -144,17 +145,17 @@ def plan_convolution(spacing, groups, offset_groups, x, w, offset, bias, mask, g
 def cut_tiles(batch, g):
     """Cut the work into units, a block of an image's output pixels and some output channels, and these into tiles."""
     g.taps = min(g.positions, kernels.TAPS)
-    g.pixel_blocks = pieces(g.blocks, kernels.BLOCK)
-    blocks = batch * g.pixel_blocks
-    # Units of the same pixels read the same columns again: a loss that is worth it for more threads.
-    g.rows = min(g.outputs, kernels.ROWS)
-    while g.rows > FEW_ROWS and blocks * pieces(g.outputs, g.rows) < FEW_UNITS:
+    g.block_size, g.rows = kernels.BLOCK, max(1, min(g.outputs, kernels.ROWS))
+    while g.blocks > g.block_size > WIDTH and batch * pieces(g.blocks, g.block_size) < FEW_UNITS:
+        g.block_size -= WIDTH
+    # Units that differ in their output channels only read the same columns again, a loss that more threads are worth.
+    while g.rows > FEW_ROWS and batch * pieces(g.blocks, g.block_size) * pieces(g.outputs, g.rows) < FEW_UNITS:
         g.rows = pieces(g.rows, 2 * kernels.PANEL) * kernels.PANEL
-    g.row_blocks = pieces(g.outputs, max(g.rows, 1))
-    g.units = blocks * g.row_blocks
+    g.pixel_blocks, g.row_blocks = pieces(g.blocks, g.block_size), pieces(g.outputs, g.rows)
+    g.units = batch * g.pixel_blocks * g.row_blocks
     # As all of these numbers may be large if there are no elements, each is limited before it is multiplied.
     depth = min(g.channels // g.groups, WORK) * min(g.positions, WORK)
-    products = min(depth + 1, WORK) * max(g.rows, 1) * kernels.BLOCK
+    products = min(depth + 1, WORK) * g.rows * kernels.BLOCK
     g.tiles = min(64, g.units, g.units // max(1, WORK // products) + 1)
     g.workspace = kernels.workspace_size(g)
 
@@ -212,7 +213,7 @@ def interpolate(x, p):
 
 FIELDS = {
     "channels": None, "outputs": None, "groups": None, "offset_groups": None, "image_axes": None, "taps": None,
-    "pixel_blocks": None, "rows": None, "row_blocks": None, "units": None, **GEOMETRY,
+    "block_size": None, "pixel_blocks": None, "rows": None, "row_blocks": None, "units": None, "mmcv_order": None, **GEOMETRY,
 }  # fmt: skip
 ONNX = Operator(
     domain="",
@@ -240,7 +241,7 @@ ONNX = Operator(
 @jitable
 def mmcv_spacing(attributes):
     """As `spacing_of`. Padding of four elements has each one twice."""
-    padding = attributes.padding[:: len(attributes.padding) // 2]
+    padding = attributes.padding[:: max(1, len(attributes.padding) // 2)]
     return attributes.stride, attributes.dilation, padding, padding
 
 
@@ -265,6 +266,7 @@ def plan_modulated(attributes, inputs, outputs, g):
     x, offset, mask, w, bias = inputs
     groups, offset_groups = attributes.groups, attributes.deform_groups
     plan_convolution(mmcv_spacing(attributes), groups, offset_groups, x, w, offset, bias, mask, g)
+    g.mmcv_order = 1
 
 
 def reference_modulated(x, offset, mask, weight, bias=None, *, stride, padding, dilation, groups, deform_groups):
@@ -294,7 +296,7 @@ MODULATED = replace(
         Attribute("deform_groups", "int", required=True, bounds=(1, LIMIT), other_names=("deformable_groups",)),
     ),
     plan=Plan(shape_modulated, plan_modulated, FIELDS),
-    kernels=(Kernel(kernels.modulated_deform_conv),),
+    kernels=(Kernel(kernels.deform_conv),),
     reference=reference_modulated,
     terms={
         "X": "x", "W": "weight", "B": "bias", "strides": "stride", "dilations": "dilation", "pads": "padding",

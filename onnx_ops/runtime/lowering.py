@@ -178,12 +178,12 @@ class _Lowering:
                 outputs[k] = after[-1].input[0]
         kept = []
         for each in operator.attributes:
-            attribute = attributes.get(each.name)
+            value = values.by_name[each.name]
             if each in lists_of(operator):
-                before.append(_list_constant(next(self.names), attribute, each))
+                before.append(_list_constant(next(self.names), value or (), each))
                 inputs.append(before[-1].output[0])
             else:
-                kept.append(attribute or helper.make_attribute(each.name, each.default))
+                kept.append(attributes.get(each.name) or helper.make_attribute(each.name, value))
         run = self.run
         if run is None or present:
             before.append(_constant(next(self.names), [0, 0, *present] if run is None else present))
@@ -214,9 +214,8 @@ def _constant(name: str, values: Sequence[int]) -> NodeProto:
     return helper.make_node("Constant", [], [name], value=value)
 
 
-def _list_constant(name: str, attribute: AttributeProto | None, declared: "Attribute") -> NodeProto:
-    """Make a Constant node for a list attribute."""
-    values: Any = declared.default or [] if attribute is None else attribute.ints or attribute.floats
+def _list_constant(name: str, values: Sequence[Any], declared: "Attribute") -> NodeProto:
+    """Make a Constant node for the values of a list attribute."""
     kind = TensorProto.INT64 if declared.kind == "ints" else TensorProto.DOUBLE
     return helper.make_node("Constant", [], [name], value=helper.make_tensor(name, kind, [len(values)], values))
 
