@@ -159,8 +159,8 @@ status read_from_inference(const struct attribute *a, const char *name, const vo
     if (*outcome == LACKS || a->kind == TENSOR) return 0;
     if (!(raw = append(values, 2 * ROOM + 8))) return no_room();
     error = ReadOpAttr(attribute, TYPES_OF_KINDS[a->kind], raw, ROOM, &size);
-    if (error && a->repeats) {
-        ReleaseStatus(error);
+    if (a->repeats && (error || !size)) {
+        if (error) ReleaseStatus(error);
         if (!(error = ReadOpAttr(attribute, TYPES_OF_KINDS[INT], raw, ROOM, &size)))
             repeat(*(int64_t *)raw, a->repeats, raw), size = (size_t)a->repeats * sizeof(int64_t);
     }
