@@ -94,12 +94,14 @@ def plan(attributes, inputs, outputs, g):
     require(len(given) == 0 or len(given) == len(w) - 2, "kernel_shape", given, rule, len(w) - 2)
     for i in range(len(given)):
         require(given[i] == w[2 + i], "kernel_shape", given, "must have the sizes of the kernel in {W}; differs on axis", i)
-    plan_convolution(spacing_of(attributes), attributes.group, attributes.offset_group, x, w, offset, bias, mask, g)
+    plan_convolution(spacing_of(attributes), attributes.group, attributes.offset_group, x, w, offset, bias, g)
+    if len(mask) > 0:
+        check_mask(x, mask, g)
 
 
 @jitable
-def plan_convolution(spacing, groups, offset_groups, x, w, offset, bias, mask, g):
-    """Plan for inputs of these shapes; those of bias and mask are empty if there is none."""
+def plan_convolution(spacing, groups, offset_groups, x, w, offset, bias, g):
+    """Plan for inputs of these shapes; that of the bias is empty if there is none."""
     axes, given = len(x) - 2, given_axes(spacing)
     require(1 <= axes <= AXES, "shape of {X}", x, "must have rank 3, 4 or 5: [N, C, *image]")
     rule = "{strides}, {dilations} and {pads} are for image axes:"
@@ -127,18 +129,23 @@ def plan_convolution(spacing, groups, offset_groups, x, w, offset, bias, mask, g
     for i in range(axes):
         rule = "image axes must be the output's; differs on axis"
         require(offset[2 + i] == counts[i], "shape of {offset}", offset, rule, 2 + i)
-    if len(mask) > 0:
-        require(len(mask) == len(x), "shape of {mask}", mask, "must have the rank of {X},", len(x))
-        require(mask[0] == x[0], "shape of {mask}", mask, "axis 0 must be the batch size N of {X},", x[0])
-        require(mask[1] == places, "shape of {mask}", mask, "axis 1 must be {offset_group} * kernel,", places)
-        for i in range(axes):
-            rule = "image axes must be the output's; differs on axis"
-            require(mask[2 + i] == counts[i], "shape of {mask}", mask, rule, 2 + i)
     if len(bias) > 0:
         fits = len(bias) == 1 and bias[0] == w[0]
         require(fits, "shape of {B}", bias, "must be [M], the number of output channels of {W},", w[0])
     g.channels, g.outputs, g.groups, g.offset_groups, g.image_axes = x[1], w[0], groups, offset_groups, axes
     cut_tiles(x[0], g)
+
+
+@jitable
+def check_mask(x, mask, g):
+    """Refuse a mask that doesn't fit what is planned."""
+    axes, places = len(x) - 2, g.offset_groups * g.positions
+    require(len(mask) == len(x), "shape of {mask}", mask, "must have the rank of {X},", len(x))
+    require(mask[0] == x[0], "shape of {mask}", mask, "axis 0 must be the batch size N of {X},", x[0])
+    require(mask[1] == places, "shape of {mask}", mask, "axis 1 must be {offset_group} * kernel,", places)
+    for i in range(axes):
+        rule = "image axes must be the output's; differs on axis"
+        require(mask[2 + i] == g.counts[i + g.axes - axes], "shape of {mask}", mask, rule, 2 + i)
 
 
 @jitable
@@ -265,7 +272,8 @@ def shape_modulated(attributes, inputs, outputs):
 def plan_modulated(attributes, inputs, outputs, g):
     x, offset, mask, w, bias = inputs
     groups, offset_groups = attributes.groups, attributes.deform_groups
-    plan_convolution(mmcv_spacing(attributes), groups, offset_groups, x, w, offset, bias, mask, g)
+    plan_convolution(mmcv_spacing(attributes), groups, offset_groups, x, w, offset, bias, g)
+    check_mask(x, mask, g)
     g.mmcv_order = 1
 
 
@@ -316,8 +324,8 @@ def shape_plain(attributes, inputs, outputs):
 @jitable
 def plan_plain(attributes, inputs, outputs, g):
     x, offset, w = inputs
-    groups, offset_groups, nothing = attributes.groups, attributes.deform_groups, offset[:0]
-    plan_convolution(mmcv_spacing(attributes), groups, offset_groups, x, w, offset, nothing, nothing, g)
+    groups, offset_groups = attributes.groups, attributes.deform_groups
+    plan_convolution(mmcv_spacing(attributes), groups, offset_groups, x, w, offset, offset[:0], g)
 
 
 def reference_plain(x, offset, weight, *, bias, im2col_step, **attributes):
