@@ -68,7 +68,9 @@ def _deregister(operator):
 def schema(operator):
     """Return the onnx.defs.OpSchema of a declared operator."""
     attributes = [
-        OpSchema.Attribute(name, getattr(OpSchema.AttrType, KINDS[a.kind].onnx), "", required=a.required and not a.other_names)
+        OpSchema.Attribute(
+            name, getattr(OpSchema.AttrType, KINDS[a.kind].onnx), "", required=a.required and not a.other_names
+        )
         if a.default is None or name != a.name
         else OpSchema.Attribute(name, node_attribute(a, a.default), "")
         for a in operator.attributes

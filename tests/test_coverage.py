@@ -110,7 +110,9 @@ def test_the_builtin_kernels_lack_it(case, dtype):
     """If one of these fails, ONNX Runtime has a new kernel: say so in the docs."""
     inputs = case.inputs(dtype, dtype if dtype in dtypes.FLOATS else "float32")
     proto = model(case.domain, case.op_type, inputs, case.attributes).SerializeToString()
-    with pytest.raises(Exception, match=r"(?i)not.implemented|invalid|type error|only support|not supported|must be 4D"):
+    with pytest.raises(
+        Exception, match=r"(?i)not.implemented|invalid|type error|only support|not supported|must be 4D"
+    ):
         run_session(ort.InferenceSession(proto, quiet()), inputs)
     got = run_session(onnx_ops.InferenceSession(proto, quiet()), inputs)
     assert_close(got, reference(case, inputs), dtype)

@@ -102,7 +102,9 @@ def test_channels_do_not_depend_on_each_other(out, mode, dtype):
     assert np.isnan(alone[4][2]).any()
 
 
-@pytest.mark.parametrize("case", [COL2IM[7], GRID_SAMPLE[2], IM2COL[2], AFFINE_GRID[6], ATTENTION[1], DEFORM_CONV[3]], ids=str)
+@pytest.mark.parametrize(
+    "case", [COL2IM[7], GRID_SAMPLE[2], IM2COL[2], AFFINE_GRID[6], ATTENTION[1], DEFORM_CONV[3]], ids=str
+)
 def test_any_memory_order_and_number_of_threads(case):
     """Functions take any NumPy array, never write to it, and give the same bits on any number of threads."""
     inputs = case.inputs("float32")

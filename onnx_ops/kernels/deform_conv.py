@@ -7,8 +7,8 @@ whose places and weights are found once for all channels that have the same offs
 the block's part of the output, which stay in the workspace until they are complete.
 
 The first image axis may have a single pixel: both rows that `blend` reads are then the same one, the second with
-weights 0. As in grid_sample.py, columns with an infinity or NaN are read again tap by tap, and so are images whose other
-axes have a single pixel, or that are too large for 32-bit indices.
+weights 0. As in grid_sample.py, columns with an infinity or NaN are read again tap by tap, and so are images whose
+other axes have a single pixel, or that are too large for 32-bit indices.
 """
 
 import numpy as np
@@ -208,7 +208,7 @@ def modulate(mask, first, second):
 @jitable
 def sample(x, offset, mask, g, n, c, channels, at, tap, taps, first, count, width, places, columns):
     """Store the columns of `channels` channels from c on, with a row for each channel and tap."""
-    starts, base, weight, row_weight, rest = places
+    _, base, weight, row_weight, rest = places
     points, last, fits = taps * width, g.axes - 1, has_fast_path(g)
     pitch = g.image[last] if g.image[last - 1] > 1 else 0
     plane = g.image[1] * g.image[2] if g.axes == 3 and g.image[0] > 1 else 0

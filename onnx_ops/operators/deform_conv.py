@@ -33,7 +33,6 @@ from ..attributes import Attribute
 from ..blocks import (
     GEOMETRY,
     LIMIT,
-    along,
     block_count,
     block_counts,
     check_attributes,
@@ -93,7 +92,9 @@ def plan(attributes, inputs, outputs, g):
     rule = "must have the sizes of the kernel in {W}, as many as"
     require(len(given) == 0 or len(given) == len(w) - 2, "kernel_shape", given, rule, len(w) - 2)
     for i in range(len(given)):
-        require(given[i] == w[2 + i], "kernel_shape", given, "must have the sizes of the kernel in {W}; differs on axis", i)
+        require(
+            given[i] == w[2 + i], "kernel_shape", given, "must have the sizes of the kernel in {W}; differs on axis", i
+        )
     plan_convolution(spacing_of(attributes), attributes.group, attributes.offset_group, x, w, offset, bias, g)
     if len(mask) > 0:
         check_mask(x, mask, g)
@@ -174,7 +175,7 @@ def reference(x, w, offset, b=None, mask=None, *, dilations, group, kernel_shape
 
 
 def convolve(x, w, offset, b, mask, group, offset_group, strides, dilations, begins, ends):
-    """The formula, ordered by k: places in the type of `offset`, or float32 if that has 16 bits; the rest in float64."""
+    """The formula, ordered by k: places in the type of `offset`, float32 if that has 16 bits; the rest in float64."""
     dtype, image, kernel = np.float64 if offset.dtype == np.float64 else np.float32, x.shape[2:], w.shape[2:]
     spacing = spacing_of_lists(image, strides, dilations, begins, ends)
     strides, dilations, begins, _ = spacing
@@ -220,7 +221,8 @@ def interpolate(x, p):
 
 FIELDS = {
     "channels": None, "outputs": None, "groups": None, "offset_groups": None, "image_axes": None, "taps": None,
-    "block_size": None, "pixel_blocks": None, "rows": None, "row_blocks": None, "units": None, "mmcv_order": None, **GEOMETRY,
+    "block_size": None, "pixel_blocks": None, "rows": None, "row_blocks": None, "units": None, "mmcv_order": None,
+    **GEOMETRY,
 }  # fmt: skip
 ONNX = Operator(
     domain="",

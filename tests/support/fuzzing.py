@@ -289,7 +289,8 @@ def deform_conv_calls(draw, types=dtypes.FLOATS):
     is_mmcv = op_type in MMCV_CONVOLUTIONS
     axes = 2 if is_mmcv else draw(st.sampled_from([1, 2, 2, 2, 3]))
     per_axis = lambda values, count=axes: st.lists(values, min_size=count, max_size=count)
-    image, kernel = draw(per_axis(sizes(1, 6, 30 if axes < 3 else 8))), draw(per_axis(sizes(1, 3, 9 if axes < 3 else 4)))
+    image = draw(per_axis(sizes(1, 6, 30 if axes < 3 else 8)))
+    kernel = draw(per_axis(sizes(1, 3, 9 if axes < 3 else 4)))
     both = lambda values: st.one_of(per_axis(values), values)  # mmcv's lists may be written as one integer
     if is_mmcv:
         pads = st.one_of(per_axis(st.integers(0, 3)).map(lambda v: [v[0]] * 2 + [v[1]] * 2), both(st.integers(0, 3)))
@@ -594,8 +595,8 @@ def deform_conv_scale(call, inputs, shape):
     x, w, attributes = arrays["x"], arrays["w"], call.attributes
     info = finfo("float64" if call.dtypes[0] == "float64" else "float32")
     # The error of a tap's share is a rounding of 1, however small the share is: assume that all of a channel's pixels
-    # are as large as the largest one, and are read in full. What is read is rounded to a multiple of the smallest number.
-    smallest = 4 * float(info.smallest_subnormal) / TOLERANCE[call.dtypes[0]]
+    # as large as the largest one, and are read in full. What is read is rounded to multiples of the smallest number.
+    # The error of a tap's share is a rounding of 1, however small the share is: assume that all of a channel's pixels are
     (group, offset_group), taps, pixels = groups_of(attributes), math.prod(w.shape[2:]), math.prod(shape[2:])
     largest = x.max(axis=tuple(range(2, x.ndim)), initial=0)
     largest = largest.reshape(len(x), offset_group, x.shape[1] // offset_group, 1, 1)
