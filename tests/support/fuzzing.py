@@ -595,8 +595,8 @@ def deform_conv_scale(call, inputs, shape):
     x, w, attributes = arrays["x"], arrays["w"], call.attributes
     info = finfo("float64" if call.dtypes[0] == "float64" else "float32")
     # The error of a tap's share is a rounding of 1, however small the share is: assume that all of a channel's pixels
-    # as large as the largest one, and are read in full. What is read is rounded to multiples of the smallest number.
-    # The error of a tap's share is a rounding of 1, however small the share is: assume that all of a channel's pixels are
+    # are as large as the largest one, and are read in full. What is read is rounded to multiples of a smallest number.
+    smallest = 4 * float(info.smallest_subnormal) / TOLERANCE[call.dtypes[0]]
     (group, offset_group), taps, pixels = groups_of(attributes), math.prod(w.shape[2:]), math.prod(shape[2:])
     largest = x.max(axis=tuple(range(2, x.ndim)), initial=0)
     largest = largest.reshape(len(x), offset_group, x.shape[1] // offset_group, 1, 1)
