@@ -126,12 +126,12 @@ def in_a_larger_graph(example, is_open):
         pytest.skip("Conv has no unbatched input")
     proto = parsed(f"""(float[N] {first}) => (float[N] numbers, float[N] sigmoid) {{
         widened = Cast <to = 1> ({first})
-        convolved = Conv (widened, weight)
+        convolved = Conv (widened, identity)
         positive = Relu (convolved)
         before = Cast <to = {built.graph.output[0].type.tensor_type.elem_type}> (positive)
         numbers = Cast <to = 1> (after)
         sigmoid = Sigmoid (numbers)
-    }}""", weight=np.eye(channels, dtype=np.float32).reshape(channels, channels, *[1] * len(axes)))  # fmt: skip
+    }}""", identity=np.eye(channels, dtype=np.float32).reshape(channels, channels, *[1] * len(axes)))  # fmt: skip
     node.input[0], node.output[0] = "before", "after"
     proto.graph.node.insert(4, node)
     del proto.graph.input[:], proto.opset_import[:]
