@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from .errors import errors_of
 from .operators.affine_grid import AFFINE_GRID
 from .operators.col2im import COL2IM
+from .operators.deform_conv import ONNX as DEFORM_CONV
 from .operators.deformable_attention import DEFORMABLE_ATTENTION
 from .operators.grid_sample import ONNX as GRID_SAMPLE
 from .operators.im2col import IM2COL
@@ -86,6 +87,47 @@ def col2im(
     """
     attributes = {"dilations": dilations, "pads": pads, "strides": strides}
     return output(COL2IM, x, image_shape, block_shape, threads=threads, **attributes)
+
+
+def deform_conv(
+    x: ArrayLike,
+    w: ArrayLike,
+    offset: ArrayLike,
+    b: ArrayLike | None = None,
+    mask: ArrayLike | None = None,
+    *,
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    kernel_shape: Sequence[int] | None = None,
+    offset_group: int = 1,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+    threads: int | None = None,
+) -> NDArray[Any]:
+    """Convolve an image that is read at displaced places: ONNX DeformConv, torchvision's `deform_conv2d`.
+
+    x             [N, C, *image], with 1, 2 or 3 image axes
+    w             [M, C / group, *kernel]
+    offset        [N, offset_group * K * axes, *output]: for each group, each of the kernel's K positions and each image
+                  axis the displacement in pixels
+    b             [M], added to the output, default 0
+    mask          [N, offset_group * K, *output], by which what is read is multiplied, default 1
+    dilations     distance between the kernel's positions per axis, default 1
+    group         the number of groups of channels that are convolved separately
+    kernel_shape  default: that of w, the only one that is allowed
+    offset_group  the number of groups of channels that have offsets of their own
+    pads          pixels added to the image, which are 0, all begins, then all ends, default none
+    strides       distance between the places of neighbouring output pixels per axis, default 1
+    threads       default: the CPUs that this process may use
+
+    Returns [N, M, *output] in x's dtype, which all inputs have. Raises OpError. Pixels outside of the image are 0; so
+    is what is read at an offset that is NaN or infinite.
+    """
+    attributes = {
+        "dilations": dilations, "group": group, "kernel_shape": kernel_shape, "offset_group": offset_group,
+        "pads": pads, "strides": strides,
+    }  # fmt: skip
+    return output(DEFORM_CONV, x, w, offset, b, mask, threads=threads, **attributes)
 
 
 def deformable_attention(

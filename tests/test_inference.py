@@ -11,6 +11,7 @@ from support.cases import (
     ATTENTION,
     CASES,
     COL2IM,
+    DEFORM_CONV,
     GRID_SAMPLE,
     IM2COL,
     OPENVINO,
@@ -91,6 +92,8 @@ KNOWN = [
     (OPENVINO[0], [2, "?", "?", "?"], [], []),
     (IM2COL[2], [2, 36, 154], ["x_0", "?", "?"], ["?", "?", "?"]),
     (named("unfold_3d"), [2, 36, 140], ["x_0", "?", "?"], ["?", "?", "?"]),
+    (DEFORM_CONV[1], [2, 8, 5, 11], ["X_0", "W_0", "offset_2", "offset_3"], []),
+    (named("modulated"), [2, 4, 4, 11], ["x_0", "weight_0", "offset_2", "offset_3"], []),
     (ATTENTION[0], [2, 5, 12], ["value_0", "sampling_locations_1", "?"], ["?", "?", "?"]),
 ]
 

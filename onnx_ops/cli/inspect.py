@@ -171,7 +171,8 @@ def examine_node(node, graph):
     arrays = None
     try:
         with errors_of(operator):
-            arrays = made_up(operator, {a.name: values.get(a.name) for a in operator.attributes}, inputs)
+            known = {name for a in operator.attributes for name in a.names}
+            arrays = made_up(operator, {name: values[name] for name in known & values.keys()}, inputs)
     except OpError as error:
         report.problems.append(str(error).removeprefix(f"{operator.title}: "))
     unknown_shapes = "shapes are unknown" if arrays is None else ""

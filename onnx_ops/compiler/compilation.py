@@ -15,7 +15,16 @@ from numba import config, types
 from numba.extending import register_jitable
 
 from ..errors import OpError
-from . import arrays, refusals, simd_blend, simd_boxes, simd_points, simd_rows, target  # noqa: F401  for their overloads
+from . import (  # noqa: F401  for their overloads
+    arrays,
+    refusals,
+    simd_blend,
+    simd_boxes,
+    simd_points,
+    simd_products,
+    simd_rows,
+    target,
+)
 from .halves import I64
 from .jit import BOUNDSCHECK, FLAGS, INNER, flags_of, marked
 from .numba_internals import (

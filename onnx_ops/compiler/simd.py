@@ -1,8 +1,7 @@
 """Vectors as values in compiled code: LLVM's own, which it lowers to whatever the CPU has.
 
-Functions make them by loads, combine them by `times` and `times_plus`, shuffle and store them. simd_blend.py,
-simd_points.py, simd_rows.py and simd_boxes.py have loops of these, which `vectorized` puts in the place of those in
-kernels/vectors.py.
+Functions make them by loads, combine them by `times` and `times_plus`, shuffle and store them. The other modules
+called simd_* have loops of these, which `vectorized` puts in the place of those in kernels/vectors.py.
 """
 
 import inspect

@@ -67,7 +67,8 @@ struct values { /* a struct block that is being filled */
     char *at;
     size_t used, room;
 };
-typedef status read_function(const struct attribute *, const void *source, int64_t k, struct values *, int *outcome);
+typedef status read_function(const struct attribute *, const char *name, const void *source, int64_t k, struct values *,
+                             int *outcome);
 read_function read_from_node, read_from_inference;
 size_t without_end(const char *text, size_t size);
 status read_attributes(const struct op *op, const struct text *title, read_function *read, const void *source,

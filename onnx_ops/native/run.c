@@ -51,6 +51,8 @@ static status put_input(const struct op *op, const struct text *title, size_t k,
     struct tensor *tensor = &call->tensors[k];
     int64_t values = input_of(op, k)->wants_values, axes = (int64_t)rank;
     if (rank > MAX_RANK) return refuse_input(op, title, k, "rank", &axes, -1, "must be at most");
+    if (!rank && op->is_partial && input_of(op, k)->presence == OPTIONAL) /* to the plan, it would be absent */
+        return refuse_input(op, title, k, "shape", shape, 0, "must have an axis");
     if (values && rank != 1) return refuse_input(op, title, k, "shape", shape, axes, "must have rank 1");
     if (values && shape[0] > MAX_RANK) return refuse_input(op, title, k, "length", shape, -1, "must be at most");
     tensor->data = data;

@@ -44,8 +44,12 @@ def plan_input(input, array):
 
 def plan_inputs(operator, arrays):
     """Return what the operator's plan sees of its inputs, see `plan_input`. Raises OpError."""
+    pairs = list(zip(operator.each_input(len(arrays)), arrays, strict=True))
     with errors_of(operator):
-        return [plan_input(i, array) for i, array in zip(operator.each_input(len(arrays)), arrays, strict=True)]
+        for i, array in pairs if operator.plan.is_partial else ():  # to the plan, it would be absent
+            if i.presence == "optional" and array is not None and array.ndim == 0:
+                raise OpError(f"shape of {i.name}", [], "must have an axis")
+        return [plan_input(i, array) for i, array in pairs]
 
 
 class Way:
