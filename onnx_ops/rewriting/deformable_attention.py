@@ -16,8 +16,8 @@ import numpy as np
 
 from .finding import NearMiss, tried
 from .graph import AI_ONNX
-from .indices import MOVES, Position, followed, layout, path, position, reshaped, variable
-from .integers import attributes_of, axes_of, shape
+from .indices import MOVES, attributes_of, axes_of, followed, path, shape
+from .positions import Position, layout, position, reshaped, variable
 from .sizes import quotient
 
 DOMAIN, OPERATOR = "onnx_ops", "MultiScaleDeformableAttention"

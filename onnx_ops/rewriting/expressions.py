@@ -11,8 +11,8 @@ import numpy as np
 from onnx import TensorProto
 
 from .finding import tried
-from .indices import MOVES, Position, broadcast_index, digits_of, moved, variable
-from .integers import attributes_of, shape
+from .indices import MOVES, attributes_of, moved, shape
+from .positions import Position, broadcast_index, digits_of, variable
 
 AXES = "ndhw"  # variables of indices: images, and the axes of each
 DEEPEST = 100  # nodes on the way from a value to a leaf
