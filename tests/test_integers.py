@@ -1,4 +1,4 @@
-"""What is known of integers agrees with ONNX Runtime, over random graphs of the nodes that exporters write for sizes."""
+"""What is known of integers agrees with ONNX Runtime, over random graphs of the nodes that are written for sizes."""
 
 from contextlib import suppress
 
