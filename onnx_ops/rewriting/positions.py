@@ -6,6 +6,8 @@ An index has a `Position` for each axis of a value. Sizes may be unknown (sizes.
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import numpy as np
+
 from .sizes import never_negative, quotient
 
 
@@ -145,3 +147,18 @@ def broadcast_index(dimensions, target, index):
     if more < 0 or any(not isinstance(d, int) and d != w for d, w in zip(dimensions, target[more:], strict=True)):
         raise ValueError("dimensions differ, or are unknown")
     return tuple(Position() if d == 1 else at for d, at in zip(dimensions, index[more:], strict=True))
+
+
+def elements(array, index, names):
+    """Return the elements of an array at an index over variables with these names, as an array with an axis for each.
+
+    An axis has size 1 where the index doesn't run along it.
+    """
+    positions = []
+    for at in index:
+        total = np.full([1] * len(names), at.start)
+        for term in at.terms:
+            numbers = np.arange(term.variable.size) // term.inner % term.size * term.step
+            total = total + numbers.reshape([-1 if name == term.variable.name else 1 for name in names])
+        positions.append(total)
+    return array[tuple(positions)]
