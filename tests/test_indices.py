@@ -5,11 +5,11 @@ import pytest
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 from support.written import Writer
-from test_sizes import filled
+from test_sizes import filled_position
 
 from onnx_ops.rewriting.graph import Model
-from onnx_ops.rewriting.indices import followed, path, variables
-from onnx_ops.rewriting.integers import shape
+from onnx_ops.rewriting.indices import followed, path, shape
+from onnx_ops.rewriting.positions import variables
 
 SIZES = 2, 6, 4, 3
 
@@ -19,16 +19,7 @@ def elements(index, dimensions, source, **opened):
 
     opened: the values of open sizes
     """
-    shape = [filled(size, opened) for size in dimensions]
-    numbers = {str(k): numbers for k, numbers in enumerate(np.indices(shape))}
-    positions = []
-    for at in index:
-        total = np.full(shape, at.start)
-        for term in at.terms:
-            inner, size, step = (filled(each, opened) for each in (term.inner, term.size, term.step))
-            total += numbers[term.variable.name] // inner % size * step
-        positions.append(total)
-    return np.ravel_multi_index(positions, source)
+    return np.ravel_multi_index([filled_position(at, dimensions, opened) for at in index], source)
 
 
 def add_move(rng, w, name, shape):
