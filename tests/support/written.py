@@ -1,5 +1,5 @@
-"""Models as exporters write them: the nodes of PyTorch 2.13 for `unfold`, `affine_grid`, deformable attention and warps,
-and a layer of mmdeploy's.
+"""Models as exporters write them: the nodes of PyTorch 2.13 for `unfold`, `affine_grid`, deformable attention and
+warps, and a layer of mmdeploy's.
 
 Each entry of `edits` replaces one step, so that a test can build nearly the same model.
 """
