@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 import pytest
 from click.testing import CliRunner
@@ -14,6 +15,7 @@ from support.backends import quiet, run_session
 from support.cases import COL2IM, GRID_SAMPLE, OPENVINO, assert_close, col2im, model, reference
 from support.malformed import AT_CREATION, AT_RUN, BY_TYPE
 from support.processes import python
+from support.written import mmdeploy_layer
 
 import onnx_ops
 from onnx_ops.cli.app import app
@@ -142,23 +144,41 @@ def test_a_cpu_that_the_library_has_not(cpu, path, tmp_path):
     assert f"ONNX_OPS_CPU = {cpu}: can't be run here by this library, which has x86-64-v" in process.stderr
 
 
-def test_in_a_program_in_c(path, tmp_path):
-    """The program uses the ONNX Runtime of its wheel."""
+def run_in_c(path, proto, inputs, folder):
+    """Run a model in a program in C, with the ONNX Runtime of its wheel; returns the elements of its output."""
     runtime = next(Path(ort.__file__).parent.glob("capi/libonnxruntime.so*"), None)
     if runtime is None:
         pytest.skip("this onnxruntime has no library of its own")
-    flags = f"-std=c11 -Wall -Wextra -Werror -I{building.SOURCES} -o {tmp_path}/host {HERE}/support/host.c -ldl"
+    flags = f"-std=c11 -Wall -Wextra -Werror -I{building.SOURCES} -o {folder}/host {HERE}/support/host.c -ldl"
     subprocess.run([*building.c_compiler("x86_64"), *flags.split()], check=True)
-    proto, inputs, _, expected = saved(tmp_path)
     arguments = []
     for name, value in inputs.items():
-        value.tofile(tmp_path / f"{name}.bin")
+        value.tofile(folder / f"{name}.bin")
         kind = 1 if value.dtype == np.float32 else 7
-        arguments.append(f"{name}:{kind}:{','.join(map(str, value.shape))}:{tmp_path / name}.bin")
-    command = [tmp_path / "host", runtime, path, proto, tmp_path / "y.bin", *arguments]
+        arguments.append(f"{name}:{kind}:{','.join(map(str, value.shape))}:{folder / name}.bin")
+    command = [folder / "host", runtime, path, proto, folder / "y.bin", *arguments]
     process = subprocess.run(command, capture_output=True, text=True)
     assert (process.returncode, process.stderr) == (0, "")
-    assert_close(np.fromfile(tmp_path / "y.bin", np.float32).reshape(expected.shape), expected, "float32")
+    return np.fromfile(folder / "y.bin", np.float32)
+
+
+def test_in_a_program_in_c(path, tmp_path):
+    proto, inputs, _, expected = saved(tmp_path)
+    assert_close(run_in_c(path, proto, inputs, tmp_path).reshape(expected.shape), expected, "float32")
+
+
+@pytest.mark.long
+def test_a_layer_of_mmdeploy_in_a_program_in_c(tmp_path):
+    """As the package runs it, but with code that was compiled ahead."""
+    operators = ["MMCVModulatedDeformConv2d"]
+    onnx_ops.build(tmp_path / library.NAME, operators=operators, dtypes=["float32"], cpus=["x86-64-v2"], jobs=1)
+    rng = np.random.default_rng(0)
+    proto, _ = mmdeploy_layer(rng)
+    onnx.save(proto, tmp_path / "model.onnx")
+    x = rng.standard_normal((1, 8, 12, 13), np.float32)
+    expected = run_session(onnx_ops.InferenceSession(proto.SerializeToString(), quiet()), [x])
+    got = run_in_c(tmp_path / library.NAME, tmp_path / "model.onnx", {"x": x}, tmp_path).reshape(expected.shape)
+    assert_close(got, expected.astype(np.float64), "float32")
 
 
 def test_what_it_needs_and_what_it_shows(path):

@@ -20,6 +20,7 @@ from support.cases import (
     parsed,
     reference,
 )
+from support.written import mmdeploy_layer
 
 import onnx_ops
 from onnx_ops import functions, plain
@@ -162,7 +163,7 @@ def test_a_mask_without_a_bias(backend):
     proto = parsed(
         "(float[n, c, h, w] x, float[m, c, i, j] W, float[n, p, k, l] offset, float[n, q, k, l] mask) => (float[] y) {"
         ' y = DeformConv (x, W, offset, "", mask) }',
-        22,
+        19,
     )
     proto.graph.output[0].type.tensor_type.ClearField("shape")
     session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend=backend)
@@ -275,29 +276,10 @@ def test_inference_reads_all_forms():
         assert tuple(session.get_outputs()[0].shape) == shape
 
 
-def mmdeploy_model(rng):
-    """A layer of a backbone as mmdeploy writes it, with opset 11: offsets and mask are computed by a convolution."""
-    weights = {
-        name: rng.standard_normal(shape, np.float32) * 0.3
-        for name, shape in (("ow", (27, 8, 3, 3)), ("ob", (27,)), ("w", (6, 8, 3, 3)), ("b", (6,)))
-    }
-    indices = {name: np.array([v]) for name, v in (("zero", 0), ("end", 18), ("all", 2**31), ("axis", 1))}
-    text = """(float[1, 8, h, w] x) => (float[1, 6, p, q] y) {
-        o = Conv <pads = [1, 1, 1, 1]> (x, ow, ob)
-        offset = Slice (o, zero, end, axis)
-        m = Slice (o, end, all, axis)
-        mask = Sigmoid (m)
-        a = mmdeploy.MMCVModulatedDeformConv2d <stride = [1, 1], padding = [1, 1], dilation = [1, 1], groups = 1,
-                                                deform_groups = 1> (x, offset, mask, w, b)
-        y = Relu (a)
-    }"""
-    return parsed(text, 11, "mmdeploy", ir_version=6, **weights, **indices), weights
-
-
 def test_a_model_of_mmdeploy_on_the_command_line(tmp_path):
     """As its parts say, one by one; plain ONNX Runtime refuses it."""
     rng = np.random.default_rng(0)
-    proto, weights = mmdeploy_model(rng)
+    proto, weights = mmdeploy_layer(rng)
     x = rng.standard_normal((1, 8, 12, 13), np.float32)
     onnx.save(proto, tmp_path / "model.onnx")
     np.save(tmp_path / "x.npy", x)
