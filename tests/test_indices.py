@@ -9,7 +9,8 @@ from test_sizes import filled_position
 
 from onnx_ops.rewriting.graph import Model
 from onnx_ops.rewriting.indices import followed, path, shape
-from onnx_ops.rewriting.positions import variables
+from onnx_ops.rewriting.positions import reshaped, variable, variables
+from onnx_ops.rewriting.sizes import named
 
 SIZES = 2, 6, 4, 3
 
@@ -90,3 +91,19 @@ def test_open_sizes(target):
         numbered = np.arange(n * 72).reshape(n, 6, 4, 3)
         (value,) = ReferenceEvaluator(proto).run(None, {"x": numbered})
         np.testing.assert_array_equal(elements(index, dimensions, numbered.shape, n=n), value)
+
+
+def test_two_names_of_one_size():
+    """A Reshape that gives a batch the size of another value's does so in every run that it permits."""
+    w = Writer()
+    y = w.add("Reshape", "x", w.add("Concat", w.add("Shape", "other", end=1), w.constant([4, 6, 3]), axis=0))
+    proto = w.model({"x": ("int64", ["n", 24, 3]), "other": ("int64", ["m"])}, (y, "int64", [None] * 4))
+    graph = next(Model(proto).graphs())
+    m, *sizes = shape(graph, y)
+    index = variables((m, *sizes))
+    assert (repr(m), sizes) == ("m", [4, 6, 3])
+    n, pixel, channel = followed(graph, path(graph, y)[0], index)
+    assert (n, pixel, channel) == (variable("0", named("n")), index[1].times(6) + index[2], index[3])
+    batch, *others = variables([m, 4, 6])
+    with pytest.raises((ValueError, IndexError)):
+        reshaped((batch, *others), (m, 4, 6), (named("n"), 12))

@@ -3,6 +3,7 @@
 An index has a `Position` for each axis of a value. Sizes may be unknown (sizes.py).
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -103,7 +104,7 @@ def digits_of(at, size):
 
 def divided(at, by):
     """Return (at // by, at % by) as Positions. Raises ValueError if that is unknown, or may be rounded to zero."""
-    if not never_negative(by) or by == 0:
+    if by is None or not never_negative(by) or by == 0:
         raise ValueError("no size")
     if at.is_number() and isinstance(by, int) and never_negative(at.start):
         whole = at.start // by
@@ -121,6 +122,11 @@ def reshaped(index, sizes, target):
 
     Raises ValueError or IndexError if there is none for certain.
     """
+    if len(sizes) * len(target) > 0 and sizes[0] != target[0] and math.prod(sizes[1:]) == math.prod(target[1:]):
+        # Two names of one number, since both have as many elements.
+        (first, *others), whole = index, [variable(term.variable.name, sizes[0]) for term in index[0].terms]
+        first = variable(whole[0].terms[0].variable.name, target[0]) if whole == [first] else first
+        index, sizes = (first, *others), (target[0], *sizes[1:])
     digits = [d for at, size in zip(index, sizes, strict=True) for d in digits_of(at, size) if d[1] != 1]
     result = []
     for size in target:
