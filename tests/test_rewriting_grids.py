@@ -226,7 +226,7 @@ def random_grid(rng, dtype):
     moved = w.add("Reshape", moved, w.constant([n, h, v, 3]))
     values += [w.add("Gather", moved, w.constant(k), axis=3) for k in (0, 2)]
     for _ in range(rng.integers(1, 16)):
-        kind = rng.choice(["unary", "binary", "binary", "clip", "where", "power"])
+        kind = rng.choice(["unary", "binary", "binary", "clip", "where", "power", "quotient"])
         a, b, c = (values[k] for k in rng.integers(0, len(values), 3))
         if kind == "unary":
             new = w.add(rng.choice(UNARY), a)
@@ -234,6 +234,8 @@ def random_grid(rng, dtype):
             new = w.add(rng.choice(BINARY), a, b)
         elif kind == "clip":
             new = w.add("Clip", a, *[w.constant(rng.standard_normal(), dtype), ""][:: rng.choice([1, -1])])
+        elif kind == "quotient":  # which ONNX Runtime divides
+            new = w.add("Mul", w.add("Div", w.constant(1, dtype), a), b)
         elif kind == "power":
             new = w.add("Pow", a, w.constant(rng.choice([2, 3]), dtype))
         else:

@@ -169,6 +169,8 @@ def shape_arithmetic(w):
     pairs = w.add("Range", w.constant(0), w.add("Mul", count, w.constant(2)), w.constant(1))
     yield w.add("Div", pairs, w.constant(2))
     yield w.add("Mod", pairs, w.constant(2))
+    yield w.add("Div", w.add("Mul", count, h), wide)
+    yield w.add("Mod", w.add("Mul", count, h), n)
 
 
 @pytest.mark.parametrize("k", range(len(list(shape_arithmetic(Writer())))))

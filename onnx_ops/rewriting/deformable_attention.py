@@ -6,8 +6,8 @@ Models that use it compute, for each level l,
                           2 * sampling_locations - 1 of level l, as N * M grids [Q, P, 2])
 
 and add up, over levels and points, attention_weights * Concat(sample_0, sample_1, ...), in the end as [N, Q, M * D].
-All other nodes move elements. So an index into every tensor consists of variables (indices.py): N (batch), S (pixels of
-all levels), M (heads), D (channels), Q (queries), L (levels), P (points), X (the two coordinates).
+All other nodes move elements. So an index into every tensor consists of variables (positions.py): N (batch), S (pixels
+of all levels), M (heads), D (channels), Q (queries), L (levels), P (points), X (the two coordinates).
 """
 
 import math

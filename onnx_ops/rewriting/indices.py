@@ -305,6 +305,9 @@ def _computed(graph, node, name, index, depth):
         return Position(dimensions[at.start]) if at.is_number() else None
     if node.op_type == "ConstantOfShape":
         return Position(int(numpy_helper.to_array(attributes["value"]).item()))
+    if node.op_type == "ReduceProd":
+        product = math.prod(integers(graph, node.input[0])) if math.prod(shape(graph, name)) == 1 else None
+        return Position(product) if _fits(Position(product), kind) else None
     if node.op_type == "Range":
         indices = [()] * 3
     else:
@@ -359,6 +362,23 @@ def _equal(index, a, b):
     return Position(int(size == 0))
 
 
+def _maximum(index, *operands):
+    return _extreme(operands, 1)
+
+
+def _minimum(index, *operands):
+    return _extreme(operands, -1)
+
+
+def _extreme(operands, sign):
+    """Return the operand that is certain to be the largest one (sign 1), or the smallest one (-1)."""
+    for at in operands:
+        differences = [at + other.times(-1) for other in operands]
+        if all(each.is_number() and never_negative(each.start * sign) for each in differences):
+            return at
+    return None
+
+
 def _where(index, condition, a, b):
     return (a if condition.start else b) if condition.is_number() else None
 
@@ -377,9 +397,12 @@ RULES = {
     "ConstantOfShape": None,
     "Div": _divide,
     "Equal": _equal,
+    "Max": _maximum,
+    "Min": _minimum,
     "Mod": _modulo,
     "Mul": _multiply,
     "Range": _range,
+    "ReduceProd": None,
     "Shape": None,
     "Sub": _subtract,
     "Where": _where,

@@ -106,6 +106,9 @@ def divided(at, by):
     """Return (at // by, at % by) as Positions. Raises ValueError if that is unknown, or may be rounded to zero."""
     if by is None or not never_negative(by) or by == 0:
         raise ValueError("no size")
+    exact = quotient(at.start, by) if at.is_number() else None
+    if exact is not None:
+        return Position(exact), Position()
     if at.is_number() and isinstance(by, int) and never_negative(at.start):
         whole = at.start // by
         return Position(whole), Position(at.start - whole * by)
