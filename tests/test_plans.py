@@ -31,7 +31,8 @@ def compiled_plan(operator, values, shapes):
         tensors["rank"][k], tensors["shape"][k, : len(shape)] = len(shape), shape
     signature = {variable: names[0] for variable, names in operator.types.items()}
     plan, _ = execute.functions(operator, operator.choice(values), signature)
-    if plan(values.block.ctypes.data, call.ctypes.data):
+    call["attributes"] = values.block.ctypes.data
+    if plan(call.ctypes.data):
         return None, str(execute.refusal(operator, call["geometry"][0]))
     rank = tensors["rank"][records.OUTPUT]
     return ([tuple(tensors["shape"][records.OUTPUT, :rank].tolist())], call["geometry"]), None

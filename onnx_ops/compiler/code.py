@@ -4,6 +4,7 @@ import ctypes
 import functools
 import logging
 import re
+import secrets
 import sys
 import threading
 from contextvars import ContextVar, copy_context
@@ -13,7 +14,7 @@ import llvmlite.binding as llvm
 
 from ..errors import OpError
 from ..locks import COMPILATION
-from .cache import Kept, NotKept
+from .cache import Kept
 from .jit import BOUNDSCHECK
 from .key import digest
 
@@ -160,7 +161,7 @@ def once(function):
 def code(entry):
     """The `Code` of an entry. Raises OpError."""
     try:
-        kept = Kept(entry.name + "-checked" * BOUNDSCHECK, digest(entry.functions, entry.name, entry))
+        key, obstacle = digest(entry.functions, entry.name, entry), None
     except OSError as error:
-        kept = NotKept(error)
-    return Code(entry, kept)
+        key, obstacle = secrets.token_hex(8), error
+    return Code(entry, Kept(entry.name + "-checked" * BOUNDSCHECK, key, obstacle))

@@ -23,7 +23,7 @@ from ..locks import COMPILATION
 from . import library
 from .threads import available_cpus, run_tiles
 
-PLAN = C.CFUNCTYPE(C.c_int64, C.c_int64, C.c_int64)
+PLAN = C.CFUNCTYPE(C.c_int64, C.c_int64)
 KERNEL = C.CFUNCTYPE(C.c_int64, C.c_int64, C.c_int64, C.c_int64)
 
 
@@ -143,7 +143,7 @@ class Call:
 
     def plan(self, plan):
         self.tensors["rank"][records.OUTPUT :] = UNKNOWN
-        if returned := plan(self.values.block.ctypes.data, self.record.ctypes.data):
+        if returned := plan(self.record.ctypes.data):
             raise self.error(returned)
 
     def error(self, returned):
@@ -160,9 +160,9 @@ class Call:
         shapes = [tuple(shape[:rank]) if rank >= 0 else (-1,) for rank, shape, _ in pairs]
         with errors_of(operator):
             plain.check_shapes(operator, shapes)
-            workspace, shared = int(self.geometry["workspace"]), int(self.geometry["shared"])
-            rule = "must be a number of bytes in [0, 2**40]"
+            workspace, rule = int(self.geometry["workspace"]), "must be a number of bytes in [0, 2**40]"
             require(0 <= workspace <= MAX_WORKSPACE, "workspace", workspace, rule)
+            shared = int(self.geometry["shared"]) if operator.phase_count > 1 else 0
             require(0 <= shared <= MAX_WORKSPACE, "shared", shared, rule)
         types = operator.numpy_types(self.signature)
         inputs = [None if array is None else self.staged(array) for array in self.arrays]
@@ -202,11 +202,10 @@ class Call:
     def run_phases(self, kernel, tiles, workspace, shared, threads, empty, memory):
         """Run the tiles of each phase on threads, each with its part of the workspace."""
         parts = min(max(tiles), MAX_TILES)
-        pitch, shared = (math.ceil(size / LINE) * LINE for size in (workspace, shared))
+        pitch, shared = math.ceil(workspace / LINE) * LINE, math.ceil(shared / LINE) * LINE
         room = empty(shared + parts * pitch + LINE, np.dtype(np.uint8))
         begin, address = (room.ctypes.data // LINE + 1) * LINE, self.record.ctypes.data
         free = deque(begin + shared + k * pitch for k in range(parts))
-        self.record["shared"] = begin
 
         def run_tile(index, memory=(self, room, memory)):  # the default keeps them alive while tiles run
             part = free.pop()
@@ -216,7 +215,8 @@ class Call:
                 raise self.error(returned)
 
         for phase, count in enumerate(tiles):
-            self.record["phase"] = phase
+            if len(tiles) > 1:
+                self.record["phase"], self.record["shared"] = phase, begin
             run_tiles(run_tile, count, threads or len(available_cpus()))
 
 
