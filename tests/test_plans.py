@@ -33,7 +33,7 @@ def compiled_plan(operator, values, shapes):
     plan, _ = execute.functions(operator, operator.choice(values), signature)
     call["attributes"] = values.block.ctypes.data
     if plan(call.ctypes.data):
-        return None, str(execute.refusal(operator, call["geometry"][0]))
+        return None, str(execute.refusal(operator, call["geometry"]["refusal"][0].tolist()))
     rank = tensors["rank"][records.OUTPUT]
     return ([tuple(tensors["shape"][records.OUTPUT, :rank].tolist())], call["geometry"]), None
 
