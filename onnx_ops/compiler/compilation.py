@@ -195,7 +195,7 @@ def _type(argument):
         return arrays.array_type(types.int64, 1)
     kind = numba.from_dtype(argument.dtype)
     if isinstance(argument, Tensor):
-        return arrays.array_type(kind, argument.axes or 1, argument.is_input)
+        return arrays.array_type(kind, 1 if argument.axes is None else argument.axes, argument.is_input)
     return arrays.array_type(kind, 1) if isinstance(argument, Values) and argument.is_list else kind
 
 
