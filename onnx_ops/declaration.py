@@ -238,7 +238,7 @@ class Operator:
         tiles = None if self.phase_count == 1 else self.phase_count
         return record_dtype({**REFUSAL, "workspace": None, "shared": None, "tiles": tiles, **self.plan.geometry})
 
-    @property
+    @functools.cached_property
     def phase_count(self):
         """The number of phases of each kernel."""
         return len(self.kernels[0].phases) if self.kernels else 1

@@ -83,6 +83,8 @@ status plan(const struct op *op, const struct text *title, int64_t combination, 
 /* run.c */
 const struct input *input_of(const struct op *op, size_t k);
 status explained(const struct op *op, const struct text *title, const struct refusal *refusal, int64_t returned);
+status refuse(const struct op *op, const struct text *title, const char *argument, const int64_t *values, int64_t count,
+              const char *rule, const int64_t *expected);
 status read_tensor(const void *value, int *type, size_t *rank, int64_t copy[MAX_RANK], const int64_t **shape);
 status put_tensor(const struct op *op, const struct text *title, size_t k, void *value, struct call *call);
 void put_absent(size_t k, struct call *call);

@@ -54,7 +54,7 @@ struct call {
     };
 };
 
-typedef int64_t shapes_function(const struct block *, struct call *); /* a plan or infer */
+typedef int64_t shapes_function(struct call *); /* a plan or infer */
 typedef int64_t kernel_function(struct call *, int64_t tile, void *workspace);
 
 enum kind { INT, INTS, STRING, FLOAT, FLOATS, TEXT, TENSOR }; /* a STRING is a position among the choices */

@@ -245,24 +245,3 @@ MICROSOFT = replace(
     plan=Plan(shape, plan_microsoft, GEOMETRY),
 )
 OPERATORS = (ONNX, MICROSOFT)
-
-
-def without_grid(name, kernels, **declared):
-    """Declare an operator of the domain onnx_ops that samples at points that it computes itself.
-
-    kernels   the module with its kernels
-    declared  fields of the Operator; the others are the same for all of these operators
-    """
-    return Operator(**{
-        "domain": "onnx_ops",
-        "name": name,
-        "versions": (1,),
-        "outputs": (Output("output", "T"),),
-        "attributes": MICROSOFT.attributes,
-        "kernels": (
-            Kernel(kernels.nearest, {"mode": NAMES[NEAREST]}),
-            Kernel(kernels.linear, {"mode": NAMES[LINEAR]}),
-            Kernel(kernels.cubic, {"mode": NAMES[CUBIC]}),
-        ),
-        **declared,
-    })  # fmt: skip

@@ -23,7 +23,7 @@ from ..locks import COMPILATION
 from . import library, table
 from .threads import run_tiles
 
-PLAN = C.CFUNCTYPE(C.c_int64, C.c_int64, C.c_int64)
+PLAN = C.CFUNCTYPE(C.c_int64, C.c_int64)
 KERNEL = C.CFUNCTYPE(C.c_int64, C.c_int64, C.c_int64, C.c_int64)
 
 
@@ -184,7 +184,7 @@ class Call:
 
     def plan(self, plan):
         """Have the plan state the outputs' shapes, the number of tiles and the bytes of workspace."""
-        if returned := plan(self.values.address, self.address):
+        if returned := plan(self.address):
             raise self.error(returned)
 
     def error(self, returned):

@@ -67,12 +67,9 @@ class Call:
         for i, shape, dtype in zip(self.operator.inputs, self.shapes, self.dtypes, strict=False):
             if i.values:
                 arrays.append(np.array(shape, dtype))
-            elif i.name == "Grid":
-                arrays.append(grid(rng, self, shape).astype(dtypes.TABLE[dtype].numpy))
-            elif i.name == "offset":
-                arrays.append(offsets(rng, self, shape).astype(dtypes.TABLE[dtype].numpy))
-            elif i.name == "sampling_locations":
-                arrays.append(locations(rng, self, shape).astype(dtypes.TABLE[dtype].numpy))
+            elif i.name in PLACES:
+                with np.errstate(over="ignore"):  # far out is infinite in 16 bits
+                    arrays.append(PLACES[i.name](rng, self, shape).astype(dtypes.TABLE[dtype].numpy))
             else:
                 # NumPy's arithmetic returns scalars in place of arrays of rank 0.
                 arrays.append(np.asarray(image(rng, shape, dtype, self.values)))
@@ -128,6 +125,9 @@ def offsets(rng, call, shape):
         return x
     special = np.array(SPECIAL)[rng.integers(0, len(SPECIAL), shape)]
     return np.choose(rng.choice(3, shape, p=[0.4, 0.5, 0.1]), [x, np.rint(2 * x) / 2, special])
+
+
+PLACES = {"Grid": grid, "offset": offsets, "sampling_locations": locations}  # {input: what draws it}
 
 
 def sizes(least, most, seldom):
