@@ -46,6 +46,11 @@ def torch_operator(operator):
     return _defined[declaration]
 
 
+def is_defined(declaration):
+    """Return whether PyTorch knows a declared operator."""
+    return declaration in _defined
+
+
 def qualified_name(operator):
     """Return "namespace::name" of an operator in PyTorch. An operator of ai.onnx is in the namespace onnx_ops."""
     return f"{re.sub(r'[^0-9A-Za-z]', '_', operator.domain or 'onnx_ops')}::{operator.name}"
@@ -68,9 +73,7 @@ def define(operator):
     _libraries[name] = operator, library
     library.impl(op_type, lambda *inputs, **attributes: run(operator, inputs, attributes), "CPU")
     library.impl(op_type, lambda *inputs, **attributes: refuse(operator, inputs), "CompositeExplicitAutograd")
-    torch.library.register_fake(
-        name, lambda *inputs, **attributes: fake(operator, inputs, attributes), lib=library
-    )
+    torch.library.register_fake(name, lambda *inputs, **attributes: fake(operator, inputs, attributes), lib=library)
     register_gradient(operator, name, library)
     _defined[operator] = getattr(getattr(torch.ops, namespace), op_type)
 
@@ -255,7 +258,7 @@ class Symbol:
     """
 
     __slots__ = ("size",)
-    __hash__ = None
+    __hash__ = None  # type: ignore[assignment]  # what is equal depends on conditions
 
     def __init__(self, size):
         self.size = size
@@ -338,10 +341,14 @@ def register_gradient(operator, name, library):
     def keep(ctx, inputs, output, keyword_only_inputs=()):
         values = dict(operator.values(dict(keyword_only_inputs)).by_name)
         values |= zip((i.name for i in operator.inputs), inputs, strict=False)
-        values |= zip((o.name for o in operator.outputs), output if isinstance(output, tuple) else [output], strict=True)
+        values |= zip(
+            (o.name for o in operator.outputs), output if isinstance(output, tuple) else [output], strict=True
+        )
         leaves, ctx.tree = tree_flatten({each: values[each] for each in needed if each in values})
         are_tensors = [isinstance(leaf, torch.Tensor) for leaf in leaves]
-        ctx.save_for_backward(*(leaf if is_tensor else None for leaf, is_tensor in zip(leaves, are_tensors, strict=True)))
+        ctx.save_for_backward(
+            *(leaf if is_tensor else None for leaf, is_tensor in zip(leaves, are_tensors, strict=True))
+        )
         ctx.others = [None if is_tensor else leaf for leaf, is_tensor in zip(leaves, are_tensors, strict=True)]
 
     def backward(ctx, *gradients):
@@ -350,11 +357,17 @@ def register_gradient(operator, name, library):
         pairs = zip(ctx.saved_tensors, ctx.others, strict=True)
         values = tree_unflatten([other if tensor is None else tensor for tensor, other in pairs], ctx.tree)
         values |= zip((f"grad_{o.name}" for o in operator.outputs), gradients, strict=True)
-        returned = function(**{each: values[each] for each in needed})
-        returned = list(returned) if isinstance(returned, tuple) else [returned]
         expected = [i for i in operator.inputs if not i.values]
         with errors_of(operator):
-            require(len(returned) == len(expected), "gradients", len(returned), "must be one for each tensor:", len(expected))
+            returned = function(**{each: values[each] for each in needed})
+            returned = list(returned) if isinstance(returned, tuple) else [returned]
+            require(
+                len(returned) == len(expected),
+                "gradients",
+                len(returned),
+                "must be one for each tensor:",
+                len(expected),
+            )
         return tuple(None if i.values else returned.pop(0) for i in operator.inputs)
 
     torch.library.register_autograd(name, backward, setup_context=keep, lib=library)

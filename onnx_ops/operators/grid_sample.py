@@ -214,7 +214,7 @@ WEIGHTS = {
 }
 
 
-def gradient(grad_output, X, Grid, mode, padding_mode, align_corners):
+def gradient(grad_output, X, Grid, mode, padding_mode, align_corners):  # noqa: N803  the inputs' names
     """PyTorch's own gradient, which knows neither cubic volumes nor a grid of another type than the image's."""
     import torch
 

@@ -175,7 +175,6 @@ class OwnOperator:
         )
         return self
 
-
     def gradient(self, gradient: Callable[..., Any]) -> "OwnOperator":
         """Decorator: set the function in PyTorch that computes the inputs' gradients for `my_op.torch`.
 
@@ -187,7 +186,9 @@ class OwnOperator:
         inputs, outputs = [i.name for i in function.inputs], [o.name for o in function.outputs]
         names = [*(f"grad_{name}" for name in outputs), *inputs, *outputs, *attributes_of(function)]
         with errors_of(function):
-            require(inspect.isfunction(gradient), "gradient", repr(gradient), "must be a function, made by def or lambda")
+            require(
+                inspect.isfunction(gradient), "gradient", repr(gradient), "must be a function, made by def or lambda"
+            )
             for name in inspect.signature(gradient).parameters:
                 require(name in names, "parameters of the gradient", name, f"must be among {', '.join(names)}")
         self.declaration = replace(function, gradient=gradient)
