@@ -14,6 +14,7 @@ import inspect
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -77,8 +78,9 @@ def export(
             table = translations(operators) | (custom_translation_table or {})
             return torch.onnx.export(model, args, target, dynamo=True, custom_translation_table=table, **kwargs)
         with _symbolics(operators):
-            versions = {o.domain: o.versions[0] for o in _known(operators) if o.domain and o.versions[0] > 1}
-            if versions:  # others than PyTorch writes
+            newest = sorted((o.versions[0], o.domain) for o in _known(operators) if o.domain and o.versions[0] > 1)
+            if newest:  # PyTorch writes 1 for all domains that it doesn't know
+                versions = {domain: version for version, domain in newest}
                 kwargs["custom_opsets"] = versions | (kwargs.get("custom_opsets") or {})
             return torch.onnx.export(model, args, target, dynamo=False, **kwargs)
 
@@ -192,12 +194,17 @@ SYMBOLICS = TRANSLATIONS | {"torchvision::deform_conv2d": deform_conv}  # which 
 
 
 def _known(operators: Iterable[Any]) -> list["Operator"]:
-    """Return the declared operators that a model may call: these and, as far as PyTorch knows them, all others."""
-    from .torch_operators import is_defined, torch_operator
+    """Return the declared operators that a model may call: these and, as far as PyTorch can have them, all others."""
+    from .torch_operators import torch_operator
 
     for operator in as_list(operators):
         torch_operator(operator)
-    return [operator for operator in available(operators).values() if is_defined(operator)]
+    known = []
+    for operator in available(operators).values():
+        with suppress(OpError):
+            torch_operator(operator)
+            known.append(operator)
+    return known
 
 
 def _declared(operators: Iterable[Any]) -> dict[str, Callable[..., Any]]:
@@ -233,6 +240,11 @@ class _Dynamo:
 
         from .schemas import schema
 
+        if operator.inputs[-1].presence == "variadic":  # PyTorch would hand it the inputs before it, too
+            each = enumerate(operator.each_input(len(inputs)))
+            single = {"variadic": "required"}
+            declared = (replace(i, name=f"{i.name}_{k}", presence=single.get(i.presence, i.presence)) for k, i in each)
+            operator = replace(operator, inputs=tuple(declared))
         # The exporter asks for a schema, and onnx has none for these domains.
         opset = onnxscript.values.Opset(operator.domain, operator.versions[0])
         return onnxscript.values.Op(opset, operator.name, schema(operator))(*inputs, **attributes)
@@ -314,16 +326,13 @@ class _TorchScript:
         name = f"{operator.domain or 'onnx'}::{operator.name}"
         returned = self.node(name, *inputs, outputs=len(operator.outputs), **attributes)
         outputs = [returned] if len(operator.outputs) == 1 else list(returned)
-        types = [None if v is None else v.type() for v in inputs]
         pairs = zip(operator.each_input(len(inputs)), inputs, strict=True)
         known = [self.values_of(v) if i.values else None for i, v in pairs]
-        shapes = [None if t is None else t.varyingSizes() for t in types]
+        shapes = [None if v is None else v.type().varyingSizes() for v in inputs]
         inferred = plain.infer(operator, operator.values(attributes), shapes, known) or [None] * len(outputs)
-        traced = self.g.original_node.outputs()
-        for y, like, shape, before in zip(outputs, operator.likeness(), inferred, traced, strict=False):
-            shape = shape or [None] * (before.type().dim() or 0)  # else PyTorch takes the example's sizes for fixed
-            if shape and like is not None and types[like] is not None:
-                y.setType(types[like].with_sizes(shape))
+        for y, shape, example in zip(outputs, inferred, self.g.original_node.outputs(), strict=True):
+            # PyTorch would take the example's sizes for fixed ones.
+            y.setType(example.type().with_sizes(shape or [None] * example.type().dim()))
         return returned
 
     def values_of(self, value: Any) -> list[int] | None:

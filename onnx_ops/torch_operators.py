@@ -46,11 +46,6 @@ def torch_operator(operator):
     return _defined[declaration]
 
 
-def is_defined(declaration):
-    """Return whether PyTorch knows a declared operator."""
-    return declaration in _defined
-
-
 def qualified_name(operator):
     """Return "namespace::name" of an operator in PyTorch. An operator of ai.onnx is in the namespace onnx_ops."""
     return f"{re.sub(r'[^0-9A-Za-z]', '_', operator.domain or 'onnx_ops')}::{operator.name}"
@@ -89,6 +84,8 @@ def schema(operator):
             if a.kind not in ATTRIBUTES:
                 raise OpError(f"kind of {a.name}", a.kind, "is none that attributes of PyTorch's operators have")
         arguments = [(VALUES if i.values else INPUTS)[i.presence].format(i.name) for i in operator.inputs]
+        if operator.inputs[-1].presence == "variadic":  # it must be given, and so must all before it
+            arguments = [each.removesuffix("=None") for each in arguments]
         # A default stays with the declaration: a text of it would have to survive PyTorch's parser.
         kinds = [(a, "bool" if a.bounds == (0, 1) else ATTRIBUTES[a.kind]) for a in operator.attributes]
         named = [f"{kind} {a.name}" if a.required else f"{kind}? {a.name}=None" for a, kind in kinds]

@@ -233,6 +233,8 @@ def check_parameters(
 def compilable(function: Any) -> Any:
     """Return a function for compiled code, which calls it without keyword-only parameters."""
     code = function.__code__
+    if code.co_flags & inspect.CO_VARARGS:
+        return function  # of an operator with a variadic input, which has no kernel
     if code.co_kwonlyargcount:
         plain_code = code.replace(co_argcount=code.co_argcount + code.co_kwonlyargcount, co_kwonlyargcount=0)
         copy = FunctionType(plain_code, function.__globals__, function.__name__, None, function.__closure__)
