@@ -29,7 +29,7 @@ ATTRIBUTES = {"int": "int", "ints": "int[]", "float": "float", "floats": "float[
 INPUTS = {"required": "Tensor {}", "optional": "Tensor? {}=None", "variadic": "Tensor[] {}"}
 VALUES = {"required": "SymInt[] {}", "optional": "SymInt[]? {}=None"}
 UNREACHED = 2**32  # no size is that large
-_defined: dict = {}  # {declaration: PyTorch's operator}
+_names: dict = {}  # {declaration: its qualified name}
 _libraries: dict = {}  # {qualified name: (declaration, torch.library.Library)}
 
 
@@ -39,11 +39,18 @@ def torch_operator(operator):
     It takes tensors, lists of tensors for a variadic input, and lists of integers for inputs whose values the plan
     reads. Attributes are given by their names.
     """
+    namespace, _, op_type = defined(operator).partition("::")
+    return getattr(getattr(torch.ops, namespace), op_type)
+
+
+@torch.compiler.assume_constant_result  # in a function that torch.compile translates, this one is called, not translated
+def defined(operator):
+    """Return the qualified name of an operator after it has been defined. Raises OpError."""
     declaration = declaration_of(operator)
-    if declaration not in _defined:
+    if declaration not in _names:
         with EXPORT:
             define(declaration)
-    return _defined[declaration]
+    return _names[declaration]
 
 
 def qualified_name(operator):
@@ -62,7 +69,7 @@ def define(operator):
             raise OpError("operators", operator.title, rule, "onnx_ops")
         library._destroy()
         del _libraries[name]
-        _defined.pop(before, None)
+        del _names[before]
     library = torch.library.Library(namespace, "FRAGMENT")
     library.define(op_type + text)
     _libraries[name] = operator, library
@@ -70,7 +77,7 @@ def define(operator):
     library.impl(op_type, lambda *inputs, **attributes: refuse(operator, inputs), "CompositeExplicitAutograd")
     torch.library.register_fake(name, lambda *inputs, **attributes: fake(operator, inputs, attributes), lib=library)
     register_gradient(operator, name, library)
-    _defined[operator] = getattr(getattr(torch.ops, namespace), op_type)
+    _names[operator] = name
 
 
 def schema(operator):
@@ -106,6 +113,34 @@ def run(operator, inputs, attributes):
     return tuple(as_tensor(y, arrays) for y in outputs)
 
 
+def compute_by_torch(operator, arrays, attributes):
+    """Return the outputs, arrays, of a call with tensors of these arrays, whose shapes the fake kernel must state."""
+    inputs = positional(operator, [None if a is None else as_tensor(a, ()) for a in arrays])
+    values = operator.values(attributes).by_name
+    attributes = {name: values[name] for name, value in attributes.items() if value is not None}
+    outputs = as_tuple(torch_operator(operator)(*inputs, **attributes))
+    if operator.has_shapes and not operator.plan.is_bound:
+        for o, real, stated in zip(
+            operator.outputs, outputs, as_tuple(fake(operator, inputs, attributes)), strict=True
+        ):
+            same = (real.dtype, real.shape) == (stated.dtype, stated.shape)
+            text = f"{operator.title}, PyTorch: {o.name} is {real.dtype} {[*real.shape]}"
+            assert same, f"{text}, but the fake kernel states {stated.dtype} {[*stated.shape]}"
+    return [as_array(o, y) for o, y in zip(operator.outputs, outputs, strict=True)]
+
+
+def positional(operator, tensors):
+    """Return an ONNX node's inputs as PyTorch's operator gets them: lists of values, and a list of variadic inputs."""
+    pairs = zip(operator.each_input(len(tensors)), tensors, strict=True)
+    inputs = [t.tolist() if i.values and t is not None else t for i, t in pairs]
+    last = len(operator.inputs) - 1
+    return [*inputs[:last], inputs[last:]] if operator.inputs[last].presence == "variadic" else inputs
+
+
+def as_tuple(outputs):
+    return outputs if isinstance(outputs, tuple) else (outputs,)
+
+
 def each_value(operator, inputs):
     """Return pairs of Input and value, a tensor, a list of integers or None; a variadic one gives several."""
     last = len(operator.inputs) - 1
@@ -115,22 +150,20 @@ def each_value(operator, inputs):
         return list(zip(operator.each_input(len(inputs)), inputs, strict=True))
 
 
-def as_array(input, value):
-    """Return a tensor as an array, on the same memory if it is contiguous. Raises OpError."""
-    if value is None:
-        return None
-    if input.values:
-        return np.array(value, np.int64)  # of which the plan gets a copy, whatever the type
+def as_array(declared, value):
+    """Return the value of an input as an array, on a tensor's memory if it is contiguous. Raises OpError."""
+    if not isinstance(value, torch.Tensor):
+        return None if value is None else np.array(value, np.int64)
     tensor = value.contiguous()
     if tensor.dtype == torch.bfloat16:  # which NumPy alone doesn't know
         return tensor.view(torch.int16).numpy().view(dtypes.TABLE["bfloat16"].numpy)
-    check_type(input, tensor)
+    check_type(declared, tensor)
     return tensor.numpy()
 
 
-def check_type(input, tensor):
+def check_type(declared, tensor):
     if tensor.dtype not in TYPES:
-        raise OpError(f"dtype of {input.name}", tensor.dtype, "is no element type of ONNX")
+        raise OpError(f"dtype of {declared.name}", tensor.dtype, "is no element type of ONNX")
 
 
 def as_tensor(array, arrays):
