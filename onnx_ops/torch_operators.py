@@ -43,7 +43,7 @@ def torch_operator(operator):
     return getattr(getattr(torch.ops, namespace), op_type)
 
 
-@torch.compiler.assume_constant_result  # in a function that torch.compile translates, this one is called, not translated
+@torch.compiler.assume_constant_result  # torch.compile calls this function, and does not translate it
 def defined(operator):
     """Return the qualified name of an operator after it has been defined. Raises OpError."""
     declaration = declaration_of(operator)
