@@ -146,7 +146,7 @@ def coordinates(writer: _Writer, size: Any, align_corners: bool) -> Any:
 def deform_conv(
     writer: _Writer, x: Any, weight: Any, offset: Any, mask: Any, bias: Any, *numbers: int
 ) -> Any:  # fmt: skip
-    """Add the node for torchvision's `deform_conv2d`, which ai.onnx has from opset 19 on; returns the output."""
+    """Add the node for torchvision's `deform_conv2d`; returns the output."""
     stride, padding, dilation = numbers[:2], numbers[2:4], numbers[4:6]
     group, offset_group, use_mask = numbers[6:]
     return writer.node(
@@ -157,12 +157,15 @@ def deform_conv(
 
 def declared(writer: _Writer, operator: "Operator", *inputs: Any, **attributes: Any) -> Any:
     """Add the node for a call of an operator that was declared here; returns its output, or several."""
+    from .torch_operators import type_of_list
+
     parts: list[Any] = []
     for i, value in zip(operator.inputs, inputs, strict=False):
         if i.presence == "variadic":
             parts += value
         else:
-            parts.append(vector(writer, value) if i.values and value is not None else value)
+            is_list = i.values and value is not None
+            parts.append(vector(writer, value, type_of_list(operator, i)) if is_list else value)
     while parts and parts[-1] is None:
         parts.pop()
     given = {name: value for name, value in attributes.items() if value is not None}
@@ -170,16 +173,17 @@ def declared(writer: _Writer, operator: "Operator", *inputs: Any, **attributes: 
     return writer.ours(operator, *parts, **{name: values[name] for name in given})
 
 
-def vector(writer: _Writer, sizes: Sequence[Any]) -> Any:
-    """Add a vector of sizes, each of which is a number or a value."""
+def vector(writer: _Writer, sizes: Sequence[Any], dtype: str) -> Any:
+    """Add a vector of sizes, each of which is a number or a value, an int64."""
     if all(isinstance(size, int) for size in sizes):
-        return writer.constant(np.array(sizes, np.int64))
+        return writer.constant(np.array(sizes, dtype))
     one = writer.constant(np.array([1]))
     parts = [
         writer.constant(np.array([size])) if isinstance(size, int) else writer.node("Reshape", size, one)
         for size in sizes
     ]
-    return writer.node("Concat", *parts, axis=0)
+    y = writer.node("Concat", *parts, axis=0)
+    return y if dtype == "int64" else writer.node("Cast", y, to=TensorProto.INT32)
 
 
 TRANSLATIONS: dict[str, Callable[..., Any]] = {
@@ -191,6 +195,7 @@ TRANSLATIONS: dict[str, Callable[..., Any]] = {
     "aten::affine_grid_generator": affine_grid,
 }
 SYMBOLICS = TRANSLATIONS | {"torchvision::deform_conv2d": deform_conv}  # which dynamo=True has
+FIRST_OPSETS = {"torchvision::deform_conv2d": 19}  # PyTorch names them if a model is to have an earlier one
 
 
 def _known(operators: Iterable[Any]) -> list["Operator"]:
@@ -389,7 +394,7 @@ def _symbolics(operators: Iterable[Any]) -> Iterator[None]:
         for name, translate in (SYMBOLICS | _declared(operators)).items():
             functions, custom = _registered_symbolics(name)
             symbolic = _symbolic(name, translate, functions)
-            for opset in OPSETS:
+            for opset in range(FIRST_OPSETS.get(name, OPSETS.start), OPSETS.stop):
                 register_custom_op_symbolic(name, symbolic, opset)
                 if opset in custom:
                     stack.callback(register_custom_op_symbolic, name, custom[opset], opset)

@@ -28,6 +28,7 @@ TYPES = {getattr(torch, name): name for name in dtypes.TABLE if hasattr(torch, n
 ATTRIBUTES = {"int": "int", "ints": "int[]", "float": "float", "floats": "float[]", "string": "str", "text": "str"}
 INPUTS = {"required": "Tensor {}", "optional": "Tensor? {}=None", "variadic": "Tensor[] {}"}
 VALUES = {"required": "SymInt[] {}", "optional": "SymInt[]? {}=None"}
+BFLOAT16 = dtypes.TABLE["bfloat16"].numpy  # which PyTorch doesn't know as a dtype of NumPy
 UNREACHED = 2**32  # no size is that large
 _names: dict = {}  # {declaration: its qualified name}
 _libraries: dict = {}  # {qualified name: (declaration, torch.library.Library)}
@@ -106,7 +107,7 @@ def schema(operator):
 
 def run(operator, inputs, attributes):
     """Compute the outputs of tensors on the CPU."""
-    arrays = [as_array(i, value) for i, value in each_value(operator, inputs)]
+    arrays = [as_array(operator, i, value) for i, value in each_value(operator, inputs)]
     outputs = call(operator, *arrays, threads=torch.get_num_threads(), **attributes)
     if len(operator.outputs) == 1:
         return as_tensor(outputs, arrays)
@@ -126,7 +127,7 @@ def compute_by_torch(operator, arrays, attributes):
             same = (real.dtype, real.shape) == (stated.dtype, stated.shape)
             text = f"{operator.title}, PyTorch: {o.name} is {real.dtype} {[*real.shape]}"
             assert same, f"{text}, but the fake kernel states {stated.dtype} {[*stated.shape]}"
-    return [as_array(o, y) for o, y in zip(operator.outputs, outputs, strict=True)]
+    return [as_array(operator, o, y) for o, y in zip(operator.outputs, outputs, strict=True)]
 
 
 def positional(operator, tensors):
@@ -143,22 +144,27 @@ def as_tuple(outputs):
 
 def each_value(operator, inputs):
     """Return pairs of Input and value, a tensor, a list of integers or None; a variadic one gives several."""
-    last = len(operator.inputs) - 1
-    if operator.inputs[last].presence == "variadic" and len(inputs) > last:
-        inputs = [*inputs[:last], *inputs[last]]
-    with errors_of(operator):
-        return list(zip(operator.each_input(len(inputs)), inputs, strict=True))
+    declared = operator.inputs
+    if declared[-1].presence == "variadic" and len(inputs) == len(declared):
+        inputs = [*inputs[:-1], *inputs[-1]]
+        declared = [*declared, *declared[-1:] * len(inputs)]
+    return list(zip(declared, inputs, strict=False))
 
 
-def as_array(declared, value):
+def as_array(operator, declared, value):
     """Return the value of an input as an array, on a tensor's memory if it is contiguous. Raises OpError."""
     if not isinstance(value, torch.Tensor):
-        return None if value is None else np.array(value, np.int64)
+        return None if value is None else np.array(value, type_of_list(operator, declared))
     tensor = value.contiguous()
-    if tensor.dtype == torch.bfloat16:  # which NumPy alone doesn't know
-        return tensor.view(torch.int16).numpy().view(dtypes.TABLE["bfloat16"].numpy)
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(BFLOAT16)
     check_type(declared, tensor)
     return tensor.numpy()
+
+
+def type_of_list(operator, declared):
+    """Return the name of the element type of an input whose values the plan reads."""
+    return "int64" if "int64" in operator.types[declared.type] else "int32"
 
 
 def check_type(declared, tensor):
@@ -172,7 +178,7 @@ def as_tensor(array, arrays):
         array = array.copy()
     if not array.flags.carray:  # contiguous, and it may be written to
         array = array.copy(order="C")
-    if array.dtype.name == "bfloat16":
+    if array.dtype == BFLOAT16:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
 
@@ -202,8 +208,8 @@ def fake(operator, inputs, attributes):
                 require(value.dim() <= MAX_RANK, f"rank of {i.name}", value.dim(), "must be at most", MAX_RANK)
         require(tensors, "inputs", 0, "there must be a tensor among them")
         shapes = shapes_of(operator, values, [known_sizes(*pair) for pair in pairs])
-    arrays = [None if v is None else np.empty(0, numpy_type(i, v)) for i, v in pairs]
-    types = signature_of(operator, values, operator.padded(arrays))
+        names = [type_name(operator, *pair) for pair in pairs]
+        types = signature_of(operator, operator.choice(values), operator.padded(names))
     outputs = [
         tensors[0].new_empty(shape, dtype=getattr(torch, types[o.type]))
         for o, shape in zip(operator.outputs, shapes, strict=True)
@@ -211,13 +217,16 @@ def fake(operator, inputs, attributes):
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
-def numpy_type(input, value):
-    return np.int64 if input.values else dtypes.TABLE[TYPES[value.dtype]].numpy
+def type_name(operator, declared, value):
+    """Return the name of an input's element type, None for an absent one."""
+    if value is None:
+        return None
+    return TYPES[value.dtype] if isinstance(value, torch.Tensor) else type_of_list(operator, declared)
 
 
-def known_sizes(input, value):
+def known_sizes(declared, value):
     """Return what a plan gets of an input: a tuple of sizes, or of values; None if the input isn't there."""
-    return None if value is None else tuple(value if input.values else value.shape)
+    return None if value is None else tuple(value if declared.values else value.shape)
 
 
 def shapes_of(operator, values, sizes):
