@@ -22,6 +22,7 @@ from ..operators import own_operators
 from ..own.files import sources_of, use_source
 
 PROGRAM = "import sys; sys.path[:] = {!a}; from onnx_ops.runtime import workers; workers.serve(*{!a})"
+_is_importing = False  # whether this process is a worker, and imports the files with operators of one's own
 ATTEMPTS = 3  # to start a process, which may be killed before it begins, for want of memory for example
 
 
@@ -56,6 +57,9 @@ def answers(function, tasks, jobs, *, begin=lambda index: None, level=None, own=
     begin     called with the index of each task before it begins
     patience  seconds that processes then have before they are killed; None: no limit, so that they leave no locks
     """
+    if _is_importing:  # its workers would import the file that calls this, and so on
+        rule = 'write what compiles, in a file of operators, under `if __name__ == "__main__":`'
+        raise OpError(None, None, rule, "onnx_ops")
     waiting, alive, outcomes = deque(enumerate(tasks)), set(), SimpleQueue()
     jobs = max(min(jobs, len(waiting)), 1)
     own = [*dict.fromkeys([*sources_of(own_operators()), *own])]
@@ -169,8 +173,11 @@ def serve(level, own):
         from ..compiler import target
 
         target.choose(target.level(level))
+    global _is_importing
+    _is_importing = True
     for source in own:
         use_source(source)
+    _is_importing = False
     function = None
     try:
         for message in _messages():
