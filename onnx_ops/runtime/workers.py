@@ -173,20 +173,16 @@ def serve(level, own):
         from ..compiler import target
 
         target.choose(target.level(level))
-    global _is_importing
-    _is_importing = True
-    for source in own:
-        use_source(source)
-    _is_importing = False
+    refusal = _import(own)
     function = None
     try:
         for message in _messages():
-            result = refusal = None
+            result = None
             if function is None:
                 function = message
             else:
                 try:
-                    result = function(*message)
+                    result, refusal = function(*message), None
                 except OpError as error:
                     refusal = error.args
             pickle.dump((result, refusal), output)
@@ -194,6 +190,20 @@ def serve(level, own):
     except BrokenPipeError:  # nobody waits for the answer
         with suppress(BrokenPipeError):
             output.close()  # else Python would try to write the rest when it exits, and complain
+
+
+def _import(own):
+    """Make operators of one's own known to this process; returns what an OpError says if one can't be imported."""
+    global _is_importing
+    _is_importing = True
+    try:
+        for source in own:
+            use_source(source)
+    except OpError as error:
+        return error.args
+    finally:
+        _is_importing = False
+    return None
 
 
 def _messages():
