@@ -73,19 +73,20 @@ def test_python_examples(page, directory):
 
 @pytest.mark.parametrize("page", [page for page in PAGES if files(page)], ids=lambda p: p.stem)
 def test_files_and_commands(page, directory):
-    """The files of a page, and then its commands, as in a clone."""
+    """The files of a page, and then its commands, in a folder beside the clone."""
     pytest.importorskip("torch")
     pytest.importorskip("onnxscript")
     if not library.have_numba() or not list(Path(ort.__file__).parent.glob("capi/libonnxruntime.so.*")):
         pytest.skip("there is no Numba, or onnxruntime has no library of its own")
+    (directory / "onnx_ops").symlink_to(ROOT)
+    mine = directory / "mine"
+    mine.mkdir()
     for name, content in files(page).items():
-        (directory / name).write_text(content)
-    for name in ("onnx_ops", "tests"):
-        (directory / name).symlink_to(ROOT / name)
-    scripts = [str(Path(sys.executable).parent), os.environ["PATH"]]
-    environment = os.environ | {"PATH": os.pathsep.join(scripts)}
+        (mine / name).write_text(content)
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     code = "\n".join(examples(page, "sh"))
-    done = subprocess.run(["sh", "-e", "-c", code], env=environment, capture_output=True, text=True)
+    environment = os.environ | {"PATH": path}
+    done = subprocess.run(["sh", "-e", "-c", code], cwd=mine, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
