@@ -8,6 +8,7 @@ import tracemalloc
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from support import fuzzing
 from support.backends import quiet
@@ -587,6 +588,44 @@ def test_export_of_deform_conv2d(use_mask, deform_conv2d):
         "strides": [2, 1], "pads": [1, 0, 1, 0], "dilations": [2, 3], "group": 2, "offset_group": 2,
     }  # fmt: skip
     onnx.checker.check_model(proto)
+    with pytest.raises(torch.onnx.errors.UnsupportedOperatorError, match=r"opset version 18 .* added in version 19"):
+        exported(model, inputs, False, opset=18)
+
+
+def need_torchvision():
+    try:
+        import torchvision
+    except (ImportError, RuntimeError):  # RuntimeError: it was built for another torch
+        pytest.skip("torchvision can't be imported")
+    return torchvision.ops
+
+
+@pytest.mark.parametrize("with_mask", [False, True])
+@exporters
+def test_deform_conv2d_runs(dynamo, with_mask):
+    """Both exporters' models compute what torchvision does."""
+    x, offset, mask = doubles(1, 4, 6, 7).float(), doubles(1, 18, 6, 7).float() * 6 - 3, doubles(1, 9, 6, 7).float()
+    weight, bias = doubles(5, 4, 3, 3).float().detach(), doubles(5).float().detach()
+    deform_conv2d = need_torchvision().deform_conv2d
+    model = Call(lambda x, offset, mask=None: deform_conv2d(x, offset, weight, bias, padding=1, mask=mask))
+    inputs = [v.detach() for v in (x, offset, *[mask] * with_mask)]
+    (y,) = run(exported(model, inputs, dynamo), inputs)
+    np.testing.assert_allclose(y, model(*inputs), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("aligned", "ratio"), [(True, 2), (False, -1)])
+@exporters
+def test_roi_align_runs_up_to_opset_21(dynamo, aligned, ratio):
+    """PyTorch's translation is right. If ONNX Runtime runs that of opset 22: say so in docs/export.md."""
+    roi_align = need_torchvision().roi_align
+    inputs = [torch.rand(1, 4, 9, 10), torch.tensor([[0, 1.0, 2, 14, 15], [0, 3, 0, 6, 9]])]
+    model = Call(lambda x, boxes: roi_align(x, boxes, (3, 4), 0.5, ratio, aligned))
+    for opset in (18, 21) if dynamo else (16, 20):
+        (y,) = run(exported(model, inputs, dynamo, opset=opset), inputs)
+        np.testing.assert_allclose(y, model(*inputs), rtol=1e-5, atol=1e-5)
+    if dynamo:
+        with pytest.raises(Exception, match="RoiAlign"):
+            ort.InferenceSession(exported(model, inputs, True, opset=22).SerializeToString(), quiet())
 
 
 # onnx_ops.check
