@@ -190,6 +190,7 @@ class Operator:
     is_wide          whether the reference computes in other types than the outputs', such as float64
     plan             a Plan or a Rule
     kernels          what computes the outputs, if not the reference
+    gradient         a function in PyTorch, see `OwnOperator.gradient`. None: there is no way backwards
 
     `reference`, plans and kernels refuse values by `onnx_ops.require`.
     """
@@ -207,6 +208,7 @@ class Operator:
     is_wide: bool = True
     plan: Plan | Rule
     kernels: tuple[Kernel, ...] = ()
+    gradient: Callable | None = None
 
     def __post_init__(self):
         limits = {

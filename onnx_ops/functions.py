@@ -1,7 +1,8 @@
 """The operators as functions on NumPy arrays."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from functools import update_wrapper
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,6 +18,39 @@ from .runtime.execute import compute
 
 if TYPE_CHECKING:
     from .declaration import Operator
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Function(Generic[P, R]):
+    """An operator as a function on arrays, which can be given wherever operators can.
+
+    declaration  the Operator (declaration.py)
+    """
+
+    def __init__(self, function: Callable[P, R], declaration: "Operator") -> None:
+        self.__qualname__ = function.__qualname__
+        update_wrapper(self, function)
+        self.function, self.declaration = function, declaration
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.function(*args, **kwargs)
+
+    def __reduce__(self) -> str:
+        return self.__qualname__  # pickled by name, as functions are
+
+    @property
+    def torch(self) -> Any:
+        """The operator in PyTorch, as `OwnOperator.torch`."""
+        from .torch_operators import torch_operator
+
+        return torch_operator(self.declaration)
+
+
+def of(declaration: "Operator") -> Callable[[Callable[P, R]], Function[P, R]]:
+    """Decorator: make a Function of a declaration."""
+    return lambda function: Function(function, declaration)
 
 
 def call(operator: "Operator", /, *inputs: Any, threads: int | None = None, **attributes: Any) -> Any:
@@ -41,6 +75,7 @@ def as_array(value: ArrayLike | None) -> NDArray[Any] | None:
     return array if array is None else np.asarray(array, array.dtype.newbyteorder("="), order="C")
 
 
+@of(AFFINE_GRID)
 def affine_grid(
     theta: ArrayLike,
     x: ArrayLike,
@@ -62,6 +97,7 @@ def affine_grid(
     return output(AFFINE_GRID, theta, x, y, np.empty(0, theta.dtype) if z is None else z, threads=threads)
 
 
+@of(COL2IM)
 def col2im(
     x: ArrayLike,
     image_shape: Sequence[int] | NDArray[np.int64],
@@ -89,6 +125,7 @@ def col2im(
     return output(COL2IM, x, image_shape, block_shape, threads=threads, **attributes)
 
 
+@of(DEFORM_CONV)
 def deform_conv(
     x: ArrayLike,
     w: ArrayLike,
@@ -130,6 +167,7 @@ def deform_conv(
     return output(DEFORM_CONV, x, w, offset, b, mask, threads=threads, **attributes)
 
 
+@of(DEFORMABLE_ATTENTION)
 def deformable_attention(
     value: ArrayLike,
     spatial_shapes: Sequence[int] | Sequence[Sequence[int]] | NDArray[np.int64],
@@ -154,6 +192,7 @@ def deformable_attention(
     return output(DEFORMABLE_ATTENTION, value, sizes, sampling_locations, attention_weights, threads=threads)
 
 
+@of(IM2COL)
 def im2col(
     x: ArrayLike,
     kernel_shape: Sequence[int],
@@ -179,6 +218,7 @@ def im2col(
     return output(IM2COL, x, threads=threads, **attributes)
 
 
+@of(GRID_SAMPLE)
 def grid_sample(
     x: ArrayLike,
     grid: ArrayLike,

@@ -90,6 +90,14 @@ def reference(x, *, kernel_shape, dilations, pads, strides):
     return y.reshape(x.shape[0], x.shape[1] * math.prod(kernel_shape), math.prod(counts))
 
 
+def gradient(grad_output, x, kernel_shape, dilations, pads, strides):
+    """The gradient in PyTorch: all that was read from a pixel is added to it."""
+    from ..functions import col2im
+
+    image = x.shape[2:]
+    return col2im.torch(grad_output, image, kernel_shape, dilations=dilations, pads=pads, strides=strides)
+
+
 IM2COL = Operator(
     domain="onnx_ops",
     name="Im2Col",
@@ -105,6 +113,7 @@ IM2COL = Operator(
     }),
     kernels=(Kernel(im2col, sees_bits=True),),
     reference=reference,
+    gradient=gradient,
     terms={"image_shape": "image axes of x", "block_shape": "kernel_shape"},
 )  # fmt: skip
 OPERATORS = (IM2COL,)

@@ -22,6 +22,7 @@ from ..operators import own_operators
 from ..own.files import sources_of, use_source
 
 PROGRAM = "import sys; sys.path[:] = {!a}; from onnx_ops.runtime import workers; workers.serve(*{!a})"
+_is_importing = False  # whether this process is a worker, and imports the files with operators of one's own
 ATTEMPTS = 3  # to start a process, which may be killed before it begins, for want of memory for example
 
 
@@ -61,6 +62,9 @@ def answers(function, tasks, jobs, *, begin=lambda index: None, level=None, own=
     begin     called with the index of each task before it begins
     patience  seconds that processes then have before they are killed; None: no limit, so that they leave no locks
     """
+    if _is_importing:  # its workers would import the file that calls this, and so on
+        rule = 'write what compiles, in a file of operators, under `if __name__ == "__main__":`'
+        raise OpError(None, None, rule, "onnx_ops")
     waiting, alive, outcomes = deque(enumerate(tasks)), set(), SimpleQueue()
     jobs = max(min(jobs, len(waiting)), 1)
     own = sources_of([*own_operators(), *own])
@@ -174,17 +178,16 @@ def serve(level, own):
         from ..compiler import target
 
         target.choose(target.level(level))
-    for source in own:
-        use_source(source)
+    refusal = _import(own)
     function = None
     try:
         for message in _messages():
-            result = refusal = None
+            result = None
             if function is None:
                 function = message
             else:
                 try:
-                    result = function(*message)
+                    result, refusal = function(*message), None
                 except OpError as error:
                     refusal = error.args
             pickle.dump((result, refusal), output)
@@ -192,6 +195,20 @@ def serve(level, own):
     except BrokenPipeError:  # nobody waits for the answer
         with suppress(BrokenPipeError):
             output.close()  # else Python would try to write the rest when it exits, and complain
+
+
+def _import(own):
+    """Make operators of one's own known to this process; returns what an OpError says if one can't be imported."""
+    global _is_importing
+    _is_importing = True
+    try:
+        for source in own:
+            use_source(source)
+    except OpError as error:
+        return error.args
+    finally:
+        _is_importing = False
+    return None
 
 
 def _messages():

@@ -6,6 +6,8 @@ results come from the references. The text of a call shows all that is needed to
 
 import math
 from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib.util import find_spec
 
 import ml_dtypes
 import numpy as np
@@ -665,6 +667,19 @@ def assert_result(call, got, expected, scale):
     assert (error <= allowed).all(), f"off by {(error / allowed).max()} tolerances"
 
 
+def has_lists(call):
+    """Return whether all inputs whose values the plan reads are vectors: to PyTorch's operator, these are lists."""
+    pairs = zip(call.operator.inputs, call.inputs(), strict=False)
+    return all(array.ndim == 1 for declared, array in pairs if declared.values)
+
+
+def run_by_torch(call, inputs, shape):
+    from onnx_ops.torch_operators import compute_by_torch
+
+    (output,) = compute_by_torch(call.operator, [functions.as_array(v) for v in inputs], call.attributes)
+    return output
+
+
 def runners(call):
     """Return {name: runner}; a backend's session is made by its first run and used by all."""
     sessions = {}
@@ -681,6 +696,8 @@ def runners(call):
         return run
 
     runners_by_name = {"function": lambda inputs, shape: functions.call(call.operator, *inputs, **call.attributes)}
+    if find_spec("torch") and "string" not in call.dtypes and has_lists(call):
+        runners_by_name["pytorch"] = partial(run_by_torch, call)
     return runners_by_name if any("complex" in t for t in call.dtypes) else {
         **runners_by_name, "native": in_session("native"), "extensions": in_session("extensions")
     }  # fmt: skip
