@@ -122,12 +122,13 @@ def operator(declared, signatures, number):
 def choices(declared):
     """(position of the attribute that chooses among the kernels, the kernel for each of its choices); (-1, []) if none.
 
-    The attribute is a string.
+    The attribute is a string, or an integer from 0 on.
     """
     for k, a in enumerate(declared.attributes):
         if any(a.name in kernel.choices for kernel in declared.kernels):
+            every = a.choices or range(a.bounds[1] + 1)
             names = [kernel.choices[a.name] for kernel in declared.kernels]
-            return k, [next(number for number, some in enumerate(names) if choice in some) for choice in a.choices]
+            return k, [next(number for number, some in enumerate(names) if choice in some) for choice in every]
     return -1, []
 
 

@@ -114,7 +114,7 @@ def distinct(matches):
 
 def settings(operator, position):
     """The attributes or ranks that select the kernel at this position; nothing if it is the only one."""
-    chosen = [choices[0] for choices in operator.kernel(position).choices.values()]
+    chosen = [str(choices[0]) for choices in operator.kernel(position).choices.values()]
     ranks = zip(operator.inputs, operator.combination(position), strict=True)
     selecting = ((i.name, rank) for i, rank in ranks if len(i.compiled_ranks) > 1)
     return chosen + [f"no {name}" if rank == ABSENT else f"rank {rank} of {name}" for name, rank in selecting]
