@@ -160,8 +160,10 @@ class Call:
         shapes = [tuple(shape[:rank]) if rank >= 0 else (-1,) for rank, shape, _ in pairs]
         with errors_of(operator):
             plain.check_shapes(operator, shapes)
-            workspace, rule = int(self.geometry["workspace"]), "must be a number of bytes in [0, 2**40]"
+            workspace, shared = int(self.geometry["workspace"]), int(self.geometry["shared"])
+            rule = "must be a number of bytes in [0, 2**40]"
             require(0 <= workspace <= MAX_WORKSPACE, "workspace", workspace, rule)
+            require(0 <= shared <= MAX_WORKSPACE, "shared", shared, rule)
         types = operator.numpy_types(self.signature)
         inputs = [None if array is None else self.staged(array) for array in self.arrays]
         outputs = [empty(shape, self.staged_type(dtype)) for shape, dtype in zip(shapes, types, strict=True)]
@@ -171,9 +173,9 @@ class Call:
                 self.tensors["data"][k], self.tensors["size"][k] = array.ctypes.data, array.size
         if BOUNDSCHECK and operator.has_axes:  # then time doesn't matter
             self.explain = lambda: plain.explain(
-                operator, self.position, self.values, inputs, tiles, workspace, outputs
+                operator, self.position, self.values, inputs, tiles, workspace, shared, outputs
             )
-        self.run_tiles(kernel, tiles, workspace, threads, empty, (inputs, outputs))
+        self.run_phases(kernel, tiles, workspace, shared, threads, empty, (inputs, outputs))
         if operator.plan.is_bound:
             lengths = tensors["shape"][:, 0].tolist()
             outputs = [cut(operator, array, n) for array, n in zip(outputs, lengths, strict=False)]
@@ -187,20 +189,24 @@ class Call:
         return array.astype(self.staged_type(array.dtype), copy=False)
 
     def cut(self, inputs, shapes, most):
-        """The number of tiles: for the steps of a loop, one for each TILE_ELEMENTS elements."""
-        if not self.operator.plan.counts_steps:
-            return int(self.geometry["tiles"])
-        elements = sum(map(math.prod, shapes)) + sum(array.size for array in inputs if array is not None)
-        most = most or elements // TILE_ELEMENTS + 1
-        self.geometry["tiles"] = tiles = max(min(int(self.geometry["tiles"]), MAX_TILES, most), 1)
+        """The numbers of the phases' tiles: for the steps of a loop, one for each TILE_ELEMENTS elements."""
+        tiles = self.geometry["tiles"].tolist()
+        tiles = tiles if isinstance(tiles, list) else [tiles]
+        if self.operator.plan.counts_steps:
+            elements = sum(map(math.prod, shapes)) + sum(array.size for array in inputs if array is not None)
+            most = min(most or elements // TILE_ELEMENTS + 1, MAX_TILES)
+            tiles = [max(min(count, most), 1) for count in tiles]
+            self.geometry["tiles"] = tiles if len(tiles) > 1 else tiles[0]
         return tiles
 
-    def run_tiles(self, kernel, tiles, workspace, threads, empty, memory):
-        """Run tiles on threads, each with its part of the workspace."""
-        parts, pitch = min(tiles, MAX_TILES), math.ceil(workspace / LINE) * LINE
-        room = empty(parts * pitch + LINE, np.dtype(np.uint8))
+    def run_phases(self, kernel, tiles, workspace, shared, threads, empty, memory):
+        """Run the tiles of each phase on threads, each with its part of the workspace."""
+        parts = min(max(tiles), MAX_TILES)
+        pitch, shared = (math.ceil(size / LINE) * LINE for size in (workspace, shared))
+        room = empty(shared + parts * pitch + LINE, np.dtype(np.uint8))
         begin, address = (room.ctypes.data // LINE + 1) * LINE, self.record.ctypes.data
-        free = deque(begin + k * pitch for k in range(parts))
+        free = deque(begin + shared + k * pitch for k in range(parts))
+        self.record["shared"] = begin
 
         def run_tile(index, memory=(self, room, memory)):  # the default keeps them alive while tiles run
             part = free.pop()
@@ -209,7 +215,9 @@ class Call:
             if returned:
                 raise self.error(returned)
 
-        run_tiles(run_tile, tiles, threads or len(available_cpus()))
+        for phase, count in enumerate(tiles):
+            self.record["phase"] = phase
+            run_tiles(run_tile, count, threads or len(available_cpus()))
 
 
 def cut(operator, array, length):

@@ -40,9 +40,9 @@ Operator = structure(
     attributes=C.POINTER(Attribute), attribute_count=NUMBER, inputs=C.POINTER(Input), input_count=NUMBER,
     outputs=NUMBERS, output_count=NUMBER, overloads=C.POINTER(Overload), overload_count=NUMBER, terms=TEXTS,
     term_count=NUMBER, chooser=NUMBER, choices=NUMBERS, choice_count=NUMBER, kernel_count=NUMBER,
-    combination_count=NUMBER, has_shapes=NUMBER, is_partial=NUMBER, has_bound=NUMBER, counts_steps=NUMBER,
-    widens_halves=NUMBER, infer=POINTER, plans=POINTERS, plan_count=NUMBER, kernels_made=NUMBER, results_made=NUMBER,
-    customs=POINTER,
+    phase_count=NUMBER, combination_count=NUMBER, has_shapes=NUMBER, is_partial=NUMBER, has_bound=NUMBER,
+    counts_steps=NUMBER, widens_halves=NUMBER, infer=POINTER, plans=POINTERS, plan_count=NUMBER, kernels_made=NUMBER,
+    results_made=NUMBER, customs=POINTER,
 )  # fmt: skip
 Table = structure("Table", operators=C.POINTER(Operator), operator_count=NUMBER)
 Answer = structure("Answer", outcome=NUMBER, message=C.c_char * 4096)
@@ -68,7 +68,7 @@ def table(operators):
 
 def declaration(declared):
     """A digest of everything about an operator that compiled code and Python must agree on."""
-    kernels = [(k.function.__qualname__, k.sees_bits, sorted(k.types.items())) for k in declared.kernels]
+    kernels = [([f.__qualname__ for f in k.phases], k.sees_bits, sorted(k.types.items())) for k in declared.kernels]
     layout = (
         declared.geometry_dtype.descr,
         MAX_RANK,
@@ -108,6 +108,7 @@ def operator(declared, signatures, number):
         choices=array(NUMBER, chosen),
         choice_count=len(chosen),
         kernel_count=len(declared.kernels),
+        phase_count=declared.phase_count,
         combination_count=0 if numba_obstacle() else plans,
         has_shapes=declared.has_shapes,
         is_partial=declared.plan.is_partial,
