@@ -19,9 +19,10 @@ def node_cases():
     from onnx.backend.test.case import node
 
     # Importing a module computes its cases; `node.collect_testcases` does that for all operators, which takes seconds.
-    for name in ("col2im", "gridsample"):
+    for name in ("col2im", "gridsample", "roialign"):
         import_module(f"{node.__name__}.{name}")
-    return {c.name: c for c in node._NodeTestCases if c.name.startswith(("test_col2im", "test_gridsample"))}
+    ours = "test_col2im", "test_gridsample", "test_roialign"
+    return {c.name: c for c in node._NodeTestCases if c.name.startswith(ours)}
 
 
 def as_com_microsoft(proto):

@@ -79,9 +79,7 @@ def pool(x, rois, batches, way, g, tile, workspace, out):
             first = (image_of(rois, batches, r, g) * g.channels + channel) * g.pixels
             to = (r * g.channels + channel) * g.bins
             y_axis, x_axis = upright_axes(rois, r, g, zero(out))
-            if len(way) != len(AVERAGE) or not pool_by_rows(
-                x, first, channels, y_axis, x_axis, g, workspace, out, to
-            ):
+            if len(way) != len(AVERAGE) or not pool_by_rows(x, first, channels, y_axis, x_axis, g, workspace, out, to):
                 pool_by_taps(x, first, channels, y_axis, x_axis, (), way, g, workspace, out, to)
 
 

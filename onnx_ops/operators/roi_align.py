@@ -74,10 +74,20 @@ def shape(attributes, inputs, outputs):
 
 
 @jitable
+def check_feature_maps(x):
+    require(len(x) == 4, "shape of {X}", x, "must have rank 4: [N, C, H, W]")
+    for a in range(2, 4):
+        require(1 <= x[a] <= PIXELS, "shape of {X}", x, "image axes must lie in [1, 2**31 - 1]; see axis", a)
+
+
+@jitable
 def plan(attributes, inputs, outputs, g):
     x, rois, images = inputs
+    check_feature_maps(x)
     require(len(rois) == 2 and rois[1] == 4, "shape of {rois}", rois, "must be [R, 4]")
-    require(len(images) == 1 and images[0] == rois[0], "shape of {batch_indices}", images, "must be [R], with R", rois[0])
+    require(
+        len(images) == 1 and images[0] == rois[0], "shape of {batch_indices}", images, "must be [R], with R", rois[0]
+    )
     g.half_pixel = attributes.coordinate_transformation_mode
     plan_regions(attributes, x, rois, g)
 
@@ -85,6 +95,7 @@ def plan(attributes, inputs, outputs, g):
 @jitable
 def plan_mmcv(attributes, inputs, outputs, g):
     x, rois = inputs
+    check_feature_maps(x)
     require(len(rois) == 2 and rois[1] == 5, "shape of {rois}", rois, "must be [R, 5]")
     g.half_pixel = attributes.aligned
     plan_regions(attributes, x, rois, g)
@@ -93,6 +104,7 @@ def plan_mmcv(attributes, inputs, outputs, g):
 @jitable
 def plan_rotated(attributes, inputs, outputs, g):
     x, rois = inputs
+    check_feature_maps(x)
     require(len(rois) == 2 and rois[1] == 6, "shape of {rois}", rois, "must be [R, 6]")
     g.half_pixel, g.clockwise = attributes.aligned, attributes.clockwise
     plan_regions(attributes, x, rois, g)
@@ -100,9 +112,6 @@ def plan_rotated(attributes, inputs, outputs, g):
 
 @jitable
 def plan_regions(attributes, x, rois, g):
-    require(len(x) == 4, "shape of {X}", x, "must have rank 4: [N, C, H, W]")
-    for a in range(2, 4):
-        require(1 <= x[a] <= PIXELS, "shape of {X}", x, "image axes must lie in [1, 2**31 - 1]; see axis", a)
     g.batch, g.channels, g.height, g.width, g.pixels = x[0], x[1], x[2], x[3], x[2] * x[3]
     g.regions, g.columns = rois[0], rois[1]
     g.out_height, g.out_width = attributes.output_height, attributes.output_width
@@ -152,8 +161,7 @@ def coordinates_of(x):
 
 @np.errstate(invalid="ignore", over="ignore")
 def upright(x, rois, half_pixel, output_sizes, ratio, scale):
-    """Return for each region (y, x) of its samples: arrays [output_height, 1, count_y, 1], [1, output_width, 1, count_x].
-    """
+    """Return for each region (y, x) of its samples: arrays [output_height, 1, count_y, 1], [1, output_width, 1, count_x]."""
     dtype = coordinates_of(x)
     offset = dtype(0.5 if half_pixel else 0)
     places = []
@@ -255,7 +263,8 @@ MMCV_COMMON = (  # which all have to be there, and a sampling_ratio below 0 mean
 ROI_ALIGN = Operator(
     domain="",
     name="RoiAlign",
-    versions=(17, 22),
+    versions=(16, 22),
+    has_older=True,
     ranks=(4,),
     inputs=(Input("X", "T"), Input("rois", "T"), Input("batch_indices", "I")),
     outputs=(Output("output", "T"),),

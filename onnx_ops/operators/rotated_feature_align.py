@@ -22,7 +22,7 @@ from ..declaration import Input, Kernel, Operator, Output, Plan
 from ..errors import require
 from ..kernels import rotated_feature_align as kernels
 from ..limits import ELEMENTS, UNKNOWN
-from .roi_align import PIXELS, coordinates_of, read
+from .roi_align import check_feature_maps, coordinates_of, read
 
 WORK = 2**11  # outputs of a tile, at least
 
@@ -41,13 +41,11 @@ def shape(attributes, inputs, outputs):
 @jitable
 def plan(attributes, inputs, outputs, g):
     x, boxes = inputs
-    require(len(x) == 4, "shape of features", x, "must have rank 4: [N, C, H, W]")
+    check_feature_maps(x)
     require(len(boxes) == 4 and boxes[3] == 5, "shape of boxes", boxes, "must be [N, H, W, 5]")
     for a in range(3):
         same = boxes[a] == x[0 if a == 0 else a + 1]
         require(same, "shape of boxes", boxes, "must be [N, H, W, 5], as features are [N, C, H, W]; see axis", a)
-    for a in range(2, 4):
-        require(1 <= x[a] <= PIXELS, "shape of features", x, "image axes must lie in [1, 2**31 - 1]; see axis", a)
     points = attributes.points
     require(points == 1 or points == 5, "points", points, "must be 1 or 5")
     fits = max(x[0], 1) <= ELEMENTS // (x[2] * x[3]) // max(x[1], 1)
@@ -91,6 +89,7 @@ ROTATED_FEATURE_ALIGN = Operator(
         Attribute("spatial_scale", "float", required=True),
         Attribute("points", "int", required=True, bounds=(1, 5)),
     ),
+    terms={"X": "features"},
     plan=Plan(shape, plan, dict.fromkeys((
         "batch", "channels", "height", "width", "pixels", "points", "scale", "blocks",
     ))),

@@ -23,7 +23,7 @@ from .. import dtypes, plain
 from ..attributes import KINDS
 from ..errors import OpError, errors_of
 from ..inference import inferred
-from ..nodes import all_nodes, declared, inlined, model_nodes, subgraphs, value_names
+from ..nodes import all_nodes, declared, in_its_versions, inlined, model_nodes, subgraphs, value_names
 from ..operators import OPERATORS, available
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _contains_ours(function: FunctionProto, names: set[tuple[str, str]], operato
 
 
 def _lower(model: ModelProto, operators: _Operators, for_session: bool) -> tuple[ModelProto, str | None]:
-    lowered = onnx.ModelProto()
+    operators, lowered = in_its_versions(operators, model), onnx.ModelProto()
     lowered.CopyFrom(_with_functions_inlined(model, operators))
     if not any(declared(node, operators) for node in model_nodes(model)):
         return lowered, None

@@ -524,10 +524,16 @@ def type_of(dtype):
 
 def model(domain, op_type, inputs, attributes, *, opset=21, dims="fixed", constants=()):
     """A model of one node. dims: "fixed", "symbolic" or "none"; constants: names of inputs that become initializers."""
-    declared = operator(domain, op_type).inputs[: len(inputs)]
+    its_operator = operator(domain, op_type)
+    declared = its_operator.inputs[: len(inputs)]
+    alike = zip(its_operator.outputs, its_operator.likeness(), strict=True)
+    kinds = [
+        dtypes.TABLE[its_operator.types[o.type][0]].onnx if k is None else type_of(inputs[k].dtype) for o, k in alike
+    ]
     # The graph's output is y, so an input of the operator that is called y has another name there.
     names = [i.name + "_in" * (i.name == "y") for i in declared]
-    node = helper.make_node(op_type, names, ["y"], name="the_node", domain=domain, **attributes)
+    results = ["y", *(o.name for o in its_operator.outputs[1:])]
+    node = helper.make_node(op_type, names, results, name="the_node", domain=domain, **attributes)
     described, initializers = [], []
     for i, name, value in zip(declared, names, inputs, strict=True):
         if i.name in constants:
@@ -536,8 +542,8 @@ def model(domain, op_type, inputs, attributes, *, opset=21, dims="fixed", consta
             symbols = [f"{name}_{a}" for a in range(value.ndim)]
             shape = {"fixed": value.shape, "symbolic": symbols, "none": None}[dims]
             described.append(helper.make_tensor_value_info(name, type_of(value.dtype), shape))
-    y = helper.make_tensor_value_info("y", type_of(inputs[0].dtype), None)
-    graph = helper.make_graph([node], "one_node", described, [y], initializers)
+    outputs = [helper.make_tensor_value_info(y, kind, None) for y, kind in zip(node.output, kinds, strict=True)]
+    graph = helper.make_graph([node], "one_node", described, outputs, initializers)
     return finished(graph, opset, domain)
 
 
