@@ -60,6 +60,14 @@ class Output:
     type: str
 
 
+def is_plain(value):
+    """Return whether a value is of a type whose values mean the same if they and their texts are equal."""
+    return type(value) in PLAIN or (type(value) in (list, tuple) and all(type(each) in PLAIN for each in value))
+
+
+PLAIN = {str, int, float, bool, type(None)}
+
+
 class Record:
     """An element of a structured dtype whose fields are attributes, as in compiled code."""
 
@@ -254,13 +262,13 @@ class Operator:
             if a.required and given.get(name) is None:
                 raise OpError(name, None, "must be given")
         values = [a.default if given.get(a.name) is None else given[a.name] for a in self.attributes]
-        if all(type(v) in (str, int, bool) for v in values):  # of types whose equal values mean the same
-            return self._cached_values(tuple(values), tuple(map(type, values)))
+        if all(map(is_plain, values)):
+            return self._cached_values(tuple(tuple(v) if type(v) is list else v for v in values), repr(values))
         return attribute_values(self.attributes, values)
 
     @functools.cached_property
     def _cached_values(self):
-        return functools.lru_cache(maxsize=256)(lambda values, types: attribute_values(self.attributes, values))
+        return functools.lru_cache(maxsize=256)(lambda values, text: attribute_values(self.attributes, values))
 
     def each_input(self, count):
         """Return the declarations of `count` inputs; a variadic one is repeated for all that it stands for."""
@@ -302,18 +310,32 @@ class Operator:
     def kernel(self, position):
         return self.kernels[position % len(self.kernels)]
 
-    def position(self, values, ranks):
-        """Return the position of the kernel for attributes and ranks; None if none is compiled for these ranks."""
+    def position(self, choice, ranks):
+        """Return the position of the kernel for a `choice` and ranks; None if none is compiled for these ranks."""
         for k, combination in enumerate(self.combinations):
             fits = len(ranks) == len(combination)
             if fits and all(wanted in (None, rank) for wanted, rank in zip(combination, ranks, strict=True)):
-                return k * len(self.kernels) + self.choice(values)
+                return k * len(self.kernels) + choice
+        return None
+
+    @functools.cached_property
+    def chooser(self):
+        """(position of the attribute that chooses among the kernels, the kernel for each of its choices), or None.
+
+        The attribute is a string, or an integer from 0 on.
+        """
+        for k, a in enumerate(self.attributes):
+            if any(a.name in kernel.choices for kernel in self.kernels):
+                names, every = [kernel.choices[a.name] for kernel in self.kernels], a.choices or range(a.bounds[1] + 1)
+                return k, [next(number for number, some in enumerate(names) if c in some) for c in every]
         return None
 
     def choice(self, values):
         """Return which of the kernels the attributes choose."""
-        kernels = enumerate(self.kernels)
-        return next(k for k, each in kernels if all(values.by_name[a] in some for a, some in each.choices.items()))
+        if self.chooser is None:
+            return 0
+        attribute, kernels = self.chooser
+        return kernels[values.vectors[attribute][0]]
 
     def read_by(self, kernel):
         """Return the positions of the inputs that a kernel gets."""

@@ -224,7 +224,7 @@ from onnx_ops import dtypes, operators
 from onnx_ops.compiler import key
 from onnx_ops.operators import OPERATORS
 from onnx_ops.runtime import variants
-entries = {e: None for v in variants.variants(OPERATORS, ["float32"]).values() for e in variants.entries(*v)}
+entries = {e: None for v in variants.combinations(OPERATORS, ["float32"]) for e in v.entries()}
 print(hashlib.sha256(repr([key.digest(e.functions, e.name, e) for e in entries]).encode()).hexdigest())
 """
 
@@ -292,7 +292,7 @@ def test_code_with_addresses_of_another_process(tmp_path):
 def test_warmup_knows_every_kernel(domain):
     """Warmup compiles every kernel that a case of the tests needs."""
     kernels_by_plan = {}
-    for operator, position, signature in variants.variants(OPERATORS, dtypes.TABLE).values():
+    for operator, position, signature in variants.combinations(OPERATORS, dtypes.TABLE):
         kernel = operator.kernel(position)
         kernels_by_plan.setdefault(operator.plan, set()).add((kernel.function, operator.storage(kernel, signature)))
     cases = [c for c in CASES if c.domain == domain]

@@ -21,7 +21,6 @@ from onnx_ops.declaration import Plan, Record
 from onnx_ops.errors import require
 from onnx_ops.limits import MAX_RANK
 from onnx_ops.operators import OPERATORS
-from onnx_ops.runtime import execute
 
 
 def parts(error):
@@ -109,7 +108,7 @@ def test_only_names_in_braces_get_the_operators_terms():
     of_its_own = replace(OPENVINO_COL2IM, plan=Plan(OPENVINO_COL2IM.plan.shape, plan))
     x, size = np.zeros((1, 9, 9), np.float32), np.array([5, 5])
     with pytest.raises(onnx_ops.OpError) as caught:
-        plain.plan(of_its_own, of_its_own.values({}), execute.sizes(of_its_own, [x, size, size]))
+        plain.plan(of_its_own, of_its_own.values({}), [np.array(x.shape), size, size])
     rule = "of an ordinary input, and as long as output_size, whose length is 2"
     assert parts(caught.value) == ("shape of data", "[1, 9, 9]", rule)
     for name in ("input_shape", "{input}"):

@@ -13,7 +13,8 @@ from support.cases import COL2IM, GRID_SAMPLE, assert_close, model, parsed, refe
 import onnx_ops
 from onnx_ops.nodes import all_nodes, model_nodes
 from onnx_ops.operators import available
-from onnx_ops.runtime.lowering import _types, lower_for_session
+from onnx_ops.rewriting.graph import Graph, Model
+from onnx_ops.runtime.lowering import lower_for_session
 
 EVERYTHING, BILINEAR = next(c for c in COL2IM if c.name == "everything"), GRID_SAMPLE[8]
 
@@ -206,9 +207,10 @@ def test_branches_know_the_types_around_them():
 
 def test_names_inside_hide_those_outside():
     """A value inside whose type is unknown does not get the type of a value outside with the same name."""
+    proto = parsed("(float16[2] a, float16[2] b) => () { }")
     inner = parsed("() => () { a = Unknown () c = Relu (b) }").graph
-    outer = {"a": HALF, "b": HALF}
-    assert _types(inner, outer) == {"a": TensorProto.UNDEFINED, "b": HALF, "c": TensorProto.UNDEFINED}
+    graph = Graph(Model(proto), inner, "inner", Graph(Model(proto), proto.graph, "main"))
+    assert [graph.type(name).elements for name in "abc"] == [TensorProto.UNDEFINED, HALF, HALF]
 
 
 def taking(kind, name):

@@ -371,6 +371,29 @@ def test_weights_of_a_part_of_the_batch():
     assert "MultiScaleDeformableAttention" in [node.op_type for node in compare(proto, tolerance=1e-4).graph.node]
 
 
+def test_samples_of_one_level():
+    """The first level's sample times the sum of the weights is no attention."""
+    proto = attention(points=1)
+    (product,) = (node for node in proto.graph.node if node.output[0] == "product")
+    for name, value in ("zero", np.array(0)), ("last", np.array([3])):
+        proto.graph.initializer.append(numpy_helper.from_array(value, name))
+    first = helper.make_node("Gather", [product.input[0], "zero"], ["first"], axis=3)
+    again = helper.make_node("Unsqueeze", ["first", "last"], ["again"])
+    product.input[0] = "again"
+    at = list(proto.graph.node).index(product)
+    proto.graph.node.insert(at, again)
+    proto.graph.node.insert(at, first)
+    assert any("put together" in reason for reason in near_miss(proto))
+
+
+def test_one_weight_for_all_samples():
+    proto = attention()
+    (product,) = (node for node in proto.graph.node if node.output[0] == "product")
+    product.input[1] = "weight"
+    proto.graph.input.append(helper.make_tensor_value_info("weight", TensorProto.FLOAT, []))
+    assert any("made of weights" in reason for reason in near_miss(proto))
+
+
 def test_a_pad_of_minus_0():
     assert "another value than 0" in near_miss(unfold(pad_value=-0.0))[0]
 

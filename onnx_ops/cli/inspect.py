@@ -17,16 +17,14 @@ from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
 from .. import dtypes
 from ..comparison import difference
-from ..errors import OpError, errors_of, require
+from ..errors import OpError, errors_of
 from ..external_data import load
 from ..nodes import declared, in_its_versions, inlined, model_nodes, subgraphs
 from ..operators import available
 from ..plain import infer, shapes_of
-from ..rewriting import sizes
 from ..rewriting.graph import Graph, Model
-from ..runtime.attributes import WARNING, unknown
-from ..runtime.lowering import DOMAIN
-from ..runtime.model import imported_domains
+from ..runtime.execute import signature_of
+from ..runtime.model import EXTENSIONS, WARNING, is_lowered, unknown_attributes
 from ..runtime.runner import Runner, open_session
 from .arguments import ORT_FORMAT, json_option, model_argument, names
 from .console import dimensions, one_line, print_json, say, steps, table
@@ -39,7 +37,6 @@ LIKENESS = 0.8  # how similar a misspelt name is at least to the right one, as d
 STAND_IN = 2  # the size of a dimension that the model leaves open
 LARGEST = 2**24  # elements of an input that is made up to try a node
 NO_KERNEL = re.compile("Could not find an implementation|Failed to find kernel")  # for these types, or this version
-ELEMENT_TYPES = {t.onnx: name for name, t in dtypes.TABLE.items()}
 
 
 @dataclass
@@ -119,16 +116,11 @@ def find_obstacle(model):
     return None
 
 
-def is_lowered(model):
-    """Return whether a model needs onnxruntime-extensions."""
-    return DOMAIN in (imported_domains(model) or ())
-
-
 # What is found out about a node
 
 
 def examine(path):
-    """Return (a Report on each node that is, or nearly is, one of the declared operators, what `unknown_in` returns)."""
+    """Return a Report on each node that is, or nearly is, a declared operator's, and what `unknown_in` returns."""
     try:
         model = load(path)
     except (OSError, OpError):  # a file may be missing, which the session reports
@@ -151,7 +143,7 @@ def unknown_in(model):
     counts: Counter = Counter()
     for node in model_nodes(model):
         domain = "" if node.domain == "ai.onnx" else node.domain
-        is_known = (domain, node.op_type) in known or onnx.defs.has(node.op_type, domain=domain) or domain == DOMAIN
+        is_known = (domain, node.op_type) in known or onnx.defs.has(node.op_type, domain=domain) or domain == EXTENSIONS
         if not is_known and not intended(node):
             counts[f"{domain}.{node.op_type}".removeprefix(".")] += 1
     return dict(sorted(counts.items()))
@@ -164,7 +156,7 @@ def builtin_operators():
 
 
 def relevant(graph):
-    """Yield (node, its graph) for the `intended` nodes in a graph and its subgraphs, but for those of older versions."""
+    """Yield (node, its graph) for the `intended` nodes in a graph and its subgraphs, except those of older versions."""
     operators = in_its_versions(available(), graph.model.proto)
     for node in graph.owner.node:
         if intended(node) and (declared(node, operators) or not declared(node)):
@@ -208,7 +200,7 @@ def examine_node(node, graph):
         report.problems.append(f"the model doesn't import the domain {domain}")
     elif version < operator.versions[0]:
         report.problems.append(f"{domain} has it from version {operator.versions[0]} on, the model imports {version}")
-    report.problems += unknown(operator, values)
+    report.problems += unknown_attributes(operator, values)
     arrays = None
     try:
         with errors_of(operator):
@@ -226,8 +218,7 @@ def stated(graph, name):
     if not name:
         return Value(name)
     its_type = graph.type(name)
-    shape = None if its_type.shape is None else [d if isinstance(d, int) else sizes.name_of(d) for d in its_type.shape]
-    return Value(name, ELEMENT_TYPES.get(its_type.elements), shape, graph.array(name))
+    return Value(name, dtypes.NAMES.get(its_type.elements), its_type.dimensions, graph.array(name))
 
 
 def plain(value):
@@ -253,12 +244,10 @@ def made_up(operator, attributes, inputs):
 
     Raises OpError if the declaration refuses what is known.
     """
-    pairs = list(zip(operator.each_input(len(inputs)), inputs, strict=True))
-    for i, v in pairs:
-        require(v.name or i.presence == "optional", i.name, None, "must be given")
-    pairs = [(i, v) for i, v in pairs if v.name]
     values = operator.values(attributes)
-    check_types(operator, values, pairs)
+    operator.padded([v.name or None for v in inputs])  # refuses what is missing
+    signature_of(operator, operator.choice(values), [v.type for v in inputs])
+    pairs = [(i, v) for i, v in zip(operator.each_input(len(inputs)), inputs, strict=True) if v.name]
     known = [v.value.tolist() if i.values and v.value is not None else None for i, v in pairs]
     infer(operator, values, [v.shape for _, v in pairs], known)
     sizes = [known_sizes(i, v) for i, v in pairs]
@@ -289,20 +278,6 @@ def known_sizes(declared_input, value):
     if value.shape is None:
         return None
     return np.array([d if isinstance(d, int) else STAND_IN for d in value.shape], np.int64)
-
-
-def check_types(operator, values, pairs):
-    """Raise OpError if inputs, as pairs of (declared input, Value), have types that the operator doesn't take."""
-    signature = {}  # {type variable: element type}, as far as the types are known
-    for i, v in pairs:
-        if v.type is None:
-            continue
-        if v.type not in operator.types[i.type]:
-            raise OpError(f"dtype of {i.name}", v.type, f"must be one of {', '.join(operator.types[i.type])}")
-        if signature.setdefault(i.type, v.type) != v.type:
-            raise OpError(f"dtype of {i.name}", v.type, f"must be {signature[i.type]} as before")
-    if len(signature) == len(operator.types) and operator.kernels:
-        operator.check_types(operator.kernels[operator.choice(values)], signature)
 
 
 # ONNX Runtime's own kernel
@@ -476,5 +451,5 @@ def without_nodes(model, obstacle):
         return "its nodes can't be listed, as this is ONNX Runtime's own format"
     if obstacle:
         return "none of its nodes are for onnx_ops"
-    end = f"those of {DOMAIN} run with backend extensions" if is_lowered(model) else "it runs as without"
+    end = f"those of {EXTENSIONS} run with backend extensions" if is_lowered(model) else "it runs as without"
     return f"none of its nodes are for onnx_ops; {end}"

@@ -1,7 +1,7 @@
 """Regions of images, pooled to bins: the kernels of RoiAlign and of its relatives.
 
 A unit of work has a part of the regions, and so many channels that their planes stay in the second-level cache while
-these regions are read, one after the other. A region's pixels and weights are found once for all of the unit's channels.
+these regions are read, one after the other. A region's pixels and weights are found once for all channels of the unit.
 
 If the average is asked for, and boxes are upright, a bin's weights are products of those of its rows and of its
 columns. Then the rows are added up first: along whole vectors, since neighbours lie side by side in memory. What a bin
@@ -287,8 +287,8 @@ def add_columns(sums, column, weight, ends, target):
 def pool_by_taps(x, first, channels, y_axis, x_axis, turn, way, g, workspace, out, to):
     """Pool a region as `pool_by_rows` does, by any way, of an upright box or, with `turn`, a turned one.
 
-    A round has the taps of some bins, or of a part of one. Taps with a weight of 0 are left out, except that each sample
-    has four of them if samples are compared.
+    A round has the taps of some bins, or of a part of one. Taps with a weight of 0 are left out, except where samples
+    are compared, of which each has four.
     """
     offset = integers_in(workspace, 0, TAPS)
     weight = sums_in(workspace, 8 * TAPS, TAPS, out)

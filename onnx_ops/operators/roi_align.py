@@ -161,7 +161,7 @@ def coordinates_of(x):
 
 @np.errstate(invalid="ignore", over="ignore")
 def upright(x, rois, half_pixel, output_sizes, ratio, scale):
-    """Return for each region (y, x) of its samples: arrays [output_height, 1, count_y, 1], [1, output_width, 1, count_x]."""
+    """Return y and x of each region's samples: [output_height, 1, count_y, 1] and [1, output_width, 1, count_x]."""
     dtype = coordinates_of(x)
     offset = dtype(0.5 if half_pixel else 0)
     places = []

@@ -2,8 +2,8 @@
 
     output[n, c, i, j] = features[n, c, i, j] + sum over points k of  features[n, c](y_k, x_k)
 
-n: batch, c: channel. boxes[n, i, j] is y, x, width, height, all of which are multiplied by spatial_scale, and an angle in
-radians; *the first number is y*, though detectors write x there. With points = 1 there is the box's centre, with
+n: batch, c: channel. boxes[n, i, j] is y, x, width, height, all of which are multiplied by spatial_scale, and an angle
+in radians; *the first number is y*, though detectors write x there. With points = 1 there is the box's centre, with
 points = 5 also its corners,
 
     x = centre_x + s * width / 2 * cos(angle) - t * height / 2 * sin(angle)
@@ -72,7 +72,7 @@ def reference(features, boxes, *, spatial_scale, points):
             along = across = np.zeros_like(width)
         places = y + along * sine + across * cosine, x + along * cosine - across * sine
         for n in range(len(features)):
-            weights, weighted, _ = read(features[n], [v[n] for v in places])
+            _, weighted, _ = read(features[n], [v[n] for v in places])
             total[n] += weighted.sum(axis=0)
     return total
 

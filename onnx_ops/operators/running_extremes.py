@@ -3,8 +3,8 @@
     values[..., k, ...] = max (cummax) or min (cummin) of x[..., i, ...] over i <= k along the axis `dim`
     indices[..., k, ...] = the last i of these with that value
 
-k begins with x[..., 0, ...], and x[..., k, ...] replaces what was found before if it is >= (cummin: <=): so NaN replaces
-nothing, and nothing replaces it at the begin.
+k begins with x[..., 0, ...], and x[..., k, ...] replaces what was found before if it is >= (cummin: <=). So NaN
+replaces nothing, and nothing replaces a NaN at the begin.
 
 MMCVCornerPool takes images [N, C, H, W] and has no indices. By `mode` it is the largest pixel of
 

@@ -6,16 +6,17 @@ them overlap too much.
 computed in float64 and rounded to float32, before it is compared. Of equal scores the lower position comes first.
 
     NMSRotated (mmdeploy)         boxes [N, B, 5]: centre x, y, width, height, angle in radians, of which the width's
-                                  axis is (cos, sin); scores [N, K, B] of K classes. For each image and class, a box is
-                                  kept if its score is > score_threshold, and its overlap is > iou_threshold with none of
-                                  those kept before. Rows [image, class, box]
-    NMSMatch (mmdeploy)           boxes [N, B, 4]: x1, y1, x2, y2. A box is suppressed if its overlap, with 1e-10 added to
-                                  area(a or b), is >= iou_threshold with one kept before. Rows [image, class, kept box,
-                                  suppressed box] for those kept boxes whose score is > score_threshold
-    NonMaxSuppression (mmcv)      boxes [B, 4], scores [B], overlap > iou_threshold. The positions of kept boxes. offset,
-                                  0 or 1, is added to every width and height
-    SoftNonMaxSuppression (mmcv)  For i = 0, 1, ...: the box with the largest score of those from i on, the first of equal
-                                  ones, changes places with box i. Then the score of each later one is multiplied by
+                                  axis is (cos, sin); scores [N, K, B] of K classes. For each image and class, a box
+                                  is kept if its score is > score_threshold, and its overlap is > iou_threshold with
+                                  none of those kept before. Rows [image, class, box]
+    NMSMatch (mmdeploy)           boxes [N, B, 4]: x1, y1, x2, y2. A box is suppressed if its overlap, with 1e-10 added
+                                  to area(a or b), is >= iou_threshold with one kept before. Rows [image, class, kept
+                                  box, suppressed box] for those kept boxes whose score is > score_threshold
+    NonMaxSuppression (mmcv)      boxes [B, 4], scores [B], overlap > iou_threshold. The positions of kept boxes.
+                                  offset, 0 or 1, is added to every width and height
+    SoftNonMaxSuppression (mmcv)  For i = 0, 1, ...: the box with the largest score of those from i on, the first of
+                                  equal ones, changes places with box i. Then the score of each later one is multiplied
+                                  by
 
         0 (method 0) or 1 - overlap (method 1) if overlap >= iou_threshold, else 1
         exp(-overlap**2 / sigma) (method 2)
@@ -25,8 +26,8 @@ computed in float64 and rounded to float32, before it is compared. Of equal scor
 
 An overlap that is NaN, as of two boxes without area, suppresses nothing, and decays only by method 2.
 
-These operators are declared as users declare theirs, by `onnx_ops.operator`: ranks are fixed, types are few, and a bound
-is all that is known of the outputs' lengths. That is what one tile, and so one thread, computes.
+These operators are declared as users declare theirs, by `onnx_ops.operator`: ranks are fixed, types are few, and a
+bound is all that is known of the outputs' lengths. That is what one tile, and so one thread, computes.
 
 Sources: mmcv and mmdeploy, as docs/mmdeploy.md says, with their differences.
 """
@@ -51,7 +52,7 @@ def nms_rotated(boxes, scores, *, iou_threshold: float, score_threshold: float):
         order = [c for c in by_score(scores[n, k]) if scores[n, k, c] > score_threshold]
         corners = {c: corners_of(boxes[n, c].astype(np.float64)) for c in order}
         areas = abs(boxes[n, :, 2].astype(np.float64) * boxes[n, :, 3])
-        kept = []
+        kept: list[int] = []
         for c in order:
             if not any(ratio(common(corners[c], corners[d]), areas[c] + areas[d]) > iou_threshold for d in kept):
                 kept.append(c)

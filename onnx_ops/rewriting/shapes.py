@@ -2,8 +2,8 @@
 
 They are worked out when a pattern asks for them. What other tools have written into a model about the values between
 is not believed, since the model may have been changed since, and names that tools make up for sizes mean nothing.
-Where a rule is missing here, onnx's own inference is asked about the one node. Only where that knows nothing of a shape,
-either, the rank is the one that the model states.
+Where a rule is missing here, onnx's own inference is asked about the one node. Only where that doesn't know a rank,
+either, it is the one that the model states.
 """
 
 import math
@@ -30,6 +30,11 @@ class Type:
 
     elements: int = 0
     shape: tuple | None = None
+
+    @property
+    def dimensions(self):
+        """The shape as models state it: a list of ints, names and None, or None."""
+        return None if self.shape is None else [d if isinstance(d, int) else sizes.name_of(d) for d in self.shape]
 
 
 UNKNOWN = Type()
@@ -68,7 +73,9 @@ def _outputs(graph, node, name):
     if tensor is not None:
         return {name: Type(tensor.data_type, tuple(tensor.dims))}
     inputs = [type_of(graph, each) if each else None for each in node.input]
-    if any(subgraphs(node)) or any(a.ref_attr_name for a in node.attribute):
+    if any(subgraphs(node)):
+        made = _by_subgraphs(graph, node)
+    elif any(a.ref_attr_name for a in node.attribute):
         made = {}
     elif (node.domain or "ai.onnx", node.op_type) in RULES:
         made = {node.output[0]: tried(_by_rule, graph, node, *inputs)}
@@ -108,6 +115,17 @@ def _stated(graph, name):
             for k, d in enumerate(stated.tensor_type.shape.dim)
         )  # fmt: skip
     return Type(stated.tensor_type.elem_type, dimensions)
+
+
+def _by_subgraphs(graph, node):
+    """Return {output: Type} with the element types, which those of the last outputs of all subgraphs are."""
+    columns = [
+        [type_of(type(graph)(graph.model, inner, graph.title, graph), each.name).elements for each in inner.output]
+        for inner in subgraphs(node)
+    ]
+    count = len(node.output)  # a Loop's body has a condition before these
+    kinds = zip(*(column[-count:] for column in columns), strict=False)
+    return {name: Type(each[0]) for name, each in zip(node.output, kinds, strict=False) if len({*each}) == 1}
 
 
 def _by_rule(graph, node, *inputs):

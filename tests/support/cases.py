@@ -65,7 +65,7 @@ class Case:
 def regions(rng, case, shape):
     """Regions in and around an image, as far as the case's extent; some have no size, or a negative one.
 
-    The last axis has x and y, twice, or x, y, width, height, angle; before these the image's position, if there is room.
+    The last axis has x and y, twice, or x, y, width, height, angle; before these the image's position, if it has room.
     """
     columns, around = shape[-1], case.extent if np.isfinite(case.extent) else 1.0
     size = np.array(case.shapes[0][:1:-1]) / case.attributes.get("spatial_scale", 1.0)
@@ -459,8 +459,8 @@ POOLED = [  # name, images, number of regions, more
 ]
 ROI_ALIGN = [
     *(
-        roi_align(f"regions_{mode}_{ROUNDS[t]}_{ratio}", (2, 3, 19, 21), 12, mode=mode, coordinate_transformation_mode=t,
-                  sampling_ratio=ratio)
+        roi_align(f"regions_{mode}_{ROUNDS[t]}_{ratio}", (2, 3, 19, 21), 12, mode=mode,
+                  coordinate_transformation_mode=t, sampling_ratio=ratio)
         for mode in ("avg", "max") for t in ROUNDS for ratio in (0, 1, 2, 3)
     ),
     *(roi_align(f"regions_{name}_{m}", x, r, mode=m, **more) for m in ("avg", "max") for name, x, r, more in POOLED),
