@@ -8,9 +8,10 @@ import numpy as np
 
 from ..compiler.jit import jitable
 
-# Of a box, side by side: the centre, half the sides, the cosine and sine of its angle, its bounding box, its area.
-X, Y, HALF_WIDTH, HALF_HEIGHT, COSINE, SINE, LEFT, TOP, RIGHT, BOTTOM, AREA = range(11)
-FIELDS = 11
+# Of a box, side by side: the centre, half the sides, the cosine and sine of its angle, half the sides of its bounding
+# box, its area.
+X, Y, HALF_WIDTH, HALF_HEIGHT, COSINE, SINE, REACH_X, REACH_Y, AREA = range(9)
+FIELDS = 9
 CORNERS = 8  # of the intersection of two rectangles, at most
 POLYGONS = 8 * 4 * (CORNERS + 4)  # bytes of two polygons, with room for each cut's new corners
 
@@ -85,9 +86,8 @@ def describe(box, out):
     angle = np.float64(box[4])
     cosine, sine = np.cos(angle), np.sin(angle)
     x, y, w, h = np.float64(box[0]), np.float64(box[1]), abs(np.float64(box[2])) / 2, abs(np.float64(box[3])) / 2
-    reach_x, reach_y = abs(w * cosine) + abs(h * sine), abs(w * sine) + abs(h * cosine)
     out[X], out[Y], out[HALF_WIDTH], out[HALF_HEIGHT], out[COSINE], out[SINE] = x, y, w, h, cosine, sine
-    out[LEFT], out[RIGHT], out[TOP], out[BOTTOM] = x - reach_x, x + reach_x, y - reach_y, y + reach_y
+    out[REACH_X], out[REACH_Y] = abs(w * cosine) + abs(h * sine), abs(w * sine) + abs(h * cosine)
     out[AREA] = 4 * w * h
 
 
@@ -99,8 +99,9 @@ def is_suppressed(kept, count, box, threshold, corners):
     """
     for k in range(count):
         other = kept[FIELDS * k :][:FIELDS]
-        width = min(box[RIGHT], other[RIGHT]) - max(box[LEFT], other[LEFT])
-        height = min(box[BOTTOM], other[BOTTOM]) - max(box[TOP], other[TOP])
+        x, y, reach_x, reach_y = other[X] - box[X], other[Y] - box[Y], other[REACH_X], other[REACH_Y]
+        width = min(box[REACH_X], x + reach_x) - max(-box[REACH_X], x - reach_x)
+        height = min(box[REACH_Y], y + reach_y) - max(-box[REACH_Y], y - reach_y)
         if width > 0 and height > 0:
             # No intersection is larger than one of the boxes, or than that of what bounds them.
             areas, most = box[AREA] + other[AREA], min(width * height, box[AREA], other[AREA])

@@ -50,11 +50,10 @@ def nms_rotated(boxes, scores, *, iou_threshold: float, score_threshold: float):
     rows = []
     for n, k in np.ndindex(scores.shape[:2]):
         order = [c for c in by_score(scores[n, k]) if scores[n, k, c] > score_threshold]
-        corners = {c: corners_of(boxes[n, c].astype(np.float64)) for c in order}
-        areas = abs(boxes[n, :, 2].astype(np.float64) * boxes[n, :, 3])
+        numbers = boxes[n].astype(np.float64)
         kept: list[int] = []
         for c in order:
-            if not any(ratio(common(corners[c], corners[d]), areas[c] + areas[d]) > iou_threshold for d in kept):
+            if not any(rotated_overlap(numbers[c], numbers[d]) > iou_threshold for d in kept):
                 kept.append(c)
         rows += [(n, k, c) for c in kept]
     return np.array(rows, np.int64).reshape(-1, 3)
@@ -120,11 +119,6 @@ def by_score(scores):
     return np.argsort(-scores, kind="stable").tolist()
 
 
-def ratio(intersection, areas):
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.float32(np.float64(intersection) / (areas - intersection))
-
-
 def overlaps(box, others, offset, more=0.0):
     """The overlap of a box [x1, y1, x2, y2] with others, [B], in float64; offset and more: see `upright_overlap`."""
     box, others = box.astype(np.float64), others.astype(np.float64)
@@ -135,33 +129,36 @@ def overlaps(box, others, offset, more=0.0):
         return intersection / (areas - intersection + more)
 
 
-def corners_of(box):
-    """The corners of a turned box, in order, [4, 2]."""
-    x, y, width, height, angle = box
-    along, across = np.array([np.cos(angle), np.sin(angle)]), np.array([-np.sin(angle), np.cos(angle)])
+@np.errstate(invalid="ignore", divide="ignore", over="ignore")
+def rotated_overlap(box, other):
+    """The overlap of two boxes of centre, size and angle, in float64.
+
+    Points are complex numbers. The box, seen from the other one's centre and along its sides, is cut off at these.
+    """
+    (w, h), sides = abs(box[2:4]) / 2, abs(other[2:4]) / 2
+    towards = np.exp(-1j * other[4])
     signs = ((1, 1), (-1, 1), (-1, -1), (1, -1))
-    return np.array([(x, y) + s * abs(width) / 2 * along + t * abs(height) / 2 * across for s, t in signs])
+    corners = np.array([complex(i * w, k * h) for i, k in signs]) * (np.exp(1j * box[4]) * towards)
+    polygon = corners + complex(*(box[:2] - other[:2])) * towards
+    for k, limit in enumerate(sides):
+        for sign in (1, -1):
+            polygon = cut_off(polygon, k, sign, limit)
+    doubled = (polygon.conj() * np.roll(polygon, -1)).imag.sum()
+    areas = abs(box[2] * box[3]), abs(other[2] * other[3])
+    shared = min(abs(doubled) / 2, *areas)  # whatever was rounded
+    return np.float32(shared / (sum(areas) - shared))
 
 
-def common(corners, others):
-    """The area of the intersection of two rectangles, of which the first is cut off at each side of the second."""
-    shift = others.mean(axis=0)
-    polygon, others = list(corners - shift), others - shift
-    for a, b in zip(others, np.roll(others, -1, axis=0), strict=True):
-        side = [cross(b - a, p - a) for p in polygon]
-        pairs, polygon = list(zip(polygon, side, np.roll(polygon, -1, axis=0), np.roll(side, -1), strict=True)), []
-        for p, s, q, t in pairs:
-            if s >= 0:
-                polygon.append(p)
-            if s * t < 0:
-                polygon.append(p + s / (s - t) * (q - p))
-        if not polygon:
-            return 0.0
-    return abs(sum(cross(p, q) for p, q in zip(polygon, np.roll(polygon, -1, axis=0), strict=True))) / 2
-
-
-def cross(u, v):
-    return u[0] * v[1] - u[1] * v[0]
+def cut_off(polygon, axis, sign, limit):
+    """The part of a convex polygon where sign * x (or y, of axis 1) <= limit."""
+    beyond, part = sign * (polygon.imag if axis else polygon.real) - limit, []
+    for k in range(len(polygon)):
+        last, here = beyond[k - 1], beyond[k]
+        if last * here < 0:
+            part.append(polygon[k - 1] + last / (last - here) * (polygon[k] - polygon[k - 1]))
+        if here <= 0:
+            part.append(polygon[k])
+    return np.array(part, complex)
 
 
 # Rules and kernels
