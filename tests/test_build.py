@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from support.backends import quiet, run_session
 from support.cases import COL2IM, GRID_SAMPLE, OPENVINO, assert_close, col2im, model, reference
+from support.detector import rotated_detector
 from support.malformed import AT_CREATION, AT_RUN, BY_TYPE
 from support.processes import python
 
@@ -22,10 +23,11 @@ from onnx_ops.runtime import build as building
 from onnx_ops.runtime import library
 
 HERE = Path(__file__).parent
-OPERATORS, BEST = ["Col2Im", "GridSample"], "x86-64-v3"
+OPERATORS, BEST = ["Col2Im", "GridSample", "MMCVRoIAlignRotated", "NMSRotated"], "x86-64-v3"
 CASES = [*COL2IM[1:8:3], *GRID_SAMPLE[:18:5], *OPENVINO[:2]]
 REGISTER = {
-    domain: f"onnx_ops.register.{domain or 'ai.onnx'}" for domain in ("", "com.microsoft", "org.openvinotoolkit")
+    domain: f"onnx_ops.register.{domain or 'ai.onnx'}"
+    for domain in ("", "com.microsoft", "mmcv", "mmdeploy", "org.openvinotoolkit")
 }
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="tried on Linux only"),
@@ -75,7 +77,9 @@ def test_results(case, path):
     assert_close(run_session(session(path, proto, case.domain), inputs), reference(case, inputs), "float32")
 
 
-@pytest.mark.parametrize("bad", [b for b in AT_RUN + AT_CREATION if b.domain in REGISTER][::9], ids=str)
+@pytest.mark.parametrize(
+    "bad", [b for b in AT_RUN + AT_CREATION if b.domain in REGISTER and b.op_type in OPERATORS][::9], ids=str
+)
 def test_messages(bad, path):
     """The library refuses a call with the message of the function, when the session is made or at the run."""
     proto = model(bad.domain, bad.op_type, bad.inputs, bad.attributes, dims="none")
@@ -142,23 +146,40 @@ def test_a_cpu_that_the_library_has_not(cpu, path, tmp_path):
     assert f"ONNX_OPS_CPU = {cpu}: can't be run here by this library, which has x86-64-v" in process.stderr
 
 
-def test_in_a_program_in_c(path, tmp_path):
-    """The program uses the ONNX Runtime of its wheel."""
+@pytest.fixture(scope="module")
+def host(tmp_path_factory):
+    """A function that runs a model by a program in C, with the ONNX Runtime of its wheel, and returns its elements."""
     runtime = next(Path(ort.__file__).parent.glob("capi/libonnxruntime.so*"), None)
     if runtime is None:
         pytest.skip("this onnxruntime has no library of its own")
-    flags = f"-std=c11 -Wall -Wextra -Werror -I{building.SOURCES} -o {tmp_path}/host {HERE}/support/host.c -ldl"
+    folder = tmp_path_factory.mktemp("host")
+    flags = f"-std=c11 -Wall -Wextra -Werror -I{building.SOURCES} -o {folder}/host {HERE}/support/host.c -ldl"
     subprocess.run([*building.c_compiler("x86_64"), *flags.split()], check=True)
+
+    def run(path, proto, inputs):
+        arguments = []
+        for name, value in inputs.items():
+            value.tofile(folder / f"{name}.bin")
+            kind = 1 if value.dtype == np.float32 else 7
+            arguments.append(f"{name}:{kind}:{','.join(map(str, value.shape))}:{folder / name}.bin")
+        command = [folder / "host", runtime, path, proto, folder / "y.bin", *arguments]
+        process = subprocess.run(command, capture_output=True, text=True)
+        assert (process.returncode, process.stderr) == (0, "")
+        return np.fromfile(folder / "y.bin", np.float32)
+
+    return run
+
+
+def test_in_a_program_in_c(host, path, tmp_path):
     proto, inputs, _, expected = saved(tmp_path)
-    arguments = []
-    for name, value in inputs.items():
-        value.tofile(tmp_path / f"{name}.bin")
-        kind = 1 if value.dtype == np.float32 else 7
-        arguments.append(f"{name}:{kind}:{','.join(map(str, value.shape))}:{tmp_path / name}.bin")
-    command = [tmp_path / "host", runtime, path, proto, tmp_path / "y.bin", *arguments]
-    process = subprocess.run(command, capture_output=True, text=True)
-    assert (process.returncode, process.stderr) == (0, "")
-    assert_close(np.fromfile(tmp_path / "y.bin", np.float32).reshape(expected.shape), expected, "float32")
+    assert_close(host(path, proto, inputs).reshape(expected.shape), expected, "float32")
+
+
+def test_a_rotated_detector_in_a_program_in_c(host, path, tmp_path):
+    proto, inputs, expected = rotated_detector()
+    (tmp_path / "detector.onnx").write_bytes(proto.SerializeToString())
+    boxes = host(path, tmp_path / "detector.onnx", inputs)
+    np.testing.assert_allclose(boxes, expected["boxes"].ravel(), rtol=1e-5)
 
 
 def test_what_it_needs_and_what_it_shows(path):

@@ -12,7 +12,8 @@ import onnxruntime as ort
 import pytest
 from click.testing import CliRunner
 from support.backends import BACKENDS, quiet, run_session
-from support.cases import CORNER_POOL, FEATURE_ALIGN, GRID_SAMPLER, OTHERS, Case, drawn, operator, parsed
+from support.cases import CORNER_POOL, FEATURE_ALIGN, GRID_SAMPLER, OTHERS, Case, drawn, parsed
+from support.detector import plainly_kept, rotated_detector, turned_boxes
 
 import onnx_ops
 from onnx_ops import functions
@@ -29,13 +30,6 @@ def call(name, *inputs, **attributes):
     """Call one of the OTHERS by its name."""
     (found,) = (o for o in OTHERS if o.name == name)
     return functions.call(found, *inputs, **attributes)
-
-
-def turned_boxes(count, size=60.0, seed=0):
-    """Boxes [count, 5] in a square of this size: centre, sides, angle."""
-    rng = np.random.default_rng(seed)
-    columns = rng.uniform(0, size, (count, 2)), rng.uniform(2, 30, (count, 2)), rng.uniform(-4, 4, (count, 1))
-    return np.concatenate(columns, 1).astype(np.float32)
 
 
 def upright_boxes(count, size=60.0, seed=0):
@@ -189,20 +183,6 @@ def test_boxes_without_an_area_suppress_only_what_is_sure(box):
     assert [0, 0, 2] in kept.tolist()
 
 
-def plainly_kept(boxes, scores, overlap, suppresses):
-    """Greedy suppression as it is defined: the kept positions, and which box has suppressed each other one."""
-    order = sorted(range(len(scores)), key=lambda k: (-scores[k], k))
-    suppressor, kept = {}, []
-    for position, k in enumerate(order):
-        if k in suppressor:
-            continue
-        kept.append(k)
-        for other in order[position + 1 :]:
-            if other not in suppressor and suppresses(overlap(boxes[k], boxes[other])):
-                suppressor[other] = k
-    return kept, suppressor
-
-
 def test_rotated_suppression_is_greedy():
     """Boxes that a low score drops anyway do not matter to the others."""
     rows, s = [], scores(2, 3, 40)
@@ -354,68 +334,9 @@ def test_features_at_corners(backend, angle, turned):
 # Models
 
 
-def rotated_detector(rng):
-    """The end of a rotated detector as mmdeploy writes it, with opset 11, and its inputs.
-
-    Two-stage: features are pooled in turned regions, scored by classes, suppressed, and the best ones gathered.
-    """
-    weights = {
-        "pooled": np.array([-1, 3 * 7 * 7]), "weight": rng.standard_normal((3 * 7 * 7, 2), np.float32) * f32(0.3),
-        "one": np.array([1]), "no": np.array([0]), "two": np.array([2]), "batch": np.array([0]),
-        "last_column": np.array([1]), "columns": np.array([2, 3]), "zero_box": np.zeros((1, 1, 5), np.float32),
-        "zero_score": np.zeros((1, 1), np.float32), "most": np.array([4]), "flat": np.array([1, -1, 5]),
-    }  # fmt: skip
-    text = """(float[1, 3, h, w] features, float[R, 6] rois) => (float[1, 4, 5] boxes, float[1, 4] scores) {
-        bins = mmdeploy.MMCVRoIAlignRotated <output_height = 7, output_width = 7, spatial_scale = 0.25,
-                                             sampling_ratio = 2, aligned = 1, clockwise = 1> (features, rois)
-        rows = Reshape (bins, pooled)
-        logits = MatMul (rows, weight)
-        sigmoid = Sigmoid (logits)
-        classes = Transpose <perm = [1, 0]> (sigmoid)
-        class_scores = Unsqueeze <axes = [0]> (classes)
-        five = Slice (rois, one, six, one)
-        all_boxes = Unsqueeze <axes = [0]> (five)
-        kept = mmdeploy.NMSRotated <iou_threshold = 0.1, score_threshold = 0.05> (all_boxes, class_scores)
-        positions = Gather <axis = 1> (kept, two)
-        position = Squeeze <axes = [1]> (positions)
-        kept_boxes = Gather <axis = 1> (all_boxes, position)
-        best = GatherND (class_scores, kept)
-        best_scores = Unsqueeze <axes = [0]> (best)
-        padded_boxes = Concat <axis = 1> (kept_boxes, zero_boxes)
-        padded_scores = Concat <axis = 1> (best_scores, zero_scores)
-        scores, order = TopK <axis = 1> (padded_scores, most)
-        row = Squeeze <axes = [0]> (order)
-        boxes = Gather <axis = 1> (padded_boxes, row)
-    }"""
-    weights |= {"six": np.array([6]), "zero_boxes": np.zeros((1, 4, 5), np.float32)}
-    weights |= {"zero_scores": np.zeros((1, 4), np.float32)}
-    used = {name: v for name, v in weights.items() if name in text}
-    features = rng.standard_normal((1, 3, 16, 16), np.float32)
-    rois = np.concatenate([np.zeros((30, 1), np.float32), turned_boxes(30)], 1)
-    return parsed(text, 11, "mmdeploy", ir_version=6, **used), {"features": features, "rois": rois}, weights["weight"]
-
-
-def detected(inputs, weight):
-    """What `rotated_detector` returns, from functions on arrays: boxes and scores, the best ones first."""
-    rois = inputs["rois"]
-    bins = functions.call(
-        operator("mmdeploy", "MMCVRoIAlignRotated"), inputs["features"], rois, output_height=7, output_width=7,
-        spatial_scale=0.25, sampling_ratio=2, aligned=1, clockwise=1,
-    )  # fmt: skip
-    found = 1 / (1 + np.exp(-(bins.reshape(len(rois), -1) @ weight)))
-    kept = [
-        (found[r, k], r)
-        for k in range(2)
-        for r in plainly_kept(rois[:, 1:], found[:, k], overlap_of, lambda v: v > 0.1)[0]
-        if found[r, k] > 0.05
-    ]
-    best = sorted(kept, reverse=True)[:4]
-    return rois[[r for _, r in best], 1:][None], np.array([[score for score, _ in best]])
-
-
 def test_a_model_of_mmdeploy_on_the_command_line(tmp_path):
     """As its parts say, one by one; plain ONNX Runtime refuses it."""
-    proto, inputs, weight = rotated_detector(np.random.default_rng(0))
+    proto, inputs, expected = rotated_detector()
     onnx.save(proto, tmp_path / "model.onnx")
     with pytest.raises(Exception, match="mmdeploy"):
         ort.InferenceSession(proto.SerializeToString(), quiet())
@@ -425,15 +346,14 @@ def test_a_model_of_mmdeploy_on_the_command_line(tmp_path):
         files += ["-i", f"{name}={tmp_path / name}.npy"]
     done = CliRunner().invoke(app, ["run", str(tmp_path / "model.onnx"), *files, "--output", str(tmp_path)])
     assert done.exit_code == 0, done.output
-    boxes, best = detected(inputs, weight)
-    np.testing.assert_allclose(np.load(tmp_path / "scores.npy"), best, rtol=1e-5)
-    np.testing.assert_array_equal(np.load(tmp_path / "boxes.npy"), boxes)
+    for name, value in expected.items():
+        np.testing.assert_allclose(np.load(tmp_path / f"{name}.npy"), value, rtol=1e-5, err_msg=name)
 
 
 @pytest.mark.parametrize("backend", ["native", "extensions"])
 def test_a_model_of_mmdeploy_that_finds_nothing(backend):
     """No row comes out of NMSRotated, or no region goes in."""
-    proto, inputs, _ = rotated_detector(np.random.default_rng(0))
+    proto, inputs, _ = rotated_detector()
     (suppression,) = (n for n in proto.graph.node if n.op_type == "NMSRotated")
     next(a for a in suppression.attribute if a.name == "score_threshold").f = 2.0
     session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend=backend)
