@@ -117,7 +117,7 @@ def plan_regions(attributes, x, rois, g):
     g.out_height, g.out_width = attributes.output_height, attributes.output_width
     g.bins = g.out_height * g.out_width
     g.ratio, g.scale = attributes.sampling_ratio, np.float64(attributes.spatial_scale).view(np.int64)
-    fits = g.regions <= ELEMENTS // g.bins // max(g.channels, 1)
+    fits = max(g.regions, 1) <= ELEMENTS // g.bins // max(g.channels, 1)
     require(fits, "shape of {rois}", rois, "output must have at most 2**58 elements")
     g.block = max(1, min(kernels.CHANNELS, g.channels, CACHED // g.pixels))
     blocks = (g.channels + g.block - 1) // g.block

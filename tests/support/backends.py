@@ -76,15 +76,14 @@ def quiet(**settings):
 
 
 def run_session(session, inputs, shape=None):
-    """Run a session and return its one output.
+    """Run a session and return its first output.
 
     A bfloat16 output needs its `shape`, since ONNX Runtime's Python can't allocate it; None will do for a call that is
     to be refused.
     """
     names = [i.name for i in session.get_inputs()]
     if all(v.dtype.name != "bfloat16" for v in inputs):
-        (y,) = session.run(None, dict(zip(names, inputs, strict=True)))
-        return y
+        return session.run(None, dict(zip(names, inputs, strict=True)))[0]
     binding = session.io_binding()
     ort_values = []
     for name, value in zip(names, inputs, strict=True):

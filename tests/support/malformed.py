@@ -222,11 +222,6 @@ AT_RUN += [
     roi_align("rois_of_5", r"shape of rois = \[3, 5\]: must be \[R, 4\]", rois=(3, 5)),
     roi_align("images_rank_2", r"shape of batch_indices = \[1, 3\]: must be \[R\], with R 3", images=((0, 1, 1),)),
     roi_align("images_of_2", r"shape of batch_indices = \[2\]: must be \[R\], with R 3", images=(0, 1)),
-    roi_align("image_2", r"batch_indices = 2: must be positions of images, less than 2", images=(0, 2, 7)),
-    roi_align("image_-1", r"batch_indices = -1: must be positions of images, less than 2", images=(0, 1, -1)),
-    roi_align("image_int64_min", r"batch_indices = -9223372036854775808: must", images=(0, 1, -(2**63))),
-    roi_align("image_int64_max", r"batch_indices = 9223372036854775807: must", images=(0, 1, 2**63 - 1)),
-    roi_align("no_images", r"batch_indices = 0: must be positions of images, less than 0", x=(0, 1, 5, 6)),
     roi_align(
         "output_past_2**58",
         r"shape of rois = .*: output must have at most 2\*\*58",
@@ -244,12 +239,7 @@ AT_RUN += [
             ("rois_of_4", r"shape of rois = \[3, 4\]: must be \[R, 5\]", ((2, 1, 5, 6), (3, 4))),
         )
     ),
-    mmcv("image_2", r"batch indices in rois = 2: must be .*, less than 2", "MMCVRoiAlign", *REGIONS, values=2.5),
-    mmcv("image_-1", r"batch indices in rois = -1: must be .*, less than 2", "MMCVRoiAlign", *REGIONS, values=-1),
-    mmcv("image_NaN", r"batch indices in rois = -1: must be .* than 2", "MMCVRoiAlign", *REGIONS, values=np.nan),
-    mmcv("image_1e30", r"batch indices in rois = -1: must be .* than 2", "MMCVRoiAlign", *REGIONS, values=1e30),
     mmcv("rois_of_5", r"shape of rois = \[3, 5\]: must be \[R, 6\]", "MMCVRoIAlignRotated", *REGIONS),
-    mmcv("turned_2", r"batch indices in rois = 2: must be", "MMCVRoIAlignRotated", *TURNED, values=2.0),
     mmcv("input_rank_5", r"shape of input = .*: must have rank 4", "grid_sampler", (1, 1, 2, 3, 4), (1, 2, 3, 4, 3)),
     mmcv(
         "grid_of_2_images",
@@ -273,6 +263,7 @@ AT_RUN += [
         (1, 3, 4, 4),
     ),
     mmcv("boxes_of_rows", r"shape of boxes = .* see axis 1", "MMCVRotatedFeatureAlign", (1, 2, 3, 4), (1, 2, 4, 5)),
+    mmcv("points_3", r"points = 3: must be 1 or 5", "MMCVRotatedFeatureAlign", (1, 2, 3, 4), (1, 3, 4, 5), points=3),
     mmcv("pool_rank_3", r"shape of input = .*: must have rank 4", "MMCVCornerPool", (1, 2, 3)),
     mmcv("scalar", r"shape of input = \[\]: must have rank 1 or more", "cummax", ()),
     mmcv("axis_2", r"dim = 2: must be an axis of input, of which there are 2", "cummax", (3, 4), dim=2),
@@ -299,6 +290,21 @@ AT_RUN += [
     mmcv("scores_rank_2", r"shape of scores = \[1, 4\]: must be \[B\]", "SoftNonMaxSuppression", (4, 4), (1, 4)),
 ]
 
+# Mistakes that only elements show, which a kernel reads: they are refused at a run even if all inputs are constant.
+BY_ELEMENTS = [
+    roi_align("image_2", r"batch_indices = 2: must be positions of images, less than 2", images=(0, 2, 7)),
+    roi_align("image_-1", r"batch_indices = -1: must be positions of images, less than 2", images=(0, 1, -1)),
+    roi_align("image_int64_min", r"batch_indices = -9223372036854775808: must", images=(0, 1, -(2**63))),
+    roi_align("image_int64_max", r"batch_indices = 9223372036854775807: must", images=(0, 1, 2**63 - 1)),
+    roi_align("no_images", r"batch_indices = 0: must be positions of images, less than 0", x=(0, 1, 5, 6)),
+    mmcv("image_2", r"batch indices in rois = 2: must be .*, less than 2", "MMCVRoiAlign", *REGIONS, values=2.5),
+    mmcv("image_-1", r"batch indices in rois = -1: must be .*, less than 2", "MMCVRoiAlign", *REGIONS, values=-1),
+    mmcv("image_NaN", r"batch indices in rois = -1: must be .* than 2", "MMCVRoiAlign", *REGIONS, values=np.nan),
+    mmcv("image_1e30", r"batch indices in rois = -1: must be .* than 2", "MMCVRoiAlign", *REGIONS, values=1e30),
+    mmcv("turned_2", r"batch indices in rois = 2: must be", "MMCVRoIAlignRotated", *TURNED, values=2.0),
+]
+AT_RUN += BY_ELEMENTS
+
 # Mistakes that the attributes alone show: they are refused when the session is made.
 AT_CREATION = [
     roi_align("mode", r"mode = 'mean': must be one of avg, max", mode="mean"),
@@ -307,7 +313,7 @@ AT_CREATION = [
     roi_align("width_negative", r"output_width = -1: must lie in", output_width=-1),
     roi_align("ratio_negative", r"sampling_ratio = -1: must lie in \[0, 1024\]", sampling_ratio=-1),
     roi_align("ratio_1025", r"sampling_ratio = 1025: must lie in \[0, 1024\]", sampling_ratio=1025),
-    roi_align("scale_int", r"spatial_scale = .*: must be a number", spatial_scale=1),
+    roi_align("scale_text", r"spatial_scale = .*: must be a number", spatial_scale="1"),
     mmcv("height_missing", r"output_height = None: must be given", "MMCVRoiAlign", *REGIONS, output_height=None),
     mmcv("aligned_2", r"aligned = 2: must be 0 or 1", "MMCVRoiAlign", *REGIONS, aligned=2),
     mmcv("ratio_1025", r"sampling_ratio = 1025: must lie in", "MMCVRoiAlign", *REGIONS, sampling_ratio=1025),
