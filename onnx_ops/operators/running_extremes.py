@@ -21,7 +21,7 @@ from ..compiler.jit import jitable
 from ..declaration import Input, Kernel, Operator, Output, Plan
 from ..errors import require
 from ..kernels import running_extremes as kernels
-from ..limits import MAX_RANK
+from ..limits import ELEMENTS, MAX_RANK
 
 WORK = 2**14  # elements of a tile, at least
 GEOMETRY = dict.fromkeys(("outer", "length", "inner", "is_backwards"))
@@ -62,16 +62,16 @@ def plan_pool(attributes, inputs, outputs, g):
 
 @jitable
 def cut(x, axis, g):
-    g.outer, g.length, g.inner, size = 1, x[axis], 1, 1
+    g.outer, g.length, g.inner, size, is_empty = 1, x[axis], 1, 1, False
     for a in range(len(x)):
-        size *= x[a]
-    if size > 0:
-        for a in range(len(x)):
-            if a < axis:
-                g.outer *= x[a]
-            if a > axis:
-                g.inner *= x[a]
-    else:
+        count = max(x[a], 1)
+        require(count <= ELEMENTS // size, "shape of input", x, "must have at most 2**58 elements")
+        size, is_empty = size * count, is_empty or x[a] == 0
+        if a < axis:
+            g.outer *= count
+        if a > axis:
+            g.inner *= count
+    if is_empty:
         g.outer = 0
     g.tiles = min(64, g.outer, size // WORK + 1)
 
