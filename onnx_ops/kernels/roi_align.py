@@ -3,15 +3,15 @@
 A unit of work has a part of the regions, and so many channels that their planes stay in the second-level cache while
 these regions are read, one after the other. A region's pixels and weights are found once for all channels of the unit.
 
-If the average is asked for, and boxes are upright, a bin's weights are products of those of its rows and of its
-columns. Then the rows are added up first: along whole vectors, since neighbours lie side by side in memory. What a bin
-takes of their sum are its columns. The other regions are read tap by tap, and so are those whose columns lie so far
-apart that to add up all between them would take longer.
+If boxes are upright, a tap's weight is the product of those of its row and of its column. So the rows are added up, or
+compared, first: along whole vectors, since neighbours lie side by side in memory. What a bin takes of the result are
+its columns. The other regions are read tap by tap: turned ones, those of which samples are compared, and those whose
+columns lie so far apart that to read all between them would take longer.
 """
 
 import numpy as np
 
-from ..compiler.jit import FUSE, jitable, known
+from ..compiler.jit import APART, FUSE, jitable, known
 from ..errors import require
 from .blocks import share
 from .elements import indices_in, integers_in, load, store, sums_in, zero
@@ -25,12 +25,13 @@ BINS, COLUMNS, ROWS, TAPS = 512, 1024, 512, 2048  # that there is room for
 SPAN = 4096  # pixels from the first to the last column of a region that is read by rows, at most
 SPARSE = 32  # pixels, for each column that is read, up to which that pays
 LANES = 16  # rows are added up over multiples of so many pixels, if the image is as wide
+TOGETHER = 4  # channels whose columns are read at a time, so that indices and weights are loaded once for all of them
 
 
 @jitable
 def workspace_size():
     """The bytes that a tile needs, for the arrays of `pool_by_rows` or of `pool_by_taps`."""
-    by_rows = 8 * (SPAN + LANES + 4 * ROWS + COLUMNS) + 4 * (COLUMNS + 3 * ROWS + BINS + 1)
+    by_rows = 8 * (TOGETHER * (SPAN + LANES) + 4 * ROWS + COLUMNS) + 4 * (COLUMNS + 3 * ROWS + 2 * BINS + 1)
     by_taps = 8 * (2 * TAPS + CHANNELS) + 4 * (2 * BINS + 1)
     return max(by_rows, by_taps) + 64
 
@@ -79,7 +80,9 @@ def pool(x, rois, batches, way, g, tile, workspace, out):
             first = (image_of(rois, batches, r, g) * g.channels + channel) * g.pixels
             to = (r * g.channels + channel) * g.bins
             y_axis, x_axis = upright_axes(rois, r, g, zero(out))
-            if len(way) != len(AVERAGE) or not pool_by_rows(x, first, channels, y_axis, x_axis, g, workspace, out, to):
+            if len(way) == len(LARGEST_SAMPLE) or (
+                not pool_by_rows(x, first, channels, y_axis, x_axis, way, g, workspace, out, to)
+            ):
                 pool_by_taps(x, first, channels, y_axis, x_axis, (), way, g, workspace, out, to)
 
 
@@ -196,25 +199,29 @@ def taps_of(v, size):
 
 
 @jitable
-def pool_by_rows(x, first, channels, y_axis, x_axis, g, workspace, out, to):
-    """Compute the averages of a region for some channels; returns False if there is too little room, or it won't pay.
+def pool_by_rows(x, first, channels, y_axis, x_axis, way, g, workspace, out, to):
+    """Pool a region for some channels; returns False if there is too little room, or it won't pay.
 
-    first, to: the positions in x of the first channel's plane, and in `out` of its first bin.
+    way         AVERAGE or LARGEST_TAP
+    first, to   the positions in x of the first channel's plane, and in `out` of its first bin
     """
     if g.out_width > BINS:
         return False
-    sums = sums_in(workspace, 0, SPAN + LANES, out)
-    row_weight = sums_in(workspace, 8 * (SPAN + LANES), (4, ROWS), out)
-    column_weight = sums_in(workspace, 8 * (SPAN + LANES + 4 * ROWS), COLUMNS, out)
-    after = 8 * (SPAN + LANES + 4 * ROWS + COLUMNS)
+    sums = sums_in(workspace, 0, (TOGETHER, SPAN + LANES), out)
+    after = 8 * TOGETHER * (SPAN + LANES)
+    row_weight = sums_in(workspace, after, (4, ROWS), out)
+    column_weight = sums_in(workspace, after + 8 * 4 * ROWS, COLUMNS, out)
+    after += 8 * (4 * ROWS + COLUMNS)
     indices = indices_in(workspace, after, (3, ROWS))
     row, exist, widths = indices[0], indices[1], indices[2]
     column = indices_in(workspace, after + 4 * 3 * ROWS, COLUMNS)
     ends = indices_in(workspace, after + 4 * (3 * ROWS + COLUMNS), BINS + 1)
+    zeros = indices_in(workspace, after + 4 * (3 * ROWS + COLUMNS + BINS + 1), BINS)
     count, low, high = 0, g.width, -1
     ends[0] = 0
     for q in range(g.out_width):
-        begin, count = count, add_taps(x_axis, q, g.width, column, column_weight, count)
+        begin = count
+        count, zeros[q] = add_taps(x_axis, q, g.width, way, column, column_weight, count)
         if count < 0:
             return False
         for t in range(begin, count):
@@ -229,58 +236,126 @@ def pool_by_rows(x, first, channels, y_axis, x_axis, g, workspace, out, to):
     for b in range(ROWS):
         exist[b] = widths[b] = 1
     for p in range(g.out_height):
-        rows = add_taps(y_axis, p, g.height, row, row_weight[0], 0)
+        rows, is_zero = add_taps(y_axis, p, g.height, way, row, row_weight[0], 0)
         if rows < 0:
             return False
-        for c in range(channels):
-            source = x[first + c * g.pixels + low :]
-            target = sums[:span]
-            add_points(source, g.width, row[:rows], widths, exist, row_weight, False, target)
-            add_columns(target, column, column_weight, ends, out[to + c * g.bins + p * g.out_width :][: g.out_width])
+        for c in range(0, channels, TOGETHER):
+            together, bins = min(TOGETHER, channels - c), out[to + c * g.bins + p * g.out_width :]
+            for k in range(together):
+                source, target = x[first + (c + k) * g.pixels + low :], sums[k, :span]
+                if len(way) == len(AVERAGE):
+                    add_points(source, g.width, row[:rows], widths, exist, row_weight, False, target)
+                else:
+                    compare_rows(source, g.width, row, row_weight[0], rows, target)
+            if len(way) == len(AVERAGE):
+                add_columns(sums, together, column, column_weight, ends, g.out_width, bins, g.bins)
+            else:
+                compare_columns(sums, together, column, column_weight, ends, g.out_width, zeros, is_zero, bins, g.bins)
     return True
 
 
 @jitable
-def add_taps(axis, p, size, pixel, weight, begin):
-    """Store the pixels along an axis that bin p reads, each once, and their weights, from position `begin` on.
+def add_taps(axis, p, size, way, pixel, weight, begin):
+    """Store the pixels along an axis that bin p reads, and their weights, from position `begin` on.
 
-    Returns the position after the last one, or -1 if there is no room.
+    For an average each pixel is stored once, and weights are divided by the number of samples. Returns the position
+    after the last one, or -1 if there is no room, and whether there are samples outside, or taps with a weight of 0.
     """
-    end, count = begin, axis[2]
+    end, count, is_zero = begin, axis[2], axis[2] == 0
     number = type(axis[0])
-    each = number(1) / number(max(count, 1))
+    each = number(1)
+    if len(way) == len(AVERAGE):
+        each = number(1) / number(max(count, 1))
     for j in range(count):
         v = position(axis, p, j)
-        if is_inside(v, size):
-            if end + 2 > pixel.size:
-                return -1
-            low, high, f = taps_of(v, size)
-            if f < number(1):
-                end = add_tap(pixel, weight, begin, end, low, (number(1) - f) * each)
-            if f > number(0):
-                end = add_tap(pixel, weight, begin, end, high, f * each)
-    return end
+        if not is_inside(v, size):
+            is_zero = True
+            continue
+        if end + 2 > pixel.size:
+            return -1, is_zero
+        low, high, f = taps_of(v, size)
+        if f < number(1):
+            end = add_tap(way, pixel, weight, begin, end, low, (number(1) - f) * each)
+        if f > number(0):
+            end = add_tap(way, pixel, weight, begin, end, high, f * each)
+        else:
+            is_zero = True
+    return end, is_zero
 
 
 @jitable
-def add_tap(pixel, weight, begin, end, k, w):
+def add_tap(way, pixel, weight, begin, end, k, w):
     """Add a pixel's weight to that of the last two taps that is the same pixel, or store a new one; returns the end."""
-    for t in range(max(begin, end - 2), end):
-        if pixel[t] == k:
-            weight[t] += w
-            return end
+    if len(way) == len(AVERAGE):
+        for t in range(max(begin, end - 2), end):
+            if pixel[t] == k:
+                weight[t] += w
+                return end
     pixel[end], weight[end] = k, w
     return end + 1
 
 
-@jitable(**FUSE)
-def add_columns(sums, column, weight, ends, target):
-    """target[q] = sum over t of weight[t] * sums[column[t]]   for ends[q] <= t < ends[q + 1]"""
-    for q in range(target.size):
-        total = sums.dtype.type(0)
+@jitable
+def compare_rows(source, width, row, weight, rows, target):
+    """target[b] = the largest weight[t] * source[row[t] * width + b]   for t < rows"""
+    for b in range(target.size):
+        target[b] = target.dtype.type(-np.inf)
+    for t in range(0, rows, 4):
+        u, v, w = min(t + 1, rows - 1), min(t + 2, rows - 1), min(t + 3, rows - 1)
+        keep_largest(
+            source[row[t] * width :], source[row[u] * width :], source[row[v] * width :], source[row[w] * width :],
+            weight[t], weight[u], weight[v], weight[w], target,
+        )  # fmt: skip
+
+
+@jitable(**APART)
+def keep_largest(p, q, r, s, p_weight, q_weight, r_weight, s_weight, target):
+    """Replace elements of `target` that are smaller than those of one of four rows, times their weights."""
+    for b in range(target.size):
+        first = larger(p_weight * load(p, b), q_weight * load(q, b))
+        second = larger(r_weight * load(r, b), s_weight * load(s, b))
+        target[b] = larger(target[b], larger(first, second))
+
+
+@jitable
+def compare_columns(largest, together, column, weight, ends, count, zeros, is_zero, target, pitch):
+    """target[c * pitch + q] = the largest weight[t] * largest[c, column[t]]   for ends[q] <= t < ends[q + 1]
+
+    as in `add_columns`. Where is_zero or zeros[q] says so, it is at least 0.
+    """
+    k, m, n = min(1, together - 1), min(2, together - 1), min(3, together - 1)
+    number = largest.dtype.type
+    for q in range(count):
+        i = j = u = v = number(0) if is_zero or zeros[q] else number(-np.inf)
         for t in range(ends[q], ends[q + 1]):
-            total += weight[t] * sums[np.uint32(column[t])]
-        store(target, q, total)
+            w, p = weight[t], np.uint32(column[t])
+            i, j = larger(i, w * largest[0, p]), larger(j, w * largest[k, p])
+            u, v = larger(u, w * largest[m, p]), larger(v, w * largest[n, p])
+        store(target, q, i)
+        store(target, k * pitch + q, j)
+        store(target, m * pitch + q, u)
+        store(target, n * pitch + q, v)
+
+
+@jitable(**FUSE)
+def add_columns(sums, together, column, weight, ends, count, target, pitch):
+    """target[c * pitch + q] = sum over t of weight[t] * sums[c, column[t]]   for ends[q] <= t < ends[q + 1]
+
+    for q < count, and for the channels c < together, at most four. If there are fewer, the last one is written again.
+    """
+    k, m, n = min(1, together - 1), min(2, together - 1), min(3, together - 1)
+    for q in range(count):
+        i = j = u = v = sums.dtype.type(0)
+        for t in range(ends[q], ends[q + 1]):
+            w, p = weight[t], np.uint32(column[t])
+            i += w * sums[0, p]
+            j += w * sums[k, p]
+            u += w * sums[m, p]
+            v += w * sums[n, p]
+        store(target, q, i)
+        store(target, k * pitch + q, j)
+        store(target, m * pitch + q, u)
+        store(target, n * pitch + q, v)
 
 
 @jitable
