@@ -33,6 +33,7 @@ _HOME = {
     "register": "runtime.session",
     "register_schemas": "schemas",
     "require": "errors",
+    "roi_align": "functions",
     "warmup": "runtime.warmup",
 }
 __all__ = ["OpError", *_HOME]
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from .functions import deformable_attention as deformable_attention
     from .functions import grid_sample as grid_sample
     from .functions import im2col as im2col
+    from .functions import roi_align as roi_align
     from .operators import Package as _Package
     from .own.check import check as check
     from .own.operator import operator as operator

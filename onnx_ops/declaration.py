@@ -153,7 +153,7 @@ class Kernel:
                the outputs' first axes, or a tuple of these, if the rule is only a bound. The workspace is an array of
                uninitialized bytes. Or a tuple of functions, the phases: all tiles of one run before those of the next.
                They get one more array of bytes after the workspace, which all of them share
-    choices    {attribute: the strings with which it is the kernel to run}, where an operator has several
+    choices    {attribute: the strings, or integers, with which it is the kernel to run}, where an operator has several
     has_axes   whether arrays have their axes, as many as the ranks for which the kernel is compiled. 16-bit floats then
                are float32
     sees_bits  whether elements of all types are unsigned integers of their width to it: it may only write what it has
@@ -181,6 +181,7 @@ class Operator:
 
     domain, name     as in a model's node; domain "" is ai.onnx
     versions, ranks  the versions of the domain that changed the operator, and the ranks of its first input
+    has_older        whether a node of an older version of the domain is another operator, which is left to ONNX Runtime
     inputs, outputs  in order
     types            {type variable: names of element types}
     attributes       in the order in which plans get their values
@@ -198,6 +199,7 @@ class Operator:
     domain: str
     name: str
     versions: tuple[int, ...]
+    has_older: bool = False
     ranks: tuple[int, ...]
     inputs: tuple[Input, ...]
     outputs: tuple[Output, ...]
@@ -321,11 +323,14 @@ class Operator:
 
     @functools.cached_property
     def chooser(self):
-        """(position of the attribute that chooses among the kernels, the kernel for each of its choices), or None."""
+        """(position of the attribute that chooses among the kernels, the kernel for each of its choices), or None.
+
+        The attribute is a string, or an integer from 0 on.
+        """
         for k, a in enumerate(self.attributes):
             if any(a.name in kernel.choices for kernel in self.kernels):
-                names = [kernel.choices[a.name] for kernel in self.kernels]
-                return k, [next(number for number, some in enumerate(names) if c in some) for c in a.choices]
+                names, every = [kernel.choices[a.name] for kernel in self.kernels], a.choices or range(a.bounds[1] + 1)
+                return k, [next(number for number, some in enumerate(names) if c in some) for c in every]
         return None
 
     def choice(self, values):

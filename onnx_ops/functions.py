@@ -14,6 +14,7 @@ from .operators.deform_conv import ONNX as DEFORM_CONV
 from .operators.deformable_attention import DEFORMABLE_ATTENTION
 from .operators.grid_sample import ONNX as GRID_SAMPLE
 from .operators.im2col import IM2COL
+from .operators.roi_align import ROI_ALIGN
 from .runtime.execute import compute
 
 if TYPE_CHECKING:
@@ -243,3 +244,38 @@ def grid_sample(
     """
     attributes = {"mode": mode, "padding_mode": padding_mode, "align_corners": align_corners}
     return output(GRID_SAMPLE, x, grid, threads=threads, **attributes)
+
+
+def roi_align(
+    x: ArrayLike,
+    rois: ArrayLike,
+    batch_indices: Sequence[int] | NDArray[np.int64],
+    *,
+    output_height: int = 1,
+    output_width: int = 1,
+    sampling_ratio: int = 0,
+    spatial_scale: float = 1.0,
+    mode: str = "avg",
+    coordinate_transformation_mode: str = "half_pixel",
+    threads: int | None = None,
+) -> NDArray[Any]:
+    """Read regions of images, each divided into bins: ONNX RoiAlign, torchvision's `roi_align`.
+
+    x                               [N, C, H, W]
+    rois                            [R, 4]: x and y of a region's begin, then of its end, in pixels / spatial_scale
+    batch_indices                   [R]: the position of each region's image in the batch
+    output_height, output_width     the number of bins along each axis
+    sampling_ratio                  samples of a bin along each axis, or 0 for as many as it has pixels
+    spatial_scale                   by which rois are multiplied
+    mode                            "avg", or "max": the largest weighted pixel, see docs/roi_align.md
+    coordinate_transformation_mode  "half_pixel", or "output_half_pixel": regions are not shifted by half a pixel, and
+                                    are at least one pixel large
+    threads                         default: the CPUs that this process may use
+
+    Returns [R, C, output_height, output_width] in x's dtype, which rois have, too. Raises OpError.
+    """
+    attributes = {
+        "coordinate_transformation_mode": coordinate_transformation_mode, "mode": mode, "output_height": output_height,
+        "output_width": output_width, "sampling_ratio": sampling_ratio, "spatial_scale": spatial_scale,
+    }  # fmt: skip
+    return output(ROI_ALIGN, x, rois, batch_indices, threads=threads, **attributes)

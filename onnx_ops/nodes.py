@@ -12,6 +12,19 @@ def declared(node, operators=None):
     return operators.get(("" if node.domain == "ai.onnx" else node.domain, node.op_type))
 
 
+def in_its_versions(operators, model):
+    """Return those of `operators.available` that run nodes of the versions that a model imports.
+
+    The others are left to ONNX Runtime.
+    """
+    imported = {"" if i.domain == "ai.onnx" else i.domain: i.version for i in model.opset_import}
+    return {
+        key: operator
+        for key, operator in operators.items()
+        if not (operator.has_older and imported.get(operator.domain, 0) < operator.versions[0])
+    }
+
+
 def model_nodes(model):
     """Yield the nodes of a model, including those of its functions and of all subgraphs."""
     for owner in (model.graph, *model.functions):

@@ -10,7 +10,7 @@ from typing import Any
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
-from .errors import errors_of
+from .errors import errors_of, require
 from .operators import available
 from .runtime.execute import compute_reference
 from .schemas import schema
@@ -46,6 +46,9 @@ class Evaluator:
 def reference_op(operator):
     def compute_outputs(self, *inputs, **attributes):
         with errors_of(operator):
+            if operator.has_older:
+                version, rule = self.run_params["opsets"].get(operator.domain, 0), "must be at least"
+                require(version >= operator.versions[0], "version of the domain", version, rule, operator.versions[0])
             values = operator.values(attributes)
         return tuple(compute_reference(operator, values, inputs))
 

@@ -21,11 +21,10 @@ ONNX_OPSET = 18  # of ai.onnx, unless an example names another version
 
 def build(example):
     """A model of one node, all of whose inputs are inputs of the graph, with fixed shapes."""
-    outputs = {example.output_name: example.output}
     node = helper.make_node(
-        example.op_type, list(example.inputs), list(outputs), domain=example.domain, **example.attributes
+        example.op_type, list(example.inputs), list(example.outputs), domain=example.domain, **example.attributes
     )
-    graph = helper.make_graph([node], example.name, values_info(example.inputs), values_info(outputs))
+    graph = helper.make_graph([node], example.name, values_info(example.inputs), values_info(example.outputs))
     opsets = {"": ONNX_OPSET, example.domain: example.opset}
     return helper.make_model(
         graph,
@@ -45,7 +44,7 @@ def values_info(arrays):
 def write(example, root):
     """Write the example's folder under `root` and return it."""
     folder = Path(root, example.domain or "ai.onnx", example.name)
-    save(folder, build(example), example.inputs, {example.output_name: example.output})
+    save(folder, build(example), example.inputs, example.outputs)
     return folder
 
 

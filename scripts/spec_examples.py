@@ -5,6 +5,8 @@ OpenVINO operation specification, Col2Im-15; ONNX's node tests of DeformConv, wh
 Numbers stand here as printed there, unless a comment says otherwise.
 AffineGrid, MultiScaleDeformableAttention and the operators that sample without a grid are specified by this package:
 docs/affine_grid.md, docs/deformable_attention.md, docs/computed_grid_sample.md.
+RoiAlign and the operators of mmcv and mmdeploy are worked out by hand from docs/roi_align.md and docs/mmdeploy.md, and
+so are the overlaps of turned boxes; what turned regions read comes from a program that was written from that text.
 Im2Col has no specification but its formula: its examples are two of Col2Im read backwards, and two worked out by hand.
 Those of mmdeploy's operators are worked out by hand, too.
 """
@@ -27,8 +29,12 @@ class Example:
     opset: int
     attributes: dict
     inputs: dict[str, np.ndarray]
-    output: np.ndarray
-    output_name: str
+    outputs: dict[str, np.ndarray]
+
+    @property
+    def output(self):
+        """The first of the outputs."""
+        return next(iter(self.outputs.values()))
 
 
 def f32(values):
@@ -37,23 +43,23 @@ def f32(values):
 
 def col2im(name, x, image_shape, block_shape, y, **attributes):
     shapes = {"image_shape": np.array(image_shape, np.int64), "block_shape": np.array(block_shape, np.int64)}
-    return Example(name, "", "Col2Im", 18, attributes, {"input": x, **shapes}, y, "output")
+    return Example(name, "", "Col2Im", 18, attributes, {"input": x, **shapes}, {"output": y})
 
 
 def grid_sample(name, x, grid, y, **attributes):
-    return Example(name, "com.microsoft", "GridSample", 1, attributes, {"X": x, "Grid": grid}, y, "Y")
+    return Example(name, "com.microsoft", "GridSample", 1, attributes, {"X": x, "Grid": grid}, {"Y": y})
 
 
 def affine_grid(name, theta, x, y, z, grid):
     inputs = {"theta": f32(theta), "x": f32(x), "y": f32(y), "z": f32(z)}
-    return Example(name, "onnx_ops", "AffineGrid", 1, {}, inputs, f32(grid), "grid")
+    return Example(name, "onnx_ops", "AffineGrid", 1, {}, inputs, {"grid": f32(grid)})
 
 
 def sampled(name, result, inputs, sources, steps, coordinates):
     """A node that samples SIX_PIXELS by bilinear interpolation; the centres of its pixels range from -1 to 1."""
     arrays = {"X": SIX_PIXELS, **{f"source_{k}": f32(value) for k, value in enumerate(inputs)}}
     attributes = {"mode": "bilinear", "align_corners": 1, **program(sources, steps, coordinates)}
-    return Example(name, "onnx_ops", "ComputedGridSample", 1, attributes, arrays, f32(result), "Y")
+    return Example(name, "onnx_ops", "ComputedGridSample", 1, attributes, arrays, {"Y": f32(result)})
 
 
 def attention(name, value, spatial_shapes, sampling_locations, attention_weights, y):
@@ -63,13 +69,13 @@ def attention(name, value, spatial_shapes, sampling_locations, attention_weights
         "sampling_locations": f32(sampling_locations),
         "attention_weights": f32(attention_weights),
     }
-    return Example(name, "onnx_ops", "MultiScaleDeformableAttention", 1, {}, inputs, f32(y), "y")
+    return Example(name, "onnx_ops", "MultiScaleDeformableAttention", 1, {}, inputs, {"y": f32(y)})
 
 
 def deform_conv(name, y, x, w, offset, **inputs_and_attributes):
     inputs = {"X": x, "W": w, "offset": offset}
     inputs |= {name: f32(inputs_and_attributes.pop(name)) for name in ("B", "mask") if name in inputs_and_attributes}
-    return Example(name, "", "DeformConv", 19, inputs_and_attributes, inputs, f32(y), "Y")
+    return Example(name, "", "DeformConv", 19, inputs_and_attributes, inputs, {"Y": f32(y)})
 
 
 def displaced(shape, places):
@@ -82,11 +88,11 @@ def displaced(shape, places):
 
 def mmdeploy(name, op_type, y, inputs, padding, deform_groups):
     attributes = {"stride": [1, 1], "padding": padding, "dilation": [1, 1], "groups": 1, "deform_groups": deform_groups}
-    return Example(name, "mmdeploy", op_type, 1, attributes, inputs, f32(y), "output")
+    return Example(name, "mmdeploy", op_type, 1, attributes, inputs, {"output": f32(y)})
 
 
 def im2col(name, x, kernel_shape, y, **attributes):
-    return Example(name, "onnx_ops", "Im2Col", 1, {"kernel_shape": kernel_shape, **attributes}, {"x": x}, y, "y")
+    return Example(name, "onnx_ops", "Im2Col", 1, {"kernel_shape": kernel_shape, **attributes}, {"x": x}, {"y": y})
 
 
 def reversed_example(name, example):
@@ -104,7 +110,7 @@ def openvino_col2im(example_number, x_shape, image_shape, block_shape, **attribu
 
 def unbatched(example):
     (name, x), *others = example.inputs.items()
-    return replace(example, inputs={name: x[0], **dict(others)}, output=example.output[0])
+    return replace(example, inputs={name: x[0], **dict(others)}, outputs={"output": example.output[0]})
 
 
 # fmt: off
@@ -420,7 +426,7 @@ def openvino_domain(example, **attributes):
     sizes = {n: v.astype(np.int32) for n, v in zip(("output_size", "kernel_size"), sizes, strict=True)}
     name = example.name.removeprefix("col2im_openvino_")
     return Example(
-        f"col2im_{name}", "org.openvinotoolkit", "Col2Im", 1, attributes, {"data": x, **sizes}, example.output, "y"
+        f"col2im_{name}", "org.openvinotoolkit", "Col2Im", 1, attributes, {"data": x, **sizes}, {"y": example.output}
     )
 
 
@@ -432,9 +438,76 @@ OPENVINO_DOMAIN = (
     openvino_domain(unbatched(openvino_col2im(4, [1, 12, 225], [16, 16], [2, 2]))),
 )
 
+SLOPE = f32(np.arange(16).reshape(1, 1, 4, 4))
+ROIS = f32([[0, 0, 4, 4], [1, 1, 3, 3]])
+ROI_ALIGN = tuple(
+    Example(
+        name, "", "RoiAlign", 16, {"mode": mode, "output_height": 2, "output_width": 2, "sampling_ratio": 1},
+        {"X": SLOPE, "rois": ROIS, "batch_indices": np.zeros(2, np.int64)}, {"output": f32(output)},
+    )
+    for name, mode, output in (
+        ("roi_align", "avg", [[[[2.5, 4.5], [10.5, 12.5]]], [[[5, 6], [9, 10]]]]),
+        # A quarter of the largest pixel in each corner; the pixels in the middle.
+        ("roi_align_max", "max", [[[[1.25, 1.75], [3.25, 3.75]]], [[[5, 6], [9, 10]]]]),
+    )
+)  # fmt: skip
+
+
+def openmmlab(domain, name, op_type, inputs, outputs, **attributes):
+    """An example of an operator of mmcv or mmdeploy; integers among the inputs become float32."""
+    return Example(
+        name, domain, op_type, 1, attributes, {n: f32(v) for n, v in inputs.items()},
+        {n: np.array(v, np.int64 if np.array(v).dtype == np.int64 else np.float32) for n, v in outputs.items()},
+    )  # fmt: skip
+
+
+CHAIN = [[0, 0, 1, 1], [0.5, 0, 1.5, 1], [1, 0, 2, 1]]  # the box in the middle overlaps with both others by one third
+TURNED = [  # crossing, turned by 30 degrees; one is half of the other; one has no area
+    [10, 10, 8, 4, 0], [10, 10, 8, 4, np.pi / 2], [10, 10, 8, 4, np.pi / 6], [40, 40, 2, 1, 0], [40, 40, 1, 1, 0],
+    [60, 60, 0, 5, 0],
+]  # fmt: skip
+OF_TURNED = [[0.9, 0.8, 0.7, 0.6, 0.5, 0.4], [0.05, 0.8, 0.8, 0.2, 0.3, 0.05]]
+REGIONS = {"output_height": 2, "output_width": 2, "spatial_scale": 1.0, "aligned": 1}
+OPENMMLAB = (
+    openmmlab("mmcv", "cummax", "cummax", {"input": [[1, 3, 2], [3, 3, 1]]},
+              {"values": [[1.0, 3, 3], [3, 3, 3]], "indices": [[0, 1, 1], [0, 1, 1]]}, dim=1),
+    openmmlab("mmcv", "cummin", "cummin", {"input": [[1, 3, 2], [3, 3, 1]]},
+              {"values": [[1.0, 3, 2], [1, 3, 1]], "indices": [[0, 0, 0], [0, 1, 1]]}, dim=-2),
+    openmmlab("mmcv", "corner_pool", "MMCVCornerPool", {"input": [[[[1, 2], [3, 0]]]]},
+              {"output": [[[[3.0, 2], [3, 0]]]]}, mode=0),
+    openmmlab("mmcv", "rotated_feature_align", "MMCVRotatedFeatureAlign",
+              {"features": [[[[1, 2], [3, 4]]]], "boxes": np.broadcast_to([0.5, 0.5, 1, 1, 0], (1, 2, 2, 5))},
+              {"output": [[[[3.5, 4.5], [5.5, 6.5]]]]}, spatial_scale=1.0, points=1),
+    # Between the pixels 1 and 4, and on them: the samples, not their weighted pixels.
+    openmmlab("mmcv", "roi_align", "MMCVRoiAlign",
+              {"input": [[[[1, 4], [1, 4]]]], "rois": [[0, 0.5, 0, 1.5, 1], [0, 0, 0, 2, 2]]},
+              {"output": [[[[1.75, 3.25], [1.75, 3.25]]], [[[1.0, 4], [1, 4]]]]}, mode="max", sampling_ratio=1,
+              **REGIONS),
+    openmmlab("mmcv", "nms", "NonMaxSuppression", {"boxes": CHAIN, "scores": [0.9, 0.8, 0.7]}, {"indices": [0, 2]},
+              iou_threshold=0.3, offset=0),
+    openmmlab("mmcv", "soft_nms", "SoftNonMaxSuppression", {"boxes": CHAIN, "scores": [0.9, 0.8, 0.7]},
+              {"dets": [[0, 0, 1, 1, 0.9], [1, 0, 2, 1, 0.7], [0.5, 0, 1.5, 1, 0.8 * 2 / 3 * 2 / 3]],
+               "inds": [0, 2, 1]}, iou_threshold=0.3, sigma=0.5, min_score=0.05, method=1, offset=0),
+    openmmlab("mmdeploy", "grid_sampler", "grid_sampler",
+              {"input": SIX_PIXELS, "grid": [[[[-1, -1], [0, 0], [1, 1], [0, -1], [3, 0]]]]},
+              {"output": [[[[1, 3.5, 6, 2, 0]]]]}, interpolation_mode=0, padding_mode=0, align_corners=1),
+    openmmlab("mmdeploy", "roi_align_rotated", "MMCVRoIAlignRotated",
+              {"input": np.arange(16).reshape(1, 1, 4, 4) ** 2 % 17,
+               "rois": [[0, 1.5, 2, 3, 2, np.pi / 6], [0, 4, 0.5, 2.5, 3.5, -1], [0, 2, 2, 0, 0, 0]]},
+              {"output": [[[[7.5237155, 8.454717], [13.784836, 13.134769]]],
+                          [[[6.6182723, 3.9555173], [6.666914, 0]]], [[[9.5, 9.5], [9.5, 9.5]]]]},
+              sampling_ratio=2, clockwise=1, **REGIONS),
+    openmmlab("mmdeploy", "nms_rotated", "NMSRotated", {"boxes": [TURNED], "scores": [OF_TURNED]},
+              {"selected": [[0, 0, 0], [0, 0, 1], [0, 0, 3], [0, 0, 4], [0, 0, 5],
+                            [0, 1, 1], [0, 1, 2], [0, 1, 4], [0, 1, 3]]}, iou_threshold=0.5, score_threshold=0.05),
+    openmmlab("mmdeploy", "nms_match", "NMSMatch",
+              {"boxes": [CHAIN], "scores": [[[0.9, 0.8, 0.7]]], "iou_threshold": [0.3], "score_threshold": [0.1]},
+              {"matches": [[0, 0, 0, 1]]}),
+)  # fmt: skip
+
 EXAMPLES = (
     *COL2IM, *GRID_SAMPLE, *OPENVINO, *OPENVINO_DOMAIN, *IM2COL, *AFFINE_GRID, *ATTENTION, *COMPUTED, *DEFORM_CONV,
-    *MMDEPLOY,
+    *MMDEPLOY, *ROI_ALIGN, *OPENMMLAB,
 )  # fmt: skip
 
 # Examples 2 and 3 with L as printed, by name: these must be refused.

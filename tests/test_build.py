@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 from support.backends import quiet, run_session
 from support.cases import COL2IM, GRID_SAMPLE, OPENVINO, assert_close, col2im, model, reference
+from support.detector import rotated_detector
 from support.malformed import AT_CREATION, AT_RUN, BY_TYPE
 from support.processes import python
 from support.written import mmdeploy_layer
@@ -24,10 +25,11 @@ from onnx_ops.runtime import build as building
 from onnx_ops.runtime import library
 
 HERE = Path(__file__).parent
-OPERATORS, BEST = ["Col2Im", "GridSample"], "x86-64-v3"
+OPERATORS, BEST = ["Col2Im", "GridSample", "MMCVRoIAlignRotated", "NMSRotated"], "x86-64-v3"
 CASES = [*COL2IM[1:8:3], *GRID_SAMPLE[:18:5], *OPENVINO[:2]]
 REGISTER = {
-    domain: f"onnx_ops.register.{domain or 'ai.onnx'}" for domain in ("", "com.microsoft", "org.openvinotoolkit")
+    domain: f"onnx_ops.register.{domain or 'ai.onnx'}"
+    for domain in ("", "com.microsoft", "mmcv", "mmdeploy", "org.openvinotoolkit")
 }
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="tried on Linux only"),
@@ -77,7 +79,9 @@ def test_results(case, path):
     assert_close(run_session(session(path, proto, case.domain), inputs), reference(case, inputs), "float32")
 
 
-@pytest.mark.parametrize("bad", [b for b in AT_RUN + AT_CREATION if b.op_type in OPERATORS][::9], ids=str)
+@pytest.mark.parametrize(
+    "bad", [b for b in AT_RUN + AT_CREATION if b.domain in REGISTER and b.op_type in OPERATORS][::9], ids=str
+)
 def test_messages(bad, path):
     """The library refuses a call with the message of the function, when the session is made or at the run."""
     proto = model(bad.domain, bad.op_type, bad.inputs, bad.attributes, dims="none")
@@ -144,31 +148,44 @@ def test_a_cpu_that_the_library_has_not(cpu, path, tmp_path):
     assert f"ONNX_OPS_CPU = {cpu}: can't be run here by this library, which has x86-64-v" in process.stderr
 
 
-def run_in_c(path, proto, inputs, folder):
-    """Run a model in a program in C, with the ONNX Runtime of its wheel; returns the elements of its output."""
+@pytest.fixture(scope="module")
+def host(tmp_path_factory):
+    """A function that runs a model by a program in C, with the ONNX Runtime of its wheel, and returns its elements."""
     runtime = next(Path(ort.__file__).parent.glob("capi/libonnxruntime.so*"), None)
     if runtime is None:
         pytest.skip("this onnxruntime has no library of its own")
+    folder = tmp_path_factory.mktemp("host")
     flags = f"-std=c11 -Wall -Wextra -Werror -I{building.SOURCES} -o {folder}/host {HERE}/support/host.c -ldl"
     subprocess.run([*building.c_compiler("x86_64"), *flags.split()], check=True)
-    arguments = []
-    for name, value in inputs.items():
-        value.tofile(folder / f"{name}.bin")
-        kind = 1 if value.dtype == np.float32 else 7
-        arguments.append(f"{name}:{kind}:{','.join(map(str, value.shape))}:{folder / name}.bin")
-    command = [folder / "host", runtime, path, proto, folder / "y.bin", *arguments]
-    process = subprocess.run(command, capture_output=True, text=True)
-    assert (process.returncode, process.stderr) == (0, "")
-    return np.fromfile(folder / "y.bin", np.float32)
+
+    def run(path, proto, inputs):
+        arguments = []
+        for name, value in inputs.items():
+            value.tofile(folder / f"{name}.bin")
+            kind = 1 if value.dtype == np.float32 else 7
+            arguments.append(f"{name}:{kind}:{','.join(map(str, value.shape))}:{folder / name}.bin")
+        command = [folder / "host", runtime, path, proto, folder / "y.bin", *arguments]
+        process = subprocess.run(command, capture_output=True, text=True)
+        assert (process.returncode, process.stderr) == (0, "")
+        return np.fromfile(folder / "y.bin", np.float32)
+
+    return run
 
 
-def test_in_a_program_in_c(path, tmp_path):
+def test_in_a_program_in_c(host, path, tmp_path):
     proto, inputs, _, expected = saved(tmp_path)
-    assert_close(run_in_c(path, proto, inputs, tmp_path).reshape(expected.shape), expected, "float32")
+    assert_close(host(path, proto, inputs).reshape(expected.shape), expected, "float32")
+
+
+def test_a_rotated_detector_in_a_program_in_c(host, path, tmp_path):
+    proto, inputs, expected = rotated_detector()
+    (tmp_path / "detector.onnx").write_bytes(proto.SerializeToString())
+    boxes = host(path, tmp_path / "detector.onnx", inputs)
+    np.testing.assert_allclose(boxes, expected["boxes"].ravel(), rtol=1e-5)
 
 
 @pytest.mark.long
-def test_a_layer_of_mmdeploy_in_a_program_in_c(tmp_path):
+def test_a_layer_of_mmdeploy_in_a_program_in_c(host, tmp_path):
     """As the package runs it, but with code that was compiled ahead."""
     operators = ["MMCVModulatedDeformConv2d"]
     onnx_ops.build(tmp_path / library.NAME, operators=operators, dtypes=["float32"], cpus=["x86-64-v2"], jobs=1)
@@ -177,7 +194,7 @@ def test_a_layer_of_mmdeploy_in_a_program_in_c(tmp_path):
     onnx.save(proto, tmp_path / "model.onnx")
     x = rng.standard_normal((1, 8, 12, 13), np.float32)
     expected = run_session(onnx_ops.InferenceSession(proto.SerializeToString(), quiet()), [x])
-    got = run_in_c(tmp_path / library.NAME, tmp_path / "model.onnx", {"x": x}, tmp_path).reshape(expected.shape)
+    got = host(tmp_path / library.NAME, tmp_path / "model.onnx", {"x": x}).reshape(expected.shape)
     assert_close(got, expected.astype(np.float64), "float32")
 
 

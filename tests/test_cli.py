@@ -221,7 +221,7 @@ PROBLEMS = {
     "domain": (sampling(domain="com.microsof"), "in the domains ai.onnx, com.microsoft; did you mean com.microsoft?"),
     "far domain": (sampling(domain="far.away"), "not run by onnx_ops, which has GridSample in the domains ai.onnx"),
     "name": (sampling("GridSampel"), "not run by onnx_ops; did you mean GridSample?"),
-    "name elsewhere": (sampling("grid_sampler", "mmdeploy"), "not run by onnx_ops; did you mean GridSample?"),
+    "name elsewhere": (sampling("grid_sample", "mmdeploy"), "not run by onnx_ops; did you mean grid_sampler?"),
 }
 
 

@@ -12,6 +12,7 @@ from support.cases import (
     COL2IM,
     GRID_SAMPLE,
     OPENVINO,
+    ROI_ALIGN,
     VOLUMES,
     assert_close,
     model,
@@ -25,6 +26,8 @@ from onnx_ops import dtypes
 from onnx_ops.runtime.runner import Runner
 
 CASES = [COL2IM[1], COL2IM[7], GRID_SAMPLE[6], VOLUMES[0], VOLUMES[12], OPENVINO[0], AFFINE_GRID[0], ATTENTION[0]]
+# ONNX Runtime 1.20 finds its own kernel for constant nodes of RoiAlign, and makes no session.
+CASES += ROI_ALIGN[:1] if tuple(map(int, ort.__version__.split(".")[:2])) > (1, 20) else []
 
 
 def constant(case, dtype="float32"):

@@ -17,6 +17,8 @@ from support.cases import (
     GRID_SAMPLE,
     IM2COL,
     OPENVINO,
+    OTHERS,
+    REGIONS,
     VOLUMES,
     Case,
     assert_close,
@@ -36,7 +38,10 @@ MODES = {"": ("nearest", "linear", "cubic"), "com.microsoft": ("nearest", "bilin
 
 def cells():
     """Yield (domain, name, version, rank, {type variable: element type}) of all that the table lists."""
+    others = [(o.domain, o.name) for o in OTHERS]
     for o in onnx_ops.operators():
+        if (o["domain"], o["name"]) in others:
+            continue
         for version, rank, names in itertools.product(
             o["versions"], o["ranks"], itertools.product(*o["dtypes"].values())
         ):
@@ -68,8 +73,10 @@ def cases_of(domain, name, rank, types):
         yield replace(alike[0], domain=domain)
     elif name == "AffineGrid":
         yield from (next(c for c in AFFINE_GRID if c.shapes[0][1] == axes) for axes in (2, 3))
-    else:
+    elif name == "MultiScaleDeformableAttention":
         yield ATTENTION[0]
+    else:
+        yield next(c for c in REGIONS if (c.domain, c.op_type) == (domain, name))
 
 
 def identity(cell):

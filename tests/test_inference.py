@@ -15,6 +15,8 @@ from support.cases import (
     GRID_SAMPLE,
     IM2COL,
     OPENVINO,
+    OTHERS,
+    ROI_ALIGN,
     VOLUMES,
     model,
 )
@@ -59,7 +61,7 @@ def called(proto, case, how):
 
 @pytest.mark.parametrize("how", ["", "by the caller", "by default"])
 @pytest.mark.parametrize("dims", ["fixed", "symbolic", "none"])
-@pytest.mark.parametrize("operator", OPERATORS, ids=lambda o: o.title)
+@pytest.mark.parametrize("operator", [o for o in OPERATORS if o not in OTHERS], ids=lambda o: o.title)
 def test_stated_shapes_are_real(operator, dims, how):
     """What is stated before the run is what comes out: sizes are equal, and names stand for the inputs' sizes."""
     cases = [c for c in CASES if c.operator is operator and not np.isinf(c.extent)]
@@ -95,6 +97,7 @@ KNOWN = [
     (DEFORM_CONV[1], [2, 8, 5, 11], ["X_0", "W_0", "offset_2", "offset_3"], []),
     (named("modulated"), [2, 4, 4, 11], ["x_0", "weight_0", "offset_2", "offset_3"], []),
     (ATTENTION[0], [2, 5, 12], ["value_0", "sampling_locations_1", "?"], ["?", "?", "?"]),
+    (ROI_ALIGN[0], [12, 3, 4, 5], ["rois_0", "X_1", 4, 5], ["?", "?", 4, 5]),
 ]
 
 

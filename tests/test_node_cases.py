@@ -19,9 +19,9 @@ def node_cases():
     from onnx.backend.test.case import node
 
     # Importing a module computes its cases; `node.collect_testcases` does that for all operators, which takes seconds.
-    for module in ("col2im", "deformconv", "gridsample"):
+    for module in ("col2im", "deformconv", "gridsample", "roialign"):
         import_module(f"{node.__name__}.{module}")
-    names = ("col2im", "deform_conv", "gridsample")
+    names = ("col2im", "deform_conv", "gridsample", "roialign")
     return {c.name: c for c in node._NodeTestCases if any(name in c.name for name in names)}
 
 

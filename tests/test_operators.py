@@ -11,6 +11,7 @@ from support.cases import (
     DEFORM_CONV,
     GRID_SAMPLE,
     IM2COL,
+    ROI_ALIGN,
     assert_close,
     grid_sample,
     reference,
@@ -103,7 +104,7 @@ def test_channels_do_not_depend_on_each_other(out, mode, dtype):
 
 
 @pytest.mark.parametrize(
-    "case", [COL2IM[7], GRID_SAMPLE[2], IM2COL[2], AFFINE_GRID[6], ATTENTION[1], DEFORM_CONV[3]], ids=str
+    "case", [COL2IM[7], GRID_SAMPLE[2], IM2COL[2], AFFINE_GRID[6], ATTENTION[1], DEFORM_CONV[3], ROI_ALIGN[0]], ids=str
 )
 def test_any_memory_order_and_number_of_threads(case):
     """Functions take any NumPy array, never write to it, and give the same bits on any number of threads."""
@@ -116,6 +117,7 @@ def test_any_memory_order_and_number_of_threads(case):
         "GridSample": onnx_ops.grid_sample,
         "Im2Col": onnx_ops.im2col,
         "MultiScaleDeformableAttention": onnx_ops.deformable_attention,
+        "RoiAlign": onnx_ops.roi_align,
     }[case.op_type]
     expected = function(*inputs, threads=1, **case.attributes)
     shuffled = np.moveaxis(np.ascontiguousarray(np.moveaxis(first, 0, -1)), -1, 0)

@@ -539,7 +539,7 @@ def test_function_agrees_on_attention(case, dtype):
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=4 * TOLERANCE[dtype] * abs(theirs).max())
 
 
-FUNCTIONS = "affine_grid", "col2im", "deformable_attention", "grid_sample", "im2col"
+FUNCTIONS = "affine_grid", "col2im", "deformable_attention", "grid_sample", "im2col", "roi_align"
 
 
 @pytest.mark.parametrize("function", [getattr(onnx_ops, name) for name in FUNCTIONS])

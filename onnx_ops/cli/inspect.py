@@ -1,19 +1,22 @@
 """`onnx-ops inspect`: which nodes of a model this package runs, and what is wrong with them."""
 
 import difflib
+import functools
 import logging
+from collections import Counter
 from dataclasses import asdict, dataclass, field
 
 import click
 import numpy as np
 import onnx
 from onnx import helper
+from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
 from .. import dtypes
 from ..comparison import difference
 from ..errors import OpError, errors_of
 from ..external_data import load
-from ..nodes import declared, inlined, subgraphs
+from ..nodes import declared, in_its_versions, inlined, model_nodes, subgraphs
 from ..operators import available
 from ..plain import infer, shapes_of
 from ..rewriting.graph import Graph, Model
@@ -68,8 +71,8 @@ def inspect(model, details, as_json):
     Subgraphs are looked into, local functions written out where they are called. Each node is tried alone on ONNX
     Runtime's own kernel, on made-up data as far as the model states the shapes, and the results are compared. The
     report also names what will fail or be ignored: operators, domains and attributes that seem misspelt, values that
-    are refused, shapes that can't fit; why no session of the whole model can be made, if so; and what
-    `onnx-ops optimize` would replace.
+    are refused, shapes that can't fit; operators that neither ONNX Runtime nor this package has; why no session of the
+    whole model can be made, if so; and what `onnx-ops optimize` would replace.
 
     \b
     Examples:
@@ -80,15 +83,15 @@ def inspect(model, details, as_json):
     log = logging.getLogger("onnx_ops")
     log.addFilter(is_no_warning_of_attributes)
     try:
-        reports = [] if model.suffix == ORT_FORMAT else examine(model)
+        reports, unknown_operators = ([], {}) if model.suffix == ORT_FORMAT else examine(model)
         obstacle, patterns = find_obstacle(model), find_patterns(model)
     finally:
         log.removeFilter(is_no_warning_of_attributes)
     if as_json:
         lists = {"nodes": list(map(asdict, reports)), "optimize": list(map(asdict, patterns))}
-        print_json({"model": str(model), "session": obstacle, **lists})
+        print_json({"model": str(model), "session": obstacle, **lists, "unknown": unknown_operators})
     else:
-        show(model, reports, obstacle, details)
+        show(model, reports, unknown_operators, obstacle, details)
         show_patterns(patterns, details)
     if obstacle or any(r.problems for r in reports):
         raise click.exceptions.Exit(1)
@@ -112,7 +115,7 @@ def find_obstacle(model):
 
 
 def examine(path):
-    """Return a Report on each node that is, or nearly is, one of the declared operators."""
+    """Return a Report on each node that is, or nearly is, a declared operator's, and what `unknown_in` returns."""
     try:
         model = load(path)
     except (OSError, OpError):  # a file may be missing, which the session reports
@@ -122,13 +125,36 @@ def examine(path):
     except RuntimeError as error:
         click.echo(f"Warning: nodes in functions are not shown, as these can't be inlined: {one_line(error)}", err=True)
     nodes = list(relevant(Graph(Model(model, path), model.graph, "main")))
-    return [examine_node(*each) for each in steps(nodes, lambda each: each[0].name or each[0].op_type)]
+    reports = [examine_node(*each) for each in steps(nodes, lambda each: each[0].name or each[0].op_type)]
+    return reports, unknown_in(model)
+
+
+def unknown_in(model):
+    """Return {title: how many nodes} of the operators that neither ONNX Runtime nor this package has.
+
+    Nodes that get a Report are left out.
+    """
+    known = builtin_operators() | {(f.domain, f.name) for f in model.functions}
+    counts: Counter = Counter()
+    for node in model_nodes(model):
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        is_known = (domain, node.op_type) in known or onnx.defs.has(node.op_type, domain=domain) or domain == EXTENSIONS
+        if not is_known and not intended(node):
+            counts[f"{domain}.{node.op_type}".removeprefix(".")] += 1
+    return dict(sorted(counts.items()))
+
+
+@functools.cache
+def builtin_operators():
+    """Return (domain, name) of each operator that ONNX Runtime has."""
+    return {(s.domain, s.name) for s in get_all_operator_schema()}
 
 
 def relevant(graph):
-    """Yield (node, its graph) for the `intended` nodes in a graph and its subgraphs."""
+    """Yield (node, its graph) for the `intended` nodes in a graph and its subgraphs, except those of older versions."""
+    operators = in_its_versions(available(), graph.model.proto)
     for node in graph.owner.node:
-        if intended(node):
+        if intended(node) and (declared(node, operators) or not declared(node)):
             yield node, graph
         for inner in subgraphs(node):
             title = f"{graph.title} / {node.name or node.op_type} / {inner.name}"
@@ -137,10 +163,12 @@ def relevant(graph):
 
 def intended(node):
     """Return the declared operator's name that a node has or, unless onnx knows it, seems to misspell; or None."""
-    if node.op_type in names():
+    if declared(node):
         return node.op_type
     if onnx.defs.has(node.op_type, domain="" if node.domain == "ai.onnx" else node.domain):
         return None
+    if node.op_type in names():
+        return node.op_type
     by_small_letters = {name.lower(): name for name in names()}
     near = difflib.get_close_matches(node.op_type.lower(), by_small_letters, 1, LIKENESS)
     return by_small_letters[near[0]] if near else None
@@ -232,9 +260,10 @@ def made_up(operator, attributes, inputs):
     if any(v.type is None for _, v in pairs) or max(np.prod(each, dtype=float) for each in sizes) > LARGEST:
         return None
     rng = np.random.default_rng(0)
+    are_positions = [operator.types[i.type] == ("int64",) for i, _ in pairs]  # of something, of which 0 exists
     return [
-        v.value if i.values else random_array(rng, v.name, v.type, each.tolist())
-        for (i, v), each in zip(pairs, sizes, strict=True)
+        v.value if i.values else np.zeros(each, np.int64) if k else random_array(rng, v.name, v.type, each.tolist())
+        for (i, v), each, k in zip(pairs, sizes, are_positions, strict=True)
     ]
 
 
@@ -255,6 +284,8 @@ def try_builtin(model, node, operator, inputs, arrays, lack):
 
     lack  why only a session is made, which isn't run; or ""
     """
+    if (operator.domain, operator.name) not in builtin_operators():
+        return "refuses it: has no such operator"
     if not all(v.type for v in inputs):
         return "not tried: types are unknown"
     lone_model = node_alone(model, node, inputs)
@@ -298,7 +329,7 @@ def node_alone(model, node, inputs):
 # What is shown
 
 
-def show(model, reports, obstacle, details):
+def show(model, reports, unknown_operators, obstacle, details):
     if reports:
         rows = [(r.node, r.operator, tensors(r), r.builtin or "not tried") for r in reports]
         table(str(model), ("node", "operator", "tensors", "ONNX Runtime alone"), rows)
@@ -307,6 +338,9 @@ def show(model, reports, obstacle, details):
     problems = [(r.node, problem) for r in reports for problem in r.problems]
     for node, problem in problems:
         say(f"{node}: {problem}", "bold red")
+    if unknown_operators:
+        counted_nodes = (f"{title} ({count} node{'s' * (count > 1)})" for title, count in unknown_operators.items())
+        say(f"neither ONNX Runtime nor onnx_ops has {', '.join(counted_nodes)}", "bold red")
     if obstacle and not any(problem in obstacle for _, problem in problems):
         say(f"no session can be made: {obstacle}", "bold red")
     say(summary(reports, obstacle) if reports else f"{model}: {without_nodes(model, obstacle)}.")

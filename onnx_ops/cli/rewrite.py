@@ -13,7 +13,8 @@ from .. import lower as lowered
 from ..errors import OpError
 from ..external_data import files, load, move
 from ..files import staged_file
-from ..nodes import declared, model_nodes
+from ..nodes import declared, in_its_versions, model_nodes
+from ..operators import available
 from ..rewriting import rewritten
 from ..runtime.ort_format import is_ort_format
 from .arguments import ModelFile, check_targets, json_option
@@ -73,7 +74,8 @@ def lower(source, target):
     """
 
     def lowered_and_counted(model):
-        return lowered(model), sum(declared(node) is not None for node in model_nodes(model))
+        operators = in_its_versions(available(), model)
+        return lowered(model), sum(declared(node, operators) is not None for node in model_nodes(model))
 
     target, count = rewrite(source, target, lowered_and_counted)
     say(f"{target}: {count} {'node' if count == 1 else 'nodes'} rewritten")

@@ -8,7 +8,8 @@ import onnx
 from rich.text import Text
 
 from ..comparison import difference
-from ..nodes import declared, model_nodes
+from ..nodes import declared, in_its_versions, model_nodes
+from ..operators import available
 from .arguments import json_option, tolerance_option
 from .console import format_difference, one_line, print_json, progress, say, steps, table
 from .data import read_pb
@@ -112,7 +113,9 @@ def problem(output, found):
 
 def operators_in(proto):
     """Return the titles of the declared operators in a model."""
-    return sorted({operator.title for operator in map(declared, model_nodes(proto)) if operator})
+    operators = in_its_versions(available(), proto)
+    found = (declared(node, operators) for node in model_nodes(proto))
+    return sorted({operator.title for operator in found if operator})
 
 
 def show(results, backend):

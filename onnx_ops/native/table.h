@@ -98,7 +98,7 @@ struct op {
     int64_t overload_count;
     const char *const *terms; /* pairs: a name in refusals, and the operator's own term for it */
     int64_t term_count;
-    int64_t chooser; /* the attribute, a string, whose choices choose the kernel; -1 if there is only one */
+    int64_t chooser; /* the attribute, whose values choose the kernel; -1 if there is only one */
     const int64_t *choices;
     int64_t choice_count;
     int64_t kernel_count;      /* for each combination of ranks */

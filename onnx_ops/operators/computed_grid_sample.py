@@ -168,7 +168,7 @@ def plan(attributes, inputs, outputs, g):
     x, (y,), axes = inputs[0], outputs, len(attributes.coordinates)
     require(len(x) == axes + 2, "shape of {X}", x, "must have two axes more than there are coordinates,", axes)
     count = check_program(attributes)
-    grid_sample.plan_samples(attributes, x, y, g)
+    grid_sample.plan_samples(attributes, grid_sample.mode_of(attributes), x, y, g)
     cut_stripes(g)
     find_sources(attributes, inputs, y, g)
     order_values(attributes, count, g)

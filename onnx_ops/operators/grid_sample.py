@@ -20,6 +20,9 @@ their outer edges. A coordinate that is NaN, or under reflection infinite, has n
 In ai.onnx a kernel can't learn the version of its node, so it accepts the modes' names of all versions, and 3 image
 axes. Images of integers, booleans, strings and complex numbers can be read with mode nearest only.
 
+grid_sampler of the domains mmcv and mmdeploy is the same with two image axes. It numbers modes (0 linear, 1 nearest,
+2 cubic) and padding modes (0 zeros, 1 border, 2 reflection).
+
 Sources: ONNX operator specification, GridSample-16, -20 and -22; onnxruntime's operator documentation, com.microsoft
 GridSample-1; PyTorch's grid_sample.
 """
@@ -75,8 +78,7 @@ def shape(attributes, inputs, outputs):
 
 
 @jitable
-def plan(attributes, inputs, outputs, g):
-    x, grid = inputs
+def check_shapes(x, grid):
     axes = len(x) - 2
     require(2 <= axes <= 3, "shape of {X}", x, "must have rank 4 or 5: [N, C, H, W] or [N, C, D, H, W]")
     if axes == 2:
@@ -85,7 +87,12 @@ def plan(attributes, inputs, outputs, g):
         require(len(grid) == 5, "shape of {Grid}", grid, "must have rank 5: [N, D_out, H_out, W_out, 3]")
     require(grid[0] == x[0], "shape of {Grid}", grid, "axis 0 must be the batch size N of {X},", x[0])
     require(grid[axes + 1] == axes, "shape of {Grid}", grid, "the last axis must be the number of image axes,", axes)
-    plan_samples(attributes, x, outputs[0], g)
+
+
+@jitable
+def plan(attributes, inputs, outputs, g):
+    check_shapes(inputs[0], inputs[1])
+    plan_samples(attributes, mode_of(attributes), inputs[0], outputs[0], g)
 
 
 @jitable
@@ -95,8 +102,16 @@ def plan_microsoft(attributes, inputs, outputs, g):
 
 
 @jitable
-def plan_samples(attributes, x, y, g):
-    """Plan for images of shape `x` and an output of shape `y`."""
+def plan_mmcv(attributes, inputs, outputs, g):
+    x, mode = inputs[0], attributes.interpolation_mode
+    require(len(x) == 4, "shape of {X}", x, "must have rank 4: [N, C, H, W]")
+    check_shapes(x, inputs[1])
+    plan_samples(attributes, CUBIC if mode == 2 else LINEAR - mode, x, outputs[0], g)
+
+
+@jitable
+def plan_samples(attributes, mode, x, y, g):
+    """Plan for images of shape `x` and an output of shape `y`, and for mode NEAREST, LINEAR or CUBIC."""
     axes, points = len(x) - 2, 1
     for i in range(axes):
         require(x[2 + i] >= 1, "shape of {X}", x, "image axes must not be empty; is axis", 2 + i)
@@ -112,7 +127,7 @@ def plan_samples(attributes, x, y, g):
     # A unit of work has several images if they are small, as far as 32 bits hold the indices of their pixels.
     g.images = max(1, min(kernels.BLOCK // max(points, 1), indexed_images(g) // max(x[1], 1)))
     g.row, g.stripe, g.of_points = points, kernels.BLOCK, 0  # there is one row of blocks
-    g.workspace = kernels.workspace_size(axes, TAPS[mode_of(attributes)])
+    g.workspace = kernels.workspace_size(axes, TAPS[mode])
     cut_tiles(g)
 
 
@@ -259,4 +274,34 @@ MICROSOFT = replace(
     attributes=(replace(ONNX.attributes[0], choices=MODES), *ONNX.attributes[1:]),
     plan=Plan(shape, plan_microsoft, GEOMETRY),
 )
-OPERATORS = (ONNX, MICROSOFT)
+INTERPOLATION_MODES = ("bilinear", "nearest", "bicubic")  # as PyTorch, mmcv and mmdeploy number them
+
+
+def reference_mmcv(input, grid, *, interpolation_mode, padding_mode, align_corners):
+    mode, padding_mode = INTERPOLATION_MODES[interpolation_mode], PADDING_MODES[padding_mode]
+    return reference(input, grid, mode=mode, padding_mode=padding_mode, align_corners=align_corners)
+
+
+MMCV = Operator(
+    domain="mmcv",
+    name="grid_sampler",
+    versions=(1,),
+    ranks=(4,),
+    inputs=(Input("input", "T"), Input("grid", "T")),
+    outputs=(Output("output", "T"),),
+    types={"T": ("float16", "float32", "float64")},
+    attributes=(
+        Attribute("interpolation_mode", "int", required=True, bounds=(0, 2)),
+        Attribute("padding_mode", "int", required=True, bounds=(0, 2)),
+        Attribute("align_corners", "int", required=True, bounds=(0, 1)),
+    ),
+    terms={"X": "input", "Grid": "grid"},
+    plan=Plan(shape, plan_mmcv, GEOMETRY),
+    kernels=(
+        Kernel(kernels.nearest, {"interpolation_mode": (1,)}),
+        Kernel(kernels.linear, {"interpolation_mode": (0,)}),
+        Kernel(kernels.cubic, {"interpolation_mode": (2,)}),
+    ),
+    reference=reference_mmcv,
+)  # fmt: skip
+OPERATORS = (ONNX, MICROSOFT, MMCV, replace(MMCV, domain="mmdeploy"))

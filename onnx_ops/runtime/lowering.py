@@ -25,7 +25,7 @@ from onnx import TensorProto, helper
 from .. import dtypes, plain
 from ..attributes import KINDS
 from ..errors import OpError, errors_of
-from ..nodes import declared, inlined, model_nodes, subgraphs, value_names
+from ..nodes import declared, in_its_versions, inlined, model_nodes, subgraphs, value_names
 from ..operators import OPERATORS, available
 from ..rewriting.graph import Graph, Model
 from ..schemas import node_attribute, register_schemas
@@ -64,7 +64,7 @@ def lower_for_session(model, operators, has_run_input=True):
     operators      what `operators.available` returns
     has_run_input  whether there is such an input
     """
-    lowered = onnx.ModelProto()
+    operators, lowered = in_its_versions(operators, model), onnx.ModelProto()
     lowered.CopyFrom(model)
     if not any(declared(node, operators) for node in model_nodes(model)):
         return lowered, None

@@ -161,9 +161,9 @@ def first_version(declared):
 
     To fold a node whose inputs are all constant, ONNX Runtime looks for its own kernel by this version. A kernel that
     it found would not fit our schema, and the session would fail. Without one it warns that it can't fold the node, and
-    the C library folds it.
+    the C library folds it. Where the version before that has another meaning it can't be chosen.
     """
-    return declared.versions[0] - (declared.domain == "")
+    return declared.versions[0] - (declared.domain == "" and not declared.has_older)
 
 
 def attribute(declared):

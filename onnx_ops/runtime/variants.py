@@ -39,7 +39,7 @@ class Variant(NamedTuple):
     def name(self):
         """The operator with the attributes or ranks that select the kernel, if there are several, and the types."""
         operator = self.operator
-        details = [choices[0] for choices in operator.kernel(self.position).choices.values()]
+        details = [str(choices[0]) for choices in operator.kernel(self.position).choices.values()]
         for i, rank in zip(operator.inputs, operator.combination(self.position), strict=True):
             if len(i.compiled_ranks) > 1:
                 details.append(f"no {i.name}" if rank == ABSENT else f"rank {rank} of {i.name}")

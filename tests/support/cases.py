@@ -39,15 +39,19 @@ class Case:
         for i, shape in zip(self.operator.inputs, self.shapes, strict=False):
             if i.values:
                 arrays.append(np.array(shape, values_dtype))
-            elif i.name in ("Grid", "sampling_locations"):
+            elif i.name in ("Grid", "grid", "sampling_locations"):
                 kind = dtypes.TABLE[grid_dtype or dtype].numpy
                 is_extreme = np.isinf(self.extent)
                 grid = rng.choice(extremes(kind), shape) if is_extreme else (rng.random(shape) * 2 - 1) * self.extent
-                arrays.append((grid if i.name == "Grid" or is_extreme else (grid + 1) / 2).astype(kind))
+                arrays.append((grid if i.name != "sampling_locations" or is_extreme else (grid + 1) / 2).astype(kind))
             elif i.name == "offset":
                 kind = dtypes.TABLE[dtype].numpy
                 spread = (rng.random(shape) * 2 - 1) * self.extent if np.isfinite(self.extent) else None
                 arrays.append((rng.choice(extremes(kind), shape) if spread is None else spread).astype(kind))
+            elif i.name == "batch_indices":
+                arrays.append(rng.integers(0, max(self.shapes[0][0], 1), shape))
+            elif i.name in ("rois", "boxes"):
+                arrays.append(regions(rng, self, shape).astype(dtypes.TABLE[dtype].numpy))
             elif i.name.startswith("source_"):
                 arrays.append(drawn(rng, shape, grid_dtype or ("float64" if dtype == "float64" else "float32")))
             else:
@@ -60,6 +64,27 @@ class Case:
 
     def __str__(self):
         return self.name
+
+
+def regions(rng, case, shape):
+    """Regions in and around an image, as far as the case's extent; some have no size, or a negative one.
+
+    The last axis has x and y, twice, or x, y, width, height, angle; before these the image's position, if it has room.
+    """
+    columns, around = shape[-1], case.extent if np.isfinite(case.extent) else 1.0
+    size = np.array(case.shapes[0][:1:-1]) / case.attributes.get("spatial_scale", 1.0)
+    corner = (rng.uniform(-0.1, 1, (*shape[:-1], 2)) - 0.5) * around + 0.5
+    sides = rng.choice([-0.1, 0, 0.1, 0.4, 0.4, 1], (*shape[:-1], 2)) * rng.uniform(0.5, 1, (*shape[:-1], 2)) * around
+    numbers = [corner * size, (corner + sides) * size]
+    if case.op_type in ("MMCVRoIAlignRotated", "MMCVRotatedFeatureAlign"):
+        numbers = [corner * size, abs(sides) * size, rng.normal(0, 2, (*shape[:-1], 1))]
+    boxes = np.concatenate(numbers, -1)
+    if np.isinf(case.extent):
+        kind = np.dtype(np.float32)
+        boxes = np.where(rng.random(boxes.shape) < 0.4, rng.choice(extremes(kind), boxes.shape), boxes)
+    if columns == boxes.shape[-1] + 1:
+        boxes = np.concatenate([rng.integers(0, max(case.shapes[0][0], 1), (*shape[:-1], 1)), boxes], -1)
+    return boxes
 
 
 def extremes(kind):
@@ -471,12 +496,97 @@ FUSED = [
         ("all_steps", (2, 3, 9, 11), (((2, 2, 40, 40), (40,), (1,)), PLANES, ALL_STEPS, ("end", "x")), {}),
     )
 ]  # fmt: skip
+
+
+def roi_align(name, x, regions, out=(4, 5), extent=1.2, domain="", op_type="RoiAlign", **attributes):
+    """A case of RoiAlign or of its relatives. regions: how many."""
+    attributes = {"output_height": out[0], "output_width": out[1], **attributes}
+    shapes = (x, (regions, 4), (regions,))
+    if domain:
+        shapes = x, (regions, 5 if op_type == "MMCVRoiAlign" else 6)
+        attributes = {"sampling_ratio": 0, "spatial_scale": 1.0, "aligned": 1, **attributes}
+    return Case(name, domain, op_type, shapes, attributes, extent)
+
+
+ROUNDS = {"output_half_pixel": "whole", "half_pixel": "half"}
+POOLED = [  # name, images, number of regions, more
+    ("defaults", (1, 2, 9, 11), 5, {"out": (1, 1)}),
+    ("scaled", (2, 3, 9, 11), 7, {"spatial_scale": 0.25, "sampling_ratio": 2}),
+    ("more_channels_than_a_unit", (1, 65, 7, 6), 3, {"sampling_ratio": 2}),
+    ("one_channel_of_many_regions", (2, 1, 20, 30), 40, {"sampling_ratio": 1}),
+    ("of_one_pixel", (2, 2, 1, 1), 6, {"extent": 4.0, "sampling_ratio": 2}),
+    ("of_one_row", (1, 2, 1, 40), 6, {"sampling_ratio": 3}),
+    ("of_one_column", (1, 2, 40, 1), 6, {}),
+    ("far_out", (1, 2, 5, 6), 8, {"extent": 50.0}),
+    ("upsampled", (1, 2, 5, 6), 4, {"out": (9, 20), "sampling_ratio": 2}),
+    ("many_samples", (1, 1, 9, 9), 2, {"out": (2, 1), "sampling_ratio": 50}),
+    ("more_bins_than_rows_have_room_for", (1, 1, 3, 8), 2, {"out": (1, 600), "sampling_ratio": 1}),
+    ("more_rows_than_there_is_room_for", (1, 1, 1500, 2), 2, {"out": (1, 1)}),
+    ("wide", (1, 2, 2, 3000), 4, {"sampling_ratio": 1, "out": (2, 3)}),
+    ("no_regions", (1, 2, 5, 6), 0, {}),
+    ("no_channels", (1, 0, 5, 6), 3, {}),
+    ("no_images", (0, 2, 5, 6), 0, {}),
+]
+ROI_ALIGN = [
+    *(
+        roi_align(f"regions_{mode}_{ROUNDS[t]}_{ratio}", (2, 3, 19, 21), 12, mode=mode,
+                  coordinate_transformation_mode=t, sampling_ratio=ratio)
+        for mode in ("avg", "max") for t in ROUNDS for ratio in (0, 1, 2, 3)
+    ),
+    *(roi_align(f"regions_{name}_{m}", x, r, mode=m, **more) for m in ("avg", "max") for name, x, r, more in POOLED),
+]  # fmt: skip
+MMCV_ROI_ALIGN = [
+    *(
+        roi_align(f"{domain}_{mode}_{aligned}_{ratio}", (2, 3, 19, 21), 12, domain=domain, op_type="MMCVRoiAlign",
+                  mode=mode, aligned=aligned, sampling_ratio=ratio)
+        for domain in ("mmcv", "mmdeploy") for mode in ("avg", "max") for aligned in (0, 1) for ratio in (-1, 2)
+    ),
+    *(
+        roi_align(f"mmcv_{name}_{mode}", x, r, domain="mmcv", op_type="MMCVRoiAlign", mode=mode, **more)
+        for mode in ("avg", "max") for name, x, r, more in POOLED[1::2]
+    ),
+]  # fmt: skip
+ROTATED = [
+    *(
+        roi_align(f"rotated_{domain}_{aligned}_{clockwise}_{ratio}", (2, 3, 19, 21), 12, domain=domain,
+                  op_type="MMCVRoIAlignRotated", aligned=aligned, clockwise=clockwise, sampling_ratio=ratio)
+        for domain in ("mmcv", "mmdeploy") for aligned in (0, 1) for clockwise in (0, 1) for ratio in (0, 2)
+    ),
+    *(
+        roi_align(f"rotated_{name}", x, r, domain="mmdeploy", op_type="MMCVRoIAlignRotated", clockwise=1, **more)
+        for name, x, r, more in POOLED
+    ),
+]  # fmt: skip
+GRID_SAMPLER = [
+    Case(f"{domain}_{mode}_{padding_mode}_{corners}", domain, "grid_sampler", ((2, 3, 9, 11), (2, 12, 13, 2)),
+         {"interpolation_mode": mode, "padding_mode": padding_mode, "align_corners": corners}, 1.3)
+    for domain in ("mmcv", "mmdeploy") for mode in range(3) for padding_mode in range(3) for corners in range(2)
+]  # fmt: skip
+FEATURE_ALIGN = [
+    Case(f"feature_align_{name}_{points}", "mmcv", "MMCVRotatedFeatureAlign", (x, (x[0], *x[2:], 5)),
+         {"points": points, "spatial_scale": scale}, 1.2)
+    for points in (1, 5)
+    for name, x, scale in (
+        ("whole", (2, 3, 9, 11), 1.0), ("scaled", (1, 2, 20, 23), 0.25), ("of_one_pixel", (2, 2, 1, 1), 1.0),
+        ("without_channels", (1, 0, 4, 5), 1.0), ("without_images", (0, 2, 4, 5), 1.0),
+    )
+]  # fmt: skip
+CORNER_POOL = [
+    Case(f"corner_pool_{name}_{mode}", "mmcv", "MMCVCornerPool", (x,), {"mode": mode})
+    for mode in range(4)
+    for name, x in (("whole", (2, 3, 9, 11)), ("large", (1, 3, 70, 90)), ("empty", (1, 2, 0, 3)))
+]
+REGIONS = ROI_ALIGN + MMCV_ROI_ALIGN + ROTATED + GRID_SAMPLER + FEATURE_ALIGN + CORNER_POOL
 # The first 18 cases have every mode, padding_mode and align_corners.
 EXTREME = [
     replace(c, name=f"extreme_{c.name}", extent=np.inf)
     for c in GRID_SAMPLE[:18] + VOLUMES[:18] + DEFORM_CONV[:2] + ATTENTION[:2]
-]
-CASES = COL2IM + GRID_SAMPLE + VOLUMES + OPENVINO + AFFINE_GRID + EXTREME + IM2COL + ATTENTION + FUSED + DEFORM_CONV
+    + ROI_ALIGN[:16] + MMCV_ROI_ALIGN[:8] + ROTATED[:8]
+]  # fmt: skip
+CASES = COL2IM + GRID_SAMPLE + VOLUMES + OPENVINO + AFFINE_GRID + EXTREME + IM2COL + ATTENTION + FUSED
+CASES += DEFORM_CONV + REGIONS
+# Operators with several outputs, or with outputs of which only a bound is known: tests/test_mmdeploy.py checks them.
+OTHERS = [o for o in OPERATORS if all(c.operator is not o for c in CASES)]
 
 
 def type_of(dtype):
@@ -486,10 +596,16 @@ def type_of(dtype):
 
 def model(domain, op_type, inputs, attributes, *, opset=21, dims="fixed", constants=()):
     """A model of one node. dims: "fixed", "symbolic" or "none"; constants: names of inputs that become initializers."""
-    declared = operator(domain, op_type).inputs[: len(inputs)]
+    its_operator = operator(domain, op_type)
+    declared = its_operator.inputs[: len(inputs)]
+    alike = zip(its_operator.outputs, its_operator.likeness(), strict=True)
+    kinds = [
+        dtypes.TABLE[its_operator.types[o.type][0]].onnx if k is None else type_of(inputs[k].dtype) for o, k in alike
+    ]
     # The graph's output is y, so an input of the operator that is called y has another name there.
     names = [i.name + "_in" * (i.name == "y") for i in declared]
-    node = helper.make_node(op_type, names, ["y"], name="the_node", domain=domain, **attributes)
+    results = ["y", *(o.name for o in its_operator.outputs[1:])]
+    node = helper.make_node(op_type, names, results, name="the_node", domain=domain, **attributes)
     described, initializers = [], []
     for i, name, value in zip(declared, names, inputs, strict=True):
         if i.name in constants:
@@ -498,8 +614,8 @@ def model(domain, op_type, inputs, attributes, *, opset=21, dims="fixed", consta
             symbols = [f"{name}_{a}" for a in range(value.ndim)]
             shape = {"fixed": value.shape, "symbolic": symbols, "none": None}[dims]
             described.append(helper.make_tensor_value_info(name, type_of(value.dtype), shape))
-    y = helper.make_tensor_value_info("y", type_of(inputs[0].dtype), None)
-    graph = helper.make_graph([node], "one_node", described, [y], initializers)
+    outputs = [helper.make_tensor_value_info(y, kind, None) for y, kind in zip(node.output, kinds, strict=True)]
+    graph = helper.make_graph([node], "one_node", described, outputs, initializers)
     return finished(graph, opset, domain)
 
 

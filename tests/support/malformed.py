@@ -88,6 +88,35 @@ def im2col(name, message, x=(1, 1, 5, 5), kernel_shape=(3, 3), **attributes):
 
 
 MANY = 0, 2**20, 2**20, 1  # images, queries, heads, levels
+
+
+def roi_align(name, message, x=(2, 1, 5, 6), rois=(3, 4), images=(0, 1, 1), **attributes):
+    inputs = np.zeros(x, np.float32), np.zeros(rois, np.float32), np.array(images, np.int64)
+    return Malformed(name, "", "RoiAlign", message, inputs, attributes)
+
+
+def mmcv(name, message, op_type, *shapes, domain="mmcv", values=0.0, **attributes):
+    """A call of one of mmcv's operators, with attributes that are right unless they are given."""
+    of_regions = {"output_height": 2, "output_width": 2, "sampling_ratio": 0, "aligned": 1, "spatial_scale": 1.0}
+    right = {
+        "MMCVRoiAlign": {**of_regions, "mode": "avg"},
+        "MMCVRoIAlignRotated": {**of_regions, "clockwise": 1},
+        "grid_sampler": {"interpolation_mode": 0, "padding_mode": 0, "align_corners": 0},
+        "MMCVRotatedFeatureAlign": {"points": 5, "spatial_scale": 1.0},
+        "MMCVCornerPool": {"mode": 0},
+        "cummax": {"dim": 0},
+        "NMSRotated": {"iou_threshold": 0.5, "score_threshold": 0.1},
+        "NMSMatch": {},
+        "NonMaxSuppression": {"iou_threshold": 0.5, "offset": 0},
+        "SoftNonMaxSuppression": {
+            "iou_threshold": 0.5, "sigma": 0.5, "min_score": 0.1, "method": 1, "offset": 0,
+        },
+    }[op_type]  # fmt: skip
+    inputs = tuple(np.full(shape, values, np.float32) for shape in shapes)
+    given = {name: value for name, value in {**right, **attributes}.items() if value is not None}
+    return Malformed(name, domain, op_type, message, inputs, given)
+
+
 # Mistakes that only the inputs of a run show.
 AT_RUN = [
     deform_conv("x_scalar", r"shape of X = \[\]: must have rank 3, 4 or 5: \[N, C, \*image\]", (0, ())),
@@ -247,6 +276,99 @@ AT_RUN = [
     im2col("one_block_too_many", r"shape of x = .*: output .* 2\*\*58", (0, 2**56 + 1, 2, 2), kernel_shape=(1, 1)),
 ]
 
+REGIONS = (2, 1, 5, 6), (3, 5)
+TURNED = (2, 1, 5, 6), (3, 6)
+AT_RUN += [
+    roi_align("x_rank_3", r"shape of X = \[1, 5, 6\]: must have rank 4", x=(1, 5, 6)),
+    roi_align("x_rank_17", r"rank of X = 17: must be at most 16", x=(1,) * 17),
+    roi_align("no_rows", r"shape of X = \[2, 1, 0, 6\]: image axes must lie in \[1, .* axis 2", x=(2, 1, 0, 6)),
+    roi_align("rois_rank_1", r"shape of rois = \[12\]: must be \[R, 4\]", rois=(12,)),
+    roi_align("rois_of_5", r"shape of rois = \[3, 5\]: must be \[R, 4\]", rois=(3, 5)),
+    roi_align("images_rank_2", r"shape of batch_indices = \[1, 3\]: must be \[R\], with R 3", images=((0, 1, 1),)),
+    roi_align("images_of_2", r"shape of batch_indices = \[2\]: must be \[R\], with R 3", images=(0, 1)),
+    roi_align(
+        "output_past_2**58",
+        r"shape of rois = .*: output must have at most 2\*\*58",
+        x=(0, 2**30, 5, 6),
+        rois=(0, 4),
+        images=(),
+        output_height=2**20,
+        output_width=2**20,
+    ),
+    *(
+        mmcv(f"{domain}_{name}", message, "MMCVRoiAlign", *shapes, domain=domain)
+        for domain in ("mmcv", "mmdeploy")
+        for name, message, shapes in (
+            ("input_rank_3", r"shape of input = \[1, 5, 6\]: must have rank 4", ((1, 5, 6), (3, 5))),
+            ("rois_of_4", r"shape of rois = \[3, 4\]: must be \[R, 5\]", ((2, 1, 5, 6), (3, 4))),
+        )
+    ),
+    mmcv("rois_of_5", r"shape of rois = \[3, 5\]: must be \[R, 6\]", "MMCVRoIAlignRotated", *REGIONS),
+    mmcv("input_rank_5", r"shape of input = .*: must have rank 4", "grid_sampler", (1, 1, 2, 3, 4), (1, 2, 3, 4, 3)),
+    mmcv(
+        "grid_of_2_images",
+        r"shape of grid = .*: axis 0 must be .* size N of input, 1",
+        "grid_sampler",
+        (1, 1, 2, 3),
+        (2, 2, 3, 2),
+    ),
+    mmcv(
+        "features_rank_3",
+        r"shape of features = .*: must have rank 4",
+        "MMCVRotatedFeatureAlign",
+        (1, 2, 3),
+        (1, 2, 3, 5),
+    ),
+    mmcv(
+        "boxes_of_4",
+        r"shape of boxes = .*: must be \[N, H, W, 5\]",
+        "MMCVRotatedFeatureAlign",
+        (1, 2, 3, 4),
+        (1, 3, 4, 4),
+    ),
+    mmcv("boxes_of_rows", r"shape of boxes = .* see axis 1", "MMCVRotatedFeatureAlign", (1, 2, 3, 4), (1, 2, 4, 5)),
+    mmcv("points_3", r"points = 3: must be 1 or 5", "MMCVRotatedFeatureAlign", (1, 2, 3, 4), (1, 3, 4, 5), points=3),
+    mmcv("pool_rank_3", r"shape of input = .*: must have rank 4", "MMCVCornerPool", (1, 2, 3)),
+    mmcv("scalar", r"shape of input = \[\]: must have rank 1 or more", "cummax", ()),
+    mmcv("axis_2", r"dim = 2: must be an axis of input, of which there are 2", "cummax", (3, 4), dim=2),
+    mmcv("axis_-3", r"dim = -3: must be an axis of input, of which there are 2", "cummax", (3, 4), dim=-3),
+    *(
+        mmcv(f"boxes_{name}", message, "NMSRotated", *shapes, domain="mmdeploy")
+        for name, message, shapes in (
+            ("rank_2", r"shape of boxes = \[4, 5\]: must have rank 3", ((4, 5), (1, 4))),
+            ("of_4", r"shape of boxes = \[1, 4, 4\]: the last axis must be .*, 5", ((1, 4, 4), (1, 2, 4))),
+            ("of_other_scores", r"shape of scores = \[1, 2, 3\]: must be .* B being 4", ((1, 4, 5), (1, 2, 3))),
+        )
+    ),
+    mmcv(
+        "two_thresholds",
+        r"shape of iou_threshold = \[2\]: must be \[1\]",
+        "NMSMatch",
+        (1, 4, 4),
+        (1, 2, 4),
+        (2,),
+        (1,),
+        domain="mmdeploy",
+    ),
+    mmcv("boxes_of_5", r"shape of boxes = \[4, 5\]: must be \[B, 4\]", "NonMaxSuppression", (4, 5), (4,)),
+    mmcv("scores_rank_2", r"shape of scores = \[1, 4\]: must be \[B\]", "SoftNonMaxSuppression", (4, 4), (1, 4)),
+]
+
+# Mistakes that only elements show, which a kernel reads: they are refused at a run even if all inputs are constant.
+BY_ELEMENTS = [
+    roi_align("image_2", r"batch_indices = 2: must be positions of images, less than 2", images=(0, 2, 7)),
+    roi_align("image_-1", r"batch_indices = -1: must be positions of images, less than 2", images=(0, 1, -1)),
+    roi_align("image_int64_min", r"batch_indices = -9223372036854775808: must", images=(0, 1, -(2**63))),
+    roi_align("image_int64_max", r"batch_indices = 9223372036854775807: must", images=(0, 1, 2**63 - 1)),
+    roi_align("no_images", r"batch_indices = 0: must be positions of images, less than 0", x=(0, 1, 5, 6)),
+    mmcv("image_2", r"batch indices in rois = 2: must be .*, less than 2", "MMCVRoiAlign", *REGIONS, values=2.5),
+    mmcv("image_-1", r"batch indices in rois = -1: must be .*, less than 2", "MMCVRoiAlign", *REGIONS, values=-1),
+    mmcv("image_NaN", r"batch indices in rois = -1: must be .* than 2", "MMCVRoiAlign", *REGIONS, values=np.nan),
+    mmcv("image_1e30", r"batch indices in rois = -1: must be .* than 2", "MMCVRoiAlign", *REGIONS, values=1e30),
+    mmcv("turned_2", r"batch indices in rois = 2: must be", "MMCVRoIAlignRotated", *TURNED, values=2.0),
+]
+AT_RUN += BY_ELEMENTS
+
 # Mistakes that the attributes alone show: they are refused when the session is made.
 AT_CREATION = [
     deform_conv("strides_zero", r"strides = \[1, 0\]: must be 1 to 3 numbers in \[1, 2\*\*40\]", strides=[1, 0]),
@@ -270,6 +392,31 @@ AT_CREATION = [
     plain_deform_conv("with_bias", r"bias = 1: must be 0", bias=1),
     plain_deform_conv("groups_text", r"groups = .*: must be an integer", groups="1"),
     plain_deform_conv("other_name_zero", r"deform_groups = 0: must lie in", deform_groups=None, deformable_groups=0),
+    roi_align("mode", r"mode = 'mean': must be one of avg, max", mode="mean"),
+    roi_align("rounding", r"coordinate_transformation_mode = '': must be one", coordinate_transformation_mode=""),
+    roi_align("height_0", r"output_height = 0: must lie in \[1, 2\*\*20\]", output_height=0),
+    roi_align("width_negative", r"output_width = -1: must lie in", output_width=-1),
+    roi_align("ratio_negative", r"sampling_ratio = -1: must lie in \[0, 1024\]", sampling_ratio=-1),
+    roi_align("ratio_1025", r"sampling_ratio = 1025: must lie in \[0, 1024\]", sampling_ratio=1025),
+    roi_align("scale_text", r"spatial_scale = .*: must be a number", spatial_scale="1"),
+    mmcv("height_missing", r"output_height = None: must be given", "MMCVRoiAlign", *REGIONS, output_height=None),
+    mmcv("aligned_2", r"aligned = 2: must be 0 or 1", "MMCVRoiAlign", *REGIONS, aligned=2),
+    mmcv("ratio_1025", r"sampling_ratio = 1025: must lie in", "MMCVRoiAlign", *REGIONS, sampling_ratio=1025),
+    mmcv("clockwise_missing", r"clockwise = None: must be given", "MMCVRoIAlignRotated", *TURNED, clockwise=None),
+    mmcv(
+        "mode_3",
+        r"interpolation_mode = 3: must lie in \[0, 2\]",
+        "grid_sampler",
+        (1, 1, 2, 3),
+        (1, 2, 3, 2),
+        interpolation_mode=3,
+    ),
+    mmcv(
+        "points_6", r"points = 6: must lie in \[1, 5\]", "MMCVRotatedFeatureAlign", (1, 2, 3, 4), (1, 3, 4, 5), points=6
+    ),
+    mmcv("pool_4", r"mode = 4: must lie in \[0, 3\]", "MMCVCornerPool", (1, 2, 3, 4), mode=4),
+    mmcv("dim_missing", r"dim = None: must be given", "cummax", (3, 4), dim=None),
+    mmcv("offset_2", r"offset = 2: must be 0 or 1", "NonMaxSuppression", (4, 4), (4,), offset=2),
     computed("mode", r"mode = 'linear': must be one of nearest, bilinear, bicubic", mode="linear"),
     computed("padding_mode", r"padding_mode = 'wrap': must be one of zeros, border", padding_mode="wrap"),
     computed("source_short", r"sources = .*: must be, for each .* position 5", sources=[0, 3, -4, 0, 0, 0, 2, 1]),

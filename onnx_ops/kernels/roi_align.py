@@ -1,0 +1,472 @@
+"""Regions of images, pooled to bins: the kernels of RoiAlign and of its relatives.
+
+A unit of work has a part of the regions, and so many channels that their planes stay in the second-level cache while
+these regions are read, one after the other. A region's pixels and weights are found once for all channels of the unit.
+
+If boxes are upright, a tap's weight is the product of those of its row and of its column. So the rows are added up, or
+compared, first: along whole vectors, since neighbours lie side by side in memory. What a bin takes of the result are
+its columns. The other regions are read tap by tap: turned ones, those of which samples are compared, and those whose
+columns lie so far apart that to read all between them would take longer.
+"""
+
+import numpy as np
+
+from ..compiler.jit import APART, FUSE, jitable, known
+from ..errors import require
+from .blocks import share
+from .elements import indices_in, integers_in, load, store, sums_in, zero
+from .vectors import add_points
+
+AVERAGE, LARGEST_TAP, LARGEST_SAMPLE = known(1), known(2), known(3)  # how a bin's samples are pooled
+MOST = 2**10  # samples of a bin along an axis
+LEAST = -10_000  # where mmcv's search for the largest sample begins
+CHANNELS = 64  # of a unit, at most
+BINS, COLUMNS, ROWS, TAPS = 512, 1024, 512, 2048  # that there is room for
+SPAN = 4096  # pixels from the first to the last column of a region that is read by rows, at most
+SPARSE = 32  # pixels, for each column that is read, up to which that pays
+LANES = 16  # rows are added up over multiples of so many pixels, if the image is as wide
+TOGETHER = 4  # channels whose columns are read at a time, so that indices and weights are loaded once for all of them
+
+
+@jitable
+def workspace_size():
+    """The bytes that a tile needs, for the arrays of `pool_by_rows` or of `pool_by_taps`."""
+    by_rows = 8 * (TOGETHER * (SPAN + LANES) + 4 * ROWS + COLUMNS) + 4 * (COLUMNS + 3 * ROWS + 2 * BINS + 1)
+    by_taps = 8 * (2 * TAPS + CHANNELS) + 4 * (2 * BINS + 1)
+    return max(by_rows, by_taps) + 64
+
+
+@jitable
+def roi_align(x, rois, batch_indices, g, tile, workspace, out):
+    pool(x, rois, (batch_indices,), AVERAGE, g, tile, workspace, out)
+
+
+@jitable
+def roi_align_max(x, rois, batch_indices, g, tile, workspace, out):
+    pool(x, rois, (batch_indices,), LARGEST_TAP, g, tile, workspace, out)
+
+
+@jitable
+def mmcv_roi_align(x, rois, g, tile, workspace, out):
+    pool(x, rois, (), AVERAGE, g, tile, workspace, out)
+
+
+@jitable
+def mmcv_roi_align_max(x, rois, g, tile, workspace, out):
+    pool(x, rois, (), LARGEST_SAMPLE, g, tile, workspace, out)
+
+
+@jitable
+def mmcv_roi_align_rotated(x, rois, g, tile, workspace, out):
+    check_images(rois, (), g)
+    begin, end = share(g.units, g, tile)
+    for unit in range(begin, end):
+        channel, channels, region, last = part_of(g, unit)
+        for r in range(region, last):
+            first = (image_of(rois, (), r, g) * g.channels + channel) * g.pixels
+            to = (r * g.channels + channel) * g.bins
+            y_axis, x_axis, turn = turned_axes(rois, r, g, zero(out))
+            pool_by_taps(x, first, channels, y_axis, x_axis, turn, AVERAGE, g, workspace, out, to)
+
+
+@jitable
+def pool(x, rois, batches, way, g, tile, workspace, out):
+    """Pool upright boxes. batches: (batch_indices,), or () if the first column of `rois` has them."""
+    check_images(rois, batches, g)
+    begin, end = share(g.units, g, tile)
+    for unit in range(begin, end):
+        channel, channels, region, last = part_of(g, unit)
+        for r in range(region, last):
+            first = (image_of(rois, batches, r, g) * g.channels + channel) * g.pixels
+            to = (r * g.channels + channel) * g.bins
+            y_axis, x_axis = upright_axes(rois, r, g, zero(out))
+            if len(way) == len(LARGEST_SAMPLE) or (
+                not pool_by_rows(x, first, channels, y_axis, x_axis, way, g, workspace, out, to)
+            ):
+                pool_by_taps(x, first, channels, y_axis, x_axis, (), way, g, workspace, out, to)
+
+
+@jitable
+def part_of(g, unit):
+    """A unit's first channel and number of channels, its first region, and the region after its last one."""
+    channel, part = unit // g.parts * g.block, unit % g.parts
+    each = (g.regions + g.parts - 1) // g.parts
+    return channel, min(g.block, g.channels - channel), min(part * each, g.regions), min((part + 1) * each, g.regions)
+
+
+@jitable
+def check_images(rois, batches, g):
+    """Refuse regions of images that aren't there."""
+    for r in range(g.regions):
+        n = image_of(rois, batches, r, g)
+        require(0 <= n < g.batch, "{batch_indices}", n, "must be positions of images, less than", g.batch)
+
+
+@jitable
+def image_of(rois, batches, r, g):
+    """The position of a region's image, or a negative number."""
+    if len(batches) > 0:
+        return np.int64(batches[0][r])
+    n = load(rois, r * g.columns)
+    return np.int64(n) if abs(n) < type(n)(2**31) else -1
+
+
+@jitable
+def scale_of(g):
+    return np.int64(g.scale).view(np.float64)
+
+
+@jitable
+def upright_axes(rois, r, g, zero):
+    """What `position` takes, for y and for x. zero: a number of the type in which coordinates are computed."""
+    number, at = type(zero), r * g.columns + g.columns - 4
+    scale, offset = number(scale_of(g)), number(0.5) if g.half_pixel else zero
+    left, top = load(rois, at) * scale - offset, load(rois, at + 1) * scale - offset
+    right, bottom = load(rois, at + 2) * scale - offset, load(rois, at + 3) * scale - offset
+    y_axis = axis_of(top, bottom - top, g.out_height, g)
+    return y_axis, axis_of(left, right - left, g.out_width, g)
+
+
+@jitable
+def turned_axes(rois, r, g, zero):
+    """The axes of a turned box, counted from its centre, and (sine, cosine, the centre's y and x) for `turned`."""
+    number, at = type(zero), r * g.columns + 1
+    scale, offset = number(scale_of(g)), number(0.5) if g.half_pixel else zero
+    x, y = load(rois, at) * scale - offset, load(rois, at + 1) * scale - offset
+    width, height = load(rois, at + 2) * scale, load(rois, at + 3) * scale
+    angle = np.float64(load(rois, at + 4))
+    if not g.clockwise:
+        angle = -angle
+    if not g.half_pixel:
+        width, height = at_least_one(width), at_least_one(height)
+    y_axis = axis_of(height * number(-0.5), height, g.out_height, g)
+    x_axis = axis_of(width * number(-0.5), width, g.out_width, g)
+    return y_axis, x_axis, (number(np.sin(angle)), number(np.cos(angle)), y, x)
+
+
+@jitable
+def at_least_one(size):
+    return size if size >= type(size)(1) else type(size)(1)
+
+
+@jitable
+def axis_of(start, size, bins, g):
+    """(start, size of a bin, number of a bin's samples) of a region along an axis."""
+    number = type(start)
+    if not g.half_pixel:
+        size = at_least_one(size)
+    step = size / number(bins)
+    count = g.ratio
+    if count <= 0:
+        count = 0
+        if step > number(0):
+            count = np.int64(min(np.ceil(step), number(MOST)))
+    if not (abs(start) < number(np.inf) and abs(step) < number(np.inf)):
+        count = 0
+    return start, step, count
+
+
+@jitable
+def position(axis, p, j):
+    """The coordinate of sample j of bin p."""
+    start, step, count = axis
+    number = type(start)
+    return (start + number(p) * step) + (number(j) + number(0.5)) * step / number(count)
+
+
+@jitable
+def turned(turn, y, x):
+    """The place in the image of a place that is counted from a box's centre."""
+    sine, cosine, centre_y, centre_x = turn
+    return y * cosine + x * sine + centre_y, x * cosine - y * sine + centre_x
+
+
+@jitable
+def is_inside(v, size):
+    return v >= type(v)(-1) and v <= type(v)(size)
+
+
+@jitable
+def taps_of(v, size):
+    """The two pixels that a coordinate lies between, and the weight of the second one."""
+    number = type(v)
+    if v <= number(0):
+        v = number(0)
+    low = np.int64(v)
+    if low >= size - 1:
+        return size - 1, size - 1, number(0)
+    return low, low + 1, v - number(low)
+
+
+@jitable
+def pool_by_rows(x, first, channels, y_axis, x_axis, way, g, workspace, out, to):
+    """Pool a region for some channels; returns False if there is too little room, or it won't pay.
+
+    way         AVERAGE or LARGEST_TAP
+    first, to   the positions in x of the first channel's plane, and in `out` of its first bin
+    """
+    if g.out_width > BINS:
+        return False
+    sums = sums_in(workspace, 0, (TOGETHER, SPAN + LANES), out)
+    after = 8 * TOGETHER * (SPAN + LANES)
+    row_weight = sums_in(workspace, after, (4, ROWS), out)
+    column_weight = sums_in(workspace, after + 8 * 4 * ROWS, COLUMNS, out)
+    after += 8 * (4 * ROWS + COLUMNS)
+    indices = indices_in(workspace, after, (3, ROWS))
+    row, exist, widths = indices[0], indices[1], indices[2]
+    column = indices_in(workspace, after + 4 * 3 * ROWS, COLUMNS)
+    ends = indices_in(workspace, after + 4 * (3 * ROWS + COLUMNS), BINS + 1)
+    zeros = indices_in(workspace, after + 4 * (3 * ROWS + COLUMNS + BINS + 1), BINS)
+    count, low, high = 0, g.width, -1
+    ends[0] = 0
+    for q in range(g.out_width):
+        begin = count
+        count, zeros[q] = add_taps(x_axis, q, g.width, way, column, column_weight, count)
+        if count < 0:
+            return False
+        for t in range(begin, count):
+            low, high = min(low, np.int64(column[t])), max(high, np.int64(column[t]))
+        ends[q + 1] = count
+    span = min(g.width, (high - low + LANES) // LANES * LANES) if count > 0 else 0
+    if span > SPAN or span > SPARSE * count:
+        return False
+    low = min(low, g.width - span)
+    for t in range(count):
+        column[t] -= low
+    for b in range(ROWS):
+        exist[b] = widths[b] = 1
+    for p in range(g.out_height):
+        rows, is_zero = add_taps(y_axis, p, g.height, way, row, row_weight[0], 0)
+        if rows < 0:
+            return False
+        for c in range(0, channels, TOGETHER):
+            together, bins = min(TOGETHER, channels - c), out[to + c * g.bins + p * g.out_width :]
+            for k in range(together):
+                source, target = x[first + (c + k) * g.pixels + low :], sums[k, :span]
+                if len(way) == len(AVERAGE):
+                    add_points(source, g.width, row[:rows], widths, exist, row_weight, False, target)
+                else:
+                    compare_rows(source, g.width, row, row_weight[0], rows, target)
+            if len(way) == len(AVERAGE):
+                add_columns(sums, together, column, column_weight, ends, g.out_width, bins, g.bins)
+            else:
+                compare_columns(sums, together, column, column_weight, ends, g.out_width, zeros, is_zero, bins, g.bins)
+    return True
+
+
+@jitable
+def add_taps(axis, p, size, way, pixel, weight, begin):
+    """Store the pixels along an axis that bin p reads, and their weights, from position `begin` on.
+
+    For an average each pixel is stored once, and weights are divided by the number of samples. Returns the position
+    after the last one, or -1 if there is no room, and whether there are samples outside, or taps with a weight of 0.
+    """
+    end, count, is_zero = begin, axis[2], axis[2] == 0
+    number = type(axis[0])
+    each = number(1)
+    if len(way) == len(AVERAGE):
+        each = number(1) / number(max(count, 1))
+    for j in range(count):
+        v = position(axis, p, j)
+        if not is_inside(v, size):
+            is_zero = True
+            continue
+        if end + 2 > pixel.size:
+            return -1, is_zero
+        low, high, f = taps_of(v, size)
+        if f < number(1):
+            end = add_tap(way, pixel, weight, begin, end, low, (number(1) - f) * each)
+        if f > number(0):
+            end = add_tap(way, pixel, weight, begin, end, high, f * each)
+        else:
+            is_zero = True
+    return end, is_zero
+
+
+@jitable
+def add_tap(way, pixel, weight, begin, end, k, w):
+    """Add a pixel's weight to that of the last two taps that is the same pixel, or store a new one; returns the end."""
+    if len(way) == len(AVERAGE):
+        for t in range(max(begin, end - 2), end):
+            if pixel[t] == k:
+                weight[t] += w
+                return end
+    pixel[end], weight[end] = k, w
+    return end + 1
+
+
+@jitable
+def compare_rows(source, width, row, weight, rows, target):
+    """target[b] = the largest weight[t] * source[row[t] * width + b]   for t < rows"""
+    for b in range(target.size):
+        target[b] = target.dtype.type(-np.inf)
+    for t in range(0, rows, 4):
+        u, v, w = min(t + 1, rows - 1), min(t + 2, rows - 1), min(t + 3, rows - 1)
+        keep_largest(
+            source[row[t] * width :], source[row[u] * width :], source[row[v] * width :], source[row[w] * width :],
+            weight[t], weight[u], weight[v], weight[w], target,
+        )  # fmt: skip
+
+
+@jitable(**APART)
+def keep_largest(p, q, r, s, p_weight, q_weight, r_weight, s_weight, target):
+    """Replace elements of `target` that are smaller than those of one of four rows, times their weights."""
+    for b in range(target.size):
+        first = larger(p_weight * load(p, b), q_weight * load(q, b))
+        second = larger(r_weight * load(r, b), s_weight * load(s, b))
+        target[b] = larger(target[b], larger(first, second))
+
+
+@jitable
+def compare_columns(largest, together, column, weight, ends, count, zeros, is_zero, target, pitch):
+    """target[c * pitch + q] = the largest weight[t] * largest[c, column[t]]   for ends[q] <= t < ends[q + 1]
+
+    as in `add_columns`. Where is_zero or zeros[q] says so, it is at least 0.
+    """
+    k, m, n = min(1, together - 1), min(2, together - 1), min(3, together - 1)
+    number = largest.dtype.type
+    for q in range(count):
+        i = j = u = v = number(0) if is_zero or zeros[q] else number(-np.inf)
+        for t in range(ends[q], ends[q + 1]):
+            w, p = weight[t], np.uint32(column[t])
+            i, j = larger(i, w * largest[0, p]), larger(j, w * largest[k, p])
+            u, v = larger(u, w * largest[m, p]), larger(v, w * largest[n, p])
+        store(target, q, i)
+        store(target, k * pitch + q, j)
+        store(target, m * pitch + q, u)
+        store(target, n * pitch + q, v)
+
+
+@jitable(**FUSE)
+def add_columns(sums, together, column, weight, ends, count, target, pitch):
+    """target[c * pitch + q] = sum over t of weight[t] * sums[c, column[t]]   for ends[q] <= t < ends[q + 1]
+
+    for q < count, and for the channels c < together, at most four. If there are fewer, the last one is written again.
+    """
+    k, m, n = min(1, together - 1), min(2, together - 1), min(3, together - 1)
+    for q in range(count):
+        i = j = u = v = sums.dtype.type(0)
+        for t in range(ends[q], ends[q + 1]):
+            w, p = weight[t], np.uint32(column[t])
+            i += w * sums[0, p]
+            j += w * sums[k, p]
+            u += w * sums[m, p]
+            v += w * sums[n, p]
+        store(target, q, i)
+        store(target, k * pitch + q, j)
+        store(target, m * pitch + q, u)
+        store(target, n * pitch + q, v)
+
+
+@jitable
+def pool_by_taps(x, first, channels, y_axis, x_axis, turn, way, g, workspace, out, to):
+    """Pool a region as `pool_by_rows` does, by any way, of an upright box or, with `turn`, a turned one.
+
+    A round has the taps of some bins, or of a part of one. Taps with a weight of 0 are left out, except where samples
+    are compared, of which each has four.
+    """
+    offset = integers_in(workspace, 0, TAPS)
+    weight = sums_in(workspace, 8 * TAPS, TAPS, out)
+    totals = sums_in(workspace, 16 * TAPS, CHANNELS, out)
+    ends = indices_in(workspace, 16 * TAPS + 8 * CHANNELS, BINS + 1)
+    zeros = indices_in(workspace, 16 * TAPS + 8 * CHANNELS + 4 * (BINS + 1), BINS)
+    number, none = totals.dtype.type, zero(out)
+    rows, columns = y_axis[2], x_axis[2]
+    of_samples = len(way) == len(LARGEST_SAMPLE)
+    each = number(1)
+    if len(way) == len(AVERAGE):
+        each = number(1) / (number(max(rows, 1)) * number(max(columns, 1)))
+    k = i = j = 0  # the bin, and the row and column of its sample, that come next
+    is_zero = False  # whether bin k has a sample or tap that counts as 0
+    while k < g.bins:
+        begin, bins, count, goes_on = k, 0, 0, i > 0 or j > 0
+        ends[0] = 0
+        while k < g.bins and bins < BINS and count + 4 <= TAPS:
+            p, q = k // g.out_width, k % g.out_width
+            if rows * columns == 0:
+                is_zero, i = not of_samples, rows
+            while i < rows and count + 4 <= TAPS:
+                while j < columns and count + 4 <= TAPS:
+                    y, x_ = position(y_axis, p, i), position(x_axis, q, j)
+                    if len(turn) > 0:
+                        y, x_ = turned(turn, y, x_)
+                    j += 1
+                    if not (is_inside(y, g.height) and is_inside(x_, g.width)):
+                        is_zero = True
+                        continue
+                    top, bottom, down = taps_of(y, g.height)
+                    left, right, across = taps_of(x_, g.width)
+                    for t in range(4):
+                        w = (down if t // 2 else number(1) - down) * (across if t % 2 else number(1) - across)
+                        if w > none or of_samples:
+                            offset[count] = (bottom if t // 2 else top) * g.width + (right if t % 2 else left)
+                            weight[count] = w * each
+                            count += 1
+                        else:
+                            is_zero = True
+                if j == columns:
+                    j, i = 0, i + 1
+            ends[bins + 1], zeros[bins] = count, is_zero
+            bins += 1
+            if i < rows:
+                break
+            k, i, j, is_zero = k + 1, 0, 0, False
+        for c in range(channels):
+            source = x[first + c * g.pixels :][: g.pixels]
+            for b in range(bins):
+                total = none
+                if len(way) == len(LARGEST_TAP):
+                    total = number(-np.inf)
+                if of_samples:
+                    total = number(LEAST)
+                if b == 0 and goes_on:
+                    total = totals[c]
+                if len(way) == len(AVERAGE):
+                    total = plus_taps(total, source, offset, weight, ends[b], ends[b + 1])
+                elif len(way) == len(LARGEST_TAP):
+                    total = largest_tap(total, source, offset, weight, ends[b], ends[b + 1])
+                else:
+                    for t in range(ends[b], ends[b + 1], 4):
+                        sample = none
+                        for u in range(t, t + 4):
+                            if weight[u] > none:
+                                sample += weight[u] * load(source, np.uintp(offset[u]))
+                        total = larger(total, sample)
+                if begin + b == k:
+                    totals[c] = total
+                else:
+                    if len(way) != len(AVERAGE) and zeros[b]:
+                        total = larger(total, none)
+                    store(out, to + c * g.bins + begin + b, total)
+
+
+@jitable(**FUSE)
+def plus_taps(total, source, offset, weight, begin, end):
+    """total + sum over t of weight[t] * source[offset[t]]   for begin <= t < end
+
+    Some are added up at a time, so that rounding errors of a long sum stay small.
+    """
+    for first in range(begin, end, 64):
+        part = zero(source)
+        for t in range(first, min(first + 64, end)):
+            part += weight[t] * load(source, np.uintp(offset[t]))
+        total += part
+    return total
+
+
+@jitable
+def largest_tap(total, source, offset, weight, begin, end):
+    """The largest of `total` and weight[t] * source[offset[t]]   for begin <= t < end"""
+    first = second = total  # two, so that a comparison need not wait for the one before it
+    for t in range(begin, end - 1, 2):
+        first = larger(first, weight[t] * load(source, np.uintp(offset[t])))
+        second = larger(second, weight[t + 1] * load(source, np.uintp(offset[t + 1])))
+    if (end - begin) % 2 > 0:
+        first = larger(first, weight[end - 1] * load(source, np.uintp(offset[end - 1])))
+    return larger(first, second)
+
+
+@jitable
+def larger(a, b):
+    """The larger of two numbers, or NaN if one is."""
+    return b if b > a or b != b else a

@@ -1,0 +1,83 @@
+"""The end of a rotated detector as mmdeploy writes it, and what it must return."""
+
+import numpy as np
+
+from onnx_ops import functions
+from onnx_ops.operators.suppression import rotated_overlap
+from support.cases import operator, parsed
+
+POOLED = {
+    "output_height": 7, "output_width": 7, "spatial_scale": 0.25, "sampling_ratio": 2, "aligned": 1, "clockwise": 1,
+}  # fmt: skip
+# mmdeploy's default version of ai.onnx is 11. A row of zeros for each box that may lack follows what is found.
+DETECTOR = """(float[1, 3, h, w] features, float[R, 6] rois) => (float[1, 4, 5] boxes, float[1, 4] scores) {
+    bins = mmdeploy.MMCVRoIAlignRotated <ATTRIBUTES> (features, rois)
+    rows = Reshape (bins, row_of_bins)
+    logits = MatMul (rows, weight)
+    sigmoid = Sigmoid (logits)
+    classes = Transpose <perm = [1, 0]> (sigmoid)
+    class_scores = Unsqueeze <axes = [0]> (classes)
+    five_columns = Slice (rois, one, six, one)
+    all_boxes = Unsqueeze <axes = [0]> (five_columns)
+    kept = mmdeploy.NMSRotated <iou_threshold = 0.1, score_threshold = 0.05> (all_boxes, class_scores)
+    third_column = Gather <axis = 1> (kept, two)
+    positions = Squeeze <axes = [1]> (third_column)
+    kept_boxes = Gather <axis = 1> (all_boxes, positions)
+    kept_score_list = GatherND (class_scores, kept)
+    kept_scores = Unsqueeze <axes = [0]> (kept_score_list)
+    padded_boxes = Concat <axis = 1> (kept_boxes, zero_boxes)
+    padded_scores = Concat <axis = 1> (kept_scores, zero_scores)
+    scores, order_of_images = TopK <axis = 1> (padded_scores, four)
+    order = Squeeze <axes = [0]> (order_of_images)
+    boxes = Gather <axis = 1> (padded_boxes, order)
+}""".replace("ATTRIBUTES", ", ".join(f"{name} = {value}" for name, value in POOLED.items()))
+
+
+def turned_boxes(count, size=60.0, seed=0):
+    """Boxes [count, 5] in a square of this size: centre, sides, angle."""
+    rng = np.random.default_rng(seed)
+    columns = rng.uniform(0, size, (count, 2)), rng.uniform(2, 30, (count, 2)), rng.uniform(-4, 4, (count, 1))
+    return np.concatenate(columns, 1).astype(np.float32)
+
+
+def plainly_kept(boxes, scores, overlap, suppresses):
+    """Greedy suppression as it is defined: the kept positions, and which box has suppressed each other one."""
+    order = sorted(range(len(scores)), key=lambda k: (-scores[k], k))
+    suppressor, kept = {}, []
+    for position, k in enumerate(order):
+        if k in suppressor:
+            continue
+        kept.append(k)
+        for other in order[position + 1 :]:
+            if other not in suppressor and suppresses(overlap(boxes[k], boxes[other])):
+                suppressor[other] = k
+    return kept, suppressor
+
+
+def rotated_detector():
+    """Return (model, its inputs by name, its outputs by name)."""
+    rng = np.random.default_rng(0)
+    weight = rng.standard_normal((3 * 7 * 7, 2), np.float32) * np.float32(0.3)
+    features = rng.standard_normal((1, 3, 16, 16), np.float32)
+    rois = np.concatenate([np.zeros((30, 1), np.float32), turned_boxes(30)], 1)
+    proto = parsed(
+        DETECTOR, 11, "mmdeploy", ir_version=6, weight=weight, row_of_bins=np.array([-1, weight.shape[0]]),
+        one=np.array([1]), two=np.array([2]), four=np.array([4]), six=np.array([6]),
+        zero_boxes=np.zeros((1, 4, 5), np.float32), zero_scores=np.zeros((1, 4), np.float32),
+    )  # fmt: skip
+    boxes, scores = detected(features, rois, weight)
+    return proto, {"features": features, "rois": rois}, {"boxes": boxes, "scores": scores}
+
+
+def detected(features, rois, weight):
+    bins = functions.call(operator("mmdeploy", "MMCVRoIAlignRotated"), features, rois, **POOLED)
+    found = 1 / (1 + np.exp(-(bins.reshape(len(rois), -1) @ weight)))
+    boxes = rois[:, 1:].astype(np.float64)
+    kept = [
+        (found[r, k], r)
+        for k in range(found.shape[1])
+        for r in plainly_kept(boxes, found[:, k], rotated_overlap, lambda overlap: overlap > 0.1)[0]
+        if found[r, k] > 0.05
+    ]
+    best = sorted(kept, reverse=True)[:4]
+    return rois[[r for _, r in best], 1:][None], np.array([[score for score, _ in best]], np.float32)
