@@ -29,7 +29,7 @@ def share_out(function, tasks, jobs, progress, *, level=None, own=()):
     """Have `jobs` processes compute function(*arguments) for each task, (name, arguments); returns the results.
 
     progress  called before each task with (its name, its index, the number of tasks)
-    level     the CPU that the processes compile for (compiler/target.py); default: this machine's
+    level     the CPU and the system that the processes compile for (`level` of compiler/target.py); default: these here
     own       where they find operators of one's own (own/files.py), in addition to those that this process uses
 
     Raises the first OpError.
@@ -173,7 +173,7 @@ def serve(level, own):
     if level:
         from ..compiler import target
 
-        target.choose(target.level(level))
+        target.choose(target.level(*level))
     for source in own:
         use_source(source)
     function = None
