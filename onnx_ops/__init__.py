@@ -3,7 +3,6 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from . import requirements
 from .errors import OpError
 from .runtime.on_import import OnImport
 
@@ -67,10 +66,7 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
-        try:
-            module = import_module(f".{_HOME[name]}", __name__)
-        finally:  # also after an ImportError: an old version may be its cause
-            requirements.check_versions()
+        module = import_module(f".{_HOME[name]}", __name__)
         value = module if name == _HOME[name] else getattr(module, name)
         return globals().setdefault(name, value)  # so that Python doesn't call __getattr__ for it again
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

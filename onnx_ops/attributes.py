@@ -144,7 +144,7 @@ class Attribute:
         if self.kind == "tensor":
             number, rank = struct.unpack_from("2q", block, offset)
             shape, offset = struct.unpack_from(f"{rank}q", block, offset + 16), offset + 16 + 8 * rank
-            dtype = next(t for t in dtypes.TABLE.values() if t.onnx == number).numpy
+            dtype = dtypes.TABLE[dtypes.NAMES[number]].numpy
             return np.frombuffer(block, dtype, count, offset).reshape(shape)
         dtype = np.uint8 if self.kind == "text" else np.float64 if self.kind.startswith("float") else np.int64
         return np.frombuffer(block, dtype, count, offset)
@@ -226,6 +226,11 @@ class AttributeValues:
                 contents.append(attribute.content(vector))
                 end += contents[-1].nbytes
         return np.concatenate([[end], table.view(np.int64), *contents])
+
+    @functools.cached_property
+    def address(self):
+        """The address of the block."""
+        return self.block.ctypes.data
 
     @classmethod
     def in_block(cls, attributes, block):

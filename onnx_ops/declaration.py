@@ -29,6 +29,7 @@ from .limits import (
     MAX_INPUTS,
     MAX_KERNELS,
     MAX_OUTPUTS,
+    MAX_PHASES,
     MAX_SHOWN,
 )
 
@@ -57,6 +58,14 @@ class Input:
 class Output:
     name: str
     type: str
+
+
+def is_plain(value):
+    """Return whether a value is of a type whose values mean the same if they and their texts are equal."""
+    return type(value) in PLAIN or (type(value) in (list, tuple) and all(type(each) in PLAIN for each in value))
+
+
+PLAIN = {str, int, float, bool, type(None)}
 
 
 class Record:
@@ -99,7 +108,8 @@ class Plan:
               So may be sizes of outputs, and UNKNOWN is the rank of one of which nothing is known
     plan      (attributes, inputs, outputs, geometry): refuses inputs by `onnx_ops.require`, and fills in the geometry
     geometry  {field: None for a number, or the length of a vector}: what kernels get to know. There are also the number
-              of `tiles`, at most MAX_TILES, and how many bytes of `workspace` a tile needs
+              of `tiles`, how many bytes of `workspace` a tile needs, and, for kernels of several phases, the bytes of
+              the `shared` memory; `tiles` is a vector then, with a number for each phase
 
     `attributes` is a named tuple (attributes.py). The vector of an input with `values` has these, not sizes.
     """
@@ -118,14 +128,17 @@ class Rule:
     function   (*shapes, **attributes) -> the outputs' shapes, a tuple of numbers or of such tuples. For an input with
                `values` it gets the values in place of the shape. None: the reference decides on the shapes
     is_bound   whether the first axes may turn out shorter
-    loop       (*shapes, **attributes) -> how many steps the kernel's tiles share. None: there is one tile
+    loop       (*shapes, **attributes) -> how many steps the kernel's tiles share, a tuple with a number for each phase
+               if there are several. None: there is one tile
     workspace  (*shapes, **attributes) -> bytes of workspace for each tile that runs. None: there is no workspace
+    shared     (*shapes, **attributes) -> bytes of memory that all tiles of all phases share. None: there is none
     """
 
     function: Callable | None = None
     is_bound: bool = False
     loop: Callable | None = None
     workspace: Callable | None = None
+    shared: Callable | None = None
 
     geometry: ClassVar[Mapping] = {}
     is_partial, counts_steps = False, True  # whoever calls makes tiles of the loop's steps
@@ -138,7 +151,8 @@ class Kernel:
     function   computes one tile: (*tensors, geometry, tile, workspace, *outputs), all tensors being flat arrays or,
                with `has_axes`, (*arrays, *attributes, index, count, workspace, *outputs). Then it returns the length of
                the outputs' first axes, or a tuple of these, if the rule is only a bound. The workspace is an array of
-               uninitialized bytes
+               uninitialized bytes. Or a tuple of functions, the phases: all tiles of one run before those of the next.
+               They get one more array of bytes after the workspace, which all of them share
     choices    {attribute: the strings with which it is the kernel to run}, where an operator has several
     has_axes   whether arrays have their axes, as many as the ranks for which the kernel is compiled. 16-bit floats then
                are float32
@@ -148,12 +162,17 @@ class Kernel:
     unless     a text on the attributes with which the operator takes all types; then the others are refused
     """
 
-    function: Callable
+    function: Callable | tuple[Callable, ...]
     choices: Mapping = field(default_factory=dict)
     has_axes: bool = False
     sees_bits: bool = False
     types: Mapping = field(default_factory=dict)
     unless: str = ""
+
+    @property
+    def phases(self):
+        """The functions, one for each phase."""
+        return self.function if isinstance(self.function, tuple) else (self.function,)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -195,11 +214,15 @@ class Operator:
             "outputs": (len(self.outputs), MAX_OUTPUTS),
             "attributes": (len(self.attributes), MAX_ATTRIBUTES),
             "kernels": (len(self.kernels), MAX_KERNELS),
+            "phases": (self.phase_count, MAX_PHASES),
             "bytes of geometry": (self.geometry_dtype.itemsize, MAX_GEOMETRY),
         }
         for what, (count, most) in limits.items():
             if count > most:
                 raise OpError(what, count, f"must be at most {most}", self.title)
+        for kernel in self.kernels:
+            if len(kernel.phases) != self.phase_count:
+                raise OpError("phases", len(kernel.phases), f"must be {self.phase_count}, as before", self.title)
 
     @property
     def title(self):
@@ -212,7 +235,13 @@ class Operator:
 
     @functools.cached_property
     def geometry_dtype(self):
-        return record_dtype({**REFUSAL, "tiles": None, "workspace": None, **self.plan.geometry})
+        tiles = None if self.phase_count == 1 else self.phase_count
+        return record_dtype({**REFUSAL, "workspace": None, "shared": None, "tiles": tiles, **self.plan.geometry})
+
+    @property
+    def phase_count(self):
+        """The number of phases of each kernel."""
+        return len(self.kernels[0].phases) if self.kernels else 1
 
     def signatures(self):
         """Yield all combinations of element types that ONNX Runtime has, as {type variable: name}."""
@@ -231,13 +260,13 @@ class Operator:
             if a.required and given.get(name) is None:
                 raise OpError(name, None, "must be given")
         values = [a.default if given.get(a.name) is None else given[a.name] for a in self.attributes]
-        if all(type(v) in (str, int, bool) for v in values):  # of types whose equal values mean the same
-            return self._cached_values(tuple(values), tuple(map(type, values)))
+        if all(map(is_plain, values)):
+            return self._cached_values(tuple(tuple(v) if type(v) is list else v for v in values), repr(values))
         return attribute_values(self.attributes, values)
 
     @functools.cached_property
     def _cached_values(self):
-        return functools.lru_cache(maxsize=256)(lambda values, types: attribute_values(self.attributes, values))
+        return functools.lru_cache(maxsize=256)(lambda values, text: attribute_values(self.attributes, values))
 
     def each_input(self, count):
         """Return the declarations of `count` inputs; a variadic one is repeated for all that it stands for."""
@@ -279,18 +308,29 @@ class Operator:
     def kernel(self, position):
         return self.kernels[position % len(self.kernels)]
 
-    def position(self, values, ranks):
-        """Return the position of the kernel for attributes and ranks; None if none is compiled for these ranks."""
+    def position(self, choice, ranks):
+        """Return the position of the kernel for a `choice` and ranks; None if none is compiled for these ranks."""
         for k, combination in enumerate(self.combinations):
             fits = len(ranks) == len(combination)
             if fits and all(wanted in (None, rank) for wanted, rank in zip(combination, ranks, strict=True)):
-                return k * len(self.kernels) + self.choice(values)
+                return k * len(self.kernels) + choice
+        return None
+
+    @functools.cached_property
+    def chooser(self):
+        """(position of the attribute that chooses among the kernels, the kernel for each of its choices), or None."""
+        for k, a in enumerate(self.attributes):
+            if any(a.name in kernel.choices for kernel in self.kernels):
+                names = [kernel.choices[a.name] for kernel in self.kernels]
+                return k, [next(number for number, some in enumerate(names) if c in some) for c in a.choices]
         return None
 
     def choice(self, values):
         """Return which of the kernels the attributes choose."""
-        kernels = enumerate(self.kernels)
-        return next(k for k, each in kernels if all(values.by_name[a] in some for a, some in each.choices.items()))
+        if self.chooser is None:
+            return 0
+        attribute, kernels = self.chooser
+        return kernels[values.vectors[attribute][0]]
 
     def read_by(self, kernel):
         """Return the positions of the inputs that a kernel gets."""

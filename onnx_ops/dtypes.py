@@ -53,6 +53,7 @@ TABLE = {
         DType("bfloat16", 16, _bits("bfloat16")),
     )
 }
+NAMES = {t.onnx: name for name, t in TABLE.items()}
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 WIDE_FLOATS = ("float32", "float64")
 HALVES = ("float16", "bfloat16")
@@ -72,6 +73,11 @@ def zero(array: "NDArray[Any]") -> Any:
     return "" if name_of(array) == "string" else array.dtype.type(0)
 
 
+def type_name(dtype: np.dtype[Any]) -> str:
+    """Return the table's name for NumPy's type of elements, or NumPy's if the table has none."""
+    return "string" if dtype.kind in "OUT" else dtype.name
+
+
 def name_of(array: "NDArray[Any]") -> str:
-    """Return the table's name for an array's element type, or NumPy's if the table has none."""
-    return "string" if array.dtype.kind in "OUT" else array.dtype.name
+    """Return the name of an array's element type, see `type_name`."""
+    return type_name(array.dtype)

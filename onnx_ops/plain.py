@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from .attributes import AttributeValues
 from .declaration import Plan, Record
 from .errors import OpError, errors_of, reason, require
 from .limits import ELEMENTS, MAX_RANK, UNKNOWN
@@ -65,15 +64,6 @@ def _sizes_by_plan(operator, attributes, inputs):
     outputs = tuple(np.full(MAX_RANK, UNKNOWN) for _ in operator.outputs)
     ranks = operator.plan.shape(attributes, tuple(inputs), outputs)
     return ranks if isinstance(ranks, tuple) else (ranks,), outputs
-
-
-def output_ranks(operator, shapes, known):
-    """Return the outputs' ranks for these inputs, even if the plan would refuse them; None if they aren't known."""
-    if not operator.plan.is_partial:
-        return None
-    nothing = AttributeValues(operator.attributes, [None] * len(operator.attributes))  # no rank depends on attributes
-    outputs = infer(operator, nothing, shapes, known)
-    return [None if y is None else len(y) for y in outputs]
 
 
 def plan(operator, values, inputs):
@@ -179,12 +169,15 @@ def check_shapes(operator, shapes):
         require(fits, "shape of an output", shape, rule)
 
 
-def explain(operator, position, values, inputs, tiles, workspace, outputs):
+def explain(operator, position, values, inputs, tiles, workspace, shared, outputs):
     """Run a kernel that gets arrays as plain Python, where an exception knows its line; return its text, or None."""
-    room = np.empty(workspace, np.uint8) if operator.plan.workspace else None
+    room = [np.empty(workspace, np.uint8) if operator.plan.workspace else None]
+    if operator.phase_count > 1:
+        room.append(np.empty(shared, np.uint8) if operator.plan.shared else None)
     try:
-        for tile in range(tiles):
-            operator.kernel(position).function(*inputs, *values.compiled, tile, tiles, room, *outputs)
+        for function, count in zip(operator.kernel(position).phases, tiles, strict=True):
+            for tile in range(count):
+                function(*inputs, *values.compiled, tile, count, *room, *outputs)
     except Exception as error:
         return reason(error) + place_of(error)
     return None

@@ -4,8 +4,8 @@ onnx.reference.ReferenceEvaluator(model, new_ops=onnx_ops.reference_ops()).run(N
 """
 
 import os
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
@@ -14,9 +14,6 @@ from .errors import errors_of
 from .operators import available
 from .runtime.execute import compute_reference
 from .schemas import schema
-
-if TYPE_CHECKING:
-    from .declaration import Operator
 
 
 def reference_ops(operators: Iterable[Any] = ()) -> list[type[OpRun]]:
@@ -34,20 +31,20 @@ class Evaluator:
     operators  more operators, of one's own
     """
 
-    def __init__(self, model: Any, operators: Iterable[Any] = ()) -> None:
+    def __init__(self, model, operators=()):
         model = str(model) if isinstance(model, os.PathLike) else model
         self._evaluator = ReferenceEvaluator(model, new_ops=reference_ops(operators))
         proto = self._evaluator.proto_
         defaults = {tensor.name for tensor in proto.graph.initializer}
         self.inputs = [value.name for value in proto.graph.input if value.name not in defaults]
 
-    def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+    def __call__(self, feeds):
         outputs: Any = self._evaluator.run(None, dict(feeds))
         return dict(zip(self._evaluator.output_names, outputs, strict=True))
 
 
-def reference_op(operator: "Operator") -> type[OpRun]:
-    def compute_outputs(self: Any, *inputs: Any, **attributes: Any) -> tuple[Any, ...]:
+def reference_op(operator):
+    def compute_outputs(self, *inputs, **attributes):
         with errors_of(operator):
             values = operator.values(attributes)
         return tuple(compute_reference(operator, values, inputs))

@@ -13,7 +13,7 @@ from onnx.defs import OpSchema
 from onnx.external_data_helper import uses_external_data
 
 from . import dtypes, plain
-from .attributes import KINDS, Attribute, AttributeValues
+from .attributes import KINDS
 from .errors import OpError
 from .operators import available
 
@@ -39,7 +39,7 @@ def register_schemas(operators: Iterable[Any] = ()) -> None:
 _taught: "dict[str, Operator]" = {}  # {title: the operator that onnx knows by it}
 
 
-def _teach(operator: "Operator") -> None:
+def _teach(operator):
     if (before := _taught.get(operator.title)) is operator:
         return
     if before:
@@ -54,18 +54,18 @@ def _teach(operator: "Operator") -> None:
             raise
 
 
-def _has(operator: "Operator") -> bool:
+def _has(operator):
     return onnx.defs.has(operator.name, domain=operator.domain)
 
 
-def _deregister(operator: "Operator") -> None:
+def _deregister(operator):
     """Deregister an operator. At exit: onnx before 1.23 would free its Python function too late, and hang or crash."""
     if _has(operator):
         onnx.defs.deregister_schema(operator.name, operator.versions[0], operator.domain)
 
 
 @functools.cache
-def schema(operator: "Operator") -> OpSchema:
+def schema(operator):
     """Return the onnx.defs.OpSchema of a declared operator."""
     attributes = [
         OpSchema.Attribute(a.name, getattr(OpSchema.AttrType, KINDS[a.kind].onnx), "", required=a.required)
@@ -88,14 +88,14 @@ def schema(operator: "Operator") -> OpSchema:
     return op_schema
 
 
-def node_attribute(declared: Attribute, value: Any) -> AttributeProto:
+def node_attribute(declared, value):
     """Return an onnx.AttributeProto for a declared Attribute and its value."""
     value = numpy_helper.from_array(np.asarray(value)) if declared.kind == "tensor" else value
     kind = getattr(AttributeProto, KINDS[declared.kind].onnx)
     return helper.make_attribute(declared.name, value, attr_type=kind)
 
 
-def set_output_types(operator: "Operator", context: Any) -> None:
+def set_output_types(operator, context):
     """Set the outputs' element types and, as far as they are known, their shapes."""
     types = [context.get_input_type(k) or TypeProto() for k in range(context.get_num_inputs())]
     inputs = operator.each_input(len(types))
@@ -120,18 +120,17 @@ def set_output_types(operator: "Operator", context: Any) -> None:
         context.set_output_type(k, output)
 
 
-def attribute_values(operator: "Operator", context: Any) -> AttributeValues | None:
+def attribute_values(operator, context):
     """Return the values of the node's attributes; None if they are wrong, or a function's caller passes them."""
     given = {a.name: context.get_attribute(a.name) for a in operator.attributes}
     try:
         values = {name: helper.get_attribute_value(a) for name, a in given.items() if a is not None}
-        found: AttributeValues = operator.values(values)
-        return found
+        return operator.values(values)
     except ValueError:
         return None
 
 
-def dimensions(type_proto: TypeProto) -> list[int | str | None] | None:
+def dimensions(type_proto):
     """Return a TypeProto's dimensions, each an int, a name or None; None if the rank is unknown."""
     if not type_proto.tensor_type.HasField("shape"):
         return None

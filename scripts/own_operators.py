@@ -87,47 +87,39 @@ def seconds(call, count):
 
 def measure():
     """Return {implementation: (seconds of a small call, of a large call)}, medians of interleaved rounds."""
-    small, large = np.ones(SMALL, np.float32), np.ones(LARGE, np.float32)
-    calls = {}
-    for name in ("InNumPy", "Compiled", "OfExtensions"):
-        session = open_session(name)
-        for kind, x, count in (("small", small, 300), ("large", large, 3)):
-            calls[name, kind] = (lambda session=session, x=x: session.run(None, {"x": x})), count
-    calls["body", "small"] = (lambda: in_numpy.declaration.reference(small)), 300
-    calls["body", "large"] = (lambda: in_numpy.declaration.reference(large)), 3
+    sizes, calls = ((np.ones(SMALL, np.float32), 300), (np.ones(LARGE, np.float32), 3)), {}
+    sessions = {name: open_session(name) for name in ("InNumPy", "Compiled", "OfExtensions")}
+    for k, (x, count) in enumerate(sizes):
+        for name, session in sessions.items():
+            calls[name, k] = (lambda session=session, x=x: session.run(None, {"x": x})), count
+        calls["body", k] = (lambda x=x: in_numpy.declaration.reference(x)), count
     times: dict = {key: [] for key in calls}
     for _ in range(ROUNDS):
         for key, (call, count) in calls.items():
             times[key].append(seconds(call, count))
-    return {name: tuple(median(times[name, kind]) for kind in ("small", "large")) for name, _ in calls}
+    return {name: tuple(median(times[name, k]) for k in range(2)) for name, _ in calls}
 
 
 def table():
-    times = measure()
+    times, megabytes = measure(), 4 * LARGE / 2**20
     exit_code = subprocess.run([sys.executable, "-c", FAILING], capture_output=True).returncode
-    columns = {"function in NumPy": "InNumPy", "with a kernel": "Compiled", "`@onnx_op`": "OfExtensions"}
-    each = [times[name] for name in columns.values()]
-    megabytes = 4 * LARGE / 2**20
-    rows = [
-        ("a call with 5 numbers", *(f"{small * 1e6:.0f} us" for small, _ in each)),
-        (f"{megabytes:.0f} MB of float32, for each MB", *(f"{large / megabytes * 1e6:.0f} us" for _, large in each)),
-        ("copies of inputs and outputs", "the output", "none", "both; the output as a Python list"),
-        ("attributes", "all but lists of strings", "numbers, lists, choices", "int, float, string, all required"),
-        ("16-bit floats, optional and variadic inputs", "yes", "yes, but no variadic ones", "no"),
-        ("the GIL while it runs", "held", "free", "held"),
-        ("an exception", "an error of the run", "an error of the run", f"ends the process (exit code {exit_code})"),
-        ("without Python", "no", "`onnx-ops build`", "no"),
-    ]
-    lines = [f"| y = x + 1 in one thread | {' | '.join(columns)} |", "|---|" + "---|" * len(columns)]
-    lines += [f"| {' | '.join(row)} |" for row in rows]
-    body = [times["body"][0] * 1e6, times["body"][1] / megabytes * 1e6]
+    cells = [(f"{small * 1e6:.0f}", f"{large / megabytes * 1e6:.0f}") for small, large in times.values()]
+    in_numpy, compiled, of_extensions, body = cells
     versions = f"onnxruntime {ort.__version__}, onnxruntime-extensions {extensions.__version__}"
-    lines += [
-        "",
-        f"The function alone takes {body[0]:.1f} us, and {body[1]:.0f} us for each MB. Measured with {versions} by",
-    ]
-    lines += ["`python scripts/own_operators.py`."]
-    return "\n".join(lines)
+    return f"""\
+| y = x + 1 in one thread | function in NumPy | with a kernel | `@onnx_op` |
+|---|---|---|---|
+| a call with 5 numbers | {in_numpy[0]} us | {compiled[0]} us | {of_extensions[0]} us |
+| {megabytes:.0f} MB of float32, for each MB | {in_numpy[1]} us | {compiled[1]} us | {of_extensions[1]} us |
+| copies of inputs and outputs | the output | none | both; the output as a Python list |
+| attributes | all but lists of strings | numbers, lists, choices | int, float, string, all required |
+| 16-bit floats, optional and variadic inputs | yes | yes, but no variadic ones | no |
+| the GIL while it runs | held | free | held |
+| an exception | an error of the run | an error of the run | ends the process (exit code {exit_code}) |
+| without Python | no | `onnx-ops build` | no |
+
+The function alone takes {body[0]} us, and {body[1]} us for each MB. Measured with {versions} by
+`python scripts/own_operators.py`."""
 
 
 def main():

@@ -56,9 +56,9 @@ COMPILATION = """
 import onnx_ops, numba
 from onnx_ops.compiler.code import code
 from onnx_ops.runtime import variants
-by_name = variants.variants(variants.chosen(sys.argv[1:2]), sys.argv[2:3])
+by_name = variants.distinct(variants.combinations(variants.chosen(sys.argv[1:2]), sys.argv[2:3]))
 variant = next(v for name, v in by_name.items() if name.startswith(sys.argv[3]))
-*shared, kernel = variants.entries(*variant)
+*shared, kernel = variant.entries()
 lap("rest")
 for entry in shared:
     code(entry)

@@ -11,8 +11,9 @@ from onnx_ops.runtime import library, native, variants, warmup
 
 if library.is_complete():  # then nothing is compiled, there may be no Numba, and only kernels are other ones
     of_the_compiler = "cache deployment elements library vectors warmup"
-    of_no_kernel = """cluster docs files imported_domains indices inference layout many_files ort_format rewriting
-        rewriting_facts rewriting_fuzz rewriting_grids schemas sizes"""
+    of_no_kernel = """attributes cluster docs endings files hostile_models imported_domains indices inference layout
+        lowering many_files on_import optimized_sessions ort_format prefetching rewriting rewriting_facts
+        rewriting_fuzz rewriting_grids schemas sizes third_operator"""
     collect_ignore = [f"test_{name}.py" for name in f"{of_the_compiler} {of_no_kernel}".split()]
 
 # Hypothesis draws the same cases in every run; with `--hypothesis-profile=default` it draws new ones.
@@ -31,7 +32,7 @@ def pytest_sessionstart(session):
     if processes and not hasattr(session.config, "workerinput") and not library.is_complete():
         everything = "long" not in session.config.option.markexpr
         combinations = variants.combinations(OPERATORS, dtypes.TABLE)
-        needed = variants.distinct(c for c in combinations if everything or has_representative_types(c[2]))
+        needed = variants.distinct(c for c in combinations if everything or has_representative_types(c.signature))
         warmup.compile_variants(needed, processes, lambda *progress: None)
 
 

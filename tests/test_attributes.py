@@ -15,8 +15,7 @@ from support.cases import AFFINE_GRID, COL2IM, GRID_SAMPLE, finished, model
 import onnx_ops
 from onnx_ops import functions
 from onnx_ops.cli.app import app
-from onnx_ops.runtime.attributes import unknown
-from onnx_ops.runtime.model import SMALL, Node, nodes
+from onnx_ops.runtime.model import SMALL, Node, imported_domains, nodes, unknown_attributes
 
 MESSAGE = "onnx_ops: GridSample (node 'the_node'): attribute paddingmode is unknown and will be ignored; did you mean "
 NAMES = {"GridSample", "Col2Im"}
@@ -55,7 +54,7 @@ def test_a_session_says_what_it_ignores(kind, misspelt, caplog):
 
 
 def test_an_operator_without_attributes():
-    (sentence,) = unknown(AFFINE_GRID[0].operator, ["align_corners"])
+    (sentence,) = unknown_attributes(AFFINE_GRID[0].operator, ["align_corners"])
     assert sentence == "attribute align_corners is unknown and will be ignored; there are none"
     with pytest.raises(onnx_ops.OpError, match=r"align_corners = 1: no such attribute; there are none$"):
         functions.call(AFFINE_GRID[0].operator, *AFFINE_GRID[0].inputs("float32"), align_corners=1)
@@ -120,18 +119,20 @@ def test_nodes_are_found_wherever_they_are(tmp_path):
     expected += [Node("com.microsoft", "GridSample", "", ("Mode",))]
     for source in (proto, proto.SerializeToString(), tmp_path / "model.onnx", str(tmp_path / "model.onnx")):
         assert nodes(source, NAMES) == expected
+        assert imported_domains(source) == {""}
 
 
 def test_tensors_are_not_read(tmp_path):
-    """The file has initializers of 3 GB before its nodes; it is sparse, so that they take no room."""
+    """The file has initializers of 3 GB before its nodes, and imports after these; they are sparse and take no room."""
     node = helper.make_node("GridSample", ["X", "Grid"], ["y"], name="n", Mode="nearest").SerializeToString()
-    size, path = 3 * 2**30, tmp_path / "large.onnx"
+    size, path, imported = 3 * 2**30, tmp_path / "large.onnx", helper.make_opsetid("com.microsoft", 1)
     graph = bytes([5 << 3 | 2]) + varint(size), bytes([1 << 3 | 2]) + varint(len(node)) + node
     with open(path, "wb") as file:
         file.write(bytes([7 << 3 | 2]) + varint(sum(map(len, graph)) + size) + graph[0])
         file.seek(size, 1)
-        file.write(graph[1])
+        file.write(graph[1] + bytes([8 << 3 | 2]) + varint(imported.ByteSize()) + imported.SerializeToString())
     assert nodes(path, NAMES) == [Node("", "GridSample", "n", ("Mode",))]
+    assert imported_domains(path) == {"com.microsoft"}
 
 
 def varint(size):

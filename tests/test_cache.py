@@ -3,10 +3,7 @@
 import compileall
 import enum
 import importlib.metadata
-import os
 import shutil
-import subprocess
-import sys
 import time
 from collections import namedtuple
 from contextlib import suppress
@@ -17,7 +14,9 @@ import numba
 import numpy as np
 import pytest
 from numba import njit
-from support.cases import CASES
+from support.cases import CASES, model
+from support.malformed import col2im
+from support.processes import python
 
 import onnx_ops
 from onnx_ops import dtypes, operators
@@ -48,13 +47,9 @@ def home(tmp_path):
 
 
 def cached_after_a_run(home):
-    from support.cases import model
-    from support.malformed import col2im
-
     path = home / "model.onnx"
     path.write_bytes(model("", "Col2Im", col2im("", "").inputs, {}).SerializeToString())
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(home / "cache"), "PYTHONPATH": str(home)}
-    subprocess.run([sys.executable, "-c", SCRIPT, str(home), str(path)], check=True, env=environment, cwd=home)
+    python(SCRIPT, home, path, folders=[home], cwd=home, NUMBA_CACHE_DIR=str(home / "cache"))
     return cached(home)
 
 
@@ -98,8 +93,7 @@ print(*sorted(name for name in {*sys.modules} - before - packages if name.starts
 
 def test_the_compilers_files():
     """All files whose code may run while a function is compiled are part of a key."""
-    done = subprocess.run([sys.executable, "-c", COMPILER_IMPORTS], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == sorted(jit.COMPILER)
+    assert python(COMPILER_IMPORTS).stdout.split() == sorted(jit.COMPILER)
 
 
 def test_details_of_a_key():
@@ -230,16 +224,14 @@ from onnx_ops import dtypes, operators
 from onnx_ops.compiler import key
 from onnx_ops.operators import OPERATORS
 from onnx_ops.runtime import variants
-entries = {e: None for v in variants.variants(OPERATORS, ["float32"]).values() for e in variants.entries(*v)}
+entries = {e: None for v in variants.combinations(OPERATORS, ["float32"]) for e in v.entries()}
 print(hashlib.sha256(repr([key.digest(e.functions, e.name, e) for e in entries]).encode()).hexdigest())
 """
 
 
 def keys(home, place, **settings):
     """A digest of the keys that another process computes for the package in this folder or archive."""
-    environment = {**os.environ, "PYTHONPATH": str(place), **settings}
-    command = [sys.executable, "-c", KEYS, str(place)]
-    done = subprocess.run(command, cwd=home / "cache", env=environment, capture_output=True, text=True)
+    done = python(KEYS, folders=[place], cwd=home / "cache", check=False, **settings)
     return done.stdout or done.stderr
 
 
@@ -288,45 +280,19 @@ print([operator(each) for each in (table, linked)])
 def test_code_with_addresses_of_another_process(tmp_path):
     """Global arrays are in the code, of any size and layout. Code that has an address all the same isn't kept."""
     (tmp_path / "addresses.py").write_text(ADDRESSES)
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
     for _ in range(2):
-        done = subprocess.run(
-            [sys.executable, "addresses.py"], cwd=tmp_path, env=environment, capture_output=True, text=True
-        )
-        values = [[299991.0, 299994.0, 299997.0], [0.0, 1.0, 2.0]]
-        assert (done.returncode, done.stdout) == (0, f"{values}\n"), done.stderr
+        done = python("import addresses", folders=[tmp_path], cwd=tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "cache"))
+        assert done.stdout == f"{[[299991.0, 299994.0, 299997.0], [0.0, 1.0, 2.0]]}\n"
         assert "it holds addresses, which are of this process alone" in done.stderr
     kernels = [path.name for path in (tmp_path / "cache" / "onnx_ops").iterdir() if "float32" in path.name]
-    assert [name.partition("-f")[0] for name in kernels] == ["__main__-table"]
-
-
-WARMUP = """
-import sys
-import onnx_ops
-assert onnx_ops.__file__.startswith(sys.argv[1]), onnx_ops.__file__
-reports = []
-count = onnx_ops.warmup(["Col2Im"], ["float32"], progress=lambda *report: reports.append(report))
-assert [(index, total) for _, index, total in reports] == [(k, count) for k in range(count)], reports
-assert {"Col2Im float32", "org.openvinotoolkit.Col2Im float32"} == {name for name, *_ in reports}, reports
-"""
-
-
-@pytest.mark.long
-def test_after_warmup_sessions_compile_nothing(home):
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(home / "cache"), "PYTHONPATH": str(home)}
-    done = subprocess.run(
-        [sys.executable, "-c", WARMUP, str(home)], check=True, env=environment, cwd=home, capture_output=True, text=True
-    )
-    assert done.stderr == ""  # a process that asks for compilation gets no message about it
-    files = cached(home)
-    assert cached_after_a_run(home) == files
+    assert [name.partition("-f")[0] for name in kernels] == ["addresses-table"]
 
 
 @pytest.mark.parametrize("domain", dict.fromkeys(o.domain for o in OPERATORS))
 def test_warmup_knows_every_kernel(domain):
     """Warmup compiles every kernel that a case of the tests needs."""
     kernels_by_plan = {}
-    for operator, position, signature in variants.variants(OPERATORS, dtypes.TABLE).values():
+    for operator, position, signature in variants.combinations(OPERATORS, dtypes.TABLE):
         kernel = operator.kernel(position)
         kernels_by_plan.setdefault(operator.plan, set()).add((kernel.function, operator.storage(kernel, signature)))
     cases = [c for c in CASES if c.domain == domain]
@@ -349,11 +315,7 @@ def test_numba_that_must_not_compile(monkeypatch):
 
 def test_the_colours_of_numbas_messages():
     """They are there if the package colorama is installed."""
-    lines = (
-        "Failed in nopython mode pipeline",
-        "\x1b[1m\x1b[1mno such\x1b[0m",
-        "\x1b[1mDuring: typing of x at f.py (3)\x1b[0m",
-    )
+    lines = "Failed in nopython mode", "\x1b[1m\x1b[1mno such\x1b[0m", "\x1b[1mDuring: typing of x at f.py (3)\x1b[0m"
     assert compilation.cause(ValueError("\n".join(lines))) == "no such (f.py, line 3)"
 
 

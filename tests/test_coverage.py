@@ -1,6 +1,7 @@
 """Every combination that `onnx_ops.operators()` lists works."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import onnxruntime as ort
@@ -18,7 +19,7 @@ from support.cases import (
     VOLUMES,
     Case,
     assert_close,
-    drawn,
+    grid_sample,
     im2col,
     model,
     reference,
@@ -44,32 +45,27 @@ def cells():
 
 def cases_of(domain, name, rank, types):
     """Yield the cases to run for a cell."""
-    if name == "Col2Im":
-        yield next(
-            c for c in COL2IM + OPENVINO if c.domain == domain and len(c.shapes[0]) == rank and len(c.attributes) > 2
-        )
-        return
-    if name == "AffineGrid":
-        yield from (next(c for c in AFFINE_GRID if c.shapes[0][1] == axes) for axes in (2, 3))
-        return
-    if name == "MultiScaleDeformableAttention":
-        yield ATTENTION[0]
-        return
-    if name == "Im2Col":
-        image, kernel = (5, 4, 3, *[1] * 11)[: rank - 2], (2, 3, *[1] * 12)[: rank - 2]
-        yield im2col(
-            "unfold", (2, 3, *image), kernel, strides=[2] * len(image), pads=[0] * len(image) + [1] * len(image)
-        )
-        return
-    if name.endswith("GridSample") and name != "GridSample":
+    if name == "GridSample":
+        out = (4, 5, 6)[: rank - 2]
+        shapes = ((2, 3, 5, 6, 4)[:rank], (2, *out, len(out)))
+        for mode in MODES[domain]:
+            if mode == "nearest" or types["T1"] in dtypes.FLOATS:
+                yield Case(
+                    mode, domain, name, shapes, {"mode": mode, "padding_mode": "border", "align_corners": 1}, 1.2
+                )
+    elif name == "Im2Col":
+        image, kernel, axes = (5, 4, 3, *[1] * 11)[: rank - 2], (2, 3, *[1] * 12)[: rank - 2], rank - 2
+        yield im2col("unfold", (2, 3, *image), kernel, strides=[2] * axes, pads=[0] * axes + [1] * axes)
+    elif name == "Col2Im":
+        alike = (c for c in COL2IM + OPENVINO if c.domain == domain and len(c.shapes[0]) == rank)
+        yield next(c for c in alike if len(c.attributes) > 2)
+    elif name == "ComputedGridSample":
         alike = [c for c in FUSED if len(c.shapes[0]) == rank and c.attributes.get("padding_mode") == "border"]
         yield from ({c.attributes["mode"]: c for c in alike}).values()
-        return
-    out = (4, 5, 6)[: rank - 2]
-    shapes = ((2, 3, 5, 6, 4)[:rank], (2, *out, len(out)))
-    for mode in MODES[domain]:
-        if mode == "nearest" or types["T1"] in dtypes.FLOATS:
-            yield Case(mode, domain, name, shapes, {"mode": mode, "padding_mode": "border", "align_corners": 1}, 1.2)
+    elif name == "AffineGrid":
+        yield from (next(c for c in AFFINE_GRID if c.shapes[0][1] == axes) for axes in (2, 3))
+    else:
+        yield ATTENTION[0]
 
 
 def identity(cell):
@@ -148,23 +144,20 @@ def test_16_bits_are_the_rounded_float32_result(case, dtype):
         np.testing.assert_array_equal(BACKENDS[name](case, inputs).view(np.uint16), expected.view(np.uint16))
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("case", GRID_SAMPLE[:18] + VOLUMES[:3] + EXTREME[:18], ids=str)
-def test_a_16_bit_grid_is_the_float32_grid_of_its_values(case, dtype):
-    x, grid = case.inputs("float32", dtype)
-    onnx_case = Case(case.name, "", case.op_type, case.shapes, case.attributes)
-    expected = BACKENDS["function"](onnx_case, [x, grid.astype(np.float32)])
-    for name in ("function", "native"):
-        np.testing.assert_array_equal(BACKENDS[name](onnx_case, [x, grid]), expected)
+IN_16_BITS = [replace(c, domain="") for c in GRID_SAMPLE[:18] + VOLUMES[:3] + EXTREME[:18]] + [
+    ATTENTION[0],
+    EXTREME[-1],
+]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("case", [ATTENTION[0], EXTREME[-1]], ids=str)
-def test_16_bit_locations_are_the_float32_ones_of_their_values(case, dtype):
-    value, sizes, locations, weights = case.inputs("float32", dtype)
-    expected = BACKENDS["function"](case, [value, sizes, locations.astype(np.float32), weights])
+@pytest.mark.parametrize("case", IN_16_BITS, ids=str)
+def test_16_bit_places_are_the_float32_ones_of_their_values(case, dtype):
+    inputs = case.inputs("float32", dtype)
+    wide = [v.astype(np.float32) if v.dtype == dtypes.TABLE[dtype].numpy else v for v in inputs]
+    expected = BACKENDS["function"](case, wide)
     for name in ("function", "native"):
-        np.testing.assert_array_equal(BACKENDS[name](case, [value, sizes, locations, weights]), expected)
+        np.testing.assert_array_equal(BACKENDS[name](case, inputs), expected)
 
 
 def test_strings_come_in_ascending_order():
@@ -212,35 +205,20 @@ def test_5d_cubic_is_separable():
     np.testing.assert_allclose(got, volume, atol=1e-13)
 
 
-def test_nearest_copies_bits():
-    """Every bit is copied, even of the payload of a NaN."""
+def test_bits_are_copied():
+    """Every bit is, even of the payload of a NaN, by Im2Col and by nearest sampling."""
     bits = np.arange(1, 65536, 97, dtype=np.uint16)
-    for dtype in ("float16", "bfloat16"):
-        x = bits.view(dtypes.TABLE[dtype].numpy).reshape(1, 1, 1, -1)
-        at = ((np.arange(bits.size) * 2 + 1) / bits.size - 1)[None, None, :, None]
-        grid = np.concatenate([at, np.zeros_like(at)], -1)
-        y = onnx_ops.grid_sample(x, grid, mode="nearest")
-        np.testing.assert_array_equal(y.view(np.uint16).ravel(), bits)
-
-
-def test_unfolding_copies_bits():
-    """Every bit is copied, even of the payload of a NaN."""
-    bits = np.arange(1, 65536, 97, dtype=np.uint16)
-    case = im2col("bits", (1, 1, bits.size), (1,))
-    for dtype in ("float16", "bfloat16"):
-        for name in ("function", "native"):
-            y = BACKENDS[name](case, [bits.view(dtypes.TABLE[dtype].numpy).reshape(1, 1, -1)])
+    at = ((np.arange(bits.size) * 2 + 1) / bits.size - 1)[None, None, :, None].astype(np.float32)
+    grid = np.concatenate([at, np.zeros_like(at)], -1)
+    nearest = grid_sample("bits", (1, 1, 1, bits.size), grid.shape[1:3], mode="nearest")
+    for dtype, name in itertools.product(("float16", "bfloat16"), ("function", "native")):
+        x = bits.view(dtypes.TABLE[dtype].numpy)
+        unfolded = BACKENDS[name](im2col("bits", (1, 1, bits.size), (1,)), [x.reshape(1, 1, -1)])
+        sampled = BACKENDS[name](nearest, [x.reshape(1, 1, 1, -1), grid])
+        for y in (unfolded, sampled):
             np.testing.assert_array_equal(y.view(np.uint16).ravel(), bits)
 
 
 def test_strings_are_padded_with_the_empty_one():
     x = np.array(["a", "b"], object).reshape(1, 1, 2)
     assert onnx_ops.im2col(x, [2], pads=[1, 1]).tolist() == [[["", "a", "b"], ["a", "b", ""]]]
-
-
-def test_drawn_covers_the_range():
-    rng = np.random.default_rng(0)
-    for dtype in dtypes.INTEGERS:
-        values, info = drawn(rng, 4000, dtype).astype(object), np.iinfo(dtype)
-        assert min(values) < info.min + (info.max - info.min) * 0.05
-        assert max(values) > info.max - (info.max - info.min) * 0.05

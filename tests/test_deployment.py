@@ -1,7 +1,6 @@
 """docs/deployment.md is right: its service starts without compiling, and its settings fit other CPUs."""
 
 import io
-import os
 import re
 import shutil
 import signal
@@ -15,6 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.processes import environment as of_processes
+from support.processes import python
 from test_cache import PACKAGE
 from test_docs import ROOT, examples
 
@@ -24,11 +25,10 @@ from onnx_ops.compiler import cache
 PAGE = ROOT / "docs" / "deployment.md"
 MODEL = ROOT / "models" / "exported" / "spatial_transformer" / "model.onnx"
 SETTINGS = dict(re.findall(r"^ENV (NUMBA_\w+)=(.*)$", PAGE.read_text(), re.MULTILINE))
-IMPORTED = "import onnx_ops, sys; assert onnx_ops.__file__.startswith(sys.argv[1]), onnx_ops.__file__"
 
 
 def environment(**more):
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(PACKAGE.parent), *sys.path]), **more}
+    return of_processes(PACKAGE.parent, *sys.path, **more)
 
 
 @pytest.fixture
@@ -113,12 +113,10 @@ llvm.get_host_cpu_features = lambda: llvm.FeatureMap({{**features(), "avx2": {av
 
 def digests(**settings):
     """Return the digests, which name the files of kernels, on two CPUs."""
-    outputs = []
-    for name, avx2 in (("znver4", True), ("nehalem", False)):
-        command = [sys.executable, "-c", OTHER_CPU.format(name=name, avx2=avx2) + KEY]
-        done = subprocess.run(command, env=environment(**settings), capture_output=True, text=True, check=True)
-        outputs.append(done.stdout)
-    return outputs
+    return [
+        python(OTHER_CPU.format(name=name, avx2=avx2) + KEY, folders=[PACKAGE.parent, *sys.path], **settings).stdout
+        for name, avx2 in (("znver4", True), ("nehalem", False))
+    ]
 
 
 @pytest.mark.long
@@ -130,17 +128,6 @@ def digests(**settings):
 def test_settings_for_other_cpus(names, portable):
     first, second = digests(**{name: SETTINGS[name] for name in names})
     assert (first == second) == portable
-
-
-def test_where_the_installation_lies_does_not_matter(tmp_path):
-    shutil.copytree(PACKAGE, tmp_path / "elsewhere" / PACKAGE.name)
-    code = f"{IMPORTED}\n{KEY}"
-    outputs = set()
-    for place in (PACKAGE.parent, tmp_path / "elsewhere"):
-        command, settings = [sys.executable, "-c", code, str(place)], {**os.environ, "PYTHONPATH": str(place)}
-        done = subprocess.run(command, cwd=tmp_path, env=settings, capture_output=True, text=True, check=True)
-        outputs.add(done.stdout)
-    assert len(outputs) == 1
 
 
 def test_the_cache_is_where_the_page_says(monkeypatch):

@@ -8,9 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from numba import njit
-from support.cases import COL2IM
 
-from onnx_ops import functions
 from onnx_ops.compiler import halves as elements
 
 ALL_BITS = np.arange(65536, dtype=np.uint16)
@@ -94,24 +92,3 @@ assert {vector_bytes} is None or not ours.gathers
 """
     unset = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
     subprocess.run([sys.executable, "-c", script], check=True, env=unset | variables)
-
-
-@pytest.mark.long
-def test_a_cpu_without_the_instructions(tmp_path):
-    """Code that Numba compiles for such a CPU gives the same result."""
-    case = COL2IM[1]
-    inputs = case.inputs("float16")
-    expected = functions.call(case.operator, *inputs, **case.attributes)
-    script = """
-import numpy as np
-from support.cases import COL2IM
-from onnx_ops import functions
-from onnx_ops.compiler import halves
-assert not halves.has_half_instructions()
-case = COL2IM[1]
-np.save("y.npy", functions.call(case.operator, *case.inputs("float16"), **case.attributes))
-"""
-    environment = {**os.environ, "NUMBA_CPU_NAME": "generic", "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
-    environment["PYTHONPATH"] = os.path.dirname(__file__)
-    subprocess.run([sys.executable, "-c", script], check=True, cwd=tmp_path, env=environment)
-    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), expected)

@@ -1,8 +1,5 @@
 """Malicious models: each is refused with a message or runs as defined, and the next session works."""
 
-import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +9,7 @@ import pytest
 from onnx import AttributeProto, TensorProto, helper
 from support.backends import quiet, run_session
 from support.cases import COL2IM, GRID_SAMPLE, OPENVINO, Case, assert_close, model, reference
+from support.processes import python
 
 import onnx_ops
 
@@ -119,28 +117,24 @@ PADS = r"(?s)^Col2Im \(node 'the_node'\): pads = .*: must be a list of integers"
 MODE = r"(?s)^com\.microsoft\.GridSample \(node 'the_node'\): mode = .*: must be "
 NO_SUCH = r".*: no such attribute; there are "
 HOSTILE = [
-    Hostile("no_inputs", OVERLAPPING, node(input=[])),
-    Hostile("an_input_too_few", OVERLAPPING, node(input=["input", "image_shape"])),
-    Hostile("no_grid", BILINEAR, node(input=["X"])),
+    Hostile("no_inputs", OVERLAPPING, node(input=[]), extensions=" inputs = 0: must be 3"),
+    Hostile("an_input_too_few", OVERLAPPING, node(input=["input", "image_shape"]), extensions=" inputs = 2: must be 3"),
+    Hostile("no_grid", BILINEAR, node(input=["X"]), extensions=" inputs = 1: must be 2"),
     Hostile("first_input_left_out", OVERLAPPING, node(input=["", "image_shape", "block_shape"])),
-    Hostile("second_input_left_out", OVERLAPPING, node(input=["input", "", "block_shape"])),
-    Hostile("last_input_left_out", OVERLAPPING, node(input=["input", "image_shape", ""])),
-    Hostile("an_input_too_many", OVERLAPPING, node(input=["input", "image_shape", "block_shape", "block_shape"])),
-    Hostile("a_second_grid", BILINEAR, node(input=["X", "Grid", "Grid"])),
-    Hostile("an_input_of_nowhere", OVERLAPPING, node(input=["input", "image_shape", "nobody"])),
+    Hostile(
+        "an_input_too_many", OVERLAPPING, node(input=["input", "image_shape", "block_shape", "block_shape"]),
+        extensions=" inputs = 4: must be at most 3",
+    ),
     Hostile("its_own_output", OVERLAPPING, node(input=["y", "image_shape", "block_shape"])),
     Hostile("no_outputs", OVERLAPPING, node(output=[])),
-    Hostile("no_outputs_of_grid_sample", BILINEAR, node(output=[])),
     Hostile("unnamed_output", OVERLAPPING, node(output=[""])),
     Hostile("two_outputs", OVERLAPPING, node(output=["y", "z"])),
-    Hostile("two_outputs_of_grid_sample", BILINEAR, node(output=["y", "z"])),
     Hostile("an_input_as_output", OVERLAPPING, node(output=["input"])),
     Hostile("unknown_operator", BILINEAR, node(op_type="GridSampler")),
-    Hostile("unknown_operator_of_openvino", TWO_AXES, node(op_type="Im2Col")),
     Hostile("pads_of_floats", OVERLAPPING, attribute("pads", A.FLOATS, floats=[1.0] * 4), PADS),
     Hostile("pads_a_tensor", OVERLAPPING, attribute("pads", A.TENSOR, t=A_TENSOR), PADS),
     Hostile("pads_a_graph", OVERLAPPING, attribute("pads", A.GRAPH, g=A_GRAPH), PADS),
-    Hostile("pads_of_no_kind", OVERLAPPING, attribute("pads", A.UNDEFINED, ints=[1] * 4), extensions=None),
+    Hostile("pads_of_no_kind", OVERLAPPING, attribute("pads", A.UNDEFINED, ints=[1] * 4), extensions=" pads = "),
     Hostile("pads_that_are_not_there", OVERLAPPING, attribute("pads", A.INTS, floats=[1.0] * 4), extensions=" pads = "),
     Hostile("pads_that_are_ints", OVERLAPPING, attribute("pads", A.FLOATS, ints=[1] * 4), extensions=" pads = "),
     Hostile(
@@ -149,43 +143,29 @@ HOSTILE = [
     ),
     Hostile("unknown_attribute", OVERLAPPING, attribute("stride", A.INTS, ints=[2, 2]), None, "stride" + NO_SUCH),
     Hostile("unknown_attribute_of_grid_sample", BILINEAR, attribute("modus", A.STRING, s=b"nearest"), None, NO_SUCH),
-    Hostile("unknown_attribute_of_openvino", TWO_AXES, attribute("pads", A.INTS, ints=[1] * 4), None, NO_SUCH),
     Hostile("unnamed_attribute", OVERLAPPING, attribute("", A.INTS, ints=[2, 2]), extensions=NO_SUCH[3:]),
-    Hostile("mode_a_graph", BILINEAR, attribute("mode", A.GRAPH, g=A_GRAPH), MODE),
     Hostile("mode_an_integer", BILINEAR, attribute("mode", A.INT, i=1), MODE),
     Hostile("mode_that_is_not_there", BILINEAR, attribute("mode", A.STRING), MODE),
     Hostile("mode_with_a_nul", BILINEAR, attribute("mode", A.STRING, s=b"bilinear\0x"), MODE),
     Hostile("align_corners_a_tensor", BILINEAR, attribute("align_corners", A.TENSOR, t=A_TENSOR), "must be an integer"),
     Hostile("image_shape_of_floats", OVERLAPPING, typed(1, TensorProto.FLOAT)),
     Hostile("image_shape_of_int32", OVERLAPPING, typed(1, TensorProto.INT32)),
-    Hostile("block_shape_of_strings", OVERLAPPING, typed(2, TensorProto.STRING)),
     Hostile("sizes_of_two_types", TWO_AXES, typed(1, TensorProto.INT32)),
     Hostile("grid_of_integers", BILINEAR, typed(1, TensorProto.INT32)),
-    Hostile("image_of_strings", BILINEAR, typed(0, TensorProto.STRING)),
-    Hostile("image_of_no_type", BILINEAR, typed(0, TensorProto.UNDEFINED)),
     Hostile("image_of_type_999", BILINEAR, typed(0, 999)),
     Hostile("complex_blocks", OVERLAPPING, typed(0, TensorProto.COMPLEX64)),
-    Hostile("blocks_of_8_bits", OVERLAPPING, typed(0, TensorProto.FLOAT8E5M2)),
     Hostile("blocks_of_4_bits", OVERLAPPING, typed(0, TensorProto.INT4)),
-    Hostile("opset_negative", BILINEAR, opset("com.microsoft", -1), extensions=None),
     Hostile("opset_0", BILINEAR, opset("com.microsoft", 0), extensions=None),
     Hostile("opset_huge", BILINEAR, opset("com.microsoft", HUGE)),
     Hostile("opset_past_32_bits", BILINEAR, opset("com.microsoft", 2**63 - 1), extensions=None),
     Hostile("opset_of_onnx_negative", OVERLAPPING, opset("", -1), extensions=None),
     Hostile("opset_of_onnx_without_col2im", OVERLAPPING, opset("", 16), extensions=None),
-    Hostile("opset_of_onnx_huge", OVERLAPPING, opset("", HUGE)),
-    Hostile("opset_of_openvino_0", TWO_AXES, opset("org.openvinotoolkit", 0), extensions=None),
-    Hostile("opset_of_openvino_huge", TWO_AXES, opset("org.openvinotoolkit", HUGE)),
     Hostile("no_opsets", OVERLAPPING, lambda proto: proto.ClearField("opset_import"), extensions=None),
     Hostile("constant_cut_short", OVERLAPPING, constant(1, data_type=INT64, dims=[2], raw_data=SIZE[:7])),
     Hostile("constant_too_long", OVERLAPPING, constant(1, data_type=INT64, dims=[2], raw_data=SIZE * 3)),
-    Hostile("constant_grid_cut_short", BILINEAR, constant(1, data_type=1, dims=[2, 12, 13, 2], raw_data=SIZE[:4])),
     Hostile("constant_of_negative_size", OVERLAPPING, constant(1, data_type=INT64, dims=[-2], raw_data=SIZE)),
-    Hostile("constant_of_2**62", OVERLAPPING, constant(1, data_type=INT64, dims=[2**62], raw_data=SIZE)),
     Hostile("constant_of_2**80", OVERLAPPING, constant(1, data_type=INT64, dims=[2**40] * 2, raw_data=SIZE)),
     Hostile("constant_without_data", OVERLAPPING, constant(1, data_type=INT64, dims=[2])),
-    Hostile("constant_without_dims", OVERLAPPING, constant(1, data_type=INT64, raw_data=SIZE)),
-    Hostile("constant_without_type", OVERLAPPING, constant(1, dims=[2], raw_data=SIZE)),
     Hostile("constant_with_others_data", OVERLAPPING, constant(1, data_type=INT64, dims=[2], float_data=[9, 11])),
     Hostile("constant_of_floats", OVERLAPPING, constant(1, data_type=TensorProto.FLOAT, dims=[2], float_data=[9, 11])),
     Hostile(
@@ -194,11 +174,9 @@ HOSTILE = [
     ),
     Hostile("output_annotated_smaller", OVERLAPPING, annotated("y", [1, 2, 3]), None),
     Hostile("output_annotated_larger", OVERLAPPING, annotated("y", [2, 3, 900, 1100]), None),
-    Hostile("output_annotated_of_one_pixel", BILINEAR, annotated("y", [2, 3, 1, 1]), None),
     Hostile("output_annotated_negative", BILINEAR, annotated("y", [2, 3, -5, 1]), None),
     Hostile("input_annotated_negative", OVERLAPPING, annotated("input", [-2, 27, 99]), None),
     Hostile("input_annotated_otherwise", OVERLAPPING, annotated("input", [2, 27, 98])),
-    Hostile("input_annotated_huge", OVERLAPPING, annotated("input", [2**62, 27, 99])),
     Hostile("image_annotated_of_rank_2", BILINEAR, annotated("X", [2, 3])),
     Hostile("image_annotated_past_2**63", BILINEAR, annotated("X", [2**62] * 3 + [3])),
 ]  # fmt: skip
@@ -247,29 +225,25 @@ def test_long_names_are_shown_in_part():
 def test_cut_and_garbled_files():
     """Files cut at every third byte and files with changed bytes run or fail, and the process ends normally."""
     script = """
-import numpy as np, onnx_ops
-from support.backends import quiet, run_session
-from support.cases import COL2IM, GRID_SAMPLE, OPENVINO, assert_close, model, reference
-rng, done = np.random.default_rng(0), 0
-for case in (COL2IM[1], GRID_SAMPLE[6], OPENVINO[0]):
-    inputs = case.inputs("float32")
-    whole = model(case.domain, case.op_type, inputs, case.attributes).SerializeToString()
-    cut = [whole[:k] for k in range(0, len(whole), 3)]
-    for _ in range(60):
-        at = rng.integers(0, len(whole), 2)
-        cut.append(bytes(rng.integers(256) if k in at else byte for k, byte in enumerate(whole)))
-    for content in [*cut, whole]:
-        for backend in ("native", "extensions"):
-            done += 1
-            try:
-                y = run_session(onnx_ops.InferenceSession(content, quiet(), backend=backend), inputs)
-            except Exception:
-                assert content != whole
-    assert_close(y, reference(case, inputs), "float32")
-print()
-print("attempts", done)
-"""
-    here = os.path.dirname(__file__)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=here)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert int(done.stdout.split("attempts")[1]) > 600
+        import numpy as np, onnx_ops
+        from support.backends import quiet, run_session
+        from support.cases import COL2IM, GRID_SAMPLE, OPENVINO, assert_close, model, reference
+        rng, done = np.random.default_rng(0), 0
+        for case in (COL2IM[1], GRID_SAMPLE[6], OPENVINO[0]):
+            inputs = case.inputs("float32")
+            whole = model(case.domain, case.op_type, inputs, case.attributes).SerializeToString()
+            cut = [whole[:k] for k in range(0, len(whole), 3)]
+            for _ in range(60):
+                at = rng.integers(0, len(whole), 2)
+                cut.append(bytes(rng.integers(256) if k in at else byte for k, byte in enumerate(whole)))
+            for content in [*cut, whole]:
+                for backend in ("native", "extensions"):
+                    done += 1
+                    try:
+                        y = run_session(onnx_ops.InferenceSession(content, quiet(), backend=backend), inputs)
+                    except Exception:
+                        assert content != whole
+            assert_close(y, reference(case, inputs), "float32")
+        print("\\nattempts", done)
+    """
+    assert int(python(script).stdout.split("attempts")[1]) > 600

@@ -1,8 +1,5 @@
 """The shapes of outputs that ONNX Runtime and onnx infer before there are inputs."""
 
-import subprocess
-import sys
-
 import numpy as np
 import onnx
 import onnxruntime as ort
@@ -18,9 +15,9 @@ from support.cases import (
     IM2COL,
     OPENVINO,
     VOLUMES,
-    finished,
     model,
 )
+from support.processes import python
 
 import onnx_ops
 from onnx_ops import functions
@@ -79,83 +76,53 @@ def test_stated_shapes_are_real(operator, dims, how):
                 assert all(sizes.get(d, e) == e if isinstance(d, str) else d == e for d, e in known), case
 
 
-@pytest.mark.parametrize("case", [GRID_SAMPLE[6], VOLUMES[0]], ids=str)
-def test_grid_sample_whole_shape(case):
-    x, grid = case.inputs("float32")
-    fixed = model(case.domain, case.op_type, [x, grid], case.attributes)
-    assert output_shape(fixed) == [*x.shape[:2], *grid.shape[1:-1]]
-    symbolic = model(case.domain, case.op_type, [x, grid], case.attributes, dims="symbolic")
-    assert output_shape(symbolic) == ["X_0", "X_1", *(f"Grid_{a}" for a in range(1, grid.ndim - 1))]
-    unknown = model(case.domain, case.op_type, [x, grid], case.attributes, dims="none")
-    assert output_shape(unknown) == []
+def named(name):
+    return next(case for case in CASES if case.name == name)
 
 
-@pytest.mark.parametrize("case", [AFFINE_GRID[0], AFFINE_GRID[11]], ids=str)
-def test_affine_grid_whole_shape(case):
-    inputs = case.inputs("float32")
-    _, axes, _ = inputs[0].shape
-    sizes = [v.size for v in inputs[axes:0:-1]]
-    fixed = model(case.domain, case.op_type, inputs, case.attributes)
-    assert output_shape(fixed) == [2, *sizes, axes]
-    unknown = model(case.domain, case.op_type, inputs, case.attributes, dims="none")
-    assert output_shape(unknown) == []
-    names = ["x_0", "y_in_0", "z_0"][:axes][::-1]
-    for sizes_of_theta in (axes, None), (None, axes + 1):
-        symbolic = model(case.domain, case.op_type, inputs, case.attributes, dims="symbolic")
-        for dim, size in zip(symbolic.graph.input[0].type.tensor_type.shape.dim[1:], sizes_of_theta, strict=True):
-            if size is not None:
-                dim.dim_value = size
-        assert output_shape(symbolic) == ["theta_0", *names, axes]
+# What is known of a case's output for sizes of inputs that are fixed, named and unknown; "?": by a name of its own.
+KNOWN = [
+    (GRID_SAMPLE[6], [2, 3, 12, 13], ["X_0", "X_1", "Grid_1", "Grid_2"], []),
+    (VOLUMES[0], [2, 3, 4, 5, 6], ["X_0", "X_1", "Grid_1", "Grid_2", "Grid_3"], []),
+    (AFFINE_GRID[0], [2, 9, 20, 2], [], []),
+    (AFFINE_GRID[11], [2, 3, 4, 17, 3], [], []),
+    (COL2IM[1], [2, "?", "?", "?"], [], []),
+    (named("3d"), [2, "?", "?", "?", "?"], [], []),
+    (OPENVINO[0], [2, "?", "?", "?"], [], []),
+    (IM2COL[2], [2, 36, 154], ["x_0", "?", "?"], ["?", "?", "?"]),
+    (named("unfold_3d"), [2, 36, 140], ["x_0", "?", "?"], ["?", "?", "?"]),
+    (ATTENTION[0], [2, 5, 12], ["value_0", "sampling_locations_1", "?"], ["?", "?", "?"]),
+]
 
 
-@pytest.mark.parametrize("case", [COL2IM[1], next(c for c in COL2IM if c.name == "3d"), OPENVINO[0]], ids=str)
-def test_col2im_rank_and_batch(case):
-    inputs = case.inputs("float32")
-    shape = output_shape(model(case.domain, case.op_type, inputs, case.attributes))
-    assert len(shape) == 2 + len(inputs[1])
-    assert shape[0] == 2
-    # Each unknown dimension has a name of its own, else it would be a literal -1.
-    assert all(isinstance(d, str) and d for d in shape[1:])
-    assert len(set(shape)) == len(shape)
+@pytest.mark.parametrize(("case", "fixed", "symbolic", "none"), KNOWN, ids=str)
+def test_what_is_known_of_an_output(case, fixed, symbolic, none):
+    """Each unknown dimension has a name that is used nowhere else, or it would be a literal -1."""
+    for dims, expected in (("fixed", fixed), ("symbolic", symbolic), ("none", none)):
+        proto = model(case.domain, case.op_type, case.inputs("float32"), case.attributes, dims=dims)
+        shape = output_shape(proto)
+        assert ["?" if isinstance(d, str) and "onnx_ops" in d else d for d in shape] == expected
+        assert len({d for d in shape if isinstance(d, str)}) == sum(isinstance(d, str) for d in expected)
 
 
-@pytest.mark.parametrize("case", [IM2COL[2], next(c for c in IM2COL if c.name == "unfold_3d")], ids=str)
-def test_im2col(case):
-    (x,) = case.inputs("float32")
-    assert (
-        stated_shapes(model(case.domain, case.op_type, [x], case.attributes))
-        == [list(onnx_ops.im2col(x, **case.attributes).shape)] * 2
-    )
-    for shape in stated_shapes(model(case.domain, case.op_type, [x], case.attributes, dims="symbolic")):
-        assert shape[0] == "x_0"
-        assert all(isinstance(d, str) for d in shape)
-        assert len(set(shape)) == 3
-
-
-def test_attention():
-    """The number of channels is a product, which is inferred if both factors are known."""
-    inputs = ATTENTION[0].inputs("float32")
-    proto = model("onnx_ops", "MultiScaleDeformableAttention", inputs, {})
-    assert output_shape(proto) == [2, 5, 12]
-    symbolic = model("onnx_ops", "MultiScaleDeformableAttention", inputs, {}, dims="symbolic")
-    batch, queries, channels = output_shape(symbolic)
-    assert (batch, queries) == ("value_0", "sampling_locations_1")
-    assert channels not in (batch, queries)
-    unknown = model("onnx_ops", "MultiScaleDeformableAttention", inputs, {}, dims="none")
-    assert len(set(output_shape(unknown))) == 3
+@pytest.mark.parametrize("known", [(2, None), (None, 3)])
+def test_either_size_of_theta_tells_the_number_of_axes(known):
+    proto = model("onnx_ops", "AffineGrid", AFFINE_GRID[0].inputs("float32"), {}, dims="symbolic")
+    for dim, size in zip(proto.graph.input[0].type.tensor_type.shape.dim[1:], known, strict=True):
+        if size is not None:
+            dim.dim_value = size
+    assert output_shape(proto) == ["theta_0", "y_in_0", "x_0", 2]
 
 
 def test_names_of_sizes_differ_by_process():
     """A model may have them from another process, by way of `get_outputs`. One name must not stand for two sizes."""
-    case = COL2IM[1]
-    proto = model(case.domain, case.op_type, case.inputs("float32"), case.attributes)
-    script = (
-        "import onnx_ops, sys; model = sys.stdin.buffer.read(); "
-        "print(onnx_ops.InferenceSession(model).get_outputs()[0].shape[1])"
-    )
-    made = [subprocess.run([sys.executable, "-c", script], input=proto.SerializeToString(), capture_output=True,
-                           check=True, text=False).stdout for _ in range(2)]  # fmt: skip
-    assert made[0] != made[1]
+    script = """
+        import onnx_ops
+        from support.cases import COL2IM, model
+        proto = model("", "Col2Im", COL2IM[1].inputs("float32"), COL2IM[1].attributes)
+        print(onnx_ops.InferenceSession(proto.SerializeToString()).get_outputs()[0].shape[1])
+    """
+    assert python(script).stdout != python(script).stdout
 
 
 def test_later_nodes_see_it():
@@ -188,18 +155,3 @@ def test_shape_of_an_output_is_true_when_it_runs():
     session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet())
     feeds = dict(zip((i.name for i in session.get_inputs()), inputs, strict=True))
     assert session.run(None, feeds)[0].tolist() == [2, 3, 9, 11]
-
-
-def test_onnx_knows_constant_sizes_in_the_domain_that_it_lacks():
-    """The schema adapter reads constant sizes, and with it lower()."""
-    onnx_ops.register_schemas()
-    case = OPENVINO[0]
-    inputs = case.inputs("float32")
-    proto = model(case.domain, case.op_type, inputs, case.attributes, constants=["output_size", "kernel_size"])
-    shape = onnx.shape_inference.infer_shapes(proto, strict_mode=True).graph.output[0].type.tensor_type.shape
-    assert [d.dim_value for d in shape.dim] == [2, 3, 8, 9]
-    follower = helper.make_node("Relu", ["y"], ["z"])
-    z = helper.make_tensor_value_info("z", TensorProto.FLOAT, None)
-    graph = helper.make_graph([*proto.graph.node, follower], "g", proto.graph.input, [z], proto.graph.initializer)
-    lowered = onnx_ops.lower(finished(graph, 21, case.domain))
-    assert [d.dim_value for d in lowered.graph.value_info[0].type.tensor_type.shape.dim] == [2, 3, 8, 9]

@@ -18,7 +18,7 @@ from onnx_ops.runtime import build, table
 
 NATIVE = Path(onnx_ops.__file__).parent / "native"
 CC = shutil.which("cc") or shutil.which("gcc")
-CALL = records.call_dtype(record_dtype({**REFUSAL, "tiles": None, "workspace": None}))
+CALL = records.call_dtype(record_dtype({**REFUSAL, "workspace": None, "shared": None, "tiles": limits.MAX_PHASES}))
 # {struct: {field: its offset}}, as Python has it.
 EXPECTED = {
     **{name: {f: getattr(kind, f).offset for f, _ in kind._fields_} for kind, name in build.STRUCTURES.items()},

@@ -24,7 +24,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.cases import COL2IM, IM2COL, VOLUMES, assert_close, operator, reference_of, type_of
 from support.malformed import AT_CREATION, AT_RUN, BY_TYPE
@@ -965,6 +965,10 @@ def assert_same_message(runtime, node):
         assert runtime.message_of(attempt()) == message_of_python(node)
 
 
+examples = settings(max_examples=20 if FLAGS in os.environ else 100)  # sanitizers take long
+
+
+@examples
 @given(mode=st.lists(PIECES, max_size=8).map("".join))
 @example("'" * 10_000)
 @example("\x01" * 10_000)
@@ -974,6 +978,7 @@ def test_strings_are_shown_alike(new, mode):
     assert_same_message(new, replace(GRID, attributes={"mode": mode}))
 
 
+@examples
 @given(name=st.lists(PIECES.map(str.encode) | st.sampled_from(BROKEN), max_size=8).map(b"".join))
 @example(b"\xff" * 10_000)
 def test_names_are_shown_alike(new, name):
@@ -995,6 +1000,7 @@ def test_a_zero_is_a_character(new, text):
     assert_same_message(new, replace(GRID, name=text.encode(), attributes={"mode": "area"}))
 
 
+@examples
 @given(strides=st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(1, 9), min_size=1, max_size=100))
 @example([1] * 10_000)
 @example([-(2**63)] * 1000)
@@ -1011,7 +1017,7 @@ def answering(runtime, outcome, strings=None):
         if strings is not None:
             run = table.Run.from_address(args[2])
             with suppress(OpError):  # the library must report it
-                bodies._hand_over(run, args[2], bodies.CALL.from_address(run.call), [strings])
+                bodies._hand_over(run, args[2], table.Call.from_address(run.call), [strings])
         args[-1].contents.outcome, args[-1].contents.message = outcome, PYTHONS_MESSAGE.encode()
 
     pointer = C.POINTER(table.Answer)

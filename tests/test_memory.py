@@ -2,16 +2,13 @@
 
 import itertools
 import os
-import signal
-import subprocess
-import sys
 import threading
 import time
-from subprocess import PIPE
 
 import numpy as np
 import pytest
 from support.cases import CASES, COL2IM, assert_close, reference, reference_of
+from support.processes import python
 
 import onnx_ops
 from onnx_ops import plain
@@ -30,7 +27,7 @@ def test_the_plan_states_enough(case):
     inputs = case.inputs("float64")
     operator, values = case.operator, case.operator.values(case.attributes)
     kernel = operator.kernels[operator.choice(values)]
-    g = plain.plan(operator, values, execute.sizes(operator, inputs))[1][0]
+    g = plain.plan(operator, values, [np.array(each, np.int64) for each in execute.plan_inputs(operator, inputs)])[1][0]
     expected = reference(case, inputs)
     out = np.full(expected.size, np.nan)
     tensors = [inputs[k].ravel() if k < len(inputs) else np.empty(0) for k in operator.read_by(kernel)]
@@ -76,7 +73,7 @@ print(onnx_ops.col2im(x, [1], [size], pads=[0, size - 1]).ravel())
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="the limit is Linux's")
 def test_a_block_of_2_27_pixels_in_little_memory():
-    done = subprocess.run([sys.executable, "-c", LONG_BLOCK], capture_output=True, text=True)
+    done = python(LONG_BLOCK)
     assert done.stdout == "[7]\n"
     assert all("compiling" in line for line in done.stderr.splitlines()), done.stderr
 
@@ -176,38 +173,6 @@ def test_an_error_in_a_helper_is_raised():
 
     with pytest.raises(ZeroDivisionError):
         threads.run_tiles(tile, 2, 2)
-
-
-INTERRUPTED = """
-import signal, sys
-import numpy as np, onnx_ops
-x = np.ones((1, 64 * 9, 60 * 60), np.float32)
-expected, caught, wrong = onnx_ops.col2im(x, [62, 62], [3, 3]), 0, 0
-print("ready", flush=True)
-while caught < 400:
-    try:
-        while True:
-            wrong += not np.array_equal(onnx_ops.col2im(x, [62, 62], [3, 3], threads=4), expected)
-    except KeyboardInterrupt:
-        caught += 1
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-print(np.array_equal(onnx_ops.col2im(x, [62, 62], [3, 3], threads=4), expected), wrong)
-"""
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
-def test_hundreds_of_interrupts():
-    """Another process sends them at any moment: the next call works, and none hangs."""
-    process = subprocess.Popen([sys.executable, "-c", INTERRUPTED], stdout=PIPE, stderr=PIPE, text=True)
-    assert process.stdout.readline() == "ready\n"
-    deadline = time.monotonic() + 120
-    while process.poll() is None and time.monotonic() < deadline:
-        process.send_signal(signal.SIGINT)
-        time.sleep(0.005)
-    process.kill()
-    out, err = process.communicate()
-    # An interrupt outside of the script's `try` ends it, which is no hang either.
-    assert out == "True 0\n" or err.endswith("KeyboardInterrupt\n"), err
 
 
 class RacyCount:

@@ -2,7 +2,6 @@
 
 import importlib.util
 import inspect
-import subprocess
 import sys
 import threading
 from importlib.machinery import SourceFileLoader
@@ -10,6 +9,7 @@ from importlib.machinery import SourceFileLoader
 import onnx
 import pytest
 from support.cases import COL2IM, model
+from support.processes import python, together
 
 import onnx_ops
 from onnx_ops.runtime.on_import import OnImport
@@ -76,14 +76,6 @@ def test_an_import_that_fails_does_not_count(hook, file):
     assert hook.acts == [True]
 
 
-def test_two_that_wait_for_the_same(hook):
-    acts = []
-    other = OnImport(NAME, lambda: acts.append(True))
-    importlib.import_module(NAME)
-    assert (hook.acts, acts) == ([True], [True])
-    assert not {hook, other} & set(sys.meta_path)
-
-
 def test_a_module_that_is_not_there(hook, file):
     file.unlink()
     importlib.invalidate_caches()
@@ -93,42 +85,30 @@ def test_a_module_that_is_not_there(hook, file):
     assert hook in sys.meta_path
 
 
-def test_a_module_that_may_not_be_imported(file, monkeypatch):
-    """None in sys.modules says so."""
-    monkeypatch.setitem(sys.modules, NAME, None)
+def test_modules_that_are_there_or_forbidden(file, monkeypatch):
+    """The action happens at once for a module that is there, and never for one that is None in sys.modules."""
     acts = []
+    monkeypatch.setitem(sys.modules, NAME, None)
     OnImport(NAME, lambda: acts.append(True))
     assert acts == []
-
-
-def test_a_module_that_is_there_already(file):
+    monkeypatch.delitem(sys.modules, NAME)
     importlib.import_module(NAME)
-    acts = []
-    hook = OnImport(NAME, lambda: acts.append(True))
-    assert acts == [True]
-    assert hook not in sys.meta_path
+    assert OnImport(NAME, lambda: acts.append(True)) not in sys.meta_path
+    assert acts == [True, True]
 
 
 def test_threads_that_look_up_and_import(hook):
-    start, wrong = threading.Barrier(8), []
+    start = threading.Barrier(8)
 
     def work(thread_index):
         start.wait()
-        try:
-            for _ in range(20):
-                if NAME not in sys.modules:
-                    importlib.util.find_spec(NAME)
-                if thread_index % 2:
-                    assert importlib.import_module(NAME).ready
-        except BaseException as error:
-            wrong.append(repr(error))
+        for _ in range(20):
+            if NAME not in sys.modules:
+                importlib.util.find_spec(NAME)
+            if thread_index % 2:
+                assert importlib.import_module(NAME).ready
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    together(work, 8)
     assert hook.acts == [True]
 
 
@@ -157,16 +137,4 @@ def test_plain_sessions_know_the_operators(importers, tmp_path):
     """They do although a library has looked onnxruntime_extensions up, as many do, and whoever imports it."""
     proto = model("", "Col2Im", COL2IM[0].inputs("float32"), COL2IM[0].attributes)
     onnx.save(onnx_ops.lower(proto), tmp_path / "lowered.onnx")
-    command = [sys.executable, "-c", PLAIN_SESSION, str(tmp_path / "lowered.onnx"), *importers.split()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.stdout == "['y']\n", done.stderr[-3000:]
-
-
-def test_the_submodule_that_exports():
-    """onnx_ops.export needs no import of its own, and does not import torch."""
-    script = """
-import sys, onnx_ops
-assert not {"numpy", "onnx", "onnx_ops.export"} & set(sys.modules)
-assert onnx_ops.export.export.__module__ == "onnx_ops.export" and "torch" not in sys.modules
-"""
-    subprocess.run([sys.executable, "-c", script], check=True)
+    assert python(PLAIN_SESSION, tmp_path / "lowered.onnx", *importers.split()).stdout == "['y']\n"

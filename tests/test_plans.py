@@ -32,7 +32,7 @@ def compiled_plan(operator, values, shapes):
     signature = {variable: names[0] for variable, names in operator.types.items()}
     plan, _ = execute.functions(operator, operator.choice(values), signature)
     if plan(values.block.ctypes.data, call.ctypes.data):
-        return None, str(execute.refusal(operator, call["geometry"][0]))
+        return None, str(execute.refusal(operator, call["geometry"]["refusal"][0].tolist()))
     rank = tensors["rank"][records.OUTPUT]
     return ([tuple(tensors["shape"][records.OUTPUT, :rank].tolist())], call["geometry"]), None
 

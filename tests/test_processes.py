@@ -146,18 +146,6 @@ print([os.waitpid(child, 0)[1] for child in children])
     assert finished(started(script)) == "[0, 0, 0]\n"
 
 
-@pytest.mark.long
-def test_spawn():
-    script = """
-from concurrent.futures import ProcessPoolExecutor
-from support import worker
-assert_cases()
-with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as workers:
-    print(sum(workers.map(worker.agreement, range(6))))
-"""
-    assert finished(started(script)) == "6\n"
-
-
 ENDINGS = "", "sys.exit(0)", "import atexit; atexit.register(kept[0])", "del onnx_ops, sys.modules['onnx_ops']"
 
 
@@ -276,27 +264,6 @@ print("done")
     for path in (cache, *cache.rglob("*")):
         path.chmod(0o555 if path.is_dir() else 0o444)
     assert finished(started(script, NUMBA_CACHE_DIR=str(cache))) == "done\n"
-
-
-@pytest.mark.long
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="capset is Linux's")
-def test_where_warnings_are_errors(tmp_path):
-    """A cache that can't be written raises no warning: sessions are made and run."""
-    package = shutil.copytree(PACKAGE, tmp_path / "onnx_ops", ignore=shutil.ignore_patterns("__pycache__"))
-    for folder in (tmp_path, package, *(f for f in package.rglob("*") if f.is_dir())):
-        folder.chmod(0o555)
-    script = """
-import warnings
-as_anybody()
-warnings.simplefilter("error")
-assert onnx_ops.__file__.startswith(os.environ["NUMBA_CACHE_DIR"]), onnx_ops.__file__
-make(CASES[0])()
-make(CASES[0], "extensions")()
-print("done")
-"""
-    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    places = dict.fromkeys(("NUMBA_CACHE_DIR", "XDG_CACHE_HOME", "HOME"), str(tmp_path))
-    assert finished(started(script, PYTHONPATH=path, **places)) == "done\n"
 
 
 GARBLED = {

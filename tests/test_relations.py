@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from support.cases import COL2IM, IM2COL, block_counts, col2im, grid_sample, im2col
+from support.cases import COL2IM, IM2COL, block_counts, col2im, grid_sample
 
 import onnx_ops
 
@@ -25,9 +25,11 @@ def unfold(image, block, dilations, pads, strides):
 
 
 def all_settings(case):
-    image = case.shapes[1]
-    defaults = {"dilations": [1] * len(image), "pads": [0] * 2 * len(image), "strides": [1] * len(image)}
-    return {**defaults, **case.attributes}
+    """The arguments of `unfold` besides the image, and the block for Im2Col, whose attribute it is."""
+    settings = dict(case.attributes)
+    block = {"block": settings.pop("kernel_shape")} if case.op_type == "Im2Col" else {}
+    axes = len(block.get("block", case.shapes[-1]))
+    return {**block, "dilations": [1] * axes, "pads": [0] * 2 * axes, "strides": [1] * axes, **settings}
 
 
 NOT_EMPTY = [case for case in COL2IM if 0 not in case.shapes[0]]
@@ -43,31 +45,17 @@ def test_fold_of_unfold_is_divisor_times_image(backend, case):
     np.testing.assert_array_equal(backend(case, [unfold(y, block, **settings), image, block]), divisor * y)
 
 
-@pytest.mark.parametrize("image", [(6,), (4, 6), (2, 4, 6)], ids=["1d", "2d", "3d"])
-def test_tiles_come_back(backend, image):
-    block = tuple(range(1, 1 + len(image))) if image[0] % 2 else (2,) * len(image)
-    case = col2im("tiles", image, block, strides=list(block))
-    y = np.random.default_rng(2).standard_normal((2, 3, *image)).astype(np.float32)
-    x = unfold(y, block, **all_settings(case))
-    np.testing.assert_array_equal(backend(case, [x, *case.inputs("float32")[1:]]), y)
-
-
 def test_one_hot_probing(backend):
     """Each input element lands on the pixel that the formula names, or nowhere."""
     case = col2im("one_hot", (4, 5), (2, 3), N=1, C=1, dilations=[2, 1], pads=[1, 0, 0, 1], strides=[1, 2])
     x, image, block = case.inputs("float32")
-    settings, (_, counts_x) = all_settings(case), block_counts(image, block, **case.attributes)
+    s, (_, width) = all_settings(case), block_counts(image, block, **case.attributes)
     for k, l in np.ndindex(*x.shape[1:]):
         x[:] = 0
         x[0, k, l] = 1
         expected = np.zeros((1, 1, *image), np.float32)
-        position, place = divmod(k, block[1]), divmod(l, counts_x)
-        p = [
-            l_i * s + k_i * dil - pad
-            for l_i, s, k_i, dil, pad in zip(
-                place, settings["strides"], position, settings["dilations"], settings["pads"][:2], strict=True
-            )
-        ]
+        terms = zip(divmod(l, width), s["strides"], divmod(k, block[1]), s["dilations"], s["pads"][:2], strict=True)
+        p = [l_i * stride + k_i * dilation - pad for l_i, stride, k_i, dilation, pad in terms]
         if all(0 <= p_i < size for p_i, size in zip(p, image, strict=True)):
             expected[0, 0, p[0], p[1]] = 1
         np.testing.assert_array_equal(backend(case, [x, image, block]), expected)
@@ -82,11 +70,10 @@ def test_unit_axis_lifting(backend, position):
     def insert(values, value):
         return [*values[:position], value, *values[position:]]
 
-    pads = flat.attributes["pads"]
+    pads, attributes = flat.attributes["pads"], flat.attributes
     lifted = col2im(
-        "lifted", insert((7, 9), 1), insert((2, 3), 1),
-        dilations=insert(flat.attributes["dilations"], 3), strides=insert(flat.attributes["strides"], 4),
-        pads=insert(pads[:2], 0) + insert(pads[2:], 0),
+        "lifted", insert((7, 9), 1), insert((2, 3), 1), dilations=insert(attributes["dilations"], 3),
+        strides=insert(attributes["strides"], 4), pads=insert(pads[:2], 0) + insert(pads[2:], 0),
     )  # fmt: skip
     y = backend(lifted, [x, np.insert(image, position, 1), np.insert(block, position, 1)])
     np.testing.assert_array_equal(y.squeeze(2 + position), backend(flat, [x, image, block]))
@@ -95,13 +82,7 @@ def test_unit_axis_lifting(backend, position):
 @pytest.mark.parametrize("case", [case for case in IM2COL if 0 not in case.shapes[0]], ids=str)
 def test_unfold_is_looking_up_every_pixel(backend, case):
     (x,) = case.inputs("float64")
-    np.testing.assert_array_equal(backend(case, [x]), unfold(x, **all_settings_of_unfold(case)))
-
-
-def all_settings_of_unfold(case):
-    settings, axes = dict(case.attributes), len(case.attributes["kernel_shape"])
-    defaults = {"dilations": [1] * axes, "pads": [0] * 2 * axes, "strides": [1] * axes}
-    return {"block": settings.pop("kernel_shape"), **defaults, **settings}
+    np.testing.assert_array_equal(backend(case, [x]), unfold(x, **all_settings(case)))
 
 
 @pytest.mark.parametrize("case", [case for case in IM2COL if 0 not in case.shapes[0][2:]], ids=str)
@@ -116,24 +97,6 @@ def test_unfold_is_the_transpose_of_fold(backend, case):
     y = rng.integers(-9, 9, columns.shape).astype(np.float64)
     block = attributes.pop("kernel_shape")
     assert np.vdot(columns, y) == np.vdot(x, onnx_ops.col2im(y, x.shape[2:], block, **attributes))
-
-
-@pytest.mark.parametrize("position", [0, 1, 2])
-def test_unfold_with_a_unit_axis(backend, position):
-    """An axis of one pixel, wherever it is put, changes nothing."""
-    flat = im2col("flat", (2, 3, 7, 9), (2, 3), dilations=[2, 1], pads=[1, 2, 0, 1], strides=[1, 2])
-    (x,) = flat.inputs("float32")
-
-    def insert(values, value):
-        return [*values[:position], value, *values[position:]]
-
-    pads = flat.attributes["pads"]
-    lifted = im2col(
-        "lifted", insert(x.shape[2:], 1), insert((2, 3), 1),
-        dilations=insert(flat.attributes["dilations"], 3), strides=insert(flat.attributes["strides"], 4),
-        pads=insert(pads[:2], 0) + insert(pads[2:], 0),
-    )  # fmt: skip
-    np.testing.assert_array_equal(backend(lifted, [np.expand_dims(x, 2 + position)]), backend(flat, [x]))
 
 
 def identity_grid(height, width, align_corners):

@@ -1,121 +1,64 @@
-"""Packages that are too old are refused with a message, before they are used."""
+"""What wheels are made with, what importing this package imports, and what works without onnxruntime-extensions."""
 
-import os
 import re
-import subprocess
-import sys
 from importlib import metadata
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+from support.processes import python
 
-import onnx_ops
-from onnx_ops import requirements
 from onnx_ops.compiler.jit import NUMBA
 
 
-@pytest.mark.parametrize("name", ["onnxruntime", "onnxruntime-extensions", "onnx", "numpy"])
-def test_too_old(name, monkeypatch):
-    module = pytest.importorskip(name.replace("-", "_"))
-    monkeypatch.setattr(module, "__version__", "0.9.1rc1")
-    monkeypatch.delitem(vars(onnx_ops), "register", raising=False)  # versions are checked when a name is first used
-    with pytest.raises(onnx_ops.OpError, match=rf"^onnx_ops: {name} = 0\.9\.1rc1: must be at least \d"):
-        onnx_ops.register  # noqa: B018
-    monkeypatch.setattr(module, "__version__", requirements.LEAST[name])
-    monkeypatch.delitem(vars(onnx_ops), "register", raising=False)
-    onnx_ops.register  # noqa: B018
-
-
-def test_too_old_to_be_imported(tmp_path):
-    """The error is about the version, not about what the package lacks."""
-    (tmp_path / "onnxruntime.py").write_text("__version__ = '1.9.0'")
-    script = """
-import sys
-sys.path.insert(0, sys.argv[1])
-import onnx_ops
-try:
-    onnx_ops.register
-except onnx_ops.OpError as error:
-    print(error)
-"""
-    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True)
-    assert done.stdout.startswith("onnx_ops: onnxruntime = 1.9.0: must be at least 1.20"), done.stderr
-
-
-def test_the_minima_are_those_that_are_installed_with():
-    required = "".join(f"{line}\n" for line in metadata.requires("onnx-ops") if "extra ==" not in line)
-    assert dict(re.findall(r"^([\w-]+)[^;\n]*?>=([\d.]+)", required, re.MULTILINE)) == requirements.LEAST
-
-
 def test_the_minima_are_those_that_wheels_are_made_with():
+    required = "".join(f"{line}\n" for line in metadata.requires("onnx-ops") if "extra ==" not in line)
+    minima = dict(re.findall(r"^([\w-]+)[^;\n]*?>=([\d.]+)", required, re.MULTILINE))
     (needed,) = re.findall(r"^needed = .*$", (Path(__file__).parent.parent / "setup.py").read_text(), re.MULTILINE)
     least = dict(re.findall(r'"([\w-]+)>=([\d.]+)', needed))
     assert least.pop("numba") == ".".join(map(str, NUMBA[0]))
     assert f"<{NUMBA[1][0]}.{NUMBA[1][1] + 1}" in needed
-    assert least == {name: version for name, version in requirements.LEAST.items() if "extensions" not in name}
+    assert least == {name: version for name, version in minima.items() if "extensions" not in name}
 
 
-def test_without_a_version_nothing_is_said(monkeypatch):
-    monkeypatch.setitem(sys.modules, "platformdirs", None)
-    requirements.check_versions()
-    monkeypatch.setitem(sys.modules, "platformdirs", SimpleNamespace(__version__="unknown"))
-    requirements.check_versions()
-
-
-def test_versions_are_numbers():
-    assert requirements._numbers("1.9.0") < requirements._numbers("1.20")
-    assert requirements._numbers("2.0.0.dev3+cpu") == (2, 0, 0)
-
-
-def test_the_check_costs_no_import():
-    script = "import onnx_ops, sys; onnx_ops.requirements.check_versions(); sys.exit('numba' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", script]).returncode == 0
-
-
-def test_without_extensions():
-    """The extensions backend is refused, as on Python 3.14; all else works, including lower()."""
+def test_imports_are_light():
+    """Neither the package's own import nor its submodules import what takes time."""
     script = """
-import sys
-sys.modules["onnxruntime_extensions"] = None
-from support.backends import quiet, run_session
-from support.cases import COL2IM, assert_close, model, reference
-import onnxruntime, onnx_ops
-case = COL2IM[1]
-inputs = case.inputs("float32")
-proto, expected = model("", "Col2Im", inputs, case.attributes), reference(case, inputs)
-assert_close(run_session(onnx_ops.InferenceSession(proto.SerializeToString(), quiet()), inputs), expected, "float32")
-assert_close(onnx_ops.col2im(*inputs, **case.attributes), expected, "float32")
-assert onnx_ops.lower(proto).graph.node[-1].domain == "ai.onnx.contrib"
-from onnx_ops.cli.list import backends
-assert backends()["extensions"].startswith("onnxruntime-extensions can't be imported"), backends()
-try:
-    onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend="extensions")
-except onnx_ops.OpError as error:
-    print(error)
-"""
-    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path}
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
+        import sys, onnx_ops
+        heavy = {"PIL", "click", "numba", "numpy", "onnx", "onnxruntime", "rich", "onnx_ops.export"}
+        assert not heavy & {*sys.modules}, heavy & {*sys.modules}
+        assert onnx_ops.export.export.__module__ == "onnx_ops.export"
+        assert not {"numba", "torch"} & {*sys.modules}
+    """
+    python(script)
+
+
+@pytest.mark.parametrize("how", ["absent", "failing"])
+def test_without_extensions(how, tmp_path):
+    """The extensions backend is refused, as on Python 3.14; all else works, including lower().
+
+    Version 0.14.0 can't be imported, as it imports transformers, which it does not require.
+    """
+    if how == "failing":
+        (tmp_path / "onnxruntime_extensions.py").write_text("import something_that_is_missing")
+    script = """
+        import sys
+        if sys.argv[1] == "absent":
+            sys.modules["onnxruntime_extensions"] = None
+        from support.backends import function, native, quiet
+        from support.cases import COL2IM, assert_close, model, reference
+        import onnxruntime, onnx_ops
+        case = COL2IM[1]
+        inputs = case.inputs("float32")
+        for run in (native, function):
+            assert_close(run(case, inputs), reference(case, inputs), "float32")
+        proto = model("", "Col2Im", inputs, case.attributes)
+        assert onnx_ops.lower(proto).graph.node[-1].domain == "ai.onnx.contrib"
+        from onnx_ops.cli.list import backends
+        assert backends()["extensions"].startswith("onnxruntime-extensions can't be imported"), backends()
+        try:
+            onnx_ops.register(quiet(), backend="extensions")
+        except onnx_ops.OpError as error:
+            print(error)
+    """
     message = "onnx_ops: backend = 'extensions': needs onnxruntime-extensions, which can't be imported: "
-    assert done.stdout.startswith(message), done.stderr
-
-
-def test_extensions_that_cannot_be_imported(tmp_path):
-    """Version 0.14.0 imports transformers, which it does not require."""
-    (tmp_path / "onnxruntime_extensions.py").write_text("import something_that_is_missing")
-    script = """
-import sys
-sys.path.insert(0, sys.argv[1])
-import onnxruntime, onnx_ops
-onnx_ops.register(onnxruntime.SessionOptions())
-try:
-    onnx_ops.register(onnxruntime.SessionOptions(), backend="extensions")
-except onnx_ops.OpError as error:
-    print(error)
-"""
-    command = [sys.executable, "-c", script, str(tmp_path)]
-    message = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert message.startswith(
-        "onnx_ops: backend = 'extensions': needs onnxruntime-extensions, which can't be imported: No m"
-    )
+    assert python(script, how, folders=[tmp_path]).stdout.startswith(message)

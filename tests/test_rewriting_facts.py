@@ -244,6 +244,60 @@ def test_integers(name, size):
         assert name in ("a size in uint8", "a size past int32", "a size past int64", "half of an empty axis")
 
 
+def at(w, op_type, *inputs, **attributes):
+    """Add a SplitToSequence and a SequenceAt of its first part, or what another node makes at first of these."""
+    if op_type != "SplitToSequence":
+        return w.add(op_type, *inputs, **attributes)
+    return w.add("SequenceAt", w.add(op_type, *inputs, **attributes), w.constant(0))
+
+
+SHAPES = {  # nodes of a value x [n, 1, 5, 1], the version of ai.onnx, and what is known of the shape
+    "a rank that is unknown": (18, lambda w: w.add(
+        "Reshape", w.add("Reshape", "x", "sizes"), w.constant([0, 0, -1])), (None, None, None)),
+    "axes out of order": (11, lambda w: w.add("Squeeze", "x", axes=[3, 1]), ("n", 5)),
+    "all axes of 1": (18, lambda w: w.add("Squeeze", w.add("Gather", "x", w.constant(0))), (5,)),
+    "a pool that is rounded up": (18, lambda w: w.add(
+        "MaxPool", w.add("Expand", "x", w.constant([1, 1, 1, 4])), kernel_shape=[1, 1], strides=[1, 2], ceil_mode=1),
+        ("n", 1, None, None)),
+    "a pool": (18, lambda w: w.add("MaxPool", "x", kernel_shape=[2, 1]), ("n", 1, 4, 1)),
+    "an empty operand": (18, lambda w: w.add(
+        "Concat", w.add("Reshape", w.constant([], np.float32), w.constant([0, 1, 5, 1]), allowzero=1), "x", axis=1),
+        (None, 2, 5, 1)),
+    "where a scalar isn't 0": (18, lambda w: w.add("NonZero", w.constant(3)), (1, None)),
+    "parts without an axis": (18, lambda w: at(w, "SplitToSequence", "x", w.constant(1), axis=1, keepdims=0), None),
+    "parts": (18, lambda w: at(w, "SplitToSequence", "x", w.constant(2), axis=2, keepdims=1), ("n", 1, 2, 1)),
+    "a range to a number that a Cast has wrapped": (18, lambda w: w.add(
+        "Range", *(w.add("Cast", w.constant(v), to=TensorProto.INT16) for v in (0, 2**16 + 3, 1))), (3,)),
+    "a range to a boolean": (18, lambda w: w.add("Range", w.constant(0), w.add("Cast", w.add(
+        "Cast", w.constant(3), to=TensorProto.BOOL), to=TensorProto.INT64), w.constant(1)), (1,)),
+    "a range to an open size": (18, lambda w: w.add("Range", *(w.add("Cast", v, to=TensorProto.FLOAT) for v in (
+        w.constant(0), w.add("Squeeze", w.add("Shape", "x", end=1)), w.constant(1)))), ("n",)),
+    "a range to an open size in few bits": (18, lambda w: w.add("Range", *(w.add("Cast", w.add(
+        "Cast", v, to=TensorProto.INT8), to=TensorProto.INT64) for v in (
+            w.constant(0), w.add("Squeeze", w.add("Shape", "x", end=1)), w.constant(1)))), (None,)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_shapes(name):
+    """What is known of a shape is what ONNX Runtime makes, which states other shapes itself of some of these nodes."""
+    opset, add, expected = SHAPES[name]
+    w = Writer()
+    value = add(w)
+    proto = w.model({"x": ("float32", ["n", 1, 5, 1]), "sizes": ("int64", ["k"])}, (value, "float32", None), opset)
+    del proto.graph.value_info[:]
+    graph = next(Model(proto).graphs())
+    known = shape(graph, value)
+    assert expected == (known and tuple(
+        d if isinstance(d, int) else "n" if d == named("n") else None for d in known))  # fmt: skip
+    proto.graph.output[0].type.tensor_type.elem_type = graph.type(value).elements or TensorProto.FLOAT
+    session = ort.InferenceSession(proto.SerializeToString(), quiet())
+    n = 300 if "few bits" in name else 4
+    result = session.run(None, {"x": np.ones((n, 1, 5, 1), np.float32), "sizes": np.array([n, 1, 5])})[0]
+    assert all(d in (size, None, "n") for d, size in zip(expected or result.shape, result.shape, strict=True))
+    assert all(size == n for d, size in zip(expected or (), result.shape, strict=False) if d == "n")
+
+
 @pytest.mark.parametrize("op_type", ["Slice", "Squeeze", "Unsqueeze"])
 def test_axes_that_are_a_range_of_open_size(op_type):
     w = Writer()
@@ -315,6 +369,29 @@ def test_weights_of_a_part_of_the_batch():
     proto.graph.node.extend(w.nodes)
     proto.graph.initializer.extend(w.initializers)
     assert "MultiScaleDeformableAttention" in [node.op_type for node in compare(proto, tolerance=1e-4).graph.node]
+
+
+def test_samples_of_one_level():
+    """The first level's sample times the sum of the weights is no attention."""
+    proto = attention(points=1)
+    (product,) = (node for node in proto.graph.node if node.output[0] == "product")
+    for name, value in ("zero", np.array(0)), ("last", np.array([3])):
+        proto.graph.initializer.append(numpy_helper.from_array(value, name))
+    first = helper.make_node("Gather", [product.input[0], "zero"], ["first"], axis=3)
+    again = helper.make_node("Unsqueeze", ["first", "last"], ["again"])
+    product.input[0] = "again"
+    at = list(proto.graph.node).index(product)
+    proto.graph.node.insert(at, again)
+    proto.graph.node.insert(at, first)
+    assert any("put together" in reason for reason in near_miss(proto))
+
+
+def test_one_weight_for_all_samples():
+    proto = attention()
+    (product,) = (node for node in proto.graph.node if node.output[0] == "product")
+    product.input[1] = "weight"
+    proto.graph.input.append(helper.make_tensor_value_info("weight", TensorProto.FLOAT, []))
+    assert any("made of weights" in reason for reason in near_miss(proto))
 
 
 def test_a_pad_of_minus_0():
@@ -475,4 +552,32 @@ def test_sizes_that_a_body_states_of_its_inputs():
     proto.graph.initializer.extend(numpy_helper.from_array(v, name) for name, v in constants.items())
     fed = {"x": np.random.default_rng(0).random((1, 1, 8, 8), np.float32), "turns": np.array(2), "go": np.array(True)}
     expected, got = (run(proto, fed, **how)[0] for how in ({}, {"optimize": True}))
+    np.testing.assert_array_equal(got, expected)
+
+
+UNKNOWN_SHAPES = {  # how v is made of x, so that only what the model states of v tells its shape
+    "a list of open length": "v = Reshape (x, sizes)",
+    "a branch": """v = If (is_first) <
+            then_branch = same () => (float[a, b, c, d] one) { one = Identity (x) },
+            else_branch = other () => (float[a, b, c, d] two) { two = Neg (x) }
+        >""",
+}
+
+
+@pytest.mark.parametrize("stated", ["of an output", "in between"])
+@pytest.mark.parametrize("made", UNKNOWN_SHAPES)
+def test_sizes_that_only_the_model_states(made, stated):
+    """They may be of another input than this one."""
+    output = ", float[1, 1, 6, 6] v" if stated == "of an output" else ""
+    proto = parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 20]>
+    main (float[1, 1, h, w] x, int64[k] sizes, bool is_first) => (float[] y {output}) {{
+        {UNKNOWN_SHAPES[made]}
+        {GATHERED}
+    }}""")
+    if not output:
+        proto.graph.value_info.append(helper.make_tensor_value_info("v", TensorProto.FLOAT, [1, 1, 6, 6]))
+    constants = {"positions": np.arange(3)[:, None] + np.arange(4), "target": np.array([1, 9, -1])}
+    proto.graph.initializer.extend(numpy_helper.from_array(v, name) for name, v in constants.items())
+    fed = {"x": np.random.default_rng(0).random((1, 1, 8, 8), np.float32), "sizes": np.array([1, 1, 8, 8])}
+    expected, got = (run(proto, fed | {"is_first": np.array(True)}, **how)[0] for how in ({}, {"optimize": True}))
     np.testing.assert_array_equal(got, expected)

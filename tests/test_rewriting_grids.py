@@ -175,6 +175,30 @@ def test_affine_grid_of_onnx_runtime(name, dtype, align_corners):
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("kind", ["float", "double"])
+@pytest.mark.parametrize("operands", ["places", "places, low", "places, , high"])
+def test_a_clip_of_infinities(operands, kind):
+    """ONNX Runtime makes finite numbers of infinities where a Clip has no limit."""
+    proto = parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 20]>
+    main (float[1, 1, 4, 4] image, {kind}[1, 1, 4, 2] places) => (float[] y)
+    <{kind} low = {{-1}}, {kind} high = {{1}}, {kind} scale = {{0}}, {kind} centre = {{0.25}}> {{
+        clipped = Clip ({operands})
+        scaled = Mul (clipped, scale)
+        grid = Add (scaled, centre)
+        y = GridSample (image, grid)
+    }}""")
+    optimized, (finding,) = rewritten(proto)
+    assert finding.operator == "ComputedGridSample"
+    places = np.array([[-np.inf, np.inf], [np.inf, -np.inf], [0, np.inf], [-np.inf, 0]])
+    inputs = {"image": np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4), "places": places[None, None]}
+    inputs["places"] = inputs["places"].astype("float64" if kind == "double" else "float32")
+    expected, got = (
+        onnx_ops.InferenceSession(each.SerializeToString(), quiet()).run(None, inputs)[0] for each in (proto, optimized)
+    )
+    assert (expected > 0).all()
+    np.testing.assert_array_equal(got, expected)
+
+
 UNARY = ("Abs", "Ceil", "Floor", "Neg", "Reciprocal", "Round", "Sqrt")
 BINARY = ("Add", "Sub", "Mul", "Div", "Min", "Max")
 

@@ -1,15 +1,11 @@
 """Warmup compiles what a model needs and nothing else, and fails if the code can't be kept."""
 
-import os
-import subprocess
-import sys
-
 import onnx
 import pytest
 from click.testing import CliRunner
-from onnx import TensorProto, helper
 from support.backends import quiet
-from support.cases import COL2IM, OPENVINO, finished, model
+from support.cases import COL2IM, OPENVINO, model, parsed
+from support.processes import python
 from test_ort_format import written
 
 import onnx_ops
@@ -17,47 +13,26 @@ from onnx_ops.cli.app import app
 from onnx_ops.compiler import cache
 from onnx_ops.runtime import native, variants, warmup, workers
 
-FLOAT, HALF, DOUBLE = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE
-
 
 def network():
     """A model with nodes in the main graph, a branch and a local function, which states only the types of inputs."""
-    value = helper.make_tensor_value_info
-    branches = [
-        helper.make_graph([node], name, [], [value(node.output[0], HALF, None)])
-        for name, node in (
-            ("cubic", helper.make_node("GridSample", ["x_half", "grid"], ["a"], mode="cubic")),
-            ("none", helper.make_node("Identity", ["x_half"], ["b"])),
-        )
-    ]
-    function = helper.make_function(
-        "local", "fold", ["x", "image_shape", "block_shape"], ["y"],
-        [
-            helper.make_node("Cast", ["x"], ["double"], to=DOUBLE),
-            helper.make_node("Col2Im", ["double", "image_shape", "block_shape"], ["y"]),
-        ],
-        [helper.make_opsetid("", 20)],
-    )  # fmt: skip
-    nodes = [
-        helper.make_node("Cast", ["x"], ["x_half"], to=HALF),
-        helper.make_node("If", ["condition"], ["sampled"], then_branch=branches[0], else_branch=branches[1]),
-        helper.make_node("fold", ["blocks", "image_shape", "block_shape"], ["folded"], domain="local"),
-        helper.make_node("Cast", ["x"], ["bytes"], to=TensorProto.UINT8),
-        helper.make_node("GridSample", ["bytes", "grid"], ["nearest"], mode="nearest"),
-        helper.make_node("GridSample", ["bytes", "grid"], ["unused"], mode="nearest", align_corners=1),
-        helper.make_node("Col2Im", ["x", "sizes", "sizes"], ["y"], domain="org.openvinotoolkit"),
-    ]
-    inputs = [
-        value("x", FLOAT, [1, 9, 4, 4]), value("grid", FLOAT, [1, 3, 3, 2]), value("condition", TensorProto.BOOL, []),
-        value("blocks", FLOAT, [1, 9, 9]), value("image_shape", TensorProto.INT64, [2]),
-        value("block_shape", TensorProto.INT64, [2]), value("sizes", TensorProto.INT32, [2]),
-    ]  # fmt: skip
-    nodes[-1].input[0] = "blocks"
-    outputs = [value(name, kind, None) for name, kind in (("sampled", HALF), ("folded", DOUBLE), ("y", FLOAT))]
-    outputs.append(value("nearest", TensorProto.UINT8, None))
-    proto = finished(helper.make_graph(nodes, "network", inputs, outputs), 20, "org.openvinotoolkit", "local")
-    proto.functions.append(function)
-    return proto
+    return parsed("""(float[1, 9, 4, 4] x, float[1, 3, 3, 2] grid, bool condition, float[1, 9, 9] blocks,
+        int64[2] image_shape, int64[2] block_shape, int32[2] sizes) =>
+        (float16[A, B, C, D] sampled, double[E, F, G, H] folded, float[I, J, K, L] y, uint8[M, N, O, P] nearest) {
+        half = Cast <to = 10> (x)
+        sampled = If (condition) <
+            then_branch = cubic () => (float16[A, B, C, D] a) { a = GridSample <mode = "cubic"> (half, grid) },
+            else_branch = none () => (float16[A, B, C, D] b) { b = Identity (half) }>
+        folded = local.fold (blocks, image_shape, block_shape)
+        bytes = Cast <to = 2> (x)
+        nearest = GridSample <mode = "nearest"> (bytes, grid)
+        unused = GridSample <mode = "nearest", align_corners = 1> (bytes, grid)
+        y = org.openvinotoolkit.Col2Im (blocks, sizes, sizes)
+    }
+    <opset_import: ["" : 20], domain: "local"> fold (x, image_shape, block_shape) => (y) {
+        double = Cast <to = 11> (x)
+        y = Col2Im (double, image_shape, block_shape)
+    }""", 20, "org.openvinotoolkit", "local")  # fmt: skip
 
 
 NEEDED = {
@@ -73,31 +48,24 @@ COMPILED = [
 ]  # fmt: skip
 
 
-def process(script, *arguments, cache):
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache)}
-    command = [sys.executable, "-c", script, *map(str, arguments)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True)
+COMMAND = "import sys; sys.argv[0] = 'onnx-ops'; from onnx_ops.cli import main; main()"
 
 
 @pytest.mark.long
 def test_what_a_model_needs_is_compiled_and_nothing_else(tmp_path):
     """Nodes are found in the main graph, a branch and a local function, and sessions compile nothing more."""
     onnx.save(network(), tmp_path / "network.onnx")
-    done = process("from onnx_ops.cli import main; main()", "warmup", tmp_path / "network.onnx", cache=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == f"4 kernels are in the cache, {tmp_path / 'onnx_ops'}\n"
+    done = python(COMMAND, "warmup", tmp_path / "network.onnx", NUMBA_CACHE_DIR=str(tmp_path))
+    assert (done.stderr, done.stdout) == ("", f"4 kernels are in the cache, {tmp_path / 'onnx_ops'}\n")
     assert sorted(f.name.rpartition("-")[0] for f in (tmp_path / "onnx_ops").iterdir()) == COMPILED
     script = """
-import sys
-import onnx_ops
-from onnx_ops.compiler import code
-def fail(*args):
-    raise AssertionError("compiles")
-code.Code.compile = fail
-onnx_ops.InferenceSession(sys.argv[1])
-"""
-    done = process(script, tmp_path / "network.onnx", cache=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
+        import sys
+        import onnx_ops
+        from onnx_ops.compiler import code
+        code.Code.compile = None
+        onnx_ops.InferenceSession(sys.argv[1])
+    """
+    assert python(script, tmp_path / "network.onnx", NUMBA_CACHE_DIR=str(tmp_path)).stderr == ""
 
 
 def test_models_in_every_form(tmp_path):
@@ -126,60 +94,46 @@ def test_a_survey_computes_nothing(kernels_made):
     assert kernels_made == [case.operator.title]
 
 
-def relu():
-    value = [helper.make_tensor_value_info(name, FLOAT, [1]) for name in "xy"]
-    return finished(helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "relu", value[:1], value[1:]))
-
-
-def lowered():
-    return onnx_ops.lower(model("", "Col2Im", COL2IM[1].inputs("float32"), COL2IM[1].attributes))
-
-
-def refused():
-    return model("", "Col2Im", COL2IM[1].inputs("float32"), {"strides": [0, 1]})
-
-
-def broken():
-    proto = relu()
-    proto.graph.node[0].op_type = "NoSuchOperator"
-    return proto
-
-
+FOLD = model("", "Col2Im", COL2IM[1].inputs("float32"), COL2IM[1].attributes)
 MODELS = {
-    relu: r"^onnx_ops: models = '.*model.onnx': have no nodes for onnx_ops$",
-    lowered: r"^onnx_ops: models = '.*model.onnx': imports ai.onnx.contrib, as lowered models do; what types its nodes",
-    refused: r"^Col2Im \(node 'the_node'\): strides = \[0, 1\]: must be 1 to 14",
-    broken: r"^onnx_ops: models = '.*model.onnx': no session can be made of it: .*NoSuchOperator",
+    "none of ours": (
+        parsed("(float[1] x) => (float[1] y) { y = Relu (x) }"),
+        r"^onnx_ops: models = '.*model.onnx': have no nodes for onnx_ops$",
+    ),
+    "lowered": (
+        onnx_ops.lower(FOLD),
+        r"^onnx_ops: models = '.*model.onnx': imports ai.onnx.contrib, as lowered models do; what types its nodes",
+    ),
+    "refused": (
+        model("", "Col2Im", COL2IM[1].inputs("float32"), {"strides": [0, 1]}),
+        r"^Col2Im \(node 'the_node'\): strides = \[0, 1\]: must be 1 to 14",
+    ),
+    "broken": (
+        parsed("(float[1] x) => (float[1] y) { y = NoSuchOperator (x) }"),
+        r"^onnx_ops: models = '.*model.onnx': no session can be made of it: .*NoSuchOperator",
+    ),
 }
 
 
-@pytest.mark.parametrize("make", MODELS, ids=lambda make: make.__name__)
-def test_models_that_are_refused(make, tmp_path):
-    onnx.save(make(), tmp_path / "model.onnx")
-    with pytest.raises(onnx_ops.OpError, match=MODELS[make]):
+@pytest.mark.parametrize("name", MODELS)
+def test_models_that_are_refused(name, tmp_path):
+    proto, message = MODELS[name]
+    onnx.save(proto, tmp_path / "model.onnx")
+    with pytest.raises(onnx_ops.OpError, match=message):
         onnx_ops.warmup(models=[tmp_path / "model.onnx"])
     done = CliRunner().invoke(app, ["warmup", str(tmp_path / "model.onnx")])
-    assert done.exit_code == 3
-    assert done.output.count("\n") == 1
+    assert (done.exit_code, done.output.count("\n")) == (3, 1)
 
 
+NO_GRID_SAMPLE = "sessions have no GridSample of these"
 COMBINATIONS = [
-    ({"operators": ["GridSample"], "dtypes": ["string"]}, "dtypes = string: sessions have no GridSample of these"),
-    (
-        {"operators": ["Col2Im", "GridSample"], "dtypes": ["int8"]},
-        "dtypes = int8: sessions have no GridSample of these",
-    ),
-    (
-        {"dtypes": ["complex64"]},
-        "dtypes = 'complex64': sessions have no .*Col2Im or .*GridSample.* of it and the other types",
-    ),
+    ({"operators": ["GridSample"], "dtypes": ["string"]}, f"dtypes = string: {NO_GRID_SAMPLE}"),
+    ({"operators": ["Col2Im", "GridSample"], "dtypes": ["int8"]}, f"dtypes = int8: {NO_GRID_SAMPLE}"),
+    ({"dtypes": ["complex64"]}, "dtypes = 'complex64': .*Col2Im or .*GridSample.* of it and the other types"),
     ({"dtypes": ["float32", "complex64"]}, "dtypes = 'complex64': sessions have no"),
     ({"operators": ["Conv"]}, "operators = 'Conv': must be among AffineGrid, .*Col2Im, .*GridSample"),
     ({"dtypes": ["float8"]}, "dtypes = 'float8': must be among float32"),
-    (
-        {"models": ["x.onnx"], "dtypes": ["float32"]},
-        "models = given: can't be combined with names of operators or with dtypes",
-    ),
+    ({"models": ["x.onnx"], "dtypes": ["float32"]}, "models = given: can't be combined with names of operators or"),
 ]
 
 
@@ -191,10 +145,8 @@ def test_combinations_that_do_not_exist(arguments, message):
 
 def test_types_that_share_a_kernel_are_found():
     """A type is not taken for one without kernels although another type has the same kernel."""
-    assert list(variants.asked_for(variants.chosen(["Col2Im"]), ["int8", "uint8"])) == [
-        "Col2Im uint8",
-        "org.openvinotoolkit.Col2Im uint8",
-    ]
+    asked_for = variants.asked_for(variants.chosen(["Col2Im"]), ["int8", "uint8"])
+    assert list(asked_for) == ["Col2Im uint8", "org.openvinotoolkit.Col2Im uint8"]
 
 
 def test_the_command_line_refuses_them():
@@ -210,8 +162,8 @@ def test_the_command_line_refuses_them():
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_a_cache_that_keeps_nothing(jobs):
     """The command fails, so that the build of an image without kernels does."""
-    arguments = ["warmup", "--operator", "Col2Im", "--dtype", "float32", "--dtype", "float64", "--jobs", jobs]
-    done = process("from onnx_ops.cli import main; main()", *arguments, cache="/proc/onnx_ops")
+    arguments = ["--operator", "Col2Im", "--dtype", "float32", "--dtype", "float64", "--jobs", jobs]
+    done = python(COMMAND, "warmup", *arguments, check=False, NUMBA_CACHE_DIR="/proc/onnx_ops")
     assert (done.returncode, done.stdout) == (3, "")
     message = "onnx_ops: cache = /proc/onnx_ops/onnx_ops: can't keep what is compiled: "
     assert done.stderr.splitlines()[-1].startswith(f"Error: {message}")

@@ -6,7 +6,6 @@ The variable ONNX_OPS_WINDOWS names a folder with that build, a folder for each 
 import os
 import shutil
 import subprocess
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -98,18 +97,24 @@ def test_the_bits_of_linux(path, hosts):
 
 @needs_wine
 def test_errors_in_words(hosts):
-    inputs = {"input": np.zeros((1, 5, 5), np.float32), "image_shape": np.array([5, 5]), "block_shape": np.array([1, 5])}
+    inputs = {
+        "input": np.zeros((1, 5, 5), np.float32),
+        "image_shape": np.array([5, 5]),
+        "block_shape": np.array([1, 5]),
+    }
     proto = model("", "Col2Im", list(inputs.values()), {})
     proto.graph.input[1].type.tensor_type.shape.dim[0].dim_value = 2
     wrong = {**inputs, "image_shape": np.array([5, 6])}
     _, error = hosts["windows"](proto, wrong)
     assert "Col2Im" in error
     assert "must be" in error
-    assert error == hosts["linux"](proto, wrong)[1]
+    assert error.startswith(hosts["linux"](proto, wrong)[1])  # Wine may add a line on graphics
 
 
 @needs_wine
-@pytest.mark.parametrize("variables", [{"HOST_THREADS": "1"}, {"HOST_THREADS": "4"}, {"HOST_SESSIONS": "1000"}], ids=str)
+@pytest.mark.parametrize(
+    "variables", [{"HOST_THREADS": "1"}, {"HOST_THREADS": "4"}, {"HOST_SESSIONS": "1000"}], ids=str
+)
 def test_threads_and_sessions(variables, hosts):
     """A thousand sessions also load and leave the library as often."""
     path = next(path for path in MODELS if path.parent.name == "col2im_openvino_3")

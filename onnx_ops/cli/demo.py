@@ -31,6 +31,7 @@ PADDING_MODES = ("zeros", "border", "reflection")
 PATCH, STRIDE = 64, 48  # of the patches in the picture, in pixels
 HEIGHT, WIDTH = 192, 300  # of what GridSample makes, in pixels
 MARGIN, TITLE = 10, 34  # pixels between pictures, and above each
+TURN = 25.0  # degrees
 INK, PAPER = (40, 40, 40), (255, 255, 255)
 
 
@@ -163,11 +164,11 @@ def examples():
     line = {"image_shape": np.array([1000]), "block_shape": np.array([5])}
     windows = rng.standard_normal((1, 64 * 5, 992), np.float32)
     yield "Col2Im, 1-D, dilated", col2im("float", "W", "<dilations = [2]>"), {"x": windows, **line}
-    grid = rng.uniform(-1.1, 1.1, (1, 256, 400, 2)).astype(np.float32)
+    random_grid = rng.uniform(-1.1, 1.1, (1, 256, 400, 2)).astype(np.float32)
     for mode in ("linear", "cubic"):
-        yield f"GridSample, {mode}, float32", grid_sample("float", mode), {"X": image, "Grid": grid}
+        yield f"GridSample, {mode}, float32", grid_sample("float", mode), {"X": image, "Grid": random_grid}
     pixels = (image * 255).astype(np.uint8)
-    yield "GridSample, nearest, uint8", grid_sample("uint8", "nearest"), {"X": pixels, "Grid": grid}
+    yield "GridSample, nearest, uint8", grid_sample("uint8", "nearest"), {"X": pixels, "Grid": random_grid}
     volume = rng.standard_normal((1, 1, 32, 32, 32), np.float32)
     points = rng.uniform(-1, 1, (1, 32, 32, 32, 3)).astype(np.float32)
     yield "GridSample, cubic, volume", grid_sample("float", "cubic", "D, H, W", 3), {"X": volume, "Grid": points}
@@ -281,9 +282,13 @@ def side_by_side(patches, gap=8):
 def picture_of_modes(directory, image):
     small = resized(image, 64, 100)
     write_image(directory / "small.png", small)
-    grids = {"rotated": rotated(1.6), "lens": lens(0.45), "magnified": magnified(4.0)}
-    for name, grid in grids.items():
-        np.save(directory / f"{name}.npy", grid)
+    grids = {
+        "rotated": grid(1 / 1.6, TURN),
+        "lens": grid(0.7, strength=0.45),
+        "magnified": grid(1 / 4, move=(-0.25, -0.15)),
+    }
+    for name in grids:
+        np.save(directory / f"{name}.npy", grids[name])
     panels = {f"{m}: {n}": sampled(directory, small, grids[n], m, "border") for m in MODES for n in grids}
     title = 'A photograph of 100 x 64 pixels, read by GridSample(mode=..., padding_mode="border")'
     save_panels(directory / "grid_sample_modes.jpg", title, panels, 3)
@@ -291,46 +296,30 @@ def picture_of_modes(directory, image):
 
 
 def picture_of_padding(directory, image):
-    grids = {"rotated": rotated(0.6), "lens": lens(0.9)}
+    grids = {"rotated": grid(1 / 0.6, TURN), "lens": grid(0.7, strength=0.9)}
     panels = {f"{p}: {n}": sampled(directory, image, grids[n], "linear", p) for n in grids for p in PADDING_MODES}
     title = 'What lies outside the photograph: GridSample(mode="linear", padding_mode=...)'
     save_panels(directory / "grid_sample_padding.jpg", title, panels, 3)
     return "grid_sample_padding.jpg", "what GridSample reads outside the image, in each padding_mode"
 
 
-def sampled(directory, image, grid, mode, padding_mode):
+def sampled(directory, image, coordinates, mode, padding_mode):
     """Sample the image at these coordinates, by a model that is written into the directory."""
     path = directory / f"grid_sample_{mode}_{padding_mode}.onnx"
     onnx.save(grid_sample("float", mode, padding_mode=padding_mode), path)
-    return Runner(path)({"X": image, "Grid": grid})["Y"]
+    return Runner(path)({"X": image, "Grid": coordinates})["Y"]
 
 
-def rotated(zoom, degrees=25.0):
-    x, y = plane()
-    cos, sin = math.cos(math.radians(degrees)) / zoom, math.sin(math.radians(degrees)) / zoom
-    return as_grid(cos * x - sin * y, sin * x + cos * y)
+def grid(scale=1.0, degrees=0.0, strength=0.0, move=(0.0, 0.0)):
+    """Return a Grid [1, HEIGHT, WIDTH, 2] that turns, scales and moves coordinates, about the centre.
 
-
-def lens(strength):
-    """Return a Grid that magnifies distances from the centre, more so the larger they are, as a strong lens does."""
-    x, y = plane()
-    zoom = 0.7 + strength * (x * x + y * y)
-    return as_grid(x * zoom, y * zoom)
-
-
-def magnified(zoom):
-    x, y = plane()
-    return as_grid(x / zoom - 0.25, y / zoom - 0.15)
-
-
-def plane():
-    """Return x and y of a small picture's pixels. The centre is 0, the left and the right border are -1 and 1."""
+    The unit is half the width. strength: how much the scale grows with the square of the distance, as a lens has it
+    """
     y, x = np.mgrid[:HEIGHT, :WIDTH].astype(np.float32)
-    return (2 * x + 1) / WIDTH - 1, ((2 * y + 1) / HEIGHT - 1) * HEIGHT / WIDTH
-
-
-def as_grid(x, y):
-    """Return coordinates in the unit of `plane` as a Grid [1, HEIGHT, WIDTH, 2]."""
+    x, y = (2 * x + 1) / WIDTH - 1, ((2 * y + 1) / HEIGHT - 1) * HEIGHT / WIDTH
+    cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+    scales = scale + strength * (x * x + y * y)
+    x, y = scales * (cos * x - sin * y) + move[0], scales * (sin * x + cos * y) + move[1]
     return np.stack([x, y * WIDTH / HEIGHT], -1)[None].astype(np.float32)
 
 

@@ -14,16 +14,14 @@ from onnx import helper
 
 from .. import dtypes
 from ..comparison import difference
-from ..errors import OpError, errors_of, require
+from ..errors import OpError, errors_of
 from ..external_data import load
 from ..nodes import declared, inlined, subgraphs
 from ..operators import available
 from ..plain import infer, shapes_of
-from ..rewriting import sizes
 from ..rewriting.graph import Graph, Model
-from ..runtime.attributes import WARNING, unknown
-from ..runtime.lowering import DOMAIN
-from ..runtime.model import imported_domains
+from ..runtime.execute import signature_of
+from ..runtime.model import EXTENSIONS, WARNING, is_lowered, unknown_attributes
 from ..runtime.runner import Runner, open_session
 from .arguments import ORT_FORMAT, json_option, model_argument, names
 from .console import dimensions, one_line, print_json, say, steps, table
@@ -36,7 +34,6 @@ LIKENESS = 0.8  # how similar a misspelt name is at least to the right one, as d
 STAND_IN = 2  # the size of a dimension that the model leaves open
 LARGEST = 2**24  # elements of an input that is made up to try a node
 NO_KERNEL = re.compile("Could not find an implementation|Failed to find kernel")  # for these types, or this version
-ELEMENT_TYPES = {t.onnx: name for name, t in dtypes.TABLE.items()}
 
 
 @dataclass
@@ -116,11 +113,6 @@ def find_obstacle(model):
     return None
 
 
-def is_lowered(model):
-    """Return whether a model needs onnxruntime-extensions."""
-    return DOMAIN in (imported_domains(model) or ())
-
-
 # What is found out about a node
 
 
@@ -180,7 +172,7 @@ def examine_node(node, graph):
         report.problems.append(f"the model doesn't import the domain {domain}")
     elif version < operator.versions[0]:
         report.problems.append(f"{domain} has it from version {operator.versions[0]} on, the model imports {version}")
-    report.problems += unknown(operator, values)
+    report.problems += unknown_attributes(operator, values)
     arrays = None
     try:
         with errors_of(operator):
@@ -198,8 +190,7 @@ def stated(graph, name):
     if not name:
         return Value(name)
     its_type = graph.type(name)
-    shape = None if its_type.shape is None else [d if isinstance(d, int) else sizes.name_of(d) for d in its_type.shape]
-    return Value(name, ELEMENT_TYPES.get(its_type.elements), shape, graph.array(name))
+    return Value(name, dtypes.NAMES.get(its_type.elements), its_type.dimensions, graph.array(name))
 
 
 def plain(value):
@@ -225,12 +216,10 @@ def made_up(operator, attributes, inputs):
 
     Raises OpError if the declaration refuses what is known.
     """
-    pairs = list(zip(operator.each_input(len(inputs)), inputs, strict=True))
-    for i, v in pairs:
-        require(v.name or i.presence == "optional", i.name, None, "must be given")
-    pairs = [(i, v) for i, v in pairs if v.name]
     values = operator.values(attributes)
-    check_types(operator, values, pairs)
+    operator.padded([v.name or None for v in inputs])  # refuses what is missing
+    signature_of(operator, operator.choice(values), [v.type for v in inputs])
+    pairs = [(i, v) for i, v in zip(operator.each_input(len(inputs)), inputs, strict=True) if v.name]
     known = [v.value.tolist() if i.values and v.value is not None else None for i, v in pairs]
     infer(operator, values, [v.shape for _, v in pairs], known)
     sizes = [known_sizes(i, v) for i, v in pairs]
@@ -260,20 +249,6 @@ def known_sizes(declared_input, value):
     if value.shape is None:
         return None
     return np.array([d if isinstance(d, int) else STAND_IN for d in value.shape], np.int64)
-
-
-def check_types(operator, values, pairs):
-    """Raise OpError if inputs, as pairs of (declared input, Value), have types that the operator doesn't take."""
-    signature = {}  # {type variable: element type}, as far as the types are known
-    for i, v in pairs:
-        if v.type is None:
-            continue
-        if v.type not in operator.types[i.type]:
-            raise OpError(f"dtype of {i.name}", v.type, f"must be one of {', '.join(operator.types[i.type])}")
-        if signature.setdefault(i.type, v.type) != v.type:
-            raise OpError(f"dtype of {i.name}", v.type, f"must be {signature[i.type]} as before")
-    if len(signature) == len(operator.types) and operator.kernels:
-        operator.check_types(operator.kernels[operator.choice(values)], signature)
 
 
 # ONNX Runtime's own kernel
@@ -442,5 +417,5 @@ def without_nodes(model, obstacle):
         return "its nodes can't be listed, as this is ONNX Runtime's own format"
     if obstacle:
         return "none of its nodes are for onnx_ops"
-    end = f"those of {DOMAIN} run with backend extensions" if is_lowered(model) else "it runs as without"
+    end = f"those of {EXTENSIONS} run with backend extensions" if is_lowered(model) else "it runs as without"
     return f"none of its nodes are for onnx_ops; {end}"

@@ -100,7 +100,8 @@ class Work:
     shared  {input: array} of the inputs that all items share
     batch   how many items one run of the model takes, stacked along the first axis; None: one, which is not stacked
 
-    The first batch is run in another way, too: then the process knows that the model doesn't mix the items.
+    The first batch is also run in another order, and its ends among copies of themselves: then the process knows that
+    the model doesn't mix the items.
     """
 
     runner: Runner
@@ -161,28 +162,23 @@ class Work:
         if not self.batch:
             return [attempted(self.runner, self.shared | item) for item in items]
         filled = items + items[-1:] * (self.batch - len(items)) if self.takes_whole_batches else items
-        ways = [] if self.checked or len(filled) == 1 else self.other_ways(filled)
-        stacks = [filled, *(stack for stack, _ in ways)]
+        orders = [range(len(filled))]  # each a list of positions of items in `filled`
+        if not self.checked and len(filled) > 1:
+            copies = len(filled) if self.takes_whole_batches else 1
+            orders += [[*orders[0][1:], 0], [0] * copies, [len(filled) - 1] * copies]
+        stacks = [[filled[k] for k in order] for order in orders]
         try:
             outputs = [self.runner(self.shared | stacked(stack)) for stack in stacks]
         except Exception as error:  # one of the items may be the cause, so each is run by itself
             return [Problem(one_line(error))] if len(items) == 1 else [self.run([item])[0] for item in items]
         results, *others = map(split, outputs, stacks)
-        for other, (_, positions) in zip(others, ways, strict=True):
-            self.check([results[k] for k in positions], [other[k] for k in positions.values()])
+        for order, other in zip(orders[1:], others, strict=True):
+            for k, result in zip(order, other, strict=True):
+                self.check(results[k], result)
         telling = [result for item, result in zip(filled, results, strict=True) if any(map(has_content, item.values()))]
-        if ways and any(differing(telling[0], each) for each in telling):  # else they tell nothing
+        if others and any(differing(telling[0], each) for each in telling):  # else they tell nothing
             self.checked.append(True)
         return results[: len(items)]
-
-    def other_ways(self, items):
-        """Return other ways to run a batch: pairs of items and {position of a result: its position in this way}."""
-        last, count = len(items) - 1, len(items) if self.takes_whole_batches else 1
-        return [
-            (items[1:] + items[:1], {k: (k - 1) % len(items) for k in range(len(items))}),
-            (items[:1] * count, {0: 0}),
-            (items[-1:] * count, {last: count - 1}),
-        ]
 
     @property
     def takes_whole_batches(self):
@@ -190,9 +186,9 @@ class Work:
         stacked_dims = [dims for name, (_, dims) in self.runner.inputs.items() if name not in self.shared]
         return any(isinstance(first_size(dims), int) for dims in stacked_dims)
 
-    def check(self, results, others):
-        """Raise OpError if items have other results where others were stacked with them, or in another order."""
-        for name in itertools.chain.from_iterable(map(differing, results, others)):
+    def check(self, result, other):
+        """Raise OpError if an item has another result where others were stacked with it, or in another order."""
+        for name in differing(result, other):
             rule = f"the model makes another {name} of an item if others are stacked with it; leave out --batch"
             raise OpError("batch", self.batch, rule, "onnx_ops")
 

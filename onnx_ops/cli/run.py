@@ -249,25 +249,22 @@ def dependencies(model, shared):
 
 
 def choose_engine(work, workers, cluster):
-    """Return a function of [(item, ...), ...] that iterates over (index, outcomes, whether the process died).
-
-    With `alone`, a process has no other batch than the one that it runs, so that it dies by none but that.
-    """
+    """Return a function of [(item, ...), ...] that iterates over (index, outcomes, whether the process died)."""
     if cluster:
-        return lambda batches, alone: by_cluster(work, batches, alone, cluster)
+        return lambda batches: by_cluster(work, batches, cluster)
     if workers:
-        return lambda batches, alone: answers(work.run_items, batches, workers, patience=PATIENCE)
-    return lambda batches, alone: ((index, work.run_items(*batch), False) for index, batch in enumerate(batches))
+        return lambda batches: answers(work.run_items, batches, workers, patience=PATIENCE)
+    return lambda batches: ((index, work.run_items(*batch), False) for index, batch in enumerate(batches))
 
 
-def by_cluster(work, batches, alone, address):
+def by_cluster(work, batches, address):
     """Run batches in a cluster. This process reads and writes the files, so the cluster needn't see them."""
     if not batches:
         return
     options = {name: getattr(work.runner, name) for name in ("threads", "backend", "optimize", "operators")}
     runner = Runner(pack(work.runner.model), **options)
     contents = ([item.load() for item in batch] for batch in batches)
-    answered = ray_cluster.answers(replace(work, runner=runner), contents, address, runner.threads, alone=alone)
+    answered = ray_cluster.answers(replace(work, runner=runner), contents, address, runner.threads)
     with closing(answered):
         for index, content, results, has_ended in answered:
             yield index, None if has_ended else work.store(batches[index], content, results), has_ended
@@ -279,14 +276,14 @@ def outcomes(engine, items, batch):
     If a process dies, the items of the batches that it had are run again, each by itself: one of them may be the cause.
     """
     batches, retries = [tuple(items[k : k + batch]) for k in range(0, len(items), batch)], []
-    with closing(engine(batches, alone=False)) as answered:
+    with closing(engine(batches)) as answered:
         for index, results, has_ended in answered:
             if has_ended:
                 retries += [(item,) for item in batches[index]]
             else:
                 yield from zip(batches[index], results, strict=True)
     if retries:
-        with closing(engine(retries, alone=True)) as answered:
+        with closing(engine(retries)) as answered:
             for index, results, has_ended in answered:
                 yield retries[index][0], ENDED if has_ended else results[0]
 

@@ -27,7 +27,7 @@ from .numba_internals import (
     optimized_once,
     whole_arrays,
 )
-from .records import TENSOR, ArrayView, Held, Named, Number, RecordView, Tensors
+from .records import TENSOR, ArrayView, Held, Named, Number, RecordView, Shapes
 
 NO_MEMORY = "compiled code has only the workspace that it asks for"
 OF_PYTHON = ("Py", "_Py", "numba_gil")  # how names of Python's functions begin
@@ -122,11 +122,14 @@ def _compiled(entry, symbol):
     parameters = [I64 if k in numbers else cgutils.voidptr_t for k in range(entry.parameters)]
     function = ir.Function(module, ir.FunctionType(I64, parameters), symbol)
     builder = ir.IRBuilder(function.append_basic_block())
-    for step in entry.steps:
+    for other in dict.fromkeys(compiled(step).library for step in entry.steps[1:]):
+        if other is library:
+            continue
+        other.finalize()
+        library.add_linking_library(other)
+
+    def call(step):
         result = compiled(step)
-        if result.library is not library:
-            result.library.finalize()
-            library.add_linking_library(result.library)
         callee, returned = context.declare_function(module, result.fndesc), result.signature.return_type
         values = [_value(context, builder, function.args, ranked(a)) for a in step.arguments]
         status, value = context.call_conv.call_function(builder, callee, returned, kinds(step), values)
@@ -136,8 +139,16 @@ def _compiled(entry, symbol):
             refusals.note_refusal(builder, status, _pointer(builder, function.args, entry.refusal))
             builder.ret(I64(1))
         if step.result:
-            place = step.result.at if isinstance(step.result, Tensors) else step.result
-            _store_result(context, builder, _pointer(builder, function.args, place), step.result, returned, value)
+            place = _pointer(builder, function.args, step.result.at)
+            _store_result(context, builder, place, step, returned, value)
+
+    for k, step in enumerate(entry.steps):
+        if entry.phase:
+            phase = _held(builder, function.args, entry.phase)
+            with builder.if_then(builder.icmp_signed("==", phase, I64(k))):
+                call(step)
+        else:
+            call(step)
     builder.ret(I64(0))
     library.add_ir_module(module)
     library.finalize()
@@ -156,20 +167,16 @@ def _shapes(kind, count):
     return shapes
 
 
-def _store_result(context, builder, place, result, kind, value):
-    """Store the value that a step has returned, of the type `kind`, as `result` says (see Step in records.py)."""
+def _store_result(context, builder, place, step, kind, value):
+    """Store what a step has returned, a value of the type `kind`, from a place on, as its result says (records.py)."""
+    result = step.result
 
     def put(number, number_type, offset):
         number = context.cast(builder, number, number_type, types.int64)
         builder.store(number, builder.bitcast(builder.gep(place, [I64(offset)]), I64.as_pointer()))
 
-    if not isinstance(result, Tensors):
-        if not isinstance(kind, types.Integer):
-            raise OpError("loop or workspace", f"a function that returns {kind}", "must return an integer")
-        put(value, kind, 0)
-        return
-    rank, shape = TENSOR.fields["rank"][1], TENSOR.fields["shape"][1]
-    if result.what == "shapes":
+    if isinstance(result, Shapes):
+        rank, shape = TENSOR.fields["rank"][1], TENSOR.fields["shape"][1]
         shapes = _shapes(kind, result.count)
         values = [value] if shapes == (kind,) else cgutils.unpack_tuple(builder, value)
         for k, (numbers, each) in enumerate(zip(shapes, values, strict=True)):
@@ -179,12 +186,10 @@ def _store_result(context, builder, place, result, kind, value):
         return
     numbers = tuple(kind) if isinstance(kind, types.BaseTuple) else (kind,) * result.count
     if len(numbers) != result.count or not all(isinstance(n, types.Integer) for n in numbers):
-        is_kernel = result.what == "lengths"
-        what = "length of the outputs' first axes" if is_kernel else "outputs' ranks"
-        raise OpError("kernel" if is_kernel else "shape", f"a function that returns {kind}", f"must return the {what}")
+        raise OpError(step.role, f"a function that returns {kind}", f"must return the {result.what}")
     values = cgutils.unpack_tuple(builder, value) if isinstance(kind, types.BaseTuple) else [value] * result.count
     for k, (number_type, number) in enumerate(zip(numbers, values, strict=True)):
-        put(number, number_type, k * TENSOR.itemsize + (shape if result.what == "lengths" else rank))
+        put(number, number_type, k * result.pitch)
 
 
 def _type(argument):

@@ -7,8 +7,7 @@ SYSTEMS = {
     "macos": "{}-apple-macosx11.0.0",
 }
 
-# {name: (architecture, LLVM's name, additional features that compiled code may use)}, from the oldest to the newest of an
-# architecture.
+# {name: (architecture, LLVM's name, more features that compiled code may use)}, the oldest of an architecture first.
 LEVELS = {
     "x86-64-v2": ("x86_64", "x86-64-v2", ""),
     "x86-64-v3": ("x86_64", "x86-64-v3", "+f16c"),

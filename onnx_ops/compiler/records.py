@@ -8,7 +8,10 @@
                      shape   for an input whose values the plan reads: these values; `rank` is their number
                  input_count  number of the node's inputs, including absent ones
                  attributes   address of their block
-                 geometry     a refusal, the number of tiles, the bytes of a tile's workspace, and what a Plan adds
+                 phase        the one that runs
+                 shared       address of the memory that all tiles of all phases share
+                 geometry     a refusal, the bytes of a tile's workspace and of the shared memory, the number of each
+                              phase's tiles, and what a Plan adds
 
 native/table.h has the same records for the C library.
 A compiled function has up to three parameters, each an address or a number. It returns 0 for success, 1 for a refusal,
@@ -40,13 +43,14 @@ INT64 = np.dtype(np.int64)
 def call_dtype(geometry):
     """The dtype of the record of a call of an operator with this geometry."""
     tensors = TENSOR, (MAX_INPUTS + MAX_OUTPUTS,)
-    numbers = [("input_count", np.int64), ("attributes", np.int64)]
+    numbers = [(name, np.int64) for name in ("input_count", "attributes", "phase", "shared")]
     return np.dtype([("tensors", *tensors), *numbers, ("geometry", geometry)])
 
 
 CALL = call_dtype(np.dtype([]))  # without its geometry
-ATTRIBUTES = CALL.fields["attributes"][1]  # offset of the address of the attributes' block in a call
-GEOMETRY = CALL.itemsize  # offset of the geometry in a call
+ATTRIBUTES, PHASE, SHARED = (CALL.fields[name][1] for name in ("attributes", "phase", "shared"))  # offsets in a call
+GEOMETRY = CALL.itemsize  # the same of the geometry
+WORK = {"loop": "tiles", "workspace": "workspace", "shared": "shared"}  # functions of a Rule: fields of the geometry
 
 
 @dataclass(frozen=True)
@@ -101,16 +105,21 @@ class ArrayView:
 
 
 @dataclass(frozen=True)
-class Tensors:
-    """The records of `count` tensors, from an Address on, into which the result of a function is written.
-
-    what  the result is: "shapes", the shape of the one tensor, or a tuple of shapes; "ranks" or "lengths", the rank of
-          all tensors or the length of their first axis, or a tuple with a number for each
-    """
+class Shapes:
+    """The records of `count` tensors, from an Address on, for a result that is one shape, or a tuple of several."""
 
     at: Address
     count: int
-    what: str = "shapes"
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """`count` numbers, `pitch` bytes apart from an Address on, for a result that is one for all, or a tuple of them."""
+
+    at: Address
+    count: int
+    pitch: int
+    what: str
 
 
 @dataclass(frozen=True)
@@ -134,13 +143,13 @@ class Step:
     """A Python function that is compiled, with its arguments.
 
     arguments  views as above, None, or tuples of them
-    result     where the number that it returns is written, or Tensors, or None if it returns nothing
+    result     where that which it returns is written, Shapes or Numbers; None if it returns nothing
     role       what the function is for its operator, in errors
     """
 
     function: Callable = field(repr=False)
     arguments: tuple
-    result: "Address | Tensors | None" = None
+    result: "Shapes | Numbers | None" = None
     role: str = "kernel"
 
     @property
@@ -159,11 +168,15 @@ class Step:
 
 @dataclass(frozen=True)
 class Entry:
-    """A compiled function: its steps, its number of parameters, and the record into which refusals are written."""
+    """A compiled function: its steps, its number of parameters, and the record into which refusals are written.
+
+    phase  where the position of the one step is Held that a call runs; None: it runs all of them in turn
+    """
 
     steps: tuple[Step, ...]
     parameters: int
     refusal: Address
+    phase: Held | None = None
 
     @property
     def functions(self):
@@ -174,7 +187,7 @@ class Entry:
     @property
     def name(self):
         """The first part of the names of its file and of the compiled function; a digest follows."""
-        step = next(step for step in reversed(self.steps) if step.role not in ("loop", "workspace"))
+        step = next(step for step in reversed(self.steps) if step.role not in WORK)
         function = step.function
         parts = [function.__name__, *(d.names[0] if d.names else d.name for d in step.dtypes)]
         name = "-".join([function.__module__.rpartition(".")[2], *parts])
@@ -186,9 +199,9 @@ def _tensor(k, field):
     return k * TENSOR.itemsize + TENSOR.fields[field][1]
 
 
-def _outputs(operator, base, what):
-    """The records of an operator's outputs in the call at a base, for a result."""
-    return Tensors(Address(base, _tensor(OUTPUT, "data")), len(operator.outputs), what)
+def _of_outputs(operator, base, field, what):
+    """A number in the record of each of an operator's outputs, in the call at a base."""
+    return Numbers(Address(base, _tensor(OUTPUT, field)), len(operator.outputs), TENSOR.itemsize, what)
 
 
 def infer_entry(operator):
@@ -201,11 +214,12 @@ def plan_entry(operator, position=0):
     plan, geometry = operator.plan, operator.geometry_dtype
     if isinstance(plan, Rule):
         first = _rule_step(operator, operator.combination(position))
-        rest = [
-            Step(function, first.arguments, Address(1, GEOMETRY + geometry.fields[field][1]), role)
-            for function, field, role in ((plan.loop, "tiles", "loop"), (plan.workspace, "workspace", "workspace"))
-            if function
-        ]
+        rest = []
+        for role, field in WORK.items():
+            if function := getattr(plan, role):
+                count = operator.phase_count if role == "loop" else 1
+                place = Address(1, GEOMETRY + geometry.fields[field][1])
+                rest.append(Step(function, first.arguments, Numbers(place, count, 8, "number of steps or bytes"), role))
     else:
         first = _shape_step(operator)
         rest = [Step(plan.plan, (*first.arguments, RecordView(geometry, Address(1, GEOMETRY))), role="plan")]
@@ -218,7 +232,7 @@ def _shape_step(operator):
     inputs = tuple(_sizes(k, Held(Address(1, _tensor(k, "rank")))) for k in range(len(operator.inputs)))
     outputs = tuple(_sizes(OUTPUT + k, MAX_RANK) for k in range(len(operator.outputs)))
     arguments = Named(kind, _attributes(operator, 0)), inputs, outputs
-    return Step(operator.plan.shape, arguments, _outputs(operator, 1, "ranks"), "shape")
+    return Step(operator.plan.shape, arguments, _of_outputs(operator, 1, "rank", "outputs' ranks"), "shape")
 
 
 def _rule_step(operator, ranks):
@@ -231,16 +245,17 @@ def _rule_step(operator, ranks):
         else:
             shapes.append(None if rank == ABSENT else tuple(Held(Address(1, at + 8 * a)) for a in range(rank)))
     arguments = *shapes, *_attributes(operator, 0)
-    return Step(operator.plan.function, arguments, _outputs(operator, 1, "shapes"), "rule")
+    result = Shapes(Address(1, _tensor(OUTPUT, "data")), len(operator.outputs))
+    return Step(operator.plan.function, arguments, result, "rule")
 
 
 def kernel_entry(operator, position, signature):
     """The Entry of the kernel at a position for these types."""
-    kernel = operator.kernel(position)
+    kernel, plan, result = operator.kernel(position), operator.plan, None
     read, storage = operator.read_by(kernel), operator.storage(kernel, signature)
     geometry = RecordView(operator.geometry_dtype, Address(0, GEOMETRY))
-    tiles, size = (Held(Address(0, GEOMETRY + geometry.dtype.fields[name][1])) for name in ("tiles", "workspace"))
-    workspace, result = ArrayView(np.dtype(np.uint8), Address(2), (size,)), None
+    tiles, workspace, shared = (GEOMETRY + geometry.dtype.fields[name][1] for name in WORK.values())
+    room = [_bytes(Address(2), workspace), _bytes(Address(Held(Address(0, SHARED))), shared)]
     if kernel.has_axes:
         rule = _rule_step(operator, operator.combination(position))
         inputs = [
@@ -250,14 +265,25 @@ def kernel_entry(operator, position, signature):
         outputs = [
             _array(OUTPUT + k, dtype, MAX_RANK, ruled=Ruled(rule, k)) for k, dtype in enumerate(storage[len(read) :])
         ]
-        between = *_attributes(operator, Held(Address(0, ATTRIBUTES))), Number(1), tiles
-        between = *between, workspace if operator.plan.workspace else None
-        result = _outputs(operator, 0, "lengths") if operator.plan.is_bound else None
+        inputs += _attributes(operator, Held(Address(0, ATTRIBUTES)))
+        room = [room[0] if plan.workspace else None, room[1] if plan.shared else None]
+        if plan.is_bound:
+            result = _of_outputs(operator, 0, "shape", "length of the outputs' first axes")
     else:
-        inputs = [_flat(k, dtype) for k, dtype in zip(read, storage, strict=False)]
+        inputs = [*(_flat(k, dtype) for k, dtype in zip(read, storage, strict=False)), geometry]
         outputs = [_flat(OUTPUT + k, dtype) for k, dtype in enumerate(storage[len(read) :])]
-        between = geometry, Number(1), workspace
-    return Entry((Step(kernel.function, (*inputs, *between, *outputs), result),), 3, Address(0, GEOMETRY))
+    if operator.phase_count == 1:
+        del room[1]
+    steps = []
+    for phase, function in enumerate(kernel.phases):
+        tile = [Number(1), Held(Address(0, tiles + 8 * phase))] if kernel.has_axes else [Number(1)]
+        steps.append(Step(function, (*inputs, *tile, *room, *outputs), result))
+    return Entry(tuple(steps), 3, Address(0, GEOMETRY), Held(Address(0, PHASE)) if len(steps) > 1 else None)
+
+
+def _bytes(place, size):
+    """A view of memory whose size is at an offset in the call."""
+    return ArrayView(np.dtype(np.uint8), place, (Held(Address(0, size)),))
 
 
 def _attributes(operator, base):

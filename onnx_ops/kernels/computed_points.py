@@ -1,9 +1,9 @@
 """ComputedGridSample's points: a program is run for a stripe of points at a time, as far as it isn't the same for all.
 
-A stripe is some rows of the output, or a part of one. For it, a value of the program is a vector, with a number for
-each point, or if it doesn't vary along the last image axis one number for each row, or for all. What is the same in all
-stripes of an image, or in all images, stays. operators/computed_grid_sample.py has the program's meaning, and the plan
-that makes instructions of it.
+A stripe is some rows of the output, or a part of one. For it, a value of the program has a number for each point, or
+for each row if it doesn't vary along rows, or for each column if all rows are alike, or one for all. What is the same
+in all stripes of an image, or in all images, stays. operators/computed_grid_sample.py has the program's meaning, and
+the plan that orders the values.
 """
 
 import numpy as np
@@ -11,15 +11,19 @@ import numpy as np
 from ..compiler.jit import APART, FUSE, jitable
 from .elements import integers_in, to_bfloat16, to_float16
 
-# The operations of a program, by their numbers. Numbers that follow are those of instructions alone.
+# The operations of a program, by their numbers. Those that follow are only the plan's.
 OPERATIONS = (
     "Add", "Sub", "Mul", "Div", "Neg", "Abs", "Sqrt", "Floor", "Ceil", "Round", "Min", "Max", "Less", "LessOrEqual",
     "Equal", "Clip", "Where", "MulAdd", "CastFloat16", "CastBFloat16",
 )  # fmt: skip
 ADD, SUB, MUL, DIV, NEG, ABS, SQRT, FLOOR, CEIL, ROUND, MIN, MAX, LESS, LESS_OR_EQUAL, EQUAL, CLIP = range(16)
 WHERE, MUL_ADD, CAST_FLOAT16, CAST_BFLOAT16, COPY, LOAD = range(16, 22)
+# a + b + c, a + b + c + d, (a + b + c) / d, where a, and d of the last one, vary along rows, the others don't.
+ADD_TWO, ADD_THREE, ADD_TWO_DIV = range(22, 25)
 VECTOR, ROWS = 1, 2  # bits of a value's kind: whether it varies along rows, and whether it does from row to row
-WORDS = 9  # of an instruction, see `load_values` and `run_step`
+STEP = 5  # words about a value: the operation and its operands
+SOURCE = 6  # words about a source: the input's position, the first element and its strides along n, (d,) h and w
+SPARE = 16  # numbers after a value's, at most, which a loop over whole vectors may read and write
 LINE = 64  # bytes of the workspace before the values, which say what has been computed
 
 
@@ -48,7 +52,7 @@ def compute_values(sources, n, stripe, images, g, workspace, values):
     (begin, end), done = stripe_of(stripe, g), integers_in(workspace, 0, 3)
     row, column, columns = begin // g.row, begin % g.row, min(g.row, end - begin)
     rows = images * (end - begin) // columns
-    first = g.instruction_count
+    first = g.order_count
     if done[0] != column:
         first = 0
     elif done[1] != n:
@@ -56,31 +60,42 @@ def compute_values(sources, n, stripe, images, g, workspace, values):
     elif done[2] != stripe:
         first = g.of_stripe
     done[0], done[1], done[2] = column, n, stripe
-    for k in range(first, g.instruction_count):
-        instruction = g.instructions[k * WORDS :]
+    for k in range(first, g.order_count):
         # What stays is computed for as many rows as any stripe has, but not of images that aren't there.
         height = g.rows if k < g.of_image or (k < g.of_stripe and g.images == 1) else rows
-        if instruction[0] == LOAD:
-            load_values(sources, instruction, n, row, height, column, columns, g, values)
+        if g.steps[STEP * g.order[k]] == LOAD:
+            load_values(sources, g.order[k], n, row, height, column, columns, g, values)
         else:
-            run_step(instruction, height, columns, values)
+            run_step(g.order[k], height, columns, g, values)
     return begin
 
 
 @jitable
-def load_values(sources, instruction, n, row, rows, column, columns, g, values):
-    """Run a LOAD. Its words: LOAD, kind, target, then input, first element and its strides along n, (d,) h and w."""
-    kind, to, source, stride = instruction[1], instruction[2], sources[instruction[3]], instruction[5:]
-    begin, size = instruction[4] + column * stride[g.axes], columns if kind & VECTOR else 1
-    for r in range(1 if kind == 0 else rows):
-        at = begin + n * stride[0]
-        if kind & ROWS:
-            rest = row + r
-            for a in range(g.axes - 2, -1, -1):  # the rows of an image are numbered, and then those of the next one
-                at += rest % g.output[a] * stride[1 + a]
-                rest //= g.output[a]
-            at += rest * stride[0]
-        copy_row(source[at:], stride[g.axes], values[to + r * size :][:size])
+def load_values(sources, v, n, row, rows, column, columns, g, values):
+    """Load the numbers of source v: for rows of image n from number `row` on, and then for those of the next images."""
+    kind, result = g.kind[v], values[g.place[v] :]
+    source, stride = sources[g.sources[v * SOURCE]], g.sources[v * SOURCE + 2 :]
+    at, along_w = g.sources[v * SOURCE + 1] + n * stride[0] + column * stride[g.axes], stride[g.axes]
+    if not kind & VECTOR:
+        columns = 1
+    if not kind & ROWS:
+        copy_row(source[at:], along_w, result[:columns])
+        return
+    height, depth, along_d, along_h = g.output[g.axes - 2], 1, 0, stride[g.axes - 1]
+    if g.axes == 3:
+        depth, along_d = g.output[0], stride[1]
+    h, d = row % height, row // height % depth
+    at += row // (height * depth) * stride[0] + d * along_d + h * along_h
+    for r in range(rows):
+        if columns == 1:
+            result[r] = source[at]
+        else:
+            copy_row(source[at:], along_w, result[r * columns :][:columns])
+        at, h = at + along_h, h + 1
+        if h == height:
+            at, h, d = at + along_d - height * along_h, 0, d + 1
+            if d == depth:
+                at, d = at + stride[0] - depth * along_d, 0
 
 
 @jitable(**APART)
@@ -95,85 +110,115 @@ def copy_row(source, stride, row):
 
 
 @jitable
-def run_step(instruction, rows, columns, values):
-    """Run an operation. Its words: the operation, kind, target, then three operands, and two bits for each one's kind.
+def run_step(v, rows, columns, g, values):
+    """Compute value v, by an operation.
 
-    The result's numbers are those of a vector's rows, or a number for each row, in one row. An operand may have less:
-    a number for each row of a vector, or only one.
+    A result that doesn't vary along rows is one row, of a number for each row, or of one.
     """
-    operation, kind, to, kinds = instruction[0], instruction[1], instruction[2], instruction[6]
+    step, kind = g.steps[STEP * v :], g.kind[v]
+    operation = step[0]
     if not kind & VECTOR:
-        rows, columns = 1, rows if kind & ROWS else 1
-    varies, size = kind & VECTOR or ROWS, rows * columns
-    (a_at, a_next, a_step), (b_at, b_next, b_step), (c_at, c_next, c_step) = (
-        numbers_of(instruction[3], kinds & 3, varies, columns),
-        numbers_of(instruction[4], kinds >> 2 & 3, varies, columns),
-        numbers_of(instruction[5], kinds >> 4 & 3, varies, columns),
-    )
-    result = values[to:][:size]
-    if operation <= DIV and a_step == b_step:
-        combine(operation, values[a_at:][:size], values[b_at:][:size], result)
-    elif operation <= DIV and a_step > 0:
-        combine_with_numbers(operation, values[a_at:][:size], values[b_at:], b_next, columns, result)
-    elif operation <= DIV:
-        combine_numbers_with(operation, values[a_at:], a_next, values[b_at:][:size], columns, result)
-    for r in range(rows if operation > DIV else 0):
-        a, b, c = values[a_at + r * a_next :], values[b_at + r * b_next :], values[c_at + r * c_next :]
-        calculate(operation, a, b, c, (a_step, b_step, c_step), result[r * columns :][:columns])
+        columns = rows if kind & ROWS else 1
+    if kind != VECTOR | ROWS:
+        rows = 1
+    a_pitch, i = distances(g.kind[step[1]], kind, columns)
+    b_pitch, j = distances(g.kind[step[2]], kind, columns)
+    c_pitch, l = distances(g.kind[step[3]], kind, columns)
+    a, b, c = values[g.place[step[1]] :], values[g.place[step[2]] :], values[g.place[step[3]] :]
+    result = values[g.place[v] :]
+    if operation <= DIV:
+        if a_pitch == b_pitch == columns and i == j:
+            rows, columns = 1, rows * columns
+        count = whole(columns) if kind & VECTOR else columns
+        combine(operation, (a, a_pitch, i), (b, b_pitch, j), rows, columns, count, result)
+    elif operation >= ADD_TWO:
+        d, (d_pitch, _) = values[g.place[step[4]] :], distances(g.kind[step[4]], kind, columns)
+        operands = (a, a_pitch), (b, b_pitch), (c, c_pitch), (d, d_pitch)
+        add_numbers(operation, operands, rows, columns, whole(columns), result)
+    else:
+        for r in range(rows):
+            row = result[r * columns :][:columns]
+            calculate(operation, a[r * a_pitch :], b[r * b_pitch :], c[r * c_pitch :], (i, j, l), row)
 
 
 @jitable
-def numbers_of(at, kind, varies, columns):
-    """Where an operand's numbers are, how far those for the next row are, and the step from one to the next in a row.
+def distances(kind, of_result, columns):
+    """How far it is from an operand's numbers for one row to those for the next row, and from one to the next in a row.
 
-    The step is 0 for the same number everywhere in a row, and the distance, too, if it is the same for all rows.
+    0 for a number that is the same in the whole row, and for rows that are alike.
     """
-    if kind & varies:
-        return at, columns, 1
-    return at, 1 if kind & ROWS else 0, 0
+    if not of_result & VECTOR:
+        return 0, 1 if kind & ROWS else 0
+    if not kind & ROWS:
+        return 0, kind & VECTOR
+    return columns if kind & VECTOR else 1, kind & VECTOR
+
+
+@jitable
+def whole(columns):
+    """The numbers of as many whole vectors as a row begins: loops over these are twice as fast.
+
+    What is written past the row's end is the next row's, and follows, or nobody's.
+    """
+    return (columns + SPARE - 1) // SPARE * SPARE
 
 
 @jitable(**APART)
-def combine(operation, a, b, result):
-    """Add, subtract, multiply or divide."""
-    for k in range(result.size if operation == ADD else 0):
-        result[k] = a[k] + b[k]
-    for k in range(result.size if operation == SUB else 0):
-        result[k] = a[k] - b[k]
-    for k in range(result.size if operation == MUL else 0):
-        result[k] = a[k] * b[k]
-    for k in range(result.size if operation == DIV else 0):
-        result[k] = a[k] / b[k]
+def combine(operation, one, other, rows, columns, count, result):
+    """Add, subtract, multiply or divide rows, or rows and a number for each, if its step i or j is 0.
+
+    one, other: (numbers, how far from one row's to the next row's, step)
+    count: of numbers that are computed of a row: `columns`, or more
+    """
+    (a, a_pitch, i), (b, b_pitch, j) = one, other
+    for r in range(rows):
+        x, y, z = a[r * a_pitch :], b[r * b_pitch :], result[r * columns :]
+        u, v = x[0], y[0]
+        if i == j:  # 0 for single numbers
+            for k in range(count if operation == ADD else 0):
+                z[k] = x[k] + y[k]
+            for k in range(count if operation == SUB else 0):
+                z[k] = x[k] - y[k]
+            for k in range(count if operation == MUL else 0):
+                z[k] = x[k] * y[k]
+            for k in range(count if operation == DIV else 0):
+                z[k] = x[k] / y[k]
+        elif j == 0:
+            for k in range(count if operation == ADD else 0):
+                z[k] = x[k] + v
+            for k in range(count if operation == SUB else 0):
+                z[k] = x[k] - v
+            for k in range(count if operation == MUL else 0):
+                z[k] = x[k] * v
+            for k in range(count if operation == DIV else 0):
+                z[k] = x[k] / v
+        else:
+            for k in range(count if operation == ADD else 0):
+                z[k] = u + y[k]
+            for k in range(count if operation == SUB else 0):
+                z[k] = u - y[k]
+            for k in range(count if operation == MUL else 0):
+                z[k] = u * y[k]
+            for k in range(count if operation == DIV else 0):
+                z[k] = u / y[k]
 
 
 @jitable(**APART)
-def combine_with_numbers(operation, a, b, b_next, columns, result):
-    """As `combine`, where b has one number for each of a's rows, or one for all of them."""
-    for r in range(result.size // columns):
-        row, number, y = a[r * columns :][:columns], b[r * b_next], result[r * columns :][:columns]
-        for k in range(columns if operation == ADD else 0):
-            y[k] = row[k] + number
-        for k in range(columns if operation == SUB else 0):
-            y[k] = row[k] - number
-        for k in range(columns if operation == MUL else 0):
-            y[k] = row[k] * number
-        for k in range(columns if operation == DIV else 0):
-            y[k] = row[k] / number
+def add_numbers(operation, operands, rows, columns, count, result):
+    """Add two or three numbers to each row, one after the other, or add two and divide by a row.
 
-
-@jitable(**APART)
-def combine_numbers_with(operation, a, a_next, b, columns, result):
-    """As `combine`, where a has one number for each of b's rows, or one for all of them."""
-    for r in range(result.size // columns):
-        number, row, y = a[r * a_next], b[r * columns :][:columns], result[r * columns :][:columns]
-        for k in range(columns if operation == ADD else 0):
-            y[k] = number + row[k]
-        for k in range(columns if operation == SUB else 0):
-            y[k] = number - row[k]
-        for k in range(columns if operation == MUL else 0):
-            y[k] = number * row[k]
-        for k in range(columns if operation == DIV else 0):
-            y[k] = number / row[k]
+    operands: (numbers, how far from one row's to the next row's); rows, columns, count: see `combine`
+    """
+    (a, a_pitch), (b, b_pitch), (c, c_pitch), (d, d_pitch) = operands
+    for r in range(rows):
+        x, u, v, y, z = a[r * a_pitch :], b[r * b_pitch], c[r * c_pitch], d[r * d_pitch :], result[r * columns :]
+        w = y[0]
+        for k in range(count if operation == ADD_TWO else 0):
+            z[k] = x[k] + u + v
+        for k in range(count if operation == ADD_THREE else 0):
+            z[k] = x[k] + u + v + w
+        for k in range(count if operation == ADD_TWO_DIV else 0):
+            z[k] = (x[k] + u + v) / y[k]
 
 
 @jitable

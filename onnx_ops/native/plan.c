@@ -41,21 +41,27 @@ static status check_outputs(const struct op *op, const struct text *title, struc
         }
         out->size = elements(out->shape, out->rank);
     }
-    struct refusal refusal = {
-        "workspace", "must be a number of bytes in [0, 2**40]", &call->geometry.workspace, -1, 0, 0, 0, {0}};
-    int64_t workspace = call->geometry.workspace;
-    return workspace < 0 || workspace > (int64_t)1 << 40 ? explained(op, title, &refusal, 1) : 0;
+    const int64_t *bytes[] = {&call->geometry.workspace, &call->geometry.shared};
+    for (size_t k = 0; k < COUNT(bytes); k++) {
+        struct refusal refusal = {
+            k ? "shared" : "workspace", "must be a number of bytes in [0, 2**40]", bytes[k], -1, 0, 0, 0, {0}};
+        if (*bytes[k] < 0 || *bytes[k] > (int64_t)1 << 40) return explained(op, title, &refusal, 1);
+    }
+    return 0;
 }
 
 /* Make tiles of a loop's steps, for tensors of known sizes; Call.cut in execute.py does the same. */
 void cut_steps(const struct op *op, struct call *call) {
-    int64_t most = 1, *tiles = &call->geometry.tiles;
+    int64_t most = 1;
     for (int64_t k = 0; k < op->input_count; k++) most += call->tensors[k].size;
     for (int64_t k = 0; k < op->output_count; k++) most += call->tensors[MAX_INPUTS + k].size;
     most = (most - 1) / TILE_ELEMENTS + 1;
-    if (*tiles < 1) *tiles = 1;
-    if (*tiles > most) *tiles = most;
-    if (*tiles > MAX_TILES) *tiles = MAX_TILES;
+    if (most > MAX_TILES) most = MAX_TILES;
+    for (int64_t phase = 0; phase < op->phase_count; phase++) {
+        int64_t *tiles = &call->geometry.tiles[phase];
+        if (*tiles > most) *tiles = most;
+        if (*tiles < 1) *tiles = 1;
+    }
 }
 
 static void begin(const struct op *op, struct call *call) {

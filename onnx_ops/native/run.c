@@ -136,23 +136,32 @@ static void run_tile(void *work_of_call, size_t tile) {
     atomic_fetch_and_explicit(&work->busy, ~bit, memory_order_release);
 }
 
-/* Run all tiles of a call, after its plan, on the threads of the context, or on this one without a context. */
+static size_t whole_lines(int64_t bytes) { return ((size_t)bytes + LINE - 1) / LINE * LINE; }
+
+/* Run all phases of a call, after its plan, on the threads of the context, or on this one without a context. */
 status run_tiles(const struct op *op, kernel_function *kernel, struct call *call, void *context) {
     const struct geometry *g = &call->geometry;
-    size_t pitch = ((size_t)g->workspace + LINE - 1) / LINE * LINE;
-    size_t needed = pitch ? (size_t)(g->tiles < MAX_TILES ? g->tiles : MAX_TILES) * pitch + LINE : 0;
-    void *room = needed ? malloc(needed) : 0;
-    struct work work = {kernel, call, room ? (char *)(((uintptr_t)room / LINE + 1) * LINE) : 0, pitch, 0, 0};
-    status error = 0;
+    size_t pitch = whole_lines(g->workspace), shared = whole_lines(g->shared);
+    int64_t parts = 0;
+    for (int64_t phase = 0; phase < op->phase_count; phase++)
+        if (g->tiles[phase] > parts) parts = g->tiles[phase];
+    size_t needed = shared + (size_t)(parts < MAX_TILES ? parts : MAX_TILES) * pitch;
+    void *room = needed ? malloc(needed + LINE) : 0;
     if (needed && !room) {
         struct text text = {"", 0};
         say_title(&text, op), say_string(&text, ": workspace = "), say_number(&text, (int64_t)needed),
             say_string(&text, " bytes: can't be allocated");
         return refused(&text);
     }
-    if (g->tiles > 1 && context) error = KernelContext_ParallelFor(context, run_tile, (size_t)g->tiles, 0, &work);
-    else
-        for (int64_t tile = 0; tile < g->tiles; tile++) run_tile(&work, (size_t)tile);
+    call->shared = room ? (char *)(((uintptr_t)room / LINE + 1) * LINE) : 0;
+    struct work work = {kernel, call, room ? (char *)call->shared + shared : 0, pitch, 0, 0};
+    status error = 0;
+    for (call->phase = 0; call->phase < op->phase_count && !error && !work.failed; call->phase++) {
+        int64_t tiles = g->tiles[call->phase];
+        if (tiles > 1 && context) error = KernelContext_ParallelFor(context, run_tile, (size_t)tiles, 0, &work);
+        else
+            for (int64_t tile = 0; tile < tiles; tile++) run_tile(&work, (size_t)tile);
+    }
     free(room);
     return error || !work.failed ? error : explained(op, 0, &g->refusal, work.failed);
 }

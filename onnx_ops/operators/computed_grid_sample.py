@@ -22,7 +22,8 @@ it takes as many as it needs; the others are 0.
     18 CastFloat16, 19 CastBFloat16   round a, as a float32, to 16 bits
 
 All other operations are those of ai.onnx, each rounded as ONNX Runtime's node rounds. So results have the same bits as
-those of the nodes that `onnx_ops.optimize` replaces by this operator.
+those of the nodes that `onnx_ops.optimize` replaces by this operator, unless these divide by a zero: of which sign a
+zero is that a Where, Min or Max takes depends, in ONNX Runtime, on how its operands are broadcast.
 """
 
 import numpy as np
@@ -34,18 +35,25 @@ from ..declaration import Input, Plan
 from ..errors import require
 from ..kernels import computed_grid_sample as kernels
 from ..kernels.computed_points import (
+    ADD,
+    ADD_THREE,
+    ADD_TWO,
+    ADD_TWO_DIV,
     CAST_BFLOAT16,
     CAST_FLOAT16,
     CLIP,
     COPY,
+    DIV,
     LINE,
     LOAD,
     MIN,
     NEG,
     OPERATIONS,
     ROWS,
+    SOURCE,
+    SPARE,
+    STEP,
     VECTOR,
-    WORDS,
 )
 from ..kernels.grid_points import BLOCK
 from ..limits import ELEMENTS, MAX_INPUTS, UNKNOWN
@@ -55,9 +63,10 @@ INPUTS = MAX_INPUTS - 1  # of sources
 SOURCES, STEPS = 48, 64  # at most
 VALUES = SOURCES + STEPS + 3  # with copies of the coordinates
 RANK = 8  # of an input, at most
-STRIPE = 2048  # points for which the program is run at a time, at most
-SOURCE = 6  # words that the plan stores of a source
+STRIPE = 4096  # points for which the program is run at a time, at most, and a block more
+STRIPES = 16  # at least, where they are not smaller than a block: threads get equal shares
 LARGEST = 8  # bytes of a value's number
+FULL = VECTOR | ROWS  # kind of a value with a number for each point
 
 
 def program(sources, steps, coordinates):
@@ -82,6 +91,8 @@ def program(sources, steps, coordinates):
 @jitable
 def operand_count(operation):
     """How many operands an operation takes."""
+    if operation >= LOAD:
+        return 0 if operation == LOAD else 3 if operation == ADD_TWO else 4
     if operation >= CLIP:
         return 1 if operation >= CAST_FLOAT16 else 3
     return 1 if NEG <= operation < MIN else 2
@@ -160,7 +171,7 @@ def plan(attributes, inputs, outputs, g):
     grid_sample.plan_samples(attributes, x, y, g)
     cut_stripes(g)
     find_sources(attributes, inputs, y, g)
-    make_instructions(attributes, count, g)
+    order_values(attributes, count, g)
     g.of_points = LINE + (LARGEST * g.room + LINE - 1) // LINE * LINE
     g.workspace += g.of_points
 
@@ -169,11 +180,12 @@ def plan(attributes, inputs, outputs, g):
 def cut_stripes(g):
     """Cut the output into stripes of whole rows, or of as large parts of one. g.rows: the most rows of a stripe."""
     g.row = max(g.output[g.axes - 1], 1)
-    g.rows = max(1, min(STRIPE, g.points) // g.row)
+    blocks = min(STRIPE, g.batch * g.points // STRIPES) // BLOCK + 1  # a stripe's
+    g.rows = max(1, min(blocks * BLOCK, g.points) // g.row)
     g.stripe = g.rows * g.row
     if g.row > STRIPE:
         parts = (g.row + STRIPE - 1) // STRIPE
-        g.stripe = (g.row // parts // BLOCK + 1) * BLOCK
+        g.stripe = ((g.row + parts - 1) // parts + BLOCK - 1) // BLOCK * BLOCK
     if g.images > 1:
         g.rows *= g.images
     grid_sample.cut_tiles(g)
@@ -210,66 +222,89 @@ def find_sources(attributes, inputs, y, g):
 
 
 @jitable
-def make_instructions(attributes, count, g):
-    """Make instructions of the program, except for values that nothing needs.
+def order_values(attributes, count, g):
+    """Decide in which order values are computed, without those that nothing needs, and where each has its place.
 
-    First come those of values that are the same in all images, then in all stripes of one, then the others. Of the last
-    ones, vectors that aren't needed any more leave their places to others.
+    First come those that are the same in all images, then in all stripes of one, then the others. Of the last ones,
+    those with a number for each point leave their places to others when they aren't needed any more.
     """
-    steps, coordinates, axes, last_level = attributes.steps, attributes.coordinates, g.axes, 0
-    values = count + len(steps) // 4
-    for v in range(values):
-        g.last[v] = UNKNOWN
+    coordinates, axes, last_level = attributes.coordinates, g.axes, 0
+    values = count + len(attributes.steps) // 4
+    put_steps(attributes.steps, count, values, g)
     for i in range(axes):
         g.last[coordinates[i]] = VALUES
-    for v in range(values - 1, count - 1, -1):
-        step = steps[4 * (v - count) :]
-        for a in range(operand_count(step[0]) if g.last[v] != UNKNOWN else 0):
-            g.last[step[1 + a]] = max(g.last[step[1 + a]], v)
-    for v in range(values):
-        g.kind[v] = g.level[v] = 0
-        if v < count:
-            put_kind(v, g.sources[v * SOURCE + 2 :], g)
-        else:
-            step = steps[4 * (v - count) :]
-            for a in range(operand_count(step[0])):
-                g.kind[v] |= g.kind[step[1 + a]]
-                g.level[v] = max(g.level[v], g.level[step[1 + a]])
+    for v in range(values - 1, -1, -1):
         last_level = max(last_level, g.level[v])
-    g.room = g.instruction_count = g.free = 0
+        for a in range(operand_count(g.steps[STEP * v]) if g.last[v] != UNKNOWN else 0):
+            operand = g.steps[STEP * v + 1 + a]
+            g.last[operand] = max(g.last[operand], v)
+    for v in range(count, values):
+        join_steps(v, g)
+    g.room = g.order_count = g.free = 0
     for level in range(3):
         if level == 1:
-            g.of_image = g.instruction_count
+            g.of_image = g.order_count
         if level == 2:
-            g.of_stripe = g.instruction_count
+            g.of_stripe = g.order_count
         for v in range(values):
-            if g.last[v] == UNKNOWN or g.level[v] != level:
-                continue
-            instruction = g.instructions[g.instruction_count * WORDS :]
-            take_place(v, last_level, g)
-            if v < count:
-                instruction[0], source = LOAD, g.sources[v * SOURCE :]
-                for w in range(SOURCE):
-                    instruction[3 + w] = source[w]
-            else:
-                step = steps[4 * (v - count) :]
-                put_step(step[0], step[1], step[2], step[3], g)
-                for a in range(operand_count(step[0])):
-                    if g.last[step[1 + a]] == v:
-                        give_place(step[1 + a], last_level, g)
-            g.instruction_count += 1
+            if g.last[v] != UNKNOWN and g.level[v] == level:
+                put_value(v, last_level, g)
     for i in range(axes):
         v = coordinates[i]
-        if not g.kind[v] & VECTOR:
+        if g.kind[v] != FULL:
             copy = values + i
-            g.kind[copy], g.level[copy] = g.kind[v] | VECTOR, 2
-            take_place(copy, 2, g)
-            put_step(COPY, v, 0, 0, g)
-            g.instruction_count += 1
+            g.kind[copy], g.level[copy], g.last[copy] = FULL, 2, VALUES
+            g.steps[STEP * copy], g.steps[STEP * copy + 1] = COPY, v
+            put_value(copy, 2, g)
             v = copy
         g.coordinates[i] = g.place[v]
     for i in range(axes, 3):
         g.coordinates[i] = g.coordinates[0]
+
+
+@jitable
+def put_steps(steps, count, values, g):
+    """Store for each value, sources included, the operation and its operands, and the kind and level."""
+    for v in range(values):
+        step = g.steps[STEP * v :]
+        g.kind[v], g.level[v], g.last[v], step[0] = 0, 0, UNKNOWN, LOAD
+        if v < count:
+            put_kind(v, g.sources[v * SOURCE + 2 :], g)
+            continue
+        for a in range(4):
+            step[a] = steps[4 * (v - count) + a]
+        for a in range(operand_count(step[0])):
+            g.kind[v] |= g.kind[step[1 + a]]
+            g.level[v] = max(g.level[v], g.level[step[1 + a]])
+        if step[0] == ADD and not g.kind[step[1]] & VECTOR:  # a number comes last
+            step[1], step[2] = step[2], step[1]
+
+
+@jitable
+def join_steps(v, g):
+    """Have a value that needs a sum of rows and numbers compute that, too, if nothing else needs it."""
+    step = g.steps[STEP * v :]
+    total, other = step[1], step[2]
+    inner, adds_number = g.steps[STEP * total :], step[0] == ADD and not g.kind[other] & VECTOR
+    if adds_number and inner[0] == ADD and not g.kind[inner[2]] & VECTOR and g.kind[total] & VECTOR:
+        joined = ADD_TWO
+    elif adds_number and inner[0] == ADD_TWO:
+        joined = ADD_THREE
+    elif step[0] == DIV and inner[0] == ADD_TWO and g.kind[total] == g.kind[other] == FULL:
+        joined = ADD_TWO_DIV
+    else:
+        return
+    if total == other or g.last[total] != v or g.level[total] != g.level[v]:
+        return
+    for k in range(total + 1, v):
+        for a in range(operand_count(g.steps[STEP * k])):
+            if g.steps[STEP * k + 1 + a] == total:
+                return
+    count = operand_count(inner[0])
+    step[0], step[1 + count], g.last[total] = joined, other, UNKNOWN
+    for a in range(count):
+        step[1 + a] = inner[1 + a]
+        g.last[inner[1 + a]] = max(g.last[inner[1 + a]], v)
 
 
 @jitable
@@ -288,34 +323,29 @@ def put_kind(v, strides, g):
 
 
 @jitable
-def put_step(operation, a, b, c, g):
-    """Store an operation and its operands in the last instruction."""
-    instruction, count = g.instructions[g.instruction_count * WORDS :], operand_count(operation)
-    instruction[0], instruction[3], instruction[4], instruction[5] = operation, g.place[a], 0, 0
-    instruction[6] = g.kind[a]
-    if count > 1:
-        instruction[4], instruction[6] = g.place[b], instruction[6] | g.kind[b] << 2
-    if count > 2:
-        instruction[5], instruction[6] = g.place[c], instruction[6] | g.kind[c] << 4
-
-
-@jitable
-def take_place(v, last_level, g):
-    """Find a place for the value of the next instruction."""
-    if g.kind[v] & VECTOR and g.level[v] == last_level and g.free > 0:
+def put_value(v, last_level, g):
+    """Have a value computed next, and find a place for it."""
+    g.order[g.order_count] = v
+    g.order_count += 1
+    if g.kind[v] == FULL and g.level[v] == last_level and g.free > 0:
         g.free -= 1
         g.place[v] = g.places[g.free]
     else:
+        count = g.rows if g.kind[v] & ROWS else 1
+        if g.kind[v] & VECTOR:  # begins at a whole vector
+            g.room = (g.room + SPARE - 1) // SPARE * SPARE
+            count = count * min(g.stripe, g.row) + SPARE
         g.place[v] = g.room
-        g.room += g.rows * min(g.stripe, g.row) if g.kind[v] & VECTOR else g.rows if g.kind[v] > 0 else 1
-    instruction = g.instructions[g.instruction_count * WORDS :]
-    instruction[1], instruction[2] = g.kind[v], g.place[v]
+        g.room += count
+    for a in range(operand_count(g.steps[STEP * v])):
+        if g.last[g.steps[STEP * v + 1 + a]] == v:
+            give_place(g.steps[STEP * v + 1 + a], last_level, g)
 
 
 @jitable
 def give_place(v, last_level, g):
     """Leave the place of a value to others."""
-    if g.kind[v] & VECTOR and g.level[v] == last_level:
+    if g.kind[v] == FULL and g.level[v] == last_level:
         g.places[g.free] = g.place[v]
         g.free += 1
         g.last[v] = VALUES  # an operand may be there twice
@@ -394,10 +424,10 @@ COMPUTED_GRID_SAMPLE = grid_sample.Operator(
         Attribute("coordinates", "ints", required=True, bounds=(0, SOURCES + STEPS - 1), length_bounds=(2, 3)),
     ),
     plan=Plan(shape, plan, {
-        "sources": SOURCES * SOURCE, "instructions": VALUES * WORDS, "instruction_count": None, "of_image": None,
+        "sources": SOURCES * SOURCE, "order": VALUES, "order_count": None, "of_image": None,
         "of_stripe": None,
-        "coordinates": 3, "rows": None, "room": None, "last": VALUES, "kind": VALUES, "level": VALUES, "place": VALUES,
-        "places": VALUES, "free": None, **grid_sample.GEOMETRY,
+        "coordinates": 3, "rows": None, "room": None, "steps": STEP * VALUES, "last": VALUES, "kind": VALUES,
+        "level": VALUES, "place": VALUES, "places": VALUES, "free": None, **grid_sample.GEOMETRY,
     }),
     kernels=tuple(
         grid_sample.Kernel(function, {"mode": names})

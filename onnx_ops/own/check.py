@@ -2,9 +2,9 @@
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,7 +12,6 @@ import onnxruntime as ort
 from onnx import helper
 
 from .. import dtypes, plain
-from ..attributes import AttributeValues
 from ..comparison import difference
 from ..compiler.jit import numba_obstacle
 from ..errors import OpError
@@ -21,17 +20,9 @@ from ..limits import ABSENT
 from ..nodes import model_nodes
 from ..operators import declaration_of
 from ..reference import Evaluator
-from ..runtime.execute import compute, signature_of
-from ..runtime.session import Backend, InferenceSession
+from ..runtime.execute import compute, way_of
+from ..runtime.session import InferenceSession
 from ..schemas import node_attribute, register_schemas
-
-if TYPE_CHECKING:
-    from numpy.typing import DTypeLike, NDArray
-
-    from ..declaration import Operator
-
-
-_Arrays: TypeAlias = "Sequence[NDArray[Any] | None]"  # inputs; None is one that isn't there
 
 TOLERANCES = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 1e-5, "float64": 1e-12}  # relative to the largest value
 LARGEST = 2**20  # elements of an input in which extremes are tried
@@ -74,14 +65,14 @@ def check(
         for arrays, are_extreme in variations(function, [as_array(each) for each in inputs], extremes):
             compared += compare(function, arrays, attributes, tolerances, are_extreme)
         ranks = [ABSENT if each is None else np.ndim(each) for each in function.padded(inputs)]
-        is_kernel_used |= function.position(function.values(attributes), ranks) is not None
+        is_kernel_used |= function.position(function.choice(function.values(attributes)), ranks) is not None
     assert compared, f"{function.title}: nothing was compared, as there were no cases, or all were refused"
     rule = "no case has the ranks that the kernel is compiled for, which are those of `ranks`, or 1"
     assert is_kernel_used or not function.kernels, f"{function.title}: {rule}"
     return compared
 
 
-def variations(function: "Operator", arrays: _Arrays, extremes: bool) -> Iterator[tuple[_Arrays, bool]]:
+def variations(function, arrays, extremes):
     """Yield (inputs, whether they are extreme): all combinations of element types, as given and with extreme values."""
     inputs = function.each_input(len(arrays))
     variables = {i.type: function.types[i.type] for i, a in zip(inputs, arrays, strict=True) if a is not None}
@@ -98,7 +89,7 @@ def variations(function: "Operator", arrays: _Arrays, extremes: bool) -> Iterato
         yield [a[:0] if a is not None and a.ndim and not i.values else a for i, a in pairs], True
 
 
-def extreme(array: "NDArray[Any]") -> "NDArray[Any]":
+def extreme(array):
     """Return the array with half of its elements replaced by extreme values."""
     if array.dtype.kind in "iu":
         integers = np.iinfo(array.dtype)
@@ -114,24 +105,17 @@ def extreme(array: "NDArray[Any]") -> "NDArray[Any]":
     return flat.reshape(array.shape)
 
 
-def compare(
-    function: "Operator",
-    arrays: _Arrays,
-    attributes: Mapping[str, Any],
-    tolerances: Mapping[str, float],
-    are_extreme: bool,
-) -> int:
+def compare(function, arrays, attributes, tolerances, are_extreme):
     """Compare all ways for these inputs; returns how many results were compared."""
     values = function.values(attributes)
-    signature = signature_of(function, values, function.padded(arrays))
-    types = function.numpy_types(signature)
-    body_outputs = outcome(lambda: plain.compute(function, values, function.padded(arrays), types))
+    shared = way_of(function, values, function.padded(arrays))
+    body_outputs = outcome(lambda: plain.compute(function, values, function.padded(arrays), shared.types))
     if isinstance(body_outputs, Failure):
         where = f"{function.title}, {described(arrays, attributes)}"
         assert are_extreme, f"{where}: the body fails: {body_outputs}"
         return 0  # a body may fail on extremes: no rule says what must happen then
     compared = 0
-    for way, compute_outputs in ways(function, arrays, attributes, values, signature, body_outputs):
+    for way, compute_outputs in ways(function, arrays, attributes, values, shared.signature, body_outputs):
         outputs = outcome(compute_outputs)
         where = f"{function.title}, {way}, {described(arrays, attributes)}{' with extremes' * are_extreme}"
         if isinstance(body_outputs, str) or isinstance(outputs, str):
@@ -148,7 +132,7 @@ class Failure(str):
     """The text of an exception that isn't a refusal."""
 
 
-def outcome(function: Callable[[], Any]) -> Any:
+def outcome(function):
     """Return what a function returns, or the text of the OpError that it raises, without the node's name."""
     with np.errstate(all="ignore"):
         try:
@@ -157,23 +141,16 @@ def outcome(function: Callable[[], Any]) -> Any:
             return f"{error.argument} = {error.value}: {error.rule}" if error.argument else Failure(error.rule)
 
 
-def verdict(outputs: object) -> str:
+def verdict(outputs):
     return f"refuses: {outputs}" if isinstance(outputs, str) else "computes it"
 
 
-def described(arrays: _Arrays, attributes: Mapping[str, Any]) -> str:
+def described(arrays, attributes):
     kinds = [None if a is None else f"{dtypes.name_of(a)} {list(a.shape)}" for a in arrays]
     return ", ".join([*map(str, kinds), *(f"{name} = {value}" for name, value in attributes.items())])
 
 
-def ways(
-    function: "Operator",
-    arrays: _Arrays,
-    attributes: Mapping[str, Any],
-    values: AttributeValues,
-    signature: Mapping[str, str],
-    body_outputs: Any,
-) -> Iterator[tuple[str, Callable[[], Any]]]:
+def ways(function, arrays, attributes, values, signature, body_outputs):
     """Yield (name, function that computes the outputs) of each way to run the operator here."""
     padded = function.padded(arrays)
     for threads, tiles in ((1, 1), (1, 3), (2, 64)):
@@ -185,7 +162,7 @@ def ways(
     fixed_model, open_model = models
     feeds = {f"input_{k}": a for k, a in enumerate(arrays) if a is not None}
 
-    def in_session(model: onnx.ModelProto, backend: Backend, threads: int) -> list[Any]:
+    def in_session(model, backend, threads):
         options = ort.SessionOptions()
         options.log_severity_level, options.intra_op_num_threads = QUIET, threads
         session = InferenceSession(model.SerializeToString(), options, backend=backend, operators=[function])
@@ -200,13 +177,13 @@ def ways(
         yield "onnx's inference", lambda: check_inference(fixed_model, body_outputs)
 
 
-def garbage(shape: int | Sequence[int], dtype: "DTypeLike") -> "NDArray[Any]":
+def garbage(shape, dtype):
     """Return an array of bytes that no kernel computes, so that elements that it doesn't write show."""
     kind = np.dtype(dtype)
     return np.full(math.prod(np.atleast_1d(shape)) * kind.itemsize, 0xA5, np.uint8).view(kind).reshape(shape)
 
 
-def has_extensions(function: "Operator") -> bool:
+def has_extensions(function):
     """Return whether onnxruntime-extensions is installed and can run the operator."""
     try:
         import onnxruntime_extensions  # noqa: F401
@@ -221,7 +198,7 @@ def has_extensions(function: "Operator") -> bool:
     return True
 
 
-def check_inference(model: onnx.ModelProto, outputs: Any) -> Any:
+def check_inference(model, outputs):
     """Compare the types and shapes that onnx infers with the outputs; returns the outputs."""
     (node,) = model_nodes(model)
     del model.graph.output[:]
@@ -237,13 +214,7 @@ def check_inference(model: onnx.ModelProto, outputs: Any) -> Any:
     return outputs
 
 
-def node_model(
-    function: "Operator",
-    arrays: _Arrays,
-    attributes: Mapping[str, Any],
-    signature: Mapping[str, str],
-    is_open: bool,
-) -> onnx.ModelProto:
+def node_model(function, arrays, attributes, signature, is_open):
     """Return a model of one node of the operator, whose inputs have these shapes or open ones."""
     names = ["" if a is None else f"input_{k}" for k, a in enumerate(arrays)]
     attributes_by_name = {a.name: a for a in function.attributes}
@@ -266,7 +237,7 @@ def node_model(
     return helper.make_model(graph, opset_imports=imports, ir_version=helper.find_min_ir_version_for([newest]))
 
 
-def problem_of(actual: "NDArray[Any]", reference: "NDArray[Any]", tolerances: Mapping[str, float]) -> str | None:
+def problem_of(actual, reference, tolerances):
     """Return a text on what is wrong with an output, or None."""
     if actual.dtype != reference.dtype or actual.shape != reference.shape:
         return f"is {actual.dtype} {list(actual.shape)}, but of the body {reference.dtype} {list(reference.shape)}"

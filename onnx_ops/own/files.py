@@ -1,22 +1,20 @@
 """Python files with operators of one's own, for the command line and for processes that compile."""
 
 import sys
-from collections.abc import Iterable
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..declaration import Operator
 from ..errors import OpError, reason
 from ..operators import OPERATORS, use
 
 if TYPE_CHECKING:
-    import os
+    pass
 
 
-def use_file(path: "str | os.PathLike[str]") -> list[Any]:
+def use_file(path):
     """Make the operators in a Python file known to this process; returns them. Raises OpError."""
     file, name = Path(path).resolve(), Path(path).stem
     if file.suffix != ".py" or not name.isidentifier():
@@ -41,7 +39,7 @@ def use_file(path: "str | os.PathLike[str]") -> list[Any]:
     return use_module(module)
 
 
-def use_module(module: ModuleType) -> list[Any]:
+def use_module(module):
     """Make the operators in a module known to this process; returns them. Raises OpError."""
     members = {id(each): each for each in vars(module).values()}.values()
     operators = [each for each in members if isinstance(getattr(each, "declaration", each), Operator)]
@@ -51,7 +49,7 @@ def use_module(module: ModuleType) -> list[Any]:
     return operators
 
 
-def sources_of(operators: Iterable[Operator]) -> list[str]:
+def sources_of(operators):
     """Return where other processes find these operators: names of modules, or paths of files. Raises OpError.
 
     Those of this package are known to every process.
@@ -71,6 +69,6 @@ def sources_of(operators: Iterable[Operator]) -> list[str]:
     return list(dict.fromkeys(locations))
 
 
-def use_source(source: str) -> list[Any]:
+def use_source(source):
     """Make the operators at one of `sources_of` known to this process; returns them."""
     return use_file(source) if Path(source).suffix == ".py" else use_module(import_module(source))

@@ -16,7 +16,7 @@ import numpy as np
 
 from .finding import NearMiss, tried
 from .graph import AI_ONNX
-from .indices import MOVES, Position, followed, layout, path, position, reshaped
+from .indices import MOVES, Position, followed, layout, path, position, reshaped, variable
 from .integers import attributes_of, axes_of, shape
 from .sizes import quotient
 
@@ -193,7 +193,8 @@ def _operand(graph, product, k, index):
     dimensions = shape(graph, product.input[k])
     if dimensions is None:
         return None
-    return tuple(Position() if d == 1 else at for d, at in zip(dimensions, index[-len(dimensions) :], strict=True))
+    index = index[len(index) - len(dimensions) :]
+    return tuple(Position() if d == 1 else at for d, at in zip(dimensions, index, strict=True))
 
 
 def _check_samples(graph, samples, concat, concat_path, index, sizes):
@@ -210,7 +211,7 @@ def _part(graph, concat, index, level):
     axis = range(len(index))[attributes_of(concat)["axis"]]
     levels = [term for term in index[axis].terms if term.variable.name == "L"]
     dimensions = shape(graph, concat.input[level])
-    if dimensions is None or (levels and [term.step for term in levels] != [dimensions[axis]]):
+    if dimensions is None or tuple(levels) != variable("L", len(concat.input)).times(dimensions[axis]).terms:
         return None
     others = [term for term in index[axis].terms if term not in levels]
     return (*index[:axis], position(index[axis].start, others), *index[axis + 1 :])

@@ -20,6 +20,7 @@ from .sizes import Size
 LARGEST = 2**20  # elements of an array that is kept
 INT32 = np.iinfo(np.int32)
 DEEPEST = 60  # nodes on the way to a value
+WIDE_FLOATS = TensorProto.FLOAT, TensorProto.DOUBLE
 
 
 @dataclass(frozen=True)
@@ -58,11 +59,12 @@ def shape(graph, name):
 
 def whole_number(graph, name):
     """Return a whole number, an int or a Size, that a value of any type is; None if it isn't known to be one."""
-    node = graph.producer(name, "Cast", "Identity")
-    if node is not None:
-        return whole_number(graph, node.input[0])
     array = graph.folded(name)
     value = integers(graph, name) if array is None else array
+    if value is None and (node := graph.producer(name, "Cast", "Identity")) is not None:
+        # Of an open size; a type that has fewer numbers might hold another one.
+        is_kept = attributes_of(node).get("to", TensorProto.INT64) in (TensorProto.INT64, *WIDE_FLOATS)
+        return whole_number(graph, node.input[0]) if is_kept else None
     if not isinstance(value, np.ndarray) or value.size != 1 or value.dtype.kind not in "iufO":
         return None
     number = value.item()
@@ -119,6 +121,8 @@ def part_of_sequence(graph, node):
         raise ValueError("not known")
     dimensions, (at,) = shape(graph, split.input[0]), integer_list(graph, node.input[1])
     axis = range(len(dimensions))[attributes_of(split).get("axis", 0)]
+    if not attributes_of(split).get("keepdims", 1):
+        raise ValueError("ONNX Runtime may leave the axis out, which onnx says it doesn't where there are sizes")
     if parts.ndim == 0:
         size, each = dimensions[axis], int(parts)
         parts = [min(each, size - start) for start in range(0, size, each)]
@@ -144,6 +148,8 @@ def _apply_rule(graph, name, depth):
     attributes = attributes_of(node)
     if node.op_type == "Shape":
         return _shape(shape(graph, node.input[0]), attributes)
+    if math.prod(size for size in shape(graph, name) or () if isinstance(size, int)) > LARGEST:
+        return None
     operands = [integers(graph, operand, depth - 1) if operand else None for operand in node.input]
     if any(value is None for value, operand in zip(operands, node.input, strict=True) if operand):
         return None

@@ -56,12 +56,10 @@ class Program:
             return self.step("Mul", self.step("Mul", *operands * 2), *operands)
         if op_type == "Clip":
             value, low, high = (*operands, None, None)[:3]
-            return self.step(
-                "Clip",
-                value,
-                self.number(-np.inf) if low is None else low,
-                self.number(np.inf) if high is None else high,
-            )
+            ends = np.finfo(self.dtype)  # without a limit, too, ONNX Runtime makes finite numbers of infinities
+            low, high = (self.number(end.item()) if limit is None else limit
+                         for limit, end in ((low, ends.min), (high, ends.max)))  # fmt: skip
+            return self.step("Clip", value, low, high)
         if op_type in ("Min", "Max"):
             total, *others = operands
             for other in others:

@@ -2,7 +2,8 @@
 
 They are worked out when a pattern asks for them. What other tools have written into a model about the values between
 is not believed, since the model may have been changed since, and names that tools make up for sizes mean nothing.
-Where a rule is missing here, onnx's own inference is asked about the one node.
+Where a rule is missing here, onnx's own inference is asked about the one node. Only where that doesn't know a rank,
+either, it is the one that the model states.
 """
 
 import math
@@ -29,6 +30,11 @@ class Type:
 
     elements: int = 0
     shape: tuple | None = None
+
+    @property
+    def dimensions(self):
+        """The shape as models state it: a list of ints, names and None, or None."""
+        return None if self.shape is None else [d if isinstance(d, int) else sizes.name_of(d) for d in self.shape]
 
 
 UNKNOWN = Type()
@@ -67,46 +73,59 @@ def _outputs(graph, node, name):
     if tensor is not None:
         return {name: Type(tensor.data_type, tuple(tensor.dims))}
     inputs = [type_of(graph, each) if each else None for each in node.input]
-    if any(subgraphs(node)) or any(a.ref_attr_name for a in node.attribute):
+    if any(subgraphs(node)):
+        made = _by_subgraphs(graph, node)
+    elif any(a.ref_attr_name for a in node.attribute):
         made = {}
     elif (node.domain or "ai.onnx", node.op_type) in RULES:
-        made = {node.output[0]: tried(_by_rule, graph, node, *inputs) or UNKNOWN}
+        made = {node.output[0]: tried(_by_rule, graph, node, *inputs)}
     else:
         made = _by_onnx(graph, node, inputs)
     names = [each for each in node.output if each]
-    return {each: _completed(graph, each, made.get(each, UNKNOWN), node) for each in names}
+    return {each: _completed(graph, each, made.get(each, UNKNOWN)) for each in names}
 
 
-def _completed(graph, name, inferred, node=None):
-    """Return the type of a value with what isn't known: unknown sizes get names, an unknown shape is as stated."""
-    elements, dimensions = inferred.elements, inferred.shape
-    if dimensions is None or not elements:
-        stated = _stated(graph, name)
-        elements = elements or stated.elements
-        is_refused = node is not None and node.op_type in ("Squeeze", "Unsqueeze")  # or its axes aren't known
-        dimensions = stated.shape if dimensions is None and not is_refused else dimensions
+def _completed(graph, name, inferred):
+    """Return the type of a value with what isn't known: unknown sizes get names, an unknown rank is as stated.
+
+    Where a rule has failed, which is None, the rank that is stated may be what another tool has misread.
+    """
+    stated = _stated(graph, name)
+    elements, dimensions = (stated.elements, None) if inferred is None else (inferred.elements, inferred.shape)
+    elements = elements or stated.elements
+    if dimensions is None and inferred is not None:
+        dimensions = stated.shape
     if dimensions is not None:
         dimensions = tuple(sizes.unknown(f"{name}[{k}]") if d is None else d for k, d in enumerate(dimensions))
     return Type(elements, dimensions)
 
 
 def _stated(graph, name):
-    """Return the type that the model states, with those sizes that must hold: of other values than inputs, numbers."""
+    """Return the type that the model states. Of its sizes only those of the model's inputs must hold."""
     stated = graph.stated.get(name)
     if stated is None:
         return UNKNOWN
-    is_input = name in graph.inputs
-    # A Loop's body may get other sizes in each turn.
-    named, numbered = is_input and graph.is_main, graph.is_main or not is_input
+    must_hold = name in graph.inputs and graph.is_main  # a Loop's body may get other sizes in each turn
     dimensions = None
     if stated.tensor_type.HasField("shape"):
         dimensions = tuple(
-            d.dim_value if numbered and d.HasField("dim_value") and d.dim_value >= 0
-            else sizes.named(d.dim_param) if named and d.dim_param
+            d.dim_value if must_hold and d.HasField("dim_value") and d.dim_value >= 0
+            else sizes.named(d.dim_param) if must_hold and d.dim_param
             else sizes.unknown(f"{name}[{k}]")
             for k, d in enumerate(stated.tensor_type.shape.dim)
         )  # fmt: skip
     return Type(stated.tensor_type.elem_type, dimensions)
+
+
+def _by_subgraphs(graph, node):
+    """Return {output: Type} with the element types, which those of the last outputs of all subgraphs are."""
+    columns = [
+        [type_of(type(graph)(graph.model, inner, graph.title, graph), each.name).elements for each in inner.output]
+        for inner in subgraphs(node)
+    ]
+    count = len(node.output)  # a Loop's body has a condition before these
+    kinds = zip(*(column[-count:] for column in columns), strict=False)
+    return {name: Type(each[0]) for name, each in zip(node.output, kinds, strict=False) if len({*each}) == 1}
 
 
 def _by_rule(graph, node, *inputs):
@@ -225,7 +244,8 @@ def _values(graph, name, its_type):
     known = integers.integers(graph, name)
     if isinstance(known, np.ndarray):
         return [d if isinstance(d, Size) else int(d) for d in known.ravel()]
-    return [None] * its_type.shape[0] if its_type.shape and isinstance(its_type.shape[0], int) else None
+    count = its_type.shape[0] if its_type.shape else None
+    return [None] * count if isinstance(count, int) and count <= LARGEST else None
 
 
 def _reshape(graph, node, attributes, x, target=None):
@@ -233,11 +253,12 @@ def _reshape(graph, node, attributes, x, target=None):
     made, dimensions = _values(graph, node.input[1], target), x.shape
     if made is None or None in made:
         return Type(x.elements, None if made is None else tuple(made))
-    if not attributes.get("allowzero") and dimensions is not None:
-        made = [dimensions[k] if isinstance(d, int) and d == 0 else d for k, d in enumerate(made)]
+    if not attributes.get("allowzero"):
+        copied = (None,) * len(made) if dimensions is None else dimensions
+        made = [copied[k] if isinstance(d, int) and d == 0 else d for k, d in enumerate(made)]
     if made.count(-1) == 1:
-        others = math.prod(d for d in made if d != -1)
-        rest = None if dimensions is None or others == 0 else quotient(math.prod(dimensions), others)
+        others = None if dimensions is None else math.prod(d for d in made if d != -1)
+        rest = None if not others else quotient(math.prod(dimensions), others)
         made[made.index(-1)] = rest
     return Type(x.elements, tuple(made))
 
@@ -303,7 +324,8 @@ def _concat(graph, node, attributes, *inputs):
         else:  # ONNX Runtime ignores the sizes of an input without elements
             numbers, others = ({d for d in column if isinstance(d, int) is is_int} for is_int in (True, False))
             known = numbers or others
-            dimensions.append(known.pop() if len(known) == 1 else None)
+            is_certain = len(known) == 1 and not (others and 0 in numbers)
+            dimensions.append(known.pop() if is_certain else None)
     return Type(inputs[0].elements, tuple(dimensions))
 
 
@@ -352,6 +374,37 @@ def _flatten(graph, node, attributes, x):
     return Type(x.elements, (math.prod(x.shape[:axis]), math.prod(x.shape[axis:])))
 
 
+def _squeeze(graph, node, attributes, x, *parameters):
+    """onnx takes the axes to be in order before version 13."""
+    axes = integers.axes_of(graph, node)
+    if axes is None:
+        axes = [k for k, d in enumerate(x.shape) if d == 1]
+        if len(node.input) > 1 or not all(isinstance(d, int) for d in x.shape):
+            raise ValueError("not known")
+    left_out = {range(len(x.shape))[axis] for axis in axes}
+    return Type(x.elements, tuple(d for k, d in enumerate(x.shape) if k not in left_out))
+
+
+def _unsqueeze(graph, node, attributes, x, *parameters):
+    axes, dimensions = integers.axes_of(graph, node), list(x.shape)
+    rank = len(dimensions) + len(axes)
+    for axis in sorted(range(rank)[axis] for axis in axes):
+        dimensions.insert(axis, 1)
+    return Type(x.elements, tuple(dimensions))
+
+
+def _pool(graph, node, attributes, x):
+    """Rounded up, onnx counts windows that begin after the image, which ONNX Runtime leaves out."""
+    if attributes.get("ceil_mode"):
+        return Type(x.elements, (*x.shape[:2], *[None] * (len(x.shape) - 2)))
+    return _by_onnx(graph, node, [x])[node.output[0]]
+
+
+def _non_zero(graph, node, attributes, x):
+    """ONNX Runtime takes a scalar for a vector."""
+    return Type(TensorProto.INT64, (None if x.shape is None else max(len(x.shape), 1), None))
+
+
 def _affine_grid(graph, node, attributes, theta, size):
     n, _, *image = _values(graph, node.input[1], size)
     return Type(theta.elements, (n, *image, len(image)))
@@ -380,6 +433,7 @@ PREDICATES = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 ELEMENTWISE = ("Add", "And", "Div", "Max", "Mean", "Min", "Mod", "Mul", "Or", "Pow", "Sub", "Sum", "Where", "Xor")
 RULES = {
     **dict.fromkeys((("ai.onnx", op_type) for op_type in (*ELEMENTWISE, *PREDICATES)), _elementwise),
+    **dict.fromkeys((("ai.onnx", op_type) for op_type in ("AveragePool", "LpPool", "MaxPool")), _pool),
     ("ai.onnx", "AffineGrid"): _affine_grid,
     ("ai.onnx", "Concat"): _concat,
     ("ai.onnx", "ConstantOfShape"): _constant_of_shape,
@@ -387,6 +441,7 @@ RULES = {
     ("ai.onnx", "Flatten"): _flatten,
     ("ai.onnx", "Gather"): _gather,
     ("ai.onnx", "GridSample"): _grid_sample,
+    ("ai.onnx", "NonZero"): _non_zero,
     ("ai.onnx", "Pad"): _pad,
     ("ai.onnx", "Range"): _range,
     ("ai.onnx", "Reshape"): _reshape,
@@ -394,6 +449,8 @@ RULES = {
     ("ai.onnx", "SequenceAt"): _sequence_at,
     ("ai.onnx", "Shape"): _shape,
     ("ai.onnx", "Slice"): _slice,
+    ("ai.onnx", "Squeeze"): _squeeze,
     ("ai.onnx", "Tile"): _tile,
+    ("ai.onnx", "Unsqueeze"): _unsqueeze,
     ("com.microsoft", "FusedMatMul"): _fused_matmul,
 }

@@ -16,42 +16,31 @@ import numpy as np
 
 from .. import dtypes, plain
 from ..attributes import AttributeValues
-from ..compiler import records
 from ..compiler.jit import numba_obstacle
+from ..compiler.records import OUTPUT
 from ..errors import OpError
-from ..limits import ABSENT, MAX_RANK
 from . import library, table
-
-
-def _position(record, field):
-    """The position of a field in a record, counted in 64-bit numbers."""
-    return record.fields[field][1] // 8
-
-
-DATA, SIZE, RANK, SHAPE = (_position(records.TENSOR, field) for field in ("data", "size", "rank", "shape"))
-TENSOR_LENGTH = records.TENSOR.itemsize // 8  # in 64-bit numbers
-COUNT, ATTRIBUTES = (_position(records.CALL, field) for field in ("input_count", "attributes"))
+from .table import Call
 
 
 def plan(number, address):
     """Write the shapes of the outputs of operator `number` into the call at this address."""
-    operator, call = library.declared(library.row(number)), CALL.from_address(address)
-    inputs = [_tensor(call, k) for k in range(max(call[COUNT], len(operator.inputs)))]
-    shapes = [shape for _, _, shape in inputs]
-    for k, shape in enumerate(plain.shapes_of(operator, _values(operator, call[ATTRIBUTES]), shapes)):
-        _put_shape(call, k, [max(-1, min(size, 1 << 62)) for size in shape])  # C refuses -1 and 2**62
+    operator, call = library.declared(library.row(number)), Call.from_address(address)
+    shapes = [call.tensor(k)[2] for k in range(max(call[Call.COUNT], len(operator.inputs)))]
+    for k, shape in enumerate(plain.shapes_of(operator, _values(operator, call[Call.ATTRIBUTES]), shapes)):
+        call.put_shape(OUTPUT + k, [max(-1, min(size, 1 << 62)) for size in shape])  # C refuses -1 and 2**62
 
 
 def run_body(number, overload, address):
     """Compute the outputs of operator `number` for the run at this address, and hand them to ONNX Runtime."""
     operator, input_types, output_types = _operator_and_types(number, overload)
     run = table.Run.from_address(address)
-    call = CALL.from_address(run.call)
+    call = Call.from_address(run.call)
     views = {}
     arrays = [_input(call, k, *type_, views) for k, type_ in enumerate(input_types)]
-    arrays += [_input(call, k, *input_types[-1], views) for k in range(len(input_types), call[COUNT])]
+    arrays += [_input(call, k, *input_types[-1], views) for k in range(len(input_types), call[Call.COUNT])]
     try:
-        outputs = plain.compute(operator, _values(operator, call[ATTRIBUTES]), arrays, output_types)
+        outputs = plain.compute(operator, _values(operator, call[Call.ATTRIBUTES]), arrays, output_types)
         _hand_over(run, address, call, outputs)
     except BaseException as error:
         _forget_frames(error)
@@ -78,7 +67,6 @@ def _operator_and_types(number, overload):
 
 
 log = logging.getLogger("onnx_ops")
-CALL = table.NUMBER * (records.CALL.itemsize // 8)
 
 
 def _memory(address, size):
@@ -91,25 +79,9 @@ def _byte_array(size):
     return C.c_char * size
 
 
-def _tensor(call, k):
-    """(address, number of elements, shape) of tensor k of a call; the shape of an absent input is None."""
-    at = TENSOR_LENGTH * k
-    rank = call[at + RANK]
-    shape = None if rank == ABSENT else tuple(call[at + SHAPE : at + SHAPE + rank])
-    return call[at + DATA], call[at + SIZE], shape
-
-
-def _put_shape(call, k, shape):
-    """Write the shape of output k into a call."""
-    at = TENSOR_LENGTH * (records.OUTPUT + k)
-    rank = call[at + RANK] = len(shape)
-    if rank <= MAX_RANK:  # C refuses more
-        call[at + SHAPE : at + SHAPE + rank] = shape
-
-
 def _values(operator, address):
     """The AttributeValues in the block at this address, which begins with its size."""
-    size = CALL.from_address(address)[0]
+    size = C.c_int64.from_address(address).value
     block = C.string_at(address, size)
     return _cached_values(operator, block) if size < LARGE else AttributeValues.in_block(operator.attributes, block)
 
@@ -124,7 +96,7 @@ LARGE = 4096  # bytes: attributes, which may be tensors, of this size are read a
 
 def _input(call, k, is_values, dtype, views):
     """Input k as a read-only array over ONNX Runtime's memory; views[k] becomes a weak reference to that memory."""
-    address, size, shape = _tensor(call, k)
+    address, size, shape = call.tensor(k)
     if shape is None:
         return None
     if dtype.hasobject:
@@ -141,7 +113,7 @@ def _input(call, k, is_values, dtype, views):
 def _hand_over(run, address, call, outputs):
     """Have ONNX Runtime allocate the outputs, and write them."""
     for k, array in enumerate(outputs):
-        _put_shape(call, k, array.shape)
+        call.put_shape(OUTPUT + k, array.shape)
     if library.load().onnx_ops_outputs(address):
         for k, array in enumerate(outputs):
             if array.dtype.hasobject:
@@ -149,7 +121,7 @@ def _hand_over(run, address, call, outputs):
                 ends = table.array(C.c_size_t, [*itertools.accumulate(map(len, texts))])
                 library.load().onnx_ops_fill_strings(address, k, b"".join(texts), ends, array.size)
             elif array.size:
-                memory = _memory(call[TENSOR_LENGTH * (records.OUTPUT + k) + DATA], array.nbytes)
+                memory = _memory(call.tensor(OUTPUT + k)[0], array.nbytes)
                 np.ndarray(array.shape, array.dtype, memory)[...] = array
     if run.status:  # which says why; C reports it in place of this error
         raise OpError(None, None, "ONNX Runtime takes no output", "onnx_ops")

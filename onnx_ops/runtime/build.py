@@ -7,27 +7,23 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 from ..compiler.jit import numba_obstacle
 from ..errors import OpError
 from ..files import staged_file
-from ..operators import OPERATORS, available
+from ..operators import OPERATORS
 from ..own.files import sources_of
 from . import table, variants
 from .threads import available_cpus
 from .variants import Variant
 from .workers import share_out
 
-if TYPE_CHECKING:
-    from ..declaration import Operator
-
-_Objects: TypeAlias = Mapping[str, list[list[str]]]  # {name of a variant: what `compile_objects` returns}
 SOURCES = Path(__file__).parent.parent / "native"
 FLAGS = ["-std=c11", "-O2", "-shared", "-fvisibility=hidden", "-DONNX_OPS_AHEAD", "-s"]
 
@@ -93,31 +89,31 @@ def build(
     declarations = variants.chosen(operators) if operators is not None else list(OPERATORS)
     requested = variants.asked_for(declarations, dtypes, variants.TYPES, variants.TYPES, operators is None)
     own = sources_of(declarations)
-    tasks, objects = variants.tasks(requested), {}
+    objects = {}
     for k, cpu in enumerate(cpus):
 
         def report(name: str, index: int, total: int, k: int = k, cpu: str = cpu) -> None:
             if progress:
                 progress(f"{cpu}: {name}", k * total + index, len(cpus) * total)
 
-        answers = share_out(compile_objects, tasks, jobs or len(available_cpus()), report, level=(cpu, system), own=own)
-        objects[cpu] = dict(zip(requested, answers, strict=True))
+        jobs, compiled_for = jobs or len(available_cpus()), (cpu, system)
+        by_name = share_out(compile_objects, requested, jobs, report, level=compiled_for, own=own)
+        objects[cpu] = {requested[name].key: functions for name, functions in by_name.items()}
     try:
         with TemporaryDirectory() as folder:
-            link([*compiler, *FLAGS, *SYSTEMS[system].flags], objects, declarations, requested, Path(folder), Path(output))
+            link(compiler, SYSTEMS[system].flags, objects, declarations, Path(folder), Path(output))
     except OSError as error:
         raise OpError(
             "output", repr(str(output)), f"can't be written: {error.strerror or error}", "onnx_ops"
         ) from error
 
 
-def compile_objects(domain: str, name: str, position: int, signature: dict[str, str]) -> list[list[str]]:
-    """Compile a variant (variants.py), in a worker; returns [symbol, object file] for each of its functions."""
-    codes = variants.codes(available()[domain, name], position, signature)
-    return [[code.symbol, str(code.kept.path)] for code in codes]
+def compile_objects(variant):
+    """Compile a variant, in a worker; returns [symbol, object file] for each of its functions."""
+    return [[code.symbol, str(code.kept.path)] for code in variant.codes()]
 
 
-def c_compiler(system: str, architecture: str) -> list[str]:
+def c_compiler(system, architecture):
     """The command of a C compiler for a system and architecture: the program and its arguments. Raises OpError.
 
     It is what the variable CC names, or a compiler of this machine, or that of the package ziglang, which has all.
@@ -141,32 +137,26 @@ def c_compiler(system: str, architecture: str) -> list[str]:
     raise OpError(None, None, f"for {system} on {architecture}: {rule}", "onnx_ops")
 
 
-def link(
-    compiler: Sequence[str],
-    objects: Mapping[str, _Objects],
-    operators: "Iterable[Operator]",
-    requested: Mapping[str, Variant],
-    folder: Path,
-    output: Path,
-) -> None:
+def link(compiler, flags, objects, operators, folder, output):
     """Write the library: the C sources, the operators' table for each CPU, and the compiled functions.
 
-    compiler   the C compiler's command, with its flags
-    objects    {cpu: {name of a variant: what `compile_objects` returns}}
-    requested  {name: variant} of the operators
+    compiler   the C compiler's command
+    flags      those of the system
+    objects    {cpu: {key of a variant: what `compile_objects` returns}}
     folder     for files that are needed on the way
     """
     from ..compiler.cache import object_in
 
     files, tables = [], TableWriter()
-    for cpu, by_name in objects.items():
-        for symbol, path in {tuple(each) for functions in by_name.values() for each in functions}:
+    for cpu, by_key in objects.items():
+        for symbol, path in {tuple(each) for functions in by_key.values() for each in functions}:
             files.append(folder / f"{symbol}.o")
             files[-1].write_bytes(object_in(path))
-        tables.add_level(cpu, operators, requested, by_name)
+        tables.add_level(cpu, operators, by_key)
     (folder / "levels.c").write_text(tables.source())
-    command = [*(word.replace("{name}", output.name) for word in compiler), f"-I{SOURCES}", *sorted(SOURCES.glob("*.c")), folder / "levels.c", *files, "-lm"]
     made = folder / output.name  # linkers may write more files beside it
+    command = [*compiler, *FLAGS, *(flag.replace("{name}", output.name) for flag in flags)]
+    command += [f"-I{SOURCES}", *sorted(SOURCES.glob("*.c")), folder / "levels.c", *files, "-lm"]
     with staged_file(output) as place:
         command += ["-o", made]
         process = subprocess.run(list(map(str, command)), capture_output=True, text=True, errors="replace")
@@ -184,36 +174,29 @@ def link(
 class TableWriter:
     """Writes C code with a table for each CPU, from the structures of table.py. Each pointer becomes a named array."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.lines, self.names = ['#include "library.h"\n'], 0
         self.levels: list[str] = []
 
-    def add_level(
-        self,
-        cpu: str,
-        operators: "Iterable[Operator]",
-        requested: Mapping[str, Variant],
-        by_name: _Objects,
-    ) -> None:
+    def add_level(self, cpu, operators, by_key):
         """Add the table of these operators for a CPU, with the functions that were compiled for it (see `link`)."""
         # In the structures, a function pointer holds its symbol's position in this list.
         symbols: list[str | None] = [None]
         rows: list[Any] = []
 
-        def pointer(symbol: str, kind: str) -> int:
+        def pointer(symbol, kind):
             if symbol not in symbols:
                 symbols.append(symbol)
                 self.lines.append(f"extern {kind}_function {symbol};")
             return symbols.index(symbol)
 
-        by_kernel = {variants.kernel_key(*variant): by_name[name] for name, variant in requested.items()}
         for operator in operators:
             plans, infer, signatures = {}, None, []  # plans: {combination of ranks: symbol of the plan}
             for signature in operator.signatures():
                 kernels = {}
                 for position in operator.positions:
-                    each = by_kernel.get(variants.kernel_key(operator, position, signature))
-                    if each and variants.takes(operator, position, signature):
+                    variant = Variant(operator, position, signature)
+                    if (each := by_key.get(variant.key)) and variant.is_possible:
                         *earlier, (plan, _), (kernels[position], _) = each
                         plans[position // len(operator.kernels)] = plan
                         infer = earlier[0][0] if earlier else None
@@ -231,18 +214,17 @@ class TableWriter:
         filled = table.Table(table.array(table.Operator, rows), len(rows))
         self.levels.append(f'{{"{cpu}", {self.initializer(filled, symbols)}}}')
 
-    def source(self) -> str:
+    def source(self):
         """The content of the C file, in which the newest CPU comes first."""
         levels = ",\n".join([*reversed(self.levels), "{0}"])
         levels = f"const struct level onnx_ops_levels[] = {{\n{levels}}};\n"
         return "\n".join([*self.lines, levels])
 
-    def initializer(self, value: Any, symbols: Sequence[str | None]) -> str:
+    def initializer(self, value, symbols):
         """The C initializer of a structure, array or value."""
         if isinstance(value, C.Structure):
             fields = []
-            members: Any = value._fields_  # pairs: there are no bit fields
-            for name, kind in members:
+            for name, kind in value._fields_:
                 member = getattr(value, name)
                 if isinstance(member, C._Pointer):
                     count = getattr(value, f"{name[:-1]}_count") * (2 if name == "terms" else 1)
@@ -263,7 +245,7 @@ class TableWriter:
             return f'"{text.decode()}"'
         return f"{value}LL" if value > -(2**63) else "INT64_MIN"
 
-    def array(self, kind: Any, field: str, items: Sequence[Any], symbols: Sequence[str | None]) -> str:
+    def array(self, kind, field, items, symbols):
         """Define a C array of the items, which are those of a structure's field; returns the array's name."""
         if not items:
             return "0"

@@ -16,31 +16,33 @@ import numpy as np
 from .. import dtypes, plain
 from ..compiler import records
 from ..compiler.jit import BOUNDSCHECK
-from ..declaration import REFUSAL_FIELDS
+from ..declaration import REFUSAL, REFUSAL_FIELDS
 from ..errors import OpError, errors_of, require
-from ..limits import ABSENT, LINE, MAX_RANK, MAX_TILES, MAX_WORKSPACE, TILE_ELEMENTS, UNKNOWN
+from ..limits import ABSENT, LINE, MAX_RANK, MAX_TILES, MAX_WORKSPACE, TILE_ELEMENTS
 from ..locks import COMPILATION
-from . import library
-from .threads import available_cpus, run_tiles
+from . import library, table
+from .threads import run_tiles
 
 PLAN = C.CFUNCTYPE(C.c_int64, C.c_int64, C.c_int64)
 KERNEL = C.CFUNCTYPE(C.c_int64, C.c_int64, C.c_int64, C.c_int64)
 
 
 def plan_input(input, array):
-    """Return what a plan sees of one input, its shape or its values, as an int64 array. Raises OpError."""
+    """Return what a plan sees of one input: its shape or its values, a sequence of numbers. Raises OpError."""
     if array is None:
-        return np.empty(0, np.int64)
+        return ()
     if array.ndim > MAX_RANK:
         raise OpError(f"rank of {input.name}", array.ndim, f"must be at most {MAX_RANK}")
-    if input.values and array.ndim != 1:
+    if not input.values:
+        return array.shape
+    if array.ndim != 1:
         raise OpError(f"shape of {input.name}", list(array.shape), "must have rank 1")
-    if input.values and array.size > MAX_RANK:
+    if array.size > MAX_RANK:
         raise OpError(f"length of {input.name}", array.size, f"must be at most {MAX_RANK}")
-    return np.array(array if input.values else array.shape, np.int64)
+    return array.tolist()
 
 
-def sizes(operator, arrays):
+def plan_inputs(operator, arrays):
     """Return what the operator's plan sees of its inputs, see `plan_input`. Raises OpError."""
     with errors_of(operator):
         return [plan_input(i, array) for i, array in zip(operator.each_input(len(arrays)), arrays, strict=True)]
@@ -51,7 +53,7 @@ def functions(operator, position, signature):
 
     position  of the kernel among those of the operator
 
-    Returns None if the types have no kernel, or if nothing can compile it.
+    Returns None if the types have no kernel, or if nothing can compile it. Raises OpError.
     """
     if operator.storage(operator.kernel(position), signature) is None:
         return None
@@ -59,23 +61,75 @@ def functions(operator, position, signature):
         return PLAN(addresses[0]), KERNEL(addresses[1])
     if not library.have_numba():
         return None
-    return functions_on_demand(operator, position, tuple(signature.items()))
-
-
-@functools.cache
-def functions_on_demand(operator, position, signature):
-    """Compile what `functions` returns, or load it from the cache. Raises OpError."""
     with COMPILATION:  # else a child, forked during this import, might wait for the module's lock for ever
         from ..compiler.code import code
 
-    plan = records.plan_entry(operator, position)
-    return code(plan).call, code(records.kernel_entry(operator, position, dict(signature))).call
+    return code(records.plan_entry(operator, position)).call, code(
+        records.kernel_entry(operator, position, signature)
+    ).call
 
 
-def refusal(operator, record):
-    """The OpError for the refusal that compiled code has written into the `record`."""
-    numbers = record["refusal"].tolist()[: len(REFUSAL_FIELDS)]
-    argument, rule, values_address, count, has_expected, expected, doubles = numbers
+class Way:
+    """What the calls of an operator with inputs of the same types and ranks share.
+
+    position   of the kernel; None if none is compiled for these ranks
+    signature  {type variable: element type}
+    types      NumPy's types of the outputs
+    """
+
+    def __init__(self, operator, choice, kinds, ranks):
+        names = [None if kind is None else dtypes.type_name(kind) for kind in kinds]
+        self.operator, self.signature = operator, signature_of(operator, choice, names)
+        self.position, self.types = operator.position(choice, ranks), operator.numpy_types(self.signature)
+        self.widens_halves = operator.has_axes and any(name in dtypes.HALVES for name in self.signature.values())
+        self._functions = None
+
+    def functions(self):
+        """The compiled functions, as the function `functions` returns them; None if the reference has to compute."""
+        if self._functions is None and self.position is not None:
+            with errors_of(self.operator):
+                self._functions = functions(self.operator, self.position, self.signature)
+        return self._functions
+
+
+cached_way = functools.lru_cache(maxsize=1024)(Way)
+
+
+def way_of(operator, values, arrays):
+    """The Way of a call. Raises OpError where inputs have types that the operator doesn't take."""
+    kinds = tuple([None if a is None else a.dtype for a in arrays])
+    ranks = tuple([ABSENT if a is None else a.ndim for a in arrays])
+    way = cached_way(operator, operator.choice(values), kinds, ranks)
+    if "string" in way.signature.values():
+        for i, array in zip(operator.each_input(len(arrays)), arrays, strict=True):
+            if array is not None and array.dtype.hasobject and not all(isinstance(v, str) for v in array.flat):
+                raise OpError(f"dtype of {i.name}", "object", "must be of strings only", operator.title)
+    return way
+
+
+def signature_of(operator, choice, names):
+    """{type variable: element type} for inputs of these element types, None for absent or unknown ones.
+
+    Raises OpError where the operator, with the kernel that the attributes choose, doesn't take them.
+    """
+    signature = {o.type: operator.types[o.type][0] for o in operator.outputs if len(operator.types[o.type]) == 1}
+    for i, name in zip(operator.each_input(len(names)), names, strict=True):
+        if name is None:
+            continue
+        if name not in operator.types[i.type]:
+            rule = f"must be one of {', '.join(operator.types[i.type])}"
+            raise OpError(f"dtype of {i.name}", name, rule, operator.title)
+        if signature.setdefault(i.type, name) != name:
+            raise OpError(f"dtype of {i.name}", name, f"must be {signature[i.type]} as before", operator.title)
+    if operator.kernels and signature.keys() == operator.types.keys():
+        with errors_of(operator):
+            operator.check_types(operator.kernels[choice], signature)
+    return {v: each[0] for v, each in operator.types.items()} | signature  # an absent one may have any of its types
+
+
+def refusal(operator, numbers):
+    """The OpError for a refusal that compiled code has written: the numbers of the REFUSAL_FIELDS."""
+    argument, rule, values_address, count, has_expected, expected, doubles = numbers[: len(REFUSAL_FIELDS)]
     values = ((C.c_double if doubles & 1 else C.c_int64) * abs(count)).from_address(values_address)
     expected = C.c_double.from_buffer(C.c_int64(expected)).value if doubles & 2 else expected
     argument, rule = (C.string_at(text).decode() for text in (argument, rule))
@@ -84,12 +138,6 @@ def refusal(operator, record):
             require(False, argument, values[0] if count < 0 else list(values), rule, expected if has_expected else None)
     except OpError as error:
         return error
-
-
-def output_ranks(operator, arrays):
-    """The ranks of the outputs for these inputs, even if the plan would refuse them; None if they aren't known."""
-    values = [a.tolist() if i.values and a.ndim == 1 else None for i, a in zip(operator.inputs, arrays, strict=True)]
-    return plain.output_ranks(operator, [list(a.shape) for a in arrays], values)
 
 
 def as_input(array):
@@ -104,9 +152,9 @@ def as_input(array):
 def compute_reference(operator, values, arrays):
     """Compute the outputs as `compute` does, but in plain NumPy: slow."""
     arrays = operator.padded(arrays)
-    signature = signature_of(operator, values, arrays)
-    sizes(operator, arrays)  # refuses what no plan gets
-    return plain.compute(operator, values, [as_input(a) for a in arrays], operator.numpy_types(signature))
+    way = way_of(operator, values, arrays)
+    plan_inputs(operator, arrays)  # refuses what no plan gets
+    return plain.compute(operator, values, [as_input(a) for a in arrays], way.types)
 
 
 def compute(operator, values, arrays, threads=None, empty=np.empty, tiles=None):
@@ -118,98 +166,104 @@ def compute(operator, values, arrays, threads=None, empty=np.empty, tiles=None):
     tiles   a limit on the number of tiles of a rule's loop; default: one for each TILE_ELEMENTS elements
     """
     arrays = operator.padded(arrays)
-    signature = signature_of(operator, values, arrays)
-    with errors_of(operator):
-        position = operator.position(values, [ABSENT if a is None else a.ndim for a in arrays])
-        compiled = None if position is None else functions(operator, position, signature)
-    if compiled is None:
+    way = way_of(operator, values, arrays)
+    if way.functions() is None:
         return compute_reference(operator, values, arrays)
-    call = Call(operator, position, values, arrays, signature)
-    call.plan(compiled[0])
-    return call.run(compiled[1], threads, empty, tiles)
+    plan, kernel = way.functions()
+    call = Call(way, values, arrays)
+    call.plan(plan)
+    return call.run(kernel, threads, empty, tiles)
 
 
 class Call:
     """A call of compiled code, with its record (records.py)."""
 
-    def __init__(self, operator, position, values, arrays, signature):
-        self.operator, self.position, self.values, self.signature = operator, position, values, signature
-        self.record = np.zeros(1, records.call_dtype(operator.geometry_dtype))
-        self.tensors, self.geometry = self.record["tensors"][0], self.record["geometry"][0]
-        self.record["attributes"], self.record["input_count"] = values.block.ctypes.data, len(arrays)
-        for k, vector in enumerate(sizes(operator, arrays)):
-            self.tensors["rank"][k], self.tensors["shape"][k, : len(vector)] = len(vector), vector
-        self.arrays, self.explain = arrays, None
+    def __init__(self, way, values, arrays):
+        self.way, self.operator, self.values, self.arrays, self.explain = way, way.operator, values, arrays, None
+        self.record = table.Call()
+        self.address = C.addressof(self.record)
+        self.record[self.record.ATTRIBUTES], self.record[self.record.COUNT] = values.address, len(arrays)
+        for k, sizes in enumerate(plan_inputs(self.operator, arrays)):
+            self.record.put_shape(k, sizes)
 
     def plan(self, plan):
-        self.tensors["rank"][records.OUTPUT :] = UNKNOWN
-        if returned := plan(self.values.block.ctypes.data, self.record.ctypes.data):
+        """Have the plan state the outputs' shapes, the number of tiles and the bytes of workspace."""
+        if returned := plan(self.values.address, self.address):
             raise self.error(returned)
 
     def error(self, returned):
         """The OpError for a value other than 0 that compiled code has returned."""
         if returned == 1:
-            return refusal(self.operator, self.geometry)
+            return refusal(self.operator, self.record[self.record.GEOMETRY :])
         outcome = f"raised {(self.explain and self.explain()) or 'an exception'}" if returned == 2 else "failed"
         return OpError(None, None, f"compiled code has {outcome}", self.operator.title)
 
     def run(self, kernel, threads, empty, most_tiles):
         """Run all tiles of the plan; returns the outputs."""
-        operator, tensors = self.operator, self.tensors[records.OUTPUT :]
-        pairs = zip(tensors["rank"].tolist(), tensors["shape"].tolist(), operator.outputs, strict=False)
-        shapes = [tuple(shape[:rank]) if rank >= 0 else (-1,) for rank, shape, _ in pairs]
+        operator, record, way = self.operator, self.record, self.way
+        outputs = range(records.OUTPUT, records.OUTPUT + len(operator.outputs))
+        shapes = [(-1,) if shape is None else shape for _, _, shape in map(record.tensor, outputs)]
+        workspace, shared = record[WORKSPACE], record[SHARED]
         with errors_of(operator):
             plain.check_shapes(operator, shapes)
-            workspace, rule = int(self.geometry["workspace"]), "must be a number of bytes in [0, 2**40]"
+            rule = "must be a number of bytes in [0, 2**40]"
             require(0 <= workspace <= MAX_WORKSPACE, "workspace", workspace, rule)
-        types = operator.numpy_types(self.signature)
-        inputs = [None if array is None else self.staged(array) for array in self.arrays]
-        outputs = [empty(shape, self.staged_type(dtype)) for shape, dtype in zip(shapes, types, strict=True)]
-        tiles = self.cut(inputs, shapes, most_tiles)
-        for k, array in (*enumerate(inputs), *enumerate(outputs, records.OUTPUT)):
+            require(0 <= shared <= MAX_WORKSPACE, "shared", shared, rule)
+        inputs, types = self.arrays, way.types
+        if way.widens_halves:
+            inputs = [None if a is None else a.astype(widened(a.dtype), copy=False) for a in inputs]
+            types = list(map(widened, types))
+        results = list(map(empty, shapes, types))
+        for k, array in (*enumerate(inputs), *zip(outputs, results, strict=True)):
             if array is not None:
-                self.tensors["data"][k], self.tensors["size"][k] = array.ctypes.data, array.size
+                record.put_array(k, array)
+        phases = slice(TILES, TILES + operator.phase_count)
+        tiles = record[phases]
+        if operator.plan.counts_steps:  # of a loop: one tile for each TILE_ELEMENTS elements
+            elements = sum([a.size for a in (*inputs, *results) if a is not None])
+            most = min(most_tiles or elements // TILE_ELEMENTS + 1, MAX_TILES)
+            record[phases] = tiles = [max(min(count, most), 1) for count in tiles]
         if BOUNDSCHECK and operator.has_axes:  # then time doesn't matter
             self.explain = lambda: plain.explain(
-                operator, self.position, self.values, inputs, tiles, workspace, outputs
+                operator, way.position, self.values, inputs, tiles, workspace, shared, results
             )
-        self.run_tiles(kernel, tiles, workspace, threads, empty, (inputs, outputs))
+        self.run_phases(kernel, tiles, workspace, shared, threads, empty, (inputs, results))
         if operator.plan.is_bound:
-            lengths = tensors["shape"][:, 0].tolist()
-            outputs = [cut(operator, array, n) for array, n in zip(outputs, lengths, strict=False)]
-        return [array.astype(dtype, copy=False) for array, dtype in zip(outputs, types, strict=True)]
+            lengths = [record.tensor(k)[2][0] for k in outputs]
+            results = [cut(operator, array, n) for array, n in zip(results, lengths, strict=True)]
+        if way.widens_halves:
+            results = [array.astype(dtype, copy=False) for array, dtype in zip(results, way.types, strict=True)]
+        return results
 
-    def staged_type(self, dtype):
-        """The type in which the kernel sees elements of a type."""
-        return np.dtype(np.float32) if self.operator.has_axes and dtype.name in dtypes.HALVES else dtype
-
-    def staged(self, array):
-        return array.astype(self.staged_type(array.dtype), copy=False)
-
-    def cut(self, inputs, shapes, most):
-        """The number of tiles: for the steps of a loop, one for each TILE_ELEMENTS elements."""
-        if not self.operator.plan.counts_steps:
-            return int(self.geometry["tiles"])
-        elements = sum(map(math.prod, shapes)) + sum(array.size for array in inputs if array is not None)
-        most = most or elements // TILE_ELEMENTS + 1
-        self.geometry["tiles"] = tiles = max(min(int(self.geometry["tiles"]), MAX_TILES, most), 1)
-        return tiles
-
-    def run_tiles(self, kernel, tiles, workspace, threads, empty, memory):
-        """Run tiles on threads, each with its part of the workspace."""
-        parts, pitch = min(tiles, MAX_TILES), math.ceil(workspace / LINE) * LINE
-        room = empty(parts * pitch + LINE, np.dtype(np.uint8))
-        begin, address = (room.ctypes.data // LINE + 1) * LINE, self.record.ctypes.data
-        free = deque(begin + k * pitch for k in range(parts))
+    def run_phases(self, kernel, tiles, workspace, shared, threads, empty, memory):
+        """Run the tiles of each phase on threads, each with its part of the workspace."""
+        parts = min(max(tiles), MAX_TILES)
+        pitch, shared = (math.ceil(size / LINE) * LINE for size in (workspace, shared))
+        room = empty(shared + parts * pitch + LINE, BYTE)
+        begin = (room.ctypes.data // LINE + 1) * LINE
+        free = deque(begin + shared + k * pitch for k in range(parts))
+        self.record[self.record.SHARED] = begin
 
         def run_tile(index, memory=(self, room, memory)):  # the default keeps them alive while tiles run
             part = free.pop()
-            returned = kernel(address, index, part)
+            returned = kernel(self.address, index, part)
             free.append(part)
             if returned:
                 raise self.error(returned)
 
-        run_tiles(run_tile, tiles, threads or len(available_cpus()))
+        for phase, count in enumerate(tiles):
+            self.record[self.record.PHASE] = phase
+            run_tiles(run_tile, count, threads)
+
+
+WORKSPACE = table.Call.GEOMETRY + sum(REFUSAL.values())  # the positions in a record of what a plan states
+SHARED, TILES = WORKSPACE + 1, WORKSPACE + 2
+BYTE = np.dtype(np.uint8)
+
+
+def widened(dtype):
+    """The type in which a kernel that gets arrays sees elements of a type."""
+    return np.dtype(np.float32) if dtype.name in dtypes.HALVES else dtype
 
 
 def cut(operator, array, length):
@@ -218,25 +272,3 @@ def cut(operator, array, length):
         rule = "is what the kernel returns; the rule's bound is"
         require(0 <= length <= len(array), "length of an output", length, rule, len(array))
     return array[:length]
-
-
-def signature_of(operator, values, arrays):
-    """{type variable: element type} for these inputs. Raises OpError."""
-    signature = {o.type: operator.types[o.type][0] for o in operator.outputs if len(operator.types[o.type]) == 1}
-    for i, array in zip(operator.each_input(len(arrays)), arrays, strict=True):
-        if array is None:
-            continue
-        name = dtypes.name_of(array)
-        if name not in operator.types[i.type]:
-            rule = f"must be one of {', '.join(operator.types[i.type])}"
-            raise OpError(f"dtype of {i.name}", name, rule, operator.title)
-        if name == "string" and array.dtype.hasobject and not all(isinstance(v, str) for v in array.flat):
-            raise OpError(f"dtype of {i.name}", "object", "must be of strings only", operator.title)
-        if signature.setdefault(i.type, name) != name:
-            raise OpError(f"dtype of {i.name}", name, f"must be {signature[i.type]} as before", operator.title)
-    for i in operator.inputs:  # an absent input may have any of its types
-        signature.setdefault(i.type, operator.types[i.type][0])
-    if operator.kernels:
-        with errors_of(operator):
-            operator.check_types(operator.kernels[operator.choice(values)], signature)
-    return signature

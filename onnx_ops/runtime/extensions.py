@@ -16,13 +16,15 @@ import onnxruntime as ort
 import onnxruntime_extensions as extensions
 from onnx import TensorProto, helper
 
-from .. import dtypes
+from .. import dtypes, plain
+from ..attributes import AttributeValues
 from ..errors import OpError, errors_of, reason
 from ..limits import MAX_RANK
 from ..locks import REGISTRATION, RUNS
 from ..operators import OPERATORS, available
 from . import execute, interrupts
-from .lowering import DOMAIN, VERSION, lists_of, op_type, optional_inputs, unable
+from .lowering import DOMAIN, LIST_TYPES, PRESENT, VERSION, op_type, optional_inputs, unable
+from .native import config_entry
 
 PROBE, MISSING = "onnx_ops_probe", "onnx_ops_of_nobody"  # an op that the library has, and one that it never has
 log = logging.getLogger("onnx_ops")
@@ -59,9 +61,7 @@ def add_library(options, own=()):
         for operator in own:
             declare(operator)
         _handed_over.append(True)
-        try:
-            options.get_session_config_entry(key)
-        except RuntimeError:  # there is no such entry
+        if config_entry(options, key) is None:
             if not _registered(options):
                 options.register_custom_ops_library(extensions.get_library_path())
             options.add_session_config_entry(key, "1")
@@ -125,8 +125,10 @@ def _declare(operator, signature):
         return getattr(types, "dt_" + {"float32": "float", "float64": "double"}.get(name, name))
 
     by_kind = {"int": types.dt_int64, "ints": types.dt_int64, "float": types.dt_float, "floats": types.dt_double}
-    lists = [by_kind[a.kind] for a in lists_of(operator)]
-    scalars = {a.name: by_kind.get(a.kind, types.dt_string) for a in operator.attributes if a not in lists_of(operator)}
+    lists = [by_kind[a.kind] for a in operator.attributes if a.kind in LIST_TYPES]
+    scalars = {a.name: by_kind.get(a.kind, types.dt_string) for a in operator.attributes if a.kind not in LIST_TYPES}
+    if optional_inputs(operator):
+        scalars[PRESENT] = types.dt_string
     extensions.onnx_op(
         op_type=op_type(operator),
         inputs=[*(tensor_type(signature[i.type]) for i in operator.inputs), *lists, types.dt_int64],
@@ -151,11 +153,13 @@ def body(operator, output_types, *inputs, **attributes):
 
 def _compute(operator, inputs, attributes):
     """The outputs for an op's inputs: the operator's own, its attributes that are lists, and `run` (lowering.py)."""
-    count = len(operator.inputs)
-    *lists, (_, threads, *present) = inputs[count:]
-    absent = [i for i, is_present in zip(optional_inputs(operator), present, strict=True) if not is_present]
-    attributes.update((a.name, tuple(v.tolist()) or None) for a, v in zip(lists_of(operator), lists, strict=True))
-    values = _values(operator, tuple(attributes.items()))
+    lists = (a.name for a in operator.attributes if a.kind in LIST_TYPES)
+    count, (_, threads) = len(operator.inputs), inputs[-1]
+    present = attributes.pop(PRESENT, "")
+    absent = [i for i, each in zip(optional_inputs(operator), present, strict=True) if each == "0"]
+    attributes.update((name, tuple(v.tolist()) or None) for name, v in zip(lists, inputs[count:-1], strict=True))
+    with errors_of(operator):
+        values = operator.values(attributes)
     inputs = [None if i in absent else a for i, a in zip(operator.inputs, inputs, strict=False)]
     return execute.compute(operator, values, inputs, int(threads))
 
@@ -163,15 +167,12 @@ def _compute(operator, inputs, attributes):
 def _ranks(operator, inputs):
     """The ranks that the outputs would have, which ONNX Runtime checks; 1 where a rank isn't known or is too large."""
     with suppress(Exception):
-        ranks = execute.output_ranks(operator, inputs[: len(operator.inputs)])
-        return [rank if rank <= MAX_RANK else 1 for rank in ranks]
+        pairs = list(zip(operator.inputs, inputs, strict=False))
+        known = [a.tolist() if i.values and a.ndim == 1 else None for i, a in pairs]
+        nothing = AttributeValues(operator.attributes, [None] * len(operator.attributes))  # no rank depends on them
+        shapes = plain.infer(operator, nothing, [list(a.shape) for _, a in pairs], known)
+        return [len(shape) if len(shape) <= MAX_RANK else 1 for shape in shapes]
     return [1] * len(operator.outputs)
-
-
-@functools.lru_cache(maxsize=1024)
-def _values(operator, attributes):
-    with errors_of(operator):
-        return operator.values(dict(attributes))
 
 
 def _log(operator, error):

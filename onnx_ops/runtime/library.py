@@ -17,7 +17,6 @@ NAME = {"win32": "onnx_ops.dll", "darwin": "libonnx_ops.dylib"}.get(sys.platform
 PLACE = Path(__file__).with_name(NAME)
 OWN = 2**20  # the number of the first operator of one's own
 _own: list = []  # (operator, its row) for operators of one's own; their numbers are OWN + position
-_NAMES = {t.onnx: name for name, t in dtypes.TABLE.items()}
 
 
 def obstacle():
@@ -104,9 +103,9 @@ def own_row(operator):
 
 def signature(operator, overload):
     """{type variable: element type} for an overload in the operator's row."""
-    inputs = {i.type: _NAMES[number] for i, number in zip(operator.inputs, overload.types, strict=False)}
+    inputs = {i.type: dtypes.NAMES[number] for i, number in zip(operator.inputs, overload.types, strict=False)}
     outputs = overload.types[MAX_INPUTS : MAX_INPUTS + len(operator.outputs)]
-    return inputs | {o.type: _NAMES[number] for o, number in zip(operator.outputs, outputs, strict=True)}
+    return inputs | {o.type: dtypes.NAMES[number] for o, number in zip(operator.outputs, outputs, strict=True)}
 
 
 @functools.cache
@@ -119,7 +118,7 @@ def _functions():
         for overload in row.overloads[: row.overload_count]:
             for position, kernel in enumerate(overload.kernels[: overload.kernel_count]):
                 if kernel:
-                    types = tuple(_NAMES[number] for number in overload.types[: len(operator.inputs)])
+                    types = tuple(dtypes.NAMES[number] for number in overload.types[: len(operator.inputs)])
                     addresses[operator, position, types] = row.plans[position // len(operator.kernels)], kernel
     return addresses
 

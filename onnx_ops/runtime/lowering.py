@@ -7,37 +7,37 @@ rounds the float32 result once, as the kernels themselves do.
     y = Col2Im(x, image_shape, block_shape, strides=[2, 2])
     y = ai.onnx.contrib.ai_onnx_Col2Im(x, image_shape, block_shape, dilations, pads, strides, run)
 
+An optional input that a node doesn't have becomes an empty tensor, and the attribute PRESENT says so.
+
 By `run`, a session tells its errors from those of others, see extensions.py. It is the constant [0, 0] in a model for
 plain sessions, and an additional input of the graph in one for `onnx_ops.InferenceSession`.
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
+import numpy as np
 import onnx
-from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
+from onnx import TensorProto, helper
 
 from .. import dtypes, plain
 from ..attributes import KINDS
 from ..errors import OpError, errors_of
-from ..inference import inferred
-from ..nodes import all_nodes, declared, inlined, model_nodes, subgraphs, value_names
+from ..nodes import declared, inlined, model_nodes, subgraphs, value_names
 from ..operators import OPERATORS, available
+from ..rewriting.graph import Graph, Model
+from ..schemas import node_attribute, register_schemas
+from .model import EXTENSIONS
 
-if TYPE_CHECKING:
-    from ..attributes import Attribute
-    from ..declaration import Input, Operator
-
-_Operators: TypeAlias = "Mapping[tuple[str, str], Operator]"  # what `operators.available` returns
 RUN = "onnx_ops_run"  # the input `run` of a graph, unless the model has such a name
-DOMAIN, VERSION = "ai.onnx.contrib", 1
 RUN_SHAPE = [2]
-SIXTEEN_BITS = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+PRESENT = "onnx_ops_present"  # the attribute of an op that says by a letter, 0 or 1, which optional inputs are there
+DOMAIN, VERSION = EXTENSIONS, 1
 
 
-def op_type(operator: "Operator") -> str:
+def op_type(operator):
     """The operator's name in ai.onnx.contrib."""
     return f"{(operator.domain or 'ai.onnx').replace('.', '_')}_{operator.name}"
 
@@ -46,53 +46,42 @@ def lower(model: onnx.ModelProto, *, operators: Iterable[Any] = ()) -> onnx.Mode
     """Copy an onnx.ModelProto, with Python ops of onnxruntime-extensions in place of declared operators.
 
     Everything else stays as it is, except that the copy states shapes that could be inferred only from the original
-    operators; a model without such operators comes back equal. Subgraphs are lowered, too; local functions that contain
-    such operators are inlined. Plain sessions run the result once `onnx_ops` has been imported and
+    operators, and that its local functions are inlined; a model without such operators comes back equal. Subgraphs are
+    lowered, too. Plain sessions run the result once `onnx_ops` has been imported and
     `onnxruntime_extensions.get_library_path()` is registered on their options. Raises OpError.
 
     operators  of one's own, in addition
     """
-    return _lower(model, available(operators), for_session=False)[0]
+    lowered, _ = lower_for_session(model, available(operators), has_run_input=False)
+    return lowered
 
 
-def lower_for_session(model: ModelProto, operators: _Operators) -> tuple[ModelProto, str | None]:
+def lower_for_session(model, operators, has_run_input=True):
     """Lower a model for `onnx_ops.InferenceSession`; returns the copy and the name of its additional graph input.
 
     The name is None if there was nothing to lower.
 
-    operators  what `operators.available` returns
+    operators      what `operators.available` returns
+    has_run_input  whether there is such an input
     """
-    return _lower(model, operators, for_session=True)
-
-
-def _with_functions_inlined(model: ModelProto, operators: _Operators) -> ModelProto:
-    """Inline the local functions that contain our operators: their callers' attributes and types must be known here."""
-    names: set[tuple[str, str]] = set()
-    while more := {(f.domain, f.name) for f in model.functions if _contains_ours(f, names, operators)} - names:
-        names |= more
-    try:
-        return inlined(model, names) if names else model
-    except RuntimeError as error:
-        rule = f"can't inline the functions that contain these operators: {error}"
-        raise OpError("backend", "'extensions'", rule, "onnx_ops") from error
-
-
-def _contains_ours(function: FunctionProto, names: set[tuple[str, str]], operators: _Operators) -> bool:
-    """Whether a function contains an operator of ours, or calls one of the functions of these names."""
-    return any(declared(node, operators) or (node.domain, node.op_type) in names for node in all_nodes(function))
-
-
-def _lower(model: ModelProto, operators: _Operators, for_session: bool) -> tuple[ModelProto, str | None]:
     lowered = onnx.ModelProto()
-    lowered.CopyFrom(_with_functions_inlined(model, operators))
+    lowered.CopyFrom(model)
     if not any(declared(node, operators) for node in model_nodes(model)):
         return lowered, None
-    used_names = {name for owner in (model.graph, *model.functions) for name in value_names(owner)}
-    candidates = itertools.chain([RUN] if for_session else [], map("onnx_ops_{}".format, itertools.count()))
+    if model.functions:  # their callers' attributes and types must be known here
+        try:
+            lowered = inlined(model)
+        except RuntimeError as error:
+            rule = f"can't inline the model's functions: {error}"
+            raise OpError("backend", "'extensions'", rule, "onnx_ops") from error
+    used_names = set(value_names(lowered.graph))
+    candidates = itertools.chain([RUN] if has_run_input else [], map("onnx_ops_{}".format, itertools.count()))
     names = (name for name in candidates if name not in used_names)
-    run = next(names) if for_session else None
-    twin = inferred(lowered, [o for o in operators.values() if o not in OPERATORS])
-    _Lowering(operators, run, names).graph(lowered.graph, twin.graph, {})
+    run = next(names) if has_run_input else None
+    original = onnx.ModelProto()
+    original.CopyFrom(lowered)
+    register_schemas(operator for operator in operators.values() if operator not in OPERATORS)
+    _Lowering(operators, run, names).graph(lowered.graph, Graph(Model(original), original.graph, "main"))
     if all(i.domain != DOMAIN for i in lowered.opset_import):
         lowered.opset_import.append(helper.make_opsetid(DOMAIN, VERSION))
     if run:
@@ -100,16 +89,7 @@ def _lower(model: ModelProto, operators: _Operators, for_session: bool) -> tuple
     return lowered, run
 
 
-def _types(owner: GraphProto, outer: Mapping[str, int]) -> dict[str, int]:
-    """{value: element type} in a graph. `outer`: those of the graph around it, whose names it may hide."""
-    hiding = dict.fromkeys((name for node in owner.node for name in node.output), TensorProto.UNDEFINED)
-    values = [*owner.input, *owner.output, *owner.value_info]
-    tensors = [*owner.initializer, *(tensor.values for tensor in owner.sparse_initializer)]
-    declared_types = {value.name: value.type.tensor_type.elem_type for value in values}
-    return {**outer, **hiding, **declared_types, **{tensor.name: tensor.data_type for tensor in tensors}}
-
-
-def forget_sizes(subgraph: GraphProto) -> None:
+def forget_sizes(subgraph):
     """Leave open the sizes of what our ops make in a lowered subgraph.
 
     ONNX Runtime allocates a branch's output in advance if it knows the sizes. An op that refuses returns an empty
@@ -122,115 +102,104 @@ def forget_sizes(subgraph: GraphProto) -> None:
 
 
 class _Lowering:
-    """Lowers a graph with its subgraphs."""
+    """Lowers a graph with its subgraphs. run: the name of the graph's input `run`, or None; names: new ones."""
 
-    def __init__(self, operators: _Operators, run: str | None, names: Iterator[str]) -> None:
+    def __init__(self, operators, run, names):
         self.operators, self.run, self.names = operators, run, names
 
-    def graph(self, owner: GraphProto, inferred: GraphProto, outer: Mapping[str, int]) -> None:
-        """Lower `owner`. `inferred` is a copy of it with all known shapes and types; `outer` is as in `_types`."""
-        types = _types(inferred, outer)
-        nodes: list[NodeProto] = []
-        inferred_values = {value.name: value for value in inferred.value_info}
-        for node, twin in zip(owner.node, inferred.node, strict=True):
-            for inner, inner_twin in zip(subgraphs(node), subgraphs(twin), strict=True):
-                self.graph(inner, inner_twin, types)
+    def graph(self, owner, graph):
+        """Lower `owner`, which is a copy of what `graph` has, whose types are known."""
+        nodes, stated = [], {value.name for value in (*owner.value_info, *owner.output)}
+        for node, original in zip(owner.node, graph.owner.node, strict=True):
+            for inner, original_inner in zip(subgraphs(node), subgraphs(original), strict=True):
+                self.graph(inner, Graph(graph.model, original_inner, graph.title, graph))
                 forget_sizes(inner)
             operator = declared(node, self.operators)
-            nodes.extend(self.node(operator, node, types) if operator else [node])
-            output = inferred_values.get(node.output[0]) if operator and node.output else None
-            if output and all(v.name != output.name for v in owner.value_info):
-                owner.value_info.append(output)
+            if not operator:
+                nodes.append(node)
+                continue
+            for name in node.output:
+                its_type = graph.type(name)
+                if its_type.elements and name not in stated:
+                    owner.value_info.append(helper.make_tensor_value_info(name, its_type.elements, its_type.dimensions))
+            nodes += self.node(operator, node, graph)
         del owner.node[:]
         owner.node.extend(nodes)
 
-    def node(self, operator: "Operator", node: NodeProto, types: Mapping[str, int]) -> list[NodeProto]:
+    def node(self, operator, node, graph):
         """Lower a node of a declared operator; returns the nodes that replace it."""
         attributes = {a.name: a for a in node.attribute}
         with errors_of(operator, node.name):
-            for name, of_caller in ((n, a.ref_attr_name) for n, a in attributes.items() if a.ref_attr_name):
-                raise OpError(name, f"(what a caller passes as {of_caller})", "must be a value, outside of functions")
+            for name, a in attributes.items():
+                if a.ref_attr_name:
+                    passed = f"(what a caller passes as {a.ref_attr_name})"
+                    raise OpError(name, passed, "must be a value, outside of functions")
+                if a.type == a.UNDEFINED:
+                    raise OpError(name, "(a value without a type)", "must have a type")
+            operator.each_input(len(node.input))  # refuses too few or too many
             values = operator.values({name: _value(a) for name, a in attributes.items()})
             nothing = [None] * len(operator.inputs)
             plain.infer(operator, values, nothing, nothing)  # refuses attributes that don't agree with each other
             if reason := unable(operator):
                 raise OpError("backend", "'extensions'", reason)
-        before, after, outputs = [], [], list(node.output)
-        inputs = [*node.input, *[""] * (len(operator.inputs) - len(node.input))]
-        input_types = {i.type: types.get(name) for i, name in zip(operator.inputs, inputs, strict=False) if name}
-        present = [
-            int(bool(name)) for i, name in zip(operator.inputs, inputs, strict=False) if i.presence == "optional"
-        ]
-        halves = {variable: type_ for variable, type_ in input_types.items() if type_ in SIXTEEN_BITS}
-        for k, i in enumerate(operator.inputs[: len(inputs)]):
-            if not inputs[k] and i.presence == "optional":
-                first = dtypes.TABLE[operator.types[i.type][0]].onnx
-                type_ = TensorProto.FLOAT if i.type in halves else input_types.get(i.type) or first
-                empty = helper.make_tensor("nothing", type_, [0], [])
-                before.append(helper.make_node("Constant", [], [next(self.names)], value=empty))
-                inputs[k] = before[-1].output[0]
-            elif i.type in halves and not i.values:
-                before.append(helper.make_node("Cast", [inputs[k]], [next(self.names)], to=TensorProto.FLOAT))
-                inputs[k] = before[-1].output[0]
-        for k, o in enumerate(operator.outputs[: len(outputs)]):
-            if o.type in halves and outputs[k]:
-                after.append(helper.make_node("Cast", [next(self.names)], [outputs[k]], to=halves[o.type]))
-                outputs[k] = after[-1].input[0]
+        before, after = [], []
+
+        def made(nodes, op_type, inputs=(), outputs=(), **attributes):
+            nodes.append(helper.make_node(op_type, inputs, outputs or [next(self.names)], **attributes))
+            return nodes[-1].output[0]
+
+        def constant(values):
+            name, kind = next(self.names), helper.np_dtype_to_tensor_dtype(values.dtype)
+            tensor = helper.make_tensor(name, kind, values.shape, values.tolist())
+            return made(before, "Constant", outputs=[name], value=tensor)
+
+        pairs = list(itertools.zip_longest(operator.inputs, node.input, fillvalue=""))[: len(operator.inputs)]
+        elements = {i.type: dtypes.NAMES.get(graph.type(name).elements) for i, name in pairs if name}
+        inputs, outputs = [], list(node.output)
+        for i, name in pairs:
+            is_half = elements.get(i.type) in dtypes.HALVES
+            if not name and i.presence == "optional":
+                element_type = "float32" if is_half else elements.get(i.type) or operator.types[i.type][0]
+                name = constant(np.empty(0, dtypes.TABLE[element_type].numpy))
+            elif is_half and not i.values:
+                name = made(before, "Cast", [name], to=TensorProto.FLOAT)
+            inputs.append(name)
+        for k, (o, name) in enumerate(zip(operator.outputs, outputs, strict=False)):
+            if name and elements.get(o.type) in dtypes.HALVES:
+                outputs[k] = next(self.names)
+                made(after, "Cast", [outputs[k]], [name], to=dtypes.TABLE[elements[o.type]].onnx)
         kept = []
-        for each in operator.attributes:
-            attribute = attributes.get(each.name)
-            if each in lists_of(operator):
-                before.append(_list_constant(next(self.names), attribute, each))
-                inputs.append(before[-1].output[0])
+        for a, vector in zip(operator.attributes, values.vectors, strict=True):
+            if not KINDS[a.kind].is_list:
+                kept.append(attributes.get(a.name) or node_attribute(a, a.default))
             else:
-                kept.append(attribute or helper.make_attribute(each.name, each.default))
-        run = self.run
-        if run is None or present:
-            before.append(_constant(next(self.names), [0, 0, *present] if run is None else present))
-            run = before[-1].output[0] if run is None else run
-        if self.run and present:
-            joined = next(self.names)
-            before.append(helper.make_node("Concat", [self.run, before[-1].output[0]], [joined], axis=0))
-            run = joined
-        inputs.append(run)
+                inputs.append(constant(np.empty(0, LIST_TYPES[a.kind]) if vector is None else vector))
+        if present := "".join(str(int(bool(name))) for i, name in pairs if i.presence == "optional"):
+            kept.append(helper.make_attribute(PRESENT, present))
+        inputs.append(self.run or constant(np.zeros(RUN_SHAPE, np.int64)))
         lowered = helper.make_node(op_type(operator), inputs, outputs, node.name, node.doc_string, DOMAIN)
         lowered.attribute.extend(kept)
         return [*before, lowered, *after]
 
 
-def _value(attribute: AttributeProto) -> Any:
+def _value(attribute):
     """The value of an attribute, with strings decoded where they are text."""
     value = helper.get_attribute_value(attribute)
     with suppress(UnicodeDecodeError):
-        if attribute.type == AttributeProto.STRING:
-            return value.decode()
-        if attribute.type == AttributeProto.STRINGS:
+        if attribute.type == attribute.STRINGS:
             return [text.decode() for text in value]
+        return value.decode() if attribute.type == attribute.STRING else value
     return value
 
 
-def _constant(name: str, values: Sequence[int]) -> NodeProto:
-    value = helper.make_tensor(name, TensorProto.INT64, [len(values)], values)
-    return helper.make_node("Constant", [], [name], value=value)
+LIST_TYPES = {"ints": np.int64, "floats": np.float64}
 
 
-def _list_constant(name: str, attribute: AttributeProto | None, declared: "Attribute") -> NodeProto:
-    """Make a Constant node for a list attribute."""
-    values: Any = declared.default or [] if attribute is None else attribute.ints or attribute.floats
-    kind = TensorProto.INT64 if declared.kind == "ints" else TensorProto.DOUBLE
-    return helper.make_node("Constant", [], [name], value=helper.make_tensor(name, kind, [len(values)], values))
-
-
-def lists_of(operator: "Operator") -> "list[Attribute]":
-    """The attributes that are lists, which a Python op gets as inputs."""
-    return [a for a in operator.attributes if KINDS[a.kind].is_list]
-
-
-def optional_inputs(operator: "Operator") -> "list[Input]":
+def optional_inputs(operator):
     return [i for i in operator.inputs if i.presence == "optional"]
 
 
-def unable(operator: "Operator") -> str | None:
+def unable(operator):
     """Why an operator can't be a Python op of onnxruntime-extensions, or None."""
     if any(i.presence == "variadic" for i in operator.inputs):
         return "has no variadic inputs"

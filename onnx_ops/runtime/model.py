@@ -1,16 +1,19 @@
-"""Reads the domains that a model imports, and some of its nodes, from its file field by field: models can be large.
+"""Reads what a session asks about a model before it is made, from the file, field by field: models can be large.
 
-All other fields, tensors above all, are skipped. Sources: Protocol Buffers encoding for the wire format; onnx.proto for
-the field numbers of the messages that the constants name.
+That is the domains that the model imports, and its nodes of some types. All other fields, tensors above all, are
+skipped. Sources: Protocol Buffers encoding for the wire format; onnx.proto for the field numbers.
 """
 
-import io
+import logging
+import mmap
 import os
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
 
-from ..nodes import model_nodes
+from ..errors import errors_of
+from ..nodes import declared, model_nodes
 
-MODEL_IMPORT, MODEL_FUNCTIONS, FUNCTION_IMPORT, IMPORT_DOMAIN = 8, 25, 9, 1
+MODEL_IMPORT, FUNCTION_IMPORT, IMPORT_DOMAIN, MODEL_FUNCTIONS = 8, 9, 1, 25
 NODE_NAME, NODE_OP_TYPE, NODE_ATTRIBUTE, NODE_DOMAIN, ATTRIBUTE_NAME = 3, 4, 5, 7, 1
 LEADS_TO = {  # {message: {number of a field: the message in it}}, for messages that may contain nodes
     "model": {7: "graph", MODEL_FUNCTIONS: "function"},
@@ -19,8 +22,21 @@ LEADS_TO = {  # {message: {number of a field: the message in it}}, for messages 
     "node": {NODE_ATTRIBUTE: "attribute"},
     "attribute": {6: "graph", 11: "graph"},
 }
-VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
-SMALL = 2**16  # bytes: a node of at most this size is read at once; a larger one holds tensors or graphs
+EXTENSIONS = "ai.onnx.contrib"  # the domain of onnxruntime-extensions' Python ops
+VARINT, BYTES = 0, 2
+FIXED_SIZES = {1: 8, 5: 4}  # {wire type: bytes}
+SMALL = 2**16  # bytes: a node of at most this size is searched for names first; a larger one holds tensors or graphs
+WARNING = "onnx_ops: %s: %s"  # the operator with its node, and a sentence of `unknown_attributes`
+log = logging.getLogger("onnx_ops")
+
+
+class Node(NamedTuple):
+    """A node, as far as it is read. attributes: the attributes' names."""
+
+    domain: str
+    op_type: str
+    name: str
+    attributes: tuple[str, ...]
 
 
 def imported_domains(model):
@@ -32,119 +48,127 @@ def imported_domains(model):
         domains = {i.domain for owner in (model, *model.functions) for i in owner.opset_import}
     else:
         try:
-            with _opened(model) as file:
-                domains = set(_domains(file))
-        except ValueError:
+            with content_of(model) as content:
+                domains = set(_domains(content))
+        except (ValueError, IndexError):
             return None
     return {"" if domain == "ai.onnx" else domain for domain in domains}
 
 
-@dataclass(frozen=True)
-class Node:
-    """A node, as far as it is read. attributes: the attributes' names."""
-
-    domain: str
-    op_type: str
-    name: str
-    attributes: tuple[str, ...]
+def is_lowered(model):
+    """Whether a model (path, bytes or ModelProto) needs onnxruntime-extensions, as those that lowering.py makes do."""
+    return EXTENSIONS in (imported_domains(model) or ())
 
 
 def nodes(model, op_types):
-    """The Nodes of these types anywhere in a model (path, bytes or ModelProto). Raises ValueError if it is no model."""
-    if hasattr(model, "opset_import"):
-        return [
-            Node(n.domain, n.op_type, n.name, tuple(a.name for a in n.attribute))
-            for n in model_nodes(model)
-            if n.op_type in op_types
-        ]
-    with _opened(model) as file:
-        return list(_nodes(file, "model", _size(file), set(op_types)))
+    """The Nodes of these types anywhere in a model (path, bytes or ModelProto).
 
-
-def _opened(model):
-    return open(model, "rb") if isinstance(model, str | os.PathLike) else io.BytesIO(model)
-
-
-def _size(file):
-    size = file.seek(0, io.SEEK_END)
-    file.seek(0)
-    return size
-
-
-def _domains(file):
-    for number, length in _fields(file, _size(file)):
-        if number == MODEL_IMPORT:
-            yield _text(file, length, IMPORT_DOMAIN)
-        elif number == MODEL_FUNCTIONS:
-            for field, size in _fields(file, length):
-                if field == FUNCTION_IMPORT:
-                    yield _text(file, size, IMPORT_DOMAIN)
-
-
-def _nodes(file, message, length, op_types):
-    """Yield the Nodes of these types in a message of `length` bytes, at whose first byte the file is."""
-    if message == "node":
-        if length <= SMALL:
-            content = file.read(length)
-            if not any(name.encode() in content for name in op_types):
-                return
-            file = io.BytesIO(content)
-        begin = file.tell()
-        node = _node(file, length)
-        if node.op_type in op_types:
-            yield node
-        file.seek(begin)
-    for number, size in _fields(file, length):
-        if number in LEADS_TO[message]:
-            yield from _nodes(file, LEADS_TO[message][number], size, op_types)
-
-
-def _node(file, length):
-    texts, attributes = dict.fromkeys((NODE_DOMAIN, NODE_OP_TYPE, NODE_NAME), ""), []
-    for number, size in _fields(file, length):
-        if number in texts:
-            texts[number] = file.read(size).decode()
-        elif number == NODE_ATTRIBUTE:
-            attributes.append(_text(file, size, ATTRIBUTE_NAME))
-    return Node(*texts.values(), tuple(attributes))
-
-
-def _text(file, length, number):
-    """The text in a message's first field of this number; "" if there is none."""
-    return next((file.read(size).decode() for field, size in _fields(file, length) if field == number), "")
-
-
-def _fields(file, length):
-    """Yield (number, length) for each field of a message that consists of bytes, with the file at its first byte.
-
-    The message has `length` bytes and begins where the file is. The caller may move the file between fields.
+    Raises ValueError or IndexError if it is no model.
     """
-    end = file.tell() + length
-    while file.tell() < end:
-        tag = _varint(file)
+    if hasattr(model, "opset_import"):
+        found = [n for n in model_nodes(model) if n.op_type in op_types]
+        return [Node(n.domain, n.op_type, n.name, tuple(a.name for a in n.attribute)) for n in found]
+    with content_of(model) as content:
+        return list(_nodes(content, "model", 0, len(content), op_types, [name.encode() for name in op_types]))
+
+
+def warn_of_unknown_attributes(model, operators):
+    """Log a warning for each attribute in a model (path, bytes or ModelProto) that its node's operator doesn't have.
+
+    A custom operator can't: it can only ask ONNX Runtime for the attributes that it knows.
+
+    operators  what `operators.available` returns
+
+    Raises nothing: ONNX Runtime reports whatever else is wrong with the model.
+    """
+    with suppress(Exception):
+        for node in nodes(model, {name for _, name in operators}):
+            operator = declared(node, operators)
+            for sentence in unknown_attributes(operator, node.attributes) if operator else ():
+                log.warning(WARNING, errors_of(operator, node.name).title, sentence)
+
+
+def unknown_attributes(operator, names):
+    """Yield a sentence for each of these attribute names that the operator doesn't have."""
+    import difflib
+
+    declared_names = [a.name for a in operator.attributes]
+    for name in sorted(set(names) - set(declared_names)):
+        matches = difflib.get_close_matches(name, declared_names, 1)
+        hint = f"did you mean {matches[0]}?" if matches else f"there are {', '.join(declared_names) or 'none'}"
+        yield f"attribute {name} is unknown and will be ignored; {hint}"
+
+
+@contextmanager
+def content_of(model):
+    """A context with the content of a model (path or bytes), of which only what is looked at is read."""
+    if not isinstance(model, str | os.PathLike):
+        yield model
+        return
+    with open(model, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        yield content
+
+
+def _domains(content):
+    for number, begin, end in _fields(content, 0, len(content)):
+        if number == MODEL_IMPORT:
+            yield _text(content, begin, end, IMPORT_DOMAIN)
+        elif number == MODEL_FUNCTIONS:
+            for field, inner_begin, inner_end in _fields(content, begin, end):
+                if field == FUNCTION_IMPORT:
+                    yield _text(content, inner_begin, inner_end, IMPORT_DOMAIN)
+
+
+def _nodes(content, message, begin, end, op_types, names):
+    """Yield the Nodes of these types in the message in content[begin:end]. names: the types as bytes."""
+    if message == "node":
+        if end - begin <= SMALL and all(content.find(name, begin, end) < 0 for name in names):
+            return
+        texts, attributes = {NODE_DOMAIN: "", NODE_OP_TYPE: "", NODE_NAME: ""}, []
+        for number, a, b in _fields(content, begin, end):
+            if number in texts:
+                texts[number] = content[a:b].decode()
+            elif number == NODE_ATTRIBUTE:
+                attributes.append(_text(content, a, b, ATTRIBUTE_NAME))
+        if texts[NODE_OP_TYPE] in op_types:
+            yield Node(*texts.values(), tuple(attributes))
+    for number, a, b in _fields(content, begin, end):
+        if number in LEADS_TO[message]:
+            yield from _nodes(content, LEADS_TO[message][number], a, b, op_types, names)
+
+
+def _text(content, begin, end, number):
+    """The text in a message's first field of this number; "" if there is none."""
+    return next((content[a:b].decode() for field, a, b in _fields(content, begin, end) if field == number), "")
+
+
+def _fields(content, begin, end):
+    """Yield (number, begin, end) for each field that consists of bytes, of the message in content[begin:end]."""
+    at = begin
+    while at < end:
+        tag, at = _varint(content, at)
         number, kind = tag >> 3, tag & 7
         if kind == VARINT:
-            _varint(file)
+            _, at = _varint(content, at)
         elif kind == BYTES:
-            size = _varint(file)
-            after = file.tell() + size
-            if after > end:
+            size, at = _varint(content, at)
+            if at + size > end:
                 raise ValueError("a field ends past its message's end")
-            yield number, size
-            file.seek(after)
-        elif kind in (FIXED64, FIXED32):
-            file.seek(8 if kind == FIXED64 else 4, io.SEEK_CUR)
+            yield number, at, at + size
+            at += size
+        elif kind in FIXED_SIZES:
+            at += FIXED_SIZES[kind]
         else:
             raise ValueError(f"no such wire type: {kind}")
 
 
-def _varint(file):
+def _varint(content, at):
+    """(the number in the variable number of bytes at a position, the position after them)."""
     value = 0
     for shift in range(0, 70, 7):
-        byte = file.read(1)
-        if not byte:
-            break
-        value |= (byte[0] & 0x7F) << shift
-        if byte[0] < 0x80:
-            return value
+        byte = content[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
     raise ValueError("not a varint")

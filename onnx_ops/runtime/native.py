@@ -8,9 +8,7 @@ to free modules: everything that C may call or read is immortal.
 import ctypes as C
 import functools
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import operators
 from ..compiler import records
@@ -18,34 +16,28 @@ from ..compiler.jit import numba_obstacle
 from ..errors import OpError, errors_of, reason
 from ..locks import COMPILATION, REGISTRATION
 from . import bodies, interrupts, library, table
-
-if TYPE_CHECKING:
-    import onnxruntime as ort
-
-    from ..declaration import Operator
-
-_T = TypeVar("_T")
+from .variants import Variant
 
 UNFINISHED, DONE, LEFT_OUT, FAILED, REFUSED = range(5)  # outcomes of an answer
 _SURVEY = threading.local()  # during `survey`: the kernels that sessions made on this thread would compile
 
 
-def immortal(thing: _T) -> _T:
+def immortal(thing):
     """Return `thing`, which is never freed from now on."""
     C.pythonapi.Py_IncRef(C.py_object(thing))
     return thing
 
 
-def c_callback(*argtypes: Any) -> Callable[[Callable[..., int | None]], int | None]:
+def c_callback(*argtypes):
     """Decorator: turn a function into the address of a C callback that has an Answer as its last parameter.
 
     The function gets the other parameters; it returns an outcome such as LEFT_OUT, or None for DONE. What it raises
     becomes the Answer's message.
     """
 
-    def wrap(function: Callable[..., int | None]) -> int | None:
+    def wrap(function):
         @functools.wraps(function)
-        def call(*args: int) -> None:
+        def call(*args):
             answer = table.Answer.from_address(args[-1])
             try:
                 outcome = function(*args[:-1])
@@ -72,7 +64,7 @@ def get_library_path() -> str:
     return _usable(library.obstacle())
 
 
-def _usable(obstacle: str | None) -> str:
+def _usable(obstacle):
     if obstacle:
         raise OpError("backend", "'native'", f'{obstacle}, or use backend="extensions"', "onnx_ops")
     connect()
@@ -80,7 +72,7 @@ def _usable(obstacle: str | None) -> str:
 
 
 @functools.cache
-def connect() -> None:
+def connect():
     """Have the library call this module's functions from now on."""
     loaded, rows = library.load(), library.table_in_use()
     functions = table.Python.in_dll(loaded, "onnx_ops_python")
@@ -98,7 +90,7 @@ def connect() -> None:
         rows.operator_count = len(old_rows) + len(new_rows)
 
 
-def add_operators(options: "ort.SessionOptions", domains: Iterable[str], own: "Sequence[Operator]" = ()) -> None:
+def add_operators(options, domains, own=()):
     """Register the operators of these domains, and operators of one's own, on a session's options.
 
     What is registered there already stays as it is.
@@ -106,9 +98,7 @@ def add_operators(options: "ort.SessionOptions", domains: Iterable[str], own: "S
     path = _usable(library.lack() if own else library.obstacle())  # bodies in NumPy need no compiler
     for domain in domains:
         key = f"onnx_ops.register.{domain or 'ai.onnx'}"
-        try:
-            options.get_session_config_entry(key)
-        except RuntimeError:  # there is no such entry
+        if config_entry(options, key) is None:
             options.add_session_config_entry(key, "1")
     pointers = table.array(C.c_void_p, [C.addressof(library.own_row(operator)) for operator in own])
     with REGISTRATION:
@@ -119,17 +109,24 @@ def add_operators(options: "ort.SessionOptions", domains: Iterable[str], own: "S
             library.load().onnx_ops_add(None, C.c_size_t(0))
 
 
-def default_domains() -> set[str]:
+def config_entry(options, key):
+    """A session configuration entry of options, or None."""
+    try:
+        return options.get_session_config_entry(key)
+    except RuntimeError:
+        return None
+
+
+def default_domains():
     """All domains but com.microsoft: a custom domain of that name breaks models in which ONNX Runtime fuses nodes."""
     return {operator.domain for operator in operators.OPERATORS} - {"com.microsoft"}
 
 
 @contextmanager
-def survey() -> "Iterator[list[tuple[Operator, int, dict[str, str]]]]":
+def survey():
     """A context in which sessions that this thread makes list the kernels that they need, and compile none.
 
-    Yields the list: each node of ours adds (its operator, position of its kernel, {type variable: element type}). These
-    sessions can't run such nodes.
+    Yields the list: each node of ours adds a Variant. These sessions can't run such nodes.
     """
     get_library_path()
     _SURVEY.needed = []
@@ -142,7 +139,7 @@ def survey() -> "Iterator[list[tuple[Operator, int, dict[str, str]]]]":
 
 
 @c_callback(C.c_int64, C.c_int64, C.c_int64, C.c_int64)
-def compile_function(number: int, function: int, overload: int, position: int) -> int | None:
+def compile_function(number, function, overload, position):
     """Compile a function of an operator, and put it into the table."""
     row = library.row(number)
     operator = library.declared(row)
@@ -159,7 +156,7 @@ def compile_function(number: int, function: int, overload: int, position: int) -
         else:
             signature = library.signature(operator, row.overloads[overload])
             if (needed := getattr(_SURVEY, "needed", None)) is not None:
-                needed.append((operator, position, signature))
+                needed.append(Variant(operator, position, signature))
                 return LEFT_OUT
             entry = records.kernel_entry(operator, position, signature)
             row.overloads[overload].kernels[position] = immortal(code(entry)).address

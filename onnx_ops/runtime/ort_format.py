@@ -9,11 +9,11 @@ names in the operator's specification.
 The format is a flatbuffer: https://flatbuffers.dev/internals. Its tables and fields: ONNX Runtime, ort.fbs.
 """
 
-import mmap
 import os
 import struct
 
 from ..errors import OpError
+from .model import content_of
 
 IDENTIFIER = slice(4, 8), b"ORTM"
 RESOLVER, OPERATORS_OF_RESOLVER, OP_ID, TYPES, TYPE_NAME = 3, 0, 0, 1, 0  # numbers of fields
@@ -49,18 +49,12 @@ def domains(model, operators):
 
 def _operators(model):
     """[(domain, name, names of its types), ...]; empty if the file is damaged, which ONNX Runtime will report."""
-    if isinstance(model, bytes):
-        return _read(model)
-    with open(model, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        return _read(content)
-
-
-def _read(content):
     entries = []
     try:
-        for entry in _Table(content, 0).table(RESOLVER).tables(OPERATORS_OF_RESOLVER):
-            domain, name, _ = entry.text(OP_ID).rsplit(":", 2)
-            entries.append((domain, name, [types.text(TYPE_NAME) for types in entry.tables(TYPES)]))
+        with content_of(model) as content:
+            for entry in _Table(content, 0).table(RESOLVER).tables(OPERATORS_OF_RESOLVER):
+                domain, name, _ = entry.text(OP_ID).rsplit(":", 2)
+                entries.append((domain, name, [types.text(TYPE_NAME) for types in entry.tables(TYPES)]))
     except (struct.error, ValueError):
         return []
     return entries

@@ -15,7 +15,7 @@ from .. import dtypes
 from ..errors import OpError
 from ..operators import as_list, declaration_of
 from ..own.files import sources_of, use_source
-from .model import imported_domains
+from .model import EXTENSIONS, is_lowered
 from .session import Backend, InferenceSession
 
 QUIET = 4  # a severity: errors are not logged, since exceptions have the same text
@@ -64,10 +64,9 @@ class Runner:
     @functools.cached_property
     def session(self) -> InferenceSession:
         """The session, made when this is first asked for."""
-        session: InferenceSession = open_session(
+        return open_session(
             self.model, self.backend, threads=self.threads, optimize=self.optimize, operators=self.operators
         )
-        return session
 
     @functools.cached_property
     def inputs(self) -> dict[str, Any]:
@@ -88,14 +87,7 @@ class Runner:
 
 
 @functools.lru_cache(maxsize=4)
-def _copy(
-    key: str,
-    model: str | bytes,
-    threads: int | None,
-    backend: Backend | Literal["builtin"],
-    optimize: bool,
-    own: tuple[str, ...],
-) -> Runner:
+def _copy(key, model, threads, backend, optimize, own):
     """The copy of a Runner, with its key: each process has only one."""
     operators = [operator for source in own for operator in use_source(source)]
     copy = Runner(model, threads=threads, backend=backend, optimize=optimize, operators=operators)
@@ -103,31 +95,21 @@ def _copy(
     return copy
 
 
-def open_session(
-    model: str | os.PathLike[str] | bytes,
-    backend: Backend | Literal["builtin"] = "native",
-    *,
-    threads: int | None = None,
-    optimize: bool = False,
-    profile: str | os.PathLike[str] | None = None,
-    operators: Iterable[Any] = (),
-) -> ort.InferenceSession:
+def open_session(model, backend="native", *, threads=None, optimize=False, profile=None, operators=()):
     """Open a session of a model (path or bytes) that runs on the CPU and logs nothing.
 
     backend   as for onnx_ops.InferenceSession, or "builtin": ONNX Runtime's own kernels alone
     profile   where to write ONNX Runtime's profile: the first part of the file's path
     optimize, operators   as for onnx_ops.InferenceSession
     """
-    from .lowering import DOMAIN
-
     options = ort.SessionOptions()
     options.log_severity_level = QUIET
     options.intra_op_num_threads = threads or 0
     if profile:
         options.enable_profiling, options.profile_file_prefix = True, str(profile)
     model = model if isinstance(model, bytes) else str(model)
-    if backend != "extensions" and DOMAIN in (imported_domains(model) or ()):
-        raise OpError("", None, f"the model imports {DOMAIN}, as lowered ones do: only backend extensions runs it")
+    if backend != "extensions" and is_lowered(model):
+        raise OpError("", None, f"the model imports {EXTENSIONS}, as lowered ones do: only backend extensions runs it")
     # With fallback enabled, ONNX Runtime would print a message about it, though there is nothing to fall back to.
     settings: dict[str, Any] = {"providers": ["CPUExecutionProvider"], "enable_fallback": False}
     if backend == "builtin":
@@ -135,21 +117,21 @@ def open_session(
     return InferenceSession(model, options, backend=backend, optimize=optimize, operators=operators, **settings)
 
 
-def inputs(session: ort.InferenceSession) -> dict[str, Any]:
+def inputs(session):
     """{name: (element type, or None if it is no tensor; dimensions, each an int, a name or None)} of the inputs."""
     return _described(session.get_inputs())
 
 
-def outputs(session: ort.InferenceSession) -> dict[str, Any]:
+def outputs(session):
     """The same of the outputs."""
     return _described(session.get_outputs())
 
 
-def _described(values: Iterable[ort.NodeArg]) -> dict[str, Any]:
+def _described(values):
     return {value.name: (_element_type(value.type), value.shape) for value in values}
 
 
-def run_session(session: ort.InferenceSession, feeds: Mapping[str, Any]) -> dict[str, Any]:
+def run_session(session, feeds):
     """Run a session on {input: array}; returns {output: array}."""
     names = [o.name for o in session.get_outputs()]
     feeds = {name: _native(value) for name, value in feeds.items()}
@@ -159,7 +141,7 @@ def run_session(session: ort.InferenceSession, feeds: Mapping[str, Any]) -> dict
     return dict(zip(names, session.run(None, feeds), strict=True))
 
 
-def _element_type(ort_type: str) -> str | None:
+def _element_type(ort_type):
     """The element type in ONNX Runtime's name of a tensor type: "float32" for "tensor(float)"; None for other types."""
     if not ort_type.startswith("tensor("):
         return None
@@ -167,21 +149,21 @@ def _element_type(ort_type: str) -> str | None:
     return _TYPES.get(name, name)
 
 
-def _native(value: Any) -> Any:
+def _native(value):
     """An array in this machine's byte order, which ONNX Runtime takes for granted; other values unchanged."""
     if not isinstance(value, np.ndarray) or value.dtype.isnative:
         return value
     return value.astype(value.dtype.newbyteorder("="))
 
 
-def _ort_value(array: Any) -> ort.OrtValue:
+def _ort_value(array):
     array = np.ascontiguousarray(array)
     if array.dtype.name == "bfloat16":
         return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), dtypes.TABLE["bfloat16"].onnx)
     return ort.OrtValue.ortvalue_from_numpy(array)
 
 
-def _array(value: ort.OrtValue) -> Any:
+def _array(value):
     """An OrtValue as an array; ONNX Runtime itself makes no arrays of bfloat16."""
     if value.data_type() != "tensor(bfloat16)":
         return value.numpy()

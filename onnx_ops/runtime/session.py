@@ -4,7 +4,7 @@ import functools
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
@@ -13,28 +13,19 @@ import onnxruntime as ort
 from ..errors import OpError
 from ..locks import OPTIONS
 from ..operators import OPERATORS, as_list, available
-from ..requirements import check_versions
 from . import native, ort_format
-from .attributes import warn_of_unknown
-from .model import imported_domains
+from .model import imported_domains, warn_of_unknown_attributes
 
 if TYPE_CHECKING:
-    from types import ModuleType, TracebackType
-
     import onnx
 
-    from ..declaration import Operator
 
 Model: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto"
 Backend: TypeAlias = Literal["native", "extensions"]
-_Operators: TypeAlias = "Mapping[tuple[str, str], Operator]"  # what `operators.available` returns
 BACKENDS = get_args(Backend)
 EXTERNAL_DATA = "session.model_external_initializers_file_folder_path"
 _QUOTED = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
-# A value ends at the first ": " outside of quotes. The pattern takes a quoted part whole, or quotes that don't match as
-# single characters. The lookahead and (?P=part) make each part final, so that the search doesn't try it both ways.
-_VALUE = rf"(?:(?=(?P<part>{_QUOTED}|[\s\S]))(?P=part))*?"
-_AFTER_TITLE = rf"(?: \(node (?:{_QUOTED})\))?): (?P<argument>[^=\n]*?) = (?P<value>{_VALUE}): (?P<rule>.*)"
+_END_OF_VALUE = re.compile(rf"(?:{_QUOTED})|(?P<end>: )")  # matches a quoted part whole, or the ": " after a value
 
 
 def register(
@@ -76,11 +67,11 @@ def register(
     if domains is None or domains or own:
         native.add_operators(options, native.default_domains() if domains is None else domains, own)
         if model is not None:
-            warn_of_unknown(model, every)
+            warn_of_unknown_attributes(model, every)
     return options
 
 
-def extensions() -> "ModuleType":
+def extensions():
     """The module `extensions`, which imports onnxruntime_extensions. Raises OpError."""
     try:
         import onnxruntime_extensions  # noqa: F401  first, as users do: it imports the module, see on_import.py
@@ -89,21 +80,11 @@ def extensions() -> "ModuleType":
     except ImportError as error:
         rule = f"needs onnxruntime-extensions, which can't be imported: {error}"
         raise OpError("backend", "'extensions'", rule, "onnx_ops") from error
-    finally:
-        check_versions()
     return extensions
 
 
-def _config_entry(options: ort.SessionOptions, key: str) -> str | None:
-    try:
-        entry: str = options.get_session_config_entry(key)
-        return entry
-    except RuntimeError:
-        return None
-
-
 @contextmanager
-def _external_data_in(folder: str | None, options: ort.SessionOptions, is_shared: bool = True) -> Iterator[None]:
+def _external_data_in(folder, options, is_shared=True):
     """A context in which a session that is made with these options reads external data from a folder.
 
     folder     None for no change
@@ -114,7 +95,7 @@ def _external_data_in(folder: str | None, options: ort.SessionOptions, is_shared
             yield
         return
     with OPTIONS:
-        before = _config_entry(options, EXTERNAL_DATA)
+        before = native.config_entry(options, EXTERNAL_DATA)
         options.add_session_config_entry(EXTERNAL_DATA, folder)
         try:
             yield
@@ -123,22 +104,24 @@ def _external_data_in(folder: str | None, options: ort.SessionOptions, is_shared
 
 
 @functools.lru_cache
-def _op_error_in(titles: tuple[str, ...]) -> re.Pattern[str]:
-    """The pattern of an OpError's message, for operators with these titles."""
-    longest_first = sorted(map(re.escape, titles), key=len, reverse=True)
-    return re.compile(rf"(?P<operator>(?:{'|'.join(longest_first)}){_AFTER_TITLE}")
+def _beginning(titles):
+    """The pattern of the beginning of an OpError's message, up to the value, for operators with these titles."""
+    longest_first = "|".join(sorted(map(re.escape, titles), key=len, reverse=True))
+    return re.compile(rf"(?P<operator>(?:{longest_first})(?: \(node (?:{_QUOTED})\))?): (?P<argument>[^=\n]*?) = ")
 
 
-def op_error(error: BaseException, operators: _Operators) -> OpError | None:
+def op_error(error, operators):
     """The OpError whose text an exception of ONNX Runtime carries, or None.
 
     operators  what `operators.available` returns
     """
     # ONNX Runtime puts the node's name, which may look like anything, before the message.
-    titles = tuple(operator.title for operator in operators.values())
     message = str(error).rpartition("Status Message: ")[2]
-    if match := _op_error_in(titles).search(message):
-        return OpError(*match.group("argument", "value", "rule", "operator"))
+    for start in _beginning(tuple(operator.title for operator in operators.values())).finditer(message):
+        for part in _END_OF_VALUE.finditer(message, start.end()):
+            if part["end"]:
+                rule = message[part.end() :].partition("\n")[0]
+                return OpError(start["argument"], message[start.end() : part.start()], rule, start["operator"])
     for operator in operators.values():  # the message of an exception in a body names no argument
         if message.startswith(f"{operator.title}: "):
             return OpError(None, None, message.removeprefix(f"{operator.title}: "), operator.title)
@@ -179,7 +162,7 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
         self._folder: str | None = None  # of the external data of a model that has been rewritten
         operators = as_list(operators)
         self._operators = available(operators)
-        self._native_run = _NativeRun(self._operators)
+        self._native_run = _Run(self._operators)
         if optimize or backend == "extensions":
             path_or_bytes = self._rewritten(path_or_bytes, options, optimize, backend)
         register(options, path_or_bytes if backend == "native" else None, backend=backend, operators=operators)
@@ -201,29 +184,25 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
                 f"onnx_ops: the operators run on the CPU, the other nodes may run on {', '.join(others)}", stacklevel=2
             )
 
-    def _rewritten(
-        self, path_or_bytes: str | bytes, options: ort.SessionOptions, optimize: bool, backend: Backend
-    ) -> str | bytes:
+    def _rewritten(self, path_or_bytes, options, optimize, backend):
         """Rewrite the model as `optimize` and `backend` ask for; returns its bytes, or the argument if nothing changes.
 
         External data stay where they are.
         """
         if ort_format.is_ort_format(path_or_bytes):
-            value: object = "'extensions'"
-            argument, advice = "backend", 'take backend="native"'
+            argument, value, advice = "backend", "'extensions'", 'take backend="native"'
             if optimize:
                 argument, value, advice = "optimize", True, "optimize the one that it was made from"
             rule = f"is for models in the format of ONNX, not in ONNX Runtime's own; {advice}"
             raise OpError(argument, value, rule, "onnx_ops")
         import onnx
 
-        check_versions()
         from .. import external_data
         from ..rewriting import rewritten
         from .lowering import lower_for_session
 
         if isinstance(path_or_bytes, bytes):
-            model, origin = onnx.ModelProto.FromString(path_or_bytes), _config_entry(options, EXTERNAL_DATA)
+            model, origin = onnx.ModelProto.FromString(path_or_bytes), native.config_entry(options, EXTERNAL_DATA)
         else:
             model, origin = external_data.load(path_or_bytes), path_or_bytes
         if optimize:
@@ -238,8 +217,7 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
                     external_data.read(tensor, path_or_bytes)
             else:
                 self._folder = external_data.relocate(model, path_or_bytes)
-        content: bytes = model.SerializeToString()
-        return content
+        return model.SerializeToString()
 
     def set_providers(
         self, providers: Sequence[Any] | None = None, provider_options: Sequence[dict[Any, Any]] | None = None
@@ -258,8 +236,7 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
     ) -> list[Any]:
         with self._run_context() as more:
             feeds = {**input_feed, **more} if more else input_feed
-            outputs: list[Any] = super().run(output_names, feeds, run_options)
-            return outputs
+            return super().run(output_names, feeds, run_options)
 
     def run_with_ort_values(
         self,
@@ -302,7 +279,7 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
     ) -> None:
         context = self._run_context()
 
-        def finish(results: Any, data: Any, message: str) -> None:
+        def finish(results, data, message):
             error = context.end()
             callback(results, data, str(error) if error else message)
 
@@ -313,49 +290,32 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
             context.__exit__(type(error), error, None)
             raise
 
-    def _run_context(self) -> "_NativeRun | _LoweredRun":
-        """The context of a run: yields {additional input: array}, and raises the errors of operators as OpErrors."""
-        return _LoweredRun(self._run_input, self._threads) if self._run_input else self._native_run
+    def _run_context(self):
+        """The context of a run; one of the native backend has no state."""
+        return _Run(self._operators, self._run_input, self._threads) if self._run_input else self._native_run
 
 
-class _NativeRun:
-    """The context of a run with the native backend: no additional inputs; raises an operator's error as OpError."""
+class _Run:
+    """The context of a run: yields {additional input: array}, and raises an operator's error as OpError.
 
-    def __init__(self, operators: _Operators) -> None:
-        self.operators = operators
+    name, threads  of the additional input of a lowered model, and for it; None for the native backend
+    """
 
-    def begin(self) -> dict[str, Any]:
-        return {}
+    def __init__(self, operators, name=None, threads=None):
+        self.operators, self.name, self.threads = operators, name, threads
 
-    def end(self) -> None:
-        return None
-
-    __enter__ = begin
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: "TracebackType | None"
-    ) -> None:
-        if error is not None and (refusal := op_error(error, self.operators)):
-            raise refusal from error
-
-
-class _LoweredRun:
-    """The context of a run of a lowered model: adds the input `run`, and raises the error that an op has met."""
-
-    def __init__(self, name: str, threads: int) -> None:
-        self.name, self.threads = name, threads
-
-    def begin(self) -> dict[str, Any]:
+    def begin(self):
+        if self.name is None:
+            return {}
         self.run = extensions().begin(self.threads)
         return {self.name: self.run}
 
-    def end(self) -> Any:
-        return extensions().end(self.run)
+    def end(self):
+        return extensions().end(self.run) if self.name else None
 
     __enter__ = begin
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: "TracebackType | None"
-    ) -> None:
-        if (op_error := self.end()) and (error is None or isinstance(error, Exception)):
-            raise op_error from error
+    def __exit__(self, kind, error, traceback):
+        refusal = self.end() or (error and op_error(error, self.operators))
+        if refusal and (error is None or isinstance(error, Exception)):
+            raise refusal from error

@@ -3,9 +3,8 @@
 import ctypes as C
 import zlib  # hashlib would take longer to import than this whole module
 
-import numpy as np
-
 from .. import dtypes
+from ..attributes import KINDS
 from ..compiler import records
 from ..compiler.jit import numba_obstacle
 from ..errors import OpError
@@ -14,7 +13,7 @@ from ..limits import MAX_GEOMETRY, MAX_INPUTS, MAX_KERNELS, MAX_OUTPUTS, MAX_RAN
 POINTER, TEXT, NUMBER = C.c_void_p, C.c_char_p, C.c_int64
 POINTERS, TEXTS, NUMBERS = C.POINTER(POINTER), C.POINTER(TEXT), C.POINTER(NUMBER)
 INFER, PLAN, KERNEL = range(3)  # the functions of an operator, as the library asks for them
-_KINDS = ("int", "ints", "string", "float", "floats", "text", "tensor")
+_KINDS = tuple(KINDS)
 _PRESENCES = ("required", "optional", "variadic")
 
 
@@ -40,9 +39,9 @@ Operator = structure(
     attributes=C.POINTER(Attribute), attribute_count=NUMBER, inputs=C.POINTER(Input), input_count=NUMBER,
     outputs=NUMBERS, output_count=NUMBER, overloads=C.POINTER(Overload), overload_count=NUMBER, terms=TEXTS,
     term_count=NUMBER, chooser=NUMBER, choices=NUMBERS, choice_count=NUMBER, kernel_count=NUMBER,
-    combination_count=NUMBER, has_shapes=NUMBER, is_partial=NUMBER, has_bound=NUMBER, counts_steps=NUMBER,
-    widens_halves=NUMBER, infer=POINTER, plans=POINTERS, plan_count=NUMBER, kernels_made=NUMBER, results_made=NUMBER,
-    customs=POINTER,
+    phase_count=NUMBER, combination_count=NUMBER, has_shapes=NUMBER, is_partial=NUMBER, has_bound=NUMBER,
+    counts_steps=NUMBER, widens_halves=NUMBER, infer=POINTER, plans=POINTERS, plan_count=NUMBER, kernels_made=NUMBER,
+    results_made=NUMBER, customs=POINTER,
 )  # fmt: skip
 Table = structure("Table", operators=C.POINTER(Operator), operator_count=NUMBER)
 Answer = structure("Answer", outcome=NUMBER, message=C.c_char * 4096)
@@ -51,7 +50,43 @@ Run = structure(
     op=POINTER, overload=POINTER, call=POINTER, context=POINTER, outputs=POINTER * MAX_OUTPUTS, status=POINTER,
 )  # fmt: skip
 Python = structure("Python", compile=POINTER, plan=POINTER, run=POINTER, interrupt=POINTER)
-Call = structure("Call", bytes=C.c_char * records.call_dtype(np.dtype((np.void, MAX_GEOMETRY))).itemsize)
+
+
+def _position(record, field):
+    """The position of a field in a record, counted in 64-bit numbers."""
+    return record.fields[field][1] // 8
+
+
+class Call(NUMBER * ((records.GEOMETRY + MAX_GEOMETRY) // 8)):  # type: ignore[misc]
+    """The record of a call (records.py), as an array of numbers."""
+
+    TENSOR = records.TENSOR.itemsize // 8
+    DATA, SIZE, RANK, SHAPE = (_position(records.TENSOR, field) for field in ("data", "size", "rank", "shape"))
+    COUNT, ATTRIBUTES, PHASE, SHARED = (
+        _position(records.CALL, field) for field in ("input_count", "attributes", "phase", "shared")
+    )
+    GEOMETRY = records.GEOMETRY // 8
+
+    def tensor(self, k):
+        """(address, number of elements, shape) of tensor k; the shape is None if its rank is ABSENT, or unknown."""
+        at = self.TENSOR * k
+        rank = self[at + self.RANK]
+        shape = None if rank < 0 else tuple(self[at + self.SHAPE : at + self.SHAPE + rank])
+        return self[at + self.DATA], self[at + self.SIZE], shape
+
+    def put_shape(self, k, shape):
+        """Write the shape of tensor k, or what a plan gets in its place."""
+        at = self.TENSOR * k
+        rank = self[at + self.RANK] = len(shape)
+        if rank <= MAX_RANK:  # C refuses more
+            self[at + self.SHAPE : at + self.SHAPE + rank] = shape
+
+    def put_array(self, k, array):
+        """Write the address and the number of elements of tensor k."""
+        at = self.TENSOR * k
+        self[at + self.DATA], self[at + self.SIZE] = array.ctypes.data, array.size
+
+
 LAYOUT = (Attribute, Overload, Operator, Answer, Run, Call)  # the library has a list of the sizes of these
 
 
@@ -68,7 +103,7 @@ def table(operators):
 
 def declaration(declared):
     """A digest of everything about an operator that compiled code and Python must agree on."""
-    kernels = [(k.function.__qualname__, k.sees_bits, sorted(k.types.items())) for k in declared.kernels]
+    kernels = [([f.__qualname__ for f in k.phases], k.sees_bits, sorted(k.types.items())) for k in declared.kernels]
     layout = (
         declared.geometry_dtype.descr,
         MAX_RANK,
@@ -86,7 +121,7 @@ def operator(declared, signatures, number):
     overloads = [overload(declared, signature) for signature in signatures]
     likeness = [-1 if k is None else k for k in declared.likeness()]
     plans = len(declared.combinations)
-    chooser, chosen = choices(declared)
+    chooser, chosen = declared.chooser or (-1, [])
     return Operator(
         domain=declared.domain.encode(),
         name=declared.name.encode(),
@@ -108,6 +143,7 @@ def operator(declared, signatures, number):
         choices=array(NUMBER, chosen),
         choice_count=len(chosen),
         kernel_count=len(declared.kernels),
+        phase_count=declared.phase_count,
         combination_count=0 if numba_obstacle() else plans,
         has_shapes=declared.has_shapes,
         is_partial=declared.plan.is_partial,
@@ -117,18 +153,6 @@ def operator(declared, signatures, number):
         plans=array(POINTER, [None] * plans),
         plan_count=plans,
     )
-
-
-def choices(declared):
-    """(position of the attribute that chooses among the kernels, the kernel for each of its choices); (-1, []) if none.
-
-    The attribute is a string.
-    """
-    for k, a in enumerate(declared.attributes):
-        if any(a.name in kernel.choices for kernel in declared.kernels):
-            names = [kernel.choices[a.name] for kernel in declared.kernels]
-            return k, [next(number for number, some in enumerate(names) if choice in some) for choice in a.choices]
-    return -1, []
 
 
 def first_version(declared):

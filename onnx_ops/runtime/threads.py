@@ -13,12 +13,19 @@ def available_cpus():
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
 
 
-def run_tiles(tile, tiles, threads):
+def run_tiles(tile, tiles, threads=None):
     """Call tile(0), ..., tile(tiles - 1) on up to `threads` threads, this one among them.
 
     If something ends the call early, such as an interrupt, no further tile begins, and the call waits for the tiles
     that have begun.
+
+    threads  default: the CPUs that this process may use
     """
+    helpers = min(threads or len(available_cpus()), tiles) - 1 if tiles > 1 else 0
+    if helpers == 0:
+        for index in range(tiles):
+            tile(index)
+        return
     # Each entry has the function, so that a helper that starts too late keeps nothing of the call alive. All methods of
     # these queues are atomic, without the GIL too, and no interrupt leaves them locked.
     waiting, active, ended, errors = deque((tile, index) for index in range(tiles)), deque(), SimpleQueue(), deque()
@@ -43,7 +50,7 @@ def run_tiles(tile, tiles, threads):
             ended.put(None)
 
     try:
-        for _ in range(min(threads, tiles) - 1):
+        for _ in range(helpers):
             ask_for_help(help_out)
         work()
     finally:

@@ -1,24 +1,19 @@
 """Compiles kernels ahead, so that no session has to."""
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
-from .. import dtypes as element_types
 from .. import operators as every
 from ..compiler.jit import numba_obstacle
 from ..errors import OpError
 from ..own.files import sources_of
 from . import library, native, variants
-from .model import imported_domains
+from .model import EXTENSIONS, is_lowered
 from .runner import open_session
 from .threads import available_cpus
-from .variants import Variant, kernel_key
 from .workers import share_out
-
-if TYPE_CHECKING:
-    from ..declaration import Operator
 
 _Model: TypeAlias = "str | os.PathLike[str] | bytes"
 
@@ -55,39 +50,30 @@ def warmup(
         if dtypes is not None or any(isinstance(each, str) for each in own):
             raise OpError("models", "given", "can't be combined with names of operators or with dtypes", "onnx_ops")
         needed = needed_by([models] if isinstance(models, str | bytes | os.PathLike) else models, own)
-    missing = {name: variant for name, variant in needed.items() if not in_library(*variant)}
+    missing = {name: variant for name, variant in needed.items() if not library.functions(*variant)}
     if missing and (obstacle := numba_obstacle()):
         raise OpError(None, None, obstacle, "onnx_ops")
     compile_variants(missing, jobs or len(available_cpus()), progress or (lambda name, index, total: None))
     return len(needed)
 
 
-def in_library(operator: "Operator", position: int, signature: Mapping[str, str]) -> bool:
-    """Whether a variant was compiled into the library."""
-    return bool(library.functions(operator, position, signature))
-
-
-def needed_by(models: Collection[_Model], own: Sequence[Any] = ()) -> dict[str, Variant]:
+def needed_by(models, own=()):
     """{name: variant} for the variants that sessions of these models compile.
 
     Only ONNX Runtime knows which nodes its optimizations leave of a model, and the type of each tensor. So this makes
     a session of each model, which compiles nothing. As for any session, ONNX Runtime loads the model's weights and
     computes what is constant in it.
     """
-    by_name = variants.variants(every.available(own).values(), element_types.TABLE)
-    names = {kernel_key(*variant): name for name, variant in by_name.items()}
-    needed = [kernel_key(*node) for model in models for node in nodes(model, own)]
+    needed = variants.distinct(node for model in models for node in nodes(model, own))
     if not needed:
         raise OpError("models", ", ".join(map(_title, models)), "have no nodes for onnx_ops", "onnx_ops")
-    return {names[k]: by_name[names[k]] for k in needed}
+    return needed
 
 
-def nodes(model: _Model, own: Sequence[Any] = ()) -> list[Variant]:
+def nodes(model, own=()):
     """The variants that the nodes of a model need, as `native.survey` lists them."""
-    from .lowering import DOMAIN
-
-    if DOMAIN in (imported_domains(model) or ()):
-        rule = f"imports {DOMAIN}, as lowered models do; what types its nodes have is known only when they run"
+    if is_lowered(model):
+        rule = f"imports {EXTENSIONS}, as lowered models do; what types its nodes have is known only when they run"
         raise OpError("models", _title(model), f"{rule}; give operators and dtypes instead", "onnx_ops")
     with _silence(), native.survey() as needed:
         try:
@@ -99,7 +85,7 @@ def nodes(model: _Model, own: Sequence[Any] = ()) -> list[Variant]:
     return needed
 
 
-def compile_variants(by_name: Mapping[str, Variant], jobs: int, progress: Callable[[str, int, int], object]) -> None:
+def compile_variants(by_name, jobs, progress):
     """Compile these {name: variant} in this process or, side by side, in `jobs` others.
 
     Raises OpError where they aren't kept.
@@ -107,21 +93,20 @@ def compile_variants(by_name: Mapping[str, Variant], jobs: int, progress: Callab
     if min(jobs, len(by_name)) < 2:
         for index, (name, variant) in enumerate(by_name.items()):
             progress(name, index, len(by_name))
-            with _silence():
-                variants.codes(*variant)
+            compile_variant(variant)
         return
-    own = sources_of(operator for operator, _, _ in by_name.values())
-    share_out(compile_variant, variants.tasks(by_name), jobs, progress, own=own)
+    own = sources_of(variant.operator for variant in by_name.values())
+    share_out(compile_variant, by_name, jobs, progress, own=own)
 
 
-def compile_variant(domain: str, name: str, position: int, signature: Mapping[str, str]) -> None:
-    """Compile a variant of the operator of this name. Raises OpError where it isn't kept."""
+def compile_variant(variant):
+    """Compile a variant. Raises OpError where it isn't kept."""
     with _silence():
-        variants.codes(every.available()[domain, name], position, signature)
+        variant.codes()
 
 
 @contextmanager
-def _silence() -> Iterator[None]:
+def _silence():
     """A context in which no message tells users that something is compiled."""
     if not library.have_numba():  # then nothing is compiled
         yield
@@ -135,5 +120,5 @@ def _silence() -> Iterator[None]:
         code.is_silent.reset(token)
 
 
-def _title(model: _Model) -> str:
+def _title(model):
     return repr("(bytes)" if isinstance(model, bytes) else os.fspath(model))

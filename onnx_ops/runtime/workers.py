@@ -26,7 +26,7 @@ ATTEMPTS = 3  # to start a process, which may be killed before it begins, for wa
 
 
 def share_out(function, tasks, jobs, progress, *, level=None, own=()):
-    """Have `jobs` processes compute function(*arguments) for each task, (name, arguments); returns the results.
+    """Have `jobs` processes compute function(task) for each of {name: task}; returns {name: result}.
 
     progress  called before each task with (its name, its index, the number of tasks)
     level     the CPU and the system that the processes compile for (`level` of compiler/target.py); default: these here
@@ -34,15 +34,16 @@ def share_out(function, tasks, jobs, progress, *, level=None, own=()):
 
     Raises the first OpError.
     """
-    numbers, results = count(), [None] * len(tasks)
+    numbers, names, results = count(), list(tasks), {}
 
     def begin(index):
-        progress(tasks[index][0], next(numbers), len(tasks))
+        progress(names[index], next(numbers), len(tasks))
 
-    for index, result, has_ended in answers(function, [a for _, a in tasks], jobs, begin=begin, level=level, own=own):
+    each = [(task,) for task in tasks.values()]
+    for index, result, has_ended in answers(function, each, jobs, begin=begin, level=level, own=own):
         if has_ended:
-            raise OpError(None, None, f"a process that compiles {tasks[index][0]} has ended", "onnx_ops")
-        results[index] = result
+            raise OpError(None, None, f"a process that compiles {names[index]} has ended", "onnx_ops")
+        results[names[index]] = result
     return results
 
 
@@ -53,8 +54,7 @@ def answers(function, tasks, jobs, *, begin=lambda index: None, level=None, own=
     first OpError. However this generator ends, it ends the processes.
 
     begin     called with the index of each task before it begins
-    patience  seconds that processes then have, twice, before they are killed; None: no limit, so that they leave no
-              locks and no unfinished files
+    patience  seconds that processes then have before they are killed; None: no limit, so that they leave no locks
     """
     waiting, alive, outcomes = deque(enumerate(tasks)), set(), SimpleQueue()
     jobs = max(min(jobs, len(waiting)), 1)
@@ -147,21 +147,16 @@ def _worker(function, level, own, alive):
 
 
 def _end(processes, patience):
-    """End processes: close their input, so that they end after their task; after `patience` terminate, then kill them.
-
-    Without a limit of patience they are terminated, and end as soon as they can.
-    """
-    steps = [lambda process: process.stdin.close(), subprocess.Popen.terminate, subprocess.Popen.kill]
+    """Terminate processes, which then end as soon as they can; kill those that haven't after so many seconds."""
     running = list(processes)
-    for stop in steps[1:2] if patience is None else steps:
-        for process in running:
-            with suppress(OSError):
-                stop(process)
-        deadline = patience and time.monotonic() + patience
-        for process in running:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(deadline and max(deadline - time.monotonic(), 0))
-        running = [process for process in running if process.returncode is None]
+    for process in running:
+        process.terminate()
+    deadline = patience and time.monotonic() + patience
+    for process in running:
+        try:
+            process.wait(deadline and max(deadline - time.monotonic(), 0))
+        except subprocess.TimeoutExpired:
+            process.kill()
 
 
 def serve(level, own):

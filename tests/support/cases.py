@@ -95,16 +95,18 @@ def reference_of(operator, attributes, inputs):
     return operator.reference(*inputs, **operator.values(attributes).by_name)
 
 
-def assert_close(got, expected, dtype):
-    """Assert that `got` has this dtype and equals the float64 `expected`; floats may differ by TOLERANCE."""
-    assert got.dtype == dtypes.TABLE[dtype].numpy
-    assert got.shape == expected.shape
+def assert_close(got, expected, dtype, of=""):
+    """Assert that `got` has this dtype and equals the float64 `expected`; floats may differ by TOLERANCE.
+
+    of: what `got` is, for the message
+    """
+    assert (got.dtype, got.shape) == (dtypes.TABLE[dtype].numpy, expected.shape), of
     if dtype not in TOLERANCE:
-        np.testing.assert_array_equal(got, expected)
+        np.testing.assert_array_equal(got, expected, of)
         return
     wide = np.complex128 if dtype.startswith("complex") else np.float64
     scale = np.abs(expected[np.isfinite(expected)]).max(initial=1)
-    np.testing.assert_allclose(got.astype(wide), expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype] * scale)
+    np.testing.assert_allclose(got.astype(wide), expected, TOLERANCE[dtype], TOLERANCE[dtype] * scale, err_msg=of)
 
 
 def block_counts(image, block, dilations=None, pads=None, strides=None):
@@ -456,3 +458,15 @@ def affine_grid_nodes(inputs):
 def finished(graph, opset=21, *domains):
     imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(d, 1) for d in domains if d)]
     return helper.make_model(graph, opset_imports=imports, ir_version=IR_VERSION)
+
+
+def parsed(text, opset=21, *domains, ir_version=IR_VERSION, **constants):
+    """The model of a text in onnx's syntax, which begins with the inputs; constants: {name: value} of initializers.
+
+    domains: those that it imports in version 1
+    """
+    versions = {"": opset, **dict.fromkeys(domains, 1)}
+    imports = ", ".join(f'"{domain}" : {version}' for domain, version in versions.items())
+    proto = onnx.parser.parse_model(f"<ir_version: {ir_version}, opset_import: [{imports}]> g {text}")
+    proto.graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(v), n) for n, v in constants.items())
+    return proto

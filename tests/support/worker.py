@@ -4,16 +4,6 @@ import os
 import time
 
 
-def agreement(case_index):
-    """Return 1 if a session and a function agree on a case, else 0."""
-    from support.backends import BACKENDS
-    from support.cases import COL2IM
-
-    case = COL2IM[case_index]
-    inputs = case.inputs("float32", seed=case_index)
-    return int((BACKENDS["native"](case, inputs) == BACKENDS["function"](case, inputs)).all())
-
-
 def deadly(*names):
     """Return names in capital letters; the name "deadly" ends the process."""
     if "deadly" in names:

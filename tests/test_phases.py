@@ -1,0 +1,184 @@
+"""Kernels of several phases: each sees what all tiles of those before have written into the shared memory."""
+
+import itertools
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper
+from support.backends import quiet
+from support.phases import PHASES, PLANNED, SHARED, sort
+from support.selection import on_demand
+
+import onnx_ops
+from onnx_ops import OpError, functions
+from onnx_ops.limits import MAX_PHASES
+from onnx_ops.runtime import library
+
+OPERATORS = {"with axes": sort.declaration, "with a plan": PLANNED}
+SIZES = (0, 1, 300, 5000, 300_000)
+pytestmark = on_demand
+
+
+def bytes_of(size):
+    return np.random.default_rng(size).integers(0, 256, size).astype(np.uint8)
+
+
+def model(operator):
+    infos = [helper.make_tensor_value_info("x", TensorProto.UINT8, ["N"])]
+    kinds = {"y": TensorProto.UINT8, "order": TensorProto.INT64}
+    outputs = [helper.make_tensor_value_info(name, kind, ["N"]) for name, kind in kinds.items()]
+    node = helper.make_node(operator.name, ["x"], list(kinds), domain=operator.domain)
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid(operator.domain, 1)]
+    graph = helper.make_graph([node], "g", infos, outputs)
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
+
+
+def check_sorted(x, outputs):
+    order = np.argsort(x, kind="stable")
+    for found, expected in zip(outputs, (x[order], order), strict=True):
+        assert found.dtype == expected.dtype
+        np.testing.assert_array_equal(found, expected)
+
+
+def options(threads):
+    settings = quiet()
+    settings.intra_op_num_threads = threads
+    return settings
+
+
+@pytest.mark.parametrize("backend", ["native", "extensions"])
+def test_sessions(backend):
+    """In a process of its own, since the first session of the extensions backend must know these operators."""
+    if backend == "extensions":
+        pytest.importorskip("onnxruntime_extensions")
+    code = f"import test_phases; test_phases.check_sessions({backend!r})"
+    done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def check_sessions(backend):
+    operators = [*OPERATORS.values()]
+    for operator, threads in itertools.product(operators, (1, 2)):
+        session = onnx_ops.InferenceSession(model(operator), options(threads), backend=backend, operators=operators)
+        for size in SIZES * 3:
+            check_sorted(bytes_of(size), session.run(None, {"x": bytes_of(size)}))
+
+
+@pytest.mark.parametrize("operator", OPERATORS.values(), ids=OPERATORS)
+def test_functions(operator):
+    for size in SIZES * 3:
+        for threads in (1, 2, 5):
+            check_sorted(bytes_of(size), functions.call(operator, bytes_of(size), threads=threads))
+
+
+@pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="there is no C compiler")
+def test_a_library_built_ahead(tmp_path):
+    path = tmp_path / library.NAME
+    onnx_ops.build(path, operators=[*OPERATORS.values()], jobs=1)
+    for operator in OPERATORS.values():
+        settings = options(2)
+        settings.add_session_config_entry(f"onnx_ops.register.{operator.domain}", "1")
+        settings.register_custom_ops_library(str(path))
+        session = ort.InferenceSession(model(operator), settings, ["CPUExecutionProvider"])
+        for size in SIZES:
+            check_sorted(bytes_of(size), session.run(None, {"x": bytes_of(size)}))
+
+
+def changed(phases=PHASES, **more):
+    """The operator with axes, with other phases, or another function of its work."""
+    declared = sort.declaration
+    kernels = (replace(declared.kernels[0], function=phases),)
+    return replace(declared, kernels=kernels, plan=replace(declared.plan, **more))
+
+
+def leave_one_out(x, index, count, workspace, shared, y, order):
+    if index != 1:
+        PHASES[0](x, index, count, workspace, shared, y, order)
+
+
+MISTAKES = {"phases in another order": (*PHASES[1:], PHASES[0]), "a tile left out": (leave_one_out, *PHASES[1:])}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_are_seen(mistake):
+    """As plain functions, since compiled ones might write outside of the arrays."""
+    x, shared = bytes_of(3000), np.zeros(SHARED, np.uint8)
+    outputs = np.zeros(3000, np.uint8), np.zeros(3000, np.int64)
+    for phases in (PHASES, MISTAKES[mistake]):
+        shared[:] = 0
+        for phase, count in zip(phases, (4, 1, 4), strict=True):
+            for tile in range(count):
+                phase(x, tile, count, np.zeros(1024, np.uint8), shared, *outputs)
+        if phases is PHASES:
+            check_sorted(x, outputs)
+        else:
+            with pytest.raises(AssertionError):
+                check_sorted(x, outputs)
+
+
+TOO_MUCH = {
+    2**40 + 1: r"shared = 1099511627777: must be a number of bytes in \[0, 2\*\*40\]",
+    -1: r"shared = -1: must be a number of bytes in \[0, 2\*\*40\]",
+}
+
+
+@pytest.mark.parametrize("size", TOO_MUCH)
+def test_too_much_shared_memory(size):
+    operator = changed(shared=lambda x: size)
+    session = onnx_ops.InferenceSession(model(operator), quiet(), operators=[operator])
+    for run in (lambda x: session.run(None, {"x": x}), lambda x: functions.call(operator, x)):
+        with pytest.raises(Exception, match=TOO_MUCH[size]):
+            run(bytes_of(3))
+
+
+def refuse(x, index, count, workspace, shared, y, order):
+    onnx_ops.require(x[0] > 300, "first", x[0], "must be large")
+
+
+def fail(x, index, count, workspace, shared, y, order):
+    raise ValueError
+
+
+def test_a_refusal_ends_the_call():
+    """The phase after that, which would end with another message, doesn't run."""
+    operator = changed((PHASES[0], refuse, fail))
+    session = onnx_ops.InferenceSession(model(operator), quiet(), operators=[operator])
+    for run in (lambda x: session.run(None, {"x": x}), lambda x: functions.call(operator, x)):
+        with pytest.raises(Exception, match=r"first = 77: must be large"):
+            run(np.full(5000, 77, np.uint8))
+
+
+def test_declarations_that_are_refused():
+    declared = sort.declaration
+    with pytest.raises(OpError, match=r"my.domain.Sort: phases = 9: must be at most 8"):
+        changed(PHASES * 3)
+    assert MAX_PHASES == 8
+    with pytest.raises(OpError, match=r"phases = 2: must be 3, as before"):
+        replace(declared, kernels=(*declared.kernels, replace(declared.kernels[0], function=PHASES[:2])))
+    with pytest.raises(OpError, match=r"loop = .*: can't be compiled.*|loop = a function.*: must return"):
+        functions.call(changed(loop=lambda x: (x[0], 1)), bytes_of(3))
+
+    @onnx_ops.operator("my.domain::Bound", inputs="x: uint8", outputs="y: uint8")
+    def bound(x):
+        return x
+
+    def kernel(x, index, count, workspace, y):
+        return len(x)
+
+    def phase(x, index, count, workspace, shared, y):
+        return len(x)
+
+    bound.shape(lambda x: x, bound=True)
+    with pytest.raises(OpError, match=r"phases = 2: can't be given for a rule with bound=True"):
+        bound.kernel((phase, phase))
+    bound.shape(lambda x: x)
+    with pytest.raises(OpError, match=r"shared = given: is of kernels with several phases"):
+        bound.kernel(kernel, shared=lambda x: 1)
+    with pytest.raises(OpError, match=r"must be \(x, index, count, workspace, shared, y\)"):
+        bound.kernel((kernel, kernel))
