@@ -7,7 +7,7 @@ import click
 
 import onnx_ops
 
-from ..compiler.cpu_levels import LEVELS
+from ..compiler.cpu_levels import LEVELS, SYSTEMS
 from ..operators import own_operators
 from ..runtime import library
 from ..runtime.variants import TYPES
@@ -29,8 +29,9 @@ dtype_option = click.option(
     "--cpu", "cpus", multiple=True, type=click.Choice(list(LEVELS)),
     help="With code for these; may be repeated.  [default: all of this machine's architecture]",
 )  # fmt: skip
+@click.option("--system", type=click.Choice(list(SYSTEMS)), help="For this system.  [default: this one]")
 @jobs_option
-def build(output, operators, dtypes, cpus, jobs):
+def build(output, operators, dtypes, cpus, system, jobs):
     """Build a shared library of the operators, which ONNX Runtime loads in any process: C++, C#, Java, Triton, Python.
 
     It needs neither Python nor Numba, has code for several generations of CPUs, and runs the best that it can. Building
@@ -40,11 +41,12 @@ def build(output, operators, dtypes, cpus, jobs):
     Examples:
       onnx-ops build --output libonnx_ops.so
       onnx-ops build --output libonnx_ops.so --operator GridSample --dtype float32 --cpu x86-64-v3
+      onnx-ops build --output onnx_ops.dll --system windows
       onnx-ops --operators my_ops.py build --output libmine.so
     """
     check_targets([output], [])
     settings = {"operators": operators or own_operators() or None, "dtypes": dtypes or None, "cpus": cpus or None}
-    compiling(partial(onnx_ops.build, output, jobs=jobs, **settings))
+    compiling(partial(onnx_ops.build, output, system=system, jobs=jobs, **settings))
     say(f"{output}: {output.stat().st_size / 2**20:.1f} MB")
 
 

@@ -95,4 +95,7 @@ status compute(struct state *state, void *context);
 /* node.c */
 status create_kernel(const struct custom_op *custom, const void *unused, const void *info, void **kernel);
 status infer(const struct custom_op *custom, void *context);
+
+/* stays.c */
+int stays(void);
 #endif

@@ -30,7 +30,8 @@ def share_out(function, tasks, jobs, progress, *, level=None, own=()):
     """Have `jobs` processes, or this one, compute function(task) for each of {name: task}; returns {name: result}.
 
     progress  called before each task with (its name, its index, the number of tasks)
-    level     the CPU that the processes compile for (compiler/target.py); default: this machine's
+    level     the CPU and the system that the processes compile for (`level` of compiler/target.py); default:
+              these here
     own       the operators of one's own that they need, in addition to those that this process uses
 
     Raises the first OpError.
@@ -177,7 +178,7 @@ def serve(level, own):
     if level:
         from ..compiler import target
 
-        target.choose(target.level(level))
+        target.choose(target.level(*level))
     refusal = _import(own)
     function = None
     try:
