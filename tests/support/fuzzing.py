@@ -70,7 +70,8 @@ class Call:
             elif i.name == "Grid":
                 arrays.append(grid(rng, self, shape).astype(dtypes.TABLE[dtype].numpy))
             elif i.name == "offset":
-                arrays.append(offsets(rng, self, shape).astype(dtypes.TABLE[dtype].numpy))
+                with np.errstate(over="ignore"):  # the largest ones are infinite in 16 bits
+                    arrays.append(offsets(rng, self, shape).astype(dtypes.TABLE[dtype].numpy))
             elif i.name == "sampling_locations":
                 arrays.append(locations(rng, self, shape).astype(dtypes.TABLE[dtype].numpy))
             else:
