@@ -55,6 +55,7 @@ def test_nothing_overflows(case, data):
             shapes = [[new if size == old else size for size in shape] for shape in shapes]
         else:
             shape[axis] = new
+    shapes += [[]] * (len(operator.inputs) - len(shapes))  # optional ones that are left out
     planned, refusal = plain_plan(operator, values, shapes)
     compiled, compiled_refusal = compiled_plan(operator, values, shapes)
     assert compiled_refusal == refusal

@@ -74,7 +74,9 @@ def plan(attributes, inputs, outputs, g):
     require(fits, "shape of {x}", x, "output must have at most 2**58 elements")
     g.planes = x[0] * x[1]
     g.units = share_out(g) if g.blocks > 0 else 0
-    g.tiles = min(64, g.units, g.planes * (g.pixels + g.positions * g.blocks) // WORK + 1)
+    # Neither factor needs to be larger for 64 tiles, and the image may be much larger than the output.
+    work = min(g.planes, 64 * WORK) * min(g.pixels + g.positions * g.blocks, 64 * WORK)
+    g.tiles = min(64, g.units, work // WORK + 1)
 
 
 def reference(x, *, kernel_shape, dilations, pads, strides):
