@@ -118,7 +118,8 @@ def compute_by_torch(operator, arrays, attributes):
     """Return the outputs, arrays, of a call with tensors of these arrays, whose shapes the fake kernel must state."""
     inputs = positional(operator, [None if a is None else as_tensor(a, ()) for a in arrays])
     values = operator.values(attributes).by_name
-    attributes = {name: values[name] for name, value in attributes.items() if value is not None}
+    given = {name for name, value in attributes.items() if value is not None}
+    attributes = {a.name: values[a.name] for a in operator.attributes if given.intersection(a.names)}
     outputs = as_tuple(torch_operator(operator)(*inputs, **attributes))
     if operator.has_shapes and not operator.plan.is_bound:
         for o, real, stated in zip(

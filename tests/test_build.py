@@ -308,8 +308,9 @@ from pathlib import Path
 from onnx_ops import operators
 from onnx_ops.runtime import library
 def changed(o):
-    plan = replace(o.plan, geometry={**o.plan.geometry, "one_more": None})
-    return replace(o, plan=plan) if o.title == "Col2Im" else o
+    if o.title != "Col2Im":
+        return o
+    return replace(o, plan=replace(o.plan, geometry={**o.plan.geometry, "one_more": None}))
 if sys.argv[2] == "other":
     operators.OPERATORS = tuple(map(changed, operators.OPERATORS))
 library.PLACE = Path(sys.argv[1])

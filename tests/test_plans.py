@@ -26,13 +26,14 @@ def plain_plan(operator, values, shapes):
 
 def compiled_plan(operator, values, shapes):
     """Run a compiled plan; return what `plain_plan` returns."""
+    from onnx_ops.compiler.code import code  # which needs Numba
+
     call = np.zeros(1, records.call_dtype(operator.geometry_dtype))
     tensors = call["tensors"][0]
     tensors["rank"][: len(operator.inputs)] = limits.ABSENT
     for k, shape in enumerate(shapes):
         tensors["rank"][k], tensors["shape"][k, : len(shape)] = len(shape), shape
-    signature = {variable: names[0] for variable, names in operator.types.items()}
-    plan, _ = execute.functions(operator, operator.choice(values), signature)
+    plan = code(records.plan_entry(operator)).call
     call["attributes"] = values.block.ctypes.data
     if plan(call.ctypes.data):
         return None, str(execute.refusal(operator, call["geometry"]["refusal"][0].tolist()))
