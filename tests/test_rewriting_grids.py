@@ -202,12 +202,13 @@ def test_a_clip_of_infinities(operands, kind):
 
 UNARY = ("Abs", "Ceil", "Floor", "Neg", "Reciprocal", "Round", "Sqrt")
 BINARY = ("Add", "Sub", "Mul", "Div", "Min", "Max")
+COMPARISONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 
 
 def draw(rng, shape):
-    """Random numbers, of which half end in .5, so that some are equal, and some lie between two integers."""
+    """Random numbers, half of the time between two integers, so that some are equal, and rounding has two choices."""
     numbers = rng.standard_normal(shape)
-    return np.where(rng.random(shape) < 0.5, np.floor(numbers) + 0.5, numbers)
+    return np.floor(numbers) + 0.5 if rng.random() < 0.5 else numbers
 
 
 def random_grid(rng, dtype):
@@ -232,7 +233,7 @@ def random_grid(rng, dtype):
     moved = w.add("Reshape", moved, w.constant([n, h, v, 3]))
     values += [w.add("Gather", moved, w.constant(k), axis=3) for k in (0, 2)]
     for _ in range(rng.integers(1, 16)):
-        kind = rng.choice(["unary", "binary", "binary", "clip", "where", "power", "quotient"])
+        kind = rng.choice(["unary", "unary", "binary", "binary", "clip", "where", "power", "quotient"])
         a, b, c = (values[k] for k in rng.integers(0, len(values), 3))
         a, b = (values[-rng.integers(1, 4)], a)[:: rng.choice([1, -1])]  # most steps matter in the end
         if kind == "unary":
@@ -246,7 +247,7 @@ def random_grid(rng, dtype):
         elif kind == "power":
             new = w.add("Pow", a, w.constant(rng.choice([2, 3]), dtype))
         else:
-            flag = w.add(rng.choice(["Less", "Greater", "LessOrEqual", "GreaterOrEqual", "Equal"]), a, b)
+            flag = w.add(rng.choice(COMPARISONS), a, b)
             change = rng.choice(["And", "Or", "Not", ""])
             flag = w.add(change, flag, *[w.add("Less", b, c)][: change != "Not"]) if change else flag
             new = w.add("Where", flag, b, c)
@@ -311,9 +312,44 @@ PLACES = {
 }
 
 
+SPECIAL = [0.0, -0.0, 0.5, -0.5, 1.5, 2.5, 1.0, -1.0, 1e-30, 3e30, np.inf, -np.inf, np.nan]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("operation", [*UNARY, *BINARY, *COMPARISONS, "And", "Or", "Not", "Clip", "Pow"])
+def test_special_numbers(operation, dtype):
+    """Every pair of numbers at which an operation may be special; the result's reciprocal shows the sign of a zero."""
+    w, count = Writer(), len(SPECIAL)
+    operands = [w.add("Gather", "planes", w.constant(k), axis=1) for k in (0, 1)]
+    truths = [w.add("Less", operand, w.constant(0.75, dtype)) for operand in operands]
+    if operation in ("And", "Or"):
+        value = w.add(operation, *truths)
+    elif operation == "Not":
+        value = w.add(operation, truths[0])
+    elif operation == "Clip":
+        value = w.add("Clip", operands[0], w.constant(-0.5, dtype), w.constant(1, dtype))
+    elif operation == "Pow":
+        value = w.add("Pow", operands[0], w.constant(3, dtype))
+    else:
+        value = w.add(operation, *operands[: 1 if operation in UNARY else 2])
+    if operation in (*COMPARISONS, "And", "Or", "Not"):
+        value = w.add("Where", value, w.constant(1, dtype), w.constant(-1, dtype))  # not zeros, see the operator
+    parts = w.add("Mul", value, w.constant(1 / 8, dtype)), w.add("Reciprocal", value)
+    grid = w.add("Concat", *(w.add("Unsqueeze", part, w.constant([-1])) for part in parts), axis=-1)
+    w.add("GridSample", "image", grid, mode="linear", padding_mode="border", align_corners=1, name="y")
+    shape = [1, 2, count, count]
+    inputs = {"image": ("float64", [1, 2, 30, 20]), "planes": (dtype, shape)}
+    proto = w.model(inputs, ("y", "float64", shape), 20)
+    optimized, (finding,) = rewritten(proto)
+    assert finding.operator == "ComputedGridSample"
+    feeds = {"image": RAMPS[:1], "planes": np.stack(np.meshgrid(SPECIAL, SPECIAL))[None].astype(dtype)}
+    expected, got = (SESSIONS[0](each).run(None, feeds)[0] for each in (proto, optimized))
+    np.testing.assert_array_equal(got, expected)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("seed", range(9))
+@pytest.mark.parametrize("seed", range(12))
 def test_any_arithmetic(seed, place, dtype):
     """Wherever the nodes are, and whoever runs them, results are the same to the last bit."""
     rng = np.random.default_rng([seed, [*PLACES].index(place)])
