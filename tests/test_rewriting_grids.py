@@ -347,6 +347,44 @@ def test_special_numbers(operation, dtype):
     np.testing.assert_array_equal(got, expected)
 
 
+OPEN = {
+    "a view of a flat value": """flat = Flatten <axis: int = 2> (flow)
+        curved = Tanh (flat)
+        planes = Reshape <allowzero: int = 1> (curved, size)""",
+    "no value along h": """row = Gather <axis: int = 2> (flow, zero)
+        curved = Tanh (row)
+        planes = Expand (curved, size)""",
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("is_in_a_branch", [False, True])
+@pytest.mark.parametrize("name", OPEN)
+def test_sizes_of_inputs(name, is_in_a_branch, dtype):
+    """Sizes that no value of the program has are those of an input of the model, when it runs."""
+    kind = {"float32": "float", "float64": "double"}[dtype]
+    proto = parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 20]>
+    main (double[n, 2, 30, 20] image, {kind}[n, 2, h, w] flow) => (double[n, 2, h, w] y)
+    <int64[1] zero = {{0}}, {kind} half = {{0.5}}> {{
+        size = Shape (flow)
+        {OPEN[name]}
+        scaled = Mul (planes, half)
+        grid = Transpose <perm: ints = [0, 2, 3, 1]> (scaled)
+        y = GridSample <padding_mode: string = "border"> (image, grid)
+    }}""")
+    if is_in_a_branch:
+        move_to_a_branch(proto.graph, 0)
+    optimized, (finding,) = rewritten(proto)
+    assert finding.operator == "ComputedGridSample"
+    before, after = (SESSIONS[0](each) for each in (proto, optimized))
+    for count, height, width in ((2, 5, 6), (1, 1, 1), (2, 1, 7), (2, 4, 0), (0, 2, 3)):
+        flow = np.random.default_rng(height).standard_normal((count, 2, height, width)).astype(dtype)
+        inputs = {"image": RAMPS[:count], "flow": flow}
+        expected, got = before.run(None, inputs)[0], after.run(None, inputs)[0]
+        assert got.shape == (count, 2, height, width)
+        np.testing.assert_array_equal(got, expected)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("seed", range(12))
