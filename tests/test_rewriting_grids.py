@@ -112,6 +112,20 @@ def test_no_flow(name):
     assert reason in finding
 
 
+def test_a_grid_of_unknown_rank():
+    (finding,) = near_miss(
+        parser.parse_model("""<ir_version: 9, opset_import: ["" : 20]>
+    main (float[2, 3, 9, 12] image, float[2, 9, 12, 2] a, float[1, 2, 9, 12, 2] b, bool yes) => (float[] y)
+    <float half = {0.5}> {
+        either = If (yes) <then_branch: graph = t () => (float[] c) { c = Identity (a) },
+                           else_branch: graph = e () => (float[] d) { d = Identity (b) }>
+        grid = Mul (either, half)
+        y = GridSample (image, grid)
+    }""")
+    )
+    assert finding == "the rank of its grid is not known"
+
+
 @pytest.mark.parametrize("name", PERSPECTIVES)
 def test_matrix(name):
     assert compare(PERSPECTIVES[name])[-1] == "ComputedGridSample"

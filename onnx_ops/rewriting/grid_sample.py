@@ -39,6 +39,8 @@ def match(graph, node, standard):
     attributes = {name: MODES.get(value, value) for name, value in attributes.items()}
     grid = node.input[1]
     dimensions = shape(graph, grid)
+    if dimensions is None and graph.producer(grid, *MOVES, *OPERATIONS):
+        raise NearMiss("the rank of its grid is not known")
     if dimensions is None or len(dimensions) not in (4, 5) or dimensions[-1] != len(dimensions) - 2:
         return None
     images = (shape(graph, node.input[0]) or (None,))[0]
