@@ -246,6 +246,7 @@ def grid_sample(
     return output(GRID_SAMPLE, x, grid, threads=threads, **attributes)
 
 
+@of(ROI_ALIGN)
 def roi_align(
     x: ArrayLike,
     rois: ArrayLike,

@@ -71,13 +71,17 @@ def define(operator):
         library._destroy()
         del _libraries[name]
         del _names[before]
-    library = torch.library.Library(namespace, "FRAGMENT")
-    library.define(op_type + text)
+    try:
+        library = torch.library.Library(namespace, "FRAGMENT")
+        library.define(op_type + text)
+        library.impl(op_type, lambda *inputs, **attributes: run(operator, inputs, attributes), "CPU")
+        library.impl(op_type, lambda *inputs, **attributes: refuse(operator, inputs), "CompositeExplicitAutograd")
+        torch.library.register_fake(name, lambda *inputs, **attributes: fake(operator, inputs, attributes), lib=library)
+        register_gradient(operator, name, library)
+    except (RuntimeError, ValueError) as error:  # PyTorch has one of this name, or takes no such name
+        rule = f"can't be {name} in PyTorch: {str(error).splitlines()[0]}"
+        raise OpError("operators", operator.title, rule, "onnx_ops") from error
     _libraries[name] = operator, library
-    library.impl(op_type, lambda *inputs, **attributes: run(operator, inputs, attributes), "CPU")
-    library.impl(op_type, lambda *inputs, **attributes: refuse(operator, inputs), "CompositeExplicitAutograd")
-    torch.library.register_fake(name, lambda *inputs, **attributes: fake(operator, inputs, attributes), lib=library)
-    register_gradient(operator, name, library)
     _names[operator] = name
 
 
@@ -159,7 +163,7 @@ def as_array(operator, declared, value):
     tensor = value.contiguous()
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.int16).numpy().view(BFLOAT16)
-    check_type(declared, tensor)
+    check_type(operator, declared, tensor)
     return tensor.numpy()
 
 
@@ -168,9 +172,9 @@ def type_of_list(operator, declared):
     return "int64" if "int64" in operator.types[declared.type] else "int32"
 
 
-def check_type(declared, tensor):
+def check_type(operator, declared, tensor):
     if tensor.dtype not in TYPES:
-        raise OpError(f"dtype of {declared.name}", tensor.dtype, "is no element type of ONNX")
+        raise OpError(f"dtype of {declared.name}", tensor.dtype, "is no element type of ONNX", operator.title)
 
 
 def as_tensor(array, arrays):
@@ -185,12 +189,15 @@ def as_tensor(array, arrays):
 
 
 def refuse(operator, inputs):
-    """Raise OpError for tensors that are not in the CPU's memory, or not dense."""
+    """Raise OpError for tensors that are not in the CPU's memory, not dense, or quantized."""
     for i, value in each_value(operator, inputs):
-        if isinstance(value, torch.Tensor) and (value.device.type != "cpu" or value.layout != torch.strided):
+        if not isinstance(value, torch.Tensor):
+            continue
+        if value.device.type != "cpu" or value.layout != torch.strided:
             where = f"on {value.device}" if value.layout == torch.strided else str(value.layout)
             rule = "must be a dense tensor on the CPU; call the operator with x.cpu(), and move what it returns"
             raise OpError(i.name, where, rule, operator.title)
+        check_type(operator, i, value)
     raise OpError(None, None, "needs a tensor on the CPU among its inputs", operator.title)
 
 
@@ -205,8 +212,10 @@ def fake(operator, inputs, attributes):
         values = operator.values(attributes)
         for i, value in pairs:
             if isinstance(value, torch.Tensor):
-                check_type(i, value)
+                check_type(operator, i, value)
                 require(value.dim() <= MAX_RANK, f"rank of {i.name}", value.dim(), "must be at most", MAX_RANK)
+                if value.device != tensors[0].device:
+                    raise OpError(f"device of {i.name}", value.device, f"must be {tensors[0].device} as before")
         require(tensors, "inputs", 0, "there must be a tensor among them")
         shapes = shapes_of(operator, values, [known_sizes(*pair) for pair in pairs])
         names = [type_name(operator, *pair) for pair in pairs]
