@@ -1,7 +1,7 @@
 """PyTorch's operators for declarations, `torch.ops.<domain>.<name>`.
 
     schema    inputs are tensors, but lists of integers where the plan reads values; then the attributes by their names
-    CPU       `functions.call` on the tensors' own memory
+    CPU       `functions.outputs_of` on the tensors' own memory
     fake      the outputs' shapes for symbolic sizes, by the uncompiled functions of the plan
     backward  the declaration's `gradient`
 
@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from . import dtypes, plain
 from .errors import OpError, errors_of, require
-from .functions import call
+from .functions import outputs_of
 from .limits import MAX_RANK, UNKNOWN
 from .locks import EXPORT
 from .operators import declaration_of
@@ -112,10 +112,8 @@ def schema(operator):
 def run(operator, inputs, attributes):
     """Compute the outputs of tensors on the CPU."""
     arrays = [as_array(operator, i, value) for i, value in each_value(operator, inputs)]
-    outputs = call(operator, *arrays, threads=torch.get_num_threads(), **attributes)
-    if len(operator.outputs) == 1:
-        return as_tensor(outputs, arrays)
-    return tuple(as_tensor(y, arrays) for y in outputs)
+    outputs = [as_tensor(y, arrays) for y in outputs_of(operator, arrays, attributes, torch.get_num_threads())]
+    return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
 def compute_by_torch(operator, arrays, attributes):
