@@ -119,9 +119,7 @@ def run(operator, inputs, attributes):
 def compute_by_torch(operator, arrays, attributes):
     """Return the outputs, arrays, of a call with tensors of these arrays, whose shapes the fake kernel must state."""
     inputs = positional(operator, [None if a is None else as_tensor(a, ()) for a in arrays])
-    values = operator.values(attributes).by_name
-    given = {name for name, value in attributes.items() if value is not None}
-    attributes = {a.name: values[a.name] for a in operator.attributes if given.intersection(a.names)}
+    attributes = declared_attributes(operator, attributes)
     outputs = as_tuple(torch_operator(operator)(*inputs, **attributes))
     if operator.has_shapes and not operator.plan.is_bound:
         for o, real, stated in zip(
@@ -139,6 +137,13 @@ def positional(operator, tensors):
     inputs = [t.tolist() if i.values and t is not None else t for i, t in pairs]
     last = len(operator.inputs) - 1
     return [*inputs[:last], inputs[last:]] if operator.inputs[last].presence == "variadic" else inputs
+
+
+def declared_attributes(operator, attributes):
+    """Return an ONNX node's attributes as PyTorch's operator gets them: by their declared names and kinds."""
+    values = operator.values(attributes).by_name
+    given = {name for name, value in attributes.items() if value is not None}
+    return {a.name: values[a.name] for a in operator.attributes if given.intersection(a.names)}
 
 
 def as_tuple(outputs):
