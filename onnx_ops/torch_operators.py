@@ -10,6 +10,7 @@ torch is imported with this module, which therefore nothing imports before someb
 
 import inspect
 import re
+from functools import partial
 from operator import eq, ge, gt, index, le, lt, ne
 
 import numpy as np
@@ -74,9 +75,9 @@ def define(operator):
     try:
         library = torch.library.Library(namespace, "FRAGMENT")
         library.define(op_type + text)
-        library.impl(op_type, lambda *inputs, **attributes: run(operator, inputs, attributes), "CPU")
-        library.impl(op_type, lambda *inputs, **attributes: refuse(operator, inputs), "CompositeExplicitAutograd")
-        torch.library.register_fake(name, lambda *inputs, **attributes: fake(operator, inputs, attributes), lib=library)
+        library.impl(op_type, partial(run, operator), "CPU")
+        library.impl(op_type, partial(refuse, operator), "CompositeExplicitAutograd")
+        torch.library.register_fake(name, partial(fake, operator), lib=library)
         register_gradient(operator, name, library)
     except (RuntimeError, ValueError) as error:  # PyTorch has one of this name, or takes no such name
         rule = f"can't be {name} in PyTorch: {str(error).splitlines()[0]}"
@@ -109,7 +110,7 @@ def schema(operator):
 # The operator runs.
 
 
-def run(operator, inputs, attributes):
+def run(operator, /, *inputs, **attributes):
     """Compute the outputs of tensors on the CPU."""
     arrays = [as_array(operator, i, value) for i, value in each_value(operator, inputs)]
     outputs = [as_tensor(y, arrays) for y in outputs_of(operator, arrays, attributes, torch.get_num_threads())]
@@ -123,7 +124,7 @@ def compute_by_torch(operator, arrays, attributes):
     outputs = as_tuple(torch_operator(operator)(*inputs, **attributes))
     if operator.has_shapes and not operator.plan.is_bound:
         for o, real, stated in zip(
-            operator.outputs, outputs, as_tuple(fake(operator, inputs, attributes)), strict=True
+            operator.outputs, outputs, as_tuple(fake(operator, *inputs, **attributes)), strict=True
         ):
             same = (real.dtype, real.shape) == (stated.dtype, stated.shape)
             text = f"{operator.title}, PyTorch: {o.name} is {real.dtype} {[*real.shape]}"
@@ -191,7 +192,7 @@ def as_tensor(array, arrays):
     return torch.from_numpy(array)
 
 
-def refuse(operator, inputs):
+def refuse(operator, /, *inputs, **_):
     """Raise OpError for tensors that are not in the CPU's memory, not dense, or quantized."""
     for i, value in each_value(operator, inputs):
         if not isinstance(value, torch.Tensor):
@@ -207,7 +208,7 @@ def refuse(operator, inputs):
 # The outputs' shapes, for symbolic sizes too.
 
 
-def fake(operator, inputs, attributes):
+def fake(operator, /, *inputs, **attributes):
     """Return tensors without content, of the outputs' types and shapes."""
     pairs = each_value(operator, inputs)
     tensors = [value for _, value in pairs if isinstance(value, torch.Tensor)]
