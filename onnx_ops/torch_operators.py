@@ -394,15 +394,10 @@ def register_gradient(operator, name, library):
     def keep(ctx, inputs, output, keyword_only_inputs=()):
         values = dict(operator.values(dict(keyword_only_inputs)).by_name)
         values |= zip((i.name for i in operator.inputs), inputs, strict=False)
-        values |= zip(
-            (o.name for o in operator.outputs), output if isinstance(output, tuple) else [output], strict=True
-        )
+        values |= zip((o.name for o in operator.outputs), as_tuple(output), strict=True)
         leaves, ctx.tree = tree_flatten({each: values[each] for each in needed if each in values})
-        are_tensors = [isinstance(leaf, torch.Tensor) for leaf in leaves]
-        ctx.save_for_backward(
-            *(leaf if is_tensor else None for leaf, is_tensor in zip(leaves, are_tensors, strict=True))
-        )
-        ctx.others = [None if is_tensor else leaf for leaf, is_tensor in zip(leaves, are_tensors, strict=True)]
+        ctx.save_for_backward(*(leaf if isinstance(leaf, torch.Tensor) else None for leaf in leaves))
+        ctx.others = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
 
     def backward(ctx, *gradients):
         if not function:
@@ -410,17 +405,10 @@ def register_gradient(operator, name, library):
         pairs = zip(ctx.saved_tensors, ctx.others, strict=True)
         values = tree_unflatten([other if tensor is None else tensor for tensor, other in pairs], ctx.tree)
         values |= zip((f"grad_{o.name}" for o in operator.outputs), gradients, strict=True)
-        expected = [i for i in operator.inputs if not i.values]
         with errors_of(operator):
-            returned = function(**{each: values[each] for each in needed})
-            returned = list(returned) if isinstance(returned, tuple) else [returned]
-            require(
-                len(returned) == len(expected),
-                "gradients",
-                len(returned),
-                "must be one for each tensor:",
-                len(expected),
-            )
+            returned = list(as_tuple(function(**{each: values[each] for each in needed})))
+            count = len([i for i in operator.inputs if not i.values])
+            require(len(returned) == count, "gradients", len(returned), "must be one for each tensor:", count)
         return tuple(None if i.values else returned.pop(0) for i in operator.inputs)
 
     torch.library.register_autograd(name, backward, setup_context=keep, lib=library)
