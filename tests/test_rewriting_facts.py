@@ -259,6 +259,23 @@ SHAPES = {  # nodes of a value x [n, 1, 5, 1], the version of ai.onnx, and what 
         "MaxPool", w.add("Expand", "x", w.constant([1, 1, 1, 4])), kernel_shape=[1, 1], strides=[1, 2], ceil_mode=1),
         ("n", 1, None, None)),
     "a pool": (18, lambda w: w.add("MaxPool", "x", kernel_shape=[2, 1]), ("n", 1, 4, 1)),
+    "a pool of dilated windows that keeps sizes": (20, lambda w: w.add(
+        "MaxPool", "x", kernel_shape=[2, 1], dilations=[2, 1], auto_pad="SAME_UPPER"), ("n", 1, None, None)),
+    "a transposed convolution that pads its output": (18, lambda w: w.add(
+        "ConvTranspose", "x", w.constant(np.ones((1, 1, 3, 1)), np.float32), strides=[3, 1], output_padding=[1, 0],
+        auto_pad="SAME_UPPER"), ("n", 1, None, None)),
+    "a product that is broadcast": (18, lambda w: w.add(
+        "Einsum", "x", w.constant(np.ones((3, 5, 1)), np.float32), equation="ncij,cij->nci"), (None, None, None)),
+    "a product that is not": (18, lambda w: w.add(
+        "Einsum", "x", w.constant(np.ones((1, 5, 1)), np.float32), equation="ncij, cij -> nci"), ("n", 1, 5)),
+    "a size that float32 rounds up": (18, lambda w: w.add(
+        "Resize", "x", "", w.constant([1, 1, 1.4, 2], np.float32)), ("n", 1, 7, 2)),
+    "a size that float32 rounds up in version 10": (10, lambda w: w.add(
+        "Resize", "x", w.constant([1, 1, 1.4, 2], np.float32)), ("n", 1, 7, 2)),
+    "a size that float32 rounds up in version 9": (9, lambda w: w.add(
+        "Upsample", "x", w.constant([1, 1, 1.4, 2], np.float32)), ("n", 1, 7, 2)),
+    "a size that float32 rounds up in version 8": (8, lambda w: w.add(
+        "Upsample", "x", scales=[1.0, 1.0, 1.4, 2.0]), ("n", 1, 7, 2)),
     "an empty operand": (18, lambda w: w.add(
         "Concat", w.add("Reshape", w.constant([], np.float32), w.constant([0, 1, 5, 1]), allowzero=1), "x", axis=1),
         (None, 2, 5, 1)),

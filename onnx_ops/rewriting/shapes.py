@@ -264,20 +264,22 @@ def _reshape(graph, node, attributes, x, target=None):
 
 
 def _resize(graph, node, attributes, x, *parameters):
-    target, scales = node.input[3:], node.input[2:3]
+    """Of Upsample, too. Before version 11 the scales come second, and before version 9 they are an attribute."""
+    target = node.input[3:]
     if attributes.get("axes") or attributes.get("keep_aspect_ratio_policy", b"stretch") != b"stretch":
         dimensions = None
     elif target:
         dimensions = integers(graph, target[0])
     else:
-        factors = [] if graph.folded(scales[0]) is None else graph.folded(scales[0]).tolist()
-        dimensions = [_scaled(d, factor) for d, factor in zip(x.shape, factors, strict=True)]
+        factors = attributes["scales"] if "scales" in attributes else graph.folded(node.input[1:3][-1])
+        dimensions = None if factors is None else map(_scaled, x.shape, factors)
     return Type(x.elements, (None,) * len(x.shape) if dimensions is None else tuple(dimensions))
 
 
 def _scaled(size, factor):
+    """ONNX Runtime multiplies in float32, where 5 * 1.4 is 7 although the nearest number to 1.4 is below it."""
     if isinstance(size, int):
-        return math.floor(size * factor)
+        return math.floor(np.float32(size) * np.float32(factor))
     return size * int(factor) if factor == int(factor) else None
 
 
@@ -392,10 +394,36 @@ def _unsqueeze(graph, node, attributes, x, *parameters):
 
 
 def _pool(graph, node, attributes, x):
-    """Rounded up, onnx counts windows that begin after the image, which ONNX Runtime leaves out."""
-    if attributes.get("ceil_mode"):
+    """Rounded up, onnx counts windows that begin after the image, which ONNX Runtime leaves out.
+
+    With SAME_UPPER and SAME_LOWER onnx takes account of dilations, and ONNX Runtime doesn't.
+    """
+    dilates = any(d != 1 for d in attributes.get("dilations", ()))
+    if attributes.get("ceil_mode") or (dilates and _is_same(attributes)):
         return Type(x.elements, (*x.shape[:2], *[None] * (len(x.shape) - 2)))
     return _by_onnx(graph, node, [x])[node.output[0]]
+
+
+def _is_same(attributes):
+    return attributes.get("auto_pad", b"").startswith(b"SAME")
+
+
+def _conv_transpose(graph, node, attributes, x, *others):
+    """With SAME_UPPER and SAME_LOWER onnx adds the output's padding, which ONNX Runtime makes up for."""
+    made = _by_onnx(graph, node, [x, *others])[node.output[0]]
+    if _is_same(attributes) and any(attributes.get("output_padding", ())):
+        return Type(x.elements, (*made.shape[:2], *[None] * (len(x.shape) - 2)))
+    return made
+
+
+def _einsum(graph, node, attributes, *inputs):
+    """onnx takes each letter's size from one input, although it may be 1 there, and broadcast to that of others."""
+    made = _by_onnx(graph, node, inputs)[node.output[0]]
+    equation = attributes["equation"].decode().replace(" ", "")
+    terms = [] if "." in equation else equation.split("->")[0].split(",")
+    pairs = {pair for term, x in zip(terms, inputs, strict=False) for pair in zip(term, x.shape, strict=True)}
+    is_certain = terms and len(pairs) == len({letter for letter, _ in pairs})
+    return made if is_certain else Type(made.elements, (None,) * len(made.shape))
 
 
 def _non_zero(graph, node, attributes, x):
@@ -435,6 +463,8 @@ RULES = {
     ("ai.onnx", "AffineGrid"): _affine_grid,
     ("ai.onnx", "Concat"): _concat,
     ("ai.onnx", "ConstantOfShape"): _constant_of_shape,
+    ("ai.onnx", "ConvTranspose"): _conv_transpose,
+    ("ai.onnx", "Einsum"): _einsum,
     ("ai.onnx", "Expand"): _expand,
     ("ai.onnx", "Flatten"): _flatten,
     ("ai.onnx", "Gather"): _gather,
@@ -450,5 +480,6 @@ RULES = {
     ("ai.onnx", "Squeeze"): _squeeze,
     ("ai.onnx", "Tile"): _tile,
     ("ai.onnx", "Unsqueeze"): _unsqueeze,
+    ("ai.onnx", "Upsample"): _resize,
     ("com.microsoft", "FusedMatMul"): _fused_matmul,
 }
