@@ -409,11 +409,22 @@ def _is_same(attributes):
 
 
 def _conv_transpose(graph, node, attributes, x, *others):
-    """With SAME_UPPER and SAME_LOWER onnx adds the output's padding, which ONNX Runtime makes up for."""
+    """With SAME_UPPER and SAME_LOWER onnx adds the output's padding, which ONNX Runtime makes up for.
+
+    Of an output_shape it takes the first axes to be others than those of the image.
+    """
     made = _by_onnx(graph, node, [x, *others])[node.output[0]]
-    if _is_same(attributes) and any(attributes.get("output_padding", ())):
+    if "output_shape" in attributes or (_is_same(attributes) and any(attributes.get("output_padding", ()))):
         return Type(x.elements, (*made.shape[:2], *[None] * (len(x.shape) - 2)))
     return made
+
+
+def _attention(graph, node, attributes, q, k, v, *others):
+    """Of three axes, the last one is the heads' together; where its size is open, onnx makes it 0."""
+    made = _by_onnx(graph, node, [q, k, v, *others])
+    if q.shape is None or len(q.shape) != 3:
+        return made[node.output[0]]
+    return Type(q.elements, (*q.shape[:2], None))
 
 
 def _einsum(graph, node, attributes, *inputs):
@@ -461,6 +472,7 @@ RULES = {
     **dict.fromkeys((("ai.onnx", op_type) for op_type in (*ELEMENTWISE, *PREDICATES)), _elementwise),
     **dict.fromkeys((("ai.onnx", op_type) for op_type in ("AveragePool", "LpPool", "MaxPool")), _pool),
     ("ai.onnx", "AffineGrid"): _affine_grid,
+    ("ai.onnx", "Attention"): _attention,
     ("ai.onnx", "Concat"): _concat,
     ("ai.onnx", "ConstantOfShape"): _constant_of_shape,
     ("ai.onnx", "ConvTranspose"): _conv_transpose,
