@@ -403,12 +403,17 @@ def test_samples_of_one_level():
     assert any("put together" in reason for reason in near_miss(proto))
 
 
-def test_one_weight_for_all_samples():
-    proto = attention()
+@pytest.mark.parametrize("is_constant", [False, True])
+def test_one_weight_for_all_samples(is_constant):
+    """A constant one would be that of every image of the batch, whose number is open."""
+    proto = attention(open_sizes=is_constant)
     (product,) = (node for node in proto.graph.node if node.output[0] == "product")
     product.input[1] = "weight"
-    proto.graph.input.append(helper.make_tensor_value_info("weight", TensorProto.FLOAT, []))
-    assert any("made of weights" in reason for reason in near_miss(proto))
+    if is_constant:
+        proto.graph.initializer.append(numpy_helper.from_array(np.float32(0.5), "weight"))
+    else:
+        proto.graph.input.append(helper.make_tensor_value_info("weight", TensorProto.FLOAT, []))
+    assert any("made of weights" in reason for reason in near_miss(proto, {"n": 2, "q": 3}))
 
 
 def test_a_pad_of_minus_0():

@@ -258,7 +258,7 @@ def _weights(graph, name, index, sizes):
                 return source
     array, axes = graph.folded(name), [sizes[k] for k in "NQMLP"]
     weights = tried(elements, array, index, "NQMLP") if array is not None else None
-    if weights is not None:
+    if weights is not None and all(isinstance(size, int) for size in axes):
         return graph.add_constant("attention_weights", np.ascontiguousarray(np.broadcast_to(weights, axes)))
     raise NearMiss(f"{name} is not known to be made of weights [N, Q, M, L, P], in the order of the samples")
 
