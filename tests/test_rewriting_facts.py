@@ -403,6 +403,32 @@ def test_samples_of_one_level():
     assert any("put together" in reason for reason in near_miss(proto))
 
 
+WIDENED = {  # how weights of one sample become those of none, or of several
+    "none": [("Slice", ["zero", "zero", "last"], "wide")],
+    "three": [("Concat", ["one", "one", "one", "three"], "target"), ("Expand", ["target"], "wide")],
+    "an open number": [("Shape", [], "size"), ("Concat", ["one", "one", "one", "size"], "target"),
+                       ("Expand", ["target"], "wide")],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WIDENED)
+def test_several_products_of_one_sample(name):
+    """What is added up isn't the sample times its weight."""
+    proto = attention(levels=[(3, 4)], points=1)
+    (product,) = (node for node in proto.graph.node if node.output[0] == "product")
+    at, source = list(proto.graph.node).index(product), {"Shape": ["k"], "Concat": []}
+    del proto.graph.value_info[:]
+    proto.graph.input.append(helper.make_tensor_value_info("k", TensorProto.FLOAT, ["k"]))
+    for value, number in {"zero": 0, "one": 1, "three": 3, "last": 3}.items():
+        proto.graph.initializer.append(numpy_helper.from_array(np.array([number]), value))
+    for op_type, operands, output in reversed(WIDENED[name]):
+        inputs = [*source.get(op_type, product.input[1:]), *operands]
+        more = {"axis": 0} if op_type == "Concat" else {}
+        proto.graph.node.insert(at, helper.make_node(op_type, inputs, [output], **more))
+    product.input[1] = "wide"
+    assert any("over other axes" in reason for reason in near_miss(proto, {"k": 3}))
+
+
 @pytest.mark.parametrize("is_constant", [False, True])
 def test_one_weight_for_all_samples(is_constant):
     """A constant one would be that of every image of the batch, whose number is open."""
