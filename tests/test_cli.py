@@ -254,6 +254,14 @@ def test_inspect_believes_no_more_than_holds(name, tmp_path):
     assert call_json("inspect", saved(parsed(NOT_WHAT_IT_SEEMS[name], 18), tmp_path))["nodes"][0]["problems"] == []
 
 
+def test_inspect_a_node_without_an_optional_input(tmp_path):
+    """DeformConv has a mask, and no bias before it."""
+    path = saved(parsed("""(float[1, 2, 6, 7] x, float[3, 2, 3, 3] w, float[1, 18, 4, 5] o, float[1, 9, 4, 5] m)
+        => (float[N, C, H, W] y) { y = DeformConv (x, w, o, , m) }""", 19), tmp_path)  # fmt: skip
+    assert call_json("inspect", path)["nodes"][0]["builtin"].startswith(("runs it", "refuses it: no kernel"))
+    assert "?" not in call("inspect", path, "--details")
+
+
 def test_inspect_looks_into_subgraphs_and_functions(tmp_path):
     proto = parsed("""(bool c, float[1, 9, 9] x) => (float[N, C, H, W] y) <int64[2] i = {5, 5}, int64[2] b = {3, 3}> {
     y = If (c) <then_branch = then_branch () => (float[N, C, H, W] z) { z = Col2Im (x, i, b) },
