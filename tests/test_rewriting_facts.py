@@ -274,13 +274,15 @@ SHAPES = {  # nodes of a value x [n, 1, 5, 1], the version of ai.onnx, and what 
     "a product that is not": (18, lambda w: w.add(
         "Einsum", "x", w.constant(np.ones((1, 5, 1)), np.float32), equation="ncij, cij -> nci"), ("n", 1, 5)),
     "a size that float32 rounds up": (18, lambda w: w.add(
-        "Resize", "x", "", w.constant([1, 1, 1.4, 2], np.float32)), ("n", 1, 7, 2)),
+        "Resize", "x", "", w.constant([1, 1, 1.4, 2], np.float32)), ("n", 1, None, 2)),
     "a size that float32 rounds up in version 10": (10, lambda w: w.add(
-        "Resize", "x", w.constant([1, 1, 1.4, 2], np.float32)), ("n", 1, 7, 2)),
+        "Resize", "x", w.constant([1, 1, 1.4, 2], np.float32)), ("n", 1, None, 2)),
     "a size that float32 rounds up in version 9": (9, lambda w: w.add(
-        "Upsample", "x", w.constant([1, 1, 1.4, 2], np.float32)), ("n", 1, 7, 2)),
+        "Upsample", "x", w.constant([1, 1, 1.4, 2], np.float32)), ("n", 1, None, 2)),
     "a size that float32 rounds up in version 8": (8, lambda w: w.add(
-        "Upsample", "x", scales=[1.0, 1.0, 1.4, 2.0]), ("n", 1, 7, 2)),
+        "Upsample", "x", scales=[1.0, 1.0, 1.4, 2.0]), ("n", 1, None, 2)),
+    "a size that float32 doesn't round": (18, lambda w: w.add(
+        "Resize", "x", "", w.constant([1, 1, 1.5, 2], np.float32)), ("n", 1, 7, 2)),
     "an empty operand": (18, lambda w: w.add(
         "Concat", w.add("Reshape", w.constant([], np.float32), w.constant([0, 1, 5, 1]), allowzero=1), "x", axis=1),
         (None, 2, 5, 1)),

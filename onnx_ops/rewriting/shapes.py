@@ -277,9 +277,10 @@ def _resize(graph, node, attributes, x, *parameters):
 
 
 def _scaled(size, factor):
-    """ONNX Runtime multiplies in float32, where 5 * 1.4 is 7 although the nearest number to 1.4 is below it."""
+    """Leave open what float32 rounds up, as 5 * 1.4: ONNX Runtime makes 7 elements, and replaces a Shape by 6."""
     if isinstance(size, int):
-        return math.floor(np.float32(size) * np.float32(factor))
+        exact, rounded = math.floor(size * float(factor)), math.floor(np.float32(size) * np.float32(factor))
+        return exact if exact == rounded else None
     return size * int(factor) if factor == int(factor) else None
 
 
