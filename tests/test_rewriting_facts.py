@@ -405,6 +405,20 @@ def test_samples_of_one_level():
     assert any("put together" in reason for reason in near_miss(proto))
 
 
+def test_constants_that_are_compared_in_another_type():
+    """In float32, the type of the grid, they are equal."""
+    proto = in_functions("""main (float[1, 1, 6, 7] x, float[1, 4, 5, 2] p) => (float[N, C, H, W] y) {
+        is_small = Less (ramp, middle)
+        doubled = Mul (p, two)
+        grid = Where (is_small, p, doubled)
+        y = GridSample (x, grid)
+    }""")
+    ramp = np.linspace(0.1, 0.1 + 3e-9, 20).reshape(1, 4, 5, 1)
+    for name, value in {"ramp": ramp, "middle": ramp.mean(), "two": np.float32(2)}.items():
+        proto.graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
+    compare(proto, found=False)
+
+
 WIDENED = {  # how weights of one sample become those of none, or of several
     "none": [("Slice", ["zero", "zero", "last"], "wide")],
     "three": [("Concat", ["one", "one", "one", "three"], "target"), ("Expand", ["target"], "wide")],
