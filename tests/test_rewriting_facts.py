@@ -120,6 +120,43 @@ main (float[1, 3, 6, 7] x, float[1, 4, 5, 2] p, float[3, 3, 6, 7] x3, float[3, 4
     compare(proto)
 
 
+IN_FUNCTIONS = {  # the domain of a function, its call, how it is declared, what makes f of p
+    "by the name of an operator of ONNX Runtime": ("", "Mul (p, p)", "Mul (p, q)", "f = Neg (p)"),
+    "by the name of an operator of this package": (
+        "onnx_ops", "onnx_ops.Im2Col <kernel_shape = [1, 1]> (p)", "Im2Col <kernel_shape> (p)", "f = Neg (p)"),
+    "for several types": ("local", "local.F (p)", "F (p)", "stated = Neg (p) f = Neg (stated)"),
+    "with a loop": ("local", "local.F (p)", "F (p)", """
+        step = Constant <value_int = 2> ()
+        go = Cast <to: int = 9> (step)
+        f = Loop (step, go, p) <body = turn (int64 k, bool i, float[2, 4, 5, 2] v) => (bool o, float[2, 4, 5, 2] w) {
+            o = Identity (i)
+            w = Neg (v)
+        }>"""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", [{"optimize": True}, {"backend": "extensions"}], ids=str)
+@pytest.mark.parametrize("name", IN_FUNCTIONS)
+def test_functions_that_are_inlined(name, how):
+    """ONNX Runtime runs an operator rather than a function of that name, and asks a Loop for its scalars' ranks."""
+    domain, call, declared, body = IN_FUNCTIONS[name]
+    proto = parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 20, "local" : 1, "onnx_ops" : 1]>
+    main (float[2, 3, 6, 7] x, float[2, 4, 5, 2] p, double[2, 4, 5, 2] d) => (float[N, C, H, W] y, float[A, B] z) {{
+        f = {call}
+        z = Flatten <axis = 0> (f)
+        grid = Sub (p, p)
+        y = GridSample (x, grid)
+    }}
+    <opset_import: ["" : 20], domain: "{domain}"> {declared} => (f) {{ {body} }}""")
+    if name == "for several types":
+        proto.functions[0].value_info.append(helper.make_tensor_value_info("stated", TensorProto.FLOAT, [2, 4, 5, 2]))
+        proto.graph.node.append(helper.make_node("F", ["d"], ["e"], domain="local"))
+        proto.graph.output.append(helper.make_tensor_value_info("e", TensorProto.DOUBLE, [2, 4, 5, 2]))
+    inputs = feeds(proto)
+    for expected, got in zip(run(proto, inputs), run(proto, inputs, **how), strict=True):
+        np.testing.assert_array_equal(got, expected)
+
+
 @pytest.mark.parametrize("called", ["", '<mode = "cubic">'])
 @pytest.mark.parametrize("how", [{"optimize": True}, {"backend": "extensions"}], ids=str)
 def test_a_default_where_the_caller_passes_nothing_on(how, called):

@@ -1,7 +1,6 @@
 """`onnx-ops inspect`: which nodes of a model this package runs, and what is wrong with them."""
 
 import difflib
-import functools
 import logging
 from collections import Counter
 from dataclasses import asdict, dataclass, field
@@ -10,13 +9,12 @@ import click
 import numpy as np
 import onnx
 from onnx import helper
-from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
 from .. import dtypes
 from ..comparison import difference
 from ..errors import OpError, errors_of
 from ..external_data import load
-from ..nodes import declared, in_its_versions, inlined, model_nodes, subgraphs
+from ..nodes import builtin_operators, declared, in_its_versions, inlined, model_nodes, subgraphs
 from ..operators import available
 from ..plain import infer, shapes_of
 from ..rewriting.graph import Graph, Model
@@ -134,7 +132,7 @@ def unknown_in(model):
 
     Nodes that get a Report are left out.
     """
-    known = builtin_operators() | {(f.domain, f.name) for f in model.functions}
+    known = builtin_operators().keys() | {(f.domain, f.name) for f in model.functions}
     counts: Counter = Counter()
     for node in model_nodes(model):
         domain = "" if node.domain == "ai.onnx" else node.domain
@@ -142,12 +140,6 @@ def unknown_in(model):
         if not is_known and not intended(node):
             counts[f"{domain}.{node.op_type}".removeprefix(".")] += 1
     return dict(sorted(counts.items()))
-
-
-@functools.cache
-def builtin_operators():
-    """Return (domain, name) of each operator that ONNX Runtime has."""
-    return {(s.domain, s.name) for s in get_all_operator_schema()}
 
 
 def relevant(graph):
