@@ -91,21 +91,20 @@ def is_called_once(key, calls):
     return not others and (caller == "" or is_called_once(caller, calls))
 
 
-def _remove_types(owner, keeps_elements):
+def _remove_types(owner, keeps_elements, kept=0):
     """Remove what a function states of its values: their shapes, and their element types unless these are kept.
 
-    Inputs of subgraphs stay scalars, as ONNX Runtime asks a Loop to state them.
+    kept  how many inputs of a subgraph stay as they are: the first two of a Loop's, whose ranks ONNX Runtime asks for
     """
     if not keeps_elements:
         del owner.value_info[:]
-    inputs, outputs = (owner.input, owner.output) if hasattr(owner, "initializer") else ((), ())
-    not_scalars = [value for value in inputs if value.type.tensor_type.shape.dim]
-    for value in (*not_scalars, *outputs, *owner.value_info):
+    values = (*owner.input[kept:], *owner.output) if hasattr(owner, "initializer") else ()
+    for value in (*values, *owner.value_info):
         if value.type.HasField("tensor_type"):
             value.type.tensor_type.ClearField("shape")
     for node in owner.node:
         for inner in subgraphs(node):
-            _remove_types(inner, keeps_elements)
+            _remove_types(inner, keeps_elements, 2 if node.op_type == "Loop" else 0)
 
 
 @functools.cache

@@ -125,20 +125,21 @@ IN_FUNCTIONS = {  # the domain of a function, its call, how it is declared, what
     "by the name of an operator of this package": (
         "onnx_ops", "onnx_ops.Im2Col <kernel_shape = [1, 1]> (p)", "Im2Col <kernel_shape> (p)", "f = Neg (p)"),
     "for several types": ("local", "local.F (p)", "F (p)", "stated = Neg (p) f = Neg (stated)"),
-    "with a loop": ("local", "local.F (p)", "F (p)", """
-        step = Constant <value_int = 2> ()
-        go = Cast <to: int = 9> (step)
-        f = Loop (step, go, p) <body = turn (int64 k, bool i, float[2, 4, 5, 2] v) => (bool o, float[2, 4, 5, 2] w) {
+    **{f"with a loop, its numbers as {kind}": ("local", "local.F (p)", "F (p)", f"""
+        turns = Constant <{value}> ()
+        go = Cast <to: int = 9> (turns)
+        f = Loop (turns, go, p) <body = turn (int64{size} k, bool{size} i, float[2, 4, 5, 2] v) => (
+            bool{size} o, float[2, 4, 5, 2] w) {{
             o = Identity (i)
             w = Neg (v)
-        }>"""),
+        }}>""") for kind, value, size in (("scalars", "value_int = 2", ""), ("vectors", "value_ints = [2]", "[1]"))},
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("how", [{"optimize": True}, {"backend": "extensions"}], ids=str)
 @pytest.mark.parametrize("name", IN_FUNCTIONS)
 def test_functions_that_are_inlined(name, how):
-    """ONNX Runtime runs an operator rather than a function of that name, and asks a Loop for its scalars' ranks."""
+    """ONNX Runtime runs an operator rather than a function of that name, and asks a Loop for ranks."""
     domain, call, declared, body = IN_FUNCTIONS[name]
     proto = parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 20, "local" : 1, "onnx_ops" : 1]>
     main (float[2, 3, 6, 7] x, float[2, 4, 5, 2] p, double[2, 4, 5, 2] d) => (float[N, C, H, W] y, float[A, B] z) {{
