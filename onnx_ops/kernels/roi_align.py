@@ -367,7 +367,7 @@ def pool_by_taps(x, first, channels, y_axis, x_axis, turn, way, g, workspace, ou
     """
     offset = integers_in(workspace, 0, TAPS)
     weight = sums_in(workspace, 8 * TAPS, TAPS, out)
-    totals = sums_in(workspace, 16 * TAPS, CHANNELS, out)
+    totals = sums_in(workspace, 16 * TAPS, CHANNELS, out)  # of the bin that goes on in the next round
     ends = indices_in(workspace, 16 * TAPS + 8 * CHANNELS, BINS + 1)
     zeros = indices_in(workspace, 16 * TAPS + 8 * CHANNELS + 4 * (BINS + 1), BINS)
     number, none = totals.dtype.type, zero(out)
@@ -411,46 +411,80 @@ def pool_by_taps(x, first, channels, y_axis, x_axis, turn, way, g, workspace, ou
             if i < rows:
                 break
             k, i, j, is_zero = k + 1, 0, 0, False
+        if len(way) == len(AVERAGE):
+            for c in range(0, channels, TOGETHER):
+                planes, sums = x[first + c * g.pixels :], totals[c:]
+                if not goes_on:
+                    sums[:TOGETHER] = none
+                for b in range(bins):
+                    bin_ = out[to + c * g.bins + begin + b :]
+                    is_whole = begin + b < k
+                    add_taps_of_bin(
+                        planes, g.pixels, min(TOGETHER, channels - c), offset, weight, ends[b], ends[b + 1], sums,
+                        is_whole, bin_, g.bins,
+                    )  # fmt: skip
+            continue
         for c in range(channels):
             source = x[first + c * g.pixels :][: g.pixels]
             for b in range(bins):
-                total = none
-                if len(way) == len(LARGEST_TAP):
-                    total = number(-np.inf)
-                if of_samples:
-                    total = number(LEAST)
+                total = number(LEAST) if of_samples else number(-np.inf)
                 if b == 0 and goes_on:
                     total = totals[c]
-                if len(way) == len(AVERAGE):
-                    total = plus_taps(total, source, offset, weight, ends[b], ends[b + 1])
-                elif len(way) == len(LARGEST_TAP):
-                    total = largest_tap(total, source, offset, weight, ends[b], ends[b + 1])
+                if of_samples:
+                    total = largest_sample(total, source, offset, weight, ends[b], ends[b + 1])
                 else:
-                    for t in range(ends[b], ends[b + 1], 4):
-                        sample = none
-                        for u in range(t, t + 4):
-                            if weight[u] > none:
-                                sample += weight[u] * load(source, np.uintp(offset[u]))
-                        total = larger(total, sample)
+                    total = largest_tap(total, source, offset, weight, ends[b], ends[b + 1])
                 if begin + b == k:
                     totals[c] = total
                 else:
-                    if len(way) != len(AVERAGE) and zeros[b]:
-                        total = larger(total, none)
-                    store(out, to + c * g.bins + begin + b, total)
+                    store(out, to + c * g.bins + begin + b, larger(total, none) if zeros[b] else total)
 
 
 @jitable(**FUSE)
-def plus_taps(total, source, offset, weight, begin, end):
-    """total + sum over t of weight[t] * source[offset[t]]   for begin <= t < end
+def add_taps_of_bin(planes, pixels, together, offset, weight, begin, end, sums, is_whole, target, pitch):
+    """sums[c] += sum over t of weight[t] * planes[c * pixels + offset[t]]   for begin <= t < end
 
-    Some are added up at a time, so that rounding errors of a long sum stay small.
+    for the channels c < together, at most four. If there are fewer, the last one is read again. If the bin is_whole,
+    target[c * pitch] becomes sums[c], which becomes 0. Some taps are added up at a time, so that rounding errors of a
+    long sum stay small.
     """
-    for first in range(begin, end, 64):
-        part = zero(source)
-        for t in range(first, min(first + 64, end)):
-            part += weight[t] * load(source, np.uintp(offset[t]))
-        total += part
+    k, m, n = min(1, together - 1), min(2, together - 1), min(3, together - 1)
+    first, second, third, fourth = planes, planes[k * pixels :], planes[m * pixels :], planes[n * pixels :]
+    none = sums.dtype.type(0)
+    for part in range(begin, end, 64):
+        i = j = u = v = none
+        weights, offsets = weight[part : min(part + 64, end)], offset[part:]
+        for t in range(weights.size):
+            w, at = weights[t], np.uintp(offsets[t])
+            i += w * load(first, at)
+            j += w * load(second, at)
+            u += w * load(third, at)
+            v += w * load(fourth, at)
+        sums[0] += i
+        if k == 1:
+            sums[1] += j
+        if m == 2:
+            sums[2] += u
+        if n == 3:
+            sums[3] += v
+    if is_whole:
+        for c in range(together):
+            store(target, c * pitch, sums[c])
+            sums[c] = none
+
+
+@jitable
+def largest_sample(total, source, offset, weight, begin, end):
+    """The largest of `total` and sum over u < 4 of weight[4 * t + u] * source[offset[4 * t + u]]
+
+    for begin <= 4 * t < end, without weights of 0.
+    """
+    for t in range(begin, end, 4):
+        sample = zero(source)
+        for u in range(t, t + 4):
+            if weight[u] > zero(source):
+                sample += weight[u] * load(source, np.uintp(offset[u]))
+        total = larger(total, sample)
     return total
 
 

@@ -56,7 +56,7 @@ MODES = ("avg", "max")
 HALF_PIXEL = ("output_half_pixel", "half_pixel")
 BINS = 2**20  # of an output's axis, at most
 PIXELS = 2**31 - 1  # of an image's axis, at most
-CACHED = 2**18  # pixels of a unit's channels, which fit the second-level cache
+CACHED = 2**17  # pixels of a unit's channels, which fit the second-level cache
 WORK = 2**12  # outputs of a tile, at least
 GEOMETRY = dict.fromkeys((
     "batch", "channels", "height", "width", "pixels", "regions", "columns", "out_height", "out_width", "bins", "ratio",
