@@ -18,6 +18,7 @@ _HOME = {
     "build": "runtime.build",
     "check": "own.check",
     "col2im": "functions",
+    "deform_conv": "functions",
     "deformable_attention": "functions",
     "export": "export",
     "get_library_path": "runtime.native",
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from .errors import require as require
     from .functions import affine_grid as affine_grid
     from .functions import col2im as col2im
+    from .functions import deform_conv as deform_conv
     from .functions import deformable_attention as deformable_attention
     from .functions import grid_sample as grid_sample
     from .functions import im2col as im2col

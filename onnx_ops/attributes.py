@@ -49,6 +49,8 @@ class Attribute:
     bounds         the least and the greatest value of integers
     length_bounds  the least and the greatest length of a list
     choices        the values that a "string" may have
+    other_names    under which the attribute may be written, too; the first of its names that a node has counts
+    repeats        how many equal elements a list has that is written as a single integer; 0: it may not be
     """
 
     name: str
@@ -58,6 +60,8 @@ class Attribute:
     bounds: tuple[int, int] = (INT64.min, INT64.max)
     length_bounds: tuple[int, int] = (1, MAX_VALUES)
     choices: tuple[str, ...] = ()
+    other_names: tuple[str, ...] = ()
+    repeats: int = 0
 
     def __post_init__(self):
         if self.kind not in KINDS:
@@ -102,6 +106,8 @@ class Attribute:
             if dtypes.name_of(array) not in dtypes.TABLE or dtypes.name_of(array) == "string":
                 raise TypeError
             return array
+        if self.repeats and hasattr(value, "__index__"):
+            value = (value,) * self.repeats
         values = tuple(value) if self.is_list else (value,)
         if self.kind.startswith("int"):
             return tuple(map(index, values))
@@ -150,8 +156,13 @@ class Attribute:
         return np.frombuffer(block, dtype, count, offset)
 
     @property
+    def names(self):
+        """All names under which the attribute may be written."""
+        return (self.name, *self.other_names)
+
+    @property
     def kind_rule(self):
-        return f"must be {KINDS[self.kind].text}"
+        return f"must be {KINDS[self.kind].text}" + (" or an integer" if self.repeats else "")
 
     @property
     def limits(self):
@@ -167,9 +178,8 @@ class Attribute:
         if self.is_list:
             count = " to ".join(map(str, dict.fromkeys(self.length_bounds)))
             return f"must be {count} numbers" + (f" in [{least}, {most}]" if self.kind == "ints" else "")
-        return (
-            f"must be {least} or {most}" if self.bounds[1] - self.bounds[0] == 1 else f"must lie in [{least}, {most}]"
-        )
+        rules = {0: f"must be {least}", 1: f"must be {least} or {most}"}
+        return rules.get(self.bounds[1] - self.bounds[0], f"must lie in [{least}, {most}]")
 
 
 def _text(value):

@@ -191,6 +191,7 @@ class Operator:
     is_wide          whether the reference computes in other types than the outputs', such as float64
     plan             a Plan or a Rule
     kernels          what computes the outputs, if not the reference
+    gradient         a function in PyTorch, see `OwnOperator.gradient`. None: there is no way backwards
 
     `reference`, plans and kernels refuse values by `onnx_ops.require`.
     """
@@ -209,6 +210,7 @@ class Operator:
     is_wide: bool = True
     plan: Plan | Rule
     kernels: tuple[Kernel, ...] = ()
+    gradient: Callable | None = None
 
     def __post_init__(self):
         limits = {
@@ -240,7 +242,7 @@ class Operator:
         tiles = None if self.phase_count == 1 else self.phase_count
         return record_dtype({**REFUSAL, "workspace": None, "shared": None, "tiles": tiles, **self.plan.geometry})
 
-    @property
+    @functools.cached_property
     def phase_count(self):
         """The number of phases of each kernel."""
         return len(self.kernels[0].phases) if self.kernels else 1
@@ -253,15 +255,16 @@ class Operator:
 
     def values(self, given):
         """Return the AttributeValues for the given attributes, {name: value}. Raises OpError."""
-        declared = {a.name: a for a in self.attributes}
-        for name in given.keys() - declared.keys():
+        for name in given.keys() - {name for a in self.attributes for name in a.names}:
             if any(i.name == name for i in self.inputs):
                 raise OpError(name, "given by name", "is an input, which is given by its position")
-            raise OpError(name, repr(given[name]), f"no such attribute; there are {', '.join(declared) or 'none'}")
-        for name, a in declared.items():
-            if a.required and given.get(name) is None:
-                raise OpError(name, None, "must be given")
-        values = [a.default if given.get(a.name) is None else given[a.name] for a in self.attributes]
+            known = ", ".join(a.name for a in self.attributes) or "none"
+            raise OpError(name, repr(given[name]), f"no such attribute; there are {known}")
+        found = [next((given[n] for n in a.names if given.get(n) is not None), None) for a in self.attributes]
+        for a, value in zip(self.attributes, found, strict=True):
+            if a.required and value is None:
+                raise OpError(a.name, None, "must be given")
+        values = [a.default if v is None else v for a, v in zip(self.attributes, found, strict=True)]
         if all(map(is_plain, values)):
             return self._cached_values(tuple(tuple(v) if type(v) is list else v for v in values), repr(values))
         return attribute_values(self.attributes, values)

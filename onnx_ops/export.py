@@ -6,13 +6,16 @@
 | `unfold`           | onnx_ops Im2Col           | Gather twice                                           |
 | `affine_grid`      | onnx_ops AffineGrid       | products and sums, or ai.onnx AffineGrid from opset 20 |
 
-com.microsoft knows no volumes: a 5-D `grid_sample` is left to PyTorch. torch and onnxscript are imported only when
-`export` is called.
+com.microsoft knows no volumes: a 5-D `grid_sample` is left to PyTorch. Operators that were declared here, ours and
+one's own, become the node of their declaration. torch and onnxscript are imported only when `export` is called.
 """
 
+import inspect
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -20,8 +23,10 @@ import numpy as np
 from onnx import TensorProto, numpy_helper
 
 from . import plain
+from .errors import OpError
 from .files import staged_file
 from .locks import EXPORT
+from .operators import as_list, available
 from .operators.affine_grid import AFFINE_GRID
 from .operators.grid_sample import MICROSOFT, PADDING_MODES
 from .operators.im2col import IM2COL
@@ -43,6 +48,7 @@ def export(
     args: Any = (),
     f: Any = None,
     *,
+    operators: Iterable[Any] = (),
     dynamo: bool = True,
     custom_translation_table: dict[Any, Any] | None = None,
     **kwargs: Any,
@@ -51,9 +57,11 @@ def export(
 
     Every `unfold` becomes an Im2Col and every `affine_grid` an AffineGrid of the domain onnx_ops, every 4-D
     `grid_sample` a com.microsoft GridSample. A 5-D one becomes what PyTorch makes of it: the GridSample of ai.onnx,
-    which has volumes from opset 20 on. Works with both exporters: dynamo=True for opset 18 and up, dynamo=False
-    (TorchScript, which PyTorch deprecates) for 7 to 20. An `affine_grid` may have a size that the model leaves open
-    with dynamo=False from opset 11 on; with dynamo=True PyTorch fixes it.
+    which has volumes from opset 20 on. A call of `my_op.torch` becomes a node of the operator if it is among
+    `operators`; a call of one of this package's, such as `onnx_ops.im2col.torch`, always does. Works with both
+    exporters: dynamo=True for opset 18 and up, dynamo=False (TorchScript, which PyTorch deprecates) for 7 to 20. An
+    `affine_grid` may have a size that the model leaves open with dynamo=False from opset 11 on; with dynamo=True
+    PyTorch fixes it.
     What is at `f`, and the data beside it, are replaced once the new ones are complete.
 
         class Zoom(torch.nn.Module):
@@ -67,9 +75,13 @@ def export(
 
     with _target(f) as target:
         if dynamo:
-            table = translations() | (custom_translation_table or {})
+            table = translations(operators) | (custom_translation_table or {})
             return torch.onnx.export(model, args, target, dynamo=True, custom_translation_table=table, **kwargs)
-        with _symbolics():
+        with _symbolics(operators):
+            newest = sorted((o.versions[0], o.domain) for o in _known(operators) if o.domain and o.versions[0] > 1)
+            if newest:  # PyTorch writes 1 for all domains that it doesn't know
+                versions = {domain: version for version, domain in newest}
+                kwargs["custom_opsets"] = versions | (kwargs.get("custom_opsets") or {})
             return torch.onnx.export(model, args, target, dynamo=False, **kwargs)
 
 
@@ -84,15 +96,11 @@ def _target(f: Any) -> Iterator[Any]:
 
 
 def grid_sample(writer: _Writer, x: Any, grid: Any, mode: int, padding_mode: int, align_corners: bool) -> Any:
-    """Add the node for `grid_sample`; returns its output, or None for volumes."""
+    """Add the node for `grid_sample`; returns its output, or what PyTorch makes of a volume."""
+    attributes = {"mode": MODES[mode], "padding_mode": PADDING_MODES[padding_mode], "align_corners": int(align_corners)}
     if writer.rank(x) == VOLUME:
-        return None
-    return writer.ours(MICROSOFT, x, grid, **_attributes(mode, padding_mode, align_corners))
-
-
-def _attributes(mode: int, padding_mode: int, align_corners: bool) -> dict[str, Any]:
-    """Return the node's attributes for the numbers that PyTorch passes."""
-    return {"mode": MODES[mode], "padding_mode": PADDING_MODES[padding_mode], "align_corners": int(align_corners)}
+        return writer.by_pytorch("GridSample", x, grid, **attributes)
+    return writer.ours(MICROSOFT, x, grid, **attributes)
 
 
 def unfold(
@@ -113,7 +121,7 @@ def unfold(
 
 def affine_grid(writer: _Writer, theta: Any, size: Any, align_corners: bool) -> Any:
     """Add the node for `affine_grid`, after nodes that compute the coordinates; returns the output."""
-    sizes = writer.numbers(size)[:1:-1]  # without batch and channels; the last axis, x, comes first
+    sizes = size[:1:-1]  # without batch and channels; the last axis, x, comes first
     vectors = [coordinates(writer, size, align_corners) for size in sizes]
     vectors += [writer.constant(np.zeros(0))] * (3 - len(vectors))
     kind = writer.element_type(theta)
@@ -135,12 +143,91 @@ def coordinates(writer: _Writer, size: Any, align_corners: bool) -> Any:
     return writer.node("Div", numerators, span)
 
 
-TRANSLATIONS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
-    # PyTorch's operator: (the function that adds our node, TorchScript's kinds of its arguments)
-    "grid_sampler": (grid_sample, ("v", "v", "i", "i", "b")),
-    "im2col": (unfold, ("v", "is", "is", "is", "is")),
-    "affine_grid_generator": (affine_grid, ("v", "v", "b")),
+def deform_conv(
+    writer: _Writer, x: Any, weight: Any, offset: Any, mask: Any, bias: Any, *numbers: int
+) -> Any:  # fmt: skip
+    """Add the node for torchvision's `deform_conv2d`; returns the output."""
+    stride, padding, dilation = numbers[:2], numbers[2:4], numbers[4:6]
+    group, offset_group, use_mask = numbers[6:]
+    return writer.node(
+        "DeformConv", x, weight, offset, bias, *([mask] if use_mask else []),
+        dilations=dilation, group=group, offset_group=offset_group, pads=[*padding, *padding], strides=stride,
+    )  # fmt: skip
+
+
+def declared(writer: _Writer, operator: "Operator", *inputs: Any, **attributes: Any) -> Any:
+    """Add the node for a call of an operator that was declared here; returns its output, or several."""
+    from .torch_operators import type_of_list
+
+    parts: list[Any] = []
+    for i, value in zip(operator.inputs, inputs, strict=False):
+        if i.presence == "variadic":
+            parts += value
+        else:
+            is_list = i.values and value is not None
+            parts.append(vector(writer, value, type_of_list(operator, i)) if is_list else value)
+    while parts and parts[-1] is None:
+        parts.pop()
+    given = {name: value for name, value in attributes.items() if value is not None}
+    values = operator.values(given).by_name
+    return writer.ours(operator, *parts, **{name: values[name] for name in given})
+
+
+def vector(writer: _Writer, sizes: Sequence[Any], dtype: str) -> Any:
+    """Add a vector of sizes, each of which is a number or a value, an int64."""
+    if all(isinstance(size, int) for size in sizes):
+        return writer.constant(np.array(sizes, dtype))
+    one = writer.constant(np.array([1]))
+    parts = [
+        writer.constant(np.array([size])) if isinstance(size, int) else writer.node("Reshape", size, one)
+        for size in sizes
+    ]
+    y = writer.node("Concat", *parts, axis=0)
+    return y if dtype == "int64" else writer.node("Cast", y, to=TensorProto.INT32)
+
+
+TRANSLATIONS: dict[str, Callable[..., Any]] = {
+    # PyTorch's operator: the function that adds our node
+    "aten::grid_sampler": grid_sample,  # of a module
+    "aten::grid_sampler_2d": grid_sample,  # of an ExportedProgram that its owner has decomposed
+    "aten::grid_sampler_3d": grid_sample,
+    "aten::im2col": unfold,
+    "aten::affine_grid_generator": affine_grid,
 }
+SYMBOLICS = TRANSLATIONS | {"torchvision::deform_conv2d": deform_conv}  # which dynamo=True has
+FIRST_OPSETS = {"torchvision::deform_conv2d": 19}  # PyTorch names them if a model is to have an earlier one
+
+
+def _known(operators: Iterable[Any]) -> list["Operator"]:
+    """Return the declared operators that a model may call: these and, as far as PyTorch can have them, all others."""
+    from .torch_operators import torch_operator
+
+    for operator in as_list(operators):
+        torch_operator(operator)
+    known = []
+    for operator in available(operators).values():
+        with suppress(OpError):
+            torch_operator(operator)
+            known.append(operator)
+    return known
+
+
+def _declared(operators: Iterable[Any]) -> dict[str, Callable[..., Any]]:
+    """Return {PyTorch's operator: function that adds the node} for declared operators."""
+    from .torch_operators import qualified_name
+
+    def translate(operator: "Operator", writer: _Writer, *inputs: Any, **attributes: Any) -> Any:
+        return declared(writer, operator, *inputs, **attributes)
+
+    return {qualified_name(operator): partial(translate, operator) for operator in _known(operators)}
+
+
+def _overload(name: str) -> Any:
+    """Return PyTorch's operator for "namespace::name"."""
+    import torch
+
+    namespace, _, op_type = name.partition("::")
+    return getattr(getattr(torch.ops, namespace), op_type).default
 
 
 class _Dynamo:
@@ -151,11 +238,18 @@ class _Dynamo:
 
         return getattr(onnxscript.opset18, op_type)(*inputs, **attributes)  # PyTorch converts it to later opsets
 
+    by_pytorch = node
+
     def ours(self, operator: "Operator", *inputs: Any, **attributes: Any) -> Any:
         import onnxscript
 
         from .schemas import schema
 
+        if operator.inputs[-1].presence == "variadic":  # PyTorch would hand it the inputs before it, too
+            each = enumerate(operator.each_input(len(inputs)))
+            single = {"variadic": "required"}
+            declared = (replace(i, name=f"{i.name}_{k}", presence=single.get(i.presence, i.presence)) for k, i in each)
+            operator = replace(operator, inputs=tuple(declared))
         # The exporter asks for a schema, and onnx has none for these domains.
         opset = onnxscript.values.Opset(operator.domain, operator.versions[0])
         return onnxscript.values.Op(opset, operator.name, schema(operator))(*inputs, **attributes)
@@ -169,34 +263,51 @@ class _Dynamo:
     def element_type(self, value: Any) -> int:
         return int(value.dtype)
 
-    def numbers(self, value: Any) -> Any:
-        return value
 
+def translations(operators: Iterable[Any] = ()) -> dict[Any, Callable[..., Any]]:
+    """Return {PyTorch's operator: function that adds the node}, the custom_translation_table of `torch.onnx.export`.
 
-def translations() -> dict[Any, Callable[..., Any]]:
-    """Return {PyTorch's operator: function that adds the node} for dynamo=True."""
+    operators  of one's own, that the model calls; those of this package, and what `export` translates, are there, too
+    """
     import torch
 
-    writer = _Dynamo()
+    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6):
+        rule = "must be at least 2.6 to write own nodes with dynamo=True; with dynamo=False this one does"
+        raise OpError("torch", torch.__version__, rule, "onnx_ops")
+    table = TRANSLATIONS | _declared(operators)
+    return {_overload(name): _translation(_overload(name), function) for name, function in table.items()}
 
-    # The exporter tells attributes from tensors by the annotations: what has none is a tensor.
-    def grid_sampler(x, grid, mode: int, padding_mode: int, align_corners: bool):  # type: ignore[no-untyped-def]  # see above
-        y = grid_sample(writer, x, grid, mode, padding_mode, align_corners)
-        attributes = _attributes(mode, padding_mode, align_corners)  # as in PyTorch's own translation
-        return writer.node("GridSample", x, grid, **attributes) if y is None else y
 
-    def im2col(  # type: ignore[no-untyped-def]  # see above
-        x, kernel_size: Sequence[int], dilation: Sequence[int], padding: Sequence[int], stride: Sequence[int]
-    ):
-        return unfold(writer, x, kernel_size, dilation, padding, stride)
+def _translation(overload: Any, translate: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function that the exporter calls, with a signature in which it looks for the kinds of arguments.
 
-    def affine_grid_generator(theta, size, align_corners: bool):  # type: ignore[no-untyped-def]  # see above
-        return affine_grid(writer, theta, size, align_corners)
+    It tells attributes from tensors by the annotations: what has none is a tensor.
+    """
 
-    aten = torch.ops.aten
-    # A module has grid_sampler; an ExportedProgram that its owner has decomposed has the other two.
-    table = {op.default: grid_sampler for op in (aten.grid_sampler, aten.grid_sampler_2d, aten.grid_sampler_3d)}
-    return {**table, aten.im2col.default: im2col, aten.affine_grid_generator.default: affine_grid_generator}
+    def translation(*args: Any, **kwargs: Any) -> Any:
+        return translate(_Dynamo(), *args, **kwargs)
+
+    hints: dict[str, Any] = {"int": int, "float": float, "bool": bool, "str": str}
+    hints |= {"List[int]": Sequence[int], "List[float]": Sequence[float]}
+    parameters = [
+        inspect.Parameter(
+            a.name,
+            inspect.Parameter.KEYWORD_ONLY if a.kwarg_only else inspect.Parameter.POSITIONAL_OR_KEYWORD,
+            default=a.default_value if a.has_default_value() else inspect.Parameter.empty,
+        )
+        for a in overload._schema.arguments
+    ]
+    translation.__name__ = overload._schema.name.replace("::", "_")
+    translation.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    kinds = {a.name: _kind(a) for a in overload._schema.arguments}
+    translation.__annotations__ = {name: hints[kind] for name, kind in kinds.items() if kind in hints}
+    return translation
+
+
+def _kind(argument: Any) -> str:
+    """Return the type of an operator's argument in PyTorch, such as "List[int]", whether or not it may be None."""
+    kind = str(argument.type)
+    return kind[len("Optional[") : -1] if kind.startswith("Optional[") else kind
 
 
 class _TorchScript:
@@ -205,17 +316,34 @@ class _TorchScript:
     def __init__(self, g: Any) -> None:
         self.g = g
 
-    def node(self, op_type: str, *inputs: Any, **attributes: Any) -> Any:
-        kinds = {name: "s" if isinstance(value, str) else "i" for name, value in attributes.items()}
-        return self.g.op(op_type, *inputs, **{f"{name}_{kinds[name]}": value for name, value in attributes.items()})
+    def node(self, op_type: str, *inputs: Any, outputs: int = 1, **attributes: Any) -> Any:
+        from torch.onnx import symbolic_helper
+
+        absent = symbolic_helper._optional_input_placeholder_tensor
+        given = [absent(self.g) if v is None else v for v in inputs]
+        named = {f"{name}_{_letter(value)}": value for name, value in attributes.items()}
+        return self.g.op(op_type, *given, outputs=outputs, **named)
+
+    def by_pytorch(self, op_type: str, *inputs: Any, **attributes: Any) -> None:
+        """Return None: PyTorch's own function for the opset is called then."""
 
     def ours(self, operator: "Operator", *inputs: Any, **attributes: Any) -> Any:
-        y = self.node(f"{operator.domain}::{operator.name}", *inputs, **attributes)
-        shapes = [v.type().varyingSizes() for v in inputs]
-        (shape,) = plain.infer(operator, operator.values(attributes), shapes, [None] * len(inputs)) or [None]
-        if shape:
-            y.setType(inputs[0].type().with_sizes(shape))
-        return y
+        name = f"{operator.domain or 'onnx'}::{operator.name}"
+        returned = self.node(name, *inputs, outputs=len(operator.outputs), **attributes)
+        outputs = [returned] if len(operator.outputs) == 1 else list(returned)
+        pairs = zip(operator.each_input(len(inputs)), inputs, strict=True)
+        known = [self.values_of(v) if i.values else None for i, v in pairs]
+        shapes = [None if v is None else v.type().varyingSizes() for v in inputs]
+        inferred = plain.infer(operator, operator.values(attributes), shapes, known) or [None] * len(outputs)
+        for y, shape, example in zip(outputs, inferred, self.g.original_node.outputs(), strict=True):
+            # PyTorch would take the example's sizes for fixed ones.
+            y.setType(example.type().with_sizes(shape or [None] * example.type().dim()))
+        return returned
+
+    def values_of(self, value: Any) -> list[int] | None:
+        """Return the numbers in a constant vector; None if it isn't constant."""
+        node = value.node() if value is not None else None
+        return node.t("value").tolist() if node is not None and node.kind() == "onnx::Constant" else None
 
     def constant(self, array: "NDArray[Any]") -> Any:
         import torch
@@ -230,17 +358,31 @@ class _TorchScript:
 
         return int(JitScalarType.from_value(value, JitScalarType.FLOAT).onnx_type())
 
-    def numbers(self, value: Any) -> Any:
-        """Return a list of ints, or of values where they are not constant."""
+    def argument(self, kind: str, value: Any) -> Any:
+        """Return the value of an argument of PyTorch's operator: a number, a text, a tensor, a list of these, or None.
+
+        Numbers in a list are values where they are not constant.
+        """
         from torch.onnx import symbolic_helper
 
-        if symbolic_helper._is_packed_list(value):
+        if kind == "Tensor" or symbolic_helper._is_none(value):
+            return None if symbolic_helper._is_none(value) else value
+        if kind == "List[Tensor]":
+            return symbolic_helper._unpack_list(value)
+        if kind == "List[int]" and symbolic_helper._is_packed_list(value):
             return [symbolic_helper._maybe_get_const(v, "i") for v in symbolic_helper._unpack_list(value)]
-        return symbolic_helper._get_const(value, "is", "size")
+        letters = {"int": "i", "float": "f", "bool": "b", "str": "s", "List[int]": "is", "List[float]": "fs"}
+        return symbolic_helper._get_const(value, letters[kind], kind)
+
+
+def _letter(value: Any) -> str:
+    """Return which kind of attribute a value is to TorchScript."""
+    first = value[0] if isinstance(value, list | tuple) else value
+    return "s" if isinstance(first, str) else "f" if isinstance(first, float) else "i"
 
 
 @contextmanager
-def _symbolics() -> Iterator[None]:
+def _symbolics(operators: Iterable[Any]) -> Iterator[None]:
     """Register our translations in PyTorch's global table for TorchScript, for as long as the context lasts.
 
     What others have registered there is restored; meanwhile exports in other threads get ours, too.
@@ -249,10 +391,10 @@ def _symbolics() -> Iterator[None]:
 
     # PyTorch takes the newest entry that the target opset allows: hence ours is registered for each opset.
     with EXPORT, ExitStack() as stack:
-        for name in (f"aten::{name}" for name in TRANSLATIONS):
+        for name, translate in (SYMBOLICS | _declared(operators)).items():
             functions, custom = _registered_symbolics(name)
-            symbolic = _symbolic(name, functions)
-            for opset in OPSETS:
+            symbolic = _symbolic(name, translate, functions)
+            for opset in range(FIRST_OPSETS.get(name, OPSETS.start), OPSETS.stop):
                 register_custom_op_symbolic(name, symbolic, opset)
                 if opset in custom:
                     stack.callback(register_custom_op_symbolic, name, custom[opset], opset)
@@ -261,19 +403,20 @@ def _symbolics() -> Iterator[None]:
         yield
 
 
-def _symbolic(name: str, functions: Mapping[int, Callable[..., Any]]) -> Callable[..., Any]:
+def _symbolic(
+    name: str, translate: Callable[..., Any], functions: Mapping[int, Callable[..., Any]]
+) -> Callable[..., Any]:
     """Return the function that PyTorch calls for an operator.
 
     functions  {opset: function} that take what ours leaves to PyTorch
     """
-    from torch.onnx import symbolic_helper
 
-    translate, kinds = TRANSLATIONS[name.removeprefix("aten::")]
-    parse_and_translate = symbolic_helper.parse_args(*kinds)(translate)
-
-    def symbolic(g: Any, *args: Any) -> Any:
-        y = parse_and_translate(_TorchScript(g), *args)
-        return _newest(name, functions, g.opset)(g, *args) if y is None else y
+    def symbolic(g: Any, *values: Any) -> Any:
+        writer, arguments = _TorchScript(g), _overload(name)._schema.arguments
+        given = [(a, writer.argument(_kind(a), v)) for a, v in zip(arguments, values, strict=True)]
+        positional = [value for a, value in given if not a.kwarg_only]
+        y = translate(writer, *positional, **{a.name: value for a, value in given if a.kwarg_only})
+        return _newest(name, functions, g.opset)(g, *values) if y is None else y
 
     return symbolic
 

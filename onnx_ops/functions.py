@@ -1,7 +1,8 @@
 """The operators as functions on NumPy arrays."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from functools import update_wrapper
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -9,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from .errors import errors_of
 from .operators.affine_grid import AFFINE_GRID
 from .operators.col2im import COL2IM
+from .operators.deform_conv import ONNX as DEFORM_CONV
 from .operators.deformable_attention import DEFORMABLE_ATTENTION
 from .operators.grid_sample import ONNX as GRID_SAMPLE
 from .operators.im2col import IM2COL
@@ -17,6 +19,39 @@ from .runtime.execute import compute
 
 if TYPE_CHECKING:
     from .declaration import Operator
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Function(Generic[P, R]):
+    """An operator as a function on arrays, which can be given wherever operators can.
+
+    declaration  the Operator (declaration.py)
+    """
+
+    def __init__(self, function: Callable[P, R], declaration: "Operator") -> None:
+        self.__qualname__ = function.__qualname__
+        update_wrapper(self, function)
+        self.function, self.declaration = function, declaration
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.function(*args, **kwargs)
+
+    def __reduce__(self) -> str:
+        return self.__qualname__  # pickled by name, as functions are
+
+    @property
+    def torch(self) -> Any:
+        """The operator in PyTorch, as `OwnOperator.torch`."""
+        from .torch_operators import torch_operator
+
+        return torch_operator(self.declaration)
+
+
+def of(declaration: "Operator") -> Callable[[Callable[P, R]], Function[P, R]]:
+    """Decorator: make a Function of a declaration."""
+    return lambda function: Function(function, declaration)
 
 
 def call(operator: "Operator", /, *inputs: Any, threads: int | None = None, **attributes: Any) -> Any:
@@ -41,6 +76,7 @@ def as_array(value: ArrayLike | None) -> NDArray[Any] | None:
     return array if array is None else np.asarray(array, array.dtype.newbyteorder("="), order="C")
 
 
+@of(AFFINE_GRID)
 def affine_grid(
     theta: ArrayLike,
     x: ArrayLike,
@@ -62,6 +98,7 @@ def affine_grid(
     return output(AFFINE_GRID, theta, x, y, np.empty(0, theta.dtype) if z is None else z, threads=threads)
 
 
+@of(COL2IM)
 def col2im(
     x: ArrayLike,
     image_shape: Sequence[int] | NDArray[np.int64],
@@ -89,6 +126,49 @@ def col2im(
     return output(COL2IM, x, image_shape, block_shape, threads=threads, **attributes)
 
 
+@of(DEFORM_CONV)
+def deform_conv(
+    x: ArrayLike,
+    w: ArrayLike,
+    offset: ArrayLike,
+    b: ArrayLike | None = None,
+    mask: ArrayLike | None = None,
+    *,
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    kernel_shape: Sequence[int] | None = None,
+    offset_group: int = 1,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+    threads: int | None = None,
+) -> NDArray[Any]:
+    """Convolve an image that is read at displaced places: ONNX DeformConv, torchvision's `deform_conv2d`.
+
+    x             [N, C, *image], with 1, 2 or 3 image axes
+    w             [M, C / group, *kernel]
+    offset        [N, offset_group * K * axes, *output]: for each group, each of the kernel's K positions and each image
+                  axis the displacement in pixels
+    b             [M], added to the output, default 0
+    mask          [N, offset_group * K, *output], by which what is read is multiplied, default 1
+    dilations     distance between the kernel's positions per axis, default 1
+    group         the number of groups of channels that are convolved separately
+    kernel_shape  default: that of w, the only one that is allowed
+    offset_group  the number of groups of channels that have offsets of their own
+    pads          pixels added to the image, which are 0, all begins, then all ends, default none
+    strides       distance between the places of neighbouring output pixels per axis, default 1
+    threads       default: the CPUs that this process may use
+
+    Returns [N, M, *output] in x's dtype, which all inputs have. Raises OpError. Pixels outside of the image are 0; so
+    is what is read at an offset that is NaN or infinite.
+    """
+    attributes = {
+        "dilations": dilations, "group": group, "kernel_shape": kernel_shape, "offset_group": offset_group,
+        "pads": pads, "strides": strides,
+    }  # fmt: skip
+    return output(DEFORM_CONV, x, w, offset, b, mask, threads=threads, **attributes)
+
+
+@of(DEFORMABLE_ATTENTION)
 def deformable_attention(
     value: ArrayLike,
     spatial_shapes: Sequence[int] | Sequence[Sequence[int]] | NDArray[np.int64],
@@ -113,6 +193,7 @@ def deformable_attention(
     return output(DEFORMABLE_ATTENTION, value, sizes, sampling_locations, attention_weights, threads=threads)
 
 
+@of(IM2COL)
 def im2col(
     x: ArrayLike,
     kernel_shape: Sequence[int],
@@ -138,6 +219,7 @@ def im2col(
     return output(IM2COL, x, threads=threads, **attributes)
 
 
+@of(GRID_SAMPLE)
 def grid_sample(
     x: ArrayLike,
     grid: ArrayLike,

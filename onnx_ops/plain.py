@@ -50,6 +50,7 @@ def _infer_partially(operator, attributes, inputs, sizes, shapes):
                 dimension = UNKNOWN - len(names)
             vector.append(UNKNOWN if dimension is None else dimension)
         vectors.append(np.array(vector, np.int64))
+    vectors += [np.empty(0, np.int64)] * (len(operator.inputs) - len(vectors))  # optional ones that are left out
 
     def named(dimension):
         return dimension if dimension >= 0 else None if dimension == UNKNOWN else names[UNKNOWN - 1 - dimension]

@@ -68,10 +68,13 @@ def _deregister(operator):
 def schema(operator):
     """Return the onnx.defs.OpSchema of a declared operator."""
     attributes = [
-        OpSchema.Attribute(a.name, getattr(OpSchema.AttrType, KINDS[a.kind].onnx), "", required=a.required)
-        if a.default is None
-        else OpSchema.Attribute(a.name, node_attribute(a, a.default), "")
+        OpSchema.Attribute(
+            name, getattr(OpSchema.AttrType, KINDS[a.kind].onnx), "", required=a.required and not a.other_names
+        )
+        if a.default is None or name != a.name
+        else OpSchema.Attribute(name, node_attribute(a, a.default), "")
         for a in operator.attributes
+        for name in a.names
     ]
     option = OpSchema.FormalParameterOption
     options = {"required": option.Single, "optional": option.Optional, "variadic": option.Variadic}
@@ -122,7 +125,7 @@ def set_output_types(operator, context):
 
 def attribute_values(operator, context):
     """Return the values of the node's attributes; None if they are wrong, or a function's caller passes them."""
-    given = {a.name: context.get_attribute(a.name) for a in operator.attributes}
+    given = {name: context.get_attribute(name) for a in operator.attributes for name in a.names}
     try:
         values = {name: helper.get_attribute_value(a) for name, a in given.items() if a is not None}
         return operator.values(values)

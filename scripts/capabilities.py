@@ -17,7 +17,17 @@ import numpy as np
 import peers
 import readme
 from support.backends import function, native
-from support.cases import AFFINE_GRID, ATTENTION, COL2IM, GRID_SAMPLE, IM2COL, VOLUMES, assert_close, reference
+from support.cases import (
+    AFFINE_GRID,
+    ATTENTION,
+    COL2IM,
+    DEFORM_CONV,
+    GRID_SAMPLE,
+    IM2COL,
+    VOLUMES,
+    assert_close,
+    reference,
+)
 
 from onnx_ops import dtypes
 
@@ -37,6 +47,13 @@ def pytorch_places(case, dtype="float32"):
     """The case's inputs, at the only places that PyTorch's affine_grid knows with align_corners."""
     theta, *places = case.inputs(dtype)
     return [theta, *(np.linspace(-1, 1, p.size).astype(p.dtype) for p in places)]
+
+
+def not_finite(case):
+    """The inputs of a case of DeformConv, with some offsets that are none."""
+    inputs = case.inputs("float32")
+    inputs[2].flat[:3] = np.nan, np.inf, -np.inf
+    return inputs
 
 
 def in_ai_onnx(case):
@@ -83,6 +100,20 @@ ROWS = [
     ("AffineGrid, onnx_ops", "volume", AFFINE_VOLUMES, pytorch_places(AFFINE_VOLUMES)),
     *(("MultiScaleDeformableAttention", t, ATTENTION[0], ATTENTION[0].inputs(t)) for t in dtypes.FLOATS),
     ("MultiScaleDeformableAttention", "locations in float64", ATTENTION[0], ATTENTION[0].inputs("float32", "float64")),
+    *(("DeformConv", t, DEFORM_CONV[0], DEFORM_CONV[0].inputs(t)) for t in dtypes.FLOATS),
+    (
+        "DeformConv",
+        "mask and bias, several groups",
+        find_case(DEFORM_CONV, "deform_in_fewer_groups_than_offsets"),
+        None,
+    ),
+    ("DeformConv", "asymmetric pads", find_case(DEFORM_CONV, "deform_mostly_padding"), None),
+    ("DeformConv", "offsets far outside", find_case(DEFORM_CONV, "deform_far_out"), None),
+    ("DeformConv", "offsets that are NaN and infinite", DEFORM_CONV[0], not_finite(DEFORM_CONV[0])),
+    ("DeformConv", "1-D", find_case(DEFORM_CONV, "deform_1d"), None),
+    ("DeformConv", "3-D", find_case(DEFORM_CONV, "deform_3d"), None),
+    ("MMCVModulatedDeformConv2d", "float32", find_case(DEFORM_CONV, "modulated"), None),
+    ("MMCVDeformConv2d", "float32", find_case(DEFORM_CONV, "plain"), None),
 ]
 
 

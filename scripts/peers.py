@@ -77,6 +77,18 @@ def pytorch(case, inputs, threads=0):
         sizes, *others = others
         module = Attention(*sizes.reshape(-1, 2).tolist())
         compute = lambda: module(first, *others)
+    elif case.op_type == "DeformConv":
+        from torchvision.ops import deform_conv2d
+
+        x, w, offset, b, mask = first, *others, *[None] * (4 - len(others))
+        axes = first.ndim - 2
+        pads = settings.get("pads", [0] * 2 * axes)
+        if axes != 2 or pads[:2] != pads[2:]:
+            raise NotImplementedError("has two image axes, with the same pads at both ends")
+        if np.isnan(inputs[2]).any():
+            raise NotImplementedError("reads outside of the image, which may end the process")
+        strides, dilations = settings.get("strides", [1, 1]), settings.get("dilations", [1, 1])
+        compute = lambda: deform_conv2d(x, offset, w, b, strides, pads[:2], dilations, mask)
     else:
         settings["mode"] = OLDER_NAMES.get(settings["mode"], settings["mode"])
         settings["align_corners"] = bool(settings.get("align_corners", 0))
@@ -103,6 +115,18 @@ def openvino(case, inputs, threads=0):
         half = len(pads) // 2
         parameters, sizes = [first], (opset.constant(v) for v in inputs[1:])
         node = opset.col2im(first, *sizes, pads_begin=pads[:half], pads_end=pads[half:], **attributes)
+    elif case.op_type == "DeformConv":
+        parameters = [opset.parameter(v.shape, ov.Type(v.dtype)) for v in inputs]
+        x, w, offset, b, mask = *parameters, *[None] * (5 - len(inputs))
+        axes = first.get_output_partial_shape(0).rank.get_length() - 2
+        strides, dilations = (attributes.get(name, [1] * axes) for name in ("strides", "dilations"))
+        pads = attributes.get("pads", [0] * 2 * axes)
+        groups = {"group": attributes.get("group", 1), "deformable_group": attributes.get("offset_group", 1)}
+        node = opset.deformable_convolution(
+            x, offset, w, strides, pads[:axes], pads[axes:], dilations, mask, bilinear_interpolation_pad=True, **groups
+        )
+        if b is not None:
+            node = opset.add(node, opset.unsqueeze(b, list(range(1, axes + 1))))
     else:
         parameters = [first, opset.parameter(inputs[1].shape, ov.Type(inputs[1].dtype))]
         attributes["align_corners"] = bool(attributes.get("align_corners", 0))

@@ -1,12 +1,14 @@
 """The operator specifications' own examples, as data.
 
 Sources: ONNX operator documentation, Col2Im-18; onnxruntime ContribOperators, com.microsoft GridSample-1;
-OpenVINO operation specification, Col2Im-15. Numbers stand here as printed there, unless a comment says otherwise.
+OpenVINO operation specification, Col2Im-15; ONNX's node tests of DeformConv, which are its documentation's examples.
+Numbers stand here as printed there, unless a comment says otherwise.
 AffineGrid, MultiScaleDeformableAttention and the operators that sample without a grid are specified by this package:
 docs/affine_grid.md, docs/deformable_attention.md, docs/computed_grid_sample.md.
 RoiAlign and the operators of mmcv and mmdeploy are worked out by hand from docs/roi_align.md and docs/mmdeploy.md, and
 so are the overlaps of turned boxes; what turned regions read comes from a program that was written from that text.
 Im2Col has no specification but its formula: its examples are two of Col2Im read backwards, and two worked out by hand.
+Those of mmdeploy's operators are worked out by hand, too.
 """
 
 from dataclasses import dataclass, replace
@@ -68,6 +70,25 @@ def attention(name, value, spatial_shapes, sampling_locations, attention_weights
         "attention_weights": f32(attention_weights),
     }
     return Example(name, "onnx_ops", "MultiScaleDeformableAttention", 1, {}, inputs, {"y": f32(y)})
+
+
+def deform_conv(name, y, x, w, offset, **inputs_and_attributes):
+    inputs = {"X": x, "W": w, "offset": offset}
+    inputs |= {name: f32(inputs_and_attributes.pop(name)) for name in ("B", "mask") if name in inputs_and_attributes}
+    return Example(name, "", "DeformConv", 19, inputs_and_attributes, inputs, {"Y": f32(y)})
+
+
+def displaced(shape, places):
+    """Offsets, all 0 but those of `places`, {index: value}."""
+    offset = np.zeros(shape, np.float32)
+    for index, value in places.items():
+        offset[index] = value
+    return offset
+
+
+def mmdeploy(name, op_type, y, inputs, padding, deform_groups):
+    attributes = {"stride": [1, 1], "padding": padding, "dilation": [1, 1], "groups": 1, "deform_groups": deform_groups}
+    return Example(name, "mmdeploy", op_type, 1, attributes, inputs, {"output": f32(y)})
 
 
 def im2col(name, x, kernel_shape, y, **attributes):
@@ -337,6 +358,57 @@ ATTENTION = (  # worked out by hand
         [[[0.5 * 1 + 2 * 1.5, 0.25 * 20]]],
     ),
 )
+
+NINE_PIXELS = f32(np.arange(9)).reshape(1, 1, 3, 3)
+ONES = np.ones((1, 1, 2, 2), np.float32)
+HALF_DOWN = displaced((1, 8, 2, 2), {(0, 0, 0, 0): 0.5, (0, 5, 0, 1): -0.1})
+DEFORM_CONV = (
+    deform_conv(
+        "deform_conv", [[[[9.5, 11.9], [20, 24]]]], NINE_PIXELS, ONES, HALF_DOWN,
+        kernel_shape=[2, 2], pads=[0, 0, 0, 0],
+    ),
+    deform_conv(
+        "deform_conv_pads",
+        [[[[0, 1, 3, 2],
+           [3, 8, 11.9, 7],
+           [9, 20, 24, 13],
+           [6, 13, 15, 8]]]],
+        NINE_PIXELS, ONES, displaced((1, 8, 4, 4), {(0, 0, 0, 0): 0.5, (0, 5, 1, 2): -0.1}),
+        kernel_shape=[2, 2], pads=[1, 1, 1, 1],
+    ),
+    deform_conv(
+        "deform_conv_mask_bias", [[[[10.5, 12.9], [21, 19.4]]]], NINE_PIXELS, ONES, HALF_DOWN,
+        B=[1], mask=[[[[1, 1], [1, 1]], [[1, 1], [1, 1]], [[1, 1], [1, 0.2]], [[1, 1], [1, 1]]]],
+        kernel_shape=[2, 2], pads=[0, 0, 0, 0],
+    ),
+    deform_conv(
+        "deform_conv_offset_groups", [[[[33.5, 32.1], [32, 32]]]],
+        np.concatenate([NINE_PIXELS, 8 - NINE_PIXELS], axis=1), np.ones((1, 2, 2, 2), np.float32),
+        displaced((1, 16, 2, 2), {(0, 0, 0, 0): 0.5, (0, 13, 0, 1): -0.1}),
+        kernel_shape=[2, 2], pads=[0, 0, 0, 0], offset_group=2,
+    ),
+)
+
+MMDEPLOY = (
+    mmdeploy(  # a quarter of a pixel, nothing outside, half a pixel, nothing a whole pixel outside
+        "mmcv_modulated_deform_conv2d", "MMCVModulatedDeformConv2d", [[[[10.25, 10], [12, 10]]]],
+        {"x": f32([[[[1, 2], [3, 4]]]]),
+         "offset": f32([[[[-0.5, 0], [0, -2]], [[-0.5, 1], [1.5, -1]]]]),
+         "mask": np.full((1, 1, 2, 2), 0.5, np.float32),
+         "weight": f32([[[[2]]]]),
+         "bias": f32([10])},
+        padding=[0, 0], deform_groups=1,
+    ),
+    mmdeploy(  # the padding as mmdeploy writes it for this operator
+        "mmcv_deform_conv2d", "MMCVDeformConv2d",
+        [[[[-2.5, 0], [0.0625, -1.5], [-7.125, 1.78125], [-2.625, -7.40625]],
+          [[3.75, 0], [-3.5, 2.1875], [4.96875, -2.34375], [6, 5.65625]]]],
+        {"x": f32(np.arange(18) ** 2 % 13).reshape(1, 2, 3, 3),
+         "offset": f32((7 * np.arange(128) % 11 - 5) * 0.75).reshape(1, 16, 4, 2),
+         "weight": f32((5 * np.arange(16) % 7 - 3) / 4).reshape(2, 2, 2, 2)},
+        padding=[1, 1, 0, 0], deform_groups=2,
+    ),
+)
 # fmt: on
 
 # The attributes imply L = 49 for example 2 (printed: 25) and L = 1296 for example 3 (printed: 324).
@@ -434,8 +506,8 @@ OPENMMLAB = (
 )  # fmt: skip
 
 EXAMPLES = (
-    *COL2IM, *GRID_SAMPLE, *OPENVINO, *OPENVINO_DOMAIN, *IM2COL, *AFFINE_GRID, *ATTENTION, *COMPUTED, *ROI_ALIGN,
-    *OPENMMLAB,
+    *COL2IM, *GRID_SAMPLE, *OPENVINO, *OPENVINO_DOMAIN, *IM2COL, *AFFINE_GRID, *ATTENTION, *COMPUTED, *DEFORM_CONV,
+    *MMDEPLOY, *ROI_ALIGN, *OPENMMLAB,
 )  # fmt: skip
 
 # Examples 2 and 3 with L as printed, by name: these must be refused.

@@ -56,7 +56,7 @@ COMPILATION = """
 import onnx_ops, numba
 from onnx_ops.compiler.code import code
 from onnx_ops.runtime import variants
-by_name = variants.distinct(variants.combinations(variants.chosen(sys.argv[1:2]), sys.argv[2:3]))
+by_name = variants.distinct(variants.asked_for(sys.argv[1:2], sys.argv[2:3], ()))
 variant = next(v for name, v in by_name.items() if name.startswith(sys.argv[3]))
 *shared, kernel = variant.entries()
 lap("rest")

@@ -15,6 +15,7 @@ from support.cases import (
     AFFINE_GRID,
     ATTENTION,
     COL2IM,
+    DEFORM_CONV,
     FUSED,
     GRID_SAMPLE,
     IM2COL,
@@ -55,7 +56,7 @@ WITH_DEFAULTS = [
     replace(c, attributes={})
     for c in (COL2IM[0], GRID_SAMPLE[6], OPENVINO[0], VOLUMES[6], AFFINE_GRID[0], ATTENTION[0], ROI_ALIGN[0])
 ]
-GOOD = {(c.domain, c.op_type): c for c in (*WITH_DEFAULTS, IM2COL[0], *FUSED[::-1])}
+GOOD = {(c.domain, c.op_type): c for c in (*WITH_DEFAULTS, IM2COL[0], *FUSED[::-1], *DEFORM_CONV[::-1])}
 
 
 @pytest.mark.parametrize("bad", EVERYTHING, ids=str)

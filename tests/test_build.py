@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 import pytest
 from click.testing import CliRunner
@@ -15,6 +16,7 @@ from support.cases import COL2IM, GRID_SAMPLE, OPENVINO, assert_close, col2im, m
 from support.detector import rotated_detector
 from support.malformed import AT_CREATION, AT_RUN, BY_TYPE
 from support.processes import python
+from support.written import mmdeploy_layer
 
 import onnx_ops
 from onnx_ops.cli.app import app
@@ -154,7 +156,7 @@ def host(tmp_path_factory):
         pytest.skip("this onnxruntime has no library of its own")
     folder = tmp_path_factory.mktemp("host")
     flags = f"-std=c11 -Wall -Wextra -Werror -I{building.SOURCES} -o {folder}/host {HERE}/support/host.c -ldl"
-    subprocess.run([*building.c_compiler("x86_64"), *flags.split()], check=True)
+    subprocess.run([*building.c_compiler("linux", "x86_64"), *flags.split()], check=True)
 
     def run(path, proto, inputs):
         arguments = []
@@ -180,6 +182,20 @@ def test_a_rotated_detector_in_a_program_in_c(host, path, tmp_path):
     (tmp_path / "detector.onnx").write_bytes(proto.SerializeToString())
     boxes = host(path, tmp_path / "detector.onnx", inputs)
     np.testing.assert_allclose(boxes, expected["boxes"].ravel(), rtol=1e-5)
+
+
+@pytest.mark.long
+def test_a_layer_of_mmdeploy_in_a_program_in_c(host, tmp_path):
+    """As the package runs it, but with code that was compiled ahead."""
+    operators = ["MMCVModulatedDeformConv2d"]
+    onnx_ops.build(tmp_path / library.NAME, operators=operators, dtypes=["float32"], cpus=["x86-64-v2"], jobs=1)
+    rng = np.random.default_rng(0)
+    proto, _ = mmdeploy_layer(rng)
+    onnx.save(proto, tmp_path / "model.onnx")
+    x = rng.standard_normal((1, 8, 12, 13), np.float32)
+    expected = run_session(onnx_ops.InferenceSession(proto.SerializeToString(), quiet()), [x])
+    got = host(tmp_path / library.NAME, tmp_path / "model.onnx", {"x": x}).reshape(expected.shape)
+    assert_close(got, expected.astype(np.float64), "float32")
 
 
 def test_what_it_needs_and_what_it_shows(path):
@@ -292,8 +308,9 @@ from pathlib import Path
 from onnx_ops import operators
 from onnx_ops.runtime import library
 def changed(o):
-    plan = replace(o.plan, geometry={**o.plan.geometry, "one_more": None})
-    return replace(o, plan=plan) if o.title == "Col2Im" else o
+    if o.title != "Col2Im":
+        return o
+    return replace(o, plan=replace(o.plan, geometry={**o.plan.geometry, "one_more": None}))
 if sys.argv[2] == "other":
     operators.OPERATORS = tuple(map(changed, operators.OPERATORS))
 library.PLACE = Path(sys.argv[1])
@@ -312,10 +329,45 @@ def test_a_library_and_python_of_other_versions(declarations, path):
     assert output in python(OTHER, path, declarations, cwd=HERE.parent).stdout
 
 
+# {system and CPU: where the file says for which system and architecture it is}
+OTHERS = {
+    ("linux", "armv8-a"): {0: b"\x7fELF", 18: b"\xb7\x00"},
+    ("windows", "x86-64-v3"): {0: b"MZ", "PE\0\0": b"\x64\x86"},
+    ("windows", "armv8-a"): {0: b"MZ", "PE\0\0": b"\x64\xaa"},
+    ("macos", "x86-64-v3"): {0: b"\xcf\xfa\xed\xfe\x07\x00\x00\x01"},
+    ("macos", "armv8-a"): {0: b"\xcf\xfa\xed\xfe\x0c\x00\x00\x01"},
+}
+
+
 @pytest.mark.long
-@pytest.mark.skipif(not shutil.which("aarch64-linux-gnu-gcc"), reason="there is no compiler for arm64")
-def test_for_another_architecture(tmp_path):
-    output = tmp_path / library.NAME
-    outcome = call_build("--output", output, "--operator", "Col2Im", "--dtype", "float32", "--cpu", "armv8-a")
+@pytest.mark.parametrize(("system", "cpu"), OTHERS, ids="-".join)
+def test_for_another_system(system, cpu, tmp_path):
+    try:
+        building.c_compiler(system, LEVELS[cpu][0])
+    except onnx_ops.OpError as error:
+        pytest.skip(str(error))
+    output = tmp_path / "operators.bin"
+    words = f"--output {output} --operator Col2Im --dtype float32 --cpu {cpu} --system {system}"
+    outcome = call_build(*words.split())
     assert outcome.exit_code == 0, outcome.output
-    assert output.read_bytes()[18:20] == b"\xb7\x00"  # AArch64, in an ELF file
+    assert [path.name for path in tmp_path.iterdir()] == ["operators.bin"]
+    content = output.read_bytes()
+    for place, expected in OTHERS[system, cpu].items():
+        place = place if isinstance(place, int) else content.index(place.encode()) + len(place)
+        assert content[place:].startswith(expected)
+    assert b"RegisterCustomOps\0" in content
+    if system == "macos":
+        assert b"@rpath/operators.bin\0" in content
+
+
+def test_no_compiler_for_another_system(monkeypatch):
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(building.shutil, "which", lambda name: None)
+    monkeypatch.setattr(building, "find_spec", lambda name: None)
+    with pytest.raises(onnx_ops.OpError, match=r"for macos on aarch64: install one, or the package ziglang, or name"):
+        building.c_compiler("macos", "aarch64")
+    rule = r"for windows on x86_64: there is no C compiler called x86_64-w64-mingw32-gcc; install one, or the package"
+    with pytest.raises(onnx_ops.OpError, match=rule):
+        building.c_compiler("windows", "x86_64")
+    with pytest.raises(onnx_ops.OpError, match="system = 'beos': must be one of linux, windows, macos"):
+        onnx_ops.build("x.so", system="beos")

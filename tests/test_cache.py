@@ -21,7 +21,7 @@ from support.processes import python
 import onnx_ops
 from onnx_ops import dtypes, operators
 from onnx_ops.compiler import cache, code, compilation, jit, key, numba_internals
-from onnx_ops.compiler.records import Address, ArrayView, Entry, Held, Number, Step
+from onnx_ops.compiler.records import Entry, Step, Tensor, Tile
 from onnx_ops.kernels.blocks import pieces
 from onnx_ops.operators import OPERATORS
 from onnx_ops.runtime import variants
@@ -324,7 +324,7 @@ def test_slow_compilation_is_told(monkeypatch, caplog):
     monkeypatch.setattr(code, "PATIENCE", 0.0)
     monkeypatch.setattr(compilation, "object_code", lambda entry, symbol: time.sleep(0.5))
     monkeypatch.setattr(code, "loaded", lambda content, symbol: 1)
-    make = lambda: code.Code(Entry((Step(pieces, ()),), 2, Address(0)), cache.NotKept(OSError("a test")))
+    make = lambda: code.Code(Entry((Step(pieces, ()),)), cache.Kept("pieces", "key", OSError("a test")))
     make()
     token = code.is_silent.set(True)
     make()
@@ -353,9 +353,9 @@ def kernel(array, times):
 def test_functions_that_python_calls_are_optimized():
     """They are optimized even if a kernel has them compiled first."""
     array = np.zeros(1000)
-    record = np.array([array.ctypes.data, array.size])
-    view = ArrayView(array.dtype, Address(Held(Address(0))), (Held(Address(0, 8)),))
-    compiled = code.Code(Entry((Step(kernel, (view, Number(1))),), 2, Address(0)), cache.NotKept(OSError("a test")))
+    record = np.array([array.ctypes.data, array.size])  # the beginning of a call
+    steps = (Step(kernel, (Tensor(0, array.dtype), Tile())),)
+    compiled = code.Code(Entry(steps, 2), cache.Kept("kernel", "key", OSError("a test")))
     assert compiled.call(record.ctypes.data, 1) == 0
     np.testing.assert_array_equal(array, np.arange(1000.0))
     seconds = {within_a_kernel: [], alone: []}

@@ -11,6 +11,7 @@ from support.cases import (
     AFFINE_GRID,
     ATTENTION,
     COL2IM,
+    DEFORM_CONV,
     EXTREME,
     FUSED,
     GRID_SAMPLE,
@@ -67,6 +68,9 @@ def cases_of(domain, name, rank, types):
     elif name == "ComputedGridSample":
         alike = [c for c in FUSED if len(c.shapes[0]) == rank and c.attributes.get("padding_mode") == "border"]
         yield from ({c.attributes["mode"]: c for c in alike}).values()
+    elif "DeformConv" in name:
+        alike = [c for c in DEFORM_CONV if c.op_type == name and len(c.shapes[0]) == rank and len(c.attributes) > 3]
+        yield replace(alike[0], domain=domain)
     elif name == "AffineGrid":
         yield from (next(c for c in AFFINE_GRID if c.shapes[0][1] == axes) for axes in (2, 3))
     elif name == "MultiScaleDeformableAttention":
@@ -101,6 +105,7 @@ BUILTIN_LACKS = [
     *((COL2IM[1], t) for t in dtypes.ALL if t != "float32" and "16" not in t and "complex" not in t),
     *((GRID_SAMPLE[6], t) for t in ("float64",)),
     *((VOLUMES[12], t) for t in ("float32", "float64")),
+    *((c, "float32") for c in DEFORM_CONV[18:22:2]),
     *((VOLUMES[0], t) for t in (*dtypes.INTEGERS, "bool", "string")),
 ]
 
@@ -112,7 +117,9 @@ def test_the_builtin_kernels_lack_it(case, dtype):
     """If one of these fails, ONNX Runtime has a new kernel: say so in the docs."""
     inputs = case.inputs(dtype, dtype if dtype in dtypes.FLOATS else "float32")
     proto = model(case.domain, case.op_type, inputs, case.attributes).SerializeToString()
-    with pytest.raises(Exception, match=r"(?i)not.implemented|invalid|type error|only support|not supported"):
+    with pytest.raises(
+        Exception, match=r"(?i)not.implemented|invalid|type error|only support|not supported|must be 4D"
+    ):
         run_session(ort.InferenceSession(proto, quiet()), inputs)
     got = run_session(onnx_ops.InferenceSession(proto, quiet()), inputs)
     assert_close(got, reference(case, inputs), dtype)
@@ -139,7 +146,11 @@ def test_other_types_on_every_backend(backend, case, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("case", COL2IM + GRID_SAMPLE[:18] + VOLUMES[:18] + OPENVINO + AFFINE_GRID + ATTENTION, ids=str)
+@pytest.mark.parametrize(
+    "case",
+    COL2IM + GRID_SAMPLE[:18] + VOLUMES[:18] + OPENVINO + AFFINE_GRID + ATTENTION + DEFORM_CONV,
+    ids=str,
+)
 def test_16_bits_are_the_rounded_float32_result(case, dtype):
     """Both backends of sessions sum in float32 and round once, to nearest, ties to even."""
     narrow = dtypes.TABLE[dtype].numpy

@@ -1,11 +1,15 @@
 """The examples in README.md and docs/ work, and their links lead somewhere."""
 
+import os
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
+import onnxruntime as ort
 import pytest
 from click.testing import CliRunner
 
@@ -15,11 +19,21 @@ from onnx_ops.runtime import library
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FILE = re.compile(r"# (\w+\.py)")  # begins examples that are parts of a file
 EXAMPLE = re.compile(r"^```(python|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def examples(page, language):
     return [code for tag, code in EXAMPLE.findall(page.read_text()) if tag == language]
+
+
+def files(page):
+    """{name: content} of the files that a page's examples are, if it says so in their first lines."""
+    contents = {}
+    for code in examples(page, "python"):
+        if name := FILE.match(code):
+            contents[name[1]] = contents.get(name[1], "") + code
+    return contents
 
 
 @pytest.fixture
@@ -40,7 +54,7 @@ def directory(tmp_path, monkeypatch):
     [
         pytest.param(page, marks=[pytest.mark.ray] * ("import ray" in "".join(examples(page, "python"))), id=page.stem)
         for page in PAGES
-        if examples(page, "python")
+        if examples(page, "python") and not files(page)
     ],
 )
 def test_python_examples(page, directory):
@@ -55,6 +69,25 @@ def test_python_examples(page, directory):
         pytest.importorskip("ray.data")
     (directory / "example.py").write_text(code)  # torch and numba want to see sources
     exec(compile(code, directory / "example.py", "exec"), {"__name__": "example"})
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if files(page)], ids=lambda p: p.stem)
+def test_files_and_commands(page, directory):
+    """The files of a page, and then its commands, in a folder beside the clone."""
+    pytest.importorskip("torch")
+    pytest.importorskip("onnxscript")
+    if not library.have_numba() or not list(Path(ort.__file__).parent.glob("capi/libonnxruntime.so.*")):
+        pytest.skip("there is no Numba, or onnxruntime has no library of its own")
+    (directory / "onnx_ops").symlink_to(ROOT)
+    mine = directory / "mine"
+    mine.mkdir()
+    for name, content in files(page).items():
+        (mine / name).write_text(content)
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    code = "\n".join(examples(page, "sh"))
+    environment = os.environ | {"PATH": path}
+    done = subprocess.run(["sh", "-e", "-c", code], cwd=mine, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def commands():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numba import njit
 
-from onnx_ops.compiler import halves as elements
+from onnx_ops.compiler import halves
 
 ALL_BITS = np.arange(65536, dtype=np.uint16)
 
@@ -46,24 +46,16 @@ def assert_same(got, expected, dtype):
     np.testing.assert_array_equal(got[~nan].view(unsigned), expected[~nan].view(unsigned))
 
 
-HALVES = [(elements.widen_half_by_bits, elements.narrow_half_by_bits)]
-if elements.has_half_instructions():
-    HALVES.append((elements.widen_half_by_hardware, elements.narrow_half_by_hardware))
-
-
-@pytest.mark.parametrize(("widen", "narrow"), HALVES, ids=["bits", "hardware"][: len(HALVES)])
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+@pytest.mark.parametrize("has_instructions", [False, halves.has_half_instructions()])
 @pytest.mark.filterwarnings("ignore:.*encountered in cast")
-def test_float16(widen, narrow):
-    assert_same(mapped(widen, ALL_BITS, np.float32), ALL_BITS.view(np.float16).astype(np.float32), np.float32)
-    assert_same(mapped(narrow, floats(), np.uint16), floats().astype(np.float16), np.float16)
-
-
-@pytest.mark.filterwarnings("ignore:.*encountered in cast")
-def test_bfloat16():
-    wide = mapped(elements.widen_bfloat, ALL_BITS, np.float32)
-    assert_same(wide, ALL_BITS.view(ml_dtypes.bfloat16).astype(np.float32), np.float32)
-    narrow = mapped(elements.narrow_bfloat, floats(), np.uint16)
-    assert_same(narrow, floats().astype(ml_dtypes.bfloat16), ml_dtypes.bfloat16)
+def test_every_value(name, has_instructions, monkeypatch):
+    monkeypatch.setattr(halves, "has_half_instructions", lambda: has_instructions)
+    dtype = np.dtype(getattr(ml_dtypes, name, None) or name)
+    wide = mapped(halves.WIDEN[name], ALL_BITS, np.float32)
+    narrow = mapped(halves.NARROW[name], floats(), np.uint16)
+    assert_same(wide, ALL_BITS.view(dtype).astype(np.float32), np.float32)
+    assert_same(narrow, floats().astype(dtype), dtype)
 
 
 # {name: (variables, bytes of the target's vectors; None: as this CPU has them)}

@@ -5,11 +5,12 @@ import pytest
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 from support.written import Writer
-from test_sizes import filled
+from test_sizes import filled_position
 
 from onnx_ops.rewriting.graph import Model
-from onnx_ops.rewriting.indices import followed, path, variables
-from onnx_ops.rewriting.integers import shape
+from onnx_ops.rewriting.indices import followed, path, shape
+from onnx_ops.rewriting.positions import reshaped, variable, variables
+from onnx_ops.rewriting.sizes import named
 
 SIZES = 2, 6, 4, 3
 
@@ -19,16 +20,7 @@ def elements(index, dimensions, source, **opened):
 
     opened: the values of open sizes
     """
-    shape = [filled(size, opened) for size in dimensions]
-    numbers = {str(k): numbers for k, numbers in enumerate(np.indices(shape))}
-    positions = []
-    for at in index:
-        total = np.full(shape, at.start)
-        for term in at.terms:
-            inner, size, step = (filled(each, opened) for each in (term.inner, term.size, term.step))
-            total += numbers[term.variable.name] // inner % size * step
-        positions.append(total)
-    return np.ravel_multi_index(positions, source)
+    return np.ravel_multi_index([filled_position(at, dimensions, opened) for at in index], source)
 
 
 def add_move(rng, w, name, shape):
@@ -99,3 +91,19 @@ def test_open_sizes(target):
         numbered = np.arange(n * 72).reshape(n, 6, 4, 3)
         (value,) = ReferenceEvaluator(proto).run(None, {"x": numbered})
         np.testing.assert_array_equal(elements(index, dimensions, numbered.shape, n=n), value)
+
+
+def test_two_names_of_one_size():
+    """A Reshape that gives a batch the size of another value's does so in every run that it permits."""
+    w = Writer()
+    y = w.add("Reshape", "x", w.add("Concat", w.add("Shape", "other", end=1), w.constant([4, 6, 3]), axis=0))
+    proto = w.model({"x": ("int64", ["n", 24, 3]), "other": ("int64", ["m"])}, (y, "int64", [None] * 4))
+    graph = next(Model(proto).graphs())
+    m, *sizes = shape(graph, y)
+    index = variables((m, *sizes))
+    assert (repr(m), sizes) == ("m", [4, 6, 3])
+    n, pixel, channel = followed(graph, path(graph, y)[0], index)
+    assert (n, pixel, channel) == (variable("0", named("n")), index[1].times(6) + index[2], index[3])
+    batch, *others = variables([m, 4, 6])
+    with pytest.raises((ValueError, IndexError)):
+        reshaped((batch, *others), (m, 4, 6), (named("n"), 12))

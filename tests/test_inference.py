@@ -11,6 +11,7 @@ from support.cases import (
     ATTENTION,
     CASES,
     COL2IM,
+    DEFORM_CONV,
     GRID_SAMPLE,
     IM2COL,
     OPENVINO,
@@ -93,6 +94,8 @@ KNOWN = [
     (OPENVINO[0], [2, "?", "?", "?"], [], []),
     (IM2COL[2], [2, 36, 154], ["x_0", "?", "?"], ["?", "?", "?"]),
     (named("unfold_3d"), [2, 36, 140], ["x_0", "?", "?"], ["?", "?", "?"]),
+    (DEFORM_CONV[1], [2, 8, 5, 11], ["X_0", "W_0", "offset_2", "offset_3"], []),
+    (named("modulated"), [2, 4, 4, 11], ["x_0", "weight_0", "offset_2", "offset_3"], []),
     (ATTENTION[0], [2, 5, 12], ["value_0", "sampling_locations_1", "?"], ["?", "?", "?"]),
     (ROI_ALIGN[0], [12, 3, 4, 5], ["rois_0", "X_1", 4, 5], ["?", "?", 4, 5]),
 ]
@@ -101,6 +104,8 @@ KNOWN = [
 @pytest.mark.parametrize(("case", "fixed", "symbolic", "none"), KNOWN, ids=str)
 def test_what_is_known_of_an_output(case, fixed, symbolic, none):
     """Each unknown dimension has a name that is used nowhere else, or it would be a literal -1."""
+    if ort.__version__.startswith("1.20.") and any(i.presence == "optional" for i in case.operator.inputs):
+        pytest.skip("ONNX Runtime would crash if one was absent, so it isn't told any shape")
     for dims, expected in (("fixed", fixed), ("symbolic", symbolic), ("none", none)):
         proto = model(case.domain, case.op_type, case.inputs("float32"), case.attributes, dims=dims)
         shape = output_shape(proto)

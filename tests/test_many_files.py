@@ -393,12 +393,7 @@ LARGEST = "{ y = ReduceMax <keepdims = 0> (x, zero) }"
 MEAN, LEAVE_OUT = "{ mean = ReduceMean (x, zero) y = Sub (x, mean) }", "leave out --batch"
 ANOTHER = "batch = 2: the model makes another y"
 MIXING = {
-    "stated": (f"(float[N, M] x) => (float[M] y) {LARGEST}", "is M, and not that of"),
-    "fixed": (f"(float[N, 2] x) => (float[2] y) {LARGEST}", "is 2, and not that of"),
-    "not stated": (
-        f"(float[N, M] x) => (float[K] y) {LARGEST}",
-        f"shape of y = [2]: axis 0 must be 1 after a run on 1 items; {LEAVE_OUT}",
-    ),
+    "fixed": (f"(float[N, 2] x) => (float[2] y) {LARGEST}", "[2]: axis 0 must be 1 after a run on 1 items"),
     "as many as fixed": (
         f"(float[2, 2] x) => (float[2] y) {LARGEST}",
         f"{ANOTHER} of an item if others are stacked with it; {LEAVE_OUT}",
@@ -429,12 +424,9 @@ def mixing(case, values, directory):
     ("case", "engine"), [*((case, "one process") for case in MIXING), ("as many as fixed", "two workers")]
 )
 def test_models_that_mix_the_items_of_a_batch(case, engine, tmp_path):
-    message = MIXING[case][1]
-    is_stated = message.startswith("is ")
-    text = call(*mixing(case, range(1, 5), tmp_path), *ENGINES[engine], exit_code=2 if is_stated else 3)
-    assert message in " ".join(text.split())
+    text = call(*mixing(case, range(1, 5), tmp_path), *ENGINES[engine], exit_code=3)
+    assert MIXING[case][1] in text
     assert not list((tmp_path / "out").rglob("*.npy"))
-    assert (tmp_path / "out").exists() != is_stated
 
 
 @pytest.mark.parametrize("values", [(0, 0, 1, 2), (0, 3, 1, 2)], ids=["alike", "one of zeros"])

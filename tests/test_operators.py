@@ -8,6 +8,7 @@ from support.cases import (
     ATTENTION,
     CASES,
     COL2IM,
+    DEFORM_CONV,
     GRID_SAMPLE,
     IM2COL,
     ROI_ALIGN,
@@ -103,7 +104,7 @@ def test_channels_do_not_depend_on_each_other(out, mode, dtype):
 
 
 @pytest.mark.parametrize(
-    "case", [COL2IM[7], GRID_SAMPLE[2], IM2COL[2], AFFINE_GRID[6], ATTENTION[1], ROI_ALIGN[0]], ids=str
+    "case", [COL2IM[7], GRID_SAMPLE[2], IM2COL[2], AFFINE_GRID[6], ATTENTION[1], DEFORM_CONV[3], ROI_ALIGN[0]], ids=str
 )
 def test_any_memory_order_and_number_of_threads(case):
     """Functions take any NumPy array, never write to it, and give the same bits on any number of threads."""
@@ -112,6 +113,7 @@ def test_any_memory_order_and_number_of_threads(case):
     function = {
         "AffineGrid": onnx_ops.affine_grid,
         "Col2Im": onnx_ops.col2im,
+        "DeformConv": onnx_ops.deform_conv,
         "GridSample": onnx_ops.grid_sample,
         "Im2Col": onnx_ops.im2col,
         "MultiScaleDeformableAttention": onnx_ops.deformable_attention,

@@ -912,6 +912,17 @@ def test_an_index_that_leaves_its_array(tmp_path):
 
 
 @need_numba
+def test_a_file_that_builds_when_it_is_imported(tmp_path):
+    """Its workers import the file, and don't build in turn."""
+    text = FILE.format(factor=2, summand=1) + 'onnx_ops.build("lib.so", operators=[scale], jobs=1)'
+    (tmp_path / "builds.py").write_text(text)
+    done = run_script("import runpy; runpy.run_path('builds.py', run_name='__main__')", tmp_path, check=False)
+    rule = 'onnx_ops: write what compiles, in a file of operators, under `if __name__ == "__main__":`'
+    assert done.stderr.splitlines()[-1].endswith(rule)
+    assert "builds.py" in done.stderr
+
+
+@need_numba
 def test_the_cache_knows_the_users_module(tmp_path):
     """Code is compiled once for an unchanged file, and again after each edit: the kernel, not the rule."""
     code = """

@@ -45,9 +45,10 @@ def assert_cases(backends=("native", "extensions"), **settings):
 def one_kernel():
     # The smallest possible kernel, which compiles in a tenth of the time of others.
     from onnx_ops.compiler.code import code
-    from onnx_ops.compiler.records import Entry, Number, Address, Step
+    from onnx_ops.compiler.records import Entry, Number, Step
     from onnx_ops.kernels.blocks import pieces
-    assert code(Entry((Step(pieces, (Number(0), Number(1))),), 3, Address(2))).call(5, 6, 0) == 0
+    call = np.array([5, 6])
+    assert code(Entry((Step(pieces, (Number(0), Number(8))),))).call(call.ctypes.data) == 0
 
 def as_anybody():
     """Give up root's right, on Linux, to ignore the permissions of files."""
@@ -227,7 +228,7 @@ def test_that_nothing_is_kept_is_said_once(tmp_path):
     (tmp_path / "cache").touch()
     script = """
 from onnx_ops.compiler.code import code
-from onnx_ops.compiler.records import Entry, Number, Address, Step
+from onnx_ops.compiler.records import Entry, Number, Step
 from onnx_ops.kernels.blocks import pieces
 import ctypes.util
 cosine = ctypes.CDLL(ctypes.util.find_library("m")).cos
@@ -235,8 +236,8 @@ cosine.argtypes, cosine.restype = [ctypes.c_double], ctypes.c_double
 def function(x, y):
     cosine(0.0)
 for owner in (pieces, function):
-    for count in (3, 4):
-        code(Entry((Step(owner, (Number(0), Number(1))),), count, Address(2)))
+    for parameters in (1, 3):
+        code(Entry((Step(owner, (Number(0), Number(8))),), parameters))
 """
     setup = NOT_KEPT.partition("one_kernel()")[0]
     output = finished(started(setup + script + "print(*lines, sep='\\n')", NUMBA_CACHE_DIR=str(tmp_path / "cache")))

@@ -254,20 +254,39 @@ def test_attention_of_open_sizes(name, opset):
         assert compare(proto, sizes=sizes, tolerance=1e-5)[0][-1] == ATTENTION
 
 
-@pytest.mark.parametrize("open_sizes", [False, True])
-def test_attention_that_onnx_runtime_has_optimized(open_sizes, tmp_path):
-    """It joins the last Transpose and the next MatMul, and states no shapes."""
+def make_constant(proto, inputs, names):
+    """Make constants of inputs with these values."""
+    for name in names:
+        proto.graph.input.remove(next(v for v in proto.graph.input if v.name == name))
+        proto.graph.initializer.append(numpy_helper.from_array(inputs[name], name))
+
+
+@pytest.mark.parametrize("name", ["two levels", "slices", "one axis for levels and points", "one image"])
+@pytest.mark.parametrize("constants", [
+    None, [], ["attention_weights"], ["sampling_locations"], ["sampling_locations", "attention_weights"],
+], ids=str)  # fmt: skip
+def test_attention_that_onnx_runtime_has_optimized(constants, name, tmp_path):
+    """It joins the last Transpose and the next MatMul, states no shapes, and computes what constants make.
+
+    constants: inputs that are constant; None if batch and queries are open
+    """
     weights = np.random.default_rng(0).random((12, 5), np.float32)
-    proto = attention(open_sizes, after=lambda w: w.add("MatMul", "y", w.constant(weights, "float32")))
+    proto = attention(
+        constants is None, after=lambda w: w.add("MatMul", "y", w.constant(weights, "float32")), **ATTENTIONS[name]
+    )
+    inputs = feeds(proto, {"n": 2, "q": 7})
+    constants = constants or []
+    make_constant(proto, inputs, constants)
     options = quiet()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     options.optimized_model_filepath = str(tmp_path / "m.onnx")
     ort.InferenceSession(proto.SerializeToString(), options)
     before = onnx.load(tmp_path / "m.onnx")
     assert "FusedMatMul" in [n.op_type for n in before.graph.node]
-    optimized, (finding,) = rewritten(before)
+    optimized, (finding, *_) = rewritten(before)
     assert finding.operator == ATTENTION
-    inputs = feeds(proto, {"n": 2, "q": 7})
+    assert "GridSample" not in [n.op_type for n in optimized.graph.node]
+    inputs = {name: array for name, array in inputs.items() if name not in constants}
     expected, got = results(before, inputs)[0], results(optimized, inputs, True)[0]
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
 
@@ -292,10 +311,7 @@ def test_attention_of_constants():
     """Some inputs may be constant. If all are, nothing is replaced: ONNX Runtime computes the result once."""
     for constant in (["value"], ["sampling_locations"], ["value", "sampling_locations", "attention_weights"]):
         proto = attention()
-        inputs = feeds(proto)
-        for name in constant:
-            proto.graph.input.remove(next(v for v in proto.graph.input if v.name == name))
-            proto.graph.initializer.append(numpy_helper.from_array(inputs[name], name))
+        make_constant(proto, feeds(proto), constant)
         if len(constant) < 3:
             assert compare(proto, tolerance=1e-5)[0] == [ATTENTION]
         else:

@@ -14,7 +14,7 @@ from onnx_ops import OpError
 from onnx_ops.nodes import graphs_in, inlined
 from onnx_ops.rewriting import grid_sample, rewritten
 from onnx_ops.rewriting.graph import Model
-from onnx_ops.rewriting.integers import Lattice, integers, lattice, shape
+from onnx_ops.rewriting.indices import integer_list, integers, shape
 from onnx_ops.rewriting.sizes import named
 
 SIZES = {"n": 2, "h": 4, "w": 5}
@@ -236,11 +236,10 @@ def test_integers(name, size):
     proto = w.model({"x": ("float32", ["h"])}, (value, "int64", None))
     session = ort.InferenceSession(proto.SerializeToString(), quiet())
     (expected,) = session.run(None, {"x": np.zeros(size, np.float32)})
-    known = integers(next(Model(proto).graphs()), "value")
-    if isinstance(known, np.ndarray) and known.dtype != object:
-        np.testing.assert_array_equal(known, expected)
+    known = integer_list(next(Model(proto).graphs()), "value")
+    if known is not None:
+        assert known == expected.ravel().tolist()
     else:
-        assert known is None
         assert name in ("a size in uint8", "a size past int32", "a size past int64", "half of an empty axis")
 
 
@@ -316,12 +315,6 @@ def test_names_of_dimensions_that_look_like_formulas():
     twice, again = shape(graph, "y")
     assert difference != a - b
     assert len({twice, again, a + a}) == 3
-
-
-def test_steps_of_any_size():
-    size, far = named("h"), 2**63 - 1
-    assert lattice(np.array([3, size + 3, size * 2 + 3])) == Lattice((3,), 3, (size,))
-    assert lattice(np.array([-far, far])) == Lattice((2,), -far, (2 * far,))
 
 
 def squeeze_what_is_not_there(proto):

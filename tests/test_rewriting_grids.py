@@ -2,8 +2,9 @@
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
-from onnx import parser
+from onnx import helper, numpy_helper, parser
 from support.backends import quiet
 from support.written import Writer, affine_grid, feeds, in_pixels, mesh, perspective, warp
 from test_rewriting import near_miss
@@ -225,7 +226,7 @@ def random_grid(rng, dtype):
     moved = w.add("Reshape", moved, w.constant([n, h, v, 3]))
     values += [w.add("Gather", moved, w.constant(k), axis=3) for k in (0, 2)]
     for _ in range(rng.integers(1, 16)):
-        kind = rng.choice(["unary", "binary", "binary", "clip", "where", "power"])
+        kind = rng.choice(["unary", "binary", "binary", "clip", "where", "power", "quotient"])
         a, b, c = (values[k] for k in rng.integers(0, len(values), 3))
         if kind == "unary":
             new = w.add(rng.choice(UNARY), a)
@@ -233,6 +234,8 @@ def random_grid(rng, dtype):
             new = w.add(rng.choice(BINARY), a, b)
         elif kind == "clip":
             new = w.add("Clip", a, *[w.constant(rng.standard_normal(), dtype), ""][:: rng.choice([1, -1])])
+        elif kind == "quotient":  # which ONNX Runtime divides
+            new = w.add("Mul", w.add("Div", w.constant(1, dtype), a), b)
         elif kind == "power":
             new = w.add("Pow", a, w.constant(rng.choice([2, 3]), dtype))
         else:
@@ -251,17 +254,72 @@ def random_grid(rng, dtype):
 RAMPS = np.broadcast_to(np.stack(np.mgrid[:3000, :2000]).astype(np.float64), (2, 2, 3000, 2000))
 
 
+def with_more_outputs(graph, rng):
+    """Have values in between be outputs, too."""
+    kind = next(v.type.tensor_type.elem_type for v in graph.input if v.name == "theta")
+    values = [v for v in graph.value_info if v.type.tensor_type.elem_type == kind]
+    graph.output.extend(values[k] for k in rng.choice(len(values), min(3, len(values)), replace=False))
+
+
+def move_to_a_branch(graph, first):
+    """Move the nodes from a position on into a branch, which reads the others' values, and constants, from outside."""
+    nodes, (y,) = list(graph.node), graph.output
+    other = onnx.ValueInfoProto(name="other", type=y.type)
+    branches = helper.make_graph(nodes[first:], "then", [], [y]), helper.make_graph(
+        [helper.make_node("Identity", ["image"], ["other"])], "else", [], [other])  # fmt: skip
+    del graph.node[:], graph.output[:], graph.value_info[:]
+    graph.node.extend(nodes[:first])
+    graph.node.append(helper.make_node("If", ["yes"], ["z"], then_branch=branches[0], else_branch=branches[1]))
+    graph.initializer.append(numpy_helper.from_array(np.array(True), "yes"))
+    graph.output.append(onnx.ValueInfoProto(name="z", type=y.type))
+
+
+def move_to_a_function(proto):
+    """Move all nodes into a function, whose parameters are the inputs and the constants."""
+    nodes, names = list(proto.graph.node), [v.name for v in (*proto.graph.input, *proto.graph.initializer)]
+    proto.functions.append(helper.make_function("local", "Warp", names, ["y"], nodes, proto.opset_import))
+    proto.opset_import.append(helper.make_opsetid("local", 1))
+    del proto.graph.node[:], proto.graph.value_info[:]
+    proto.graph.node.append(helper.make_node("Warp", names, ["y"], domain="local"))
+
+
+def by_the_library(proto):
+    """A session of ONNX Runtime alone, with the native library."""
+    options = quiet()
+    options.register_custom_ops_library(onnx_ops.get_library_path())
+    return ort.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"])
+
+
+SESSIONS = (
+    lambda proto: onnx_ops.InferenceSession(proto.SerializeToString(), quiet()),
+    lambda proto: onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend="extensions"),
+    by_the_library,
+)
+PLACES = {
+    "main": lambda proto, rng: None,
+    "outputs": lambda proto, rng: with_more_outputs(proto.graph, rng),
+    "branch": lambda proto, rng: move_to_a_branch(proto.graph, 0),
+    "branch around the end": lambda proto, rng: move_to_a_branch(proto.graph, rng.integers(len(proto.graph.node))),
+    "function": lambda proto, rng: move_to_a_function(proto),
+}
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("seed", range(40))
-def test_any_arithmetic(seed, dtype):
-    rng = np.random.default_rng(seed)
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("seed", range(9))
+def test_any_arithmetic(seed, place, dtype):
+    """Wherever the nodes are, and whoever runs them, results are the same to the last bit."""
+    rng = np.random.default_rng([seed, [*PLACES].index(place)])
     proto = random_grid(rng, dtype)
-    optimized, findings = rewritten(proto)
     inputs = {v.name: rng.standard_normal([d.dim_value for d in v.type.tensor_type.shape.dim]).astype(dtype)
               for v in proto.graph.input if v.name != "image"}  # fmt: skip
-    expected, got = (
-        onnx_ops.InferenceSession(each.SerializeToString(), quiet()).run(None, {"image": RAMPS, **inputs})[0]
-        for each in (proto, optimized)
-    )
-    np.testing.assert_array_equal(got, expected)
-    assert [f.operator for f in findings] == ["ComputedGridSample"] or "constant" in findings[0].reason
+    PLACES[place](proto, rng)
+    optimized, findings = rewritten(proto)
+    feeds = {"image": RAMPS, **inputs}
+    expected = SESSIONS[0](proto).run(None, feeds)
+    got = SESSIONS[seed % len(SESSIONS)](optimized).run(None, feeds)
+    for one, other in zip(got, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+    operators = [f.operator for f in findings]
+    is_left = operators == [None] and "constant" in findings[0].reason
+    assert operators == ["ComputedGridSample"] or is_left or place == "branch around the end"

@@ -9,7 +9,8 @@ from onnx.reference import ReferenceEvaluator
 from support.written import Writer
 
 from onnx_ops.rewriting.graph import Model
-from onnx_ops.rewriting.integers import Lattice, integers, lattice
+from onnx_ops.rewriting.indices import integer_at, integers, shape
+from onnx_ops.rewriting.positions import Position, variables
 from onnx_ops.rewriting.sizes import Size, named, never_negative, quotient
 
 SIZES = {"h": 7, "w": 12, "n": 3}
@@ -98,16 +99,25 @@ def expected(proto, sizes):
     return ReferenceEvaluator(proto).run(None, {"x": np.zeros(list(sizes.values()), np.float32)})[0]
 
 
-def elements(value, sizes=None):
-    """The array of numbers that a Lattice or an array of sizes stands for."""
-    if isinstance(value, Lattice):
-        shape = [filled(s, sizes) for s in value.shape]
-        indices = np.indices(shape)
-        steps = [filled(s, sizes) for s in value.steps]
-        return filled(value.start, sizes) + sum(
-            (s * i for s, i in zip(steps, indices, strict=True)), np.zeros(shape, int)
-        )
-    return np.vectorize(lambda v: filled(v, sizes), otypes=[int])(value)
+def filled_position(at, dimensions, sizes=None):
+    """The array of the numbers that a Position over the variables of these dimensions stands for."""
+    shape = [filled(size, sizes) for size in dimensions]
+    numbers = {str(k): numbers for k, numbers in enumerate(np.indices(shape))}
+    total = np.full(shape, filled(at.start, sizes))
+    for term in at.terms:
+        inner, size, step = (filled(each, sizes) for each in (term.inner, term.size, term.step))
+        total += numbers[term.variable.name] // inner % size * step
+    return total
+
+
+def known(graph, name):
+    """Return ("whole", a Position over all axes) of a value of integers, or ("list", its integers); None if unknown."""
+    dimensions = shape(graph, name)
+    at = dimensions and integer_at(graph, name, variables(dimensions))
+    if at:
+        return "whole", at
+    one_by_one = integers(graph, name)
+    return None if one_by_one is None or None in one_by_one else ("list", one_by_one)
 
 
 def shape_arithmetic(w):
@@ -141,6 +151,8 @@ def shape_arithmetic(w):
     yield along
     yield w.add("Range", w.constant(2), wide, w.constant(3))
     yield w.add("Range", w.constant(9), w.constant(1), w.constant(-3))
+    yield w.add("Gather", w.add("Range", w.constant(0), w.constant(9), h), w.constant(1))
+    yield w.add("Gather", w.add("Range", w.add("Add", h, w.constant(1)), w.constant(0), w.constant(-1)), w.constant(1))
     column = w.add("Unsqueeze", w.add("Range", w.constant(0), wide, w.constant(1)), w.constant([1]))
     yield w.add("Add", along, column)
     yield w.add("Add", w.add("Mul", column, wide), along)
@@ -149,6 +161,16 @@ def shape_arithmetic(w):
     yield w.add("Transpose", column, perm=[1, 0])
     yield w.add("Squeeze", column, w.constant([1]))
     yield w.add("Reshape", along, w.constant([1, -1, 1]))
+    grid = w.add("Add", w.add("Mul", column, w.constant(10)), w.add("Range", w.constant(0), n, w.constant(1)))
+    yield w.add("Reshape", grid, w.constant([-1]))
+    count = w.add("Mul", wide, n)
+    number = w.add("Range", w.constant(0), count, w.constant(1))
+    yield w.add("Div", w.add("Reshape", number, w.constant([-1, 1])), w.constant(1))
+    pairs = w.add("Range", w.constant(0), w.add("Mul", count, w.constant(2)), w.constant(1))
+    yield w.add("Div", pairs, w.constant(2))
+    yield w.add("Mod", pairs, w.constant(2))
+    yield w.add("Div", w.add("Mul", count, h), wide)
+    yield w.add("Mod", w.add("Mul", count, h), n)
 
 
 @pytest.mark.parametrize("k", range(len(list(shape_arithmetic(Writer())))))
@@ -156,10 +178,14 @@ def test_shape_arithmetic(k):
     writer = Writer()
     name = list(shape_arithmetic(writer))[k]
     proto = writer.model({"x": ("float32", ["h", "w", "n"])}, (name, "int64", None))
-    value = integers(next(Model(proto).graphs()), name)
-    assert value is not None
+    graph = next(Model(proto).graphs())
+    how, value = known(graph, name)
     for sizes in ({"h": 7, "w": 12, "n": 3}, {"h": 8, "w": 5, "n": 1}, {"h": 1, "w": 3, "n": 2}):
-        np.testing.assert_array_equal(elements(value, sizes), expected(proto, sizes))
+        result = expected(proto, sizes)
+        if how == "whole":
+            np.testing.assert_array_equal(filled_position(value, shape(graph, name), sizes), result)
+        else:
+            assert [filled(each, sizes) for each in value] == result.ravel().tolist()
 
 
 def unknowable(w):
@@ -177,8 +203,6 @@ def unknowable(w):
     yield w.add("Gather", shape, h)
     yield w.add("Slice", shape, w.constant([0]), w.add("Unsqueeze", h, w.constant([0])))
     yield w.add("Concat", along, w.constant([1]), axis=0)
-    yield w.add("Range", w.constant(0), w.constant(9), h)
-    yield w.add("Range", h, w.constant(0), w.constant(-1))
     yield w.add("Add", along, w.add("Range", w.constant(0), w.add("Gather", shape, w.constant(1)), w.constant(1)))
     yield w.add("NonZero", "x")
     yield w.add("Reshape", along, w.constant([2, -1]))
@@ -189,23 +213,35 @@ def test_what_is_unknown(k):
     writer = Writer()
     name = list(unknowable(writer))[k]
     proto = writer.model({"x": ("float32", ["h", "w", "n"])}, (name, "int64", None))
-    assert integers(next(Model(proto).graphs()), name) is None
+    assert known(next(Model(proto).graphs()), name) is None
 
 
-def test_lattices_of_other_types():
+def constant_at(array):
+    w = Writer()
+    graph = next(Model(w.model({}, (w.add("Identity", w.constant(array, array.dtype)), "int64", None))).graphs())
+    return integer_at(graph, w.initializers[0].name, variables(array.shape))
+
+
+def test_constants_of_other_types():
     """NumPy's integers wrap, and warn of it."""
-    assert lattice(np.array([5, 3, 1], np.uint8)).steps == (-2,)
-    assert lattice(np.array([2**63, 2**63 + 1], np.uint64)) == Lattice((2,), 2**63, (1,))
+    (k,) = variables([3])
+    assert constant_at(np.array([5, 3, 1], np.uint8)) == Position(5) + k.times(-2)
+    far = 2**63 - 1
+    (k,) = variables([2])
+    assert constant_at(np.array([2**63, 2**63 + 1], np.uint64)) == Position(2**63) + k
+    assert constant_at(np.array([-far, far])) == Position(-far) + k.times(2 * far)
+    assert constant_at(np.array([False, True])) == k
+    assert constant_at(np.array([0.0, 1.0])) is None
 
 
 @settings(max_examples=50)
 @given(st.lists(st.integers(-3, 3), min_size=0, max_size=3), st.integers(-5, 5), st.data())
-def test_lattices(steps, start, data):
+def test_constants_of_regular_steps(steps, start, data):
     shape = [data.draw(st.integers(1, 4)) for _ in steps]
     array = start + sum((s * i for s, i in zip(steps, np.indices(shape), strict=True)), np.zeros(shape, int))
-    np.testing.assert_array_equal(elements(lattice(array)), array)
+    np.testing.assert_array_equal(filled_position(constant_at(array), shape), array)
     if array.size > 2:
         bent = array.copy()
         bent.flat[data.draw(st.integers(1, array.size - 1))] += 7
-        result = lattice(bent)
-        assert result is None or np.array_equal(elements(result), bent)
+        at = constant_at(bent)
+        assert at is None or np.array_equal(filled_position(at, shape), bent)

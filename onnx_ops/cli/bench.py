@@ -55,17 +55,8 @@ def bench(model, given, shapes, seed, repeats, threads, as_json):
     data.check_outputs(runner.outputs)
     feeds, doubts = data.feeds(runner.inputs, given, shapes, seed, random=True)
     with data.adding_doubts(doubts):
-        outputs = {"onnx_ops": runner(feeds)}
-    runners, refused = {"onnx_ops": runner}, None
-    if counted(find_patterns(model)):
-        runners["optimized"] = open_way(model, "optimized", threads)
-        outputs["optimized"] = runners["optimized"](feeds)
-    try:
-        builtin = open_way(model, "builtin", threads)
-        outputs["builtin"], runners["builtin"] = builtin(feeds), builtin
-    except Exception as error:
-        refused = one_line(error)
-    first, *others = names = [name for name in WAYS if name in runners]
+        runners, outputs, refused = open_ways(model, runner, feeds, find_patterns(model))
+    first, *others = names = list(runners)
     report = {
         "model": str(model),
         "inputs": [data.described(n, a) for n, a in feeds.items()],
@@ -74,7 +65,7 @@ def bench(model, given, shapes, seed, repeats, threads, as_json):
         "refused": refused,
         "compared_with": first,
         "largest_difference": {name: largest_difference(outputs[name], outputs[first]) for name in others},
-        **times({name: runners[name] for name in names}, feeds, steps(range(repeats), lambda turn: "timing")),
+        **times(runners, feeds, steps(range(repeats), lambda turn: "timing")),
         "operators": {
             name: profile(model, name, threads, feeds, repeats) for name in steps(names, lambda name: "profiling")
         },
@@ -84,6 +75,28 @@ def bench(model, given, shapes, seed, repeats, threads, as_json):
 
 def open_way(model, name, threads=None):
     return Runner(model, threads=threads, **WAYS[name][1])
+
+
+def open_ways(model, runner, feeds, findings):
+    """Open a model in the WAYS that run it, and run it once in each.
+
+    runner    the one for onnx_ops
+    findings  those of `optimize`: only if they replace something is there an optimized way
+
+    Returns {way: Runner}, {way: {output: array}}, and why ONNX Runtime's own kernels don't run it, or None.
+    """
+    runners, outputs, refused = {}, {}, None
+    for name in WAYS:
+        if name == "optimized" and not counted(findings):
+            continue
+        try:
+            each = runner if name == "onnx_ops" else open_way(model, name, runner.threads)
+            outputs[name], runners[name] = each(feeds), each
+        except Exception as error:
+            if name != "builtin":
+                raise
+            refused = one_line(error)
+    return runners, outputs, refused
 
 
 def largest_difference(outputs, baseline):

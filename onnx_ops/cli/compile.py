@@ -7,19 +7,16 @@ import click
 
 import onnx_ops
 
-from .. import dtypes as element_types
-from ..compiler.cpu_levels import LEVELS
+from ..compiler.cpu_levels import LEVELS, SYSTEMS
 from ..operators import own_operators
 from ..runtime import library
 from ..runtime.variants import TYPES
 from .arguments import ModelFile, check_targets, jobs_option, operator_option
 from .console import progress, say
 
-
-def dtype_option(types):
-    return click.option(
-        "--dtype", "dtypes", multiple=True, type=click.Choice(types), help="Only this type; may be repeated."
-    )
+dtype_option = click.option(
+    "--dtype", "dtypes", multiple=True, type=click.Choice(TYPES), help="Only this type; may be repeated."
+)
 
 
 @click.command()
@@ -27,13 +24,14 @@ def dtype_option(types):
     "--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="Where the library is to be."
 )
 @operator_option
-@dtype_option(TYPES)
+@dtype_option
 @click.option(
     "--cpu", "cpus", multiple=True, type=click.Choice(list(LEVELS)),
     help="With code for these; may be repeated.  [default: all of this machine's architecture]",
 )  # fmt: skip
+@click.option("--system", type=click.Choice(list(SYSTEMS)), help="For this system.  [default: this one]")
 @jobs_option
-def build(output, operators, dtypes, cpus, jobs):
+def build(output, operators, dtypes, cpus, system, jobs):
     """Build a shared library of the operators, which ONNX Runtime loads in any process: C++, C#, Java, Triton, Python.
 
     It needs neither Python nor Numba, has code for several generations of CPUs, and runs the best that it can. Building
@@ -43,18 +41,19 @@ def build(output, operators, dtypes, cpus, jobs):
     Examples:
       onnx-ops build --output libonnx_ops.so
       onnx-ops build --output libonnx_ops.so --operator GridSample --dtype float32 --cpu x86-64-v3
+      onnx-ops build --output onnx_ops.dll --system windows
       onnx-ops --operators my_ops.py build --output libmine.so
     """
     check_targets([output], [])
     settings = {"operators": operators or own_operators() or None, "dtypes": dtypes or None, "cpus": cpus or None}
-    compiling(partial(onnx_ops.build, output, jobs=jobs, **settings))
+    compiling(partial(onnx_ops.build, output, system=system, jobs=jobs, **settings))
     say(f"{output}: {output.stat().st_size / 2**20:.1f} MB")
 
 
 @click.command()
 @click.argument("models", metavar="[MODEL]...", nargs=-1, type=ModelFile())
 @operator_option
-@dtype_option(element_types.ALL)
+@dtype_option
 @jobs_option
 def warmup(models, operators, dtypes, jobs):
     """Compile the kernels ahead, into the cache that sessions load them from.

@@ -112,27 +112,24 @@ def numbers(content, element_type, source):
     """Return an array of what was read from JSON. The type must be able to hold it; floats may be rounded."""
     if element_type not in dtypes.TABLE:
         raise click.UsageError(f"{source}: the input is no tensor of a known type.")
-    with reading(source), np.errstate(all="ignore"):
-        given = np.array(content, object if element_type == "string" else None)
-        if "int" in element_type and given.dtype.kind == "f":  # integers beside a float, or beyond int64
-            given = exact_integers(np.array(content, object), element_type)
-        array = given.astype(dtypes.TABLE[element_type].numpy)
-    if element_type == "string":
-        is_kept = all(isinstance(each, str) for each in given.flat)
-    elif element_type in dtypes.FLOATS:
-        is_kept = given.dtype.kind in "iuf" and (np.isfinite(array.astype(np.float64)) == np.isfinite(given)).all()
+    kind, is_float = dtypes.TABLE[element_type].numpy, element_type in dtypes.FLOATS
+    try:
+        given = np.array(content, object)
+        with np.errstate(all="ignore"):
+            array = (given.astype(np.float64) if is_float else given).astype(kind)
+    except (TypeError, ValueError, OverflowError):
+        is_kept = False
     else:
-        is_kept = given.dtype.kind in "biuf" and np.array_equal(array, given)
+        if is_float:
+            is_number = all(type(each) in (int, float) for each in given.flat)
+            is_kept = is_number and np.array_equal(np.isfinite(array), np.isfinite(given.astype(np.float64)))
+        elif element_type == "string":
+            is_kept = all(isinstance(each, str) for each in given.flat)
+        else:
+            is_kept = array.tolist() == given.tolist()
     if not is_kept:
         raise click.UsageError(f"{source}: the model wants {element_type}, which can't hold that.")
     return array
-
-
-def exact_integers(given, element_type):
-    """Return an array of Python's numbers as integers of a type if it can hold all of them, else as floats."""
-    limits = np.iinfo(element_type)
-    fits = all(limits.min <= each <= limits.max and each == int(each) for each in given.flat)
-    return given.astype(element_type if fits else np.float64)
 
 
 def shape(text, inputs):

@@ -18,16 +18,14 @@ import onnx_ops
 from ..comparison import difference
 from ..files import staged
 from ..reference import Evaluator
+from ..rewriting import rewritten
 from ..runtime.runner import Runner
 from .arguments import json_option
-from .bench import open_way, times
-from .console import format_difference, milliseconds, one_line, print_json, say, steps, table
+from .bench import open_ways, times
+from .console import format_difference, milliseconds, print_json, say, steps, table
 from .data import write_image
 
 REPEATS = 11
-WAYS = {"builtin": "builtin", "native": "onnx_ops", "optimized": "optimized"}  # {name: that of bench.py}
-MODES = ("nearest", "linear", "cubic")
-PADDING_MODES = ("zeros", "border", "reflection")
 PATCH, STRIDE = 64, 48  # of the patches in the picture, in pixels
 HEIGHT, WIDTH = 192, 300  # of what GridSample makes, in pixels
 MARGIN, TITLE = 10, 34  # pixels between pictures, and above each
@@ -177,23 +175,11 @@ def examples():
 def measure(title, model, feeds):
     """Run one example in all ways; returns its row of the table, as a dict."""
     (expected,) = Evaluator(model)(feeds).values()
-    row, runners = {"model": title, "refused": None, "error": {}, "wrong": []}, {}
-    for way, name in WAYS.items():
-        if way == "optimized" and onnx_ops.optimize(model) == model:
-            continue
-        try:
-            runner = open_way(model.SerializeToString(), name)
-            (result,) = runner(feeds).values()
-        except Exception as error:
-            if way != "builtin":
-                raise
-            row["refused"] = one_line(error)
-            continue
-        found = difference(result, expected)
-        row["error"][way], runners[way] = found.largest, runner
-        if not found.ok:
-            row["wrong"].append(way)
-    return row | times(runners, feeds, range(REPEATS))
+    content = model.SerializeToString()
+    runners, outputs, refused = open_ways(content, Runner(content, threads=None), feeds, rewritten(model)[1])
+    found = {way: difference(*arrays.values(), expected) for way, arrays in outputs.items()}
+    row = {"model": title, "refused": refused, "error": {way: each.largest for way, each in found.items()}}
+    return row | {"wrong": [way for way in found if not found[way].ok], **times(runners, feeds, range(REPEATS))}
 
 
 def show(rows, pictures):
@@ -209,7 +195,7 @@ def show(rows, pictures):
 def lines(row):
     """Return the lines of the table for one example, each for a way to run it with onnx_ops."""
     speedups = {way: f"{ratio:.1f} x" for way, ratio in row["speedup"].items()}
-    first = row["model"], *cells(row, "builtin"), *cells(row, "native"), speedups.get("native", "")
+    first = row["model"], *cells(row, "builtin"), *cells(row, "onnx_ops"), speedups.get("onnx_ops", "")
     if "optimized" not in row["seconds"]:
         return [first]
     return [first, ("  optimized", "", "", *cells(row, "optimized"), speedups.get("optimized", ""))]
@@ -289,15 +275,16 @@ def picture_of_modes(directory, image):
     }
     for name in grids:
         np.save(directory / f"{name}.npy", grids[name])
-    panels = {f"{m}: {n}": sampled(directory, small, grids[n], m, "border") for m in MODES for n in grids}
+    modes = ("nearest", "linear", "cubic")
+    panels = {f"{m}: {n}": sampled(directory, small, grids[n], m, "border") for m in modes for n in grids}
     title = 'A photograph of 100 x 64 pixels, read by GridSample(mode=..., padding_mode="border")'
     save_panels(directory / "grid_sample_modes.jpg", title, panels, 3)
     return "grid_sample_modes.jpg", "rotated, warped and magnified by GridSample in each mode"
 
 
 def picture_of_padding(directory, image):
-    grids = {"rotated": grid(1 / 0.6, TURN), "lens": grid(0.7, strength=0.9)}
-    panels = {f"{p}: {n}": sampled(directory, image, grids[n], "linear", p) for n in grids for p in PADDING_MODES}
+    grids, modes = {"rotated": grid(1 / 0.6, TURN), "lens": grid(0.7, strength=0.9)}, ("zeros", "border", "reflection")
+    panels = {f"{p}: {n}": sampled(directory, image, grids[n], "linear", p) for n in grids for p in modes}
     title = 'What lies outside the photograph: GridSample(mode="linear", padding_mode=...)'
     save_panels(directory / "grid_sample_padding.jpg", title, panels, 3)
     return "grid_sample_padding.jpg", "what GridSample reads outside the image, in each padding_mode"

@@ -3,11 +3,8 @@
 import difflib
 import functools
 import logging
-import re
 from collections import Counter
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
-from itertools import combinations, groupby
+from dataclasses import asdict, dataclass, field
 
 import click
 import numpy as np
@@ -31,12 +28,10 @@ from .console import dimensions, one_line, print_json, say, steps, table
 from .data import random_array
 from .rewrite import counted, find_patterns, show_findings
 
-# Widths in characters, so that a node fits on one line of the table: its name, a dimension's name, the last column.
-NAME_WIDTH, DIMENSION_WIDTH, ALONE_WIDTH = 24, 10, 50
 LIKENESS = 0.8  # how similar a misspelt name is at least to the right one, as difflib measures it
 STAND_IN = 2  # the size of a dimension that the model leaves open
 LARGEST = 2**24  # elements of an input that is made up to try a node
-NO_KERNEL = re.compile("Could not find an implementation|Failed to find kernel")  # for these types, or this version
+NO_KERNEL = "Could not find an implementation", "Failed to find kernel"  # for these types, or this version
 
 
 @dataclass
@@ -68,7 +63,7 @@ class Report:
 
 @click.command()
 @model_argument
-@click.option("--details", is_flag=True, help="Also show each node's full name, its attributes and all of its inputs.")
+@click.option("--details", is_flag=True, help="Also show each node's attributes and all of its inputs.")
 @json_option
 def inspect(model, details, as_json):
     """Show which nodes of a model this package runs, and which of them ONNX Runtime alone can't.
@@ -204,7 +199,8 @@ def examine_node(node, graph):
     arrays = None
     try:
         with errors_of(operator):
-            arrays = made_up(operator, {a.name: values.get(a.name) for a in operator.attributes}, inputs)
+            known = {name for a in operator.attributes for name in a.names}
+            arrays = made_up(operator, {name: values[name] for name in known & values.keys()}, inputs)
     except OpError as error:
         report.problems.append(str(error).removeprefix(f"{operator.title}: "))
     unknown_shapes = "shapes are unknown" if arrays is None else ""
@@ -301,30 +297,17 @@ def try_builtin(model, node, operator, inputs, arrays, lack):
         feeds = dict(zip(names_of_inputs, arrays, strict=True))
         outputs = builtin(feeds)
     except Exception as error:
-        types = unsupported_types(model, node, operator, inputs) if NO_KERNEL.search(str(error)) else ""
-        return f"refuses it: no kernel for {types}" if types else f"refuses it: {one_line(error)}"
+        unusual = [f"{v.type} {i.name}" for i, v in zip(operator.inputs, inputs, strict=False)
+                   if v.type != "float32" and not i.values]  # fmt: skip
+        if unusual and any(text in str(error) for text in NO_KERNEL):
+            return f"refuses it: no kernel for {' and '.join(unusual)}"
+        return f"refuses it: {one_line(error)}"
     try:
         own_outputs = Runner(lone_model, threads=None)(feeds)
     except Exception as error:
         return f"runs it; onnx_ops does not: {one_line(error)}"
     found = difference(*outputs.values(), *own_outputs.values())
     return "runs it" if found.ok else f"runs it, wrong: {found.problem or f'off by {found.largest:.2g}'}"
-
-
-def unsupported_types(model, node, operator, inputs):
-    """Return the types of inputs for which ONNX Runtime has no kernel, as "float64 Grid"; "" if they aren't the cause.
-
-    It tries which inputs, as few as possible, would have to be float32.
-    """
-    pairs = list(zip(operator.inputs, inputs, strict=False))
-    others = sorted({i.type for i, v in pairs if not i.values and v.type != "float32"})
-    for count in range(1, len(others) + 1):
-        for changed in combinations(others, count):
-            replaced = [replace(v, type="float32") if i.type in changed else v for i, v in pairs]
-            with suppress(Exception):
-                open_session(node_alone(model, node, replaced), "builtin")
-                return " and ".join(f"{v.type} {i.name}" for i, v in pairs if i.type in changed)
-    return ""
 
 
 def node_alone(model, node, inputs):
@@ -348,11 +331,7 @@ def node_alone(model, node, inputs):
 
 def show(model, reports, unknown_operators, obstacle, details):
     if reports:
-        short = shortened([r.node for r in reports])
-        rows = [
-            (name, r.operator, tensors(r), cut(r.builtin or "not tried", ALONE_WIDTH))
-            for name, r in zip(short, reports, strict=True)
-        ]
+        rows = [(r.node, r.operator, tensors(r), r.builtin or "not tried") for r in reports]
         table(str(model), ("node", "operator", "tensors", "ONNX Runtime alone"), rows)
     for report in reports if details else ():
         show_details(report)
@@ -370,7 +349,7 @@ def show(model, reports, unknown_operators, obstacle, details):
 def show_details(report):
     lines = [("operator", report.operator), ("graph", report.graph)]
     lines += [("attribute", f"{name} = {value}") for name, value in report.attributes.items()]
-    lines += [("input", f"{v['name']} {v['type'] or '?'} {dimensions(v['shape'] or ['...'])}") for v in report.inputs]
+    lines += [("input", f"{v['name']} {type_and_shape(v)}") for v in report.inputs]
     if report.builtin:
         lines.append(("alone", f"ONNX Runtime {report.builtin}"))
     say(report.node, "bold")
@@ -391,41 +370,17 @@ def show_patterns(patterns, details):
     say(text)
 
 
-def shortened(titles):
-    """Shorten long names to NAME_WIDTH: to their ends, or from where they begin to differ if that keeps more distinct.
-
-    A name stays long if its short form would not be unique.
-    """
-    first = next((k for k, letters in enumerate(zip(*titles, strict=False)) if len(set(letters)) > 1), 0)
-    common = titles[0].rfind("/", 0, first) + 1
-    ends = [part(n, len(n) - NAME_WIDTH) for n in titles]
-    middles = [part(n, min(common, len(n) - NAME_WIDTH)) for n in titles]
-    short = max(ends, middles, key=lambda candidates: len(set(candidates)))
-    return [s if short.count(s) == 1 else n for s, n in zip(short, titles, strict=True)]
-
-
-def part(name, begin):
-    """Return NAME_WIDTH characters of a name from position `begin` on, with … where something is left out."""
-    return f"…{cut(name[begin:], NAME_WIDTH)}" if begin > 0 else cut(name, NAME_WIDTH)
-
-
-def cut(text, width):
-    return text if len(text) <= width else f"{text[: width - 1]}…"
-
-
 def tensors(report):
-    """Return the types and shapes of a node's inputs, without its lists of sizes: float32 [1,3,8,9] [1,5,6,2]"""
+    """Return the types and shapes of a node's inputs, without its lists of sizes."""
     operator = next((o for o in available().values() if o.title == report.operator), None)
     sizes = [k for k, i in enumerate(operator.inputs) if i.values] if operator else []
-    described = [v for k, v in enumerate(report.inputs) if k not in sizes]
-    groups = groupby(described, key=lambda v: v["type"] or "?")
-    return ", ".join(f"{kind} {' '.join(map(short_shape, values))}" for kind, values in groups)
+    return ", ".join(type_and_shape(v) for k, v in enumerate(report.inputs) if k not in sizes)
 
 
-def short_shape(described):
-    """Return a shape's text: [N,3,?], or [...] if the rank is unknown."""
-    dims = ["..."] if described["shape"] is None else described["shape"]
-    return f"[{','.join('?' if d is None else cut(str(d), DIMENSION_WIDTH) for d in dims)}]"
+def type_and_shape(described):
+    """Return the text of an input's type and shape: float32 [N, 3, ?]"""
+    shape = ["..."] if described["shape"] is None else described["shape"]
+    return f"{described['type'] or '?'} {dimensions(shape)}"
 
 
 def summary(reports, obstacle):

@@ -111,10 +111,6 @@ class Work:
     batch: int | None = None
     checked: list[bool] = field(default_factory=list, init=False)  # not empty after that
 
-    def prepare(self):
-        """Make the session, which the first call would do otherwise."""
-        return self.runner.session
-
     def run_items(self, *items):
         """Run the model on items, from their input files to their output files; returns what `store` does."""
         contents = [item.load() for item in items]

@@ -223,16 +223,10 @@ def divide(given, inputs):
 
 
 def check_batch(batch, runner, shared):
-    """Raise an error if the model states first axes that are not those of a batch."""
-    sizes = {name: first_size(dims) for name, (_, dims) in runner.inputs.items() if name not in shared}
-    for name, size in sizes.items():
-        if isinstance(size, int) and size != batch:
-            raise click.UsageError(f"--batch {batch}: the model wants {size} along the first axis of {name}.")
-    others = {dim for _, dims in runner.inputs.values() for dim in dims if isinstance(dim, str)} - set(sizes.values())
-    for name, (_, dims) in runner.outputs.items():
-        size = first_size(dims)
-        if size in others or (isinstance(size, int) and size not in sizes.values()):
-            raise click.UsageError(f"--batch {batch}: the first axis of {name} is {size}, and not that of the items.")
+    """Raise an error if the model wants another number of items."""
+    for name, (_, dims) in runner.inputs.items():
+        if name not in shared and isinstance(first_size(dims), int) and dims[0] != batch:
+            raise click.UsageError(f"--batch {batch}: the model wants {dims[0]} along the first axis of {name}.")
 
 
 def dependencies(model, shared):

@@ -7,8 +7,7 @@ import functools
 import hashlib
 import logging
 import os
-import secrets
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import platformdirs
@@ -38,22 +37,22 @@ def directory():
 class Kept:
     """The file of a compiled function: a checksum, and its object code.
 
-    obstacle  why the file can't be written, or None
+    obstacle  why the file can't be written, or None; an error if that is known before the function is compiled
+    path      None if there is no such file for that reason
     """
 
-    obstacle = None
-
-    def __init__(self, name, key):
-        self.key = key
-        self.path = directory() / f"{name}-{key}.code"
-        if not self.path.is_absolute():  # there is no home directory
-            raise OSError(f"{self.path.parent} is no absolute path")
+    def __init__(self, name, key, obstacle=None):
+        self.key, self.path = key, directory() / f"{name}-{key}.code"
+        if not obstacle and not self.path.is_absolute():  # there is no home directory
+            obstacle = OSError(f"{self.path.parent} is no absolute path")
+        self.obstacle = obstacle and reason(obstacle)
+        self.path = None if obstacle else self.path
 
     @contextmanager
     def exclusive(self):
         """A context in which other processes that would compile the same wait, where the system has file locks."""
         with ExitStack() as stack:
-            if fcntl and not os.path.exists(self.path):
+            if fcntl and self.path and not os.path.exists(self.path):
                 lock = self.path.with_suffix(".lock")
                 with suppress(OSError):
                     self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -64,7 +63,7 @@ class Kept:
     def load(self):
         """Read the object code; returns None if there is no file, or if it is damaged."""
         try:
-            return object_in(self.path)
+            return object_in(self.path) if self.path else None
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -72,9 +71,10 @@ class Kept:
             return None
 
     def save(self, content):
-        if ADDRESS.encode() in content:
-            self.give_up(OSError("it holds addresses, which are of this process alone"))
+        if not self.obstacle and ADDRESS.encode() in content:
+            self.obstacle = "it holds addresses, which are of this process alone"
         if self.obstacle:
+            not_kept(self.obstacle)
             return
         try:
             with staged_file(self.path) as place:
@@ -96,24 +96,6 @@ def object_in(path):
     content = Path(path).read_bytes()
     checksum, content = content[:CHECKSUM], content[CHECKSUM:]
     return content if hashlib.sha256(content).digest() == checksum else None
-
-
-class NotKept:
-    """Takes the place of `Kept` for a function that can't be kept, for a reason that is known before it is compiled."""
-
-    path, exclusive = None, nullcontext
-
-    def __init__(self, obstacle):
-        self.key, self.obstacle = secrets.token_hex(8), reason(obstacle)
-
-    def load(self):
-        return None
-
-    def save(self, content):
-        not_kept(self.obstacle)
-
-    def missing(self):
-        return self.obstacle
 
 
 def reason(error):

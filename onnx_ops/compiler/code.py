@@ -4,6 +4,7 @@ import ctypes
 import functools
 import logging
 import re
+import secrets
 import sys
 import threading
 from contextvars import ContextVar, copy_context
@@ -13,7 +14,7 @@ import llvmlite.binding as llvm
 
 from ..errors import OpError
 from ..locks import COMPILATION
-from .cache import Kept, NotKept
+from .cache import Kept
 from .jit import BOUNDSCHECK
 from .key import digest
 
@@ -136,31 +137,22 @@ def _engine():
     return llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
 
 
-def once(function):
-    """Decorator: a functools.cache that keeps OpErrors, too, as Numba explains a mistake in full only once."""
-
-    @functools.cache
-    def outcome(*args):
-        try:
-            return function(*args), None
-        except OpError as error:
-            return None, error
-
-    @functools.wraps(function)
-    def call(*args):
-        result, error = outcome(*args)
-        if error:
-            raise OpError(*error.args) from error.__cause__
-        return result
-
-    return call
+@functools.cache
+def _outcome(entry):
+    """The `Code` of an entry, or the OpError: Numba explains a mistake in full only once."""
+    try:
+        key, obstacle = digest(entry.functions, entry.name, entry), None
+    except OSError as error:
+        key, obstacle = secrets.token_hex(8), error
+    try:
+        return Code(entry, Kept(entry.name + "-checked" * BOUNDSCHECK, key, obstacle))
+    except OpError as error:
+        return error
 
 
-@once
 def code(entry):
     """The `Code` of an entry. Raises OpError."""
-    try:
-        kept = Kept(entry.name + "-checked" * BOUNDSCHECK, digest(entry.functions, entry.name, entry))
-    except OSError as error:
-        kept = NotKept(error)
-    return Code(entry, kept)
+    outcome = _outcome(entry)
+    if isinstance(outcome, OpError):
+        raise OpError(*outcome.args) from outcome.__cause__
+    return outcome

@@ -14,8 +14,10 @@ from llvmlite import ir
 from numba import config, types
 from numba.extending import register_jitable
 
+from ..attributes import VECTOR
 from ..errors import OpError
-from . import arrays, refusals, simd_blend, simd_boxes, simd_points, simd_rows, target  # noqa: F401  for their overloads
+from ..limits import MAX_RANK
+from . import arrays, refusals, simd_points, simd_products, simd_rows, target  # noqa: F401  for their overloads
 from .halves import I64
 from .jit import BOUNDSCHECK, FLAGS, INNER, flags_of, marked
 from .numba_internals import (
@@ -27,7 +29,24 @@ from .numba_internals import (
     optimized_once,
     whole_arrays,
 )
-from .records import TENSOR, ArrayView, Held, Named, Number, RecordView, Shapes
+from .records import (
+    ATTRIBUTES,
+    GEOMETRY,
+    OUTPUT,
+    PHASE,
+    SHARED,
+    SHARED_SIZE,
+    WORKSPACE_SIZE,
+    Geometry,
+    Number,
+    Room,
+    Shapes,
+    Sizes,
+    Tensor,
+    Tile,
+    Values,
+    tensor_field,
+)
 
 NO_MEMORY = "compiled code has only the workspace that it asks for"
 OF_PYTHON = ("Py", "_Py", "numba_gil")  # how names of Python's functions begin
@@ -89,7 +108,7 @@ def object_code(entry, symbol):
 
 
 def _compiled(entry, symbol):
-    """Numba's library with an entry's steps, and the function `symbol` that calls them in turn."""
+    """Numba's library with an entry's steps, and the function `symbol` that calls them."""
     flags = compiler.Flags()
     cpu_target.options.parse_as_flags(flags, FLAGS | INNER)
     flags.no_compile = True  # the library is finished below, with the wrapper
@@ -110,42 +129,37 @@ def _compiled(entry, symbol):
 
     def ranked(argument):
         """The argument, with the number of axes that a rule returns for it."""
-        if not isinstance(argument, ArrayView) or not argument.ruled:
+        if not isinstance(argument, Tensor) or not argument.ruled:
             return argument
-        step, position = argument.ruled.step, argument.ruled.position
-        axes = len(_shapes(compiled(step).signature.return_type, step.result.count)[position])
-        return replace(argument, shape=argument.shape[:axes], ruled=None)
+        shapes = _shapes(compiled(argument.ruled).signature.return_type, argument.ruled.result.count)
+        return replace(argument, axes=len(shapes[argument.k - OUTPUT]), ruled=None)
 
-    library = compiled(entry.steps[0]).library
-    module = library.create_ir_module(symbol)
-    numbers = {a.parameter for step in entry.steps for a in step.arguments if isinstance(a, Number)}
-    parameters = [I64 if k in numbers else cgutils.voidptr_t for k in range(entry.parameters)]
-    function = ir.Function(module, ir.FunctionType(I64, parameters), symbol)
-    builder = ir.IRBuilder(function.append_basic_block())
-    for other in dict.fromkeys(compiled(step).library for step in entry.steps[1:]):
-        if other is library:
-            continue
+    library, *others = dict.fromkeys(compiled(step).library for step in entry.steps)
+    for other in others:
         other.finalize()
         library.add_linking_library(other)
+    module = library.create_ir_module(symbol)
+    parameters = [cgutils.voidptr_t, I64, cgutils.voidptr_t][: entry.parameters]  # the call, the tile, its workspace
+    function = ir.Function(module, ir.FunctionType(I64, parameters), symbol)
+    builder = ir.IRBuilder(function.append_basic_block())
+    record = Record(context, builder, *function.args)
 
     def call(step):
         result = compiled(step)
         callee, returned = context.declare_function(module, result.fndesc), result.signature.return_type
-        values = [_value(context, builder, function.args, ranked(a)) for a in step.arguments]
+        values = [record.value(ranked(a)) for a in step.arguments]
         status, value = context.call_conv.call_function(builder, callee, returned, kinds(step), values)
         with builder.if_then(status.is_error, likely=False):
             with builder.if_then(builder.icmp_unsigned("!=", status.code, refusals.CODE)):
                 builder.ret(I64(RAISED))
-            refusals.note_refusal(builder, status, _pointer(builder, function.args, entry.refusal))
+            refusals.note_refusal(builder, status, record.at(GEOMETRY))
             builder.ret(I64(1))
         if step.result:
-            place = _pointer(builder, function.args, step.result.at)
-            _store_result(context, builder, place, step, returned, value)
+            record.store(step, returned, value)
 
     for k, step in enumerate(entry.steps):
-        if entry.phase:
-            phase = _held(builder, function.args, entry.phase)
-            with builder.if_then(builder.icmp_signed("==", phase, I64(k))):
+        if entry.has_phases:
+            with builder.if_then(builder.icmp_signed("==", record.number(PHASE), I64(k))):
                 call(step)
         else:
             call(step)
@@ -167,82 +181,97 @@ def _shapes(kind, count):
     return shapes
 
 
-def _store_result(context, builder, place, step, kind, value):
-    """Store what a step has returned, a value of the type `kind`, from a place on, as its result says (records.py)."""
-    result = step.result
-
-    def put(number, number_type, offset):
-        number = context.cast(builder, number, number_type, types.int64)
-        builder.store(number, builder.bitcast(builder.gep(place, [I64(offset)]), I64.as_pointer()))
-
-    if isinstance(result, Shapes):
-        rank, shape = TENSOR.fields["rank"][1], TENSOR.fields["shape"][1]
-        shapes = _shapes(kind, result.count)
-        values = [value] if shapes == (kind,) else cgutils.unpack_tuple(builder, value)
-        for k, (numbers, each) in enumerate(zip(shapes, values, strict=True)):
-            put(I64(len(numbers)), types.int64, k * TENSOR.itemsize + rank)
-            for a, (number_type, number) in enumerate(zip(numbers, cgutils.unpack_tuple(builder, each), strict=True)):
-                put(number, number_type, k * TENSOR.itemsize + shape + 8 * a)
-        return
-    numbers = tuple(kind) if isinstance(kind, types.BaseTuple) else (kind,) * result.count
-    if len(numbers) != result.count or not all(isinstance(n, types.Integer) for n in numbers):
-        raise OpError(step.role, f"a function that returns {kind}", f"must return the {result.what}")
-    values = cgutils.unpack_tuple(builder, value) if isinstance(kind, types.BaseTuple) else [value] * result.count
-    for k, (number_type, number) in enumerate(zip(numbers, values, strict=True)):
-        put(number, number_type, k * result.pitch)
-
-
 def _type(argument):
     """Numba's type for an argument of a step."""
     if argument is None:
         return types.none
-    if isinstance(argument, Named):
-        return types.BaseTuple.from_types(tuple(map(_type, argument.views)), argument.kind)
     if isinstance(argument, tuple):
-        return types.BaseTuple.from_types(tuple(map(_type, argument)))
-    if isinstance(argument, Number):
+        return types.BaseTuple.from_types(tuple(map(_type, argument)), type(argument))
+    if isinstance(argument, Number | Tile):
         return types.int64
+    if isinstance(argument, Room):
+        return arrays.array_type(types.uint8, 1)
+    if isinstance(argument, Sizes):
+        return arrays.array_type(types.int64, 1)
     kind = numba.from_dtype(argument.dtype)
-    if isinstance(argument, ArrayView):
-        return arrays.array_type(kind, len(argument.shape), argument.is_input)
-    return kind
+    if isinstance(argument, Tensor):
+        return arrays.array_type(kind, 1 if argument.axes is None else argument.axes, argument.is_input)
+    return arrays.array_type(kind, 1) if isinstance(argument, Values) and argument.is_list else kind
 
 
-def _value(context, builder, parameters, argument):
-    """The value of a step's argument, which is made from the parameters of the compiled function."""
-    kind = _type(argument)
-    if argument is None:
-        return context.get_dummy_value()
-    if isinstance(argument, Named | tuple):
-        views = argument.views if isinstance(argument, Named) else argument
-        return context.make_tuple(builder, kind, [_value(context, builder, parameters, view) for view in views])
-    if isinstance(argument, Number):
-        return parameters[argument.parameter]
-    if isinstance(argument, Held):
-        return _held(builder, parameters, argument)
-    pointer = _pointer(builder, parameters, argument.at)
-    if isinstance(argument, RecordView):
-        return builder.bitcast(pointer, context.get_value_type(kind))
-    sizes = [I64(n) if isinstance(n, int) else _held(builder, parameters, n) for n in argument.shape]
-    return arrays.array_over(context, builder, kind, pointer, sizes)
+class Record:
+    """A call's record (records.py), as the function sees it that `builder` emits."""
 
+    def __init__(self, context, builder, call, tile=None, workspace=None):
+        self.context, self.builder = context, builder
+        self.call, self.tile, self.workspace = call, tile, workspace
 
-def _pointer(builder, parameters, place):
-    """The pointer to an Address."""
-    if isinstance(place.base, Held):
-        base = builder.inttoptr(_held(builder, parameters, place.base), cgutils.voidptr_t)
-    else:
-        base = parameters[place.base]
-    offset = I64(place.offset)
-    return builder.gep(
-        base, [builder.add(offset, _held(builder, parameters, place.further)) if place.further else offset]
-    )
+    def at(self, offset, base=None):
+        """The pointer to what is at an offset from a base, by default the call."""
+        return self.builder.gep(base or self.call, [offset if isinstance(offset, ir.Value) else I64(offset)])
 
+    def number(self, offset, base=None, kind=I64):
+        """Load a number at an offset."""
+        return self.builder.load(self.builder.bitcast(self.at(offset, base), kind.as_pointer()))
 
-def _held(builder, parameters, held):
-    """Load a number that is Held."""
-    kind = ir.DoubleType() if held.dtype.kind == "f" else I64
-    return builder.load(builder.bitcast(_pointer(builder, parameters, held.at), kind.as_pointer()))
+    def pointer(self, offset):
+        """Load an address at an offset in the call."""
+        return self.builder.inttoptr(self.number(offset), cgutils.voidptr_t)
+
+    def value(self, argument):
+        """The value of a step's argument."""
+        kind = _type(argument)
+        if argument is None:
+            return self.context.get_dummy_value()
+        if isinstance(argument, tuple):
+            return self.context.make_tuple(self.builder, kind, [*map(self.value, argument)])
+        if isinstance(argument, Number):
+            return self.number(argument.offset)
+        if isinstance(argument, Tile):
+            return self.tile
+        if isinstance(argument, Geometry):
+            return self.builder.bitcast(self.at(GEOMETRY), self.context.get_value_type(kind))
+        if isinstance(argument, Values):
+            block, vector = self.pointer(ATTRIBUTES), 8 + argument.k * VECTOR.itemsize
+            place = self.at(self.number(vector + VECTOR.fields["offset"][1], block), block)
+            if not argument.is_list:
+                return self.number(0, place, self.context.get_value_type(kind))
+            sizes = [self.number(vector + VECTOR.fields["count"][1], block)]
+        elif isinstance(argument, Sizes):
+            place = self.at(tensor_field(argument.k, "shape"))
+            sizes = [self.number(tensor_field(argument.k, "rank")) if argument.k < OUTPUT else I64(MAX_RANK)]
+        elif isinstance(argument, Room):
+            place = self.pointer(SHARED) if argument.is_shared else self.workspace
+            sizes = [self.number(SHARED_SIZE if argument.is_shared else WORKSPACE_SIZE)]
+        else:
+            place, shape = self.pointer(tensor_field(argument.k, "data")), tensor_field(argument.k, "shape")
+            sizes = [self.number(shape + 8 * a) for a in range(argument.axes or 0)]
+            if argument.axes is None:
+                sizes = [self.number(tensor_field(argument.k, "size"))]
+        return arrays.array_over(self.context, self.builder, kind, place, sizes)
+
+    def store(self, step, kind, value):
+        """Store what a step has returned, a value of a Numba type, as its result says."""
+        result = step.result
+        if isinstance(result, Shapes):
+            shapes = _shapes(kind, result.count)
+            values = [value] if shapes == (kind,) else cgutils.unpack_tuple(self.builder, value)
+            for k, (shape, numbers) in enumerate(zip(shapes, values, strict=True), OUTPUT):
+                self.put(tensor_field(k, "rank"), types.int64, I64(len(shape)))
+                for a, each in enumerate(zip(shape, cgutils.unpack_tuple(self.builder, numbers), strict=True)):
+                    self.put(tensor_field(k, "shape") + 8 * a, *each)
+            return
+        kinds, values = (kind,) * result.count, [value] * result.count
+        if isinstance(kind, types.BaseTuple):
+            kinds, values = tuple(kind), cgutils.unpack_tuple(self.builder, value)
+        if len(kinds) != result.count or not all(isinstance(n, types.Integer) for n in kinds):
+            raise OpError(step.role, f"a function that returns {kind}", f"must return the {result.what}")
+        for k, each in enumerate(zip(kinds, values, strict=True)):
+            self.put(result.offset + k * result.pitch, *each)
+
+    def put(self, offset, kind, number):
+        number = self.context.cast(self.builder, number, kind, types.int64)
+        self.builder.store(number, self.builder.bitcast(self.at(offset), I64.as_pointer()))
 
 
 def _target_machine():

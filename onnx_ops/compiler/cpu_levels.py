@@ -1,6 +1,13 @@
-"""The CPUs that libraries are built for, from the oldest to the newest of an architecture."""
+"""The systems and CPUs that libraries are built for."""
 
-# {name: (architecture, LLVM's name, additional features that compiled code may use)}.
+# {name: LLVM's name of the system with an architecture}
+SYSTEMS = {
+    "linux": "{}-unknown-linux-gnu",
+    "windows": "{}-pc-windows-gnu",
+    "macos": "{}-apple-macosx11.0.0",
+}
+
+# {name: (architecture, LLVM's name, more features that compiled code may use)}, the oldest of an architecture first.
 LEVELS = {
     "x86-64-v2": ("x86_64", "x86-64-v2", ""),
     "x86-64-v3": ("x86_64", "x86-64-v3", "+f16c"),

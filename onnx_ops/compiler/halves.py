@@ -1,78 +1,19 @@
-"""The functions of elements.py for compiled code, chosen by the array's type when it is compiled."""
+"""16-bit floats in compiled code, in scalars and vectors; and the functions of elements.py for all types.
+
+elements.py's functions are chosen by the array's type when they are compiled.
+"""
 
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic, overload, register_jitable
+from numba.extending import intrinsic, overload
 
 from ..kernels import elements
 from . import target
 from .jit import FLAGS
 
-
-def _reinterpret(source, target, through):
-    """An intrinsic that reads a scalar's bits as another type."""
-
-    @intrinsic
-    def reinterpret(typing, value):
-        def codegen(context, builder, signature, values):
-            return through(builder, values[0])
-
-        return target(source), codegen
-
-    return reinterpret
-
-
 FLOAT, HALF = ir.FloatType(), ir.HalfType()
 I16, I32, I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
-bits_of_float = _reinterpret(types.float32, types.uint32, lambda b, v: b.bitcast(v, I32))
-float_of_bits = _reinterpret(types.uint32, types.float32, lambda b, v: b.bitcast(v, FLOAT))
-widen_half_by_hardware = _reinterpret(types.uint16, types.float32, lambda b, v: b.fpext(b.bitcast(v, HALF), FLOAT))
-narrow_half_by_hardware = _reinterpret(types.float32, types.uint16, lambda b, v: b.bitcast(b.fptrunc(v, HALF), I16))
-
-
-@register_jitable(**FLAGS)
-def widen_half_by_bits(half):
-    """Convert float16 to float32 without an instruction for it: the exponent's bias is 15 there, 127 in float32."""
-    magnitude = np.uint32(half & np.uint16(0x7FFF)) << np.uint32(13)
-    sign = np.uint32(half & np.uint16(0x8000)) << np.uint32(16)
-    if magnitude >= np.uint32(0x0F800000):  # infinity or NaN
-        return float_of_bits(np.uint32(sign | magnitude | np.uint32(0x7F800000)))
-    return float_of_bits(np.uint32(sign | bits_of_float(float_of_bits(np.uint32(magnitude)) * np.float32(2.0**112))))
-
-
-@register_jitable(**FLAGS)
-def narrow_half_by_bits(value):
-    """Round float32 to float16, to nearest, ties to even, without an instruction for it."""
-    bits = bits_of_float(value)
-    sign = np.uint16((bits >> np.uint32(16)) & np.uint32(0x8000))
-    magnitude = np.uint32(bits & np.uint32(0x7FFFFFFF))
-    if magnitude > np.uint32(0x7F800000):  # NaN, made quiet
-        return np.uint16(sign | np.uint16(0x7E00) | np.uint16((magnitude >> np.uint32(13)) & np.uint32(0x1FF)))
-    if magnitude >= np.uint32(0x47800000):  # 65536 and more
-        return np.uint16(sign | np.uint16(0x7C00))
-    if magnitude < np.uint32(0x38800000):  # subnormal: adding 0.5 moves the last bit that counts to the end
-        shifted = bits_of_float(float_of_bits(magnitude) + np.float32(0.5))
-        return np.uint16(sign | np.uint16(shifted - np.uint32(0x3F000000)))
-    odd = (magnitude >> np.uint32(13)) & np.uint32(1)
-    rounded = np.uint32(magnitude - np.uint32(0x38000000) + np.uint32(0xFFF) + odd)
-    return np.uint16(sign | np.uint16(rounded >> np.uint32(13)))
-
-
-@register_jitable(**FLAGS)
-def widen_bfloat(bits):
-    """Convert bfloat16 to float32."""
-    return float_of_bits(np.uint32(np.uint32(bits) << np.uint32(16)))
-
-
-@register_jitable(**FLAGS)
-def narrow_bfloat(value):
-    """Round float32 to bfloat16, to nearest, ties to even."""
-    bits = bits_of_float(value)
-    odd = (bits >> np.uint32(16)) & np.uint32(1)
-    if np.uint32(bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000):  # NaN, made quiet
-        return np.uint16((bits >> np.uint32(16)) | np.uint32(0x40))
-    return np.uint16(np.uint32(bits + np.uint32(0x7FFF) + odd) >> np.uint32(16))
 
 
 def has_half_instructions():
@@ -81,52 +22,131 @@ def has_half_instructions():
     return to.triple.startswith(("aarch64", "arm64")) or to.has("f16c")
 
 
-def _kind(array):
+def _as(kind, value):
+    """LLVM's type for as many numbers of a type as there are in a value, a vector or a scalar."""
+    return ir.VectorType(kind, value.type.count) if isinstance(value.type, ir.VectorType) else kind
+
+
+def _constant(number, like):
+    """A number, in LLVM's type of another value."""
+    kind = like.type
+    return ir.Constant(kind, [number] * kind.count if isinstance(kind, ir.VectorType) else number)
+
+
+def widened(builder, bits, name):
+    """Emit the conversion of 16-bit floats, given as integers, to float32. name: float16 or bfloat16."""
+    floats = _as(FLOAT, bits)
+    if name == "float16" and has_half_instructions():
+        return builder.fpext(builder.bitcast(bits, _as(HALF, bits)), floats)
+    bits = builder.zext(bits, _as(I32, bits))
+    if name == "bfloat16":
+        return builder.bitcast(builder.shl(bits, _constant(16, bits)), floats)
+    # The exponent's bias is 15 there, 127 in float32; infinities and NaN keep the largest exponent.
+    magnitude = builder.shl(builder.and_(bits, _constant(0x7FFF, bits)), _constant(13, bits))
+    sign = builder.shl(builder.and_(bits, _constant(0x8000, bits)), _constant(16, bits))
+    number = builder.bitcast(magnitude, floats)
+    number = builder.bitcast(builder.fmul(number, _constant(2.0**112, number)), bits.type)
+    is_finite = builder.icmp_unsigned("<", magnitude, _constant(0x0F800000, bits))
+    number = builder.select(is_finite, number, builder.or_(magnitude, _constant(0x7F800000, bits)))
+    return builder.bitcast(builder.or_(sign, number), floats)
+
+
+def narrowed(builder, value, name):
+    """The inverse of `widened`: rounds to nearest, ties to even. NaN is made quiet."""
+    shorts, bits = _as(I16, value), builder.bitcast(value, _as(I32, value))
+    if name == "float16" and has_half_instructions():
+        return builder.bitcast(builder.fptrunc(value, _as(HALF, value)), shorts)
+
+    def shifted(number, count):
+        return builder.lshr(number, _constant(count, bits))
+
+    def rounded(number, dropped):
+        """Add half of what the last bit stands for that stays, less a bit if that one is even."""
+        odd = builder.and_(shifted(number, dropped), _constant(1, bits))
+        return builder.add(builder.add(number, _constant((1 << (dropped - 1)) - 1, bits)), odd)
+
+    nan = builder.fcmp_unordered("uno", value, value)
+    if name == "bfloat16":
+        quiet = builder.or_(shifted(bits, 16), _constant(0x40, bits))
+        return builder.trunc(builder.select(nan, quiet, shifted(rounded(bits, 16), 16)), shorts)
+    sign = builder.and_(shifted(bits, 16), _constant(0x8000, bits))
+    magnitude = builder.and_(bits, _constant(0x7FFFFFFF, bits))
+    number = shifted(builder.sub(rounded(magnitude, 13), _constant((127 - 15) << 23, bits)), 13)
+    # Of a subnormal number, the addition of 0.5 moves the last bit that counts to the end.
+    half = builder.bitcast(magnitude, value.type)
+    half = builder.bitcast(builder.fadd(half, _constant(0.5, value)), bits.type)
+    is_subnormal = builder.icmp_unsigned("<", magnitude, _constant(0x38800000, bits))
+    number = builder.select(is_subnormal, builder.sub(half, _constant(0x3F000000, bits)), number)
+    is_infinite = builder.icmp_unsigned(">=", magnitude, _constant(0x47800000, bits))  # from 65536 on
+    number = builder.select(is_infinite, _constant(0x7C00, bits), number)
+    payload = builder.and_(shifted(magnitude, 13), _constant(0x1FF, bits))
+    number = builder.select(nan, builder.or_(payload, _constant(0x7E00, bits)), number)
+    return builder.trunc(builder.or_(sign, number), shorts)
+
+
+def conversion(convert, source, result, *settings):
+    """`widened` or `narrowed` as a function of compiled code, from one type of numbers to another."""
+
+    @intrinsic
+    def converted(typing, value):
+        def codegen(context, builder, signature, values):
+            return convert(builder, values[0], *settings)
+
+        return result(source), codegen
+
+    return converted
+
+
+WIDEN = {name: conversion(widened, types.uint16, types.float32, name) for name in ("float16", "bfloat16")}
+NARROW = {name: conversion(narrowed, types.float32, types.uint16, name) for name in WIDEN}
+
+
+def half_of(array):
     """The name of an array's 16-bit float type; None for other types."""
     return next(iter(array.dtype.fields)) if isinstance(array.dtype, types.Record) else None
 
 
 def sum_type(array):
     """The type in which an array's elements are summed."""
-    return types.float32 if _kind(array) else array.dtype
+    return types.float32 if half_of(array) else array.dtype
 
 
 @overload(elements.load)
 def _(array, i):
-    widen_half = widen_half_by_hardware if has_half_instructions() else widen_half_by_bits
+    widen = WIDEN.get(half_of(array))
     return {
-        "float16": lambda array, i: widen_half(array[i].float16),
-        "bfloat16": lambda array, i: widen_bfloat(array[i].bfloat16),
+        "float16": lambda array, i: widen(array[i].float16),
+        "bfloat16": lambda array, i: widen(array[i].bfloat16),
         None: lambda array, i: array[i],
-    }[_kind(array)]
+    }[half_of(array)]
 
 
 @overload(elements.store)
 def _(array, i, value):
-    narrow_half = narrow_half_by_hardware if has_half_instructions() else narrow_half_by_bits
+    narrow = NARROW.get(half_of(array))
 
     def half(array, i, value):
-        array[i].float16 = narrow_half(value)
+        array[i].float16 = narrow(value)
 
     def bfloat(array, i, value):
-        array[i].bfloat16 = narrow_bfloat(value)
+        array[i].bfloat16 = narrow(value)
 
     def same(array, i, value):
         array[i] = value
 
-    return {"float16": half, "bfloat16": bfloat, None: same}[_kind(array)]
+    return {"float16": half, "bfloat16": bfloat, None: same}[half_of(array)]
 
 
 @overload(elements.to_float16)
 def _(value):
-    widen_half = widen_half_by_hardware if has_half_instructions() else widen_half_by_bits
-    narrow_half = narrow_half_by_hardware if has_half_instructions() else narrow_half_by_bits
-    return lambda value: widen_half(narrow_half(value))
+    widen, narrow = WIDEN["float16"], NARROW["float16"]
+    return lambda value: widen(narrow(value))
 
 
 @overload(elements.to_bfloat16)
 def _(value):
-    return lambda value: widen_bfloat(narrow_bfloat(value))
+    widen, narrow = WIDEN["bfloat16"], NARROW["bfloat16"]
+    return lambda value: widen(narrow(value))
 
 
 @overload(elements.plus)
@@ -138,14 +158,14 @@ def _(a, b):
 def _(array):
     if isinstance(array.dtype, types.Boolean):
         return lambda array: False
-    return (lambda array: np.float32(0)) if _kind(array) else (lambda array: array.dtype.type(0))
+    return (lambda array: np.float32(0)) if half_of(array) else (lambda array: array.dtype.type(0))
 
 
 @overload(elements.is_wide)
 def _(array):
-    return (lambda array: True) if _kind(array) else (lambda array: False)
+    return (lambda array: True) if half_of(array) else (lambda array: False)
 
 
 @overload(elements.sums, jit_options=FLAGS)
 def _(array, scratch):
-    return (lambda array, scratch: scratch) if _kind(array) else (lambda array, scratch: array)
+    return (lambda array, scratch: scratch) if half_of(array) else (lambda array, scratch: array)

@@ -56,9 +56,9 @@ def numba_obstacle() -> str | None:
 COMPILER: dict[str, str] = {
     f"{__name__.partition('.')[0]}.{name}": os.path.join(_PACKAGE, *name.split(".")) + ".py"
     for name in """attributes declaration dtypes errors limits compiler.arrays compiler.bounds compiler.compilation
-        compiler.cpu_levels compiler.halves compiler.jit compiler.numba_internals compiler.records compiler.refusals
-        compiler.simd compiler.simd_blend compiler.simd_boxes compiler.simd_points compiler.simd_rows compiler.target
-        kernels.elements kernels.vectors""".split()
+         compiler.cpu_levels compiler.halves compiler.jit compiler.numba_internals compiler.records compiler.refusals
+         compiler.simd compiler.simd_points compiler.simd_products compiler.simd_rows compiler.target kernels.elements
+         kernels.vectors""".split()
 }
 
 

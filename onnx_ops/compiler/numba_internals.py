@@ -48,7 +48,7 @@ def check_numba():
         compiler.Flags: "noalias",
         callconv: "excinfo_t RETCODE_EXC",
         callconv.CPUCallConv: "call_function _get_excinfo_argument _return_errcode_raw",
-        cgutils: "do_boundscheck get_or_insert_function unpack_tuple",
+        cgutils: "alloca_once do_boundscheck for_range get_or_insert_function unpack_tuple",
         _helperlib: "c_helpers",
         Dispatcher: "disable_compile",
     }

@@ -1,4 +1,4 @@
-"""The records that compiled code gets, and the views by which Python functions see them. All numbers have 64 bits.
+"""The records that compiled code gets, and what Python functions see of them. All numbers have 64 bits.
 
     block        the values of a node's attributes, see attributes.py
     call         for each input and, from position OUTPUT on, for each output:
@@ -14,10 +14,10 @@
                               phase's tiles, and what a Plan adds
 
 native/table.h has the same records for the C library.
-A compiled function has up to three parameters, each an address or a number. It returns 0 for success, 1 for a refusal,
-and 2 if the code has raised an exception:
+A compiled function gets the call's address; it returns 0 for success, 1 for a refusal, and 2 if the code has raised an
+exception:
 
-    infer(block, call), plan(block, call), kernel(call, tile, workspace)
+    infer(call), plan(call), kernel(call, tile, workspace)
 
 A compiled function calls Python functions, its steps, with views of these records. An Entry lists its steps.
 """
@@ -29,14 +29,13 @@ from functools import cache
 
 import numpy as np
 
-from ..attributes import VECTOR, named_tuple
-from ..declaration import Rule
+from ..attributes import named_tuple
+from ..declaration import REFUSAL, Rule, record_dtype
 from ..limits import ABSENT, MAX_INPUTS, MAX_OUTPUTS, MAX_RANK
 
 OUTPUT = MAX_INPUTS
 LONGEST = 200  # characters of an entry's name: file systems allow 255 for a name, and a digest and suffixes follow
 TENSOR = np.dtype([("data", np.int64), ("size", np.int64), ("rank", np.int64), ("shape", np.int64, (MAX_RANK,))])
-INT64 = np.dtype(np.int64)
 
 
 @cache
@@ -48,273 +47,239 @@ def call_dtype(geometry):
 
 
 CALL = call_dtype(np.dtype([]))  # without its geometry
-ATTRIBUTES, PHASE, SHARED = (CALL.fields[name][1] for name in ("attributes", "phase", "shared"))  # offsets in a call
-GEOMETRY = CALL.itemsize  # the same of the geometry
-WORK = {"loop": "tiles", "workspace": "workspace", "shared": "shared"}  # functions of a Rule: fields of the geometry
+# Offsets in a call, in bytes.
+ATTRIBUTES, PHASE, SHARED = (CALL.fields[name][1] for name in ("attributes", "phase", "shared"))
+GEOMETRY = CALL.itemsize
+WORK = {"workspace": None, "shared": None, "tiles": None}  # the fields of any geometry, after the refusal
+WORKSPACE_SIZE, SHARED_SIZE, TILES = (GEOMETRY + record_dtype({**REFUSAL, **WORK}).fields[name][1] for name in WORK)
 
 
-@dataclass(frozen=True)
-class Address:
-    """A place in memory: base + offset + further, in bytes.
-
-    base     an address: the position of the parameter that has it, or where it is Held
-    further  where another number of bytes is Held, or None
-    """
-
-    base: "int | Held"
-    offset: int = 0
-    further: "Held | None" = None
+def tensor_field(k, name):
+    """The offset of a field of tensor k in a call."""
+    return k * TENSOR.itemsize + TENSOR.fields[name][1]
 
 
-@dataclass(frozen=True)
-class Held:
-    """A number that is held in memory, at an Address."""
-
-    at: Address
-    dtype: np.dtype = INT64
+# What a step can get as an argument, besides None and tuples of these:
 
 
 @dataclass(frozen=True)
 class Number:
-    """A number that is passed as a parameter."""
+    """A number of the call, at an offset."""
 
-    parameter: int
+    offset: int
 
 
 @dataclass(frozen=True)
-class RecordView:
-    """A record at an Address."""
+class Tile:
+    """The number of a kernel's tile."""
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """The geometry of the call, as a record."""
 
     dtype: np.dtype
-    at: Address
 
 
 @dataclass(frozen=True)
-class ArrayView:
-    """An array at an Address, with an axis for each number of the shape, which is Held unless it is constant.
+class Values:
+    """The values of the node's attribute k, an array; or its only value."""
 
-    ruled     if not None, the number of axes is known only when the rule is compiled
-    is_input  whether the array is read-only
+    k: int
+    dtype: np.dtype
+    is_list: bool
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The vector of tensor k's sizes, or of its values if the plan reads these; of outputs, room for MAX_RANK sizes."""
+
+    k: int
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """The elements of tensor k, in an array.
+
+    axes   None: one axis for all elements
+    ruled  a rule, as a step, which returns as many sizes for this output as the array has axes; or None
     """
 
+    k: int
     dtype: np.dtype
-    at: Address
-    shape: "tuple[Held | int, ...]"
-    ruled: "Ruled | None" = None
+    axes: int | None = None
+    ruled: "Step | None" = None
     is_input: bool = False
 
 
 @dataclass(frozen=True)
-class Shapes:
-    """The records of `count` tensors, from an Address on, for a result that is one shape, or a tuple of several."""
+class Room:
+    """The bytes of a tile's workspace, or of the memory that all tiles share."""
 
-    at: Address
+    is_shared: bool
+
+
+# What a step's result can be:
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """The shape of the only output, or a tuple of the shapes of so many."""
+
     count: int
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """`count` numbers, `pitch` bytes apart from an Address on, for a result that is one for all, or a tuple of them."""
+    """So many numbers of the call, `pitch` bytes apart from an offset on: a tuple, or one number for all of them."""
 
-    at: Address
+    offset: int
     count: int
     pitch: int
     what: str
 
 
 @dataclass(frozen=True)
-class Named:
-    """A named tuple of views."""
-
-    kind: type
-    views: tuple
-
-
-@dataclass(frozen=True)
-class Ruled:
-    """The number of axes of the shape that a step, a rule, returns for the tensor at this position."""
-
-    step: "Step"
-    position: int
-
-
-@dataclass(frozen=True)
 class Step:
     """A Python function that is compiled, with its arguments.
 
-    arguments  views as above, None, or tuples of them
-    result     where that which it returns is written, Shapes or Numbers; None if it returns nothing
-    role       what the function is for its operator, in errors
+    result  Shapes or Numbers, which are written into the call, or None if it returns nothing
+    role    what the function is for its operator, in errors
     """
 
     function: Callable = field(repr=False)
     arguments: tuple
-    result: "Shapes | Numbers | None" = None
+    result: Shapes | Numbers | None = None
     role: str = "kernel"
 
     @property
-    def dtypes(self):
-        """The dtypes of the tensors that the function gets as arrays."""
-        return [a.dtype for a in self.arguments if isinstance(a, ArrayView) and isinstance(a.at.base, Held)]
+    def tensors(self):
+        """The tensors that the function gets as arrays."""
+        return [argument for argument in self.arguments if isinstance(argument, Tensor)]
+
+    @property
+    def types(self):
+        """The names of these tensors' types."""
+        return [t.dtype.names[0] if t.dtype.names else t.dtype.name for t in self.tensors]
 
     @property
     def place(self):
         """The file and line of the function, and for a kernel the types of its tensors."""
         code = self.function.__code__
         place = f"{code.co_filename.replace(chr(92), '/').rpartition('/')[2]}, line {code.co_firstlineno}"
-        types = [d.names[0] if d.names else d.name for d in self.dtypes]
-        return f"{place} for {', '.join(types)}" if self.role == "kernel" else place
+        return f"{place} for {', '.join(self.types)}" if self.role == "kernel" else place
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A compiled function: its steps, its number of parameters, and the record into which refusals are written.
+    """A compiled function: its steps, and its number of parameters.
 
-    phase  where the position of the one step is Held that a call runs; None: it runs all of them in turn
+    has_phases  whether it runs the one step whose position is the call's phase, rather than all in turn
     """
 
     steps: tuple[Step, ...]
-    parameters: int
-    refusal: Address
-    phase: Held | None = None
+    parameters: int = 1
+    has_phases: bool = False
 
     @property
     def functions(self):
         """The functions of its steps, and of the rules on which these depend."""
-        views = [a for step in self.steps for a in step.arguments if isinstance(a, ArrayView) and a.ruled]
-        return tuple(dict.fromkeys(each.function for each in (*self.steps, *(view.ruled.step for view in views))))
+        rules = [tensor.ruled for step in self.steps for tensor in step.tensors if tensor.ruled]
+        return tuple(dict.fromkeys(step.function for step in (*self.steps, *rules)))
 
     @property
     def name(self):
         """The first part of the names of its file and of the compiled function; a digest follows."""
-        step = next(step for step in reversed(self.steps) if step.role not in WORK)
-        function = step.function
-        parts = [function.__name__, *(d.names[0] if d.names else d.name for d in step.dtypes)]
-        name = "-".join([function.__module__.rpartition(".")[2], *parts])
+        step = next(step for step in reversed(self.steps) if step.role not in FIELDS)
+        name = "-".join([step.function.__module__.rpartition(".")[2], step.function.__name__, *step.types])
         return re.sub(r"[^\w-]", "_", name, flags=re.ASCII)[:LONGEST]  # not every linker takes other letters
 
 
-def _tensor(k, field):
-    """The offset of a field of tensor k in a call."""
-    return k * TENSOR.itemsize + TENSOR.fields[field][1]
-
-
-def _of_outputs(operator, base, field, what):
-    """A number in the record of each of an operator's outputs, in the call at a base."""
-    return Numbers(Address(base, _tensor(OUTPUT, field)), len(operator.outputs), TENSOR.itemsize, what)
+# {function of a Rule: where its numbers are in a call}
+FIELDS = {"loop": TILES, "workspace": WORKSPACE_SIZE, "shared": SHARED_SIZE}
 
 
 def infer_entry(operator):
     """The Entry of a plan as far as sizes are known before the first call."""
-    return Entry((_shape_step(operator),), 2, Address(1, GEOMETRY))
+    return Entry((_shape_step(operator),))
 
 
 def plan_entry(operator, position=0):
     """The Entry of an operator's plan for the combination of ranks of the kernel at a position."""
-    plan, geometry = operator.plan, operator.geometry_dtype
-    if isinstance(plan, Rule):
-        first = _rule_step(operator, operator.combination(position))
-        rest = []
-        for role, field in WORK.items():
-            if function := getattr(plan, role):
-                count = operator.phase_count if role == "loop" else 1
-                place = Address(1, GEOMETRY + geometry.fields[field][1])
-                rest.append(Step(function, first.arguments, Numbers(place, count, 8, "number of steps or bytes"), role))
-    else:
-        first = _shape_step(operator)
-        rest = [Step(plan.plan, (*first.arguments, RecordView(geometry, Address(1, GEOMETRY))), role="plan")]
-    return Entry((first, *rest), 2, Address(1, GEOMETRY))
+    plan = operator.plan
+    if not isinstance(plan, Rule):
+        shape = _shape_step(operator)
+        geometry = Geometry(operator.geometry_dtype)
+        return Entry((shape, Step(plan.plan, (*shape.arguments, geometry), role="plan")))
+    steps = [_rule_step(operator, operator.combination(position))]
+    for role, offset in FIELDS.items():
+        if function := getattr(plan, role):
+            count = operator.phase_count if role == "loop" else 1
+            result = Numbers(offset, count, 8, "number of steps" if role == "loop" else "number of bytes")
+            steps.append(Step(function, steps[0].arguments, result, role))
+    return Entry(tuple(steps))
 
 
 def _shape_step(operator):
     """The Step that states the outputs' sizes by a Plan."""
-    kind = named_tuple(tuple(a.name for a in operator.attributes))
-    inputs = tuple(_sizes(k, Held(Address(1, _tensor(k, "rank")))) for k in range(len(operator.inputs)))
-    outputs = tuple(_sizes(OUTPUT + k, MAX_RANK) for k in range(len(operator.outputs)))
-    arguments = Named(kind, _attributes(operator, 0)), inputs, outputs
-    return Step(operator.plan.shape, arguments, _of_outputs(operator, 1, "rank", "outputs' ranks"), "shape")
+    attributes = named_tuple(tuple(a.name for a in operator.attributes))(*_attributes(operator))
+    inputs = tuple(Sizes(k) for k in range(len(operator.inputs)))
+    outputs = tuple(Sizes(OUTPUT + k) for k in range(len(operator.outputs)))
+    ranks = _of_outputs(operator, "rank", "outputs' ranks")
+    return Step(operator.plan.shape, (attributes, inputs, outputs), ranks, "shape")
 
 
 def _rule_step(operator, ranks):
     """The Step that states the outputs' shapes by a Rule, for these ranks of the inputs."""
     shapes = []
     for k, (i, rank) in enumerate(zip(operator.inputs, ranks, strict=True)):
-        at = _tensor(k, "shape")
-        if i.values and rank != ABSENT:
-            shapes.append(_sizes(k, Held(Address(1, _tensor(k, "rank")))))
+        if rank == ABSENT:
+            shapes.append(None)
+        elif i.values:
+            shapes.append(Sizes(k))
         else:
-            shapes.append(None if rank == ABSENT else tuple(Held(Address(1, at + 8 * a)) for a in range(rank)))
-    arguments = *shapes, *_attributes(operator, 0)
-    result = Shapes(Address(1, _tensor(OUTPUT, "data")), len(operator.outputs))
-    return Step(operator.plan.function, arguments, result, "rule")
+            shapes.append(tuple(Number(tensor_field(k, "shape") + 8 * a) for a in range(rank)))
+    return Step(operator.plan.function, (*shapes, *_attributes(operator)), Shapes(len(operator.outputs)), "rule")
 
 
 def kernel_entry(operator, position, signature):
     """The Entry of the kernel at a position for these types."""
     kernel, plan, result = operator.kernel(position), operator.plan, None
     read, storage = operator.read_by(kernel), operator.storage(kernel, signature)
-    geometry = RecordView(operator.geometry_dtype, Address(0, GEOMETRY))
-    tiles, workspace, shared = (GEOMETRY + geometry.dtype.fields[name][1] for name in WORK.values())
-    room = [_bytes(Address(2), workspace), _bytes(Address(Held(Address(0, SHARED))), shared)]
+    of_inputs, of_outputs = storage[: len(read)], storage[len(read) :]
+    rooms = [Room(False), Room(True)]
     if kernel.has_axes:
-        rule = _rule_step(operator, operator.combination(position))
-        inputs = [
-            None if rank == ABSENT else _flat(k, dtype, True) if i.values else _array(k, dtype, rank, is_input=True)
-            for k, i, rank, dtype in zip(read, operator.inputs, operator.combination(position), storage, strict=False)
-        ]
-        outputs = [
-            _array(OUTPUT + k, dtype, MAX_RANK, ruled=Ruled(rule, k)) for k, dtype in enumerate(storage[len(read) :])
-        ]
-        inputs += _attributes(operator, Held(Address(0, ATTRIBUTES)))
-        room = [room[0] if plan.workspace else None, room[1] if plan.shared else None]
+        ranks = operator.combination(position)
+        rule, inputs = _rule_step(operator, ranks), []
+        for k, dtype in zip(read, of_inputs, strict=True):
+            axes = None if operator.inputs[k].values else ranks[k]
+            inputs.append(None if ranks[k] == ABSENT else Tensor(k, dtype, axes, is_input=True))
+        inputs += _attributes(operator)
+        outputs = [Tensor(OUTPUT + k, dtype, ruled=rule) for k, dtype in enumerate(of_outputs)]
+        rooms = [rooms[0] if plan.workspace else None, rooms[1] if plan.shared else None]
         if plan.is_bound:
-            result = _of_outputs(operator, 0, "shape", "length of the outputs' first axes")
+            result = _of_outputs(operator, "shape", "length of the outputs' first axes")
     else:
-        inputs = [*(_flat(k, dtype) for k, dtype in zip(read, storage, strict=False)), geometry]
-        outputs = [_flat(OUTPUT + k, dtype) for k, dtype in enumerate(storage[len(read) :])]
+        inputs = [Tensor(k, dtype) for k, dtype in zip(read, of_inputs, strict=True)]
+        inputs.append(Geometry(operator.geometry_dtype))
+        outputs = [Tensor(OUTPUT + k, dtype) for k, dtype in enumerate(of_outputs)]
     if operator.phase_count == 1:
-        del room[1]
+        del rooms[1]
     steps = []
     for phase, function in enumerate(kernel.phases):
-        tile = [Number(1), Held(Address(0, tiles + 8 * phase))] if kernel.has_axes else [Number(1)]
-        steps.append(Step(function, (*inputs, *tile, *room, *outputs), result))
-    return Entry(tuple(steps), 3, Address(0, GEOMETRY), Held(Address(0, PHASE)) if len(steps) > 1 else None)
+        tile = [Tile(), Number(TILES + 8 * phase)] if kernel.has_axes else [Tile()]
+        steps.append(Step(function, (*inputs, *tile, *rooms, *outputs), result))
+    return Entry(tuple(steps), 3, len(steps) > 1)
 
 
-def _bytes(place, size):
-    """A view of memory whose size is at an offset in the call."""
-    return ArrayView(np.dtype(np.uint8), place, (Held(Address(0, size)),))
+def _of_outputs(operator, name, what):
+    """A field of each output's record, as the result of a step."""
+    return Numbers(tensor_field(OUTPUT, name), len(operator.outputs), TENSOR.itemsize, what)
 
 
-def _attributes(operator, base):
-    """Views of the values of an operator's attributes, whose block is at a base."""
-    views = []
-    for k, attribute in enumerate(operator.attributes):
-        dtype = np.dtype(np.float64 if attribute.kind.startswith("float") else np.int64)
-        count, offset = (8 + k * VECTOR.itemsize + VECTOR.fields[field][1] for field in ("count", "offset"))
-        place = Address(base, 0, Held(Address(base, offset)))
-        views.append(
-            ArrayView(dtype, place, (Held(Address(base, count)),)) if attribute.is_list else Held(place, dtype)
-        )
-    return tuple(views)
-
-
-def _sizes(k, count):
-    """A view of the sizes, or the values, of tensor k, as so many numbers."""
-    return ArrayView(INT64, Address(1, _tensor(k, "shape")), (count,))
-
-
-def _flat(k, dtype, is_input=False):
-    """A view of tensor k as an array with one axis."""
-    return ArrayView(dtype, _data(k), (Held(Address(0, _tensor(k, "size"))),), is_input=is_input)
-
-
-def _array(k, dtype, axes, **more):
-    """A view of tensor k as an array with so many axes."""
-    at = _tensor(k, "shape")
-    return ArrayView(dtype, _data(k), tuple(Held(Address(0, at + 8 * a)) for a in range(axes)), **more)
-
-
-def _data(k):
-    """The Address of tensor k's elements."""
-    return Address(Held(Address(0, _tensor(k, "data"))))
+def _attributes(operator):
+    """Views of the values of an operator's attributes."""
+    return tuple(
+        Values(k, np.dtype(np.float64 if a.kind.startswith("float") else np.int64), a.is_list)
+        for k, a in enumerate(operator.attributes)
+    )

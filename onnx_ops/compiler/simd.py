@@ -1,8 +1,7 @@
 """Vectors as values in compiled code: LLVM's own, which it lowers to whatever the CPU has.
 
-Functions make them by loads, combine them by `times` and `times_plus`, shuffle and store them. simd_blend.py,
-simd_points.py, simd_rows.py and simd_boxes.py have loops of these, which `vectorized` puts in the place of those in
-kernels/vectors.py.
+Functions make them by loads, combine them by `times` and `times_plus`, shuffle and store them. The other modules
+called simd_* have loops of these, which `vectorized` puts in the place of those in kernels/vectors.py.
 """
 
 import inspect
@@ -11,11 +10,11 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic, models, overload, register_jitable, register_model
 
-from .halves import HALF, I16, I32, I64, has_half_instructions, sum_type
+from .halves import I16, I32, I64, half_of, narrowed, sum_type, widened
 from .jit import BOUNDSCHECK, FLAGS, INNER, flags_of, marked
 from .numba_internals import cgutils
 
-BYTES = 32  # of a vector of sums, but in simd_blend.py where the target has wider ones
+BYTES = 32  # of a vector of sums, but in `blend` where the target has wider ones
 FUSED = ["contract"]
 BIT, BYTE = ir.IntType(1), ir.IntType(8)
 inner = register_jitable(**FLAGS | INNER)  # decorator of parts of loops
@@ -165,43 +164,14 @@ class Elements:
 
     def widened(self, vector):
         """Convert elements to the type in which they are summed."""
-        if not isinstance(self.kind.dtype, types.Record):
-            return vector
-        lanes = vector.type.count
-        floats, integers = ir.VectorType(ir.FloatType(), lanes), ir.VectorType(I32, lanes)
-        if "float16" in self.kind.dtype.fields:
-            return self.builder.fpext(self.builder.bitcast(vector, ir.VectorType(HALF, lanes)), floats)
-        shifted = self.builder.shl(self.builder.zext(vector, integers), ir.Constant(integers, [16] * lanes))
-        return self.builder.bitcast(shifted, floats)
+        name = half_of(self.kind)
+        return widened(self.builder, vector, name) if name else vector
 
     def store_sums(self, index, vector):
-        """Store sums, rounded as halves.py does."""
-        self.store(index, self.narrowed(vector))
-
-    def narrowed(self, vector):
-        """Convert sums to elements: the inverse of `widened`."""
-        if vector.type.element == element_type(self.kind):
-            return vector
-        builder, lanes = self.builder, vector.type.count
-        integers, shorts = ir.VectorType(I32, lanes), ir.VectorType(I16, lanes)
-        if "float16" in self.kind.dtype.fields:
-            return builder.bitcast(builder.fptrunc(vector, ir.VectorType(HALF, lanes)), shorts)
-
-        def constant(value):
-            return ir.Constant(integers, [value] * lanes)
-
-        bits = builder.bitcast(vector, integers)
-        high = builder.lshr(bits, constant(16))
-        rounded = builder.add(builder.add(bits, constant(0x7FFF)), builder.and_(high, constant(1)))
-        quiet = builder.or_(high, constant(0x40))
-        nan = builder.fcmp_unordered("uno", vector, vector)
-        return builder.trunc(builder.select(nan, quiet, builder.lshr(rounded, constant(16))), shorts)
-
-
-def needs_library(array):
-    """Whether LLVM would call a function for a conversion of the array's elements."""
-    half = isinstance(array.dtype, types.Record) and "float16" in array.dtype.fields
-    return half and not has_half_instructions()
+        """Store sums, as elements."""
+        name = half_of(self.kind)
+        is_sum = vector.type.element != element_type(self.kind)
+        self.store(index, narrowed(self.builder, vector, name) if is_sum else vector)
 
 
 def shuffle(builder, a, b, order):

@@ -1,28 +1,34 @@
-"""Loops of kernels/vectors.py over points of images, with vectors: `take`, `prefetch`, `prefetch_run`, `add_points`."""
+"""Loops of kernels/vectors.py over points of images, with vectors."""
 
 import numpy as np
 from llvmlite import ir
+from numba import types
 
 from ..kernels import vectors
-from .halves import I32, I64
+from .halves import I32, I64, sum_type
 from .numba_internals import cgutils
 from .simd import (
     BYTE,
+    Vector,
     alignment,
+    are_zeros,
     broadcast,
+    concatenate,
     gather,
     gathered,
     inner,
     lanes_of,
-    needs_library,
     operation,
     plain,
     plus,
     put,
     repeat,
+    shuffle,
     size_of,
     sums_at,
+    times,
     times_plus,
+    transpose,
     vector_at,
     vectorized,
     zeros,
@@ -129,11 +135,161 @@ def points_adder(lanes):
 
 @vectorized(vectors.add_points)
 def _(source, target):
-    if needs_library(source):
-        return None
     add_channels = points_adder(4 * lanes_of(target.dtype))
 
     def add_points(source, pitch, pixels, widths, exist, weight, add, target):
         add_channels(source, pitch, pixels, widths, exist, weight, add, target, 0)
 
     return add_points
+
+
+# `blend`: weighted sums over two or four neighbours of points along each axis.
+
+
+def gathered_pairs(builder, source, index):
+    """The elements source[index] and source[index + 1], as two vectors."""
+    data, count, kind = source.data, index.type.count, source.data.type.pointee
+    elements = ir.VectorType(kind, count)
+    if alignment(kind) == 8:
+        found = [gather(builder, builder.gep(data, [I64(k)]), index, 64) for k in (0, 1)]
+        return [builder.bitcast(v, elements) for v in found]
+    if alignment(kind) == 2:
+        words = gather(builder, data, index, 32)
+        return [builder.trunc(builder.lshr(words, ir.Constant(words.type, [k] * count)), elements) for k in (0, 16)]
+    halves = [shuffle(builder, index, index, range(k, k + count // 2)) for k in (0, count // 2)]
+    halves = [builder.bitcast(gather(builder, data, half, 64), elements) for half in halves]
+    return [shuffle(builder, *halves, range(k, 2 * count, 2)) for k in (0, 1)]
+
+
+def loaded_pairs(builder, source, index):
+    """As `gathered_pairs`, by a load for each pair; the index is a list of 64-bit integers."""
+    count = len(index)
+    found = [source.load(start, 2) for start in index]
+    # 16 bytes each, the even ones in one vector and the odd ones in another: no element then leaves its 16 bytes.
+    group = max(1, 8 // alignment(source.data.type.pointee))
+    parts = [concatenate(builder, found[k : k + group]) for k in range(0, count, group)]
+    even, odd = (concatenate(builder, parts[k::2]) for k in (0, 1))
+    order = [lane // group % 2 * count + lane // group // 2 * 2 * group + lane % group * 2 for lane in range(count)]
+    return [shuffle(builder, even, odd, [at + k for at in order]) for k in (0, 1)]
+
+
+def pair_count(array):
+    """How many pairs of the array's elements `pairs` loads."""
+    return 512 // sum_type(array).bitwidth if current().gathers else lanes_of(sum_type(array))
+
+
+@operation(lambda source: types.UniTuple(Vector(sum_type(source), pair_count(source)), 2))
+def pairs(builder, source, base, b, offset):
+    """source[base[b:] + offset + k] for k = 0 and 1, as two vectors over b."""
+    count, source = pair_count(source.kind), source.after(offset)
+    if current().gathers:
+        found = gathered_pairs(builder, source, base.load(b, count))
+    else:
+        found = loaded_pairs(builder, source, starts(builder, base, b, range(count)))
+    return [source.widened(v) for v in found]
+
+
+def starts(builder, base, b, steps):
+    """Load base[b + step] for each step, as 64-bit integers."""
+    return [builder.sext(base.one(builder.add(b, I64(step))), I64) for step in steps]
+
+
+def four_count(array):
+    """How many points' rows of four neighbours are one vector."""
+    return max(1, current().vector_bytes * 8 // (4 * sum_type(array).bitwidth))
+
+
+@operation(lambda source: Vector(sum_type(source), 4 * four_count(source)))
+def fours(builder, source, base, b, offset):
+    """source[base[b + 4 * l] + offset :][:4] for l = 0, 1, ..., side by side in one vector."""
+    at, source = starts(builder, base, b, range(0, 4 * four_count(source.kind), 4)), source.after(offset)
+    return source.widened(concatenate(builder, [source.load(start, 4) for start in at]))
+
+
+@operation(lambda like: like, literals="k")
+def fours_of(builder, row, b, k, like):
+    """row[b + k + 4 * l] four times for each l = 0, 1, ..., side by side in a vector like `like`."""
+    weights = row.load(b, like.type.count)
+    return shuffle(builder, weights, weights, [lane // 4 * 4 + k for lane in range(like.type.count)])
+
+
+@operation(lambda a: types.UniTuple(a, 4))
+def transposed(builder, a, b, c, d):
+    """The columns of the matrices whose rows are these four vectors, side by side."""
+    return transpose(builder, [a, b, c, d])
+
+
+def rows_adder(k):
+    """Return a function that adds up the rows of the points b + k, b + k + 4, ..., weighted."""
+
+    @inner
+    def add_rows(source, base, first, pitch, row_weight, b):
+        row = fours(source, base, b + k, first)
+        low = times(fours_of(row_weight[0], b, k, row), row)
+        row = fours(source, base, b + k, first + pitch)
+        low = times_plus(fours_of(row_weight[1], b, k, row), row, low)
+        row = fours(source, base, b + k, first + 2 * pitch)
+        low = times_plus(fours_of(row_weight[2], b, k, row), row, low)
+        row = fours(source, base, b + k, first + 3 * pitch)
+        return times_plus(fours_of(row_weight[3], b, k, row), row, low)
+
+    return add_rows
+
+
+add_rows0, add_rows1, add_rows2, add_rows3 = map(rows_adder, range(4))
+
+
+def pairwise(step):
+    """Return `blend` for two taps along an axis, `step` points at a time."""
+
+    def blend(source, pixels, channels, base, pitch, row_weight, weight, offsets, add, target, target_pitch):
+        above, below, left, right = row_weight[0], row_weight[1], weight[0], weight[1]
+        zero = faults = zeros(left, step)
+        for b in range(0, base.size, step):
+            up, down = vector_at(above, b, zero), vector_at(below, b, zero)
+            w, next_w = vector_at(left, b, zero), vector_at(right, b, zero)
+            for c in range(len(channels)):
+                x, next_x = pairs(source, base, b, c * pixels)
+                y, next_y = pairs(source, base, b, c * pixels + pitch)
+                row, next_row = times_plus(w, x, times(next_w, next_x)), times_plus(w, y, times(next_w, next_y))
+                total = times_plus(up, row, times(down, next_row))
+                if add:
+                    total = plus(total, sums_at(target, c * target_pitch + b, total))
+                put(target, c * target_pitch + b, total)
+                faults = times_plus(total, zero, faults)  # NaN for good, if one is not finite
+        return are_zeros(faults)
+
+    return blend
+
+
+def fourfold(step):
+    """Return `blend` for four taps along an axis, `step` points at a time."""
+
+    def blend(source, pixels, channels, base, pitch, row_weight, weight, offsets, add, target, target_pitch):
+        w0, w1, w2, w3 = weight[0], weight[1], weight[2], weight[3]
+        zero = faults = zeros(w0, step)
+        for b in range(0, base.size, step):
+            for c in range(len(channels)):
+                c0, c1, c2, c3 = transposed(
+                    add_rows0(source, base, c * pixels, pitch, row_weight, b),
+                    add_rows1(source, base, c * pixels, pitch, row_weight, b),
+                    add_rows2(source, base, c * pixels, pitch, row_weight, b),
+                    add_rows3(source, base, c * pixels, pitch, row_weight, b),
+                )
+                low = times_plus(vector_at(w0, b, c0), c0, times(vector_at(w1, b, c1), c1))
+                high = times_plus(vector_at(w2, b, c2), c2, times(vector_at(w3, b, c3), c3))
+                total = plus(low, high)
+                if add:
+                    total = plus(total, sums_at(target, c * target_pitch + b, total))
+                put(target, c * target_pitch + b, total)
+                faults = times_plus(total, zero, faults)
+        return are_zeros(faults)
+
+    return blend
+
+
+@vectorized(vectors.blend)
+def _(source, offsets):
+    step = pair_count(source) if len(offsets) == 2 else 4 * four_count(source)
+    assert vectors.MOST_LANES % step == 0
+    return pairwise(step) if len(offsets) == 2 else fourfold(step)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import llvmlite.binding as llvm
 
 from ..errors import OpError
-from .cpu_levels import LEVELS
+from .cpu_levels import LEVELS, SYSTEMS
 
 ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}  # {other name: name in LEVELS}
 # LLVM uses half of a 512-bit vector for Intel's CPUs, because the first ones that had them slowed down for it. Those
@@ -64,13 +64,18 @@ def architecture():
     return ARCHITECTURES.get(name, name)
 
 
-def level(name):
-    """The target for a level. For another architecture than this machine's the system is Linux. Raises OpError."""
-    if name not in LEVELS:
-        raise OpError("cpu", repr(name), f"must be one of {', '.join(LEVELS)}", "onnx_ops")
-    kind, cpu, features = LEVELS[name]
-    is_ours = kind == architecture()
-    return Target(llvm.get_process_triple() if is_ours else f"{kind}-unknown-linux-gnu", cpu, features, True)
+def system():
+    """This machine's system, as in SYSTEMS."""
+    return {"win32": "windows", "darwin": "macos"}.get(sys.platform, "linux")
+
+
+def level(cpu, system):
+    """The target for a CPU of LEVELS and a system of SYSTEMS. Raises OpError."""
+    for argument, name, names in (("cpu", cpu, LEVELS), ("system", system, SYSTEMS)):
+        if name not in names:
+            raise OpError(argument, repr(name), f"must be one of {', '.join(names)}", "onnx_ops")
+    architecture, cpu, features = LEVELS[cpu]
+    return Target(SYSTEMS[system].format(architecture), cpu, features, True)
 
 
 def current():

@@ -81,25 +81,33 @@ def find_pixels(points, first, count, axes, periods, zyx, sizes, base):
 
     Returns how many points are beyond these periods, so that their pixels are wrong, and how many read no pixel.
     """
-    (z_axis, y_axis, x_axis), (depth, height, width) = zyx, sizes
+    depth, height, width = sizes
     all_beyond = outside = np.int32(0)  # 32 bits, as all else: the widest type decides how many fit a vector
     for b in range(count):
-        x_value, y_value, z_value = load_point(points, first + b, axes)
-        x, beyond = coordinate(x_value, x_axis, False, periods)
-        y, y_beyond = coordinate(y_value, y_axis, False, periods)
+        z, y, x, beyond = locate_point(points, first + b, axes, zyx, False, periods)
         column, row = np.int32(np.rint(x)), np.int32(np.rint(y))
-        beyond |= y_beyond
         exists = is_below(column, width) & is_below(row, height)
         if len(axes) == 3:
-            z, z_beyond = coordinate(z_value, z_axis, False, periods)
             plane = np.int32(np.rint(z))
-            beyond |= z_beyond
             exists &= is_below(plane, depth)
             row = np.int32(plane * height + row)
         base[b] = np.int32(row * width + column) if exists else np.int32(-1)
         outside = np.int32(outside + (not exists))
         all_beyond = np.int32(all_beyond + beyond)
     return all_beyond, outside
+
+
+@jitable
+def locate_point(points, b, axes, zyx, cubic, periods):
+    """The coordinates of point b along the last three axes, and whether one is beyond these periods."""
+    (z_axis, y_axis, x_axis), (x, y, z) = zyx, load_point(points, b, axes)
+    x, beyond = coordinate(x, x_axis, cubic, periods)
+    y, y_beyond = coordinate(y, y_axis, cubic, periods)
+    beyond |= y_beyond
+    if len(axes) == 3:
+        z, z_beyond = coordinate(z, z_axis, cubic, periods)
+        beyond |= z_beyond
+    return z, y, x, beyond
 
 
 @jitable
@@ -178,21 +186,15 @@ def place_linear(points, first, count, axes, periods, zyx, sizes, base, weights)
 
     Returns how many points are beyond these periods.
     """
-    (z_axis, y_axis, x_axis), (depth, height, width) = zyx, sizes
-    (front, back), (up, down), (left, right) = weights
+    (depth, height, width), ((front, back), (up, down), (left, right)) = sizes, weights
     dtype, all_beyond = left.dtype.type, np.int32(0)
     for b in range(count):
-        x_value, y_value, z_value = load_point(points, first + b, axes)
-        x, beyond = coordinate(x_value, x_axis, False, periods)
-        y, y_beyond = coordinate(y_value, y_axis, False, periods)
+        z, y, x, beyond = locate_point(points, first + b, axes, zyx, False, periods)
         column, left[b], right[b] = linear_weights(x, width, dtype)
         row, up[b], down[b] = linear_weights(y, height, dtype)
-        beyond |= y_beyond
         if len(axes) == 3:
-            z, z_beyond = coordinate(z_value, z_axis, False, periods)
             plane, front[b], back[b] = linear_weights(z, depth, dtype)
             row = np.int32(plane * height + row)
-            beyond |= z_beyond
         base[b] = np.int32(row * width + column)
         all_beyond = np.int32(all_beyond + beyond)
     return all_beyond
@@ -216,16 +218,11 @@ def linear_weights(place, size, dtype):
 @jitable(**APART)
 def locate(points, first, count, axes, periods, zyx, coordinates):
     """Store cubic's coordinates, in an array for each axis. Returns how many points are beyond these periods."""
-    (z_axis, y_axis, x_axis), (z, y, x) = zyx, coordinates
-    all_beyond = np.int32(0)
+    (z, y, x), all_beyond = coordinates, np.int32(0)
     for b in range(count):
-        x_value, y_value, z_value = load_point(points, first + b, axes)
-        x[b], beyond = coordinate(x_value, x_axis, True, periods)
-        y[b], y_beyond = coordinate(y_value, y_axis, True, periods)
-        beyond |= y_beyond
+        plane, y[b], x[b], beyond = locate_point(points, first + b, axes, zyx, True, periods)
         if len(axes) == 3:
-            z[b], z_beyond = coordinate(z_value, z_axis, True, periods)
-            beyond |= z_beyond
+            z[b] = plane
         all_beyond = np.int32(all_beyond + beyond)
     return all_beyond
 

@@ -10,6 +10,7 @@ from ..compiler.jit import FUSE, jitable
 from .elements import load, plus, store, zero
 
 MOST_LANES = 16  # of a vector: there must be room for a multiple of so many points along b, and a valid base
+WIDTH = 2 * MOST_LANES  # of the blocks in which `add_product` works
 
 
 @jitable
@@ -163,3 +164,18 @@ def add_points(source, pitch, pixels, widths, exist, weight, add, target):
                     pixel = np.int64(pixels[b]) + t // 2 * np.int64(widths[b]) + t % 2
                     total += weight[t, b] * load(source, pixel * pitch + c)
         target[c] = total
+
+
+@jitable(**FUSE)
+def add_product(w, first, pitch, rows, columns, depth, width, target):
+    """Deformable convolution: a product of matrices. The width must be a multiple of WIDTH.
+
+    target[r * width + b] += sum over k of  w[first + r * pitch + k] * columns[k * width + b]
+
+    for r < rows, k < depth and b < width.
+    """
+    for r in range(rows):
+        for k in range(depth):
+            weight = w[first + r * pitch + k]
+            for b in range(width):
+                target[r * width + b] += weight * columns[k * width + b]

@@ -6,7 +6,7 @@
 static status refuse_attribute(const struct text *title, const struct attribute *a, const struct text *value,
                                const char *rule) {
     struct text text = *title;
-    say_string(&text, ": "), say_string(&text, a->name), say_string(&text, " = "), say(&text, value->at, value->used);
+    say_string(&text, ": "), say_string(&text, a->names[0]), say_string(&text, " = "), say(&text, value->at, value->used);
     say_string(&text, ": "), say_string(&text, rule);
     return refused(&text);
 }
@@ -99,18 +99,25 @@ static int convert_values(const struct attribute *a, int64_t k, void *raw, size_
 /* A read_function appends the values of attribute k, unconverted but for those of a tensor. */
 enum { LACKS, OTHER_KIND, UNCONVERTED, COMPLETE };
 
+/* Fill in a list that is written as one integer. */
+static void repeat(int64_t number, int64_t repeats, int64_t *numbers) {
+    for (int64_t n = 0; n < repeats; n++) numbers[n] = number;
+}
+
 /* Read from the OrtKernelInfo of a node. ONNX Runtime doesn't check the attributes of custom ops, and reads a list of
  * another kind as an empty one. */
-status read_from_node(const struct attribute *a, const void *info, int64_t k, struct values *values, int *outcome) {
+status read_from_node(const struct attribute *a, const char *name, const void *info, int64_t k, struct values *values,
+                      int *outcome) {
     size_t size = 0;
     void *raw, *allocator, *tensor;
-    int fits = 0;
-    status error = KernelInfoGetAttributeArray_int64(info, a->name, 0, &size);
+    int64_t number = 0;
+    int fits = 0, is_single = 0;
+    status error = KernelInfoGetAttributeArray_int64(info, name, 0, &size);
     *outcome = error ? LACKS : OTHER_KIND;
     if (error) return ReleaseStatus(error), NULL;
     if (a->kind == TENSOR) {
         if ((error = GetAllocatorWithDefaultOptions(&allocator))) return error;
-        if ((error = KernelInfoGetAttribute_tensor(info, a->name, allocator, &tensor)))
+        if ((error = KernelInfoGetAttribute_tensor(info, name, allocator, &tensor)))
             return ReleaseStatus(error), NULL;
         error = put_constant(tensor, k, values, &fits);
         ReleaseValue(tensor);
@@ -118,15 +125,20 @@ status read_from_node(const struct attribute *a, const void *info, int64_t k, st
         return error;
     }
     if (a->kind == INT || a->kind == FLOAT) size = 1;
-    if (a->kind == FLOATS) size = 0, error = KernelInfoGetAttributeArray_float(info, a->name, 0, &size);
-    if (is_of_text(a)) error = KernelInfoGetAttribute_string(info, a->name, 0, &size);
+    if (a->kind == FLOATS) size = 0, error = KernelInfoGetAttributeArray_float(info, name, 0, &size);
+    if (is_of_text(a)) error = KernelInfoGetAttribute_string(info, name, 0, &size);
+    if (a->kind == INTS && !size && a->repeats) {
+        error = KernelInfoGetAttribute_int64(info, name, &number);
+        size = (size_t)a->repeats, is_single = 1;
+    }
     if (error) return ReleaseStatus(error), NULL;
     if (!(raw = append(values, (size + 1) * sizeof(int64_t)))) return no_room();
-    if (a->kind == INT) error = KernelInfoGetAttribute_int64(info, a->name, raw);
-    if (a->kind == INTS) error = KernelInfoGetAttributeArray_int64(info, a->name, raw, &size);
-    if (a->kind == FLOAT) error = KernelInfoGetAttribute_float(info, a->name, raw);
-    if (a->kind == FLOATS) error = KernelInfoGetAttributeArray_float(info, a->name, raw, &size);
-    if (is_of_text(a)) error = KernelInfoGetAttribute_string(info, a->name, raw, &size);
+    if (a->kind == INT) error = KernelInfoGetAttribute_int64(info, name, raw);
+    if (is_single) repeat(number, a->repeats, raw);
+    else if (a->kind == INTS) error = KernelInfoGetAttributeArray_int64(info, name, raw, &size);
+    if (a->kind == FLOAT) error = KernelInfoGetAttribute_float(info, name, raw);
+    if (a->kind == FLOATS) error = KernelInfoGetAttributeArray_float(info, name, raw, &size);
+    if (is_of_text(a)) error = KernelInfoGetAttribute_string(info, name, raw, &size);
     if (error) return ReleaseStatus(error), NULL;
     if (is_of_text(a)) size = without_end(raw, size);
     if (is_of_text(a) ? is_text(raw, size) : size > 0) *outcome = UNCONVERTED;
@@ -134,19 +146,25 @@ status read_from_node(const struct attribute *a, const void *info, int64_t k, st
 }
 
 /* Read from the OrtShapeInferContext of a node, which has no tensors. */
-status read_from_inference(const struct attribute *a, const void *context, int64_t k, struct values *values,
-                           int *outcome) {
+status read_from_inference(const struct attribute *a, const char *name, const void *context, int64_t k,
+                           struct values *values, int *outcome) {
     static const int TYPES_OF_KINDS[] = {1, 2, 5, 3, 4, 5}; /* values of OrtOpAttrType */
     enum { ROOM = 4096 };
     const void *attribute = 0;
     size_t size = 0;
     void *raw;
-    status error = ShapeInferContext_GetAttribute(context, a->name, &attribute);
+    status error = ShapeInferContext_GetAttribute(context, name, &attribute);
     *outcome = error || !attribute ? LACKS : OTHER_KIND;
     if (error) ReleaseStatus(error);
     if (*outcome == LACKS || a->kind == TENSOR) return 0;
     if (!(raw = append(values, 2 * ROOM + 8))) return no_room();
-    if ((error = ReadOpAttr(attribute, TYPES_OF_KINDS[a->kind], raw, ROOM, &size))) return ReleaseStatus(error), NULL;
+    error = ReadOpAttr(attribute, TYPES_OF_KINDS[a->kind], raw, ROOM, &size);
+    if (a->repeats && (error || !size)) {
+        if (error) ReleaseStatus(error);
+        if (!(error = ReadOpAttr(attribute, TYPES_OF_KINDS[INT], raw, ROOM, &size)))
+            repeat(*(int64_t *)raw, a->repeats, raw), size = (size_t)a->repeats * sizeof(int64_t);
+    }
+    if (error) return ReleaseStatus(error), NULL;
     size = is_of_text(a)                           ? without_end(raw, size)
            : a->kind == FLOAT || a->kind == FLOATS ? size / sizeof(float)
                                                    : size / sizeof(int64_t);
@@ -158,8 +176,10 @@ static status read_attribute(const struct op *op, const struct text *title, int6
                              const void *source, struct values *values) {
     const struct attribute *a = &op->attributes[k];
     struct text value = {"", 0};
-    int outcome;
-    status error = read(a, source, k, values, &outcome);
+    int outcome = LACKS;
+    status error = 0;
+    for (int64_t name = 0; name < a->name_count && outcome == LACKS && !error; name++)
+        error = read(a, a->names[name], source, k, values, &outcome);
     if (error || outcome == COMPLETE) return error;
     if (outcome == LACKS) {
         if (!a->required) return put_default(a, k, values);

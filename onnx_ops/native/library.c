@@ -229,6 +229,7 @@ EXPORT status RegisterCustomOps(void *options, const struct api_base *base) {
     while (atomic_flag_test_and_set(&busy)) {}
     if (!api) api_version = version, api = base->get_api(version < OLDEST ? 1 : version);
     const char *reason = version < OLDEST ? "onnx_ops needs ONNX Runtime 1.17 or newer" : onnx_ops_choose();
+    if (!reason && !stays()) reason = "onnx_ops: the library can't be kept in the process";
     if (!reason && !onnx_ops_table.operator_count && !own_count)
         reason = "onnx_ops must be imported in this process, and its get_library_path() called, before the library is "
                  "registered: its operators are compiled by Python";

@@ -67,7 +67,8 @@ struct values { /* a struct block that is being filled */
     char *at;
     size_t used, room;
 };
-typedef status read_function(const struct attribute *, const void *source, int64_t k, struct values *, int *outcome);
+typedef status read_function(const struct attribute *, const char *name, const void *source, int64_t k, struct values *,
+                             int *outcome);
 read_function read_from_node, read_from_inference;
 size_t without_end(const char *text, size_t size);
 status read_attributes(const struct op *op, const struct text *title, read_function *read, const void *source,
@@ -82,6 +83,8 @@ status plan(const struct op *op, const struct text *title, int64_t combination, 
 /* run.c */
 const struct input *input_of(const struct op *op, size_t k);
 status explained(const struct op *op, const struct text *title, const struct refusal *refusal, int64_t returned);
+status refuse(const struct op *op, const struct text *title, const char *argument, const int64_t *values, int64_t count,
+              const char *rule, const int64_t *expected);
 status read_tensor(const void *value, int *type, size_t *rank, int64_t copy[MAX_RANK], const int64_t **shape);
 status put_tensor(const struct op *op, const struct text *title, size_t k, void *value, struct call *call);
 void put_absent(size_t k, struct call *call);
@@ -92,4 +95,7 @@ status compute(struct state *state, void *context);
 /* node.c */
 status create_kernel(const struct custom_op *custom, const void *unused, const void *info, void **kernel);
 status infer(const struct custom_op *custom, void *context);
+
+/* stays.c */
+int stays(void);
 #endif

@@ -28,25 +28,17 @@ static status check_outputs(const struct op *op, const struct text *title, struc
             fits = 0 <= out->shape[a] && out->shape[a] <= most;
             if (fits && out->shape[a]) most /= out->shape[a];
         }
-        if (!fits) {
-            struct refusal refusal = {"shape of an output",
-                                      "is what the rule says, but no shape of at most 2**58 elements",
-                                      out->shape,
-                                      out->rank < 0 || out->rank > MAX_RANK ? 0 : out->rank,
-                                      0,
-                                      0,
-                                      0,
-                                      {0}};
-            return explained(op, title, &refusal, 1);
-        }
+        if (!fits)
+            return refuse(op, title, "shape of an output", out->shape,
+                          out->rank < 0 || out->rank > MAX_RANK ? 0 : out->rank,
+                          "is what the rule says, but no shape of at most 2**58 elements", 0);
         out->size = elements(out->shape, out->rank);
     }
     const int64_t *bytes[] = {&call->geometry.workspace, &call->geometry.shared};
-    for (size_t k = 0; k < COUNT(bytes); k++) {
-        struct refusal refusal = {
-            k ? "shared" : "workspace", "must be a number of bytes in [0, 2**40]", bytes[k], -1, 0, 0, 0, {0}};
-        if (*bytes[k] < 0 || *bytes[k] > (int64_t)1 << 40) return explained(op, title, &refusal, 1);
-    }
+    for (size_t k = 0; k < COUNT(bytes); k++)
+        if (*bytes[k] < 0 || *bytes[k] > (int64_t)1 << 40)
+            return refuse(op, title, k ? "shared" : "workspace", bytes[k], -1,
+                          "must be a number of bytes in [0, 2**40]", 0);
     return 0;
 }
 
@@ -72,7 +64,7 @@ static void begin(const struct op *op, struct call *call) {
 /* State the outputs' shapes as far as they follow from what is known of the inputs. The table must have op->infer. */
 status infer_shapes(const struct op *op, const struct text *title, struct call *call) {
     begin(op, call);
-    int64_t returned = op->infer(call->attributes, call);
+    int64_t returned = op->infer(call);
     return returned ? explained(op, title, &call->geometry.refusal, returned) : 0;
 }
 
@@ -82,7 +74,7 @@ status plan(const struct op *op, const struct text *title, int64_t combination, 
     begin(op, call);
     if (combination < 0) error = plan_in_python(op, title, call);
     else {
-        int64_t returned = op->plans[combination](call->attributes, call);
+        int64_t returned = op->plans[combination](call);
         if (returned) return explained(op, title, &call->geometry.refusal, returned);
     }
     return error ? error : check_outputs(op, title, call);

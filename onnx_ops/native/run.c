@@ -27,22 +27,31 @@ status explained(const struct op *op, const struct text *title, const struct ref
     return failed(text.at);
 }
 
+/* The status for values that break a rule: so many of them, or a single number if the count is -1. expected: the number
+ * with which the rule ends, or 0. */
+status refuse(const struct op *op, const struct text *title, const char *argument, const int64_t *values, int64_t count,
+              const char *rule, const int64_t *expected) {
+    struct refusal refusal = {.argument = argument, .rule = rule, .values = values, .count = count};
+    if (expected) refusal.has_expected = 1, refusal.expected = *expected;
+    return explained(op, title, &refusal, 1);
+}
+
 /* The declaration of input k; inputs beyond the last declared one belong to that, which is variadic. */
 const struct input *input_of(const struct op *op, size_t k) {
     return &op->inputs[k < (size_t)op->input_count ? k : (size_t)op->input_count - 1];
 }
 
 status too_many_inputs(const struct op *op, const struct text *title, size_t count) {
-    return explained(
-        op, title,
-        &(struct refusal){"inputs", "must be at most", (int64_t[]){(int64_t)count}, -1, 1, MAX_INPUTS, 0, {0}}, 1);
+    const int64_t given = (int64_t)count, most = MAX_INPUTS;
+    return refuse(op, title, "inputs", &given, -1, "must be at most", &most);
 }
 
 static status refuse_input(const struct op *op, const struct text *title, size_t k, const char *what,
                            const int64_t *values, int64_t count, const char *rule) {
     char argument[256];
     snprintf(argument, sizeof argument, "%s of %s", what, input_of(op, k)->name);
-    return explained(op, title, &(struct refusal){argument, rule, values, count, count < 0, MAX_RANK, 0, {0}}, 1);
+    const int64_t most = MAX_RANK;
+    return refuse(op, title, argument, values, count, rule, count < 0 ? &most : 0);
 }
 
 /* Put an input into the call: its data and what the plan reads, from its complete shape. */
@@ -51,6 +60,8 @@ static status put_input(const struct op *op, const struct text *title, size_t k,
     struct tensor *tensor = &call->tensors[k];
     int64_t values = input_of(op, k)->wants_values, axes = (int64_t)rank;
     if (rank > MAX_RANK) return refuse_input(op, title, k, "rank", &axes, -1, "must be at most");
+    if (!rank && op->is_partial && input_of(op, k)->presence == OPTIONAL) /* to the plan, it would be absent */
+        return refuse_input(op, title, k, "shape", shape, 0, "must have an axis");
     if (values && rank != 1) return refuse_input(op, title, k, "shape", shape, axes, "must have rank 1");
     if (values && shape[0] > MAX_RANK) return refuse_input(op, title, k, "length", shape, -1, "must be at most");
     tensor->data = data;
@@ -186,16 +197,8 @@ static status give_output(const struct op *op, struct tensor *out, size_t k, int
     status error;
     if (op->has_bound) {
         if (out->shape[0] < 0 || out->shape[0] > bound)
-            return explained(op, 0,
-                             &(struct refusal){"length of an output",
-                                               "is what the kernel returns; the rule's bound is",
-                                               out->shape,
-                                               -1,
-                                               1,
-                                               bound,
-                                               0,
-                                               {0}},
-                             1);
+            return refuse(op, 0, "length of an output", out->shape, -1,
+                          "is what the kernel returns; the rule's bound is", &bound);
         out->size = elements(out->shape, out->rank);
     }
     if ((error = KernelContext_GetOutput(context, k, out->shape, (size_t)out->rank, &value))) return error;

@@ -54,13 +54,15 @@ struct call {
     };
 };
 
-typedef int64_t shapes_function(const struct block *, struct call *); /* a plan or infer */
+typedef int64_t shapes_function(struct call *); /* a plan or infer */
 typedef int64_t kernel_function(struct call *, int64_t tile, void *workspace);
 
 enum kind { INT, INTS, STRING, FLOAT, FLOATS, TEXT, TENSOR }; /* a STRING is a position among the choices */
 struct attribute {
-    const char *name, *kind_rule, *rule;
-    int64_t kind, required;
+    const char *const *names; /* under which it may be written: the first one that a node has counts */
+    int64_t name_count;
+    const char *kind_rule, *rule;
+    int64_t kind, required, repeats; /* repeats: the elements of a list that is written as an integer, or 0 */
     int64_t least, most, shortest, longest;
     const char *const *choices;
     int64_t choice_count;

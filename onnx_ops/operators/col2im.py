@@ -157,6 +157,13 @@ def add_blocks(x, image_shape, block_shape, strides, dilations, pads_begin, pads
     return y
 
 
+def gradient(grad_output, block_shape, dilations, pads, strides):
+    """The gradient in PyTorch: what each element of a block was added to."""
+    from ..functions import im2col
+
+    return im2col.torch(grad_output, kernel_shape=block_shape, dilations=dilations, pads=pads, strides=strides)
+
+
 COL2IM = Operator(
     domain="",
     name="Col2Im",
@@ -172,6 +179,7 @@ COL2IM = Operator(
     }),
     kernels=(Kernel(col2im),),
     reference=reference,
+    gradient=gradient,
 )  # fmt: skip
 
 
@@ -216,6 +224,7 @@ OPENVINO = replace(
     ),
     plan=Plan(shape_openvino, plan_openvino, COL2IM.plan.geometry),
     reference=reference_openvino,
+    gradient=None,
     terms={"input": "data", "image_shape": "output_size", "block_shape": "kernel_size"},
 )
 OPERATORS = (COL2IM, OPENVINO)

@@ -229,6 +229,20 @@ WEIGHTS = {
 }
 
 
+def gradient(grad_output, X, Grid, mode, padding_mode, align_corners):  # noqa: N803  the inputs' names
+    """PyTorch's own gradient, which knows neither cubic volumes nor a grid of another type than the image's."""
+    import torch
+
+    mode = next(k for k, names in enumerate(NAMES) if mode in names)
+    require(mode != CUBIC or X.dim() == 4, "rank of {X}", X.dim(), "must be 4 for a gradient with mode bicubic")
+    aten = torch.ops.aten
+    backward = aten.grid_sampler_2d_backward if X.dim() == 4 else aten.grid_sampler_3d_backward
+    # PyTorch's numbers of the modes: bilinear is 0, nearest 1, bicubic 2.
+    settings = (1, 0, 2)[mode], PADDING_MODES.index(padding_mode), align_corners, [True, True]
+    of_x, of_grid = backward(grad_output, X, Grid.to(X.dtype), *settings)
+    return of_x, of_grid.to(Grid.dtype)
+
+
 ONNX = Operator(
     domain="",
     name="GridSample",
@@ -249,6 +263,7 @@ ONNX = Operator(
         Kernel(kernels.cubic, {"mode": NAMES[CUBIC]}, types={"T1": dtypes.FLOATS}, unless="mode is nearest"),
     ),
     reference=reference,
+    gradient=gradient,
 )  # fmt: skip
 MICROSOFT = replace(
     ONNX,
@@ -290,24 +305,3 @@ MMCV = Operator(
     reference=reference_mmcv,
 )  # fmt: skip
 OPERATORS = (ONNX, MICROSOFT, MMCV, replace(MMCV, domain="mmdeploy"))
-
-
-def without_grid(name, kernels, **declared):
-    """Declare an operator of the domain onnx_ops that samples at points that it computes itself.
-
-    kernels   the module with its kernels
-    declared  fields of the Operator; the others are the same for all of these operators
-    """
-    return Operator(**{
-        "domain": "onnx_ops",
-        "name": name,
-        "versions": (1,),
-        "outputs": (Output("output", "T"),),
-        "attributes": MICROSOFT.attributes,
-        "kernels": (
-            Kernel(kernels.nearest, {"mode": NAMES[NEAREST]}),
-            Kernel(kernels.linear, {"mode": NAMES[LINEAR]}),
-            Kernel(kernels.cubic, {"mode": NAMES[CUBIC]}),
-        ),
-        **declared,
-    })  # fmt: skip

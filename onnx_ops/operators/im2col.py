@@ -74,7 +74,9 @@ def plan(attributes, inputs, outputs, g):
     require(fits, "shape of {x}", x, "output must have at most 2**58 elements")
     g.planes = x[0] * x[1]
     g.units = share_out(g) if g.blocks > 0 else 0
-    g.tiles = min(64, g.units, g.planes * (g.pixels + g.positions * g.blocks) // WORK + 1)
+    # Neither factor needs to be larger for 64 tiles, and the image may be much larger than the output.
+    work = min(g.planes, 64 * WORK) * min(g.pixels + g.positions * g.blocks, 64 * WORK)
+    g.tiles = min(64, g.units, work // WORK + 1)
 
 
 def reference(x, *, kernel_shape, dilations, pads, strides):
@@ -88,6 +90,14 @@ def reference(x, *, kernel_shape, dilations, pads, strides):
     for k, inside, pixels in overlaps(spacing, image, kernel_shape) if x.size else ():
         y[(slice(None), slice(None), *k, *inside)] = x[(..., *pixels)]
     return y.reshape(x.shape[0], x.shape[1] * math.prod(kernel_shape), math.prod(counts))
+
+
+def gradient(grad_output, x, kernel_shape, dilations, pads, strides):
+    """The gradient in PyTorch: all that was read from a pixel is added to it."""
+    from ..functions import col2im
+
+    image = x.shape[2:]
+    return col2im.torch(grad_output, image, kernel_shape, dilations=dilations, pads=pads, strides=strides)
 
 
 IM2COL = Operator(
@@ -105,6 +115,7 @@ IM2COL = Operator(
     }),
     kernels=(Kernel(im2col, sees_bits=True),),
     reference=reference,
+    gradient=gradient,
     terms={"image_shape": "image axes of x", "block_shape": "kernel_shape"},
 )  # fmt: skip
 OPERATORS = (IM2COL,)

@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -47,9 +48,10 @@ def check(
                 and inputs whose first axis is empty
 
     The ways are: the function, on one thread and on two, its loop cut into several numbers of tiles; sessions of both
-    backends, of models with fixed and with open sizes; onnx's evaluator; and onnx's inference, for the outputs' types
-    and shapes. What the body or the rule refuses by `require`, all must refuse, in the same words; any other exception
-    of theirs is a failure, except for extremes.
+    backends, of models with fixed and with open sizes; onnx's evaluator; onnx's inference, for the outputs' types and
+    shapes; where torch is installed, PyTorch's operator, and its fake kernel for types and shapes. What the body or the
+    rule refuses by `require`, all must refuse, in the same words; any other exception of theirs is a failure, except
+    for extremes.
 
     Returns how many results were compared, refusals not among them. Raises AssertionError, also where there were none,
     or where there is a kernel and no case is of the ranks that it is compiled for.
@@ -156,6 +158,11 @@ def ways(function, arrays, attributes, values, signature, body_outputs):
     for threads, tiles in ((1, 1), (1, 3), (2, 64)):
         call = partial(compute, function, values, padded, threads, garbage, tiles)
         yield f"function, threads={threads}, tiles={tiles}", call
+    are_lists = all(a is None or a.ndim == 1 or not i.values for i, a in zip(function.inputs, padded, strict=False))
+    if are_lists and has_torch(function):  # PyTorch has lists in place of vectors whose values the rule gets
+        from ..torch_operators import compute_by_torch
+
+        yield "PyTorch", lambda: compute_by_torch(function, arrays, attributes)
     if any(t == "bfloat16" for t in signature.values()):  # ONNX Runtime's Python has no arrays of that type
         return
     models = [node_model(function, arrays, attributes, signature, is_open) for is_open in (False, True)]
@@ -193,6 +200,19 @@ def has_extensions(function):
         return False
     try:
         extensions.declare(function)
+    except OpError:
+        return False
+    return True
+
+
+def has_torch(function):
+    """Return whether torch is installed and can have the operator."""
+    if find_spec("torch") is None:
+        return False
+    from ..torch_operators import torch_operator
+
+    try:
+        torch_operator(function)
     except OpError:
         return False
     return True

@@ -4,14 +4,10 @@ import sys
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..declaration import Operator
 from ..errors import OpError, reason
 from ..operators import OPERATORS, use
-
-if TYPE_CHECKING:
-    pass
 
 
 def use_file(path):

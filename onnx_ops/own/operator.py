@@ -73,6 +73,17 @@ class OwnOperator:
 
         return call(self.declaration, *inputs, threads=threads, **attributes)
 
+    @property
+    def torch(self) -> Any:
+        """The operator in PyTorch, torch.ops.<domain>.<name>, for calls with tensors. Imports torch. Raises OpError.
+
+        Inputs are given by their positions, attributes by their names. A variadic input is a list of tensors. An input
+        whose values the rule gets is a list of integers.
+        """
+        from ..torch_operators import torch_operator
+
+        return torch_operator(self.declaration)
+
     def shape(self, rule: Callable[..., Any] | None = None, *, values: Iterable[str] = (), bound: bool = False) -> Any:
         """Decorator: set the rule that computes the outputs' shapes.
 
@@ -178,6 +189,25 @@ class OwnOperator:
         )
         return self
 
+    def gradient(self, gradient: Callable[..., Any]) -> "OwnOperator":
+        """Decorator: set the function in PyTorch that computes the inputs' gradients for `my_op.torch`.
+
+        Its parameters are those that it needs of: grad_<output>, the gradient for an output; inputs, outputs and
+        attributes, by their names. It returns the gradient of the input or, for several, a tuple, with None for an
+        input that has no gradient and a list for a variadic one. Inputs whose values the rule gets are left out.
+        """
+        function = self.declaration
+        inputs, outputs = [i.name for i in function.inputs], [o.name for o in function.outputs]
+        names = [*(f"grad_{name}" for name in outputs), *inputs, *outputs, *attributes_of(function)]
+        with errors_of(function):
+            require(
+                inspect.isfunction(gradient), "gradient", repr(gradient), "must be a function, made by def or lambda"
+            )
+            for name in inspect.signature(gradient).parameters:
+                require(name in names, "parameters of the gradient", name, f"must be among {', '.join(names)}")
+        self.declaration = replace(function, gradient=gradient)
+        return self
+
 
 def rule_of(function: "Operator") -> Rule:
     assert isinstance(function.plan, Rule)  # as `declared` makes it
@@ -203,6 +233,8 @@ def check_parameters(
 def compilable(function: Any) -> Any:
     """Return a function for compiled code, which calls it without keyword-only parameters."""
     code = function.__code__
+    if code.co_flags & inspect.CO_VARARGS:
+        return function  # of an operator with a variadic input, which has no kernel
     if code.co_kwonlyargcount:
         plain_code = code.replace(co_argcount=code.co_argcount + code.co_kwonlyargcount, co_kwonlyargcount=0)
         copy = FunctionType(plain_code, function.__globals__, function.__name__, None, function.__closure__)

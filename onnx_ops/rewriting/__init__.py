@@ -1,6 +1,6 @@
 """`optimize`: replace what exporters write around our operators by single nodes.
 
-A pattern starts from the nodes through which the data go, and works out what indices and shapes are (integers.py),
+A pattern starts from the nodes through which the data go, and works out what indices and shapes are (indices.py),
 whichever nodes compute them. It replaces what it is certain of and says why it doesn't replace the rest.
 """
 

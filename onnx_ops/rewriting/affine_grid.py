@@ -16,8 +16,8 @@ import numpy as np
 from ..nodes import model_nodes, subgraphs
 from .finding import NearMiss
 from .graph import AI_ONNX
-from .indices import followed, path, variables
-from .integers import axes_of, integer_list, shape
+from .indices import axes_of, followed, integer_list, path, shape
+from .positions import variables
 
 DOMAIN, OPERATOR, STANDARD_VERSION = "onnx_ops", "AffineGrid", 20
 NAME = "affine_grid"

@@ -6,8 +6,8 @@ Models that use it compute, for each level l,
                           2 * sampling_locations - 1 of level l, as N * M grids [Q, P, 2])
 
 and add up, over levels and points, attention_weights * Concat(sample_0, sample_1, ...), in the end as [N, Q, M * D].
-All other nodes move elements. So an index into every tensor consists of variables (indices.py): N (batch), S (pixels of
-all levels), M (heads), D (channels), Q (queries), L (levels), P (points), X (the two coordinates).
+All other nodes move elements. So an index into every tensor consists of variables (positions.py): N (batch), S (pixels
+of all levels), M (heads), D (channels), Q (queries), L (levels), P (points), X (the two coordinates).
 """
 
 import math
@@ -16,8 +16,8 @@ import numpy as np
 
 from .finding import NearMiss, tried
 from .graph import AI_ONNX
-from .indices import MOVES, Position, followed, layout, path, position, reshaped, variable
-from .integers import attributes_of, axes_of, shape
+from .indices import MOVES, attributes_of, axes_of, followed, path, shape
+from .positions import Position, elements, layout, position, reshaped, variable
 from .sizes import quotient
 
 DOMAIN, OPERATOR = "onnx_ops", "MultiScaleDeformableAttention"
@@ -51,15 +51,19 @@ def match(graph, node, standard):
         raise NearMiss("ai.onnx has no operator for it")
     if len(samples) > LEVELS:
         raise NearMiss(f"it has {len(samples)} levels, {OPERATOR} at most {LEVELS}")
-    grid, locations, sizes = _locations(graph, samples)
+    _check_settings(samples)
+    grids = [sample.input[1] for sample, _ in samples]
+    grid, locations, sizes = _locations(graph, samples, grids)
     value, levels, sizes = _value(graph, samples, sizes)
     index = followed(graph, end, layout(sizes, *axes))
     if index is None or shape(graph, result) != tuple(math.prod(sizes[k] for k in axis) for axis in axes):
         raise NearMiss("its result is not [N, Q, M * D], or not for certain")
     index = _terms_index(graph, total, index, sizes)
     _check_samples(graph, samples, concat, concat_path, _operand(graph, product, 0 if first else 1, index), sizes)
-    weights = _weights(graph, product, 1 if first else 0, index, sizes)
-    _check_uses(graph, result, (value, grid, weights))
+    factor = product.input[1 if first else 0]
+    weights = _weights(graph, factor, _operand(graph, product, 1 if first else 0, index), sizes)
+    constants = [each for each in (*grids, factor) if graph.folded(each) is not None]
+    _check_uses(graph, result, (value, grid, weights, *constants))
     if all(map(graph.is_constant, (value, locations, weights))):
         raise NearMiss("all of it is constant: ONNX Runtime computes it once")
     points = sizes["P"] if isinstance(sizes["P"], int) else -1  # which Reshape can't work out of no elements
@@ -93,17 +97,20 @@ def _grid_sample(graph, name):
     return node if kind == ("com.microsoft", "GridSample", 2) else graph.producer(name, "GridSample")
 
 
-def _locations(graph, samples):
-    """Return (2 * sampling_locations - 1, sampling_locations, {axis: size}), the first two as names of values."""
+def _check_settings(samples):
     for sample, _ in samples:
         for a in sample.attribute:
             value = a.s.decode(errors="replace") if a.s else a.i
             if a.ref_attr_name or value not in SETTINGS.get(a.name, (value,)):
                 raise NearMiss(f"the {a.name} of {sample.output[0]} is {value}")
-    paths = [path(graph, sample.input[1]) for sample, _ in samples]
+
+
+def _locations(graph, samples, grids):
+    """Return (2 * sampling_locations - 1, sampling_locations, {axis: size}), the first two as names of values."""
+    paths = [path(graph, name) for name in grids]
     grid = paths[0][1]
     if any(name != grid for _, name in paths):
-        raise NearMiss("the grids of its levels come from different sources")
+        return None, *_constant_locations(graph, samples[0][0], grids)
     locations, dimensions = _undouble(graph, grid), shape(graph, grid)
     if dimensions is None or len(dimensions) not in (5, 6) or dimensions[-1] != 2:
         raise NearMiss(f"{grid} is not known to be [N, Q, M, L, P, 2]")
@@ -117,6 +124,24 @@ def _locations(graph, samples):
         if index != layout(sizes, "N", "Q", "M", *axes, "X", L=level):
             raise NearMiss(f"the grid of level {level} is not known to be that of its points")
     return grid, locations, sizes
+
+
+def _constant_locations(graph, sample, grids):
+    """Return (sampling_locations, {axis: size}) of grids that are constants, one for each level."""
+    arrays = [graph.folded(name) for name in grids]
+    shapes = {None if array is None else array.shape for array in arrays}
+    if len(shapes) > 1 or arrays[0] is None or arrays[0].shape[3:] != (2,):
+        raise NearMiss("the grids of its levels come from different sources")
+    images, queries, points, _ = arrays[0].shape
+    for node, _ in path(graph, sample.input[0])[0]:  # one of which makes images of value
+        dimensions = shape(graph, node.input[0]) or ()
+        batch = quotient(images, dimensions[2]) if len(dimensions) == 4 else None
+        if isinstance(batch, int):
+            sizes = dict(zip("NQMLPX", (batch, queries, dimensions[2], len(grids), points, 2), strict=True))
+            index = layout(sizes, "NM", "Q", "P", "X")
+            grid = np.stack([elements(array, index, "NQMPX") for array in arrays], 3)
+            return graph.add_constant("sampling_locations", ((grid + 1.0) / 2).astype(grid.dtype)), sizes
+    raise NearMiss("the number of its heads is unknown")
 
 
 def _undouble(graph, grid):
@@ -217,10 +242,8 @@ def _part(graph, concat, index, level):
     return (*index[:axis], position(index[axis].start, others), *index[axis + 1 :])
 
 
-def _weights(graph, product, k, index, sizes):
-    """Return the name of attention_weights, if an operand is certain to hold them in the order of the samples."""
-    name = product.input[k]
-    index = _operand(graph, product, k, index)
+def _weights(graph, name, index, sizes):
+    """Return the name of attention_weights, if a factor is certain to hold them at the index of the samples."""
     several_heads = isinstance(sizes["M"], int) and sizes["M"] > 1
     for source in (name, *(node.input[0] for node, _ in path(graph, name)[0])):
         batch, *others = shape(graph, source) or (None,)
@@ -233,6 +256,10 @@ def _weights(graph, product, k, index, sizes):
             is_all = others == [math.prod(sizes[k] for k in axis) for axis in axes]
             if is_all and followed(graph, steps, index) == layout(sizes, "N", *axes):
                 return source
+    array, axes = graph.folded(name), [sizes[k] for k in "NQMLP"]
+    weights = tried(elements, array, index, "NQMLP") if array is not None else None
+    if weights is not None:
+        return graph.add_constant("attention_weights", np.ascontiguousarray(np.broadcast_to(weights, axes)))
     raise NearMiss(f"{name} is not known to be made of weights [N, Q, M, L, P], in the order of the samples")
 
 

@@ -11,8 +11,8 @@ import numpy as np
 from onnx import TensorProto
 
 from .finding import tried
-from .indices import MOVES, Position, broadcast_index, digits_of, moved, variable
-from .integers import attributes_of, shape
+from .indices import MOVES, attributes_of, moved, shape
+from .positions import Position, broadcast_index, digits_of, elements, variable
 
 AXES = "ndhw"  # variables of indices: images, and the axes of each
 DEEPEST = 100  # nodes on the way from a value to a leaf
@@ -176,14 +176,7 @@ def exponent(graph, node):
 
 def constant(array, index):
     """Return the elements of an array at an index, as a Constant."""
-    positions = []
-    for at in index:
-        total = np.full([1] * len(AXES), at.start)
-        for term in at.terms:
-            numbers = np.arange(term.variable.size) // term.inner % term.size * term.step
-            total = total + numbers.reshape([-1 if axis == term.variable.name else 1 for axis in AXES])
-        positions.append(total)
-    picked = array[tuple(positions)]
+    picked = elements(array, index, AXES)
     for k in range(picked.ndim):  # axes along which nothing varies get size 1
         first = picked.take([0], k) if picked.shape[k] else picked
         if same(picked, first):

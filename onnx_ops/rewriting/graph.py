@@ -65,7 +65,7 @@ class Graph:
         self.types, self.visited = {}, set()  # what shapes.py has worked out, and on what it is at work
         self.initializers = {tensor.name: tensor for tensor in owner.initializer}
         self.added = []  # what patterns have added since `sweep_added`: names of constants and nodes' outputs
-        self.integers = {}  # {value: what integers.py has worked out}
+        self.integers = {}  # {(value, index): what indices.py has worked out}
         self.constants = {}  # {value: what `folded` returns for it}
 
     def nested(self):

@@ -13,8 +13,8 @@ from .affine_grid import pixel_coordinates
 from .expressions import AXES, OPERATIONS, Constant, Leaf, expression
 from .finding import NearMiss
 from .graph import AI_ONNX
-from .indices import MOVES, Position, variable
-from .integers import integer_list, shape
+from .indices import MOVES, integer_list, shape
+from .positions import Position, variable
 from .programs import Program
 
 DOMAIN, OPERATOR = "onnx_ops", "ComputedGridSample"

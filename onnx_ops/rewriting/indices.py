@@ -1,152 +1,42 @@
-"""Which element of its input each element of a node's output is, for the nodes that only move elements.
+"""Which elements of values the elements of others are, and the integers that these hold: exporters compute indices and
+sizes by nodes.
 
-An index has a `Position` for each axis of a value: a number, or a sum over variables that run from 0 to their sizes.
-The rules go from a node's output to its input.
+For nodes that only move elements, rules go from an index into the output to one into an input (positions.py). The
+integer that a value holds at an index is a `Position`, too: a number, which may depend on sizes that the model leaves
+open (sizes.py), and a sum over the index' variables. So a tensor may be known as a whole, or element by element.
+
+What depends on open sizes is of int64. What is computed of known integers is the same in int32 and int64; values that
+only one of them can hold are left to `Graph.folded`, and so is arithmetic in other types.
 """
 
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+import math
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
 
 from .finding import tried
-from .integers import attributes_of, cuts, integer_list, integers, lattice, part_of_sequence, shape, sliced
-from .sizes import never_negative, quotient
+from .positions import Position, broadcast_index, divided, reshaped
+from .sizes import Size, factors, never_negative
 
-LONGEST = 60  # nodes of a path
-
-
-class Variable(NamedTuple):
-    """A number v that runs from 0 to size - 1."""
-
-    name: str
-    size: object
+LONGEST = 60  # nodes of a path, and on the way to an integer
+LARGEST = 2**20  # elements of a constant whose steps are looked for
+MANY = 2**10  # integers that are worked out one by one
+INT32_MAX = 2**31 - 1
+INT32 = range(-INT32_MAX - 1, INT32_MAX + 1)
+WIDE_FLOATS = TensorProto.FLOAT, TensorProto.DOUBLE
 
 
-@dataclass(frozen=True)
-class Term:
-    """step * (v // inner % size) for a variable v: all of it, or one of the digits that a Reshape makes of it."""
-
-    variable: Variable
-    inner: object
-    size: object
-    step: object
+def attributes_of(node):
+    """Return a node's attributes as {name: value}."""
+    return {a.name: helper.get_attribute_value(a) for a in node.attribute}
 
 
-@dataclass(frozen=True)
-class Position:
-    """The sum of a number and of terms, which are sorted."""
-
-    start: object = 0
-    terms: tuple = ()
-
-    def __add__(self, other):
-        return position(self.start + other.start, (*self.terms, *other.terms))
-
-    def times(self, factor):
-        return position(self.start * factor, [replace(term, step=term.step * factor) for term in self.terms])
-
-    def is_number(self):
-        return not self.terms
+def shape(graph, name):
+    """Return a value's dimensions, as ints and Sizes; None if the rank is unknown."""
+    return graph.type(name).shape
 
 
-def position(start, terms):
-    """Return a Position, in which digits of one variable that are side by side are one digit."""
-    terms = [term for term in terms if term.size != 1 and term.step != 0]
-    pairs = [(outer, inner) for outer in terms for inner in terms if is_followed(outer, inner)]
-    if pairs:
-        (outer, inner), *_ = pairs
-        others = [term for term in terms if term is not outer and term is not inner]
-        return position(start, [*others, replace(inner, size=outer.size * inner.size)])
-    return Position(start, tuple(sorted(terms, key=lambda term: (term.variable.name, repr(term)))))
-
-
-def is_followed(outer, inner):
-    return (outer.variable, outer.inner, outer.step) == (
-        inner.variable,
-        inner.inner * inner.size,
-        inner.step * inner.size,
-    )
-
-
-def variable(name, size):
-    """Return the Position that runs along an axis of this size."""
-    return position(0, [Term(Variable(name, size), 1, size, 1)])
-
-
-def variables(dimensions):
-    """Return an index of a variable for each axis. Its name is the axis' number."""
-    return tuple(variable(str(k), size) for k, size in enumerate(dimensions))
-
-
-def joined(digits):
-    """Return the Position of an axis that consists of digits, [(Position, size)], the most significant one first."""
-    total = Position()
-    for digit, size in digits:
-        total = total.times(size) + digit
-    return total
-
-
-def layout(sizes, *axes, **fixed):
-    """Return an index of axes that consist of variables. axes: texts of one-letter names; fixed: numbers for some."""
-    digits = {name: Position(fixed[name]) if name in fixed else variable(name, size) for name, size in sizes.items()}
-    return tuple(joined([(digits[name], sizes[name]) for name in axis]) for axis in axes)
-
-
-def digits_of(at, size):
-    """Return [(Position, size)] of the digits that an axis of this size consists of: at least itself."""
-    remaining, digits, step = list(at.terms), [], 1
-    while remaining and at.start == 0:
-        term = next((term for term in remaining if term.step == step), None)
-        if term is None:
-            break
-        remaining.remove(term)
-        digits.insert(0, (Position(0, (replace(term, step=1),)), term.size))
-        step = step * term.size
-    return digits if digits and not remaining and step == size else [(at, size)]
-
-
-def _divided(at, by):
-    """Return (at // by, at % by) as Positions. Raises ValueError if that is unknown."""
-    if at.is_number():
-        return Position(at.start // by), Position(at.start % by)
-    (term,) = at.terms
-    size = quotient(term.size, by)
-    if (at.start, term.step) != (0, 1) or size is None:
-        raise ValueError("not a digit")
-    outer, inner = replace(term, inner=term.inner * by, size=size), replace(term, size=by)
-    return position(0, [outer]), position(0, [inner])
-
-
-def reshaped(index, sizes, target):
-    """Return the index into a value of shape `target` for one into the same elements with the shape `sizes`.
-
-    Raises ValueError or IndexError if there is none for certain.
-    """
-    digits = [d for at, size in zip(index, sizes, strict=True) for d in digits_of(at, size) if d[1] != 1]
-    result = []
-    for size in target:
-        taken, rest = [], size
-        while rest != 1:
-            at, digit_size = digits.pop(0)
-            outer = quotient(rest, digit_size)
-            if outer is None:  # the axis ends within the digit
-                inner = quotient(digit_size, rest)
-                at, remaining = _divided(at, inner)
-                digits.insert(0, (remaining, inner))
-                digit_size, outer = rest, 1
-            taken.append((at, digit_size))
-            rest = outer
-        result.append(joined(taken))
-    if digits:
-        raise ValueError("sizes differ")
-    return tuple(result)
-
-
-def broadcast_index(dimensions, target, index):
-    """Return the index into a value that is broadcast to another shape. Raises ValueError if it is uncertain."""
-    more = len(index) - len(dimensions)
-    if more < 0 or any(not isinstance(d, int) and d != w for d, w in zip(dimensions, target[more:], strict=True)):
-        raise ValueError("dimensions differ, or are unknown")
-    return tuple(Position() if d == 1 else at for d, at in zip(dimensions, index[more:], strict=True))
+# Elements that move.
 
 
 def moved(graph, node, name, index):
@@ -181,7 +71,7 @@ def followed(graph, steps, index):
     return index
 
 
-# Rules: each returns (input, index) for an index of the node's output, or fails.
+# Rules for `moved`: each returns (input, index), or fails, or returns None.
 
 
 def _same(graph, node, attributes, name, index):
@@ -206,20 +96,9 @@ def _reshape(graph, node, attributes, name, index):
 
 
 def _gather(graph, node, attributes, name, index):
-    dimensions, picked = shape(graph, node.input[0]), integers(graph, node.input[1])
-    if picked is None:
-        return None
-    axis, points = range(len(dimensions))[attributes.get("axis", 0)], lattice(picked)
-    rank = len(picked.shape)
-    ats = index[axis : axis + rank]
-    if points is None:
-        if not all(at.is_number() for at in ats):
-            return None
-        at = Position(int(picked[tuple(at.start for at in ats)]))
-    else:
-        at = Position(points.start)
-        for step, each in zip(points.steps, ats, strict=True):
-            at += each.times(step)
+    dimensions, rank = shape(graph, node.input[0]), len(shape(graph, node.input[1]))
+    axis = range(len(dimensions))[attributes.get("axis", 0)]
+    at = integer_at(graph, node.input[1], index[axis : axis + rank])
     if not all(map(never_negative, (at.start, *(term.step for term in at.terms)))):
         if at.terms or not isinstance(dimensions[axis], int):
             return None
@@ -295,4 +174,236 @@ MOVES = {
     "Tile": _tile,
     "Transpose": _transpose,
     "Unsqueeze": _reshape,
+}
+
+
+# Integers.
+
+
+def integer_at(graph, name, index, depth=LONGEST):
+    """Return the integer that a value holds at an index, or 0 or 1 for a boolean, as a Position; None if unknown."""
+    home = graph.home(name)
+    if home is None or not depth:
+        return None
+    if (name, index) not in home.integers:
+        home.integers[name, index] = _integer_at(home, name, index, depth)
+    return home.integers[name, index]
+
+
+def integers(graph, name):
+    """Return a flat list of the integers that a value holds, ints and Sizes, and None for what isn't known.
+
+    None instead of the list if it has many, or it isn't known how many.
+    """
+    dimensions = shape(graph, name)
+    if dimensions is None or any(isinstance(d, Size) for d in dimensions) or math.prod(dimensions) > MANY:
+        return None
+    ats = [integer_at(graph, name, tuple(map(Position, index))) for index in np.ndindex(*dimensions)]
+    return [None if at is None else at.start for at in ats]
+
+
+def integer_list(graph, name):
+    """Return a value as a flat list of ints; None if any isn't known, or depends on open sizes."""
+    known = integers(graph, name)
+    return known if known is not None and all(isinstance(each, int) for each in known) else None
+
+
+def whole_number(graph, name):
+    """Return a whole number, an int or a Size, that a value of any type is; None if it isn't known to be one."""
+    array, known = graph.folded(name), integers(graph, name)
+    if array is not None:
+        number = array.item() if array.size == 1 and array.dtype.kind in "iuf" else np.nan
+        return int(number) if np.isfinite(number) and number == int(number) else None
+    if known is not None and len(known) == 1 and known[0] is not None:
+        return known[0]
+    node = graph.producer(name, "Cast", "Identity")
+    # Of an open size; a type that has fewer numbers might hold another one.
+    is_kept = node and attributes_of(node).get("to", TensorProto.INT64) in (TensorProto.INT64, *WIDE_FLOATS)
+    return whole_number(graph, node.input[0]) if is_kept else None
+
+
+def axes_of(graph, node):
+    """Return the axes that a node states, by an attribute or by its second input; None if none, or not for certain."""
+    axes = attributes_of(node).get("axes")
+    return integer_list(graph, node.input[1]) if axes is None and len(node.input) > 1 else axes
+
+
+def cuts(graph, node):
+    """Return [(axis, start, end, step)] of a Slice, with None for what isn't known; None if the axes aren't known."""
+    attributes, lists = attributes_of(node), [integer_list(graph, name) if name else () for name in node.input[1:]]
+    if "starts" in attributes:
+        lists = [attributes["starts"], attributes["ends"], attributes.get("axes", ())]
+    starts, ends, axes, steps = [*lists, (), ()][:4]
+    count = next((len(each) for each in (axes, starts, ends, steps) if each), None)
+    if axes is None or count is None:
+        return None
+    axes, steps = axes or range(count), [1] * count if steps == () else steps
+    return [*zip(axes, *([None] * count if each is None else each for each in (starts, ends, steps)), strict=True)]
+
+
+def sliced(size, start, end, step):
+    """Return the positions along an axis of this size that a Slice takes, as a range."""
+    if step < 0 and end >= INT32_MAX:
+        raise ValueError("ONNX Runtime reads such an end as the first element, onnx as the last one")
+    start, end = (at + size if at < 0 else at for at in (start, end))
+    first, last = (0, size) if step > 0 else (-1, size - 1)  # a range's ends; a start is never before element 0
+    return range(min(max(start, 0), last), min(max(end, first), last), step)
+
+
+def part_of_sequence(graph, node):
+    """Return (axis, start, size) of what a SequenceAt takes of a SplitToSequence. Fails if that isn't known."""
+    split = graph.producer(node.input[0], "SplitToSequence")
+    parts, (at,) = integer_list(graph, split.input[1]), integer_list(graph, node.input[1])
+    dimensions = shape(graph, split.input[0])
+    axis = range(len(dimensions))[attributes_of(split).get("axis", 0)]
+    if not attributes_of(split).get("keepdims", 1):
+        raise ValueError("ONNX Runtime may leave the axis out, which onnx says it doesn't where there are sizes")
+    if shape(graph, split.input[1]) == ():
+        size, (each,) = dimensions[axis], parts
+        parts = [min(each, size - start) for start in range(0, size, each)]
+    at = range(len(parts))[at]
+    return axis, sum(parts[:at]), parts[at]
+
+
+def _integer_at(graph, name, index, depth):
+    array, node = graph.array(name), graph.producer(name)
+    known = tried(_computed, graph, node, name, index, depth) if array is None and node is not None else None
+    if known is not None:
+        return known
+    array = graph.folded(name)
+    return None if array is None else tried(_element, array, index)
+
+
+def _element(array, index):
+    """Return the element of a constant at an index. Raises ValueError unless it is a Position."""
+    if array.dtype.kind not in "biu" or array.size > LARGEST:
+        raise ValueError("no integers, or too many")
+    if all(at.is_number() for at in index):
+        return Position(int(array[tuple(range(size)[at.start] for at, size in zip(index, array.shape, strict=True))]))
+    array = array.astype(object)
+    first = array.item(0)
+    at, regular = Position(int(first)), np.asarray(first)
+    for axis, size in enumerate(array.shape):
+        step = int(array.item(tuple(min(size - 1, int(k == axis)) for k in range(array.ndim)))) - int(first)
+        regular = regular[..., np.newaxis] + np.arange(size, dtype=object) * step
+        at += index[axis].times(step)
+    if not np.array_equal(regular, array):
+        raise ValueError("its steps differ")
+    return at
+
+
+def _computed(graph, node, name, index, depth):
+    """Return what a node's output holds at an index. Fails, or returns None, if that isn't known."""
+    attributes, kind = attributes_of(node), graph.type(name).elements
+    if node.op_type in MOVES and node.op_type != "Cast":
+        return integer_at(graph, *moved(graph, node, name, index), depth - 1)
+    if node.op_type not in RULES or kind not in (TensorProto.BOOL, TensorProto.INT32, TensorProto.INT64):
+        return None
+    if node.op_type == "Shape":
+        (at,) = index
+        dimensions = shape(graph, node.input[0])[attributes.get("start", 0) : attributes.get("end")]
+        return Position(dimensions[at.start]) if at.is_number() else None
+    if node.op_type == "ConstantOfShape":
+        return Position(int(numpy_helper.to_array(attributes["value"]).item()))
+    if node.op_type == "ReduceProd":
+        product = math.prod(integers(graph, node.input[0])) if math.prod(shape(graph, name)) == 1 else None
+        return Position(product) if _fits(Position(product), kind) else None
+    if node.op_type == "Range":
+        indices = [()] * 3
+    else:
+        indices = [broadcast_index(shape(graph, each), shape(graph, name), index) for each in node.input]
+    operands = [integer_at(graph, *pair, depth - 1) for pair in zip(node.input, indices, strict=True)]
+    value = RULES[node.op_type](index, *operands)
+    return value if _fits(value, kind) else None
+
+
+def _fits(value, kind):
+    """Return whether a computed integer is the same in int32 and int64, or of int64 if it depends on open sizes."""
+    reaches = [term.step * (term.size - 1) for term in value.terms]
+    if any(isinstance(number, Size) for number in (value.start, *reaches)):
+        numbers = [value.start, *(term.step for term in value.terms)]
+        return kind == TensorProto.INT64 and all(factor in INT32 for number in numbers for factor in factors(number))
+    ends = [value.start + sum(limit(reach, 0) for reach in reaches) for limit in (min, max)]
+    return all(end in (range(2) if kind == TensorProto.BOOL else INT32) for end in ends)
+
+
+# Rules for integers: each returns a Position for an index of the output, and what the operands hold at that index.
+
+
+def _add(index, a, b):
+    return a + b
+
+
+def _subtract(index, a, b):
+    return a + b.times(-1)
+
+
+def _multiply(index, a, b):
+    return a.times(b.start) if b.is_number() else b.times(a.start) if a.is_number() else None
+
+
+def _divide(index, a, b):
+    """Divide integers that are certain not to be negative: rounding down is then what ONNX does, rounding to zero."""
+    return divided(a, b.start)[0] if b.is_number() else None
+
+
+def _modulo(index, a, b):
+    return divided(a, b.start)[1] if b.is_number() else None
+
+
+def _equal(index, a, b):
+    """Compare integers, of which one may be open, if it is certain to be another one."""
+    difference = a + b.times(-1)
+    if not difference.is_number():
+        return None
+    size = difference.start
+    if isinstance(size, Size) and not (never_negative(size - 1) or never_negative(-size - 1)):
+        return None
+    return Position(int(size == 0))
+
+
+def _maximum(index, *operands):
+    return _extreme(operands, 1)
+
+
+def _minimum(index, *operands):
+    return _extreme(operands, -1)
+
+
+def _extreme(operands, sign):
+    """Return the operand that is certain to be the largest one (sign 1), or the smallest one (-1)."""
+    for at in operands:
+        differences = [at + other.times(-1) for other in operands]
+        if all(each.is_number() and never_negative(each.start * sign) for each in differences):
+            return at
+    return None
+
+
+def _where(index, condition, a, b):
+    return (a if condition.start else b) if condition.is_number() else None
+
+
+def _range(index, start, limit, step):
+    return start + index[0].times(step.start)
+
+
+def _cast_integer(index, value):
+    return value
+
+
+RULES = {
+    "Add": _add,
+    "Cast": _cast_integer,
+    "ConstantOfShape": None,
+    "Div": _divide,
+    "Equal": _equal,
+    "Max": _maximum,
+    "Min": _minimum,
+    "Mod": _modulo,
+    "Mul": _multiply,
+    "Range": _range,
+    "ReduceProd": None,
+    "Shape": None,
+    "Sub": _subtract,
+    "Where": _where,
 }

@@ -7,7 +7,7 @@ from ..errors import OpError
 from ..operators.computed_grid_sample import COMPUTED_GRID_SAMPLE, INPUTS, SOURCES, STEPS, program
 from .expressions import AXES, Leaf, Operation, axes_apart
 from .finding import NearMiss
-from .integers import shape
+from .indices import shape
 
 
 class Program:

@@ -16,12 +16,22 @@ from onnx import TensorProto, helper, numpy_helper
 from ..nodes import subgraphs
 from ..operators import available
 from ..schemas import schema
-from . import integers, sizes
+from . import sizes
 from .finding import tried
-from .sizes import Size, quotient
+from .indices import (
+    INT32_MAX,
+    attributes_of,
+    axes_of,
+    cuts,
+    integer_list,
+    integers,
+    part_of_sequence,
+    sliced,
+    whole_number,
+)
+from .sizes import quotient
 
 LARGEST = 256  # elements of a constant that onnx's inference gets to know
-INT32_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -129,7 +139,7 @@ def _by_subgraphs(graph, node):
 
 
 def _by_rule(graph, node, *inputs):
-    return RULES[node.domain or "ai.onnx", node.op_type](graph, node, integers.attributes_of(node), *inputs)
+    return RULES[node.domain or "ai.onnx", node.op_type](graph, node, attributes_of(node), *inputs)
 
 
 def _by_onnx(graph, node, inputs):
@@ -182,9 +192,8 @@ def _constant(graph, name, its_type):
         return None
     array = graph.array(name)
     if array is None and its_type.elements in (TensorProto.INT64, TensorProto.INT32):
-        array = integers.integers(graph, name)
-        if not isinstance(array, np.ndarray) or array.dtype == object:
-            return None
+        known, dtype = integer_list(graph, name), helper.tensor_dtype_to_np_dtype(its_type.elements)
+        array = None if known is None else np.array(known, dtype).reshape(its_type.shape)
     return None if array is None else numpy_helper.from_array(np.asarray(array))
 
 
@@ -239,25 +248,16 @@ def _elementwise(graph, node, attributes, *inputs):
     return Type(kind, broadcast(*(i.shape for i in inputs if i)))
 
 
-def _values(graph, name, its_type):
-    """Return a list of the numbers in a vector, as far as they are known; None if not even their number is."""
-    known = integers.integers(graph, name)
-    if isinstance(known, np.ndarray):
-        return [d if isinstance(d, Size) else int(d) for d in known.ravel()]
-    count = its_type.shape[0] if its_type.shape else None
-    return [None] * count if isinstance(count, int) and count <= LARGEST else None
-
-
 def _reshape(graph, node, attributes, x, target=None):
     """Of a value without elements, an open size that is 0 may be another one: Reshape then copies the input's."""
-    made, dimensions = _values(graph, node.input[1], target), x.shape
-    if made is None or None in made:
-        return Type(x.elements, None if made is None else tuple(made))
+    made, dimensions = integers(graph, node.input[1]), x.shape
+    if made is None:
+        return Type(x.elements)
     if not attributes.get("allowzero"):
         copied = (None,) * len(made) if dimensions is None else dimensions
         made = [copied[k] if isinstance(d, int) and d == 0 else d for k, d in enumerate(made)]
     if made.count(-1) == 1:
-        others = None if dimensions is None else math.prod(d for d in made if d != -1)
+        others = None if dimensions is None or None in made else math.prod(d for d in made if d != -1)
         rest = None if not others else quotient(math.prod(dimensions), others)
         made[made.index(-1)] = rest
     return Type(x.elements, tuple(made))
@@ -268,7 +268,7 @@ def _resize(graph, node, attributes, x, *parameters):
     if attributes.get("axes") or attributes.get("keep_aspect_ratio_policy", b"stretch") != b"stretch":
         dimensions = None
     elif target:
-        dimensions = _values(graph, target[0], parameters[2])
+        dimensions = integers(graph, target[0])
     else:
         factors = [] if graph.folded(scales[0]) is None else graph.folded(scales[0]).tolist()
         dimensions = [_scaled(d, factor) for d, factor in zip(x.shape, factors, strict=True)]
@@ -282,30 +282,28 @@ def _scaled(size, factor):
 
 
 def _expand(graph, node, attributes, x, target):
-    made = _values(graph, node.input[1], target)
-    if made is None or x.shape is None:
-        return Type(x.elements)
-    if None in made:
-        return Type(x.elements, (None,) * max(len(made), len(x.shape)))
-    return Type(x.elements, broadcast(x.shape, tuple(made)))
+    made = integers(graph, node.input[1])
+    return Type(x.elements, None if made is None else broadcast(x.shape, tuple(made)))
 
 
 def _tile(graph, node, attributes, x, repeats):
-    known = _values(graph, node.input[1], repeats) or [None] * len(x.shape)
+    known = integers(graph, node.input[1]) or [None] * len(x.shape)
     return Type(x.elements, tuple(None if r is None else d * r for d, r in zip(x.shape, known, strict=True)))
 
 
 def _constant_of_shape(graph, node, attributes, target):
-    value, made = attributes.get("value"), _values(graph, node.input[0], target)
+    value, made = attributes.get("value"), integers(graph, node.input[0])
     return Type(value.data_type if value is not None else TensorProto.FLOAT, None if made is None else tuple(made))
 
 
-def _range(graph, node, attributes, start, limit, step):
+def _range(graph, node, attributes, start, *others):
     """Of floats, too: exporters write those of a whole number of steps."""
-    ends = [integers.whole_number(graph, name) for name in node.input]
-    if None in ends or not isinstance(ends[2], int) or ends[2] < 1:
+    first, limit, step = (whole_number(graph, name) for name in node.input)
+    if isinstance(step, int) and step < 0:
+        first, limit, step = limit, first, -step
+    if None in (first, limit, step) or not isinstance(step, int) or step == 0:
         return Type(start.elements, (None,))
-    return Type(start.elements, (sizes.at_least_zero((ends[1] - ends[0] + ends[2] - 1) // ends[2]),))
+    return Type(start.elements, (sizes.at_least_zero((limit - first + step - 1) // step),))
 
 
 def _shape(graph, node, attributes, x):
@@ -330,7 +328,7 @@ def _concat(graph, node, attributes, *inputs):
 
 
 def _slice(graph, node, attributes, x, *parameters):
-    dimensions, known = list(x.shape), integers.cuts(graph, node)
+    dimensions, known = list(x.shape), cuts(graph, node)
     if known is None:
         return Type(x.elements, (None,) * len(dimensions))
     for axis, start, end, step in known:
@@ -343,7 +341,7 @@ def _sliced(size, start, end, step):
     if None in (start, end, step):
         return None
     if isinstance(size, int):
-        return len(integers.sliced(size, start, end, step))
+        return len(sliced(size, start, end, step))
     if step != 1:
         return None
     begin = start if start >= 0 else size + start
@@ -361,7 +359,7 @@ def _gather(graph, node, attributes, x, index):
 def _pad(graph, node, attributes, x, *parameters):
     if len(node.input) > 3 and node.input[3]:
         return Type(x.elements, (None,) * len(x.shape))
-    pads = attributes["pads"] if "pads" in attributes else integers.integer_list(graph, node.input[1])
+    pads = attributes["pads"] if "pads" in attributes else integer_list(graph, node.input[1])
     if pads is None:
         return Type(x.elements, (None,) * len(x.shape))
     rank = len(x.shape)
@@ -376,7 +374,7 @@ def _flatten(graph, node, attributes, x):
 
 def _squeeze(graph, node, attributes, x, *parameters):
     """onnx takes the axes to be in order before version 13."""
-    axes = integers.axes_of(graph, node)
+    axes = axes_of(graph, node)
     if axes is None:
         axes = [k for k, d in enumerate(x.shape) if d == 1]
         if len(node.input) > 1 or not all(isinstance(d, int) for d in x.shape):
@@ -386,7 +384,7 @@ def _squeeze(graph, node, attributes, x, *parameters):
 
 
 def _unsqueeze(graph, node, attributes, x, *parameters):
-    axes, dimensions = integers.axes_of(graph, node), list(x.shape)
+    axes, dimensions = axes_of(graph, node), list(x.shape)
     rank = len(dimensions) + len(axes)
     for axis in sorted(range(rank)[axis] for axis in axes):
         dimensions.insert(axis, 1)
@@ -406,7 +404,7 @@ def _non_zero(graph, node, attributes, x):
 
 
 def _affine_grid(graph, node, attributes, theta, size):
-    n, _, *image = _values(graph, node.input[1], size)
+    n, _, *image = integers(graph, node.input[1])
     return Type(theta.elements, (n, *image, len(image)))
 
 
@@ -420,7 +418,7 @@ def _fused_matmul(graph, node, attributes, a, b):
 
 
 def _sequence_at(graph, node, attributes, sequence, at):
-    axis, _, size = integers.part_of_sequence(graph, node)
+    axis, _, size = part_of_sequence(graph, node)
     x = type_of(graph, graph.producer(node.input[0]).input[0])
     return Type(x.elements, (*x.shape[:axis], size, *x.shape[axis + 1 :]))
 

@@ -8,12 +8,10 @@ positions before the blocks, and flatten both:
 
 import math
 
-import numpy as np
-
 from .finding import NearMiss
 from .graph import AI_ONNX
-from .indices import moved, path, variables
-from .integers import attributes_of, integer_list, integers, shape
+from .indices import attributes_of, integer_list, integers, moved, path, shape
+from .positions import variables
 from .sizes import Size, at_least_zero, least
 
 DOMAIN, OPERATOR = "onnx_ops", "Im2Col"
@@ -113,9 +111,8 @@ def _flattens(graph, node, sizes, axes):
     """Return whether the Reshape gives the shape of Im2Col, [N, C * K, L]. Raises NearMiss if that is unknown."""
     im2col_shape = [sizes[0], math.prod(sizes[1 : 2 + axes]), math.prod(sizes[2 + axes :])]
     reshape = integers(graph, node.input[1])
-    if not isinstance(reshape, np.ndarray):
+    if reshape is None or None in reshape:
         raise NearMiss("the shape that it gets is unknown")
-    reshape = reshape.ravel()
     copies = not attributes_of(node).get("allowzero")
     target = [sizes[k] if copies and size == 0 else size for k, size in enumerate(reshape[: len(sizes)])]
     same = len(target) == 3 and [t if t != -1 else e for t, e in zip(target, im2col_shape, strict=True)] == im2col_shape

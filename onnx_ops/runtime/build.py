@@ -7,7 +7,9 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,22 +17,32 @@ from typing import Any
 from ..compiler.jit import numba_obstacle
 from ..errors import OpError
 from ..files import staged_file
-from ..operators import OPERATORS
-from ..own.files import sources_of
 from . import table, variants
 from .threads import available_cpus
 from .variants import Variant
 from .workers import share_out
 
 SOURCES = Path(__file__).parent.parent / "native"
-FLAGS = ["-std=c11", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-DONNX_OPS_AHEAD"]
-# nodelete: ONNX Runtime unloads the library with its last session, which would lose what the library has allocated.
-if sys.platform == "linux":
-    FLAGS += ["-Wl,-z,nodelete", "-Wl,--no-undefined"]
+FLAGS = ["-std=c11", "-O2", "-shared", "-fvisibility=hidden", "-DONNX_OPS_AHEAD", "-s"]
+
+
+@dataclass(frozen=True)
+class System:
+    """How a library is linked for a system: with which flags, and what ziglang calls the system."""
+
+    flags: Sequence[str]
+    zig: str
+
+
+# ONNX Runtime unloads the library with its last session, which would lose what the library has allocated: nodelete
+# keeps it. For Windows and macOS the library itself does so (native/library.c).
+SYSTEMS = {
+    "linux": System(["-fPIC", "-Wl,-z,nodelete", "-Wl,--no-undefined"], "{}-linux-gnu.2.28"),
+    "windows": System(["-static-libgcc", "-Wl,--no-undefined"], "{}-windows-gnu"),
+    "macos": System(["-fPIC", "-Wl,-install_name,@rpath/{name}"], "{}-macos.11.0"),
+}
 UNDEFINED = re.compile(r"undefined reference to [`'](\w+)")  # in a linker's errors
 UNSAFE = re.compile(rb"[^ !#-\[\]-~]|\?")  # bytes that a C string states by number: "??" may begin a trigraph
-# Compilers for another architecture than this machine's.
-CROSS = {"aarch64": "aarch64-linux-gnu-gcc", "x86_64": "x86_64-linux-gnu-gcc"}
 
 
 def build(
@@ -39,6 +51,7 @@ def build(
     operators: Iterable[Any] | None = None,
     dtypes: Collection[str] | None = None,
     cpus: Iterable[str] | None = None,
+    system: str | None = None,
     jobs: int | None = None,
     progress: Callable[[str, int, int], object] | None = None,
 ) -> None:
@@ -50,11 +63,12 @@ def build(
     dtypes     element types of the operators' tensors, such as "float32": all combinations of these. Default: all
     cpus       "x86-64-v2", "x86-64-v3", "x86-64-v4", "sapphirerapids", or "armv8-a": the library has code for each of
                these, and runs the newest that the CPU can run. Default: all of this machine's architecture
+    system     "linux", "windows" or "macos". Default: this machine's
     jobs       number of processes that compile side by side; default: the number of CPUs
     progress   called before each kernel with (its name, its index, the number of kernels)
 
-    Kernels in the cache are linked without being compiled again. Raises OpError, also where there is no Numba or no C
-    compiler.
+    Kernels in the cache are linked without being compiled again. For another system or architecture the C compiler is
+    the package ziglang, or a cross compiler. Raises OpError, also where there is no Numba or no C compiler.
     """
     if obstacle := numba_obstacle():
         raise OpError(None, None, obstacle, "onnx_ops")
@@ -65,13 +79,13 @@ def build(
 
     cpus = list(cpus or [name for name, (kind, *_) in LEVELS.items() if kind == target.architecture()])
     cpus.sort(key=lambda cpu: list(LEVELS).index(cpu) if cpu in LEVELS else -1)
-    architectures = {target.level(cpu).triple.partition("-")[0] for cpu in cpus}
+    system = system or target.system()
+    architectures = {target.level(cpu, system).triple.partition("-")[0] for cpu in cpus}
     if len(architectures) != 1:
         raise OpError("cpu", ", ".join(cpus), "must be of one architecture", "onnx_ops")
-    compiler = c_compiler(architectures.pop())
-    declarations = variants.chosen(operators) if operators is not None else list(OPERATORS)
-    requested = variants.asked_for(declarations, dtypes, variants.TYPES, variants.TYPES, operators is None)
-    own = sources_of(declarations)
+    compiler = c_compiler(system, architectures.pop())
+    matches = variants.asked_for(operators, dtypes, variants.TYPES)
+    requested, declarations = variants.distinct(matches), list(dict.fromkeys(variant.operator for variant in matches))
     objects = {}
     for k, cpu in enumerate(cpus):
 
@@ -80,11 +94,11 @@ def build(
                 progress(f"{cpu}: {name}", k * total + index, len(cpus) * total)
 
         jobs = jobs or len(available_cpus())
-        by_name = share_out(compile_objects, requested, jobs, report, level=cpu, own=own)
+        by_name = share_out(compile_objects, requested, jobs, report, level=(cpu, system), own=declarations)
         objects[cpu] = {requested[name].key: functions for name, functions in by_name.items()}
     try:
         with TemporaryDirectory() as folder:
-            link(compiler, objects, declarations, Path(folder), Path(output))
+            link(compiler, SYSTEMS[system].flags, objects, declarations, Path(folder), Path(output))
     except OSError as error:
         raise OpError(
             "output", repr(str(output)), f"can't be written: {error.strerror or error}", "onnx_ops"
@@ -96,25 +110,35 @@ def compile_objects(variant):
     return [[code.symbol, str(code.kept.path)] for code in variant.codes()]
 
 
-def c_compiler(architecture):
-    """The command of a C compiler for an architecture: the program and its arguments. Raises OpError."""
+def c_compiler(system, architecture):
+    """The command of a C compiler for a system and architecture: the program and its arguments. Raises OpError.
+
+    It is what the variable CC names, or a compiler of this machine, or that of the package ziglang, which has all.
+    """
     from ..compiler import target
 
-    cc = shlex.split(os.environ.get("CC", ""))
-    commands = [cc] if cc else [["cc"], ["gcc"], ["clang"]]
-    if architecture != target.architecture() and not cc:
-        commands = [[CROSS[architecture]]]
-    for command in commands:
-        if shutil.which(command[0]):
-            return command
-    names = " or ".join(command[0] for command in commands)
-    rule = f"there is no C compiler called {names}; install one, or name another in the variable CC"
-    raise OpError(None, None, rule, "onnx_ops")
+    if cc := shlex.split(os.environ.get("CC", "")):
+        names = cc[:1]
+    elif (system, architecture) == (target.system(), target.architecture()):
+        names = ["cc", "gcc", "clang"]
+    else:
+        kind = {"linux": "linux-gnu", "windows": "w64-mingw32"}.get(system)
+        names = [f"{architecture}-{kind}-gcc"] if kind else []
+    for name in names:
+        if shutil.which(name):
+            return [name, *cc[1:]]
+    if not cc and find_spec("ziglang"):
+        return [sys.executable, "-m", "ziglang", "cc", "-target", SYSTEMS[system].zig.format(architecture)]
+    called = f"there is no C compiler called {' or '.join(names)}; " if names else ""
+    rule = f"{called}install one, or the package ziglang, or name another in the variable CC"
+    raise OpError(None, None, f"for {system} on {architecture}: {rule}", "onnx_ops")
 
 
-def link(compiler, objects, operators, folder, output):
+def link(compiler, flags, objects, operators, folder, output):
     """Write the library: the C sources, the operators' table for each CPU, and the compiled functions.
 
+    compiler   the C compiler's command
+    flags      those of the system
     objects    {cpu: {key of a variant: what `compile_objects` returns}}
     folder     for files that are needed on the way
     """
@@ -127,11 +151,13 @@ def link(compiler, objects, operators, folder, output):
             files[-1].write_bytes(object_in(path))
         tables.add_level(cpu, operators, by_key)
     (folder / "levels.c").write_text(tables.source())
-    command = [*compiler, *FLAGS, f"-I{SOURCES}", *sorted(SOURCES.glob("*.c")), folder / "levels.c", *files, "-lm"]
+    made = folder / output.name  # linkers may write more files beside it
+    command = [*compiler, *FLAGS, *(flag.replace("{name}", output.name) for flag in flags)]
+    command += [f"-I{SOURCES}", *sorted(SOURCES.glob("*.c")), folder / "levels.c", *files, "-lm"]
     with staged_file(output) as place:
-        command += ["-o", place]
+        command += ["-o", made]
         process = subprocess.run(list(map(str, command)), capture_output=True, text=True, errors="replace")
-        if process.returncode or not place.exists():
+        if process.returncode or not made.exists():
             if undefined := sorted(set(UNDEFINED.findall(process.stderr))):
                 rule = f"a kernel calls {', '.join(undefined)}, which can't be linked; write it otherwise"
                 raise OpError(None, None, rule, "onnx_ops")
@@ -139,6 +165,7 @@ def link(compiler, objects, operators, folder, output):
             lines = [line for line in output_lines if "error" in line] or output_lines[-1:]
             cause = " ".join(lines[:3]) or f"it ends with exit code {process.returncode} and says nothing"
             raise OpError(None, None, f"{shlex.join(compiler)} can't build the library: {cause}", "onnx_ops")
+        shutil.move(made, place)
 
 
 class TableWriter:

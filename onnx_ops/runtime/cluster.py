@@ -28,13 +28,11 @@ def fetched(reference):
 
 def do(shared, task):
     """Apply the work to a task. shared: a list of the reference to the work, which Ray then doesn't follow itself."""
-    return fetched(*shared)(task)
-
-
-def prepare(shared):
-    """Compile on a node what its tasks need; returns the node's versions."""
-    fetched(*shared).prepare()
-    return versions()
+    work, expected = fetched(*shared)
+    if versions() != expected:
+        rule = f"must be those of the machine that sends it work, {expected}"
+        raise OpError(f"versions on {socket.gethostname()}", versions(), rule, "onnx_ops")
+    return work(task)
 
 
 def versions():
@@ -47,15 +45,14 @@ def answers(work, tasks, address, threads):
 
     Yields (index, task, None, True) for a task whose process or machine has ended. A process has one task at a time.
 
-    work   has a method `prepare`; each node gets it once
+    work   a function, which each node gets once
     tasks  an iterable; only the tasks that are sent are in memory
 
     Raises OpError.
     """
     with connection(address) as ray:
-        shared, nodes = [ray.put(work)], nodes_of(ray)
-        prepare_nodes(ray, shared, nodes)
-        count = sum(int(node["Resources"]["CPU"]) // threads for node in nodes)
+        shared = [ray.put((work, versions()))]
+        count = sum(int(node["Resources"].get("CPU", 0)) // threads for node in ray.nodes() if node["Alive"])
         if not count:
             raise OpError("threads", threads, f"no machine of the cluster {address} has so many CPUs", "onnx_ops")
         # Without retries, which Ray would make for ever where there is not enough memory.
@@ -74,24 +71,6 @@ def answers(work, tasks, address, threads):
             except ends:
                 result, has_ended = None, True
             yield *pending.pop(reference), result, has_ended
-
-
-def nodes_of(ray):
-    """The nodes of a cluster that compute."""
-    return [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
-
-
-def prepare_nodes(ray, shared, nodes):
-    """Make a session on each node, and check that the nodes have this machine's versions."""
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    strategies = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in nodes]
-    results = [ray.remote(prepare).options(num_cpus=0, scheduling_strategy=s).remote(shared) for s in strategies]
-    for node, result in zip(nodes, results, strict=True):
-        if (node_versions := ray.get(result)) != versions():
-            argument = f"versions on {node['NodeManagerAddress']}"
-            rule = f"must be those of the machine that sends it work, {versions()}"
-            raise OpError(argument, node_versions, rule, "onnx_ops")
 
 
 @contextmanager

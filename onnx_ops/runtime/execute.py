@@ -23,7 +23,7 @@ from ..locks import COMPILATION
 from . import library, table
 from .threads import run_tiles
 
-PLAN = C.CFUNCTYPE(C.c_int64, C.c_int64, C.c_int64)
+PLAN = C.CFUNCTYPE(C.c_int64, C.c_int64)
 KERNEL = C.CFUNCTYPE(C.c_int64, C.c_int64, C.c_int64, C.c_int64)
 
 
@@ -44,29 +44,12 @@ def plan_input(input, array):
 
 def plan_inputs(operator, arrays):
     """Return what the operator's plan sees of its inputs, see `plan_input`. Raises OpError."""
+    pairs = list(zip(operator.each_input(len(arrays)), arrays, strict=True))
     with errors_of(operator):
-        return [plan_input(i, array) for i, array in zip(operator.each_input(len(arrays)), arrays, strict=True)]
-
-
-def functions(operator, position, signature):
-    """The compiled plan and kernel as C functions for ctypes: from the library if they were compiled ahead.
-
-    position  of the kernel among those of the operator
-
-    Returns None if the types have no kernel, or if nothing can compile it. Raises OpError.
-    """
-    if operator.storage(operator.kernel(position), signature) is None:
-        return None
-    if addresses := library.functions(operator, position, signature):
-        return PLAN(addresses[0]), KERNEL(addresses[1])
-    if not library.have_numba():
-        return None
-    with COMPILATION:  # else a child, forked during this import, might wait for the module's lock for ever
-        from ..compiler.code import code
-
-    return code(records.plan_entry(operator, position)).call, code(
-        records.kernel_entry(operator, position, signature)
-    ).call
+        for i, array in pairs if operator.plan.is_partial else ():  # to the plan, it would be absent
+            if i.presence == "optional" and array is not None and array.ndim == 0:
+                raise OpError(f"shape of {i.name}", [], "must have an axis")
+        return [plan_input(i, array) for i, array in pairs]
 
 
 class Way:
@@ -85,10 +68,23 @@ class Way:
         self._functions = None
 
     def functions(self):
-        """The compiled functions, as the function `functions` returns them; None if the reference has to compute."""
-        if self._functions is None and self.position is not None:
-            with errors_of(self.operator):
-                self._functions = functions(self.operator, self.position, self.signature)
+        """The compiled plan and kernel as C functions for ctypes: from the library if they were compiled ahead.
+
+        Returns None if the types or ranks have no kernel, or if nothing can compile it. Raises OpError.
+        """
+        if self._functions or self.position is None:
+            return self._functions
+        operator, each = self.operator, (self.operator, self.position, self.signature)
+        if operator.storage(operator.kernel(self.position), self.signature) is None:
+            return None
+        with errors_of(operator):
+            if addresses := library.functions(*each):
+                self._functions = PLAN(addresses[0]), KERNEL(addresses[1])
+            elif library.have_numba():
+                with COMPILATION:  # else a child, forked during this import, might wait for the module's lock for ever
+                    from ..compiler.code import code
+                plan, kernel = records.plan_entry(operator, self.position), records.kernel_entry(*each)
+                self._functions = code(plan).call, code(kernel).call
         return self._functions
 
 
@@ -167,9 +163,9 @@ def compute(operator, values, arrays, threads=None, empty=np.empty, tiles=None):
     """
     arrays = operator.padded(arrays)
     way = way_of(operator, values, arrays)
-    if way.functions() is None:
+    if (functions := way.functions()) is None:
         return compute_reference(operator, values, arrays)
-    plan, kernel = way.functions()
+    plan, kernel = functions
     call = Call(way, values, arrays)
     call.plan(plan)
     return call.run(kernel, threads, empty, tiles)
@@ -188,7 +184,7 @@ class Call:
 
     def plan(self, plan):
         """Have the plan state the outputs' shapes, the number of tiles and the bytes of workspace."""
-        if returned := plan(self.values.address, self.address):
+        if returned := plan(self.address):
             raise self.error(returned)
 
     def error(self, returned):

@@ -12,9 +12,9 @@ import logging
 from contextlib import suppress
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 import onnxruntime_extensions as extensions
-from onnx import TensorProto, helper
 
 from .. import dtypes, plain
 from ..attributes import AttributeValues
@@ -73,13 +73,8 @@ def _registered(options):
     The error of a session shows it. Its model has two ops: one that the library has, and one that nobody has. ONNX
     Runtime complains of the first op that is missing, before it optimizes the model or writes any file.
     """
-    nodes = [
-        helper.make_node(PROBE, ["x"], ["y"], domain=DOMAIN),
-        helper.make_node(MISSING, ["y"], ["z"], domain=DOMAIN),
-    ]
-    x, z = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xz")
-    imports = [helper.make_opsetid("", 18), helper.make_opsetid(DOMAIN, VERSION)]
-    model = helper.make_model(helper.make_graph(nodes, "probe", [x], [z]), opset_imports=imports, ir_version=8)
+    model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 18, "{DOMAIN}" : {VERSION}]>
+        probe (float[1] x) => (float[1] z) {{ y = {DOMAIN}.{PROBE} (x) z = {DOMAIN}.{MISSING} (y) }}""")
     profiling = options.enable_profiling
     if profiling:
         options.enable_profiling = False  # a session that profiles writes a file even if it fails

@@ -171,7 +171,7 @@ class _Lowering:
         kept = []
         for a, vector in zip(operator.attributes, values.vectors, strict=True):
             if not KINDS[a.kind].is_list:
-                kept.append(attributes.get(a.name) or node_attribute(a, a.default))
+                kept.append(attributes.get(a.name) or node_attribute(a, values.by_name[a.name]))
             else:
                 inputs.append(constant(np.empty(0, LIST_TYPES[a.kind]) if vector is None else vector))
         if present := "".join(str(int(bool(name))) for i, name in pairs if i.presence == "optional"):

@@ -92,7 +92,7 @@ def unknown_attributes(operator, names):
     """Yield a sentence for each of these attribute names that the operator doesn't have."""
     import difflib
 
-    declared_names = [a.name for a in operator.attributes]
+    declared_names = [name for a in operator.attributes for name in a.names]
     for name in sorted(set(names) - set(declared_names)):
         matches = difflib.get_close_matches(name, declared_names, 1)
         hint = f"did you mean {matches[0]}?" if matches else f"there are {', '.join(declared_names) or 'none'}"

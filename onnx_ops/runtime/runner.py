@@ -70,13 +70,13 @@ class Runner:
 
     @functools.cached_property
     def inputs(self) -> dict[str, Any]:
-        """The inputs of the model, as `inputs` returns them."""
-        return inputs(self.session)
+        """{name: (element type, or None if it is no tensor; dimensions, each an int, a name or None)} of the inputs."""
+        return _described(self.session.get_inputs())
 
     @functools.cached_property
     def outputs(self) -> dict[str, Any]:
-        """The outputs of the model, as `outputs` returns them."""
-        return outputs(self.session)
+        """The same of the outputs."""
+        return _described(self.session.get_outputs())
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         if missing := self.inputs.keys() - batch.keys():
@@ -115,16 +115,6 @@ def open_session(model, backend="native", *, threads=None, optimize=False, profi
     if backend == "builtin":
         return ort.InferenceSession(model, options, **settings)
     return InferenceSession(model, options, backend=backend, optimize=optimize, operators=operators, **settings)
-
-
-def inputs(session):
-    """{name: (element type, or None if it is no tensor; dimensions, each an int, a name or None)} of the inputs."""
-    return _described(session.get_inputs())
-
-
-def outputs(session):
-    """The same of the outputs."""
-    return _described(session.get_outputs())
 
 
 def _described(values):

@@ -24,8 +24,9 @@ def structure(title, /, **fields):
 
 Attribute = structure(
     "Attribute",
-    name=TEXT, kind_rule=TEXT, rule=TEXT, kind=NUMBER, required=NUMBER, least=NUMBER, most=NUMBER, shortest=NUMBER,
-    longest=NUMBER, choices=TEXTS, choice_count=NUMBER, initials=NUMBERS, initial_count=NUMBER, value_count=NUMBER,
+    names=TEXTS, name_count=NUMBER, kind_rule=TEXT, rule=TEXT, kind=NUMBER, required=NUMBER, repeats=NUMBER,
+    least=NUMBER, most=NUMBER, shortest=NUMBER, longest=NUMBER, choices=TEXTS, choice_count=NUMBER, initials=NUMBERS,
+    initial_count=NUMBER, value_count=NUMBER,
 )  # fmt: skip
 Input = structure("Input", name=TEXT, wants_values=NUMBER, presence=NUMBER, ranks=NUMBERS, rank_count=NUMBER)
 Overload = structure(
@@ -171,11 +172,13 @@ def attribute(declared):
     default = None if declared.default is None else declared.vector(declared.default)
     initials = [] if default is None else declared.content(default).tolist()
     return Attribute(
-        name=declared.name.encode(),
+        names=array(TEXT, [name.encode() for name in declared.names]),
+        name_count=len(declared.names),
         kind_rule=declared.kind_rule.encode(),
         rule=declared.rule.encode(),
         kind=_KINDS.index(declared.kind),
         required=declared.required,
+        repeats=declared.repeats,
         least=least,
         most=most,
         shortest=declared.length_bounds[0],

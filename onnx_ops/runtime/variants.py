@@ -91,46 +91,36 @@ def named(domain, name, position, signature):
     return Variant(every.available()[domain, name], position, signature)
 
 
-def chosen(operators=None):
-    """The declarations of operators, given by names as in models or as what `onnx_ops.operator` made; default: all.
+def asked_for(operators, dtypes, default):
+    """All variants of operators for element types.
 
-    Raises OpError.
+    operators  names as in models, or what `onnx_ops.operator` made; None: all that have variants
+    dtypes     names of element types; None: `default`
+
+    Raises OpError if an operator has no variants, or one of the dtypes occurs in none.
     """
-    if operators is None:
-        return list(every.available().values())
-    operators = every.as_list(operators)
-    own = [each for each in operators if not isinstance(each, str)]
-    names = [each for each in operators if isinstance(each, str)]
-    declarations = every.available(own).values()
-    names = checked_names("operators", names, {o.name: o for o in declarations})
-    own = [*map(every.declaration_of, own)]
-    return [operator for operator in declarations if operator.name in names or operator in own]
-
-
-def asked_for(operators, dtypes, known_types=tuple(element_types.TABLE), default=element_types.FLOATS, are_all=False):
-    """The variants of these operators for these element types, as `distinct` names them.
-
-    operators    declarations
-    dtypes       names of element types; default: `default`
-    known_types  the names that are allowed
-    are_all      whether the operators are all that exist: then it is no error if one of them has no variants
-
-    Raises OpError if an operator has no variants, or a dtype occurs in none.
-    """
-    types = checked_names("dtypes", dtypes or default, known_types)
-    matches = list(combinations(operators, types))
-    names = dict.fromkeys(operator.name for operator in operators)
-    for name in () if are_all else names:
+    given = [] if operators is None else every.as_list(operators)
+    own = [each for each in given if not isinstance(each, str)]
+    declarations = list(every.available(own).values())
+    check_names("operators", [each for each in given if isinstance(each, str)], [o.name for o in declarations])
+    if operators is not None:
+        own = [*map(every.declaration_of, own)]
+        declarations = [operator for operator in declarations if operator.name in given or operator in own]
+    types = dtypes or default
+    check_names("dtypes", types, TYPES)
+    matches = list(combinations(declarations, types))
+    names = dict.fromkeys(operator.name for operator in declarations)
+    for name in () if operators is None else names:
         if all(variant.operator.name != name for variant in matches):
             rule = f"sessions have no {name} of these types alone"
-            if not any(o.kernels for o in operators if o.name == name):
+            if not any(o.kernels for o in declarations if o.name == name):
                 rule = f"no kernel of {name} can be compiled, which has none; give it one by .kernel"
             raise OpError("dtypes", ", ".join(types), rule, "onnx_ops")
     for dtype in dtypes or ():
         if all(dtype not in variant.types for variant in matches):
             rule = f"sessions have no {' or '.join(names)} of it and the other types alone"
             raise OpError("dtypes", repr(dtype), rule, "onnx_ops")
-    return distinct(matches)
+    return matches
 
 
 def combinations(operators, dtypes):
@@ -151,10 +141,8 @@ def distinct(variants):
     return {variant.name: variant for variant in by_key.values()}
 
 
-def checked_names(argument, names, allowed):
-    """The names, by default all that are allowed. Raises OpError if one isn't allowed."""
-    names = list(allowed if names is None else names)
+def check_names(argument, names, allowed):
+    """Raise OpError if one of the names isn't allowed."""
     for name in names:
         if name not in allowed:
-            raise OpError(argument, repr(name), f"must be among {', '.join(allowed)}", "onnx_ops")
-    return names
+            raise OpError(argument, repr(name), f"must be among {', '.join(dict.fromkeys(allowed))}", "onnx_ops")

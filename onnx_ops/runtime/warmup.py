@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 
 from .. import operators as every
 from ..compiler.jit import numba_obstacle
+from ..dtypes import FLOATS
 from ..errors import OpError
-from ..own.files import sources_of
 from . import library, native, variants
 from .model import EXTENSIONS, is_lowered
 from .runner import open_session
@@ -41,10 +41,7 @@ def warmup(
     Returns the number of variants. Raises OpError, also where they can't be kept or there are none.
     """
     if models is None:
-        declarations = variants.chosen(operators)
-        if operators is None:
-            declarations = [operator for operator in declarations if operator.kernels]
-        needed = variants.asked_for(declarations, dtypes, are_all=operators is None)
+        needed = variants.distinct(variants.asked_for(operators, dtypes, FLOATS))
     else:
         own = every.as_list(operators or ())
         if dtypes is not None or any(isinstance(each, str) for each in own):
@@ -90,13 +87,7 @@ def compile_variants(by_name, jobs, progress):
 
     Raises OpError where they aren't kept.
     """
-    if min(jobs, len(by_name)) < 2:
-        for index, (name, variant) in enumerate(by_name.items()):
-            progress(name, index, len(by_name))
-            compile_variant(variant)
-        return
-    own = sources_of(variant.operator for variant in by_name.values())
-    share_out(compile_variant, by_name, jobs, progress, own=own)
+    share_out(compile_variant, by_name, jobs, progress, own=[variant.operator for variant in by_name.values()])
 
 
 def compile_variant(variant):

@@ -22,15 +22,17 @@ from ..operators import own_operators
 from ..own.files import sources_of, use_source
 
 PROGRAM = "import sys; sys.path[:] = {!a}; from onnx_ops.runtime import workers; workers.serve(*{!a})"
+_is_importing = False  # whether this process is a worker, and imports the files with operators of one's own
 ATTEMPTS = 3  # to start a process, which may be killed before it begins, for want of memory for example
 
 
 def share_out(function, tasks, jobs, progress, *, level=None, own=()):
-    """Have `jobs` processes compute function(task) for each of {name: task}; returns {name: result}.
+    """Have `jobs` processes, or this one, compute function(task) for each of {name: task}; returns {name: result}.
 
     progress  called before each task with (its name, its index, the number of tasks)
-    level     the CPU that the processes compile for (compiler/target.py); default: this machine's
-    own       where they find operators of one's own (own/files.py), in addition to those that this process uses
+    level     the CPU and the system that the processes compile for (`level` of compiler/target.py); default:
+              these here
+    own       the operators of one's own that they need, in addition to those that this process uses
 
     Raises the first OpError.
     """
@@ -39,6 +41,11 @@ def share_out(function, tasks, jobs, progress, *, level=None, own=()):
     def begin(index):
         progress(names[index], next(numbers), len(tasks))
 
+    if min(jobs, len(tasks)) < 2 and level is None:
+        for index, (name, task) in enumerate(tasks.items()):
+            begin(index)
+            results[name] = function(task)
+        return results
     each = [(task,) for task in tasks.values()]
     for index, result, has_ended in answers(function, each, jobs, begin=begin, level=level, own=own):
         if has_ended:
@@ -56,9 +63,12 @@ def answers(function, tasks, jobs, *, begin=lambda index: None, level=None, own=
     begin     called with the index of each task before it begins
     patience  seconds that processes then have before they are killed; None: no limit, so that they leave no locks
     """
+    if _is_importing:  # its workers would import the file that calls this, and so on
+        rule = 'write what compiles, in a file of operators, under `if __name__ == "__main__":`'
+        raise OpError(None, None, rule, "onnx_ops")
     waiting, alive, outcomes = deque(enumerate(tasks)), set(), SimpleQueue()
     jobs = max(min(jobs, len(waiting)), 1)
-    own = [*dict.fromkeys([*sources_of(own_operators()), *own])]
+    own = sources_of([*own_operators(), *own])
 
     def feed():
         """Give tasks to one process after the other: the next one starts where the last one ended."""
@@ -168,18 +178,17 @@ def serve(level, own):
     if level:
         from ..compiler import target
 
-        target.choose(target.level(level))
-    for source in own:
-        use_source(source)
+        target.choose(target.level(*level))
+    refusal = _import(own)
     function = None
     try:
         for message in _messages():
-            result = refusal = None
+            result = None
             if function is None:
                 function = message
             else:
                 try:
-                    result = function(*message)
+                    result, refusal = function(*message), None
                 except OpError as error:
                     refusal = error.args
             pickle.dump((result, refusal), output)
@@ -187,6 +196,20 @@ def serve(level, own):
     except BrokenPipeError:  # nobody waits for the answer
         with suppress(BrokenPipeError):
             output.close()  # else Python would try to write the rest when it exits, and complain
+
+
+def _import(own):
+    """Make operators of one's own known to this process; returns what an OpError says if one can't be imported."""
+    global _is_importing
+    _is_importing = True
+    try:
+        for source in own:
+            use_source(source)
+    except OpError as error:
+        return error.args
+    finally:
+        _is_importing = False
+    return None
 
 
 def _messages():

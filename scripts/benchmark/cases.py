@@ -29,7 +29,7 @@ class Timed(Case):
 
     def inputs(self, dtype=None, grid_dtype=None, **_):
         dtype, rng, arrays = dtype or self.dtype, np.random.default_rng(0), []
-        for i, shape in zip(self.operator.inputs, self.shapes, strict=True):
+        for i, shape in zip(self.operator.inputs, self.shapes, strict=False):
             if i.values:
                 arrays.append(np.array(shape))
             elif i.name == "Grid":
@@ -122,6 +122,15 @@ def attention(*levels, queries=None, dtype="float32", **timed):
     return Timed(name, "onnx_ops", "MultiScaleDeformableAttention", shapes, dtype=dtype, **timed)
 
 
+def deform_conv(n, c, image, outputs=None, kernel=(3, 3), mask=True, dtype="float32", **timed):
+    """A case of DeformConv whose output has the image's size; outputs: its channels, None for as many as the image."""
+    outputs, places = outputs or c, int(np.prod(kernel))
+    shapes = [(n, c, *image), (outputs, c, *kernel), (n, places * len(image), *image), (outputs,), (n, places, *image)]
+    name = f"N{n} C{c} {times(image)} to {outputs}, kernel {times(kernel)}" + ", no mask" * (not mask)
+    pads = [size // 2 for size in kernel] * 2
+    return Timed(name, "", "DeformConv", tuple(shapes[: 4 + mask]), {"pads": pads}, dtype=dtype, **timed)
+
+
 def baseline(**timed):
     align = {"align_corners": 1, **timed}
     return [
@@ -201,6 +210,17 @@ def attentions():
         yield attention((16, 16), (32, 32), (64, 64), dtype=dtype)
 
 
+def deform_convs():
+    """Yield layers of detectors' backbones and heads."""
+    for threads in (None, 1):
+        yield deform_conv(1, 64, (64, 64), threads=threads)
+        yield deform_conv(1, 256, (40, 40), threads=threads)
+        yield deform_conv(1, 128, (80, 80), threads=threads)
+        yield deform_conv(1, 64, (160, 160), mask=False, threads=threads)
+    for dtype in ("float16", "bfloat16", "float64"):
+        yield deform_conv(1, 64, (64, 64), dtype=dtype)
+
+
 def sizes():
     for image in ((8, 8), (32, 32), (128, 128), (512, 512), (2160, 3840)):
         yield col2im(1, 3, image, (3, 3), pad=1)
@@ -269,6 +289,7 @@ GROUPS = {
     "affine-grid": affine_grids,
     "unfold": unfold,
     "attention": attentions,
+    "deform-conv": deform_convs,
     "sizes": sizes,
     "channels": channels,
     "batch": batch,

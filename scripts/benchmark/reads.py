@@ -21,7 +21,7 @@ import onnx_ops
 from onnx_ops import operators
 from onnx_ops.compiler.jit import FLAGS, INNER, jitable
 from onnx_ops.compiler.simd import plus, put
-from onnx_ops.compiler.simd_blend import four_count, fours, pair_count, pairs, transposed
+from onnx_ops.compiler.simd_points import four_count, fours, pair_count, pairs, transposed
 from onnx_ops.declaration import Kernel
 from onnx_ops.kernels.elements import indices_in
 from onnx_ops.kernels.grid_sample import (

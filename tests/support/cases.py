@@ -27,7 +27,7 @@ class Case:
     op_type: str
     shapes: tuple  # one per input; for inputs such as image_shape their values
     attributes: dict = field(default_factory=dict)
-    extent: float = 1.0  # grids are drawn from [-extent, extent]; infinite: from `extremes`
+    extent: float = 1.0  # grids and offsets are drawn from [-extent, extent]; infinite: from `extremes`
 
     @property
     def operator(self):
@@ -44,6 +44,10 @@ class Case:
                 is_extreme = np.isinf(self.extent)
                 grid = rng.choice(extremes(kind), shape) if is_extreme else (rng.random(shape) * 2 - 1) * self.extent
                 arrays.append((grid if i.name != "sampling_locations" or is_extreme else (grid + 1) / 2).astype(kind))
+            elif i.name == "offset":
+                kind = dtypes.TABLE[dtype].numpy
+                spread = (rng.random(shape) * 2 - 1) * self.extent if np.isfinite(self.extent) else None
+                arrays.append((rng.choice(extremes(kind), shape) if spread is None else spread).astype(kind))
             elif i.name == "batch_indices":
                 arrays.append(rng.integers(0, max(self.shapes[0][0], 1), shape))
             elif i.name in ("rois", "boxes"):
@@ -346,6 +350,72 @@ ATTENTION = [
 ]
 
 
+def deform_conv(name, x, w, D=1, bias=False, mask=False, extent=1.5, **attributes):  # noqa: N803
+    """A case of DeformConv; D: the number of offset groups."""
+    names = "dilations", "pads", "strides"
+    counts = block_counts(x[2:], w[2:], **{n: attributes[n] for n in names if n in attributes})
+    places = D * int(np.prod(w[2:]))
+    shapes = x, w, (x[0], places * len(counts), *counts), *([(w[0],)] * (bias or mask))
+    shapes = *shapes, *([(x[0], places, *counts)] * mask)
+    attributes = {**attributes, "offset_group": D} if D > 1 else attributes
+    return Case(name, "", "DeformConv", shapes, attributes, extent)
+
+
+def mmcv(name, x, w, D=1, bias=False, modulated=True, domain="mmdeploy", extent=1.5, **attributes):  # noqa: N803
+    """A case of MMCVModulatedDeformConv2d or MMCVDeformConv2d, with what mmdeploy writes where nothing is given."""
+    usual = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1], "groups": 1}
+    attributes = {**usual, **({} if "deformable_groups" in attributes else {"deform_groups": D}), **attributes}
+    stride, padding, dilation = ([v, v] if isinstance(v, int) else v for v in list(attributes.values())[:3])
+    padding = padding[:: len(padding) // 2]
+    counts = block_counts(x[2:], w[2:], dilation, padding * 2, stride)
+    places = D * w[2] * w[3]
+    offset, mask = (x[0], 2 * places, *counts), (x[0], places, *counts)
+    if not modulated:
+        return Case(name, domain, "MMCVDeformConv2d", (x, offset, w), attributes, extent)
+    shapes = x, offset, mask, w, *([(w[0],)] * bias)
+    return Case(name, domain, "MMCVModulatedDeformConv2d", shapes, attributes, extent)
+
+
+DEFORM_CONV = [
+    deform_conv("deform", (2, 4, 9, 11), (3, 4, 3, 3)),
+    deform_conv("deform_everything", (2, 6, 9, 11), (8, 3, 3, 2), D=3, mask=True, group=2, kernel_shape=[3, 2],
+                strides=[2, 1], dilations=[1, 3], pads=[1, 0, 2, 3]),
+    deform_conv("deform_with_bias", (1, 3, 7, 8), (5, 3, 3, 3), bias=True, pads=[1, 1, 1, 1]),
+    deform_conv("deform_of_more_than_a_block", (1, 5, 20, 23), (9, 5, 3, 3), mask=True, pads=[1, 1, 1, 1]),
+    deform_conv("deform_of_many_channels", (1, 70, 6, 7), (17, 70, 3, 3), mask=True, pads=[1, 1, 1, 1]),
+    deform_conv("deform_to_many_channels", (1, 3, 5, 5), (1041, 3, 1, 2), bias=True),
+    deform_conv("deform_by_a_large_kernel", (1, 3, 9, 10), (4, 3, 7, 8), pads=[3, 3, 3, 3]),
+    deform_conv("deform_in_groups", (1, 8, 6, 7), (8, 1, 3, 3), D=4, group=8),
+    deform_conv("deform_in_fewer_groups_than_offsets", (1, 12, 6, 7), (4, 6, 2, 2), D=6, group=2, mask=True),
+    deform_conv("deform_far_out", (2, 2, 6, 7), (3, 2, 3, 3), mask=True, extent=1000.0),
+    deform_conv("deform_nowhere", (1, 2, 3, 3), (3, 2, 1, 1), extent=0.0),
+    deform_conv("deform_mostly_padding", (1, 2, 2, 3), (3, 2, 2, 2), pads=[5, 4, 3, 6]),
+    deform_conv("deform_one_pixel", (1, 2, 1, 1), (3, 2, 1, 1), mask=True),
+    deform_conv("deform_one_row", (2, 2, 1, 9), (3, 2, 1, 3)),
+    deform_conv("deform_one_column", (2, 2, 9, 1), (3, 2, 3, 1), mask=True),
+    deform_conv("deform_no_batch", (0, 2, 5, 5), (3, 2, 2, 2), mask=True),
+    deform_conv("deform_no_channels", (2, 0, 5, 5), (3, 0, 2, 2), mask=True),
+    deform_conv("deform_no_output", (2, 2, 5, 5), (0, 2, 2, 2)),
+    deform_conv("deform_1d", (2, 4, 40), (6, 2, 3), D=2, mask=True, group=2, strides=[2], pads=[1, 2]),
+    deform_conv("deform_1d_one_pixel", (2, 2, 1), (3, 2, 2), pads=[1, 1]),
+    deform_conv("deform_3d", (2, 4, 4, 5, 6), (3, 4, 2, 3, 2), D=2, mask=True, pads=[1, 0, 1, 0, 2, 1]),
+    deform_conv("deform_3d_everything", (1, 6, 6, 5, 7), (8, 3, 3, 1, 2), D=3, group=2, mask=True, strides=[1, 2, 1],
+                dilations=[2, 1, 3], pads=[1, 0, 1, 0, 2, 1]),
+    deform_conv("deform_3d_one_plane", (1, 2, 1, 5, 6), (3, 2, 1, 2, 2)),
+    deform_conv("deform_3d_one_row", (1, 2, 4, 1, 6), (3, 2, 2, 1, 2)),
+    mmcv("modulated", (2, 6, 8, 9), (4, 3, 3, 2), D=3, bias=True, stride=[2, 1], padding=[1, 2], dilation=[1, 2],
+         groups=2),
+    mmcv("modulated_without_bias", (1, 4, 6, 7), (5, 4, 3, 3), padding=[1, 1], domain="mmcv"),
+    mmcv("modulated_no_batch", (0, 4, 6, 7), (5, 4, 3, 3), padding=[1, 1], domain="mmcv"),
+    mmcv("plain", (2, 6, 8, 9), (4, 3, 3, 2), D=2, modulated=False, domain="mmcv", stride=[2, 1], padding=[1, 2],
+         dilation=[1, 2], groups=2, bias=0, im2col_step=32),
+    mmcv("plain_with_numbers", (1, 4, 6, 7), (4, 1, 1, 1), D=4, modulated=False, stride=1, padding=0, dilation=1,
+         groups=4),
+    mmcv("plain_with_other_names", (1, 4, 6, 7), (4, 4, 3, 3), D=2, modulated=False, padding=[1, 1, 2, 2],
+         deformable_groups=2),
+]  # fmt: skip
+
+
 def computed(name, x, inputs, sources, steps, coordinates, **attributes):
     """A case of ComputedGridSample. inputs: the shapes of those after X."""
     attributes = {**attributes, **program(sources, steps, coordinates)}
@@ -510,9 +580,11 @@ REGIONS = ROI_ALIGN + MMCV_ROI_ALIGN + ROTATED + GRID_SAMPLER + FEATURE_ALIGN + 
 # The first 18 cases have every mode, padding_mode and align_corners.
 EXTREME = [
     replace(c, name=f"extreme_{c.name}", extent=np.inf)
-    for c in GRID_SAMPLE[:18] + VOLUMES[:18] + ATTENTION[:2] + ROI_ALIGN[:16] + MMCV_ROI_ALIGN[:8] + ROTATED[:8]
-]
-CASES = COL2IM + GRID_SAMPLE + VOLUMES + OPENVINO + AFFINE_GRID + EXTREME + IM2COL + ATTENTION + FUSED + REGIONS
+    for c in GRID_SAMPLE[:18] + VOLUMES[:18] + DEFORM_CONV[:2] + ATTENTION[:2]
+    + ROI_ALIGN[:16] + MMCV_ROI_ALIGN[:8] + ROTATED[:8]
+]  # fmt: skip
+CASES = COL2IM + GRID_SAMPLE + VOLUMES + OPENVINO + AFFINE_GRID + EXTREME + IM2COL + ATTENTION + FUSED
+CASES += DEFORM_CONV + REGIONS
 # Operators with several outputs, or with outputs of which only a bound is known: tests/test_mmdeploy.py checks them.
 OTHERS = [o for o in OPERATORS if all(c.operator is not o for c in CASES)]
 

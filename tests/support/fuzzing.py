@@ -6,6 +6,8 @@ results come from the references. The text of a call shows all that is needed to
 
 import math
 from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib.util import find_spec
 
 import ml_dtypes
 import numpy as np
@@ -67,10 +69,9 @@ class Call:
         for i, shape, dtype in zip(self.operator.inputs, self.shapes, self.dtypes, strict=False):
             if i.values:
                 arrays.append(np.array(shape, dtype))
-            elif i.name == "Grid":
-                arrays.append(grid(rng, self, shape).astype(dtypes.TABLE[dtype].numpy))
-            elif i.name == "sampling_locations":
-                arrays.append(locations(rng, self, shape).astype(dtypes.TABLE[dtype].numpy))
+            elif i.name in PLACES:
+                with np.errstate(over="ignore"):  # far out is infinite in 16 bits
+                    arrays.append(PLACES[i.name](rng, self, shape).astype(dtypes.TABLE[dtype].numpy))
             else:
                 # NumPy's arithmetic returns scalars in place of arrays of rank 0.
                 arrays.append(np.asarray(image(rng, shape, dtype, self.values)))
@@ -117,6 +118,18 @@ def locations(rng, call, shape):
     ties = np.floor(rng.uniform(-1.5, 2 * size + 2)) / 2 / size
     special = np.array(SPECIAL)[rng.integers(0, len(SPECIAL), shape)]
     return np.choose(rng.choice(3, shape, p=[0.4, 0.5, 0.1]), [x, ties, special])
+
+
+def offsets(rng, call, shape):
+    """Offsets of whole and half pixels, which lead out of the image or not, some of them infinite or NaN."""
+    x = rng.uniform(-3, 3, shape)
+    if call.values == "normal" or not x.size:
+        return x
+    special = np.array(SPECIAL)[rng.integers(0, len(SPECIAL), shape)]
+    return np.choose(rng.choice(3, shape, p=[0.4, 0.5, 0.1]), [x, np.rint(2 * x) / 2, special])
+
+
+PLACES = {"Grid": grid, "offset": offsets, "sampling_locations": locations}  # {input: what draws it}
 
 
 def sizes(least, most, seldom):
@@ -272,6 +285,79 @@ def attention_calls(draw, types=dtypes.FLOATS, places=dtypes.FLOATS):
     )  # fmt: skip
 
 
+@st.composite
+def deform_conv_calls(draw, types=dtypes.FLOATS):
+    op_type = draw(st.sampled_from(["DeformConv", "DeformConv", *MMCV_CONVOLUTIONS]))
+    is_mmcv = op_type in MMCV_CONVOLUTIONS
+    axes = 2 if is_mmcv else draw(st.sampled_from([1, 2, 2, 2, 3]))
+    per_axis = lambda values, count=axes: st.lists(values, min_size=count, max_size=count)
+    image = draw(per_axis(sizes(1, 6, 30 if axes < 3 else 8)))
+    kernel = draw(per_axis(sizes(1, 3, 9 if axes < 3 else 4)))
+    both = lambda values: st.one_of(per_axis(values), values)  # mmcv's lists may be written as one integer
+    if is_mmcv:
+        pads = st.one_of(per_axis(st.integers(0, 3)).map(lambda v: [v[0]] * 2 + [v[1]] * 2), both(st.integers(0, 3)))
+        attributes = {
+            "stride": draw(both(st.integers(1, 3))), "padding": draw(pads), "dilation": draw(both(st.integers(1, 3))),
+        }  # fmt: skip
+    else:
+        pads = per_axis(st.integers(0, 3), 2 * axes)
+        attributes = draw(merged(
+            optional("strides", per_axis(st.integers(1, 3))), optional("dilations", per_axis(st.integers(1, 3))),
+            optional("pads", pads), optional("kernel_shape", st.just(kernel)),
+        ))  # fmt: skip
+    counts = convolution_counts(image, kernel, attributes)
+    assume(min(counts) >= 1)
+    group, offset_group = draw(sizes(1, 3, 4)), draw(sizes(1, 3, 4))
+    of_group = draw(sizes(1, 3, 9)) * math.lcm(group, offset_group) // group if draw(st.integers(0, 9)) else 0
+    names = "group", "offset_group"
+    if is_mmcv:
+        names = "groups", draw(st.sampled_from(["deform_groups", "deformable_groups"]))
+    for name, value in zip(names, (group, offset_group), strict=True):
+        attributes |= {name: value} if is_mmcv or value > 1 else {}
+    outputs, n = group * draw(sizes(0, 3, 9)), draw(st.integers(0, 2))
+    places = offset_group * math.prod(kernel)
+    x, w, bias = (n, group * of_group, *image), (outputs, of_group, *kernel), (outputs,)
+    offset, mask = (n, places * axes, *counts), (n, places, *counts)
+    assume(max(math.prod(s) for s in (x, w, offset)) * max(1, outputs) <= TOO_LARGE)
+    shapes = (x, w, offset, bias, mask)[: draw(st.sampled_from([3, 4, 5]))]
+    if op_type == "MMCVDeformConv2d":
+        shapes = x, offset, w
+    elif is_mmcv:
+        shapes = (x, offset, mask, w, bias)[: draw(st.integers(4, 5))]
+    domain = draw(st.sampled_from(["mmcv", "mmdeploy"])) if is_mmcv else ""
+    dtype = draw(st.sampled_from([t for t in types if t in dtypes.FLOATS]))
+    return Call(
+        domain, op_type, shapes, (dtype,) * len(shapes), attributes,
+        draw(st.sampled_from(["normal", "special", "special", "denormal"])), draw(st.integers(0, 2**32 - 1)),
+    )  # fmt: skip
+
+
+MMCV_CONVOLUTIONS = "MMCVModulatedDeformConv2d", "MMCVDeformConv2d"
+ORDERS = {"DeformConv": "xwobm", "MMCVModulatedDeformConv2d": "xomwb", "MMCVDeformConv2d": "xow"}  # of the inputs
+
+
+def groups_of(attributes):
+    """The numbers of groups and of offset groups, by either naming of the attributes."""
+    names = "offset_group", "deform_groups", "deformable_groups"
+    offset_group = next((attributes[name] for name in names if name in attributes), 1)
+    return attributes.get("group", attributes.get("groups", 1)), offset_group
+
+
+def convolution_counts(image, kernel, attributes):
+    """The sizes of a deformable convolution's output, by either naming of the attributes."""
+    axes = len(image)
+
+    def numbers(name, default):
+        given = attributes.get(name, attributes.get(name.removesuffix("s"), default))
+        return [given] * axes if isinstance(given, int) else given
+
+    pads = attributes.get("pads", [0] * 2 * axes)
+    if "padding" in attributes:
+        padding = numbers("padding", 0)
+        pads = 2 * padding[:: max(1, len(padding) // 2)]
+    return block_counts(image, kernel, numbers("dilations", 1), pads, numbers("strides", 1))
+
+
 ODD_NUMBERS = [0, -1, 1, 2, 3, 5, 17, 2**31, 2**40, 2**40 + 1, 2**62, 2**63 - 1, -(2**63)]
 
 
@@ -312,6 +398,7 @@ def calls(types=dtypes.ALL, grids=dtypes.FLOATS):
         affine_grid_calls(types),
         attention_calls(types, grids),
         computed_calls(types),
+        deform_conv_calls(types),
     )
     return good.flatmap(lambda call: st.tuples(st.just(call), st.one_of(st.none(), broken(call))))
 
@@ -463,6 +550,68 @@ def attention_shape(call, attributes):
     return value[0], weights[1], value[2] * value[3]
 
 
+def deform_conv_shape(call, attributes):
+    """The shape of a deformable convolution's output."""
+    is_mmcv = call.op_type in MMCV_CONVOLUTIONS
+    shapes = dict(zip(ORDERS[call.op_type], call.shapes, strict=False))
+    x, w, offset, bias, mask = (shapes.get(name) for name in "xwobm")
+    axes = len(x) - 2
+    if not 1 <= axes <= 3 or len(w) != len(x):
+        return None
+    for name, v in attributes.items():
+        if name in ("group", "groups", "offset_group", "deform_groups", "deformable_groups"):
+            if not isinstance(v, int) or not 1 <= v <= LIMIT:
+                return None
+        elif name in ("bias", "im2col_step"):
+            if not isinstance(v, int) or (name == "bias" and v != 0):
+                return None
+        else:
+            v = [v] * 2 if is_mmcv and isinstance(v, int) else v
+            least = 0 if name.startswith("pad") else 1
+            lengths = {"pads": (2 * axes,), "padding": (2, 4)}.get(name, (axes,))
+            if not isinstance(v, list) or len(v) not in lengths or not all(least <= e <= LIMIT for e in v):
+                return None
+            if name == "padding" and len(v) == 4 and (v[0] != v[1] or v[2] != v[3]):
+                return None
+    if is_mmcv and axes != 2:
+        return None
+    group, offset_group = groups_of(attributes)
+    image, kernel = x[2:], w[2:]
+    if not all(1 <= v <= LIMIT for v in (*image, *kernel)) or max(math.prod(image), math.prod(kernel)) > ELEMENTS:
+        return None
+    if list(kernel) != list(attributes.get("kernel_shape", kernel)):
+        return None
+    if x[1] % group or w[0] % group or w[1] != x[1] // group or x[1] % offset_group:
+        return None
+    counts, places = convolution_counts(image, kernel, attributes), offset_group * math.prod(kernel)
+    if min(counts) < 1 or max(x[0], 1) * max(w[0], 1) * math.prod(counts) > ELEMENTS:
+        return None
+    if offset != (x[0], places * axes, *counts) or (mask is not None and mask != (x[0], places, *counts)):
+        return None
+    return None if bias is not None and bias != (w[0],) else (x[0], w[0], *counts)
+
+
+def deform_conv_scale(call, inputs, shape):
+    """The scale of the tolerance of a deformable convolution's outputs."""
+    arrays = dict(zip(ORDERS[call.op_type], map(finite, inputs), strict=False))
+    x, w, attributes = arrays["x"], arrays["w"], call.attributes
+    info = finfo("float64" if call.dtypes[0] == "float64" else "float32")
+    # The error of a tap's share is a rounding of 1, however small the share is: assume that all of a channel's pixels
+    # are as large as the largest one, and are read in full. What is read is rounded to multiples of a smallest number.
+    smallest = 4 * float(info.smallest_subnormal) / TOLERANCE[call.dtypes[0]]
+    (group, offset_group), taps, pixels = groups_of(attributes), math.prod(w.shape[2:]), math.prod(shape[2:])
+    largest = x.max(axis=tuple(range(2, x.ndim)), initial=0)
+    largest = largest.reshape(len(x), offset_group, x.shape[1] // offset_group, 1, 1)
+    mask = arrays.get("m", np.ones((len(x), offset_group * taps * pixels)))
+    columns = largest * mask.reshape(len(x), offset_group, 1, taps, pixels) + smallest
+    if columns.max(initial=0) > float(info.max) / 4:
+        return np.full(shape, float(finfo(call.dtypes[0]).max))  # they may overflow
+    columns = columns.reshape(len(x), group, w.shape[1], taps, pixels)
+    weights = w.reshape(group, len(w) // group, w.shape[1], taps)
+    scale = np.einsum("gmck,ngckl->ngml", weights, columns).reshape(shape)
+    return scale + arrays["b"].reshape(-1, *[1] * (len(shape) - 2)) if "b" in arrays else scale
+
+
 def reference(call, inputs):
     """Return (expected result, scale of its tolerance), both of the output's shape; a scale of None means exact."""
     with np.errstate(all="ignore"):
@@ -473,6 +622,8 @@ def reference(call, inputs):
             return expected, reference_of(call.operator, call.attributes, [abs(inputs[0]), *inputs[1:]])
         if call.op_type == "AffineGrid":  # the same holds here
             return expected, reference_of(call.operator, call.attributes, map(abs, inputs))
+        if call.op_type in ORDERS:
+            return expected, deform_conv_scale(call, inputs, expected.shape)
         if call.op_type == "MultiScaleDeformableAttention":
             value, _, _, weights = inputs
             # The error of a tap's share is a rounding of 1, however small the share is: assume that all taps are large.
@@ -516,6 +667,19 @@ def assert_result(call, got, expected, scale):
     assert (error <= allowed).all(), f"off by {(error / allowed).max()} tolerances"
 
 
+def has_lists(call):
+    """Return whether all inputs whose values the plan reads are vectors: to PyTorch's operator, these are lists."""
+    pairs = zip(call.operator.inputs, call.inputs(), strict=False)
+    return all(array.ndim == 1 for declared, array in pairs if declared.values)
+
+
+def run_by_torch(call, inputs, shape):
+    from onnx_ops.torch_operators import compute_by_torch
+
+    (output,) = compute_by_torch(call.operator, [functions.as_array(v) for v in inputs], call.attributes)
+    return output
+
+
 def runners(call):
     """Return {name: runner}; a backend's session is made by its first run and used by all."""
     sessions = {}
@@ -532,6 +696,8 @@ def runners(call):
         return run
 
     runners_by_name = {"function": lambda inputs, shape: functions.call(call.operator, *inputs, **call.attributes)}
+    if find_spec("torch") and "string" not in call.dtypes and has_lists(call):
+        runners_by_name["pytorch"] = partial(run_by_torch, call)
     return runners_by_name if any("complex" in t for t in call.dtypes) else {
         **runners_by_name, "native": in_session("native"), "extensions": in_session("extensions")
     }  # fmt: skip
@@ -587,6 +753,7 @@ SHAPES = {
     "AffineGrid": affine_grid_shape,
     "Col2Im": col2im_shape,
     "ComputedGridSample": computed_shape,
+    **dict.fromkeys(ORDERS, deform_conv_shape),
     "GridSample": grid_sample_shape,
     "Im2Col": im2col_shape,
     "MultiScaleDeformableAttention": attention_shape,

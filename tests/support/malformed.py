@@ -1,6 +1,6 @@
 """Calls whose inputs or attributes break one rule each, and the message that must refuse them."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -60,6 +60,27 @@ def attention(name, message, value=(1, 6, 2, 3), sizes=(2, 3), locations=(1, 4, 
     return Malformed(name, "onnx_ops", "MultiScaleDeformableAttention", message, inputs)
 
 
+def deform_conv(name, message, *changes, **attributes):
+    """changes: (position of an input, its shape)."""
+    shapes = {0: (1, 4, 5, 6), 1: (6, 2, 3, 2), 2: (1, 24, 3, 5), 3: (6,), 4: (1, 12, 3, 5), **dict(changes)}
+    inputs = tuple(np.zeros(shape, np.float32) for shape in shapes.values())
+    return Malformed(name, "", "DeformConv", message, inputs, {"group": 2, "offset_group": 2} | attributes)
+
+
+def modulated(name, message, *changes, **attributes):
+    shapes = {0: (1, 4, 5, 6), 1: (1, 24, 3, 5), 2: (1, 12, 3, 5), 3: (6, 2, 3, 2), 4: (6,), **dict(changes)}
+    inputs = tuple(np.zeros(shape, np.float32) for shape in shapes.values())
+    usual = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1], "groups": 2, "deform_groups": 2}
+    given = {n: v for n, v in (usual | attributes).items() if v is not None}
+    return Malformed(name, "mmdeploy", "MMCVModulatedDeformConv2d", message, inputs, given)
+
+
+def plain_deform_conv(name, message, *changes, **attributes):
+    bad = modulated(name, message, *changes, **attributes)
+    x, offset, _, w, _ = bad.inputs
+    return replace(bad, op_type="MMCVDeformConv2d", domain="mmcv", inputs=(x, offset, w))
+
+
 def im2col(name, message, x=(1, 1, 5, 5), kernel_shape=(3, 3), **attributes):
     required = {} if kernel_shape is None else {"kernel_shape": kernel_shape}
     required = {n: list(v) if isinstance(v, tuple) else v for n, v in required.items()}
@@ -98,6 +119,49 @@ def mmcv(name, message, op_type, *shapes, domain="mmcv", values=0.0, **attribute
 
 # Mistakes that only the inputs of a run show.
 AT_RUN = [
+    deform_conv("x_scalar", r"shape of X = \[\]: must have rank 3, 4 or 5: \[N, C, \*image\]", (0, ())),
+    deform_conv("x_rank_2", r"shape of X = \[4, 5\]: must have rank 3, 4 or 5", (0, (4, 5))),
+    deform_conv("x_empty", r"shape of X = .*: image axes must not be empty; is axis 3", (0, (1, 4, 5, 0))),
+    deform_conv("x_of_3_channels", r"group = 2: must divide the number of channels of X, 3", (0, (1, 3, 5, 6))),
+    deform_conv("x_of_6_channels", r"shape of W = .*: axis 1 must be .* of a group of X, 3", (0, (1, 6, 5, 6))),
+    deform_conv("x_smaller_than_w", r"shape of W = .*: the kernel must, dilated, fit .* axis 2", (0, (1, 4, 2, 6))),
+    deform_conv("w_rank_3", r"shape of W = \[6, 2, 3\]: must have the rank of X, 4", (1, (6, 2, 3))),
+    deform_conv("w_to_5_channels", r"group = 2: must divide the number of output channels of W, 5", (1, (5, 2, 3, 2))),
+    deform_conv("w_of_3_channels", r"shape of W = .*: axis 1 must be .* of a group of X, 2", (1, (6, 3, 3, 2))),
+    deform_conv("w_empty", r"kernel axes of W = \[3, 0\]: must lie in \[1, 2\*\*40\]", (1, (6, 2, 3, 0))),
+    deform_conv("dilated_too_large", r"shape of W = .*: .* fit .* too large on axis 3", dilations=[1, 6]),
+    deform_conv("dilated_past_2**40", r"shape of W = .*: .* fit .* too large on axis 2", dilations=[2**40, 1]),
+    deform_conv("strides_for_1d", r"shape of X = .*: strides, dilations and pads are for image axes: 1", strides=[1]),
+    deform_conv("pads_for_3d", r"shape of X = .*: strides, dilations and pads are for image axes: 3", pads=[0] * 6),
+    deform_conv("kernel_for_3d", r"kernel_shape = .*: must have the sizes .* as many as 2", kernel_shape=[3, 2, 1]),
+    deform_conv("kernel_of_others", r"kernel_shape = \[3, 3\]: must have .*; differs on axis 1", kernel_shape=[3, 3]),
+    deform_conv("3_groups", r"group = 3: must divide the number of channels of X, 4", group=3),
+    deform_conv("3_offset_groups", r"offset_group = 3: must divide the number of channels of X, 4", offset_group=3),
+    deform_conv("offset_of_2_images", r"shape of offset = .*: axis 0 must be .* N of X, 1", (2, (2, 24, 3, 5))),
+    deform_conv("offset_of_one_group", r"shape of offset = .*: axis 1 must be offset_group .* 24", (2, (1, 12, 3, 5))),
+    deform_conv("offset_absent_group", r"shape of offset = .*: axis 1 must be offset_group .* 12", offset_group=1),
+    deform_conv("offset_narrow", r"shape of offset = .*: image .*; differs on axis 3", (2, (1, 24, 3, 4))),
+    deform_conv("bias_scalar", r"shape of B = \[\]: must have an axis", (3, ())),
+    deform_conv("bias_of_5", r"shape of B = \[5\]: must be \[M\], the number of output channels of W, 6", (3, (5,))),
+    deform_conv("mask_scalar", r"shape of mask = \[\]: must have an axis", (4, ())),
+    deform_conv("mask_rank_3", r"shape of mask = .*: must have the rank of X, 4", (4, (1, 12, 15))),
+    deform_conv("mask_of_offsets", r"shape of mask = .*: axis 1 must be offset_group .* 12", (4, (1, 24, 3, 5))),
+    deform_conv("mask_narrow", r"shape of mask = .*: image .*; differs on axis 3", (4, (1, 12, 3, 4))),
+    deform_conv(
+        "output_past_2**58",
+        r"shape of X = .*: output must have at most 2\*\*58 elements",
+        (0, (1, 4, 1, 1)),
+        (1, (6, 2, 1, 1)),
+        pads=[2**40] * 4,
+    ),
+    modulated("x_rank_3", r"shape of x = .*: stride, dilation and padding are for image axes: 2", (0, (4, 5, 6))),
+    modulated("weight_of_3_channels", r"shape of weight = .*: axis 1 must be .* of x, 2", (3, (6, 3, 3, 2))),
+    modulated("weight_empty", r"kernel axes of weight = \[0, 2\]: must lie in", (3, (6, 2, 0, 2))),
+    modulated("mask_scalar", r"shape of mask = \[\]: must have the rank of x, 4", (2, ())),
+    modulated("mask_of_one_group", r"shape of mask = .*: axis 1 must be deform_groups .* 12", (2, (1, 6, 3, 5))),
+    modulated("bias_of_5", r"shape of bias = \[5\]: must be \[M\], .* of weight, 6", (4, (5,))),
+    plain_deform_conv("3_deform_groups", r"deform_groups = 3: must divide .* of x, 4", deform_groups=3),
+    plain_deform_conv("padding_twice", r"shape of offset = .*: image .* axis 3", padding=[0, 0, 1, 1]),
     col2im("x_rank_4", r"shape of input = \[1, 1, 9, 9\]: must have rank 3", x=(1, 1, 9, 9)),
     col2im("not_divisible", r"shape of input = \[1, 10, 9\]: axis 1 must be divisible by .* 9", x=(1, 10, 9)),
     col2im("block_count", r"shape of input = \[1, 9, 8\]: axis 2 must be the number of blocks, 9", x=(1, 9, 8)),
@@ -157,7 +221,7 @@ AT_RUN = [
     grid_sample("batch_differs", r"shape of Grid = .*axis 0 must be the batch size N of X, 1", grid=(2, 3, 3, 2)),
     computed("image_rank_3", r"shape of X = \[1, 4, 4\]: must have two axes more .* coordinates, 2", image=(1, 4, 4)),
     computed("image_empty", r"shape of X = \[2, 1, 0, 4\]: image axes must not be empty", image=(2, 1, 0, 4)),
-    computed("source_scalar", r"rank of an input = 0: must be what sources says .* position 0", shapes=((),)),
+    computed("source_scalar", r"shape of source_0 = \[\]: must have an axis", shapes=((),)),
     computed("source_missing", r"rank of an input = .*: must be what .* position 1", sources=[1, 3, -4, -2, -1]),
     computed("batch", r"shape of a source = \[3, 5, 6\]: must be 1 or .* has 2", shapes=((3, 5, 6),)),
     computed("widths", r"shape of a source = .* 6", shapes=((2, 5, 6), (7,)), sources=[1, 1, -1, 0, 3, -4, -2, -1]),
@@ -307,6 +371,27 @@ AT_RUN += BY_ELEMENTS
 
 # Mistakes that the attributes alone show: they are refused when the session is made.
 AT_CREATION = [
+    deform_conv("strides_zero", r"strides = \[1, 0\]: must be 1 to 3 numbers in \[1, 2\*\*40\]", strides=[1, 0]),
+    deform_conv("strides_int", r"strides = .*: must be a list of integers$", strides=2),
+    deform_conv("pads_negative", r"pads = .*: must be 2 to 6 numbers in \[0, 2\*\*40\]", pads=[0, 0, 0, -1]),
+    deform_conv("pads_odd", r"pads = \[1, 1, 1\]: must have two elements per image axis", pads=[1, 1, 1]),
+    deform_conv("dilations_of_4_axes", r"dilations = .*: must be 1 to 3 numbers", dilations=[1] * 4),
+    deform_conv("lengths_differ", r"strides = .*: must agree with .* 2", strides=[1], dilations=[1, 1]),
+    deform_conv("no_group", r"group = 0: must lie in \[1, 2\*\*40\]", group=0),
+    deform_conv("offset_group_negative", r"offset_group = -1: must lie in", offset_group=-1),
+    deform_conv("offset_group_list", r"offset_group = .*: must be an integer", offset_group=[1, 1]),
+    modulated("no_stride", r"stride = None: must be given", stride=None),
+    modulated("no_deform_groups", r"deform_groups = None: must be given", deform_groups=None),
+    modulated("stride_zero", r"stride = \[0, 0\]: must be 2 numbers in \[1, 2\*\*40\]", stride=0),
+    modulated("stride_of_3", r"stride = \[1, 1, 1\]: must be 2 numbers", stride=[1, 1, 1]),
+    modulated("stride_float", r"stride = .*: must be a list of integers or an integer", stride=1.0),
+    modulated("padding_string", r"padding = .*: must be a list of integers or an integer", padding="same"),
+    modulated("padding_of_3", r"padding = \[1, 1, 1\]: must have two elements", padding=[1, 1, 1]),
+    modulated("padding_in_onnx_order", r"padding = .*: must have .* twice: \[ph, ph, pw, pw\]", padding=[1, 2, 1, 2]),
+    modulated("padding_negative", r"padding = \[-1, -1\]: must be 2 to 4 numbers in \[0", padding=-1),
+    plain_deform_conv("with_bias", r"bias = 1: must be 0", bias=1),
+    plain_deform_conv("groups_text", r"groups = .*: must be an integer", groups="1"),
+    plain_deform_conv("other_name_zero", r"deform_groups = 0: must lie in", deform_groups=None, deformable_groups=0),
     roi_align("mode", r"mode = 'mean': must be one of avg, max", mode="mean"),
     roi_align("rounding", r"coordinate_transformation_mode = '': must be one", coordinate_transformation_mode=""),
     roi_align("height_0", r"output_height = 0: must lie in \[1, 2\*\*20\]", output_height=0),

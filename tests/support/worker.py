@@ -18,10 +18,7 @@ def sleep(seconds):
 
 
 class Deadly:
-    """The work of `deadly` as a cluster's actors are given it."""
-
-    def prepare(self):
-        pass
+    """The work of `deadly` as a cluster gets it."""
 
     def __call__(self, names):
         return deadly(*names)

@@ -1,0 +1,299 @@
+"""Deformable convolution against convolution, torchvision and ONNX Runtime; its edges; models that mmdeploy writes."""
+
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from click.testing import CliRunner
+from support.backends import BACKENDS, SAME_BITS, quiet, run_session
+from support.cases import (
+    DEFORM_CONV,
+    TOLERANCE,
+    assert_close,
+    deform_conv,
+    finished,
+    mmcv,
+    model,
+    operator,
+    parsed,
+    reference,
+)
+from support.written import mmdeploy_layer
+
+import onnx_ops
+from onnx_ops import functions, plain
+from onnx_ops.cli.app import app
+
+NAN, INF = np.nan, np.inf
+IMAGES = [c for c in DEFORM_CONV if c.op_type == "DeformConv" and len(c.shapes[0]) == 4 and 0 not in c.shapes[0]]
+WHOLE = [c for c in DEFORM_CONV if c.op_type == "DeformConv" and all(0 not in shape for shape in c.shapes)]
+
+
+@pytest.mark.parametrize("case", WHOLE, ids=str)
+def test_without_offsets_it_is_convolution(backend, case):
+    """ONNX Runtime's own Conv, in which a mask of one half is half the weights."""
+    inputs = case.inputs("float32")
+    x, w, offset, *rest = inputs
+    offset[:] = 0
+    if len(rest) > 1:
+        rest[1][:] = 0.5
+    conv = [x, w * np.float32(0.5 if len(rest) > 1 else 1), *rest[:1]]
+    attributes = {n: v for n, v in case.attributes.items() if n != "offset_group"}
+    node = onnx.helper.make_node("Conv", ["x", "w", "b"][: len(conv)], ["y"], **attributes)
+    infos = [onnx.helper.make_tensor_value_info(n, 1, v.shape) for n, v in zip("xwb", conv, strict=False)]
+    graph = onnx.helper.make_graph([node], "g", infos, [onnx.helper.make_tensor_value_info("y", 1, None)])
+    expected = run_session(ort.InferenceSession(finished(graph, 11).SerializeToString(), quiet()), conv)
+    assert_close(backend(case, inputs), expected.astype(np.float64), "float32")
+
+
+@pytest.mark.parametrize("case", [c for c in IMAGES if 0 not in c.shapes[1]], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_torchvision_agrees(case, dtype):
+    torch = pytest.importorskip("torch")
+    try:
+        from torchvision.ops import deform_conv2d
+    except Exception as error:
+        pytest.skip(f"torchvision can't be imported: {error}")
+    pads = case.attributes.get("pads", [0] * 4)
+    if pads[:2] != pads[2:]:
+        pytest.skip("torchvision pads both ends alike")
+    inputs = case.inputs(dtype)
+    x, w, offset, b, mask = [torch.from_numpy(v) for v in inputs] + [None] * (5 - len(inputs))
+    names = ("strides", [1, 1]), ("dilations", [1, 1])
+    stride, dilation = (case.attributes.get(*each) for each in names)
+    expected = deform_conv2d(x, offset, w, b, stride, pads[:2], dilation, mask).numpy()
+    assert_close(BACKENDS["function"](case, inputs), expected.astype(np.float64), dtype)
+
+
+@pytest.mark.skipif(tuple(map(int, ort.__version__.split(".")[:2])) < (1, 26), reason="ONNX Runtime lacks it, or NaN")
+@pytest.mark.parametrize("case", [c for c in IMAGES if 0 not in c.shapes[1]], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_onnxruntime_agrees(case, dtype):
+    inputs = case.inputs(dtype)
+    inputs[2].flat[:3] = NAN, INF, -INF
+    proto = model("", "DeformConv", inputs, case.attributes).SerializeToString()
+    expected = run_session(ort.InferenceSession(proto, quiet()), inputs)
+    assert_close(BACKENDS["native"](case, inputs), expected.astype(np.float64), dtype)
+
+
+def f32(values, shape):
+    return np.array(values, np.float32).reshape(shape)
+
+
+def counting(shape, function):
+    return function(np.arange(np.prod(shape))).reshape(shape).astype(np.float32)
+
+
+def test_points_on_the_border(backend):
+    """A quarter of a pixel, nothing outside, half a pixel, nothing a pixel outside."""
+    x, w, b = f32([1, 2, 3, 4], (1, 1, 2, 2)), f32([2], (1, 1, 1, 1)), f32([10], 1)
+    offset = f32([-0.5, 0, 0, -2, -0.5, 1, 1.5, -1], (1, 2, 2, 2))
+    inputs = [x, w, offset, b, np.full((1, 1, 2, 2), 0.5, np.float32)]
+    case = deform_conv("border", x.shape, w.shape, mask=True)
+    assert backend(case, inputs).ravel().tolist() == [10.25, 10, 12, 10]
+
+
+# Worked out by hand: exact in any type with as many digits.
+TWO_GROUPS = [
+    -0.75, 0.5, -0.4375, 0.125, -2.9921875, 2.421875, 1.625, -1.140625,
+    0.875, -1, -2.625, -0.46875, 1.5078125, -3.25, -0.625, 0.484375,
+]  # fmt: skip
+UNMODULATED = [
+    -2.5, 0, 0.0625, -1.5, -7.125, 1.78125, -2.625, -7.40625, 3.75, 0, -3.5, 2.1875, 4.96875, -2.34375, 6, 5.65625,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("domain", ["mmdeploy", "mmcv"])
+def test_two_deformable_groups(backend, domain):
+    x = counting((1, 2, 3, 3), lambda i: i * i % 13)
+    offset = counting((1, 16, 4, 2), lambda i: (7 * i % 11 - 5) * 0.75)
+    mask = counting((1, 8, 4, 2), lambda i: 3 * i % 5 / 4)
+    weight = counting((2, 2, 2, 2), lambda i: (5 * i % 7 - 3) / 4)
+    settings = {"D": 2, "padding": [1, 0], "domain": domain}
+    case = mmcv("two_groups", x.shape, weight.shape, bias=True, **settings)
+    assert backend(case, [x, offset, mask, weight, f32([0.5, -1], 2)]).ravel().tolist() == TWO_GROUPS
+    case = mmcv("two_groups", x.shape, weight.shape, modulated=False, **settings)
+    assert backend(case, [x, offset, weight]).ravel().tolist() == UNMODULATED
+
+
+def test_groups_of_channels_and_of_offsets_are_both_of_all_channels(backend):
+    """mmcv's and mmdeploy's kernels for ONNX Runtime began again with the offsets in each group of channels."""
+    x, weight = f32(range(1, 9), (1, 4, 1, 2)), np.ones((2, 2, 1, 1), np.float32)
+    offset = f32([[0, 0], [0.5, -0.5], [0, 0], [1, -1]], (1, 4, 1, 2))
+    case = mmcv("both_groups", x.shape, weight.shape, D=2, groups=2)
+    inputs = [x, offset, np.ones((1, 2, 1, 2), np.float32), weight]
+    assert backend(case, inputs).ravel().tolist() == [5, 5, 14, 12]
+
+
+OUTSIDE = [(NAN, 0), (0, NAN), (INF, 0), (0, -INF), (-1, 0), (0, 3), (2, 1e30), (-3e38, 3e38), (NAN, INF)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_nothing_is_read_outside(dtype):
+    """The pixels are infinite or NaN, so that to read one with a weight of 0 would show."""
+    case = deform_conv("outside", (1, 4, 2, 3), (2, 4, 1, 1), strides=[2, 3])
+    x, w, offset = case.inputs(dtype)
+    x[:], x[:, ::2] = INF, NAN
+    for place in OUTSIDE:
+        offset[0, :, 0, 0] = place
+        for name in SAME_BITS[:3]:
+            assert (BACKENDS[name](case, [x, w, offset]) == 0).all(), place
+
+
+@pytest.mark.parametrize("image", [(6, 7), (1, 7), (7, 1), (4, 5, 6), (4, 1, 5), (9,)], ids=str)
+def test_pixels_are_infinite_only_where_they_are_read(backend, image):
+    axes = len(image)
+    case = deform_conv("infinite", (1, 4, *image), (2, 4, *[1] * axes), mask=True, extent=1.2)
+    inputs = case.inputs("float64")
+    inputs[0][0, 1][(0,) * axes], inputs[0][0, 2][(-1,) * axes] = INF, NAN
+    expected = reference(case, inputs)
+    assert not np.isfinite(expected).all()
+    got = backend(case, inputs)
+    np.testing.assert_array_equal(np.isfinite(got), np.isfinite(expected))
+    there = np.isfinite(expected)
+    np.testing.assert_allclose(got[there], expected[there], atol=1e-13)
+
+
+@pytest.mark.parametrize("backend", ["native", "extensions"])
+def test_a_mask_without_a_bias(backend):
+    case = deform_conv("mask_only", (2, 4, 6, 7), (3, 4, 3, 3), mask=True)
+    x, w, offset, _, mask = case.inputs("float32")
+    proto = parsed(
+        "(float[n, c, h, w] x, float[m, c, i, j] W, float[n, p, k, l] offset, float[n, q, k, l] mask) => (float[] y) {"
+        ' y = DeformConv (x, W, offset, "", mask) }',
+        19,
+    )
+    proto.graph.output[0].type.tensor_type.ClearField("shape")
+    session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend=backend)
+    expected = onnx_ops.deform_conv(x, w, offset, None, mask)
+    np.testing.assert_array_equal(run_session(session, [x, w, offset, mask]), expected)
+    assert_close(expected, reference(case, [x, w, offset, np.zeros(3, np.float32), mask]), "float32")
+
+
+def test_output_channels_do_not_depend_on_each_other():
+    """More of them than a unit of work has, and more pixels than a block."""
+    case = deform_conv("many", (1, 3, 11, 13), (700, 3, 2, 2), mask=True)
+    x, w, offset, b, mask = case.inputs("float32")
+    y = onnx_ops.deform_conv(x, w, offset, b, mask)
+    for m in (0, 7, 8, 511, 512, 699):
+        alone = onnx_ops.deform_conv(x, w[m : m + 1], offset, b[m : m + 1], mask)
+        np.testing.assert_allclose(y[:, m : m + 1], alone, rtol=TOLERANCE["float32"], atol=1e-6)
+
+
+def test_the_workspace_is_bounded():
+    """Whatever sizes the model states, a tile gets at most a megabyte, and there are at most 64 tiles."""
+    rng, most, ours = np.random.default_rng(0), 0, operator("", "DeformConv")
+    for _ in range(2000):
+        axes, batch = rng.integers(1, 4), 2 ** rng.integers(0, 20)
+        kernel, image = 2 ** rng.integers(0, 6, axes), 2 ** rng.integers(0, 16, axes)
+        group, offset_group = 2 ** rng.integers(0, 8, 2)
+        channels, outputs = 2 ** rng.integers(0, 12) * group * offset_group, 2 ** rng.integers(0, 12) * group
+        pads = [int(size) for size in kernel] * 2
+        counts = image + kernel + 1
+        places = offset_group * np.prod(kernel)
+        shapes = [
+            (batch, channels, *image), (outputs, channels // group, *kernel), (batch, places * axes, *counts), (),
+            (batch, places, *counts),
+        ]  # fmt: skip
+        values = ours.values({"pads": pads, "group": int(group), "offset_group": int(offset_group)})
+        try:
+            g = plain.plan(ours, values, [np.array(s, np.int64) for s in shapes])[1][0]
+        except onnx_ops.OpError:  # a product is too large
+            continue
+        assert 1 <= g["tiles"] <= 64
+        most = max(most, g["workspace"])
+    assert 2**18 < most < 2**20
+
+
+FORMS = {
+    "numbers": {"stride": 2, "padding": 1, "dilation": 1},
+    "each twice": {"padding": [1, 1, 1, 1]},
+    "other name": {"deformable_groups": 2},
+    "both names": {"deform_groups": 2, "deformable_groups": 4},
+    "im2col_step": {"im2col_step": 7, "bias": 0},
+}
+
+
+def in_a_function(proto):
+    """Move the node into a local function, whose caller passes the attributes."""
+    (node,) = proto.graph.node
+    inner = onnx.NodeProto.FromString(node.SerializeToString())
+    for a in inner.attribute:
+        kind, name = a.type, a.name
+        a.Clear()
+        a.name, a.type, a.ref_attr_name = name, kind, name
+    names = [a.name for a in node.attribute]
+    function = onnx.helper.make_function("own", "F", node.input, node.output, [inner], proto.opset_import, names)
+    node.op_type, node.domain = "F", "own"
+    proto.functions.append(function)
+    proto.opset_import.append(onnx.helper.make_opsetid("own", 1))
+    return proto
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("route", [*BACKENDS, "in a function"])
+def test_forms_of_attributes(route, form):
+    case = mmcv("usual", (1, 4, 9, 8), (3, 4, 3, 3), D=2, modulated=False, stride=[2, 2], padding=[1, 1])
+    inputs = case.inputs("float32")
+    others = {n: v for n, v in case.attributes.items() if not (form == "other name" and n == "deform_groups")}
+    written = replace(case, attributes=others | FORMS[form])
+    if route == "in a function":
+        proto = in_a_function(model(case.domain, case.op_type, inputs, written.attributes))
+        got = run_session(onnx_ops.InferenceSession(proto.SerializeToString(), quiet()), inputs)
+    else:
+        got = BACKENDS[route](written, inputs)
+    np.testing.assert_array_equal(got, BACKENDS[route if route in BACKENDS else "native"](case, inputs))
+
+
+def test_the_default_of_another_name_is_no_value():
+    """Neither name: the attribute is required. The first name that is there counts, even if it is wrong."""
+    case = mmcv("usual", (1, 4, 9, 8), (3, 4, 3, 3), modulated=False)
+    inputs, attributes = case.inputs("float32"), case.attributes
+    for wrong, message in (
+        ({"deform_groups": None}, "deform_groups = None: must be given"),
+        ({"deform_groups": 0, "deformable_groups": 1}, "deform_groups = 0: must lie in"),
+    ):
+        given = {n: v for n, v in (attributes | wrong).items() if v is not None}
+        with pytest.raises(onnx_ops.OpError, match=message):
+            functions.call(case.operator, *inputs, **given)
+        proto = model(case.domain, case.op_type, inputs, given).SerializeToString()
+        for backend in ("native", "extensions"):
+            with pytest.raises(onnx_ops.OpError, match=message):
+                onnx_ops.InferenceSession(proto, quiet(), backend=backend)
+
+
+def test_inference_reads_all_forms():
+    """The output's shape is known before the first run, to ONNX Runtime and to onnx."""
+    onnx_ops.register_schemas()
+    for attributes in (FORMS["numbers"] | {"deform_groups": 2}, FORMS["each twice"] | FORMS["other name"]):
+        case = mmcv("shaped", (1, 4, 9, 8), (3, 4, 3, 3), D=2, modulated=False, **attributes)
+        proto = model(case.domain, case.op_type, case.inputs("float32"), case.attributes)
+        proto.graph.input[1].type.tensor_type.ClearField("shape")  # it would tell the output's
+        session = ort.InferenceSession(proto.SerializeToString(), onnx_ops.register(quiet(), proto))
+        shape = BACKENDS["function"](case, case.inputs("float32")).shape
+        assert tuple(session.get_outputs()[0].shape) == shape
+
+
+def test_a_model_of_mmdeploy_on_the_command_line(tmp_path):
+    """As its parts say, one by one; plain ONNX Runtime refuses it."""
+    rng = np.random.default_rng(0)
+    proto, weights = mmdeploy_layer(rng)
+    x = rng.standard_normal((1, 8, 12, 13), np.float32)
+    onnx.save(proto, tmp_path / "model.onnx")
+    np.save(tmp_path / "x.npy", x)
+    with pytest.raises(Exception, match="mmdeploy"):
+        ort.InferenceSession(proto.SerializeToString(), quiet())
+    done = CliRunner().invoke(
+        app, ["run", str(tmp_path / "model.onnx"), "-i", str(tmp_path / "x.npy"), "--output", str(tmp_path)]
+    )
+    assert done.exit_code == 0, done.output
+    zero = np.zeros((1, 2 * 9, 12, 13), np.float32)
+    o = onnx_ops.deform_conv(x, weights["ow"], zero, weights["ob"], pads=[1] * 4)
+    mask = 1 / (1 + np.exp(-o[:, 18:]))
+    y = onnx_ops.deform_conv(x, weights["w"], o[:, :18], weights["b"], mask, pads=[1] * 4)
+    np.testing.assert_allclose(np.load(tmp_path / "y.npy"), np.maximum(y, 0), atol=1e-5)
+    inspected = CliRunner().invoke(app, ["inspect", str(tmp_path / "model.onnx")])
+    assert inspected.exit_code == 0, inspected.output
+    assert "MMCVModulatedDeformConv2d" in inspected.output

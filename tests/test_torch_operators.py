@@ -1,0 +1,647 @@
+"""Declarations as operators of PyTorch: eager, compiled, exported by both exporters, and backwards."""
+
+import io
+import pickle
+import subprocess
+import sys
+import tracemalloc
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from support import fuzzing
+from support.backends import quiet
+from support.cases import AFFINE_GRID, ATTENTION, CASES, COL2IM, FUSED, GRID_SAMPLE, IM2COL, VOLUMES
+from support.own_operators import above, combine, join, topk, window
+
+import onnx_ops
+from onnx_ops import functions, schemas
+from onnx_ops.export import export, translations
+
+torch = pytest.importorskip("torch")
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext  # noqa: E402
+
+from onnx_ops import torch_operators  # noqa: E402
+from onnx_ops.torch_operators import compute_by_torch, positional, torch_operator  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch's compiler and exporters give many
+DIM = torch.export.Dim
+
+
+@onnx_ops.operator(
+    "my.domain::Scale", inputs="x: T", outputs="y: T", types={"T": onnx_ops.FLOATS}, ranks={"x": (3,)}, version=2
+)
+def scale(x, *, factors: tuple[float, ...], eps: float = 0.5):
+    """A factor for each channel. Its rule asks for the number of channels, and for nothing else."""
+    return (x.astype(np.float64) * (np.array(factors)[:, None] + eps)).astype(x.dtype)
+
+
+@scale.shape
+def _(x, *, factors, eps):
+    onnx_ops.require(len(x) == 3 and x[1] == len(factors), "shape of x", x, "must be [N, C, L] with C factors")
+    return x
+
+
+@scale.kernel(loop=lambda x, *, factors, eps: x[0] * x[1])
+def _(x, factors, eps, index, count, workspace, y):
+    for k in range(index, x.shape[0] * x.shape[1], count):
+        n, c = divmod(k, x.shape[1])
+        for i in range(x.shape[2]):
+            y[n, c, i] = x[n, c, i] * (factors[c] + eps)
+
+
+@scale.gradient
+def _(grad_y, factors, eps):
+    return grad_y * (torch.tensor(factors, dtype=grad_y.dtype)[:, None] + eps)
+
+
+@onnx_ops.operator(
+    "::Total", inputs="x: T, less: T?, more: T*", outputs="y: T, count: int64", types={"T": ("float32",)}
+)
+def total(x, less=None, *more, by: float = 1.0, name: str = "it's", negate: bool = False, size: int | None = None):
+    """It has an optional and a variadic input, several outputs, and attributes that a kernel couldn't have."""
+    y = sum(more, x * np.float32(by))
+    y = y if less is None else y - less
+    return (-y if negate else y).astype(np.float32), np.full(len(x), len(name) if size is None else size)
+
+
+@total.shape
+def _(x, less, *more, by, name, negate, size):
+    return x, x[:1]
+
+
+@total.gradient
+def _(grad_y, more, by):
+    return grad_y * by, None, [grad_y] * len(more)
+
+
+@onnx_ops.operator(
+    "my.domain::Same", inputs="x: T", outputs="y: T", types={"T": ("float32", "complex64", "uint16")[::2]}
+)
+def same(x):
+    """It returns its input, has no rule, and no gradient."""
+    return x
+
+
+class Call(torch.nn.Module):
+    """A network of one call."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs):
+        return self.function(*inputs)
+
+
+def named(inputs):
+    return [f"input_{k}" for k in range(len(inputs))]
+
+
+def exported(model, inputs, dynamo, opened=None, opset=20, operators=(), using=export):
+    """Return the model that an exporter writes. opened: for each input {axis: name of its size}"""
+    file, opened = io.BytesIO(), opened or [{}] * len(inputs)
+    if dynamo:
+        dims = [{axis: DIM(name) for axis, name in axes.items()} or None for axes in opened]
+        how = {"dynamic_shapes": (tuple(dims),)}
+    else:
+        how = {"input_names": named(inputs), "dynamic_axes": dict(zip(named(inputs), opened, strict=True))}
+    written = using(
+        model.eval(), tuple(inputs), None if dynamo else file, operators=operators, dynamo=dynamo,
+        opset_version=opset, verbose=False, **how,
+    )  # fmt: skip
+    return written.model_proto if dynamo else onnx.load_from_string(file.getvalue())
+
+
+def run(proto, inputs, operators=(), backend="native"):
+    session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), operators=operators, backend=backend)
+    feeds = dict(zip([i.name for i in session.get_inputs()], inputs, strict=True))
+    return session.run(None, {name: value.numpy() for name, value in feeds.items()})
+
+
+def assert_same(outputs, expected):
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    for got, wanted in zip(outputs, expected, strict=True):
+        np.testing.assert_array_equal(got, wanted.detach().numpy(), strict=True)
+
+
+exporters = pytest.mark.parametrize("dynamo", [True, False], ids=["dynamo", "torchscript"])
+
+
+def outcome(call):
+    """Return what a call returns, or the text with which it is refused."""
+    try:
+        return call()
+    except onnx_ops.OpError as refusal:
+        return str(refusal)
+
+
+# Calls
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "uint16", "bool", "complex64"])
+@pytest.mark.parametrize("case", CASES[::7], ids=str)
+def test_calls(case, dtype):
+    """A call has the function's bits, and fake tensors have the shape, and may be refused in the same words."""
+    inputs = case.inputs(dtype, "float32" if np.isinf(case.extent) else None)
+    of_function = outcome(lambda: functions.call(case.operator, *inputs, **case.attributes))
+    of_torch = outcome(lambda: compute_by_torch(case.operator, inputs, case.attributes))
+    if isinstance(of_function, str):
+        assert of_torch == of_function
+        return
+    (got,), expected = of_torch, of_function
+    assert (got.dtype, got.shape, fuzzing.bits(got)) == (expected.dtype, expected.shape, fuzzing.bits(expected))
+
+
+@pytest.mark.parametrize("case", CASES[::3], ids=str)
+def test_shapes_of_symbolic_sizes(case):
+    """Sizes that are open give the shapes that they have. Only sizes of 0 and 1 are fixed, by PyTorch."""
+    inputs = case.inputs("float32")
+    expected = functions.call(case.operator, *inputs, **case.attributes).shape
+    declared = case.operator.each_input(len(inputs))
+    tensors = [a.tolist() if i.values else torch.from_numpy(a) for i, a in zip(declared, inputs, strict=True)]
+    environment = ShapeEnv()
+    with FakeTensorMode(shape_env=environment) as mode:
+        symbolic = [
+            mode.from_tensor(tensor, symbolic_context=StatelessSymbolicContext([DimDynamic.DYNAMIC] * tensor.dim()))
+            if torch.is_tensor(tensor)
+            else tensor
+            for tensor in tensors
+        ]
+        if case.operator.inputs[-1].presence == "variadic":
+            symbolic = [*symbolic[: len(case.operator.inputs) - 1], symbolic[len(case.operator.inputs) - 1 :]]
+        y = torch_operator(case.operator)(*symbolic, **case.attributes)
+    assert tuple(size if isinstance(size, int) else size.node.hint for size in y.shape) == expected
+
+
+TWO = [
+    (c, "float32") for table in (COL2IM, IM2COL, GRID_SAMPLE, VOLUMES, AFFINE_GRID, ATTENTION, FUSED) for c in table[:2]
+]
+
+
+@pytest.mark.parametrize(("case", "dtype"), TWO, ids=str)
+def test_opcheck(case, dtype):
+    inputs = positional(case.operator, [torch.from_numpy(array) for array in case.inputs(dtype)])
+    if case.operator.gradient:
+        inputs[0].requires_grad_()
+    torch.library.opcheck(torch_operator(case.operator), inputs, case.attributes)
+
+
+X = torch.rand(3, 2, 5, generator=torch.manual_seed(0))
+OWN = {
+    "kernel": (scale, [X.clone().requires_grad_()], {"factors": [1.0, 2.0]}),
+    "optional": (total, [X.clone().requires_grad_(), None, [X, X + 1]], {"by": 2.0, "name": "\"'\\", "negate": True}),
+    "all inputs": (total, [X, X + 2, [X]], {"size": 3}),
+    "values": (topk, [X[0], [3]], {}),
+    "bound": (above, [X[0, 0]], {"limit": 0.3}),
+    "choice": (combine, [X[0, 0], X[0, 1]], {"mode": "quotient", "swap": True, "flags": [1, 2]}),
+    "absent values": (window, [X[0, 0], None, torch.tensor([2])], {}),
+}
+own = pytest.mark.parametrize(("operator", "inputs", "attributes"), OWN.values(), ids=OWN)
+
+
+@own
+def test_own_operators(operator, inputs, attributes):
+    flat = [v for each in inputs for v in (each if isinstance(each, list) and torch.is_tensor(each[0]) else [each])]
+    arrays = [v.detach().numpy() if torch.is_tensor(v) else v if v is None else np.array(v) for v in flat]
+    with torch.no_grad():
+        outputs = operator.torch(*inputs, **attributes)
+    expected = operator(*arrays, **attributes)
+    assert_same(expected if isinstance(expected, tuple) else (expected,), outputs)
+    torch.library.opcheck(operator.torch, tuple(inputs), attributes)
+    compiled = torch.compile(lambda *inputs: operator.torch(*inputs, **attributes), backend="aot_eager", fullgraph=True)
+    if not operator.declaration.plan.is_bound:
+        assert_same(
+            [y.detach().numpy() for y in (outputs if isinstance(outputs, tuple) else (outputs,))], compiled(*inputs)
+        )
+
+
+def test_what_is_refused():
+    for wrong, words in {
+        lambda: scale.torch(
+            X, factors=[1.0]
+        ): "my.domain.Scale: shape of x = [3, 2, 5]: must be [N, C, L] with C factors",
+        lambda: scale.torch(X.int(), factors=[1.0, 2.0]): "my.domain.Scale: dtype of x = int32: must be one of float16",
+        lambda: scale.torch(
+            X.to(torch.float8_e5m2), factors=[1.0]
+        ): "dtype of x = torch.float8_e5m2: is no element type",
+        lambda: scale.torch(X.to_sparse(), factors=[1.0]): "x = torch.sparse_coo: must be a dense tensor on the CPU",
+        lambda: combine.torch(X[0, 0], X[0, 0], mode="sum"): "mode = 'sum': must be one of product, quotient",
+        lambda: scale.torch(X.to("meta"), factors=[1.0]): "my.domain.Scale: shape of x = [3, 2, 5]: must be [N, C, L]",
+        lambda: join.torch: "my.domain.Join: type of texts = string: is no element type of PyTorch",
+        lambda: same.torch(
+            X.to("meta")
+        ): "my.domain.Same: rule = None: states the outputs' shapes, which PyTorch must know",
+        lambda: torch.export.export(Call(same.torch), (X,)): "my.domain.Same: rule = None: states the outputs' shapes",
+    }.items():
+        with pytest.raises(Exception) as caught:  # noqa: PT011  torch.export raises its own
+            wrong()
+        assert words in str(caught.value)
+
+
+def test_a_tensor_as_an_attribute():
+    operator = onnx_ops.operator("my.domain::Table", inputs="x: float32", outputs="y: float32")
+
+    @operator
+    def table(x, *, values: np.ndarray):
+        return x
+
+    with pytest.raises(onnx_ops.OpError, match=r"^my\.domain\.Table: kind of values = tensor: is none that attributes"):
+        _ = table.torch
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [X, X.transpose(0, 1), X[:, ::2], X.flip(0), X.expand(4, 3, 2, 5), X.to(torch.complex64).conj(), X[:0], X[0, 0, 0]],
+    ids=["plain", "transposed", "strided", "flipped", "expanded", "conjugate", "empty", "scalar"],
+)
+def test_any_tensor(tensor):
+    if not tensor.is_complex():
+        y = same.torch(tensor)
+        assert torch.equal(y, tensor)
+        assert y.is_contiguous()
+        assert y.data_ptr() != tensor.data_ptr() or not y.numel()
+    y = onnx_ops.im2col.torch(tensor.reshape(1, 1, -1), kernel_shape=[1])
+    assert torch.equal(y.reshape(-1), tensor.reshape(-1))
+
+
+def test_memory_is_neither_copied_nor_kept(monkeypatch):
+    """The function gets the tensor's own memory, and a call allocates its output and nothing else of that size."""
+    x, addresses = torch.rand(1, 2, 2**19), []  # 4 MB
+    scale.torch(x, factors=[1.0, 2.0])
+    call = torch_operators.call
+
+    def observed(operator, *arrays, **attributes):
+        addresses.append(arrays[0].ctypes.data)
+        y = call(operator, *arrays, **attributes)
+        addresses.append(y.ctypes.data)
+        return y
+
+    monkeypatch.setattr(torch_operators, "call", observed)
+    tracemalloc.start()
+    y = scale.torch(x, factors=[1.0, 2.0])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert addresses == [x.data_ptr(), y.data_ptr()]
+    assert peak < 4.2 * 2**20
+
+
+def test_threads_are_those_of_pytorch(monkeypatch):
+    seen, before = [], torch.get_num_threads()
+    monkeypatch.setattr(torch_operators, "call", lambda *_, threads, **__: seen.append(threads) or X.numpy().copy())
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            scale.torch(X, factors=[1.0, 2.0])
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [1, 3]
+
+
+def test_torch_is_imported_when_asked_for():
+    script = """
+import sys
+import onnx_ops, numpy as np
+onnx_ops.im2col(np.zeros((1, 1, 2)), [1])
+from support.own_operators import topk
+assert "torch" not in sys.modules
+print(onnx_ops.im2col.torch, topk.torch)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path[:0] = {sys.path!r}{script}"], capture_output=True, text=True
+    )
+    assert done.stdout == "onnx_ops.Im2Col my_domain.TopK\n", done.stderr
+
+
+def test_functions_are_operators():
+    assert pickle.loads(pickle.dumps(onnx_ops.col2im)) is onnx_ops.col2im
+    theta, x = np.ones((1, 2, 3)), np.linspace(-1, 1, 4)
+    assert onnx_ops.check(onnx_ops.affine_grid, [(theta, x, x, x[:0])], extremes=False)
+
+
+def declared_again(domain, returned):
+    operator = onnx_ops.operator(f"{domain}::Again", inputs="x: float32", outputs="y: float32")
+
+    @operator
+    def again(x, *, by: float = returned):
+        return x * np.float32(by)
+
+    return again
+
+
+def test_declaring_again_replaces():
+    first = declared_again("again", 2.0)
+    old = first.torch
+    second = declared_again("again", 3.0)
+    assert second.torch(X).sum() == pytest.approx(3 * X.sum())
+    assert torch.ops.again.Again(X).sum() == pytest.approx(3 * X.sum())
+    assert first.torch(X).sum() == pytest.approx(2 * X.sum())
+    del old
+    with pytest.raises(onnx_ops.OpError, match=r"again_.Again: is again_x::Again .* already|is again__Again|rename"):
+        _ = declared_again("a.gain", 1.0).torch, declared_again("a_gain", 1.0).torch
+
+
+# Gradients
+
+
+def doubles(*shape):
+    return torch.rand(*shape, dtype=torch.float64, generator=torch.manual_seed(1)).requires_grad_()
+
+
+GRADIENTS = {
+    "scale": (lambda x: scale.torch(x, factors=[1.0, 2.0]), doubles(2, 2, 3)),
+    "col2im": (
+        lambda x: onnx_ops.col2im.torch(x, [5, 6], [2, 3], pads=[1, 0, 0, 1], strides=[2, 1], dilations=[1, 2]),
+        doubles(2, 12, 9),
+    ),
+    "im2col": (lambda x: onnx_ops.im2col.torch(x, kernel_shape=[2], pads=[0, 1], strides=[2]), doubles(2, 3, 6)),
+}
+
+
+@pytest.mark.parametrize(("function", "x"), GRADIENTS.values(), ids=GRADIENTS)
+def test_gradients(function, x):
+    assert torch.autograd.gradcheck(function, (x,))
+    assert torch.autograd.gradgradcheck(function, (x,))
+    compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
+    (expected,) = torch.autograd.grad(function(x).square().sum(), x)
+    assert torch.equal(torch.autograd.grad(compiled(x).square().sum(), x)[0], expected)
+
+
+@pytest.mark.parametrize("align_corners", [False, True])
+@pytest.mark.parametrize("padding_mode", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize(
+    ("axes", "mode"), [(2, "bilinear"), (2, "nearest"), (2, "bicubic"), (3, "linear"), (3, "nearest")]
+)
+def test_gradients_of_grid_sample(axes, mode, padding_mode, align_corners):
+    x, grid = (
+        doubles(2, 3, *(4, 5, 6)[:axes]),
+        (doubles(2, *(3, 4, 5)[:axes], axes).detach() * 2.6 - 1.3).requires_grad_(),
+    )
+    theirs = {"padding_mode": padding_mode, "align_corners": align_corners}
+    y = onnx_ops.grid_sample.torch(x, grid, mode=mode, **theirs)
+    expected = torch.nn.functional.grid_sample(
+        x, grid, mode=mode.replace("linear", "bilinear").replace("bibi", "bi"), **theirs
+    )
+    for ours, their in zip(*(torch.autograd.grad(v.square().sum(), (x, grid)) for v in (y, expected)), strict=True):
+        torch.testing.assert_close(ours, their, rtol=1e-9, atol=1e-9)
+
+
+def test_gradients_of_variadic_inputs():
+    x, less, more = (
+        doubles(3, 2).float(),
+        doubles(3, 2).float(),
+        [doubles(3, 2).float().detach().requires_grad_() for _ in "ab"],
+    )
+    y, _ = total.torch(x, less, more, by=3.0)
+    gradients = torch.autograd.grad(y.sum(), [x, *more])
+    assert [float(g[0, 0]) for g in gradients] == [3, 1, 1]
+
+
+def test_gradients_that_are_refused():
+    x = X.clone().requires_grad_()
+    with pytest.raises(onnx_ops.OpError, match=r"^my\.domain\.Same: has no gradient; \.gradient declares one$"):
+        same.torch(x).sum().backward()
+    volume, grid = doubles(1, 1, 2, 2, 2), doubles(1, 1, 1, 1, 3)
+    with pytest.raises(onnx_ops.OpError, match="GridSample: rank of X = 5: must be 4 for a gradient with mode bicubic"):
+        onnx_ops.grid_sample.torch(volume, grid, mode="cubic").sum().backward()
+    with pytest.raises(onnx_ops.OpError, match="parameters of the gradient = z: must be among grad_y, x, y"):
+        same.gradient(lambda grad_y, z: grad_y)
+    wrong = declared_again("wrong", 1.0).gradient(lambda grad_y: (grad_y, grad_y))
+    with pytest.raises(onnx_ops.OpError, match="gradients = 2: must be one for each tensor: 1"):
+        wrong.torch(x).sum().backward()
+
+
+# Exports
+
+
+def test_four_routes_have_the_same_bits(tmp_path):
+    """Eager, compiled, and the exported model in a native session and in one of onnxruntime-extensions."""
+    model = Call(
+        lambda x: onnx_ops.im2col.torch(scale.torch(x, factors=[0.3, 0.7]), kernel_shape=[3], pads=[1, 1])
+    ).eval()
+    eager = model(X)
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)(X)
+    proto = exported(model, [X], True, [{0: "n", 2: "l"}], operators=[scale])
+    assert [(n.domain, n.op_type) for n in proto.graph.node] == [("my.domain", "Scale"), ("onnx_ops", "Im2Col")]
+    assert {i.domain: i.version for i in proto.opset_import} == {"": 20, "my.domain": 2, "onnx_ops": 1}
+    assert_same([compiled.numpy()], eager)
+    assert_same(run(proto, [X], [scale]), eager)
+    pytest.importorskip("onnxruntime_extensions")
+    script = """
+import sys
+from test_torch_operators import X, run, scale
+import onnx, numpy as np
+(y,) = run(onnx.load(sys.argv[1]), [X], [scale], backend="extensions")
+np.save(sys.argv[2], y)
+"""
+    onnx.save(proto, tmp_path / "model.onnx")
+    code = f"import sys; sys.path[:0] = {sys.path!r}{script}"  # in a process that has no other session of this backend
+    subprocess.run([sys.executable, "-c", code, tmp_path / "model.onnx", tmp_path / "y.npy"], check=True)
+    assert_same([np.load(tmp_path / "y.npy")], eager)
+
+
+@exporters
+@own
+def test_export_of_own_operators(operator, inputs, attributes, dynamo):
+    """Each call becomes one node, with its attributes, in the declared version of its domain."""
+    tensors = [v for each in inputs for v in (each if isinstance(each, list) else [each]) if torch.is_tensor(v)]
+    tensors = [v.detach() for v in tensors]
+
+    def forward(*given):
+        given, arguments = list(given), []
+        for each in inputs:
+            if torch.is_tensor(each):
+                arguments.append(given.pop(0))
+            elif isinstance(each, list) and torch.is_tensor(each[0]):
+                arguments.append([given.pop(0) for _ in each])
+            else:
+                arguments.append(each)
+        return operator.torch(*arguments, **attributes)
+
+    proto = exported(Call(forward), tensors, dynamo, operators=[operator])
+    declaration = operator.declaration
+    (node,) = (n for n in proto.graph.node if n.op_type != "Constant")
+    assert (node.domain, node.op_type) == (declaration.domain, declaration.name)
+    written = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    given = declaration.values(attributes).by_name
+    for name in attributes:
+        value = written[name].decode() if isinstance(written[name], bytes) else written[name]
+        assert value == (list(given[name]) if isinstance(given[name], tuple) else given[name])
+    if declaration.domain:
+        assert dict.fromkeys([declaration.domain], declaration.versions[0]).items() <= {
+            (i.domain, i.version) for i in proto.opset_import
+        }
+        schemas.register_schemas([operator])
+        onnx.checker.check_model(proto)
+    with torch.no_grad():
+        assert_same(run(proto, tensors, [operator]), forward(*tensors))
+
+
+@exporters
+def test_export_keeps_open_sizes(dynamo):
+    """Nothing is fixed that the operators don't ask for, and no size must have a greatest value."""
+
+    def function(x, grid, image):
+        columns = onnx_ops.im2col.torch(onnx_ops.grid_sample.torch(x, grid), kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+        size = image.shape[2:] if dynamo else [8, 9]  # see test_torchscript_fixes_lists
+        return columns, onnx_ops.col2im.torch(columns, size, [3, 3], pads=[1, 1, 1, 1])
+
+    def inputs(n, h, w, rows=8, columns=9):
+        return torch.rand(n, 3, h, w), torch.rand(n, rows, columns, 2) * 2 - 1, torch.rand(n, 1, rows, columns)
+
+    opened = [{0: "n", 2: "h", 3: "w"}, {0: "n", 1: "rows", 2: "columns"}, {0: "n", 2: "rows", 3: "columns"}]
+    proto = exported(Call(function), inputs(2, 6, 7), dynamo, opened)
+    own_nodes = ["GridSample", "Im2Col", "Col2Im"]
+    assert [n.op_type for n in proto.graph.node if n.op_type in own_nodes] == own_nodes
+    sizes = [(2, 6, 7), (1, 20, 5), *([(3, 4, 5, 11, 3)] if dynamo else [])]
+    for size in sizes:
+        given = inputs(*size)
+        assert_same(run(proto, given if dynamo else given[:2]), function(*given))
+    dims = [d.dim_param or d.dim_value for d in proto.graph.output[1].type.tensor_type.shape.dim]
+    assert not dynamo or dims == ["n", 3, "rows", "columns"]
+
+
+def test_export_of_lists_that_values_decide_on():
+    """A tensor's values give sizes that PyTorch knows nothing of; the node gets the tensor's values."""
+    model = Call(lambda x, image: onnx_ops.col2im.torch(x, image.tolist(), [2, 2]))
+    proto = exported(model, [torch.rand(2, 12, 20), torch.tensor([5, 6])], True, [{2: "l"}, {}])
+    for given in ([torch.rand(2, 12, 20), torch.tensor([5, 6])], [torch.rand(2, 12, 6), torch.tensor([3, 4])]):
+        assert_same(run(proto, given), model(*given))
+
+
+def test_torchscript_fixes_lists():
+    """A size that it traces can't be in a list of an operator. If this fails: say so in docs/own-operators.md."""
+    model = Call(lambda x, image: onnx_ops.col2im.torch(x, image.shape[2:], [2, 2]))
+    with pytest.raises(RuntimeError, match="isIntList"):
+        exported(model, [torch.rand(2, 12, 20), torch.rand(1, 1, 5, 6)], False)
+
+
+def test_export_of_bounds():
+    proto = exported(Call(lambda x: above.torch(x, limit=0.5)), [torch.rand(9)], True, [{0: "n"}], operators=[above])
+    x = torch.rand(40)
+    assert_same(run(proto, [x], [above]), above.torch(x, limit=0.5))
+
+
+def test_translations_for_pytorchs_own_export():
+    model = Call(lambda x: torch.nn.functional.unfold(scale.torch(x, factors=[1.0, 2.0])[None], (1, 2)))
+    program = torch.onnx.export(
+        model.eval(), (X,), dynamo=True, verbose=False, custom_translation_table=translations([scale])
+    )
+    assert [n.op_type for n in program.model_proto.graph.node] == ["Scale", "Unsqueeze", "Im2Col"]
+    with pytest.raises(torch.onnx.errors.OnnxExporterError, match=r"No ONNX function found for .*my_domain\.Scale"):
+        torch.onnx.export(model, (X,), dynamo=True, verbose=False)
+
+
+class Twice(torch.autograd.Function):
+    """What people have written for the exporter before."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def symbolic(g, x):
+        return g.op("their.domain::Twice", x)
+
+
+def test_export_leaves_symbolic_functions():
+    model = Call(lambda x: scale.torch(Twice.apply(x), factors=[1.0, 2.0]))
+    proto = exported(model, [X], False, operators=[scale])
+    assert [(n.domain, n.op_type) for n in proto.graph.node] == [("their.domain", "Twice"), ("my.domain", "Scale")]
+
+
+@pytest.fixture
+def deform_conv2d():
+    """torchvision's operator, or where torchvision can't be imported, one with its schema that only has a shape."""
+    try:
+        import torchvision  # noqa: F401
+    except (ImportError, RuntimeError):
+        stand_in = torch.library.Library("torchvision", "FRAGMENT")
+        numbers = "stride_h stride_w pad_h pad_w dilation_h dilation_w groups offset_groups"
+        ints = ", ".join(f"SymInt {name}" for name in numbers.split())
+        stand_in.define(
+            "deform_conv2d(Tensor input, Tensor weight, Tensor offset, Tensor mask, Tensor bias, "
+            f"{ints}, bool use_mask) -> Tensor"
+        )
+        stand_in.impl("deform_conv2d", lambda x, w, offset, *_: x.new_zeros(len(x), len(w), *offset.shape[2:]), "CPU")
+        yield torch.ops.torchvision.deform_conv2d
+        stand_in._destroy()
+    else:
+        yield torch.ops.torchvision.deform_conv2d
+
+
+@pytest.mark.parametrize("use_mask", [False, True])
+def test_export_of_deform_conv2d(use_mask, deform_conv2d):
+    """PyTorch's exporter with dynamo=True has it."""
+    generator = torch.manual_seed(0)
+    x, w, b = (torch.randn(*shape, generator=generator) for shape in [(2, 4, 9, 10), (6, 2, 3, 2), (6,)])
+    offset, mask = torch.randn(2, 24, 4, 7, generator=generator), torch.rand(2, 12, 4, 7, generator=generator)
+    settings = (2, 1, 1, 0, 2, 3, 2, 2, use_mask)
+    model = Call(lambda x, offset, mask: deform_conv2d(x, w, offset, mask, b, *settings))
+    inputs = [x, offset, mask if use_mask else torch.zeros(2, 1)]
+    proto = exported(model, inputs, False)
+    (node,) = (n for n in proto.graph.node if n.op_type == "DeformConv")
+    assert (node.domain, len(node.input)) == ("", 4 + use_mask)
+    assert {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute} == {
+        "strides": [2, 1], "pads": [1, 0, 1, 0], "dilations": [2, 3], "group": 2, "offset_group": 2,
+    }  # fmt: skip
+    onnx.checker.check_model(proto)
+    with pytest.raises(torch.onnx.errors.UnsupportedOperatorError, match=r"opset version 18 .* added in version 19"):
+        exported(model, inputs, False, opset=18)
+
+
+def need_torchvision():
+    try:
+        import torchvision
+    except (ImportError, RuntimeError):  # RuntimeError: it was built for another torch
+        pytest.skip("torchvision can't be imported")
+    return torchvision.ops
+
+
+@pytest.mark.parametrize("with_mask", [False, True])
+@exporters
+def test_deform_conv2d_runs(dynamo, with_mask):
+    """Both exporters' models compute what torchvision does."""
+    x, offset, mask = doubles(1, 4, 6, 7).float(), doubles(1, 18, 6, 7).float() * 6 - 3, doubles(1, 9, 6, 7).float()
+    weight, bias = doubles(5, 4, 3, 3).float().detach(), doubles(5).float().detach()
+    deform_conv2d = need_torchvision().deform_conv2d
+    model = Call(lambda x, offset, mask=None: deform_conv2d(x, offset, weight, bias, padding=1, mask=mask))
+    inputs = [v.detach() for v in (x, offset, *[mask] * with_mask)]
+    (y,) = run(exported(model, inputs, dynamo), inputs)
+    np.testing.assert_allclose(y, model(*inputs), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("aligned", "ratio"), [(True, 2), (False, -1)])
+@exporters
+def test_roi_align_runs_up_to_opset_21(dynamo, aligned, ratio):
+    """PyTorch's translation is right. If ONNX Runtime runs that of opset 22: say so in docs/export.md."""
+    roi_align = need_torchvision().roi_align
+    inputs = [torch.rand(1, 4, 9, 10), torch.tensor([[0, 1.0, 2, 14, 15], [0, 3, 0, 6, 9]])]
+    model = Call(lambda x, boxes: roi_align(x, boxes, (3, 4), 0.5, ratio, aligned))
+    for opset in (18, 21) if dynamo else (16, 20):
+        (y,) = run(exported(model, inputs, dynamo, opset=opset), inputs)
+        np.testing.assert_allclose(y, model(*inputs), rtol=1e-5, atol=1e-5)
+    if dynamo:
+        with pytest.raises(Exception, match="RoiAlign"):
+            ort.InferenceSession(exported(model, inputs, True, opset=22).SerializeToString(), quiet())
+
+
+# onnx_ops.check
+
+
+@pytest.mark.parametrize("mistake", ["value", "shape", "words"])
+def test_check_finds_mistakes_in_pytorchs_route(mistake, monkeypatch):
+    as_tensor, refused = torch_operators.as_tensor, mistake == "words"
+
+    def wrong(array, arrays):
+        y = as_tensor(array, arrays)
+        return y if not arrays else y + (1 if mistake == "value" else 0) if mistake != "shape" else y[..., :1]
+
+    monkeypatch.setattr(torch_operators, "as_tensor", wrong)
+    if refused:
+        monkeypatch.setattr(torch_operators, "call", lambda *_, **__: onnx_ops.require(False, "x", 0, "is wrong"))
+    x = np.ones((1, 2, 3))
+    with pytest.raises(AssertionError, match=r"PyTorch"):
+        onnx_ops.check(scale, [(x, {"factors": [1.0] if refused else [1.0, 2.0]})], extremes=False)
