@@ -349,6 +349,7 @@ def test_a_model_of_mmdeploy_on_the_command_line(tmp_path):
     assert done.exit_code == 0, done.output
     for name, value in expected.items():
         np.testing.assert_allclose(np.load(tmp_path / f"{name}.npy"), value, rtol=1e-5, err_msg=name)
+    assert "onnx_ops runs 3 of 3 without problems" in inspected(proto, tmp_path, exit_code=0)
 
 
 @pytest.mark.parametrize("backend", ["native", "extensions"])
