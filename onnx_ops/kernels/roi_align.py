@@ -25,7 +25,7 @@ BINS, COLUMNS, ROWS, TAPS = 512, 1024, 512, 2048  # that there is room for
 SPAN = 4096  # pixels from the first to the last column of a region that is read by rows, at most
 SPARSE = 32  # pixels, for each column that is read, up to which that pays
 LANES = 16  # rows are added up over multiples of so many pixels, if the image is as wide
-TOGETHER = 4  # channels whose columns are read at a time, so that indices and weights are loaded once for all of them
+TOGETHER = 4  # channels that are read at a time, so that indices and weights are loaded once for all of them
 
 
 @jitable

@@ -56,7 +56,7 @@ MODES = ("avg", "max")
 HALF_PIXEL = ("output_half_pixel", "half_pixel")
 BINS = 2**20  # of an output's axis, at most
 PIXELS = 2**31 - 1  # of an image's axis, at most
-CACHED = 2**17  # pixels of a unit's channels, which fit the second-level cache
+CACHED = 2**18  # pixels of a unit's channels, which fit the second-level cache, unless four channels have more
 WORK = 2**12  # outputs of a tile, at least
 GEOMETRY = dict.fromkeys((
     "batch", "channels", "height", "width", "pixels", "regions", "columns", "out_height", "out_width", "bins", "ratio",
@@ -119,7 +119,8 @@ def plan_regions(attributes, x, rois, g):
     g.ratio, g.scale = attributes.sampling_ratio, np.float64(attributes.spatial_scale).view(np.int64)
     fits = max(g.regions, 1) <= ELEMENTS // g.bins // max(g.channels, 1)
     require(fits, "shape of {rois}", rois, "output must have at most 2**58 elements")
-    g.block = max(1, min(kernels.CHANNELS, g.channels, CACHED // g.pixels))
+    groups = max(1, CACHED // g.pixels // kernels.TOGETHER)
+    g.block = max(1, min(kernels.CHANNELS, g.channels, groups * kernels.TOGETHER))
     blocks = (g.channels + g.block - 1) // g.block
     g.parts = max(1, min(g.regions, 64 // max(blocks, 1)))
     g.units = blocks * g.parts if g.regions > 0 else 0
