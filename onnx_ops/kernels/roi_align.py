@@ -7,6 +7,9 @@ If boxes are upright, a tap's weight is the product of those of its row and of i
 compared, first: along whole vectors, since neighbours lie side by side in memory. What a bin takes of the result are
 its columns. The other regions are read tap by tap: turned ones, those of which samples are compared, and those whose
 columns lie so far apart that to read all between them would take longer.
+
+If turned regions read more taps than the image has pixels, a unit first copies its channels, so that those of a pixel
+lie side by side: then a tap is a vector.
 """
 
 import numpy as np
@@ -26,14 +29,15 @@ SPAN = 4096  # pixels from the first to the last column of a region that is read
 SPARSE = 32  # pixels, for each column that is read, up to which that pays
 LANES = 16  # rows are added up over multiples of so many pixels, if the image is as wide
 TOGETHER = 4  # channels that are read at a time, so that indices and weights are loaded once for all of them
+SIDE_BY_SIDE = 8  # channels of which pixels lie together
 
 
 @jitable
 def workspace_size():
-    """The bytes that a tile needs, for the arrays of `pool_by_rows` or of `pool_by_taps`."""
+    """The bytes that a tile needs, for the arrays of `pool_by_rows` or of `pool_by_taps`; a copy lies behind them."""
     by_rows = 8 * (TOGETHER * (SPAN + LANES) + 4 * ROWS + COLUMNS) + 4 * (COLUMNS + 3 * ROWS + 2 * BINS + 1)
     by_taps = 8 * (2 * TAPS + CHANNELS) + 4 * (2 * BINS + 1)
-    return max(by_rows, by_taps) + 64
+    return (max(by_rows, by_taps) + 127) // 64 * 64
 
 
 @jitable
@@ -62,11 +66,42 @@ def mmcv_roi_align_rotated(x, rois, g, tile, workspace, out):
     begin, end = share(g.units, g, tile)
     for unit in range(begin, end):
         channel, channels, region, last = part_of(g, unit)
-        for r in range(region, last):
-            first = (image_of(rois, (), r, g) * g.channels + channel) * g.pixels
-            to = (r * g.channels + channel) * g.bins
-            y_axis, x_axis, turn = turned_axes(rois, r, g, zero(out))
-            pool_by_taps(x, first, channels, y_axis, x_axis, turn, AVERAGE, g, workspace, out, to)
+        if not g.copied:
+            for r in range(region, last):
+                first = (image_of(rois, (), r, g) * g.channels + channel) * g.pixels
+                pool_turned(x, first, (), rois, r, channel, channels, g, workspace, out)
+            continue
+        copy = sums_in(workspace, workspace_size(), g.copied, out)
+        for n in range(g.batch):
+            is_there = False
+            for r in range(region, last):
+                if image_of(rois, (), r, g) == n:
+                    if not is_there:
+                        copy_side_by_side(x, (n * g.channels + channel) * g.pixels, channels, g.pixels, copy)
+                        is_there = True
+                    pool_turned(x, 0, (copy,), rois, r, channel, channels, g, workspace, out)
+
+
+@jitable
+def pool_turned(x, first, copies, rois, r, channel, channels, g, workspace, out):
+    """Pool a turned box. copies: (what `copy_side_by_side` makes,), or () if there is none."""
+    to = (r * g.channels + channel) * g.bins
+    y_axis, x_axis, turn = turned_axes(rois, r, g, zero(out))
+    pool_by_taps(x, first, copies, channels, y_axis, x_axis, turn, AVERAGE, g, workspace, out, to)
+
+
+@jitable
+def copy_side_by_side(x, first, channels, pixels, copy):
+    """copy[(c // 8 * pixels + k) * 8 + c % 8] = x[first + c * pixels + k]   for c < channels and k < pixels
+
+    where 8 is SIDE_BY_SIDE. The copy's last channels, if there are no such, are 0.
+    """
+    for c in range(0, channels, SIDE_BY_SIDE):
+        count, target = min(SIDE_BY_SIDE, channels - c), copy[c * pixels :]
+        for k in range(pixels):
+            for lane in range(SIDE_BY_SIDE):
+                at = first + (c + min(lane, count - 1)) * pixels + k
+                target[k * SIDE_BY_SIDE + lane] = load(x, at) if lane < count else zero(x)
 
 
 @jitable
@@ -83,7 +118,7 @@ def pool(x, rois, batches, way, g, tile, workspace, out):
             if len(way) == len(LARGEST_SAMPLE) or (
                 not pool_by_rows(x, first, channels, y_axis, x_axis, way, g, workspace, out, to)
             ):
-                pool_by_taps(x, first, channels, y_axis, x_axis, (), way, g, workspace, out, to)
+                pool_by_taps(x, first, (), channels, y_axis, x_axis, (), way, g, workspace, out, to)
 
 
 @jitable
@@ -359,7 +394,7 @@ def add_columns(sums, together, column, weight, ends, count, target, pitch):
 
 
 @jitable
-def pool_by_taps(x, first, channels, y_axis, x_axis, turn, way, g, workspace, out, to):
+def pool_by_taps(x, first, copies, channels, y_axis, x_axis, turn, way, g, workspace, out, to):
     """Pool a region as `pool_by_rows` does, by any way, of an upright box or, with `turn`, a turned one.
 
     A round has the taps of some bins, or of a part of one. Taps with a weight of 0 are left out, except where samples
@@ -411,6 +446,18 @@ def pool_by_taps(x, first, channels, y_axis, x_axis, turn, way, g, workspace, ou
             if i < rows:
                 break
             k, i, j, is_zero = k + 1, 0, 0, False
+        if len(copies) > 0:
+            for c in range(0, channels, SIDE_BY_SIDE):
+                lanes, sums = copies[0][c * g.pixels :], totals[c:]
+                if not goes_on:
+                    sums[:SIDE_BY_SIDE] = none
+                for b in range(bins):
+                    add_vectors_of_bin(lanes, offset, weight, ends[b], ends[b + 1], sums)
+                    if begin + b < k:
+                        for lane in range(min(SIDE_BY_SIDE, channels - c)):
+                            store(out, to + (c + lane) * g.bins + begin + b, sums[lane])
+                        sums[:SIDE_BY_SIDE] = none
+            continue
         if len(way) == len(AVERAGE):
             for c in range(0, channels, TOGETHER):
                 planes, sums = x[first + c * g.pixels :], totals[c:]
@@ -471,6 +518,29 @@ def add_taps_of_bin(planes, pixels, together, offset, weight, begin, end, sums, 
         for c in range(together):
             store(target, c * pitch, sums[c])
             sums[c] = none
+
+
+@jitable(**FUSE)
+def add_vectors_of_bin(lanes, offset, weight, begin, end, sums):
+    """sums[c] += sum over t of weight[t] * lanes[offset[t] * 8 + c]   for begin <= t < end and c < SIDE_BY_SIDE = 8
+
+    with the same rounding as `add_taps_of_bin`.
+    """
+    for part in range(begin, end, 64):
+        i = j = k = l = m = n = p = q = sums.dtype.type(0)
+        weights, offsets = weight[part : min(part + 64, end)], offset[part:]
+        for t in range(weights.size):
+            w, v = weights[t], lanes[np.uintp(offsets[t]) * np.uintp(SIDE_BY_SIDE) :]
+            i, j, k, l = i + w * v[0], j + w * v[1], k + w * v[2], l + w * v[3]
+            m, n, p, q = m + w * v[4], n + w * v[5], p + w * v[6], q + w * v[7]
+        sums[0] += i
+        sums[1] += j
+        sums[2] += k
+        sums[3] += l
+        sums[4] += m
+        sums[5] += n
+        sums[6] += p
+        sums[7] += q
 
 
 @jitable

@@ -57,10 +57,13 @@ HALF_PIXEL = ("output_half_pixel", "half_pixel")
 BINS = 2**20  # of an output's axis, at most
 PIXELS = 2**31 - 1  # of an image's axis, at most
 CACHED = 2**18  # pixels of a unit's channels, which fit the second-level cache, unless four channels have more
+COPIED = 2**16  # pixels of an image of which turned regions read a copy, at most
+TAPS = 16  # of a bin, if it has four samples
+PAYS = 4  # taps that are read of a copy, for each of its pixels, from which on it pays
 WORK = 2**12  # outputs of a tile, at least
 GEOMETRY = dict.fromkeys((
     "batch", "channels", "height", "width", "pixels", "regions", "columns", "out_height", "out_width", "bins", "ratio",
-    "scale", "half_pixel", "clockwise", "block", "parts", "units",
+    "scale", "half_pixel", "clockwise", "block", "parts", "units", "copied",
 ))  # fmt: skip
 
 
@@ -108,6 +111,13 @@ def plan_rotated(attributes, inputs, outputs, g):
     require(len(rois) == 2 and rois[1] == 6, "shape of {rois}", rois, "must be [R, 6]")
     g.half_pixel, g.clockwise = attributes.aligned, attributes.clockwise
     plan_regions(attributes, x, rois, g)
+    pays = g.regions * g.bins * TAPS // (PAYS * g.pixels) // max(g.batch, 1)  # so many parts at most
+    if pays >= 1 and g.pixels <= COPIED:
+        groups = max(1, CACHED // 2 // g.pixels // kernels.SIDE_BY_SIDE)
+        cut_regions(groups * kernels.SIDE_BY_SIDE, pays, g)
+        lanes = (g.block + kernels.SIDE_BY_SIDE - 1) // kernels.SIDE_BY_SIDE * kernels.SIDE_BY_SIDE
+        g.copied = lanes * g.pixels
+        g.workspace += 8 * g.copied
 
 
 @jitable
@@ -120,12 +130,18 @@ def plan_regions(attributes, x, rois, g):
     fits = max(g.regions, 1) <= ELEMENTS // g.bins // max(g.channels, 1)
     require(fits, "shape of {rois}", rois, "output must have at most 2**58 elements")
     groups = max(1, CACHED // g.pixels // kernels.TOGETHER)
-    g.block = max(1, min(kernels.CHANNELS, g.channels, groups * kernels.TOGETHER))
+    cut_regions(groups * kernels.TOGETHER, 64, g)
+    g.copied, g.workspace = 0, kernels.workspace_size()
+
+
+@jitable
+def cut_regions(channels, parts, g):
+    """Cut the output into units with at most so many channels, and at most so many parts of the regions."""
+    g.block = max(1, min(kernels.CHANNELS, g.channels, channels))
     blocks = (g.channels + g.block - 1) // g.block
-    g.parts = max(1, min(g.regions, 64 // max(blocks, 1)))
+    g.parts = max(1, min(g.regions, 64 // max(blocks, 1), parts))
     g.units = blocks * g.parts if g.regions > 0 else 0
     g.tiles = min(64, g.units, g.regions * g.channels * g.bins // WORK + 1)
-    g.workspace = kernels.workspace_size()
 
 
 def reference(x, rois, batch_indices, *, coordinate_transformation_mode, mode, output_height, output_width,
