@@ -8,8 +8,8 @@ compared, first: along whole vectors, since neighbours lie side by side in memor
 its columns. The other regions are read tap by tap: turned ones, those of which samples are compared, and those whose
 columns lie so far apart that to read all between them would take longer.
 
-If turned regions read more taps than the image has pixels, a unit first copies its channels, so that those of a pixel
-lie side by side: then a tap is a vector.
+If turned regions read more taps than their images have pixels, a unit first copies its channels, so that those of a
+pixel lie side by side: then a tap is a vector.
 """
 
 import numpy as np
@@ -29,7 +29,7 @@ SPAN = 4096  # pixels from the first to the last column of a region that is read
 SPARSE = 32  # pixels, for each column that is read, up to which that pays
 LANES = 16  # rows are added up over multiples of so many pixels, if the image is as wide
 TOGETHER = 4  # channels that are read at a time, so that indices and weights are loaded once for all of them
-SIDE_BY_SIDE = 8  # channels of which pixels lie together
+SAMPLES = 32  # that are added up at a time
 
 
 @jitable
@@ -64,44 +64,23 @@ def mmcv_roi_align_max(x, rois, g, tile, workspace, out):
 def mmcv_roi_align_rotated(x, rois, g, tile, workspace, out):
     check_images(rois, (), g)
     begin, end = share(g.units, g, tile)
+    copy = sums_in(workspace, workspace_size(), g.copied, out)
     for unit in range(begin, end):
         channel, channels, region, last = part_of(g, unit)
-        if not g.copied:
-            for r in range(region, last):
-                first = (image_of(rois, (), r, g) * g.channels + channel) * g.pixels
-                pool_turned(x, first, (), rois, r, channel, channels, g, workspace, out)
-            continue
-        copy = sums_in(workspace, workspace_size(), g.copied, out)
-        for n in range(g.batch):
+        for n in range(g.batch if g.copied else 0):
             is_there = False
             for r in range(region, last):
                 if image_of(rois, (), r, g) == n:
                     if not is_there:
                         copy_side_by_side(x, (n * g.channels + channel) * g.pixels, channels, g.pixels, copy)
                         is_there = True
-                    pool_turned(x, 0, (copy,), rois, r, channel, channels, g, workspace, out)
-
-
-@jitable
-def pool_turned(x, first, copies, rois, r, channel, channels, g, workspace, out):
-    """Pool a turned box. copies: (what `copy_side_by_side` makes,), or () if there is none."""
-    to = (r * g.channels + channel) * g.bins
-    y_axis, x_axis, turn = turned_axes(rois, r, g, zero(out))
-    pool_by_taps(x, first, copies, channels, y_axis, x_axis, turn, AVERAGE, g, workspace, out, to)
-
-
-@jitable
-def copy_side_by_side(x, first, channels, pixels, copy):
-    """copy[(c // 8 * pixels + k) * 8 + c % 8] = x[first + c * pixels + k]   for c < channels and k < pixels
-
-    where 8 is SIDE_BY_SIDE. The copy's last channels, if there are no such, are 0.
-    """
-    for c in range(0, channels, SIDE_BY_SIDE):
-        count, target = min(SIDE_BY_SIDE, channels - c), copy[c * pixels :]
-        for k in range(pixels):
-            for lane in range(SIDE_BY_SIDE):
-                at = first + (c + min(lane, count - 1)) * pixels + k
-                target[k * SIDE_BY_SIDE + lane] = load(x, at) if lane < count else zero(x)
+                    to = (r * g.channels + channel) * g.bins
+                    pool_copy(copy, channels, turned_axes(rois, r, g, zero(out)), g, workspace, out, to)
+        for r in range(region, last if not g.copied else 0):
+            first = (image_of(rois, (), r, g) * g.channels + channel) * g.pixels
+            to = (r * g.channels + channel) * g.bins
+            y_axis, x_axis, turn = turned_axes(rois, r, g, zero(out))
+            pool_by_taps(x, first, channels, y_axis, x_axis, turn, AVERAGE, g, workspace, out, to)
 
 
 @jitable
@@ -118,7 +97,7 @@ def pool(x, rois, batches, way, g, tile, workspace, out):
             if len(way) == len(LARGEST_SAMPLE) or (
                 not pool_by_rows(x, first, channels, y_axis, x_axis, way, g, workspace, out, to)
             ):
-                pool_by_taps(x, first, (), channels, y_axis, x_axis, (), way, g, workspace, out, to)
+                pool_by_taps(x, first, channels, y_axis, x_axis, (), way, g, workspace, out, to)
 
 
 @jitable
@@ -394,7 +373,7 @@ def add_columns(sums, together, column, weight, ends, count, target, pitch):
 
 
 @jitable
-def pool_by_taps(x, first, copies, channels, y_axis, x_axis, turn, way, g, workspace, out, to):
+def pool_by_taps(x, first, channels, y_axis, x_axis, turn, way, g, workspace, out, to):
     """Pool a region as `pool_by_rows` does, by any way, of an upright box or, with `turn`, a turned one.
 
     A round has the taps of some bins, or of a part of one. Taps with a weight of 0 are left out, except where samples
@@ -446,18 +425,6 @@ def pool_by_taps(x, first, copies, channels, y_axis, x_axis, turn, way, g, works
             if i < rows:
                 break
             k, i, j, is_zero = k + 1, 0, 0, False
-        if len(copies) > 0:
-            for c in range(0, channels, SIDE_BY_SIDE):
-                lanes, sums = copies[0][c * g.pixels :], totals[c:]
-                if not goes_on:
-                    sums[:SIDE_BY_SIDE] = none
-                for b in range(bins):
-                    add_vectors_of_bin(lanes, offset, weight, ends[b], ends[b + 1], sums)
-                    if begin + b < k:
-                        for lane in range(min(SIDE_BY_SIDE, channels - c)):
-                            store(out, to + (c + lane) * g.bins + begin + b, sums[lane])
-                        sums[:SIDE_BY_SIDE] = none
-            continue
         if len(way) == len(AVERAGE):
             for c in range(0, channels, TOGETHER):
                 planes, sums = x[first + c * g.pixels :], totals[c:]
@@ -485,6 +452,57 @@ def pool_by_taps(x, first, copies, channels, y_axis, x_axis, turn, way, g, works
                     totals[c] = total
                 else:
                     store(out, to + c * g.bins + begin + b, larger(total, none) if zeros[b] else total)
+
+
+@jitable
+def copy_side_by_side(x, first, channels, pixels, copy):
+    """copy[k * channels + c] = x[first + c * pixels + k]   for k < pixels and c < channels"""
+    for begin in range(0, pixels, LANES):  # of a cache line or two
+        for c in range(channels):
+            for k in range(begin, min(begin + LANES, pixels)):
+                copy[k * channels + c] = load(x, first + c * pixels + k)
+
+
+@jitable
+def pool_copy(copy, channels, axes, g, workspace, out, to):
+    """Pool a turned box for all channels of what `copy_side_by_side` makes. axes: what `turned_axes` returns."""
+    pixels, exist, widths = indices_in(workspace, 0, (3, SAMPLES))
+    weight = sums_in(workspace, 12 * SAMPLES, (4, SAMPLES), out)
+    sums = sums_in(workspace, 12 * SAMPLES + 8 * 4 * SAMPLES, (2, CHANNELS), out)
+    totals, part = sums[0, :channels], sums[1, :channels]
+    y_axis, x_axis, turn = axes
+    rows, columns, number = y_axis[2], x_axis[2], totals.dtype.type
+    each = number(1) / (number(max(rows, 1)) * number(max(columns, 1)))
+    for k in range(SAMPLES):
+        widths[k] = g.width
+    for b in range(g.bins):
+        p, q, count, is_first = b // g.out_width, b % g.out_width, 0, True
+        for i in range(rows):
+            for j in range(columns):
+                if count == SAMPLES:
+                    add_points(copy, channels, pixels, widths, exist, weight, False, part)
+                    add_part(totals, part, is_first)
+                    count, is_first = 0, False
+                y, x = turned(turn, position(y_axis, p, i), position(x_axis, q, j))
+                if is_inside(y, g.height) and is_inside(x, g.width):
+                    top, _, down = taps_of(y, g.height)
+                    left, _, across = taps_of(x, g.width)
+                    pixels[count], exist[count] = top * g.width + left, 0
+                    for t in range(4):
+                        w = (down if t // 2 else number(1) - down) * (across if t % 2 else number(1) - across)
+                        weight[t, count] = w * each
+                        exist[count] |= (w > number(0)) << t
+                    count += 1
+        add_points(copy, channels, pixels[:count], widths, exist, weight, False, part)
+        add_part(totals, part, is_first)
+        for c in range(channels):
+            store(out, to + c * g.bins + b, totals[c])
+
+
+@jitable
+def add_part(totals, part, is_first):
+    for c in range(totals.size):
+        totals[c] = part[c] if is_first else totals[c] + part[c]
 
 
 @jitable(**FUSE)
@@ -518,29 +536,6 @@ def add_taps_of_bin(planes, pixels, together, offset, weight, begin, end, sums, 
         for c in range(together):
             store(target, c * pitch, sums[c])
             sums[c] = none
-
-
-@jitable(**FUSE)
-def add_vectors_of_bin(lanes, offset, weight, begin, end, sums):
-    """sums[c] += sum over t of weight[t] * lanes[offset[t] * 8 + c]   for begin <= t < end and c < SIDE_BY_SIDE = 8
-
-    with the same rounding as `add_taps_of_bin`.
-    """
-    for part in range(begin, end, 64):
-        i = j = k = l = m = n = p = q = sums.dtype.type(0)
-        weights, offsets = weight[part : min(part + 64, end)], offset[part:]
-        for t in range(weights.size):
-            w, v = weights[t], lanes[np.uintp(offsets[t]) * np.uintp(SIDE_BY_SIDE) :]
-            i, j, k, l = i + w * v[0], j + w * v[1], k + w * v[2], l + w * v[3]
-            m, n, p, q = m + w * v[4], n + w * v[5], p + w * v[6], q + w * v[7]
-        sums[0] += i
-        sums[1] += j
-        sums[2] += k
-        sums[3] += l
-        sums[4] += m
-        sums[5] += n
-        sums[6] += p
-        sums[7] += q
 
 
 @jitable

@@ -57,6 +57,7 @@ HALF_PIXEL = ("output_half_pixel", "half_pixel")
 BINS = 2**20  # of an output's axis, at most
 PIXELS = 2**31 - 1  # of an image's axis, at most
 CACHED = 2**18  # pixels of a unit's channels, which fit the second-level cache, unless four channels have more
+LANES = 8  # channels of a copy, at least
 COPIED = 2**16  # pixels of an image of which turned regions read a copy, at most
 TAPS = 16  # of a bin, if it has four samples
 PAYS = 4  # taps that are read of a copy, for each of its pixels, from which on it pays
@@ -111,12 +112,11 @@ def plan_rotated(attributes, inputs, outputs, g):
     require(len(rois) == 2 and rois[1] == 6, "shape of {rois}", rois, "must be [R, 6]")
     g.half_pixel, g.clockwise = attributes.aligned, attributes.clockwise
     plan_regions(attributes, x, rois, g)
-    pays = g.regions * g.bins * TAPS // (PAYS * g.pixels) // max(g.batch, 1)  # so many parts at most
-    if pays >= 1 and g.pixels <= COPIED:
-        groups = max(1, CACHED // 2 // g.pixels // kernels.SIDE_BY_SIDE)
-        cut_regions(groups * kernels.SIDE_BY_SIDE, pays, g)
-        lanes = (g.block + kernels.SIDE_BY_SIDE - 1) // kernels.SIDE_BY_SIDE * kernels.SIDE_BY_SIDE
-        g.copied = lanes * g.pixels
+    parts = g.regions * g.bins * TAPS // (PAYS * g.pixels) // max(g.batch, 1)  # up to which copies pay
+    if parts >= 1 and g.pixels <= COPIED:
+        groups = max(1, CACHED // g.pixels // LANES)
+        cut_regions(groups * LANES, parts, g)
+        g.copied = g.block * g.pixels
         g.workspace += 8 * g.copied
 
 
