@@ -29,7 +29,7 @@ SPAN = 4096  # pixels from the first to the last column of a region that is read
 SPARSE = 32  # pixels, for each column that is read, up to which that pays
 LANES = 16  # rows are added up over multiples of so many pixels, if the image is as wide
 TOGETHER = 4  # channels that are read at a time, so that indices and weights are loaded once for all of them
-SAMPLES = 32  # that are added up at a time
+SAMPLES, POOLED = 32, 64  # samples that are added up, and bins that are stored, at a time
 
 
 @jitable
@@ -459,8 +459,9 @@ def copy_side_by_side(x, first, channels, pixels, copy):
     """copy[k * channels + c] = x[first + c * pixels + k]   for k < pixels and c < channels"""
     for begin in range(0, pixels, LANES):  # of a cache line or two
         for c in range(channels):
-            for k in range(begin, min(begin + LANES, pixels)):
-                copy[k * channels + c] = load(x, first + c * pixels + k)
+            source, target = x[first + c * pixels + begin :], copy[begin * channels + c :]
+            for k in range(min(LANES, pixels - begin)):
+                target[np.uintp(k) * np.uintp(channels)] = load(source, np.uintp(k))
 
 
 @jitable
@@ -468,7 +469,9 @@ def pool_copy(copy, channels, axes, g, workspace, out, to):
     """Pool a turned box for all channels of what `copy_side_by_side` makes. axes: what `turned_axes` returns."""
     pixels, exist, widths = indices_in(workspace, 0, (3, SAMPLES))
     weight = sums_in(workspace, 12 * SAMPLES, (4, SAMPLES), out)
-    sums = sums_in(workspace, 12 * SAMPLES + 8 * 4 * SAMPLES, (2, CHANNELS), out)
+    after = 12 * SAMPLES + 8 * 4 * SAMPLES
+    sums = sums_in(workspace, after, (2, CHANNELS), out)
+    pooled = sums_in(workspace, after + 8 * 2 * CHANNELS, CHANNELS * POOLED, out)
     totals, part = sums[0, :channels], sums[1, :channels]
     y_axis, x_axis, turn = axes
     rows, columns, number = y_axis[2], x_axis[2], totals.dtype.type
@@ -495,8 +498,15 @@ def pool_copy(copy, channels, axes, g, workspace, out, to):
                     count += 1
         add_points(copy, channels, pixels[:count], widths, exist, weight, False, part)
         add_part(totals, part, is_first)
-        for c in range(channels):
-            store(out, to + c * g.bins + b, totals[c])
+        column = pooled[b % POOLED :]
+        for c in range(totals.size):
+            column[np.uintp(c) * np.uintp(POOLED)] = totals[c]
+        if b % POOLED == POOLED - 1 or b == g.bins - 1:  # along the output's rows, which the CPU then fetches ahead
+            begin = b // POOLED * POOLED
+            for c in range(channels):
+                row, target = pooled[c * POOLED :][: b + 1 - begin], out[to + c * g.bins + begin :]
+                for k in range(row.size):
+                    store(target, k, row[k])
 
 
 @jitable

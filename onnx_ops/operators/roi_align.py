@@ -57,10 +57,10 @@ HALF_PIXEL = ("output_half_pixel", "half_pixel")
 BINS = 2**20  # of an output's axis, at most
 PIXELS = 2**31 - 1  # of an image's axis, at most
 CACHED = 2**18  # pixels of a unit's channels, which fit the second-level cache, unless four channels have more
-LANES = 8  # channels of a copy, at least
-COPIED = 2**16  # pixels of an image of which turned regions read a copy, at most
+LANES = 8  # channels of which turned regions read a copy, at least
+COPIED = 2**19  # elements of that copy, at most
 TAPS = 16  # of a bin, if it has four samples
-PAYS = 4  # taps that are read of a copy, for each of its pixels, from which on it pays
+PAYS = 8  # taps for each pixel of a channel, from which on a copy pays; parts of regions have four times as many
 WORK = 2**12  # outputs of a tile, at least
 GEOMETRY = dict.fromkeys((
     "batch", "channels", "height", "width", "pixels", "regions", "columns", "out_height", "out_width", "bins", "ratio",
@@ -112,10 +112,10 @@ def plan_rotated(attributes, inputs, outputs, g):
     require(len(rois) == 2 and rois[1] == 6, "shape of {rois}", rois, "must be [R, 6]")
     g.half_pixel, g.clockwise = attributes.aligned, attributes.clockwise
     plan_regions(attributes, x, rois, g)
-    parts = g.regions * g.bins * TAPS // (PAYS * g.pixels) // max(g.batch, 1)  # up to which copies pay
-    if parts >= 1 and g.pixels <= COPIED:
-        groups = max(1, CACHED // g.pixels // LANES)
-        cut_regions(groups * LANES, parts, g)
+    taps = g.regions * g.bins * TAPS // g.pixels // max(g.batch, 1)  # of a channel, for each pixel
+    groups = COPIED // g.pixels // LANES
+    if taps >= PAYS and groups > 0:
+        cut_regions(groups * LANES, max(1, taps // (4 * PAYS)), g)
         g.copied = g.block * g.pixels
         g.workspace += 8 * g.copied
 
