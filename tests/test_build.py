@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import onnx
 import onnxruntime as ort
 import pytest
 from click.testing import CliRunner
@@ -16,7 +15,6 @@ from support.cases import COL2IM, GRID_SAMPLE, OPENVINO, assert_close, col2im, m
 from support.detector import rotated_detector
 from support.malformed import AT_CREATION, AT_RUN, BY_TYPE
 from support.processes import python
-from support.written import mmdeploy_layer
 
 import onnx_ops
 from onnx_ops import system
@@ -26,7 +24,8 @@ from onnx_ops.runtime import build as building
 from onnx_ops.runtime import library
 
 HERE = Path(__file__).parent
-OPERATORS, BEST = ["Col2Im", "GridSample", "MMCVRoIAlignRotated", "NMSRotated"], "x86-64-v3"
+OPERATORS = ["Col2Im", "GridSample", "MMCVModulatedDeformConv2d", "MMCVRoIAlignRotated", "NMSRotated"]
+BEST = "x86-64-v3"
 CASES = [*COL2IM[1:8:3], *GRID_SAMPLE[:18:5], *OPENVINO[:2]]
 REGISTER = {
     domain: f"onnx_ops.register.{domain or 'ai.onnx'}"
@@ -184,20 +183,6 @@ def test_a_rotated_detector_in_a_program_in_c(host, path, tmp_path):
     (tmp_path / "detector.onnx").write_bytes(proto.SerializeToString())
     boxes = host(path, tmp_path / "detector.onnx", inputs)
     np.testing.assert_allclose(boxes, expected["boxes"].ravel(), rtol=1e-5)
-
-
-@pytest.mark.long
-def test_a_layer_of_mmdeploy_in_a_program_in_c(host, tmp_path):
-    """As the package runs it, but with code that was compiled ahead."""
-    operators = ["MMCVModulatedDeformConv2d"]
-    onnx_ops.build(tmp_path / LIBRARY, operators=operators, dtypes=["float32"], cpus=["x86-64-v2"], jobs=1)
-    rng = np.random.default_rng(0)
-    proto, _ = mmdeploy_layer(rng)
-    onnx.save(proto, tmp_path / "model.onnx")
-    x = rng.standard_normal((1, 8, 12, 13), np.float32)
-    expected = run_session(onnx_ops.InferenceSession(proto.SerializeToString(), quiet()), [x])
-    got = host(tmp_path / LIBRARY, tmp_path / "model.onnx", {"x": x}).reshape(expected.shape)
-    assert_close(got, expected.astype(np.float64), "float32")
 
 
 def test_what_it_needs_and_what_it_shows(path):
