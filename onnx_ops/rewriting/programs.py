@@ -33,6 +33,8 @@ class Program:
             return self.values[key]
         if isinstance(what, Leaf):
             return self.leaf(self.converted(what.name), what.index)
+        if what.array.dtype != self.dtype:  # what is compared may be of another type
+            raise NearMiss(f"a constant is of {what.array.dtype}, and not of {self.dtype}, as its grid is")
         return self.array(what.array)
 
     def operation(self, op_type, *operands):
