@@ -17,6 +17,7 @@ from support.malformed import AT_CREATION, AT_RUN, BY_TYPE
 from support.processes import python
 
 import onnx_ops
+from onnx_ops import system
 from onnx_ops.cli.app import app
 from onnx_ops.compiler.cpu_levels import LEVELS
 from onnx_ops.runtime import build as building
@@ -30,6 +31,7 @@ REGISTER = {
     domain: f"onnx_ops.register.{domain or 'ai.onnx'}"
     for domain in ("", "com.microsoft", "mmcv", "mmdeploy", "org.openvinotoolkit")
 }
+LIBRARY = system.LIBRARIES["linux"]
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="tried on Linux only"),
     pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="there is no C compiler"),
@@ -45,7 +47,7 @@ def runs_here(cpu):
 
 
 def build_library(folder, cpus):
-    path = folder / library.NAME
+    path = folder / LIBRARY
     onnx_ops.build(path, operators=OPERATORS, dtypes=["float32"], cpus=cpus, jobs=2)
     return path
 
@@ -211,7 +213,7 @@ def call_build(*arguments):
 
 def test_the_command(path, tmp_path):
     """The command links compiled code again, and replaces an existing library when the new one is complete."""
-    output = tmp_path / library.NAME
+    output = tmp_path / LIBRARY
     output.write_text("the old one")
     outcome = call_build("--output", output, "--operator", "Col2Im", "--dtype", "float32", "--cpu", BEST)
     assert (outcome.exit_code, outcome.output) == (0, f"{output}: {output.stat().st_size / 2**20:.1f} MB\n")
@@ -221,7 +223,7 @@ def test_the_command(path, tmp_path):
 
 def test_all_types_of_an_operator(tmp_path):
     """An operator has not all of the types that there are."""
-    output = tmp_path / library.NAME
+    output = tmp_path / LIBRARY
     outcome = call_build("--output", output, "--operator", "AffineGrid", "--cpu", BEST)
     assert outcome.exit_code == 0, outcome.output
     table = building.table.Table.in_dll(loaded := C.CDLL(str(output)), "onnx_ops_table")
@@ -245,7 +247,7 @@ def test_what_goes_wrong(failure, path, tmp_path, monkeypatch):
     environment, arguments, code, message = FAILURES[failure]
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    output = tmp_path / library.NAME
+    output = tmp_path / LIBRARY
     output.write_text("the old one")
     outcome = call_build("--output", output, "--operator", "Col2Im", "--dtype", "float32", "--cpu", BEST, *arguments)
     assert outcome.exit_code == code, outcome.output

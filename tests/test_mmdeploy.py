@@ -93,6 +93,15 @@ def test_all_ways_agree(function):
     assert onnx_ops.check(function, CASES[function.name]) > 20
 
 
+@pytest.mark.parametrize("function", OTHERS, ids=lambda o: o.title)
+def test_what_pytorch_checks(function):
+    torch = pytest.importorskip("torch")
+    from onnx_ops.torch_operators import torch_operator
+
+    *arrays, attributes = [*CASES[function.name][0], {}][: len(function.inputs) + 1]
+    torch.library.opcheck(torch_operator(function), [torch.from_numpy(a) for a in arrays], attributes)
+
+
 # Non-maximum suppression
 
 
