@@ -417,7 +417,8 @@ def test_inspect_completes_types_by_the_declaration(tmp_path):
     done = CliRunner().invoke(app, ["inspect", str(tmp_path / "model.onnx"), "--json"])
     (node,) = json.loads(done.stdout)["nodes"]
     assert [i["type"] for i in node["inputs"]] == ["float32", "float32", "int64"]
-    assert node["builtin"].startswith("refuses it: Could not find an implementation for RoiAlign(22)")
+    assert node["builtin"].startswith("refuses it")
+    assert "node with name" not in node["builtin"]
 
 
 def test_bench_times_what_onnxruntime_refuses(tmp_path):

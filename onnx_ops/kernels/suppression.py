@@ -97,11 +97,14 @@ def is_suppressed(kept, count, box, threshold, corners):
 
     The overlap is rounded to float32 before it is compared.
     """
+    x, y, reach_x, reach_y = box[X], box[Y], box[REACH_X], box[REACH_Y]
     for k in range(count):
         other = kept[FIELDS * k :][:FIELDS]
-        x, y, reach_x, reach_y = other[X] - box[X], other[Y] - box[Y], other[REACH_X], other[REACH_Y]
-        width = min(box[REACH_X], x + reach_x) - max(-box[REACH_X], x - reach_x)
-        height = min(box[REACH_Y], y + reach_y) - max(-box[REACH_Y], y - reach_y)
+        u, v, reach_u, reach_v = other[X] - x, other[Y] - y, other[REACH_X], other[REACH_Y]
+        if abs(u) >= reach_x + reach_u or abs(v) >= reach_y + reach_v:  # as most are
+            continue
+        width = min(reach_x, u + reach_u) - max(-reach_x, u - reach_u)
+        height = min(reach_y, v + reach_v) - max(-reach_y, v - reach_v)
         if width > 0 and height > 0:
             # No intersection is larger than one of the boxes, or than that of what bounds them.
             areas, most = box[AREA] + other[AREA], min(width * height, box[AREA], other[AREA])
