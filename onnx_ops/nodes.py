@@ -1,5 +1,7 @@
 """Nodes of models and names of their values, including those in subgraphs."""
 
+import functools
+
 from .operators import available
 
 
@@ -39,16 +41,25 @@ def all_nodes(owner):
             yield from all_nodes(graph)
 
 
-def inlined(model, names=None):
-    """Return a copy of a model with its local functions inlined, or those with these names: (domain, name).
+def inlined(model, operators=None):
+    """Return a copy of a model with its local functions inlined.
+
+    operators  what `operators.available` returns, by default without operators of one's own
 
     Raises RuntimeError, and what onnx's inliner does. It forgets the functions' default attributes, so the calls spell
-    them out before; and it keeps the shapes that functions state, which differ by call, so these are removed before.
+    them out before; and it keeps the types that functions state, which differ by call, so these are removed before.
+    Functions by the name of an operator that sessions have are removed: they run the operator.
     """
     import onnx.inliner  # here, as importing this package doesn't load onnx
 
     explicit = onnx.ModelProto()
     explicit.CopyFrom(model)
+    own, versions = available() if operators is None else operators, {i.domain: i.version for i in model.opset_import}
+    for function in model.functions:
+        key = function.domain, function.name
+        first = own[key].versions[0] if key in own else builtin_operators().get(key)
+        if first and first <= versions.get(function.domain, 0):
+            explicit.functions.remove(function)
     functions = {(f.domain, f.name, f.overload): f for f in explicit.functions}
     owners = [("", explicit.graph), *functions.items()]
     nodes = [(owner, node, (node.domain, node.op_type, node.overload)) for owner, o in owners for node in all_nodes(o)]
@@ -69,21 +80,40 @@ def inlined(model, names=None):
                 raise RuntimeError(
                     f"the default of {key[1]}'s attribute {a.name} is needed where a caller passes nothing on"
                 )
-    for function in explicit.functions:
-        _remove_shapes(function)
-    if names is None:
-        return onnx.inliner.inline_local_functions(explicit)
-    return onnx.inliner.inline_selected_functions(explicit, sorted(names))
+    for key, function in functions.items():
+        _remove_types(function, is_called_once(key, calls))
+    return onnx.inliner.inline_local_functions(explicit)
 
 
-def _remove_shapes(owner):
-    values = (*owner.input, *owner.output) if hasattr(owner, "initializer") else ()
+def is_called_once(key, calls):
+    """Return whether a function is called in one place, by the graph or by what is called once."""
+    (caller, *others) = [owner for owner, _, called, _ in calls if called == key] or [""]
+    return not others and (caller == "" or is_called_once(caller, calls))
+
+
+def _remove_types(owner, keeps_elements, kept=0):
+    """Remove what a function states of its values: their shapes, and their element types unless these are kept.
+
+    kept  how many inputs of a subgraph stay as they are: the first two of a Loop's, whose ranks ONNX Runtime asks for
+    """
+    if not keeps_elements:
+        del owner.value_info[:]
+    values = (*owner.input[kept:], *owner.output) if hasattr(owner, "initializer") else ()
     for value in (*values, *owner.value_info):
         if value.type.HasField("tensor_type"):
             value.type.tensor_type.ClearField("shape")
     for node in owner.node:
         for inner in subgraphs(node):
-            _remove_shapes(inner)
+            _remove_types(inner, keeps_elements, 2 if node.op_type == "Loop" else 0)
+
+
+@functools.cache
+def builtin_operators():
+    """Return {(domain, name): first version} of the operators that ONNX Runtime has."""
+    from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
+
+    schemas = sorted(get_all_operator_schema(), key=lambda each: -each.since_version)
+    return {(each.domain, each.name): each.since_version for each in schemas}
 
 
 def graphs_in(graph):

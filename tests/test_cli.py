@@ -254,6 +254,14 @@ def test_inspect_believes_no_more_than_holds(name, tmp_path):
     assert call_json("inspect", saved(parsed(NOT_WHAT_IT_SEEMS[name], 18), tmp_path))["nodes"][0]["problems"] == []
 
 
+def test_inspect_a_node_without_an_optional_input(tmp_path):
+    """DeformConv has a mask, and no bias before it."""
+    path = saved(parsed("""(float[1, 2, 6, 7] x, float[3, 2, 3, 3] w, float[1, 18, 4, 5] o, float[1, 9, 4, 5] m)
+        => (float[N, C, H, W] y) { y = DeformConv (x, w, o, , m) }""", 19), tmp_path)  # fmt: skip
+    assert call_json("inspect", path)["nodes"][0]["builtin"].startswith(("runs it", "refuses it: no kernel"))
+    assert "?" not in call("inspect", path, "--details")
+
+
 def test_inspect_looks_into_subgraphs_and_functions(tmp_path):
     proto = parsed("""(bool c, float[1, 9, 9] x) => (float[N, C, H, W] y) <int64[2] i = {5, 5}, int64[2] b = {3, 3}> {
     y = If (c) <then_branch = then_branch () => (float[N, C, H, W] z) { z = Col2Im (x, i, b) },
@@ -653,10 +661,10 @@ def test_run_compare_tells_differences(tmp_path):
         (["-i", f"input={__file__}"], "must be .npy, .npz, .pb or one of .png"),
         (["-i", "a.npz"], "no such file: a.npz"),
         (["-i", "input={folder}/double.npy"], "input input is float64, the model wants float32."),
-        (["-i", "input={folder}/text.npy"], "text.npy can't be read: "),
+        (["-i", "input={folder}/text.npy"], "text.npy can't be read: it is no file of NumPy's"),
         (["-i", "input={folder}/text.pb"], "text.pb can't be read: "),
         (["-i", "input={folder}/text.png"], "text.png: images are for inputs of rank 4"),
-        (["-i", "{folder}/text.npz"], "text.npz can't be read: "),
+        (["-i", "{folder}/text.npz"], "text.npz can't be read: it is no file of NumPy's"),
         (["-i", "input={folder}/sequence.pb"], "sequence.pb can't be read: it holds no tensor"),
         (["--random", "--shape", "input=3,a"], "--shape input=3,a: must be like input=1,3,224,224."),
         (["--random", "--shape", "inpt=3"], "the model has no input inpt, but input, image_shape, block_shape."),

@@ -120,6 +120,44 @@ main (float[1, 3, 6, 7] x, float[1, 4, 5, 2] p, float[3, 3, 6, 7] x3, float[3, 4
     compare(proto)
 
 
+IN_FUNCTIONS = {  # the domain of a function, its call, how it is declared, what makes f of p
+    "by the name of an operator of ONNX Runtime": ("", "Mul (p, p)", "Mul (p, q)", "f = Neg (p)"),
+    "by the name of an operator of this package": (
+        "onnx_ops", "onnx_ops.Im2Col <kernel_shape = [1, 1]> (p)", "Im2Col <kernel_shape> (p)", "f = Neg (p)"),
+    "for several types": ("local", "local.F (p)", "F (p)", "stated = Neg (p) f = Neg (stated)"),
+    **{f"with a loop, its numbers as {kind}": ("local", "local.F (p)", "F (p)", f"""
+        turns = Constant <{value}> ()
+        go = Cast <to: int = 9> (turns)
+        f = Loop (turns, go, p) <body = turn (int64{size} k, bool{size} i, float[2, 4, 5, 2] v) => (
+            bool{size} o, float[2, 4, 5, 2] w) {{
+            o = Identity (i)
+            w = Neg (v)
+        }}>""") for kind, value, size in (("scalars", "value_int = 2", ""), ("vectors", "value_ints = [2]", "[1]"))},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", [{"optimize": True}, {"backend": "extensions"}], ids=str)
+@pytest.mark.parametrize("name", IN_FUNCTIONS)
+def test_functions_that_are_inlined(name, how):
+    """ONNX Runtime runs an operator rather than a function of that name, and asks a Loop for ranks."""
+    domain, call, declared, body = IN_FUNCTIONS[name]
+    proto = parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 20, "local" : 1, "onnx_ops" : 1]>
+    main (float[2, 3, 6, 7] x, float[2, 4, 5, 2] p, double[2, 4, 5, 2] d) => (float[N, C, H, W] y, float[A, B] z) {{
+        f = {call}
+        z = Flatten <axis = 0> (f)
+        grid = Sub (p, p)
+        y = GridSample (x, grid)
+    }}
+    <opset_import: ["" : 20], domain: "{domain}"> {declared} => (f) {{ {body} }}""")
+    if name == "for several types":
+        proto.functions[0].value_info.append(helper.make_tensor_value_info("stated", TensorProto.FLOAT, [2, 4, 5, 2]))
+        proto.graph.node.append(helper.make_node("F", ["d"], ["e"], domain="local"))
+        proto.graph.output.append(helper.make_tensor_value_info("e", TensorProto.DOUBLE, [2, 4, 5, 2]))
+    inputs = feeds(proto)
+    for expected, got in zip(run(proto, inputs), run(proto, inputs, **how), strict=True):
+        np.testing.assert_array_equal(got, expected)
+
+
 @pytest.mark.parametrize("called", ["", '<mode = "cubic">'])
 @pytest.mark.parametrize("how", [{"optimize": True}, {"backend": "extensions"}], ids=str)
 def test_a_default_where_the_caller_passes_nothing_on(how, called):
@@ -259,6 +297,30 @@ SHAPES = {  # nodes of a value x [n, 1, 5, 1], the version of ai.onnx, and what 
         "MaxPool", w.add("Expand", "x", w.constant([1, 1, 1, 4])), kernel_shape=[1, 1], strides=[1, 2], ceil_mode=1),
         ("n", 1, None, None)),
     "a pool": (18, lambda w: w.add("MaxPool", "x", kernel_shape=[2, 1]), ("n", 1, 4, 1)),
+    "a pool of dilated windows that keeps sizes": (20, lambda w: w.add(
+        "MaxPool", "x", kernel_shape=[2, 1], dilations=[2, 1], auto_pad="SAME_UPPER"), ("n", 1, None, None)),
+    "a transposed convolution that pads its output": (18, lambda w: w.add(
+        "ConvTranspose", "x", w.constant(np.ones((1, 1, 3, 1)), np.float32), strides=[3, 1], output_padding=[1, 0],
+        auto_pad="SAME_UPPER"), ("n", 1, None, None)),
+    "a transposed convolution of a stated size": (18, lambda w: w.add(
+        "ConvTranspose", "x", w.constant(np.ones((1, 1, 3, 1)), np.float32), output_shape=[7, 1]),
+        ("n", 1, None, None)),
+    "attention without an axis of heads": (23, lambda w: w.add(
+        "Attention", *[w.add("Squeeze", "x", w.constant([3]))] * 3, q_num_heads=1, kv_num_heads=1), ("n", 1, None)),
+    "a product that is broadcast": (18, lambda w: w.add(
+        "Einsum", "x", w.constant(np.ones((3, 5, 1)), np.float32), equation="ncij,cij->nci"), (None, None, None)),
+    "a product that is not": (18, lambda w: w.add(
+        "Einsum", "x", w.constant(np.ones((1, 5, 1)), np.float32), equation="ncij, cij -> nci"), ("n", 1, 5)),
+    "a size that float32 rounds up": (18, lambda w: w.add(
+        "Resize", "x", "", w.constant([1, 1, 1.4, 2], np.float32)), ("n", 1, None, 2)),
+    "a size that float32 rounds up in version 10": (10, lambda w: w.add(
+        "Resize", "x", w.constant([1, 1, 1.4, 2], np.float32)), ("n", 1, None, 2)),
+    "a size that float32 rounds up in version 9": (9, lambda w: w.add(
+        "Upsample", "x", w.constant([1, 1, 1.4, 2], np.float32)), ("n", 1, None, 2)),
+    "a size that float32 rounds up in version 8": (8, lambda w: w.add(
+        "Upsample", "x", scales=[1.0, 1.0, 1.4, 2.0]), ("n", 1, None, 2)),
+    "a size that float32 doesn't round": (18, lambda w: w.add(
+        "Resize", "x", "", w.constant([1, 1, 1.5, 2], np.float32)), ("n", 1, 7, 2)),
     "an empty operand": (18, lambda w: w.add(
         "Concat", w.add("Reshape", w.constant([], np.float32), w.constant([0, 1, 5, 1]), allowzero=1), "x", axis=1),
         (None, 2, 5, 1)),
@@ -281,6 +343,8 @@ SHAPES = {  # nodes of a value x [n, 1, 5, 1], the version of ai.onnx, and what 
 def test_shapes(name):
     """What is known of a shape is what ONNX Runtime makes, which states other shapes itself of some of these nodes."""
     opset, add, expected = SHAPES[name]
+    if opset == 23 and tuple(map(int, ort.__version__.split(".")[:2])) < (1, 23):
+        pytest.skip("ONNX Runtime lacks it")
     w = Writer()
     value = add(w)
     proto = w.model({"x": ("float32", ["n", 1, 5, 1]), "sizes": ("int64", ["k"])}, (value, "float32", None), opset)
@@ -379,12 +443,57 @@ def test_samples_of_one_level():
     assert any("put together" in reason for reason in near_miss(proto))
 
 
-def test_one_weight_for_all_samples():
-    proto = attention()
+def test_constants_that_are_compared_in_another_type():
+    """In float32, the type of the grid, they are equal."""
+    proto = in_functions("""main (float[1, 1, 6, 7] x, float[1, 4, 5, 2] p) => (float[N, C, H, W] y) {
+        is_small = Less (ramp, middle)
+        doubled = Mul (p, two)
+        grid = Where (is_small, p, doubled)
+        y = GridSample (x, grid)
+    }""")
+    ramp = np.linspace(0.1, 0.1 + 3e-9, 20).reshape(1, 4, 5, 1)
+    for name, value in {"ramp": ramp, "middle": ramp.mean(), "two": np.float32(2)}.items():
+        proto.graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
+    compare(proto, found=False)
+
+
+WIDENED = {  # how weights of one sample become those of none, or of several
+    "none": [("Slice", ["zero", "zero", "last"], "wide")],
+    "three": [("Concat", ["one", "one", "one", "three"], "target"), ("Expand", ["target"], "wide")],
+    "an open number": [("Shape", [], "size"), ("Concat", ["one", "one", "one", "size"], "target"),
+                       ("Expand", ["target"], "wide")],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WIDENED)
+def test_several_products_of_one_sample(name):
+    """What is added up isn't the sample times its weight."""
+    proto = attention(levels=[(3, 4)], points=1)
+    (product,) = (node for node in proto.graph.node if node.output[0] == "product")
+    at, source = list(proto.graph.node).index(product), {"Shape": ["k"], "Concat": []}
+    del proto.graph.value_info[:]
+    proto.graph.input.append(helper.make_tensor_value_info("k", TensorProto.FLOAT, ["k"]))
+    for value, number in {"zero": 0, "one": 1, "three": 3, "last": 3}.items():
+        proto.graph.initializer.append(numpy_helper.from_array(np.array([number]), value))
+    for op_type, operands, output in reversed(WIDENED[name]):
+        inputs = [*source.get(op_type, product.input[1:]), *operands]
+        more = {"axis": 0} if op_type == "Concat" else {}
+        proto.graph.node.insert(at, helper.make_node(op_type, inputs, [output], **more))
+    product.input[1] = "wide"
+    assert any("over other axes" in reason for reason in near_miss(proto, {"k": 3}))
+
+
+@pytest.mark.parametrize("is_constant", [False, True])
+def test_one_weight_for_all_samples(is_constant):
+    """A constant one would be that of every image of the batch, whose number is open."""
+    proto = attention(open_sizes=is_constant)
     (product,) = (node for node in proto.graph.node if node.output[0] == "product")
     product.input[1] = "weight"
-    proto.graph.input.append(helper.make_tensor_value_info("weight", TensorProto.FLOAT, []))
-    assert any("made of weights" in reason for reason in near_miss(proto))
+    if is_constant:
+        proto.graph.initializer.append(numpy_helper.from_array(np.float32(0.5), "weight"))
+    else:
+        proto.graph.input.append(helper.make_tensor_value_info("weight", TensorProto.FLOAT, []))
+    assert any("made of weights" in reason for reason in near_miss(proto, {"n": 2, "q": 3}))
 
 
 def test_a_pad_of_minus_0():

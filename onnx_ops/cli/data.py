@@ -220,7 +220,7 @@ def read(name, path, file, inputs):
     """
     with reading(path):
         if name is None:
-            with np.load(file) as members:
+            with load(file) as members:
                 arrays = dict(members)
         else:
             arrays = {name: read_array(path, file, *inputs[name])}
@@ -244,10 +244,21 @@ def read_array(path, file, element_type, dims):
     if path.suffix == ".pb":
         return read_pb(file)
     if path.suffix == ".npy":
-        return np.load(file)
+        return load(file)
     if path.suffix.lower() in IMAGES:
         return read_image(path, file, element_type, dims)
     raise click.UsageError(f"{path}: must be .npy, .npz, .pb or one of {', '.join(IMAGES)}.")
+
+
+def load(file):
+    """Return what NumPy has saved in a file. Raises ValueError."""
+    try:
+        return np.load(file)
+    except ValueError as error:
+        if "pickle" not in str(error):
+            raise
+        # NumPy takes every other file for a pickle, and says how to load that.
+        raise ValueError("it is no file of NumPy's, or holds Python's objects") from error
 
 
 def read_pb(file):

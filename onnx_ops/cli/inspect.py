@@ -1,7 +1,6 @@
 """`onnx-ops inspect`: which nodes of a model this package runs, and what is wrong with them."""
 
 import difflib
-import functools
 import logging
 from collections import Counter
 from dataclasses import asdict, dataclass, field
@@ -10,13 +9,12 @@ import click
 import numpy as np
 import onnx
 from onnx import helper
-from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
 from .. import dtypes
 from ..comparison import difference
 from ..errors import OpError, errors_of
 from ..external_data import load
-from ..nodes import declared, in_its_versions, inlined, model_nodes, subgraphs
+from ..nodes import builtin_operators, declared, in_its_versions, inlined, model_nodes, subgraphs
 from ..operators import available
 from ..plain import infer, shapes_of
 from ..rewriting.graph import Graph, Model
@@ -134,7 +132,7 @@ def unknown_in(model):
 
     Nodes that get a Report are left out.
     """
-    known = builtin_operators() | {(f.domain, f.name) for f in model.functions}
+    known = builtin_operators().keys() | {(f.domain, f.name) for f in model.functions}
     counts: Counter = Counter()
     for node in model_nodes(model):
         domain = "" if node.domain == "ai.onnx" else node.domain
@@ -142,12 +140,6 @@ def unknown_in(model):
         if not is_known and not intended(node):
             counts[f"{domain}.{node.op_type}".removeprefix(".")] += 1
     return dict(sorted(counts.items()))
-
-
-@functools.cache
-def builtin_operators():
-    """Return (domain, name) of each operator that ONNX Runtime has."""
-    return {(s.domain, s.name) for s in get_all_operator_schema()}
 
 
 def relevant(graph):
@@ -179,6 +171,8 @@ def examine_node(node, graph):
     operator, proto = declared(node), graph.model.proto
     values = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     inputs = [stated(graph, name) for name in node.input]
+    if operator:
+        complete_types(operator, inputs)
     report = Report(
         node.name or ", ".join(node.output),
         operator.title if operator else f"{node.domain}.{node.op_type}".removeprefix("."),
@@ -215,6 +209,16 @@ def stated(graph, name):
         return Value(name)
     its_type = graph.type(name)
     return Value(name, dtypes.NAMES.get(its_type.elements), its_type.dimensions, graph.array(name))
+
+
+def complete_types(operator, inputs):
+    """Fill in unknown types of inputs that follow from those of others, or of which the operator takes one only."""
+    pairs = list(zip(operator.inputs, inputs, strict=False))
+    signature = {variable: types[0] for variable, types in operator.types.items() if len(types) == 1}
+    signature |= {i.type: v.type for i, v in pairs if v.type}
+    for i, v in pairs:
+        if v.name and v.type is None:
+            v.type = signature.get(i.type)
 
 
 def plain(value):
@@ -286,7 +290,7 @@ def try_builtin(model, node, operator, inputs, arrays, lack):
     """
     if (operator.domain, operator.name) not in builtin_operators():
         return "refuses it: has no such operator"
-    if not all(v.type for v in inputs):
+    if not all(v.type for v in inputs if v.name):
         return "not tried: types are unknown"
     lone_model = node_alone(model, node, inputs)
     try:
@@ -298,10 +302,10 @@ def try_builtin(model, node, operator, inputs, arrays, lack):
         outputs = builtin(feeds)
     except Exception as error:
         unusual = [f"{v.type} {i.name}" for i, v in zip(operator.inputs, inputs, strict=False)
-                   if v.type != "float32" and not i.values]  # fmt: skip
+                   if v.type not in (None, "float32") and not i.values and len(operator.types[i.type]) > 1]  # fmt: skip
         if unusual and any(text in str(error) for text in NO_KERNEL):
             return f"refuses it: no kernel for {' and '.join(unusual)}"
-        return f"refuses it: {one_line(error)}"
+        return f"refuses it: {one_line(error).partition(' node with name')[0]}"
     try:
         own_outputs = Runner(lone_model, threads=None)(feeds)
     except Exception as error:
@@ -311,14 +315,16 @@ def try_builtin(model, node, operator, inputs, arrays, lack):
 
 
 def node_alone(model, node, inputs):
-    """Return a model with a copy of this node alone, as bytes. It has the node's inputs."""
+    """Return a model with a copy of this node alone, as bytes. It has the inputs that the node has."""
+    names_in = [f"input_{k}" if v.name else "" for k, v in enumerate(inputs)]
     described = [
-        helper.make_tensor_value_info(f"input_{k}", dtypes.TABLE[v.type].onnx, v.shape) for k, v in enumerate(inputs)
-    ]
+        helper.make_tensor_value_info(name, dtypes.TABLE[v.type].onnx, v.shape)
+        for name, v in zip(names_in, inputs, strict=True) if name
+    ]  # fmt: skip
     copy = onnx.NodeProto()
     copy.CopyFrom(node)
     del copy.input[:], copy.output[:]
-    copy.input.extend(d.name for d in described)
+    copy.input.extend(names_in)
     copy.output.append("output")
     output = helper.make_tensor_value_info("output", described[0].type.tensor_type.elem_type, None)
     graph = helper.make_graph([copy], "alone", described, [output])
@@ -349,7 +355,7 @@ def show(model, reports, unknown_operators, obstacle, details):
 def show_details(report):
     lines = [("operator", report.operator), ("graph", report.graph)]
     lines += [("attribute", f"{name} = {value}") for name, value in report.attributes.items()]
-    lines += [("input", f"{v['name']} {type_and_shape(v)}") for v in report.inputs]
+    lines += [("input", f"{v['name']} {type_and_shape(v)}") for v in report.inputs if v["name"]]
     if report.builtin:
         lines.append(("alone", f"ONNX Runtime {report.builtin}"))
     say(report.node, "bold")
@@ -371,10 +377,10 @@ def show_patterns(patterns, details):
 
 
 def tensors(report):
-    """Return the types and shapes of a node's inputs, without its lists of sizes."""
+    """Return the types and shapes of the inputs that a node has, without its lists of sizes."""
     operator = next((o for o in available().values() if o.title == report.operator), None)
     sizes = [k for k, i in enumerate(operator.inputs) if i.values] if operator else []
-    return ", ".join(type_and_shape(v) for k, v in enumerate(report.inputs) if k not in sizes)
+    return ", ".join(type_and_shape(v) for k, v in enumerate(report.inputs) if v["name"] and k not in sizes)
 
 
 def type_and_shape(described):

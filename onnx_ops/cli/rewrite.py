@@ -33,7 +33,7 @@ def optimize(source, target, standard, as_json):
     """Replace what PyTorch's exporters write for unfold, grids and deformable attention by one node each.
 
     The nodes are of the domain onnx_ops, which sessions with this package run: Im2Col, AffineGrid, GridSamples that
-    compute their grids themselves (ComputedGridSample, ComputedGridSample ...), MultiScaleDeformableAttention; with
+    compute their grids themselves (ComputedGridSample), MultiScaleDeformableAttention; with
     --standard AffineGrid of ai.onnx, where the model imports its version 20. Results may differ by rounding:
     docs/optimize.md says how much. What only resembles these patterns stays, and the reason is told.
 

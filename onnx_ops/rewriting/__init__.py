@@ -7,7 +7,7 @@ whichever nodes compute them. It replaces what it is certain of and says why it 
 import warnings
 from contextlib import suppress
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import onnx
 
@@ -42,15 +42,21 @@ def optimize(
 
 
 def rewritten(
-    model: onnx.ModelProto, standard: bool = False, folder: "str | os.PathLike[str] | None" = None
+    model: onnx.ModelProto,
+    standard: bool = False,
+    folder: "str | os.PathLike[str] | None" = None,
+    operators: dict[tuple[str, str], Any] | None = None,
 ) -> tuple[onnx.ModelProto, list[Finding]]:
-    """Return what `optimize` does, and a list with a Finding for each place that a pattern fits, or nearly fits."""
+    """Return what `optimize` does, and a list with a Finding for each place that a pattern fits, or nearly fits.
+
+    operators  what `operators.available` returns, by default without operators of one's own
+    """
     flat = model
     if model.functions:
         # Older exporters write a function for each of PyTorch's, so a pattern may span several. And in functions, ONNX
         # Runtime doesn't know the types that other operators than its own make.
         with suppress(RuntimeError, onnx.checker.ValidationError):  # the session reports what is wrong with the model
-            flat = inlined(model)
+            flat = inlined(model, operators=operators)
     optimized, findings = _rewrite(flat, standard, folder)
     return optimized if any(f.operator for f in findings) else _copy(model), findings
 

@@ -202,9 +202,9 @@ def _terms_index(graph, total, index, sizes):
     """Return the index into what is added up over levels and points, for one into the sum."""
     dimensions = shape(graph, total.input[0]) or ()
     summed = {axis % len(dimensions) for axis in axes_of(graph, total) or ()}
-    axes = [dimensions[k] for k in sorted(summed)]
-    over = tried(reshaped, layout(sizes, "LP"), [sizes["L"] * sizes["P"]], axes)
-    if not summed or over is None:
+    axes, count = [dimensions[k] for k in sorted(summed)], sizes["L"] * sizes["P"]
+    over = tried(reshaped, layout(sizes, "LP"), [count], axes)
+    if not summed or over is None or math.prod(axes) != count:
         raise NearMiss("it adds up over other axes than levels and points")
     over, others = iter(over), iter(index)
     keeps = attributes_of(total).get("keepdims", 1)
@@ -258,7 +258,7 @@ def _weights(graph, name, index, sizes):
                 return source
     array, axes = graph.folded(name), [sizes[k] for k in "NQMLP"]
     weights = tried(elements, array, index, "NQMLP") if array is not None else None
-    if weights is not None:
+    if weights is not None and all(isinstance(size, int) for size in axes):
         return graph.add_constant("attention_weights", np.ascontiguousarray(np.broadcast_to(weights, axes)))
     raise NearMiss(f"{name} is not known to be made of weights [N, Q, M, L, P], in the order of the samples")
 

@@ -264,20 +264,23 @@ def _reshape(graph, node, attributes, x, target=None):
 
 
 def _resize(graph, node, attributes, x, *parameters):
-    target, scales = node.input[3:], node.input[2:3]
+    """Of Upsample, too. Before version 11 the scales come second, and before version 9 they are an attribute."""
+    target = node.input[3:]
     if attributes.get("axes") or attributes.get("keep_aspect_ratio_policy", b"stretch") != b"stretch":
         dimensions = None
     elif target:
         dimensions = integers(graph, target[0])
     else:
-        factors = [] if graph.folded(scales[0]) is None else graph.folded(scales[0]).tolist()
-        dimensions = [_scaled(d, factor) for d, factor in zip(x.shape, factors, strict=True)]
+        factors = attributes["scales"] if "scales" in attributes else graph.folded(node.input[1:3][-1])
+        dimensions = None if factors is None else map(_scaled, x.shape, factors)
     return Type(x.elements, (None,) * len(x.shape) if dimensions is None else tuple(dimensions))
 
 
 def _scaled(size, factor):
+    """Leave open what float32 rounds up, as 5 * 1.4: ONNX Runtime makes 7 elements, and replaces a Shape by 6."""
     if isinstance(size, int):
-        return math.floor(size * factor)
+        exact, rounded = math.floor(size * float(factor)), math.floor(np.float32(size) * np.float32(factor))
+        return exact if exact == rounded else None
     return size * int(factor) if factor == int(factor) else None
 
 
@@ -392,10 +395,47 @@ def _unsqueeze(graph, node, attributes, x, *parameters):
 
 
 def _pool(graph, node, attributes, x):
-    """Rounded up, onnx counts windows that begin after the image, which ONNX Runtime leaves out."""
-    if attributes.get("ceil_mode"):
+    """Rounded up, onnx counts windows that begin after the image, which ONNX Runtime leaves out.
+
+    With SAME_UPPER and SAME_LOWER onnx takes account of dilations, and ONNX Runtime doesn't.
+    """
+    dilates = any(d != 1 for d in attributes.get("dilations", ()))
+    if attributes.get("ceil_mode") or (dilates and _is_same(attributes)):
         return Type(x.elements, (*x.shape[:2], *[None] * (len(x.shape) - 2)))
     return _by_onnx(graph, node, [x])[node.output[0]]
+
+
+def _is_same(attributes):
+    return attributes.get("auto_pad", b"").startswith(b"SAME")
+
+
+def _conv_transpose(graph, node, attributes, x, *others):
+    """With SAME_UPPER and SAME_LOWER onnx adds the output's padding, which ONNX Runtime makes up for.
+
+    Of an output_shape it takes the first axes to be others than those of the image.
+    """
+    made = _by_onnx(graph, node, [x, *others])[node.output[0]]
+    if "output_shape" in attributes or (_is_same(attributes) and any(attributes.get("output_padding", ()))):
+        return Type(x.elements, (*made.shape[:2], *[None] * (len(x.shape) - 2)))
+    return made
+
+
+def _attention(graph, node, attributes, q, k, v, *others):
+    """Of three axes, the last one is the heads' together; where its size is open, onnx makes it 0."""
+    made = _by_onnx(graph, node, [q, k, v, *others])
+    if q.shape is None or len(q.shape) != 3:
+        return made[node.output[0]]
+    return Type(q.elements, (*q.shape[:2], None))
+
+
+def _einsum(graph, node, attributes, *inputs):
+    """onnx takes each letter's size from one input, although it may be 1 there, and broadcast to that of others."""
+    made = _by_onnx(graph, node, inputs)[node.output[0]]
+    equation = attributes["equation"].decode().replace(" ", "")
+    terms = [] if "." in equation else equation.split("->")[0].split(",")
+    pairs = {pair for term, x in zip(terms, inputs, strict=False) for pair in zip(term, x.shape, strict=True)}
+    is_certain = terms and len(pairs) == len({letter for letter, _ in pairs})
+    return made if is_certain else Type(made.elements, (None,) * len(made.shape))
 
 
 def _non_zero(graph, node, attributes, x):
@@ -433,8 +473,11 @@ RULES = {
     **dict.fromkeys((("ai.onnx", op_type) for op_type in (*ELEMENTWISE, *PREDICATES)), _elementwise),
     **dict.fromkeys((("ai.onnx", op_type) for op_type in ("AveragePool", "LpPool", "MaxPool")), _pool),
     ("ai.onnx", "AffineGrid"): _affine_grid,
+    ("ai.onnx", "Attention"): _attention,
     ("ai.onnx", "Concat"): _concat,
     ("ai.onnx", "ConstantOfShape"): _constant_of_shape,
+    ("ai.onnx", "ConvTranspose"): _conv_transpose,
+    ("ai.onnx", "Einsum"): _einsum,
     ("ai.onnx", "Expand"): _expand,
     ("ai.onnx", "Flatten"): _flatten,
     ("ai.onnx", "Gather"): _gather,
@@ -450,5 +493,6 @@ RULES = {
     ("ai.onnx", "Squeeze"): _squeeze,
     ("ai.onnx", "Tile"): _tile,
     ("ai.onnx", "Unsqueeze"): _unsqueeze,
+    ("ai.onnx", "Upsample"): _resize,
     ("com.microsoft", "FusedMatMul"): _fused_matmul,
 }

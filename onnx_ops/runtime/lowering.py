@@ -70,7 +70,7 @@ def lower_for_session(model, operators, has_run_input=True):
         return lowered, None
     if model.functions:  # their callers' attributes and types must be known here
         try:
-            lowered = inlined(model)
+            lowered = inlined(model, operators=operators)
         except RuntimeError as error:
             rule = f"can't inline the model's functions: {error}"
             raise OpError("backend", "'extensions'", rule, "onnx_ops") from error
