@@ -6,14 +6,17 @@ It uses nothing of Python's, so one wheel serves every version. Without a C comp
 import os
 import sys
 from pathlib import Path
+from runpy import run_path
 
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
+PACKAGE = Path("onnx_ops")
+THIS = run_path(str(PACKAGE / "system.py"))
+TARGETS = run_path(str(PACKAGE / "compiler" / "cpu_levels.py"))
 AHEAD = os.environ.get("ONNX_OPS_AHEAD", "")  # CPUs, as in onnx_ops.build, or "all"
-SOURCES, NAME = Path("onnx_ops", "native"), "onnx_ops.runtime.libonnx_ops"
-SUFFIXES = {"win32": ".dll", "darwin": ".dylib"}
+SYSTEM = os.environ.get("ONNX_OPS_SYSTEM", "")  # with CPUs: another system than this one
 
 
 class BuildLibrary(build_ext):
@@ -22,7 +25,7 @@ class BuildLibrary(build_ext):
         self.force = True  # what is in build/ may be of the other kind
 
     def get_ext_filename(self, name):
-        return name.replace(".", os.sep) + SUFFIXES.get(sys.platform, ".so")
+        return str(Path(*name.split(".")).with_name(THIS["LIBRARIES"][SYSTEM or THIS["NAME"]]))
 
     def get_export_symbols(self, extension):
         return []
@@ -36,18 +39,21 @@ class BuildLibrary(build_ext):
 
         path = Path(self.get_ext_fullpath(extension.name))
         path.parent.mkdir(parents=True, exist_ok=True)
-        build(path, cpus=None if AHEAD == "all" else AHEAD.split(), progress=lambda *now: print(*now, flush=True))
+        cpus = None if AHEAD == "all" else AHEAD.split()
+        build(path, cpus=cpus, system=SYSTEM or None, progress=lambda *now: print(*now, flush=True))
 
 
 class Wheel(bdist_wheel):
     def get_tag(self):
+        if SYSTEM:
+            return "py3", "none", TARGETS["PLATFORMS"][SYSTEM, TARGETS["LEVELS"][AHEAD.split()[0]][0]]
         return "py3", "none", super().get_tag()[2]
 
 
 library = Extension(
-    NAME,
-    sorted(map(str, SOURCES.glob("*.c"))),
-    depends=sorted(map(str, SOURCES.glob("*.h"))),
+    "onnx_ops.runtime.libonnx_ops",
+    sorted(map(str, PACKAGE.glob("native/*.c"))),
+    depends=sorted(map(str, PACKAGE.glob("native/*.h"))),
     extra_compile_args=["-std=c11", "-fvisibility=hidden"],
     optional=not AHEAD,
 )

@@ -157,7 +157,7 @@ def deform_conv(
 
 def declared(writer: _Writer, operator: "Operator", *inputs: Any, **attributes: Any) -> Any:
     """Add the node for a call of an operator that was declared here; returns its output, or several."""
-    from .torch_operators import type_of_list
+    from .torch_operators import declared_attributes, type_of_list
 
     parts: list[Any] = []
     for i, value in zip(operator.inputs, inputs, strict=False):
@@ -168,9 +168,7 @@ def declared(writer: _Writer, operator: "Operator", *inputs: Any, **attributes: 
             parts.append(vector(writer, value, type_of_list(operator, i)) if is_list else value)
     while parts and parts[-1] is None:
         parts.pop()
-    given = {name: value for name, value in attributes.items() if value is not None}
-    values = operator.values(given).by_name
-    return writer.ours(operator, *parts, **{name: values[name] for name in given})
+    return writer.ours(operator, *parts, **declared_attributes(operator, attributes))
 
 
 def vector(writer: _Writer, sizes: Sequence[Any], dtype: str) -> Any:

@@ -8,6 +8,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from . import system
+
 
 @contextmanager
 def staged(directory):
@@ -29,7 +31,7 @@ def staged(directory):
             moves.append((file, place))
         _permit(folder, moves)
         for file, place in moves:
-            os.replace(file, place)
+            system.replace(file, place)
 
 
 @contextmanager
@@ -51,7 +53,7 @@ def write(path, content):
         temporary.write_bytes(content)
         if place.exists():
             shutil.copymode(place, temporary)
-        os.replace(temporary, place)
+        system.replace(temporary, place)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise

@@ -59,10 +59,17 @@ def call(operator: "Operator", /, *inputs: Any, threads: int | None = None, **at
 
     Returns the output, or a tuple of several.
     """
+    outputs = outputs_of(operator, [as_array(a) for a in inputs], attributes, threads)
+    return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+
+def outputs_of(
+    operator: "Operator", arrays: list[NDArray[Any] | None], attributes: dict[str, Any], threads: int | None
+) -> list[NDArray[Any]]:
+    """Return the outputs for inputs that are arrays as `as_array` returns them."""
     with errors_of(operator):
         values = operator.values(attributes)
-    outputs = compute(operator, values, [as_array(a) for a in inputs], threads)
-    return outputs[0] if len(operator.outputs) == 1 else tuple(outputs)
+    return compute(operator, values, arrays, threads)
 
 
 def output(operator: "Operator", /, *inputs: Any, **attributes: Any) -> NDArray[Any]:
@@ -246,6 +253,7 @@ def grid_sample(
     return output(GRID_SAMPLE, x, grid, threads=threads, **attributes)
 
 
+@of(ROI_ALIGN)
 def roi_align(
     x: ArrayLike,
     rois: ArrayLike,

@@ -4,9 +4,10 @@ A thread that holds one of them may take those that come later in `_ALL`, not ea
 """
 
 import logging  # noqa: F401  its fork hook must be registered before ours, to run after it and take its lock within ours
-import os
 import threading
 from _thread import interrupt_main, start_new_thread
+
+from . import system
 
 REGISTRATION = threading.RLock()  # guards the tables of operators that are handed to ONNX Runtime
 COMPILATION = threading.RLock()  # guards the functions that have been compiled
@@ -41,5 +42,4 @@ def _release_in_parent():
 
 
 _interrupted: list = []
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_take, after_in_parent=_release_in_parent, after_in_child=_release)
+system.at_fork(before=_take, after_in_parent=_release_in_parent, after_in_child=_release)

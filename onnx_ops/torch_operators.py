@@ -1,7 +1,7 @@
 """PyTorch's operators for declarations, `torch.ops.<domain>.<name>`.
 
     schema    inputs are tensors, but lists of integers where the plan reads values; then the attributes by their names
-    CPU       `functions.call` on the tensors' own memory
+    CPU       `functions.outputs_of` on the tensors' own memory
     fake      the outputs' shapes for symbolic sizes, by the uncompiled functions of the plan
     backward  the declaration's `gradient`
 
@@ -10,6 +10,7 @@ torch is imported with this module, which therefore nothing imports before someb
 
 import inspect
 import re
+from functools import partial
 from operator import eq, ge, gt, index, le, lt, ne
 
 import numpy as np
@@ -18,7 +19,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from . import dtypes, plain
 from .errors import OpError, errors_of, require
-from .functions import call
+from .functions import outputs_of
 from .limits import MAX_RANK, UNKNOWN
 from .locks import EXPORT
 from .operators import declaration_of
@@ -71,13 +72,17 @@ def define(operator):
         library._destroy()
         del _libraries[name]
         del _names[before]
-    library = torch.library.Library(namespace, "FRAGMENT")
-    library.define(op_type + text)
+    try:
+        library = torch.library.Library(namespace, "FRAGMENT")
+        library.define(op_type + text)
+        library.impl(op_type, partial(run, operator), "CPU")
+        library.impl(op_type, partial(refuse, operator), "CompositeExplicitAutograd")
+        torch.library.register_fake(name, partial(fake, operator), lib=library)
+        register_gradient(operator, name, library)
+    except (RuntimeError, ValueError) as error:  # PyTorch has one of this name, or takes no such name
+        rule = f"can't be {name} in PyTorch: {str(error).splitlines()[0]}"
+        raise OpError("operators", operator.title, rule, "onnx_ops") from error
     _libraries[name] = operator, library
-    library.impl(op_type, lambda *inputs, **attributes: run(operator, inputs, attributes), "CPU")
-    library.impl(op_type, lambda *inputs, **attributes: refuse(operator, inputs), "CompositeExplicitAutograd")
-    torch.library.register_fake(name, lambda *inputs, **attributes: fake(operator, inputs, attributes), lib=library)
-    register_gradient(operator, name, library)
     _names[operator] = name
 
 
@@ -105,25 +110,21 @@ def schema(operator):
 # The operator runs.
 
 
-def run(operator, inputs, attributes):
+def run(operator, /, *inputs, **attributes):
     """Compute the outputs of tensors on the CPU."""
     arrays = [as_array(operator, i, value) for i, value in each_value(operator, inputs)]
-    outputs = call(operator, *arrays, threads=torch.get_num_threads(), **attributes)
-    if len(operator.outputs) == 1:
-        return as_tensor(outputs, arrays)
-    return tuple(as_tensor(y, arrays) for y in outputs)
+    outputs = [as_tensor(y, arrays) for y in outputs_of(operator, arrays, attributes, torch.get_num_threads())]
+    return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
 def compute_by_torch(operator, arrays, attributes):
     """Return the outputs, arrays, of a call with tensors of these arrays, whose shapes the fake kernel must state."""
     inputs = positional(operator, [None if a is None else as_tensor(a, ()) for a in arrays])
-    values = operator.values(attributes).by_name
-    given = {name for name, value in attributes.items() if value is not None}
-    attributes = {a.name: values[a.name] for a in operator.attributes if given.intersection(a.names)}
+    attributes = declared_attributes(operator, attributes)
     outputs = as_tuple(torch_operator(operator)(*inputs, **attributes))
     if operator.has_shapes and not operator.plan.is_bound:
         for o, real, stated in zip(
-            operator.outputs, outputs, as_tuple(fake(operator, inputs, attributes)), strict=True
+            operator.outputs, outputs, as_tuple(fake(operator, *inputs, **attributes)), strict=True
         ):
             same = (real.dtype, real.shape) == (stated.dtype, stated.shape)
             text = f"{operator.title}, PyTorch: {o.name} is {real.dtype} {[*real.shape]}"
@@ -137,6 +138,13 @@ def positional(operator, tensors):
     inputs = [t.tolist() if i.values and t is not None else t for i, t in pairs]
     last = len(operator.inputs) - 1
     return [*inputs[:last], inputs[last:]] if operator.inputs[last].presence == "variadic" else inputs
+
+
+def declared_attributes(operator, attributes):
+    """Return an ONNX node's attributes as PyTorch's operator gets them: by their declared names and kinds."""
+    values = operator.values(attributes).by_name
+    given = {name for name, value in attributes.items() if value is not None}
+    return {a.name: values[a.name] for a in operator.attributes if given.intersection(a.names)}
 
 
 def as_tuple(outputs):
@@ -159,7 +167,7 @@ def as_array(operator, declared, value):
     tensor = value.contiguous()
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.int16).numpy().view(BFLOAT16)
-    check_type(declared, tensor)
+    check_type(operator, declared, tensor)
     return tensor.numpy()
 
 
@@ -168,9 +176,9 @@ def type_of_list(operator, declared):
     return "int64" if "int64" in operator.types[declared.type] else "int32"
 
 
-def check_type(declared, tensor):
+def check_type(operator, declared, tensor):
     if tensor.dtype not in TYPES:
-        raise OpError(f"dtype of {declared.name}", tensor.dtype, "is no element type of ONNX")
+        raise OpError(f"dtype of {declared.name}", tensor.dtype, "is no element type of ONNX", operator.title)
 
 
 def as_tensor(array, arrays):
@@ -184,20 +192,23 @@ def as_tensor(array, arrays):
     return torch.from_numpy(array)
 
 
-def refuse(operator, inputs):
-    """Raise OpError for tensors that are not in the CPU's memory, or not dense."""
+def refuse(operator, /, *inputs, **_):
+    """Raise OpError for tensors that are not in the CPU's memory, not dense, or quantized."""
     for i, value in each_value(operator, inputs):
-        if isinstance(value, torch.Tensor) and (value.device.type != "cpu" or value.layout != torch.strided):
+        if not isinstance(value, torch.Tensor):
+            continue
+        if value.device.type != "cpu" or value.layout != torch.strided:
             where = f"on {value.device}" if value.layout == torch.strided else str(value.layout)
             rule = "must be a dense tensor on the CPU; call the operator with x.cpu(), and move what it returns"
             raise OpError(i.name, where, rule, operator.title)
+        check_type(operator, i, value)
     raise OpError(None, None, "needs a tensor on the CPU among its inputs", operator.title)
 
 
 # The outputs' shapes, for symbolic sizes too.
 
 
-def fake(operator, inputs, attributes):
+def fake(operator, /, *inputs, **attributes):
     """Return tensors without content, of the outputs' types and shapes."""
     pairs = each_value(operator, inputs)
     tensors = [value for _, value in pairs if isinstance(value, torch.Tensor)]
@@ -205,8 +216,10 @@ def fake(operator, inputs, attributes):
         values = operator.values(attributes)
         for i, value in pairs:
             if isinstance(value, torch.Tensor):
-                check_type(i, value)
+                check_type(operator, i, value)
                 require(value.dim() <= MAX_RANK, f"rank of {i.name}", value.dim(), "must be at most", MAX_RANK)
+                if value.device != tensors[0].device:
+                    raise OpError(f"device of {i.name}", value.device, f"must be {tensors[0].device} as before")
         require(tensors, "inputs", 0, "there must be a tensor among them")
         shapes = shapes_of(operator, values, [known_sizes(*pair) for pair in pairs])
         names = [type_name(operator, *pair) for pair in pairs]
@@ -381,15 +394,10 @@ def register_gradient(operator, name, library):
     def keep(ctx, inputs, output, keyword_only_inputs=()):
         values = dict(operator.values(dict(keyword_only_inputs)).by_name)
         values |= zip((i.name for i in operator.inputs), inputs, strict=False)
-        values |= zip(
-            (o.name for o in operator.outputs), output if isinstance(output, tuple) else [output], strict=True
-        )
+        values |= zip((o.name for o in operator.outputs), as_tuple(output), strict=True)
         leaves, ctx.tree = tree_flatten({each: values[each] for each in needed if each in values})
-        are_tensors = [isinstance(leaf, torch.Tensor) for leaf in leaves]
-        ctx.save_for_backward(
-            *(leaf if is_tensor else None for leaf, is_tensor in zip(leaves, are_tensors, strict=True))
-        )
-        ctx.others = [None if is_tensor else leaf for leaf, is_tensor in zip(leaves, are_tensors, strict=True)]
+        ctx.save_for_backward(*(leaf if isinstance(leaf, torch.Tensor) else None for leaf in leaves))
+        ctx.others = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
 
     def backward(ctx, *gradients):
         if not function:
@@ -397,17 +405,10 @@ def register_gradient(operator, name, library):
         pairs = zip(ctx.saved_tensors, ctx.others, strict=True)
         values = tree_unflatten([other if tensor is None else tensor for tensor, other in pairs], ctx.tree)
         values |= zip((f"grad_{o.name}" for o in operator.outputs), gradients, strict=True)
-        expected = [i for i in operator.inputs if not i.values]
         with errors_of(operator):
-            returned = function(**{each: values[each] for each in needed})
-            returned = list(returned) if isinstance(returned, tuple) else [returned]
-            require(
-                len(returned) == len(expected),
-                "gradients",
-                len(returned),
-                "must be one for each tensor:",
-                len(expected),
-            )
+            returned = list(as_tuple(function(**{each: values[each] for each in needed})))
+            count = len([i for i in operator.inputs if not i.values])
+            require(len(returned) == count, "gradients", len(returned), "must be one for each tensor:", count)
         return tuple(None if i.values else returned.pop(0) for i in operator.inputs)
 
     torch.library.register_autograd(name, backward, setup_context=keep, lib=library)

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import onnx
 import onnxruntime as ort
 import pytest
 from click.testing import CliRunner
@@ -16,21 +15,23 @@ from support.cases import COL2IM, GRID_SAMPLE, OPENVINO, assert_close, col2im, m
 from support.detector import rotated_detector
 from support.malformed import AT_CREATION, AT_RUN, BY_TYPE
 from support.processes import python
-from support.written import mmdeploy_layer
 
 import onnx_ops
+from onnx_ops import system
 from onnx_ops.cli.app import app
 from onnx_ops.compiler.cpu_levels import LEVELS
 from onnx_ops.runtime import build as building
 from onnx_ops.runtime import library
 
 HERE = Path(__file__).parent
-OPERATORS, BEST = ["Col2Im", "GridSample", "MMCVRoIAlignRotated", "NMSRotated"], "x86-64-v3"
+OPERATORS = ["Col2Im", "GridSample", "MMCVModulatedDeformConv2d", "MMCVRoIAlignRotated", "NMSRotated"]
+BEST = "x86-64-v3"
 CASES = [*COL2IM[1:8:3], *GRID_SAMPLE[:18:5], *OPENVINO[:2]]
 REGISTER = {
     domain: f"onnx_ops.register.{domain or 'ai.onnx'}"
     for domain in ("", "com.microsoft", "mmcv", "mmdeploy", "org.openvinotoolkit")
 }
+LIBRARY = system.LIBRARIES["linux"]
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="tried on Linux only"),
     pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="there is no C compiler"),
@@ -46,7 +47,7 @@ def runs_here(cpu):
 
 
 def build_library(folder, cpus):
-    path = folder / library.NAME
+    path = folder / LIBRARY
     onnx_ops.build(path, operators=OPERATORS, dtypes=["float32"], cpus=cpus, jobs=2)
     return path
 
@@ -184,20 +185,6 @@ def test_a_rotated_detector_in_a_program_in_c(host, path, tmp_path):
     np.testing.assert_allclose(boxes, expected["boxes"].ravel(), rtol=1e-5)
 
 
-@pytest.mark.long
-def test_a_layer_of_mmdeploy_in_a_program_in_c(host, tmp_path):
-    """As the package runs it, but with code that was compiled ahead."""
-    operators = ["MMCVModulatedDeformConv2d"]
-    onnx_ops.build(tmp_path / library.NAME, operators=operators, dtypes=["float32"], cpus=["x86-64-v2"], jobs=1)
-    rng = np.random.default_rng(0)
-    proto, _ = mmdeploy_layer(rng)
-    onnx.save(proto, tmp_path / "model.onnx")
-    x = rng.standard_normal((1, 8, 12, 13), np.float32)
-    expected = run_session(onnx_ops.InferenceSession(proto.SerializeToString(), quiet()), [x])
-    got = host(tmp_path / library.NAME, tmp_path / "model.onnx", {"x": x}).reshape(expected.shape)
-    assert_close(got, expected.astype(np.float64), "float32")
-
-
 def test_what_it_needs_and_what_it_shows(path):
     """The library needs libc and libm alone, and exports only its own names and the one that ONNX Runtime calls."""
     needed = subprocess.run(["ldd", path], capture_output=True, text=True, check=True).stdout
@@ -226,7 +213,7 @@ def call_build(*arguments):
 
 def test_the_command(path, tmp_path):
     """The command links compiled code again, and replaces an existing library when the new one is complete."""
-    output = tmp_path / library.NAME
+    output = tmp_path / LIBRARY
     output.write_text("the old one")
     outcome = call_build("--output", output, "--operator", "Col2Im", "--dtype", "float32", "--cpu", BEST)
     assert (outcome.exit_code, outcome.output) == (0, f"{output}: {output.stat().st_size / 2**20:.1f} MB\n")
@@ -236,7 +223,7 @@ def test_the_command(path, tmp_path):
 
 def test_all_types_of_an_operator(tmp_path):
     """An operator has not all of the types that there are."""
-    output = tmp_path / library.NAME
+    output = tmp_path / LIBRARY
     outcome = call_build("--output", output, "--operator", "AffineGrid", "--cpu", BEST)
     assert outcome.exit_code == 0, outcome.output
     table = building.table.Table.in_dll(loaded := C.CDLL(str(output)), "onnx_ops_table")
@@ -260,7 +247,7 @@ def test_what_goes_wrong(failure, path, tmp_path, monkeypatch):
     environment, arguments, code, message = FAILURES[failure]
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    output = tmp_path / library.NAME
+    output = tmp_path / LIBRARY
     output.write_text("the old one")
     outcome = call_build("--output", output, "--operator", "Col2Im", "--dtype", "float32", "--cpu", BEST, *arguments)
     assert outcome.exit_code == code, outcome.output

@@ -1,4 +1,4 @@
-"""Deformable convolution against convolution, torchvision and ONNX Runtime; its edges; models that mmdeploy writes."""
+"""Deformable convolution against convolution, torchvision and ONNX Runtime; its edges; how mmdeploy writes it."""
 
 from dataclasses import replace
 
@@ -6,7 +6,6 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from click.testing import CliRunner
 from support.backends import BACKENDS, SAME_BITS, quiet, run_session
 from support.cases import (
     DEFORM_CONV,
@@ -20,11 +19,9 @@ from support.cases import (
     parsed,
     reference,
 )
-from support.written import mmdeploy_layer
 
 import onnx_ops
 from onnx_ops import functions, plain
-from onnx_ops.cli.app import app
 
 NAN, INF = np.nan, np.inf
 IMAGES = [c for c in DEFORM_CONV if c.op_type == "DeformConv" and len(c.shapes[0]) == 4 and 0 not in c.shapes[0]]
@@ -274,26 +271,3 @@ def test_inference_reads_all_forms():
         session = ort.InferenceSession(proto.SerializeToString(), onnx_ops.register(quiet(), proto))
         shape = BACKENDS["function"](case, case.inputs("float32")).shape
         assert tuple(session.get_outputs()[0].shape) == shape
-
-
-def test_a_model_of_mmdeploy_on_the_command_line(tmp_path):
-    """As its parts say, one by one; plain ONNX Runtime refuses it."""
-    rng = np.random.default_rng(0)
-    proto, weights = mmdeploy_layer(rng)
-    x = rng.standard_normal((1, 8, 12, 13), np.float32)
-    onnx.save(proto, tmp_path / "model.onnx")
-    np.save(tmp_path / "x.npy", x)
-    with pytest.raises(Exception, match="mmdeploy"):
-        ort.InferenceSession(proto.SerializeToString(), quiet())
-    done = CliRunner().invoke(
-        app, ["run", str(tmp_path / "model.onnx"), "-i", str(tmp_path / "x.npy"), "--output", str(tmp_path)]
-    )
-    assert done.exit_code == 0, done.output
-    zero = np.zeros((1, 2 * 9, 12, 13), np.float32)
-    o = onnx_ops.deform_conv(x, weights["ow"], zero, weights["ob"], pads=[1] * 4)
-    mask = 1 / (1 + np.exp(-o[:, 18:]))
-    y = onnx_ops.deform_conv(x, weights["w"], o[:, :18], weights["b"], mask, pads=[1] * 4)
-    np.testing.assert_allclose(np.load(tmp_path / "y.npy"), np.maximum(y, 0), atol=1e-5)
-    inspected = CliRunner().invoke(app, ["inspect", str(tmp_path / "model.onnx")])
-    assert inspected.exit_code == 0, inspected.output
-    assert "MMCVModulatedDeformConv2d" in inspected.output

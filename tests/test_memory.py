@@ -11,7 +11,7 @@ from support.cases import CASES, COL2IM, assert_close, reference, reference_of
 from support.processes import python
 
 import onnx_ops
-from onnx_ops import plain
+from onnx_ops import plain, system
 from onnx_ops.declaration import Record
 from onnx_ops.kernels import col2im, grid_sample
 from onnx_ops.runtime import execute, threads
@@ -108,7 +108,7 @@ def test_tiles_side_by_side_have_workspaces_of_their_own(monkeypatch):
     x = np.random.default_rng(0).standard_normal((4, 64 * 9, 64 * 64)).astype(np.float16)
     sizes, attributes = ([128, 128], [3, 3]), {"strides": [2, 2], "pads": [1, 1, 0, 0]}
     expected = onnx_ops.col2im(x, *sizes, threads=1, **attributes)
-    monkeypatch.setattr(threads, "available_cpus", lambda: range(64))
+    monkeypatch.setattr(system, "available_cpus", lambda: range(64))
     monkeypatch.setattr(threads, "_requests", threads.SimpleQueue())
     monkeypatch.setattr(threads, "_helpers", 0)
     for _ in range(5):

@@ -4,6 +4,7 @@ Most of these operators have several outputs, or outputs of which only a bound i
 """
 
 import itertools
+import json
 from fractions import Fraction
 
 import numpy as np
@@ -90,6 +91,15 @@ CASES = {
 @pytest.mark.parametrize("function", OTHERS, ids=lambda o: o.title)
 def test_all_ways_agree(function):
     assert onnx_ops.check(function, CASES[function.name]) > 20
+
+
+@pytest.mark.parametrize("function", OTHERS, ids=lambda o: o.title)
+def test_what_pytorch_checks(function):
+    torch = pytest.importorskip("torch")
+    from onnx_ops.torch_operators import torch_operator
+
+    *arrays, attributes = [*CASES[function.name][0], {}][: len(function.inputs) + 1]
+    torch.library.opcheck(torch_operator(function), [torch.from_numpy(a) for a in arrays], attributes)
 
 
 # Non-maximum suppression
@@ -348,6 +358,7 @@ def test_a_model_of_mmdeploy_on_the_command_line(tmp_path):
     assert done.exit_code == 0, done.output
     for name, value in expected.items():
         np.testing.assert_allclose(np.load(tmp_path / f"{name}.npy"), value, rtol=1e-5, err_msg=name)
+    assert "onnx_ops runs 3 of 3 without problems" in inspected(proto, tmp_path, exit_code=0)
 
 
 @pytest.mark.parametrize("backend", ["native", "extensions"])
@@ -394,6 +405,19 @@ def test_inspect_leaves_out_what_onnxruntime_runs_of_older_versions(tmp_path):
     text = inspected(proto, tmp_path, exit_code=0)
     assert "RoiAlign" not in text
     assert "NMSRotated" in text
+
+
+def test_inspect_completes_types_by_the_declaration(tmp_path):
+    """Nothing is known about the regions, whose operator nobody has, but RoiAlign takes them in the type of images."""
+    text = """(float[1, 3, 20, 20] x) => (float[R, 3, 1, 1] y) {
+        rois, images = mmcv.MMCVRegions (x)
+        y = RoiAlign (x, rois, images)
+    }"""
+    onnx.save(parsed(text, 22, "mmcv"), tmp_path / "model.onnx")
+    done = CliRunner().invoke(app, ["inspect", str(tmp_path / "model.onnx"), "--json"])
+    (node,) = json.loads(done.stdout)["nodes"]
+    assert [i["type"] for i in node["inputs"]] == ["float32", "float32", "int64"]
+    assert node["builtin"].startswith("refuses it: Could not find an implementation for RoiAlign(22)")
 
 
 def test_bench_times_what_onnxruntime_refuses(tmp_path):

@@ -18,7 +18,6 @@ from support.selection import on_demand
 import onnx_ops
 from onnx_ops import OpError, functions
 from onnx_ops.limits import MAX_PHASES
-from onnx_ops.runtime import library
 
 OPERATORS = {"with axes": sort.declaration, "with a plan": PLANNED}
 SIZES = (0, 1, 300, 5000, 300_000)
@@ -79,7 +78,7 @@ def test_functions(operator):
 
 @pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="there is no C compiler")
 def test_a_library_built_ahead(tmp_path):
-    path = tmp_path / library.NAME
+    path = tmp_path / "library"
     onnx_ops.build(path, operators=[*OPERATORS.values()], jobs=1)
     for operator in OPERATORS.values():
         settings = options(2)

@@ -112,6 +112,20 @@ def test_no_flow(name):
     assert reason in finding
 
 
+def test_a_grid_of_unknown_rank():
+    (finding,) = near_miss(
+        parser.parse_model("""<ir_version: 9, opset_import: ["" : 20]>
+    main (float[2, 3, 9, 12] image, float[2, 9, 12, 2] a, float[1, 2, 9, 12, 2] b, bool yes) => (float[] y)
+    <float half = {0.5}> {
+        either = If (yes) <then_branch: graph = t () => (float[] c) { c = Identity (a) },
+                           else_branch: graph = e () => (float[] d) { d = Identity (b) }>
+        grid = Mul (either, half)
+        y = GridSample (image, grid)
+    }""")
+    )
+    assert finding == "the rank of its grid is not known"
+
+
 @pytest.mark.parametrize("name", PERSPECTIVES)
 def test_matrix(name):
     assert compare(PERSPECTIVES[name])[-1] == "ComputedGridSample"
@@ -202,6 +216,13 @@ def test_a_clip_of_infinities(operands, kind):
 
 UNARY = ("Abs", "Ceil", "Floor", "Neg", "Reciprocal", "Round", "Sqrt")
 BINARY = ("Add", "Sub", "Mul", "Div", "Min", "Max")
+COMPARISONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
+
+
+def draw(rng, shape):
+    """Random numbers, half of the time between two integers, so that some are equal, and rounding has two choices."""
+    numbers = rng.standard_normal(shape)
+    return np.floor(numbers) + 0.5 if rng.random() < 0.5 else numbers
 
 
 def random_grid(rng, dtype):
@@ -213,7 +234,7 @@ def random_grid(rng, dtype):
         "theta": (dtype, [n, 2, 3]),
         "thetas": (dtype, [n, 3, 3]),
     }
-    values = [w.constant(rng.standard_normal(shape), dtype) for shape in ((v,), (h, 1), (1, h, v), (), (n, 1, 1))]
+    values = [w.constant(draw(rng, shape), dtype) for shape in ((v,), (h, 1), (1, h, v), (), (n, 1, 1))]
     values += [w.add("Gather", "planes", w.constant(k), axis=1) for k in (0, 1)]
     values += [w.add("Squeeze", w.add("Slice", "last", *map(w.constant, ([k], [k + 1], [-1]))), w.constant([-1]))
                for k in (0, 1)]  # fmt: skip
@@ -226,32 +247,33 @@ def random_grid(rng, dtype):
     moved = w.add("Reshape", moved, w.constant([n, h, v, 3]))
     values += [w.add("Gather", moved, w.constant(k), axis=3) for k in (0, 2)]
     for _ in range(rng.integers(1, 16)):
-        kind = rng.choice(["unary", "binary", "binary", "clip", "where", "power", "quotient"])
+        kind = rng.choice(["unary", "unary", "binary", "binary", "clip", "where", "power", "quotient"])
         a, b, c = (values[k] for k in rng.integers(0, len(values), 3))
+        a, b = (values[-rng.integers(1, 4)], a)[:: rng.choice([1, -1])]  # most steps matter in the end
         if kind == "unary":
             new = w.add(rng.choice(UNARY), a)
         elif kind == "binary":
             new = w.add(rng.choice(BINARY), a, b)
         elif kind == "clip":
-            new = w.add("Clip", a, *[w.constant(rng.standard_normal(), dtype), ""][:: rng.choice([1, -1])])
+            new = w.add("Clip", a, *[w.constant(draw(rng, ()), dtype), ""][:: rng.choice([1, -1])])
         elif kind == "quotient":  # which ONNX Runtime divides
             new = w.add("Mul", w.add("Div", w.constant(1, dtype), a), b)
         elif kind == "power":
             new = w.add("Pow", a, w.constant(rng.choice([2, 3]), dtype))
         else:
-            flag = w.add(rng.choice(["Less", "Greater", "LessOrEqual", "GreaterOrEqual", "Equal"]), a, b)
+            flag = w.add(rng.choice(COMPARISONS), a, b)
             change = rng.choice(["And", "Or", "Not", ""])
             flag = w.add(change, flag, *[w.add("Less", b, c)][: change != "Not"]) if change else flag
             new = w.add("Where", flag, b, c)
         values.append(new)
     full = w.constant(np.zeros((n, h, v)), dtype)
     parts = [w.add("Unsqueeze", w.add("Add", values[-k], full), w.constant([-1])) for k in (1, rng.integers(1, 5))]
-    grid = w.add("Concat", *parts, axis=-1)
+    grid = w.add("Mul", w.add("Concat", *parts, axis=-1), w.constant(1 / 8, dtype))  # most are then in the image
     w.add("GridSample", "image", grid, mode="linear", padding_mode="border", align_corners=1, name="y")
-    return w.model({"image": ("float64", [n, 2, 3000, 2000]), **inputs}, ("y", "float64", [n, 2, h, v]), 20)
+    return w.model({"image": ("float64", [n, 2, 30, 20]), **inputs}, ("y", "float64", [n, 2, h, v]), 20)
 
 
-RAMPS = np.broadcast_to(np.stack(np.mgrid[:3000, :2000]).astype(np.float64), (2, 2, 3000, 2000))
+RAMPS = np.broadcast_to(np.stack(np.mgrid[:30, :20]).astype(np.float64), (2, 2, 30, 20))
 
 
 def with_more_outputs(graph, rng):
@@ -304,14 +326,87 @@ PLACES = {
 }
 
 
+SPECIAL = [0.0, -0.0, 0.5, -0.5, 1.5, 2.5, 1.0, -1.0, 1e-30, 3e30, np.inf, -np.inf, np.nan]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("operation", [*UNARY, *BINARY, *COMPARISONS, "And", "Or", "Not", "Clip", "Pow"])
+def test_special_numbers(operation, dtype):
+    """Every pair of numbers at which an operation may be special; the result's reciprocal shows the sign of a zero."""
+    w, count = Writer(), len(SPECIAL)
+    operands = [w.add("Gather", "planes", w.constant(k), axis=1) for k in (0, 1)]
+    truths = [w.add("Less", operand, w.constant(0.75, dtype)) for operand in operands]
+    if operation in ("And", "Or"):
+        value = w.add(operation, *truths)
+    elif operation == "Not":
+        value = w.add(operation, truths[0])
+    elif operation == "Clip":
+        value = w.add("Clip", operands[0], w.constant(-0.5, dtype), w.constant(1, dtype))
+    elif operation == "Pow":
+        value = w.add("Pow", operands[0], w.constant(3, dtype))
+    else:
+        value = w.add(operation, *operands[: 1 if operation in UNARY else 2])
+    if operation in (*COMPARISONS, "And", "Or", "Not"):
+        value = w.add("Where", value, w.constant(1, dtype), w.constant(-1, dtype))  # not zeros, see the operator
+    parts = w.add("Mul", value, w.constant(1 / 8, dtype)), w.add("Reciprocal", value)
+    grid = w.add("Concat", *(w.add("Unsqueeze", part, w.constant([-1])) for part in parts), axis=-1)
+    w.add("GridSample", "image", grid, mode="linear", padding_mode="border", align_corners=1, name="y")
+    shape = [1, 2, count, count]
+    inputs = {"image": ("float64", [1, 2, 30, 20]), "planes": (dtype, shape)}
+    proto = w.model(inputs, ("y", "float64", shape), 20)
+    optimized, (finding,) = rewritten(proto)
+    assert finding.operator == "ComputedGridSample"
+    feeds = {"image": RAMPS[:1], "planes": np.stack(np.meshgrid(SPECIAL, SPECIAL))[None].astype(dtype)}
+    expected, got = (SESSIONS[0](each).run(None, feeds)[0] for each in (proto, optimized))
+    np.testing.assert_array_equal(got, expected)
+
+
+OPEN = {
+    "a view of a flat value": """flat = Flatten <axis: int = 2> (flow)
+        curved = Tanh (flat)
+        planes = Reshape <allowzero: int = 1> (curved, size)""",
+    "no value along h": """row = Gather <axis: int = 2> (flow, zero)
+        curved = Tanh (row)
+        planes = Expand (curved, size)""",
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("is_in_a_branch", [False, True])
+@pytest.mark.parametrize("name", OPEN)
+def test_sizes_of_inputs(name, is_in_a_branch, dtype):
+    """Sizes that no value of the program has are those of an input of the model, when it runs."""
+    kind = {"float32": "float", "float64": "double"}[dtype]
+    proto = parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 20]>
+    main (double[n, 2, 30, 20] image, {kind}[n, 2, h, w] flow) => (double[n, 2, h, w] y)
+    <int64[1] zero = {{0}}, {kind} half = {{0.5}}> {{
+        size = Shape (flow)
+        {OPEN[name]}
+        scaled = Mul (planes, half)
+        grid = Transpose <perm: ints = [0, 2, 3, 1]> (scaled)
+        y = GridSample <padding_mode: string = "border"> (image, grid)
+    }}""")
+    if is_in_a_branch:
+        move_to_a_branch(proto.graph, 0)
+    optimized, (finding,) = rewritten(proto)
+    assert finding.operator == "ComputedGridSample"
+    before, after = (SESSIONS[0](each) for each in (proto, optimized))
+    for count, height, width in ((2, 5, 6), (1, 1, 1), (2, 1, 7), (2, 4, 0), (0, 2, 3)):
+        flow = np.random.default_rng(height).standard_normal((count, 2, height, width)).astype(dtype)
+        inputs = {"image": RAMPS[:count], "flow": flow}
+        expected, got = before.run(None, inputs)[0], after.run(None, inputs)[0]
+        assert got.shape == (count, 2, height, width)
+        np.testing.assert_array_equal(got, expected)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("seed", range(9))
+@pytest.mark.parametrize("seed", range(12))
 def test_any_arithmetic(seed, place, dtype):
     """Wherever the nodes are, and whoever runs them, results are the same to the last bit."""
     rng = np.random.default_rng([seed, [*PLACES].index(place)])
     proto = random_grid(rng, dtype)
-    inputs = {v.name: rng.standard_normal([d.dim_value for d in v.type.tensor_type.shape.dim]).astype(dtype)
+    inputs = {v.name: draw(rng, [d.dim_value for d in v.type.tensor_type.shape.dim]).astype(dtype)
               for v in proto.graph.input if v.name != "image"}  # fmt: skip
     PLACES[place](proto, rng)
     optimized, findings = rewritten(proto)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from .. import __version__
+from .. import __version__, system
 from ..own.files import use_file
 from .bench import bench
 from .compile import build, warmup
@@ -67,7 +67,7 @@ def endings():
     except OSError as error:
         if not is_of_output(error):
             raise
-        is_closed = isinstance(error, BrokenPipeError)
+        is_closed = system.is_closed_pipe(error)
         if not is_closed:
             with suppress(OSError):
                 click.echo(f"Error: the output can't be written: {error.strerror}", err=True)

@@ -136,7 +136,7 @@ def profile(model, name, threads, feeds, repeats):
         session = open_session(model, threads=threads, profile=Path(directory) / "profile", **WAYS[name][1])
         for _ in range(repeats):
             run_session(session, feeds)
-        return by_operator(json.loads(Path(session.end_profiling()).read_text()))
+        return by_operator(json.loads(Path(session.end_profiling()).read_text(encoding="utf-8")))
 
 
 def by_operator(events):

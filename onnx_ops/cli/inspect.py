@@ -171,6 +171,8 @@ def examine_node(node, graph):
     operator, proto = declared(node), graph.model.proto
     values = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     inputs = [stated(graph, name) for name in node.input]
+    if operator:
+        complete_types(operator, inputs)
     report = Report(
         node.name or ", ".join(node.output),
         operator.title if operator else f"{node.domain}.{node.op_type}".removeprefix("."),
@@ -207,6 +209,16 @@ def stated(graph, name):
         return Value(name)
     its_type = graph.type(name)
     return Value(name, dtypes.NAMES.get(its_type.elements), its_type.dimensions, graph.array(name))
+
+
+def complete_types(operator, inputs):
+    """Fill in unknown types of inputs that follow from those of others, or of which the operator takes one only."""
+    pairs = list(zip(operator.inputs, inputs, strict=False))
+    signature = {variable: types[0] for variable, types in operator.types.items() if len(types) == 1}
+    signature |= {i.type: v.type for i, v in pairs if v.type}
+    for i, v in pairs:
+        if v.name and v.type is None:
+            v.type = signature.get(i.type)
 
 
 def plain(value):
@@ -290,10 +302,10 @@ def try_builtin(model, node, operator, inputs, arrays, lack):
         outputs = builtin(feeds)
     except Exception as error:
         unusual = [f"{v.type} {i.name}" for i, v in zip(operator.inputs, inputs, strict=False)
-                   if v.type not in (None, "float32") and not i.values]  # fmt: skip
+                   if v.type not in (None, "float32") and not i.values and len(operator.types[i.type]) > 1]  # fmt: skip
         if unusual and any(text in str(error) for text in NO_KERNEL):
             return f"refuses it: no kernel for {' and '.join(unusual)}"
-        return f"refuses it: {one_line(error)}"
+        return f"refuses it: {one_line(error).partition(' node with name')[0]}"
     try:
         own_outputs = Runner(lone_model, threads=None)(feeds)
     except Exception as error:

@@ -17,8 +17,8 @@ from ..operators import own_operators
 from ..reference import Evaluator
 from ..runtime import cluster as ray_cluster
 from ..runtime.runner import Runner
-from ..runtime.threads import available_cpus
 from ..runtime.workers import answers
+from ..system import available_cpus
 from . import data
 from .arguments import check_targets, json_option, model_argument, own_files, threads_option, tolerance_option
 from .console import dimensions, format_difference, milliseconds, print_json, progress, say, table

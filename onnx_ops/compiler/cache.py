@@ -12,13 +12,9 @@ from pathlib import Path
 
 import platformdirs
 
+from .. import system
 from ..files import staged_file
 from .jit import ADDRESS
-
-try:
-    import fcntl
-except ImportError:  # on Windows
-    fcntl = None  # type: ignore[assignment]
 
 ROOT = __name__.split(".", 1)[0]
 CHECKSUM = hashlib.sha256().digest_size
@@ -50,14 +46,12 @@ class Kept:
 
     @contextmanager
     def exclusive(self):
-        """A context in which other processes that would compile the same wait, where the system has file locks."""
+        """A context in which other processes that would compile the same wait, where the folder can have a lock."""
         with ExitStack() as stack:
-            if fcntl and self.path and not os.path.exists(self.path):
-                lock = self.path.with_suffix(".lock")
+            if self.path and not os.path.exists(self.path):
                 with suppress(OSError):
                     self.path.parent.mkdir(parents=True, exist_ok=True)
-                    fcntl.flock(stack.enter_context(open(lock, "w")), fcntl.LOCK_EX)
-                    stack.callback(lock.unlink, missing_ok=True)
+                    stack.enter_context(system.locked(self.path.with_suffix(".lock")))
             yield
 
     def load(self):

@@ -32,6 +32,7 @@ from numba.core.options import TargetOptions
 from numba.core.registry import cpu_target
 from numba.np.arrayobj import populate_array as populate_array
 
+from .. import system
 from ..errors import OpError
 from .jit import ADDRESS, numba_obstacle
 
@@ -73,8 +74,7 @@ def number_functions():
 
 
 number_functions()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=number_functions)
+system.at_fork(after_in_child=number_functions)
 
 
 @contextmanager

@@ -64,11 +64,6 @@ def architecture():
     return ARCHITECTURES.get(name, name)
 
 
-def system():
-    """This machine's system, as in SYSTEMS."""
-    return {"win32": "windows", "darwin": "macos"}.get(sys.platform, "linux")
-
-
 def level(cpu, system):
     """The target for a CPU of LEVELS and a system of SYSTEMS. Raises OpError."""
     for argument, name, names in (("cpu", cpu, LEVELS), ("system", system, SYSTEMS)):

@@ -7,6 +7,9 @@ If boxes are upright, a tap's weight is the product of those of its row and of i
 compared, first: along whole vectors, since neighbours lie side by side in memory. What a bin takes of the result are
 its columns. The other regions are read tap by tap: turned ones, those of which samples are compared, and those whose
 columns lie so far apart that to read all between them would take longer.
+
+If turned regions read more taps than their images have pixels, a unit first copies its channels, so that those of a
+pixel lie side by side: then a tap is a vector.
 """
 
 import numpy as np
@@ -25,15 +28,16 @@ BINS, COLUMNS, ROWS, TAPS = 512, 1024, 512, 2048  # that there is room for
 SPAN = 4096  # pixels from the first to the last column of a region that is read by rows, at most
 SPARSE = 32  # pixels, for each column that is read, up to which that pays
 LANES = 16  # rows are added up over multiples of so many pixels, if the image is as wide
-TOGETHER = 4  # channels whose columns are read at a time, so that indices and weights are loaded once for all of them
+TOGETHER = 4  # channels that are read at a time, so that indices and weights are loaded once for all of them
+SAMPLES, POOLED = 32, 64  # samples that are added up, and bins that are stored, at a time
 
 
 @jitable
 def workspace_size():
-    """The bytes that a tile needs, for the arrays of `pool_by_rows` or of `pool_by_taps`."""
+    """The bytes that a tile needs, for the arrays of `pool_by_rows` or of `pool_by_taps`; a copy lies behind them."""
     by_rows = 8 * (TOGETHER * (SPAN + LANES) + 4 * ROWS + COLUMNS) + 4 * (COLUMNS + 3 * ROWS + 2 * BINS + 1)
     by_taps = 8 * (2 * TAPS + CHANNELS) + 4 * (2 * BINS + 1)
-    return max(by_rows, by_taps) + 64
+    return (max(by_rows, by_taps) + 127) // 64 * 64
 
 
 @jitable
@@ -60,9 +64,19 @@ def mmcv_roi_align_max(x, rois, g, tile, workspace, out):
 def mmcv_roi_align_rotated(x, rois, g, tile, workspace, out):
     check_images(rois, (), g)
     begin, end = share(g.units, g, tile)
+    copy = sums_in(workspace, workspace_size(), g.copied, out)
     for unit in range(begin, end):
         channel, channels, region, last = part_of(g, unit)
-        for r in range(region, last):
+        for n in range(g.batch if g.copied else 0):
+            is_there = False
+            for r in range(region, last):
+                if image_of(rois, (), r, g) == n:
+                    if not is_there:
+                        copy_side_by_side(x, (n * g.channels + channel) * g.pixels, channels, g.pixels, copy)
+                        is_there = True
+                    to = (r * g.channels + channel) * g.bins
+                    pool_copy(copy, channels, turned_axes(rois, r, g, zero(out)), g, workspace, out, to)
+        for r in range(region, last if not g.copied else 0):
             first = (image_of(rois, (), r, g) * g.channels + channel) * g.pixels
             to = (r * g.channels + channel) * g.bins
             y_axis, x_axis, turn = turned_axes(rois, r, g, zero(out))
@@ -367,7 +381,7 @@ def pool_by_taps(x, first, channels, y_axis, x_axis, turn, way, g, workspace, ou
     """
     offset = integers_in(workspace, 0, TAPS)
     weight = sums_in(workspace, 8 * TAPS, TAPS, out)
-    totals = sums_in(workspace, 16 * TAPS, CHANNELS, out)
+    totals = sums_in(workspace, 16 * TAPS, CHANNELS, out)  # of the bin that goes on in the next round
     ends = indices_in(workspace, 16 * TAPS + 8 * CHANNELS, BINS + 1)
     zeros = indices_in(workspace, 16 * TAPS + 8 * CHANNELS + 4 * (BINS + 1), BINS)
     number, none = totals.dtype.type, zero(out)
@@ -411,46 +425,141 @@ def pool_by_taps(x, first, channels, y_axis, x_axis, turn, way, g, workspace, ou
             if i < rows:
                 break
             k, i, j, is_zero = k + 1, 0, 0, False
+        if len(way) == len(AVERAGE):
+            for c in range(0, channels, TOGETHER):
+                planes, sums = x[first + c * g.pixels :], totals[c:]
+                if not goes_on:
+                    sums[:TOGETHER] = none
+                for b in range(bins):
+                    bin_ = out[to + c * g.bins + begin + b :]
+                    is_whole = begin + b < k
+                    add_taps_of_bin(
+                        planes, g.pixels, min(TOGETHER, channels - c), offset, weight, ends[b], ends[b + 1], sums,
+                        is_whole, bin_, g.bins,
+                    )  # fmt: skip
+            continue
         for c in range(channels):
             source = x[first + c * g.pixels :][: g.pixels]
             for b in range(bins):
-                total = none
-                if len(way) == len(LARGEST_TAP):
-                    total = number(-np.inf)
-                if of_samples:
-                    total = number(LEAST)
+                total = number(LEAST) if of_samples else number(-np.inf)
                 if b == 0 and goes_on:
                     total = totals[c]
-                if len(way) == len(AVERAGE):
-                    total = plus_taps(total, source, offset, weight, ends[b], ends[b + 1])
-                elif len(way) == len(LARGEST_TAP):
-                    total = largest_tap(total, source, offset, weight, ends[b], ends[b + 1])
+                if of_samples:
+                    total = largest_sample(total, source, offset, weight, ends[b], ends[b + 1])
                 else:
-                    for t in range(ends[b], ends[b + 1], 4):
-                        sample = none
-                        for u in range(t, t + 4):
-                            if weight[u] > none:
-                                sample += weight[u] * load(source, np.uintp(offset[u]))
-                        total = larger(total, sample)
+                    total = largest_tap(total, source, offset, weight, ends[b], ends[b + 1])
                 if begin + b == k:
                     totals[c] = total
                 else:
-                    if len(way) != len(AVERAGE) and zeros[b]:
-                        total = larger(total, none)
-                    store(out, to + c * g.bins + begin + b, total)
+                    store(out, to + c * g.bins + begin + b, larger(total, none) if zeros[b] else total)
+
+
+@jitable
+def copy_side_by_side(x, first, channels, pixels, copy):
+    """copy[k * channels + c] = x[first + c * pixels + k]   for k < pixels and c < channels"""
+    for begin in range(0, pixels, LANES):  # of a cache line or two
+        for c in range(channels):
+            source, target = x[first + c * pixels + begin :], copy[begin * channels + c :]
+            for k in range(min(LANES, pixels - begin)):
+                target[np.uintp(k) * np.uintp(channels)] = load(source, np.uintp(k))
+
+
+@jitable
+def pool_copy(copy, channels, axes, g, workspace, out, to):
+    """Pool a turned box for all channels of what `copy_side_by_side` makes. axes: what `turned_axes` returns."""
+    pixels, exist, widths = indices_in(workspace, 0, (3, SAMPLES))
+    weight = sums_in(workspace, 12 * SAMPLES, (4, SAMPLES), out)
+    after = 12 * SAMPLES + 8 * 4 * SAMPLES
+    sums = sums_in(workspace, after, (2, CHANNELS), out)
+    pooled = sums_in(workspace, after + 8 * 2 * CHANNELS, CHANNELS * POOLED, out)
+    totals, part = sums[0, :channels], sums[1, :channels]
+    y_axis, x_axis, turn = axes
+    rows, columns, number = y_axis[2], x_axis[2], totals.dtype.type
+    each = number(1) / (number(max(rows, 1)) * number(max(columns, 1)))
+    for k in range(SAMPLES):
+        widths[k] = g.width
+    for b in range(g.bins):
+        p, q, count, is_first = b // g.out_width, b % g.out_width, 0, True
+        for i in range(rows):
+            for j in range(columns):
+                if count == SAMPLES:
+                    add_points(copy, channels, pixels, widths, exist, weight, False, part)
+                    add_part(totals, part, is_first)
+                    count, is_first = 0, False
+                y, x = turned(turn, position(y_axis, p, i), position(x_axis, q, j))
+                if is_inside(y, g.height) and is_inside(x, g.width):
+                    top, _, down = taps_of(y, g.height)
+                    left, _, across = taps_of(x, g.width)
+                    pixels[count], exist[count] = top * g.width + left, 0
+                    for t in range(4):
+                        w = (down if t // 2 else number(1) - down) * (across if t % 2 else number(1) - across)
+                        weight[t, count] = w * each
+                        exist[count] |= (w > number(0)) << t
+                    count += 1
+        add_points(copy, channels, pixels[:count], widths, exist, weight, False, part)
+        add_part(totals, part, is_first)
+        column = pooled[b % POOLED :]
+        for c in range(totals.size):
+            column[np.uintp(c) * np.uintp(POOLED)] = totals[c]
+        if b % POOLED == POOLED - 1 or b == g.bins - 1:  # along the output's rows, which the CPU then fetches ahead
+            begin = b // POOLED * POOLED
+            for c in range(channels):
+                row, target = pooled[c * POOLED :][: b + 1 - begin], out[to + c * g.bins + begin :]
+                for k in range(row.size):
+                    store(target, k, row[k])
+
+
+@jitable
+def add_part(totals, part, is_first):
+    for c in range(totals.size):
+        totals[c] = part[c] if is_first else totals[c] + part[c]
 
 
 @jitable(**FUSE)
-def plus_taps(total, source, offset, weight, begin, end):
-    """total + sum over t of weight[t] * source[offset[t]]   for begin <= t < end
+def add_taps_of_bin(planes, pixels, together, offset, weight, begin, end, sums, is_whole, target, pitch):
+    """sums[c] += sum over t of weight[t] * planes[c * pixels + offset[t]]   for begin <= t < end
 
-    Some are added up at a time, so that rounding errors of a long sum stay small.
+    for the channels c < together, at most four. If there are fewer, the last one is read again. If the bin is_whole,
+    target[c * pitch] becomes sums[c], which becomes 0. Some taps are added up at a time, so that rounding errors of a
+    long sum stay small.
     """
-    for first in range(begin, end, 64):
-        part = zero(source)
-        for t in range(first, min(first + 64, end)):
-            part += weight[t] * load(source, np.uintp(offset[t]))
-        total += part
+    k, m, n = min(1, together - 1), min(2, together - 1), min(3, together - 1)
+    first, second, third, fourth = planes, planes[k * pixels :], planes[m * pixels :], planes[n * pixels :]
+    none = sums.dtype.type(0)
+    for part in range(begin, end, 64):
+        i = j = u = v = none
+        weights, offsets = weight[part : min(part + 64, end)], offset[part:]
+        for t in range(weights.size):
+            w, at = weights[t], np.uintp(offsets[t])
+            i += w * load(first, at)
+            j += w * load(second, at)
+            u += w * load(third, at)
+            v += w * load(fourth, at)
+        sums[0] += i
+        if k == 1:
+            sums[1] += j
+        if m == 2:
+            sums[2] += u
+        if n == 3:
+            sums[3] += v
+    if is_whole:
+        for c in range(together):
+            store(target, c * pitch, sums[c])
+            sums[c] = none
+
+
+@jitable
+def largest_sample(total, source, offset, weight, begin, end):
+    """The largest of `total` and sum over u < 4 of weight[4 * t + u] * source[offset[4 * t + u]]
+
+    for begin <= 4 * t < end, without weights of 0.
+    """
+    for t in range(begin, end, 4):
+        sample = zero(source)
+        for u in range(t, t + 4):
+            if weight[u] > zero(source):
+                sample += weight[u] * load(source, np.uintp(offset[u]))
+        total = larger(total, sample)
     return total
 
 

@@ -64,7 +64,7 @@ SOURCES, STEPS = 48, 64  # at most
 VALUES = SOURCES + STEPS + 3  # with copies of the coordinates
 RANK = 8  # of an input, at most
 STRIPE = 4096  # points for which the program is run at a time, at most, and a block more
-STRIPES = 16  # at least, where they are not smaller than a block: threads get equal shares
+STRIPES = 8  # at least, where they are not smaller than a block: threads get equal shares
 LARGEST = 8  # bytes of a value's number
 FULL = VECTOR | ROWS  # kind of a value with a number for each point
 

@@ -56,11 +56,15 @@ MODES = ("avg", "max")
 HALF_PIXEL = ("output_half_pixel", "half_pixel")
 BINS = 2**20  # of an output's axis, at most
 PIXELS = 2**31 - 1  # of an image's axis, at most
-CACHED = 2**18  # pixels of a unit's channels, which fit the second-level cache
+CACHED = 2**18  # pixels of a unit's channels, which fit the second-level cache, unless four channels have more
+LANES = 8  # channels of which turned regions read a copy, at least
+COPIED = 2**19  # elements of that copy, at most
+TAPS = 16  # of a bin, if it has four samples
+PAYS = 8  # taps for each pixel of a channel, from which on a copy pays; parts of regions have four times as many
 WORK = 2**12  # outputs of a tile, at least
 GEOMETRY = dict.fromkeys((
     "batch", "channels", "height", "width", "pixels", "regions", "columns", "out_height", "out_width", "bins", "ratio",
-    "scale", "half_pixel", "clockwise", "block", "parts", "units",
+    "scale", "half_pixel", "clockwise", "block", "parts", "units", "copied",
 ))  # fmt: skip
 
 
@@ -108,6 +112,12 @@ def plan_rotated(attributes, inputs, outputs, g):
     require(len(rois) == 2 and rois[1] == 6, "shape of {rois}", rois, "must be [R, 6]")
     g.half_pixel, g.clockwise = attributes.aligned, attributes.clockwise
     plan_regions(attributes, x, rois, g)
+    taps = g.regions * g.bins * TAPS // g.pixels // max(g.batch, 1)  # of a channel, for each pixel
+    groups = COPIED // g.pixels // LANES
+    if taps >= PAYS and groups > 0:
+        cut_regions(groups * LANES, max(1, taps // (4 * PAYS)), g)
+        g.copied = g.block * g.pixels
+        g.workspace += 8 * g.copied
 
 
 @jitable
@@ -119,12 +129,19 @@ def plan_regions(attributes, x, rois, g):
     g.ratio, g.scale = attributes.sampling_ratio, np.float64(attributes.spatial_scale).view(np.int64)
     fits = max(g.regions, 1) <= ELEMENTS // g.bins // max(g.channels, 1)
     require(fits, "shape of {rois}", rois, "output must have at most 2**58 elements")
-    g.block = max(1, min(kernels.CHANNELS, g.channels, CACHED // g.pixels))
+    groups = max(1, CACHED // g.pixels // kernels.TOGETHER)
+    cut_regions(groups * kernels.TOGETHER, 64, g)
+    g.copied, g.workspace = 0, kernels.workspace_size()
+
+
+@jitable
+def cut_regions(channels, parts, g):
+    """Cut the output into units with at most so many channels, and at most so many parts of the regions."""
+    g.block = max(1, min(kernels.CHANNELS, g.channels, channels))
     blocks = (g.channels + g.block - 1) // g.block
-    g.parts = max(1, min(g.regions, 64 // max(blocks, 1)))
+    g.parts = max(1, min(g.regions, 64 // max(blocks, 1), parts))
     g.units = blocks * g.parts if g.regions > 0 else 0
     g.tiles = min(64, g.units, g.regions * g.channels * g.bins // WORK + 1)
-    g.workspace = kernels.workspace_size()
 
 
 def reference(x, rois, batch_indices, *, coordinate_transformation_mode, mode, output_height, output_width,

@@ -39,6 +39,8 @@ def match(graph, node, standard):
     attributes = {name: MODES.get(value, value) for name, value in attributes.items()}
     grid = node.input[1]
     dimensions = shape(graph, grid)
+    if dimensions is None and graph.producer(grid, *MOVES, *OPERATIONS):
+        raise NearMiss("the rank of its grid is not known")
     if dimensions is None or len(dimensions) not in (4, 5) or dimensions[-1] != len(dimensions) - 2:
         return None
     images = (shape(graph, node.input[0]) or (None,))[0]
@@ -93,10 +95,14 @@ def _state_sizes(program, dimensions):
         sizes = [size_of(program, position, at) for position, index in program.sources for at, along in enumerate(index)
                  if along == axis]  # fmt: skip
         if size not in (1, *sizes):
-            if not isinstance(size, int) or size > LARGEST:
-                raise NearMiss(f"the size of its grid along {axis}, {size}, is not known to be that of a value")
-            zeros = np.zeros([size if axis == other else 1 for other in AXES])
-            program.array(zeros, axis)
+            if not isinstance(size, int):
+                zero = helper.make_tensor("", helper.np_dtype_to_tensor_dtype(np.dtype(program.dtype)), [1], [0])
+                zeros = program.add_node("ConstantOfShape", program.open_size(size), value=zero)
+                program.source(program.input(zeros), (axis,))
+            elif size > LARGEST:
+                raise NearMiss(f"the size of its grid along {axis}, {size}, is large, and not that of a value")
+            else:
+                program.array(np.zeros([size if axis == other else 1 for other in AXES]), axis)
 
 
 def size_of(program, position, axis):

@@ -101,13 +101,34 @@ class Program:
         except (ValueError, TypeError):
             raise NearMiss(f"how {name} is read is not known") from None
         if len(target) > len(index):
-            if sum(not isinstance(size, int) for size in target) > 1:
-                raise NearMiss(f"the sizes of {name} are open")
-            target = [size if isinstance(size, int) else -1 for size in target]
-            name = self._once(("apart", name, *target), lambda: self.add_node("Reshape", name, target))
+            whole = name
+            name = self._once(("apart", whole, *target), lambda: self.reshaped(whole, target))
         if not names:  # a source has an axis at least
             name = self._once(("vector", name), lambda: self.add_node("Unsqueeze", name, [0]))
         return self.source(self.input(name), names or (0,))
+
+    def reshaped(self, name, target):
+        """Return a value of the graph with other sizes, as a value of it."""
+        if sum(not isinstance(size, int) for size in target) < 2:
+            return self.add_node("Reshape", name, [size if isinstance(size, int) else -1 for size in target])
+        if self.graph.opset < 14:  # Reshape would take a size of 0 for one of the value's own
+            raise NearMiss(f"the sizes of {name} are open")
+        sizes = [self.graph.add_constant("size", np.array([size], np.int64)) if isinstance(size, int)
+                 else self.open_size(size) for size in target]  # fmt: skip
+        sizes = self.graph.add_node(self.node, "Concat", sizes, axis=0)
+        return self.graph.add_node(self.node, "Reshape", [name, sizes], allowzero=1)
+
+    def open_size(self, size):
+        """Return a vector that holds an open size, which must be one of an input of the model."""
+        outermost = self.graph
+        while not outermost.is_main:
+            outermost = outermost.outer
+        names = [value.name for value in outermost.owner.input if size in (shape(outermost, value.name) or ())
+                 and self.graph.home(value.name) is outermost]  # fmt: skip
+        if not names:
+            raise NearMiss(f"the size {size}, which is open, is not known to be that of an input of the model")
+        position = shape(outermost, names[0]).index(size)
+        return self._once(("size", size), lambda: self.add_node("Gather", self.add_node("Shape", names[0]), [position]))
 
     def converted(self, name):
         """Return a value of the coordinates' type: the value itself, or 1 or 0 for a boolean."""

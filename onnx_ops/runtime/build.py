@@ -17,8 +17,9 @@ from typing import Any
 from ..compiler.jit import numba_obstacle
 from ..errors import OpError
 from ..files import staged_file
+from ..system import NAME as THIS
+from ..system import available_cpus
 from . import table, variants
-from .threads import available_cpus
 from .variants import Variant
 from .workers import share_out
 
@@ -79,7 +80,7 @@ def build(
 
     cpus = list(cpus or [name for name, (kind, *_) in LEVELS.items() if kind == target.architecture()])
     cpus.sort(key=lambda cpu: list(LEVELS).index(cpu) if cpu in LEVELS else -1)
-    system = system or target.system()
+    system = system or THIS
     architectures = {target.level(cpu, system).triple.partition("-")[0] for cpu in cpus}
     if len(architectures) != 1:
         raise OpError("cpu", ", ".join(cpus), "must be of one architecture", "onnx_ops")
@@ -119,7 +120,7 @@ def c_compiler(system, architecture):
 
     if cc := shlex.split(os.environ.get("CC", "")):
         names = cc[:1]
-    elif (system, architecture) == (target.system(), target.architecture()):
+    elif (system, architecture) == (THIS, target.architecture()):
         names = ["cc", "gcc", "clang"]
     else:
         kind = {"linux": "linux-gnu", "windows": "w64-mingw32"}.get(system)
@@ -150,7 +151,7 @@ def link(compiler, flags, objects, operators, folder, output):
             files.append(folder / f"{symbol}.o")
             files[-1].write_bytes(object_in(path))
         tables.add_level(cpu, operators, by_key)
-    (folder / "levels.c").write_text(tables.source())
+    (folder / "levels.c").write_text(tables.source(), encoding="utf-8")
     made = folder / output.name  # linkers may write more files beside it
     command = [*compiler, *FLAGS, *(flag.replace("{name}", output.name) for flag in flags)]
     command += [f"-I{SOURCES}", *sorted(SOURCES.glob("*.c")), folder / "levels.c", *files, "-lm"]

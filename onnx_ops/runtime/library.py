@@ -3,18 +3,16 @@
 import ctypes as C
 import functools
 import os
-import sys
 from pathlib import Path
 
-from .. import dtypes, operators
+from .. import dtypes, operators, system
 from ..compiler.jit import numba_obstacle
 from ..errors import OpError
 from ..limits import MAX_INPUTS
 from ..locks import REGISTRATION
 from . import table
 
-NAME = {"win32": "onnx_ops.dll", "darwin": "libonnx_ops.dylib"}.get(sys.platform, "libonnx_ops.so")
-PLACE = Path(__file__).with_name(NAME)
+PLACE = Path(__file__).with_name(system.LIBRARIES[system.NAME])
 OWN = 2**20  # the number of the first operator of one's own
 _own: list = []  # (operator, its row) for operators of one's own; their numbers are OWN + position
 

@@ -1,16 +1,11 @@
 """The threads that run the tiles when an operator is called as a function. In sessions, ONNX Runtime's threads do."""
 
-import os
 from _thread import start_new_thread
 from collections import deque
 from queue import SimpleQueue
 
+from .. import system
 from ..locks import POOL
-
-
-def available_cpus():
-    """The CPUs that this process may use."""
-    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
 
 
 def run_tiles(tile, tiles, threads=None):
@@ -21,7 +16,7 @@ def run_tiles(tile, tiles, threads=None):
 
     threads  default: the CPUs that this process may use
     """
-    helpers = min(threads or len(available_cpus()), tiles) - 1 if tiles > 1 else 0
+    helpers = min(threads or len(system.available_cpus()), tiles) - 1 if tiles > 1 else 0
     if helpers == 0:
         for index in range(tiles):
             tile(index)
@@ -82,7 +77,7 @@ def ask_for_help(function):
     """Have a helper thread call a function that raises nothing. There are as many helpers as CPUs."""
     global _helpers
     with POOL:
-        while _helpers < len(available_cpus()):
+        while _helpers < len(system.available_cpus()):
             start_new_thread(_help, (_requests,))
             _helpers += 1
     _requests.put(function)
@@ -98,5 +93,4 @@ def _forget_helpers():
     _requests, _helpers = SimpleQueue(), 0
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_helpers)  # a child has none of its parent's threads
+system.at_fork(after_in_child=_forget_helpers)  # a child has none of its parent's threads

@@ -9,10 +9,10 @@ from .. import operators as every
 from ..compiler.jit import numba_obstacle
 from ..dtypes import FLOATS
 from ..errors import OpError
+from ..system import available_cpus
 from . import library, native, variants
 from .model import EXTENSIONS, is_lowered
 from .runner import open_session
-from .threads import available_cpus
 from .workers import share_out
 
 _Model: TypeAlias = "str | os.PathLike[str] | bytes"

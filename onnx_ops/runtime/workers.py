@@ -17,6 +17,7 @@ from itertools import count
 from queue import SimpleQueue
 from subprocess import PIPE
 
+from .. import system
 from ..errors import OpError
 from ..operators import own_operators
 from ..own.files import sources_of, use_source
@@ -131,15 +132,17 @@ def _worker(function, level, own, alive):
 
     Raises _EndedError if the process ends before it has the function. Ctrl-C in a terminal doesn't reach the process.
     """
-    with subprocess.Popen(program(level, own), stdin=PIPE, stdout=PIPE, start_new_session=True) as process:
+    with subprocess.Popen(program(level, own), stdin=PIPE, stdout=PIPE, **system.apart()) as process:
         alive.add(process)
 
         def ask(message):
             try:
                 pickle.dump(message, process.stdin)
                 process.stdin.flush()
-            except BrokenPipeError:
-                with suppress(BrokenPipeError):  # else Popen would raise it later, in place of the actual error
+            except OSError as error:
+                if not system.is_closed_pipe(error):
+                    raise
+                with suppress(OSError):  # else Popen would raise it later, in place of the actual error
                     process.stdin.close()
             try:
                 result, refusal = pickle.load(process.stdout)
@@ -193,8 +196,10 @@ def serve(level, own):
                     refusal = error.args
             pickle.dump((result, refusal), output)
             output.flush()
-    except BrokenPipeError:  # nobody waits for the answer
-        with suppress(BrokenPipeError):
+    except OSError as error:
+        if not system.is_closed_pipe(error):
+            raise
+        with suppress(OSError):  # nobody waits for the answer
             output.close()  # else Python would try to write the rest when it exits, and complain
 
 

@@ -520,6 +520,7 @@ POOLED = [  # name, images, number of regions, more
     ("far_out", (1, 2, 5, 6), 8, {"extent": 50.0}),
     ("upsampled", (1, 2, 5, 6), 4, {"out": (9, 20), "sampling_ratio": 2}),
     ("many_samples", (1, 1, 9, 9), 2, {"out": (2, 1), "sampling_ratio": 50}),
+    ("many_regions_of_many_samples", (2, 9, 5, 6), 30, {"out": (2, 3), "sampling_ratio": 9}),
     ("more_bins_than_rows_have_room_for", (1, 1, 3, 8), 2, {"out": (1, 600), "sampling_ratio": 1}),
     ("more_rows_than_there_is_room_for", (1, 1, 1500, 2), 2, {"out": (1, 1)}),
     ("wide", (1, 2, 2, 3000), 4, {"sampling_ratio": 1, "out": (2, 3)}),

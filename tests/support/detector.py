@@ -1,7 +1,8 @@
-"""The end of a rotated detector as mmdeploy writes it, and what it must return."""
+"""A rotated detector as mmdeploy writes it, with the last layer of its backbone, and what it must return."""
 
 import numpy as np
 
+import onnx_ops
 from onnx_ops import functions
 from onnx_ops.operators.suppression import rotated_overlap
 from support.cases import operator, parsed
@@ -9,8 +10,16 @@ from support.cases import operator, parsed
 POOLED = {
     "output_height": 7, "output_width": 7, "spatial_scale": 0.25, "sampling_ratio": 2, "aligned": 1, "clockwise": 1,
 }  # fmt: skip
-# mmdeploy's default version of ai.onnx is 11. A row of zeros for each box that may lack follows what is found.
-DETECTOR = """(float[1, 3, h, w] features, float[R, 6] rois) => (float[1, 4, 5] boxes, float[1, 4] scores) {
+# A convolution computes offsets and masks. A row of zeros for each box that may lack follows what is found. mmdeploy's
+# default version of ai.onnx is 11.
+DETECTOR = """(float[1, 8, height, width] x, float[R, 6] rois) => (float[1, 4, 5] boxes, float[1, 4] scores) {
+    o = Conv <pads = [1, 1, 1, 1]> (x, ow, ob)
+    offset = Slice (o, zero, eighteen, one)
+    m = Slice (o, eighteen, all, one)
+    mask = Sigmoid (m)
+    a = mmdeploy.MMCVModulatedDeformConv2d <stride = [1, 1], padding = [1, 1], dilation = [1, 1], groups = 1,
+                                            deform_groups = 1> (x, offset, mask, w, b)
+    features = Relu (a)
     bins = mmdeploy.MMCVRoIAlignRotated <ATTRIBUTES> (features, rois)
     rows = Reshape (bins, row_of_bins)
     logits = MatMul (rows, weight)
@@ -57,16 +66,24 @@ def plainly_kept(boxes, scores, overlap, suppresses):
 def rotated_detector():
     """Return (model, its inputs by name, its outputs by name)."""
     rng = np.random.default_rng(0)
-    weight = rng.standard_normal((3 * 7 * 7, 2), np.float32) * np.float32(0.3)
-    features = rng.standard_normal((1, 3, 16, 16), np.float32)
+    shapes = {"ow": (27, 8, 3, 3), "ob": (27,), "w": (3, 8, 3, 3), "b": (3,), "weight": (3 * 7 * 7, 2)}
+    weights = {name: rng.standard_normal(shape, np.float32) * np.float32(0.3) for name, shape in shapes.items()}
+    indices = {"zero": 0, "one": 1, "two": 2, "four": 4, "six": 6, "eighteen": 18, "all": 2**31}
+    x = rng.standard_normal((1, 8, 16, 16), np.float32)
     rois = np.concatenate([np.zeros((30, 1), np.float32), turned_boxes(30)], 1)
     proto = parsed(
-        DETECTOR, 11, "mmdeploy", ir_version=6, weight=weight, row_of_bins=np.array([-1, weight.shape[0]]),
-        one=np.array([1]), two=np.array([2]), four=np.array([4]), six=np.array([6]),
+        DETECTOR, 11, "mmdeploy", ir_version=6, **weights, **{name: np.array([k]) for name, k in indices.items()},
+        row_of_bins=np.array([-1, 3 * 7 * 7]),
         zero_boxes=np.zeros((1, 4, 5), np.float32), zero_scores=np.zeros((1, 4), np.float32),
     )  # fmt: skip
-    boxes, scores = detected(features, rois, weight)
-    return proto, {"features": features, "rois": rois}, {"boxes": boxes, "scores": scores}
+    boxes, scores = detected(features_of(x, **weights), rois, weights["weight"])
+    return proto, {"x": x, "rois": rois}, {"boxes": boxes, "scores": scores}
+
+
+def features_of(x, ow, ob, w, b, **_):
+    o = onnx_ops.deform_conv(x, ow, np.zeros((1, 18, 16, 16), np.float32), ob, pads=[1] * 4)
+    mask = 1 / (1 + np.exp(-o[:, 18:]))
+    return np.maximum(onnx_ops.deform_conv(x, w, o[:, :18], b, mask, pads=[1] * 4), 0)
 
 
 def detected(features, rois, weight):

@@ -1,5 +1,4 @@
-"""Models as exporters write them: the nodes of PyTorch 2.13 for `unfold`, `affine_grid`, deformable attention and
-warps, and a layer of mmdeploy's.
+"""Models as PyTorch 2.13 exports them: the nodes for `unfold`, `affine_grid`, deformable attention and warps.
 
 Each entry of `edits` replaces one step, so that a test can build nearly the same model.
 """
@@ -7,8 +6,6 @@ Each entry of `edits` replaces one step, so that a test can build nearly the sam
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
-
-from support.cases import parsed
 
 
 class Writer:
@@ -373,22 +370,3 @@ def perspective(divided=True, **edits):
         "theta": (s["dtype"], [s.get("thetas", s["batch"]), s["theta"], s.get("columns", 3)]),
     }  # fmt: skip
     return w.model(inputs, ("y", s["dtype"], None), s["opset"])
-
-
-def mmdeploy_layer(rng):
-    """A layer of a backbone as mmdeploy writes it, whose offsets and mask a convolution computes, and its weights."""
-    weights = {
-        name: rng.standard_normal(shape, np.float32) * 0.3
-        for name, shape in (("ow", (27, 8, 3, 3)), ("ob", (27,)), ("w", (6, 8, 3, 3)), ("b", (6,)))
-    }
-    indices = {name: np.array([v]) for name, v in (("zero", 0), ("end", 18), ("all", 2**31), ("axis", 1))}
-    text = """(float[1, 8, h, w] x) => (float[1, 6, p, q] y) {
-        o = Conv <pads = [1, 1, 1, 1]> (x, ow, ob)
-        offset = Slice (o, zero, end, axis)
-        m = Slice (o, end, all, axis)
-        mask = Sigmoid (m)
-        a = mmdeploy.MMCVModulatedDeformConv2d <stride = [1, 1], padding = [1, 1], dilation = [1, 1], groups = 1,
-                                                deform_groups = 1> (x, offset, mask, w, b)
-        y = Relu (a)
-    }"""
-    return parsed(text, 11, "mmdeploy", ir_version=6, **weights, **indices), weights

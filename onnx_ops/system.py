@@ -1,0 +1,83 @@
+"""What the operating systems do differently. The rest of the package asks here, and names none of them.
+
+Branches are on `sys.platform` itself, which type checkers follow.
+"""
+
+import errno
+import os
+import subprocess
+import sys
+import time
+from contextlib import contextmanager, suppress
+
+# {system: its file of the C library}
+LIBRARIES = {"linux": "libonnx_ops.so", "windows": "onnx_ops.dll", "macos": "libonnx_ops.dylib"}
+NAME = {"win32": "windows", "darwin": "macos"}.get(sys.platform, "linux")  # BSD's files and calls are those of Linux
+PATIENCE = 1.0  # seconds for which another process may keep Windows from replacing a file
+
+
+def available_cpus():
+    """The CPUs that this process may use."""
+    if sys.platform == "linux":
+        return os.sched_getaffinity(0)
+    return range(os.cpu_count() or 1)
+
+
+def at_fork(**functions):
+    """Have functions called at forks, as by `os.register_at_fork`, where processes can fork."""
+    if sys.platform != "win32":
+        os.register_at_fork(**functions)
+
+
+def replace(source, place):
+    """Rename a file, and replace the one at its new place. Windows can't while another process has that one open."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            os.replace(source, place)
+            return
+        except PermissionError:
+            if sys.platform != "win32" or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
+@contextmanager
+def locked(path):
+    """A context that one process at a time enters for a path, at which there is a file meanwhile. Raises OSError."""
+    try:
+        with open(path, "w") as file:
+            _lock(file)
+            yield
+    finally:
+        with suppress(OSError):  # another process has it open, on Windows, or has removed it
+            os.unlink(path)
+
+
+def _lock(file):
+    if sys.platform != "win32":
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX)
+        return
+    import msvcrt
+
+    while True:
+        try:
+            msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
+            return
+        except OSError as error:
+            if error.errno != errno.EDEADLK:  # which it raises after ten seconds
+                raise
+
+
+def apart():
+    """The arguments for `subprocess.Popen` with which Ctrl-C in this process' terminal doesn't reach the new one."""
+    if sys.platform == "win32":
+        return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
+    return {"start_new_session": True}
+
+
+def is_closed_pipe(error):
+    """Whether an OSError says that nobody reads any more what is written to a pipe."""
+    return isinstance(error, BrokenPipeError) or (sys.platform == "win32" and error.errno == errno.EINVAL)

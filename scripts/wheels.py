@@ -1,0 +1,44 @@
+"""Build the wheels of all platforms on one machine, with every kernel compiled ahead: users need no compiler.
+
+pip install ".[cross]"
+python scripts/wheels.py dist                        # all: a quarter of an hour each
+python scripts/wheels.py dist win_amd64 --cpu x86-64-v3
+ONNX_OPS_WHEELS=dist pytest tests/test_wheels.py     # opens and checks them
+"""
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from onnx_ops.compiler.cpu_levels import LEVELS, PLATFORMS
+from onnx_ops.runtime.build import SYSTEMS
+
+ROOT = Path(__file__).parent.parent
+
+
+def build(platform, system, architecture, folder, cpus):
+    levels = [name for name, (kind, *_) in LEVELS.items() if kind == architecture and (not cpus or name in cpus)]
+    if not levels:
+        raise SystemExit(f"{platform}: none of {', '.join(cpus)} is of {architecture}")
+    # Ziglang also for this machine: the tags say with which oldest version of the system the library runs.
+    compiler = [sys.executable, "-m", "ziglang", "cc", "-target", SYSTEMS[system].zig.format(architecture)]
+    variables = {"ONNX_OPS_AHEAD": " ".join(levels), "ONNX_OPS_SYSTEM": system, "CC": shlex.join(compiler)}
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT]
+    print(platform, *levels, flush=True)
+    subprocess.run(list(map(str, command)), env={**os.environ, **variables}, check=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("platforms", nargs="*", choices=[*PLATFORMS.values(), []], help="default: all")
+    parser.add_argument(
+        "--cpu", action="append", default=[], help="of onnx_ops.build; default: all of the architecture"
+    )
+    options = parser.parse_args()
+    for target, name in PLATFORMS.items():
+        if name in options.platforms or not options.platforms:
+            build(name, *target, options.folder, options.cpu)
