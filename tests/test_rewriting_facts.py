@@ -293,6 +293,7 @@ SHAPES = {  # nodes of a value x [n, 1, 5, 1], the version of ai.onnx, and what 
         "Reshape", w.add("Reshape", "x", "sizes"), w.constant([0, 0, -1])), (None, None, None)),
     "axes out of order": (11, lambda w: w.add("Squeeze", "x", axes=[3, 1]), ("n", 5)),
     "all axes of 1": (18, lambda w: w.add("Squeeze", w.add("Gather", "x", w.constant(0))), (5,)),
+    "an empty list of axes": (18, lambda w: w.add("Squeeze", "x", w.constant(np.zeros(0))), None),
     "a pool that is rounded up": (18, lambda w: w.add(
         "MaxPool", w.add("Expand", "x", w.constant([1, 1, 1, 4])), kernel_shape=[1, 1], strides=[1, 2], ceil_mode=1),
         ("n", 1, None, None)),
