@@ -15,7 +15,7 @@ import onnxruntime as ort
 from onnx import AttributeProto, NodeProto, ValueInfoProto, helper, numpy_helper
 from support.backends import quiet
 
-from onnx_ops.nodes import all_nodes, model_nodes, subgraphs
+from onnx_ops.nodes import all_nodes, graphs_in, model_nodes, own_names, subgraphs
 
 INTEGERS = ["uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"]
 MODES = ["bilinear", "nearest", "bicubic"]
@@ -441,7 +441,8 @@ def take(draft, start, end):
     inside, after = [*nodes[start:end]], nodes[end:]
     made = {name for node in inside for name in node.output}
     users = names_used(after) | {output.name for output in draft.graph.output}
-    used = names_used(inside) - made - {name for node in inside for n in inner_nodes(node) for name in n.output}
+    inner = {name for node in inside for g in subgraphs(node) for each in graphs_in(g) for name in own_names(each)}
+    used = names_used(inside) - made - inner
     copies = [NodeProto.FromString(node.SerializeToString()) for node in inside]
     del nodes[start:end]
     draft.at = start
@@ -561,7 +562,8 @@ def loop(draft, rng):
     body = helper.make_graph(nodes, "body", inputs, [ValueInfoProto(name=name) for name in (*ends, *inner.values())])
     stacked = [draft.name(name) for name in made]
     results = [last] * len(carried) + stacked
-    draft.graph.node.insert(draft.at, helper.make_node("Loop", [draft.constant(1), "", *carried], results, body=body))
+    turns = [draft.constant(1), draft.constant(True, bool) if chance(rng) else ""]
+    draft.graph.node.insert(draft.at, helper.make_node("Loop", [*turns, *carried], results, body=body))
     for name, several in zip(made, stacked, strict=True):
         draft.graph.node.insert(draft.at + 1, helper.make_node("Squeeze", [several, draft.constant([0])], [name]))
     move_constants(draft, rng, draft.graph.node[draft.at].attribute[0].g)

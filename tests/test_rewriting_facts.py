@@ -6,6 +6,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 from support.backends import quiet
+from support.processes import python
 from support.written import Writer, affine_grid, attention, feeds, perspective, unfold, warp
 from test_rewriting import near_miss
 
@@ -293,6 +294,7 @@ SHAPES = {  # nodes of a value x [n, 1, 5, 1], the version of ai.onnx, and what 
         "Reshape", w.add("Reshape", "x", "sizes"), w.constant([0, 0, -1])), (None, None, None)),
     "axes out of order": (11, lambda w: w.add("Squeeze", "x", axes=[3, 1]), ("n", 5)),
     "all axes of 1": (18, lambda w: w.add("Squeeze", w.add("Gather", "x", w.constant(0))), (5,)),
+    "an empty list of axes": (18, lambda w: w.add("Squeeze", "x", w.constant(np.zeros(0))), None),
     "a pool that is rounded up": (18, lambda w: w.add(
         "MaxPool", w.add("Expand", "x", w.constant([1, 1, 1, 4])), kernel_shape=[1, 1], strides=[1, 2], ceil_mode=1),
         ("n", 1, None, None)),
@@ -441,6 +443,21 @@ def test_samples_of_one_level():
     proto.graph.node.insert(at, again)
     proto.graph.node.insert(at, first)
     assert any("put together" in reason for reason in near_miss(proto))
+
+
+def test_a_division_that_ends_the_process(tmp_path):
+    """It is ONNX Runtime's, of the least integer by -1. A session that optimizes nothing may never run it."""
+    proto = in_functions("""main (float[1, 1, 6, 7] x, float[1, 4, 5, 2] p) => (float[N, C, H, W] y) {
+        least = Constant <value_ints = [-9223372036854775808]> ()
+        negative = Constant <value_ints = [-1]> ()
+        quotient = Div (least, negative)
+        factor = Cast <to: int = 1> (quotient)
+        grid = Mul (p, factor)
+        y = GridSample (x, grid)
+    }""")
+    onnx.save(proto, tmp_path / "model.onnx")
+    script = "import sys, onnx, onnx_ops; print(onnx_ops.optimize(onnx.load(sys.argv[1])).graph.node[-1].op_type)"
+    assert python(script, tmp_path / "model.onnx").stdout.strip() == "ComputedGridSample"
 
 
 def test_constants_that_are_compared_in_another_type():

@@ -170,6 +170,9 @@ class Graph:
             feeds[operand] = self.folded(operand, depth - 1)
             if feeds[operand] is None:
                 return None
+        divisor = feeds[node.input[1]] if node.op_type == "Div" else np.empty(0)
+        if divisor.dtype.kind == "i" and (divisor == -1).any():  # dividing the least integer ends the process
+            return None
         outputs = list(map(helper.make_empty_tensor_value_info, node.output))
         try:
             kinds = {operand: helper.np_dtype_to_tensor_dtype(array.dtype) for operand, array in feeds.items()}

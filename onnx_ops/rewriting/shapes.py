@@ -382,6 +382,8 @@ def _squeeze(graph, node, attributes, x, *parameters):
         axes = [k for k, d in enumerate(x.shape) if d == 1]
         if len(node.input) > 1 or not all(isinstance(d, int) for d in x.shape):
             raise ValueError("not known")
+    elif not axes:
+        raise ValueError("ONNX Runtime leaves out all axes of size 1, and onnx says that it leaves out none")
     left_out = {range(len(x.shape))[axis] for axis in axes}
     return Type(x.elements, tuple(d for k, d in enumerate(x.shape) if k not in left_out))
 
