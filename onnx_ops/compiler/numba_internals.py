@@ -32,7 +32,6 @@ from numba.core.options import TargetOptions
 from numba.core.registry import cpu_target
 from numba.np.arrayobj import populate_array as populate_array
 
-from .. import system
 from ..errors import OpError
 from .jit import ADDRESS, numba_obstacle
 
@@ -74,7 +73,8 @@ def number_functions():
 
 
 number_functions()
-system.at_fork(after_in_child=number_functions)
+if hasattr(os, "register_at_fork"):  # without system.py, of which a change would have all kernels compiled again
+    os.register_at_fork(after_in_child=number_functions)
 
 
 @contextmanager
