@@ -24,7 +24,8 @@ def build(platform, system, architecture, folder, cpus):
     if not levels:
         raise SystemExit(f"{platform}: none of {', '.join(cpus)} is of {architecture}")
     # Ziglang also for this machine: the tags say with which oldest version of the system the library runs.
-    compiler = [sys.executable, "-m", "ziglang", "cc", "-target", SYSTEMS[system].zig.format(architecture)]
+    # -E, because pip hides this environment's packages from Python, by variables, while it builds.
+    compiler = [sys.executable, "-E", "-m", "ziglang", "cc", "-target", SYSTEMS[system].zig.format(architecture)]
     variables = {"ONNX_OPS_AHEAD": " ".join(levels), "ONNX_OPS_SYSTEM": system, "CC": shlex.join(compiler)}
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT]
     print(platform, *levels, flush=True)

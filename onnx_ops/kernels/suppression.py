@@ -8,76 +8,100 @@ import numpy as np
 
 from ..compiler.jit import jitable
 
-# Of a box, side by side: the centre, half the sides, the cosine and sine of its angle, half the sides of its bounding
-# box, its area.
-X, Y, HALF_WIDTH, HALF_HEIGHT, COSINE, SINE, REACH_X, REACH_Y, AREA = range(9)
-FIELDS = 9
+# Of a box, side by side: the centre, half the sides of its bounding box, half its own sides, the cosine and sine of its
+# angle, its area.
+X, Y, REACH_X, REACH_Y, HALF_WIDTH, HALF_HEIGHT, COSINE, SINE, AREA = range(9)
+FIELDS, BOUNDS = 9, 4  # the first BOUNDS fields tell most pairs apart
+TOGETHER = 16  # kept boxes that are compared by these in one vector loop
 CORNERS = 8  # of the intersection of two rectangles, at most
-POLYGONS = 8 * 4 * (CORNERS + 4)  # bytes of two polygons, with room for each cut's new corners
+POLYGONS = 4 * (CORNERS + 4)  # numbers of two polygons, with room for each cut's new corners
+DIGITS = 256  # values of a digit by which scores are sorted
 
 
 @jitable
 def workspace_of_rotated(size):
     """The bytes that `nms_rotated` needs for so many boxes."""
-    return (16 + 8 * FIELDS) * size + POLYGONS
+    return 8 * ((2 + FIELDS + BOUNDS) * size + POLYGONS + sorting(size))
+
+
+@jitable
+def sorting(size):
+    """The integers that `sort_by_score` needs for so many scores."""
+    return DIGITS + 2 * size
 
 
 def nms_rotated(boxes, scores, iou_threshold, score_threshold, index, count, workspace, selected):
     size = boxes.shape[1]
-    numbers = workspace[: 16 * size].view(np.int64)
-    order, scratch = numbers[:size], numbers[size:]
-    kept = workspace[16 * size :][: 8 * FIELDS * size].view(np.float64)
-    corners = workspace[(16 + 8 * FIELDS) * size :][:POLYGONS].view(np.float64)
-    rows = 0
+    integers = workspace[: 8 * (2 * size + sorting(size))].view(np.int64)
+    order, kept, room = integers[:size], integers[size : 2 * size], integers[2 * size :]
+    numbers = workspace[8 * integers.size :][: 8 * ((FIELDS + BOUNDS) * size + POLYGONS)].view(np.float64)
+    described, bounds = numbers[: FIELDS * size], numbers[FIELDS * size :][: BOUNDS * size]
+    corners, rows = numbers[(FIELDS + BOUNDS) * size :], 0
     for n in range(scores.shape[0]):
+        for c in range(size):
+            describe(boxes[n, c], described[FIELDS * c :][:FIELDS])
         for k in range(scores.shape[1]):
-            candidates, survivors = by_score(scores[n, k], score_threshold, order, scratch), 0
+            candidates, survivors = by_score(scores[n, k], score_threshold, order, room), 0
             for c in range(candidates):
                 box = order[c]
-                here = kept[FIELDS * survivors :][:FIELDS]
-                describe(boxes[n, box], here)
-                if not is_suppressed(kept, survivors, here, iou_threshold, corners):
+                if not is_suppressed(box, kept[:survivors], bounds, described, iou_threshold, corners):
                     selected[rows, 0], selected[rows, 1], selected[rows, 2] = n, k, box
+                    kept[survivors] = box
+                    for field in range(BOUNDS):
+                        bounds[field * size + survivors] = described[FIELDS * box + field]
                     survivors, rows = survivors + 1, rows + 1
     return rows
 
 
 @jitable
-def by_score(scores, threshold, order, scratch):
+def by_score(scores, threshold, order, room):
     """Store the positions of scores above the threshold by descending score, of equal ones the lower first.
 
-    Returns their number. Other elements of `order` and `scratch` are undefined.
+    Returns their number. Other elements of `order` are undefined.
     """
     count = 0
     for k in range(scores.size):
         if scores[k] > threshold:
             order[count] = k
             count += 1
-    sort_by_score(scores, order[:count], scratch[:count])
+    sort_by_score(scores, order[:count], room)
     return count
 
 
 @jitable
-def sort_by_score(scores, order, scratch):
-    """Sort positions by descending score, with NaN at the end. Those of equal scores stay in their order."""
-    width, count = 1, order.size
-    while width < count:
-        for begin in range(0, count, 2 * width):
-            middle, end = min(begin + width, count), min(begin + 2 * width, count)
-            a, b = begin, middle
-            for k in range(begin, end):
-                if b >= end or (a < middle and not is_before(scores[order[b]], scores[order[a]])):
-                    scratch[k], a = order[a], a + 1
-                else:
-                    scratch[k], b = order[b], b + 1
-        for k in range(count):
-            order[k] = scratch[k]
-        width *= 2
+def sort_by_score(scores, order, room):
+    """Sort positions by descending score, with NaN at the end. Those of equal scores stay in their order.
+
+    The scores' bits are sorted digit by digit, from the last one on. room: as many integers as `sorting` says.
+    """
+    counts, keys, other = room[:DIGITS], room[DIGITS:][: scores.size], room[DIGITS + scores.size :]
+    bits = scores.view(np.uint32)
+    for k in range(scores.size):
+        keys[k] = key_of(np.int64(bits[k]))
+    for shift in range(0, 32, 8):
+        for digit in range(DIGITS):
+            counts[digit] = 0
+        for k in range(order.size):
+            counts[(keys[order[k]] >> shift) % DIGITS] += 1
+        begin = 0
+        for digit in range(DIGITS):
+            begin, counts[digit] = begin + counts[digit], begin
+        for k in range(order.size):
+            digit = (keys[order[k]] >> shift) % DIGITS
+            other[counts[digit]] = order[k]
+            counts[digit] += 1
+        for k in range(order.size):
+            order[k] = other[k]
 
 
 @jitable
-def is_before(a, b):
-    return a > b or (b != b and a == a)
+def key_of(bits):
+    """An integer of 32 bits that is lower for larger float32 numbers, and the largest one for NaN; from their bits."""
+    if bits % 2**31 > 0x7F800000:
+        return 2**32 - 1
+    if bits <= 2**31:  # both zeros are equal
+        return 2**31 - bits % 2**31
+    return bits
 
 
 @jitable
@@ -92,27 +116,44 @@ def describe(box, out):
 
 
 @jitable
-def is_suppressed(kept, count, box, threshold, corners):
-    """Whether the overlap of a box with one of the first `count` kept ones is above the threshold, which is 0 or more.
+def is_suppressed(box, kept, bounds, described, threshold, corners):
+    """Whether the overlap of a box with one of the kept ones is above the threshold, which is 0 or more.
 
     The overlap is rounded to float32 before it is compared.
+
+    bounds     the first fields of the kept boxes: those with the same name side by side
+    described  the fields of all boxes: those of a box side by side
     """
-    x, y, reach_x, reach_y = box[X], box[Y], box[REACH_X], box[REACH_Y]
-    for k in range(count):
-        other = kept[FIELDS * k :][:FIELDS]
-        u, v, reach_u, reach_v = other[X] - x, other[Y] - y, other[REACH_X], other[REACH_Y]
-        if abs(u) >= reach_x + reach_u or abs(v) >= reach_y + reach_v:  # as most are
+    here = described[FIELDS * box :][:FIELDS]
+    for begin in range(0, kept.size, TOGETHER):
+        end = min(begin + TOGETHER, kept.size)
+        if are_apart(here, bounds, begin, end):  # as most are
             continue
-        width = min(reach_x, u + reach_u) - max(-reach_x, u - reach_u)
-        height = min(reach_y, v + reach_v) - max(-reach_y, v - reach_v)
-        if width > 0 and height > 0:
-            # No intersection is larger than one of the boxes, or than that of what bounds them.
-            areas, most = box[AREA] + other[AREA], min(width * height, box[AREA], other[AREA])
-            if overlap(most * (1 + 1e-9), areas) > threshold and (
-                overlap(intersection(box, other, corners), areas) > threshold
-            ):
-                return True
+        for k in range(begin, end):
+            other = described[FIELDS * kept[k] :][:FIELDS]
+            u, v, reach_u, reach_v = other[X] - here[X], other[Y] - here[Y], other[REACH_X], other[REACH_Y]
+            width = min(here[REACH_X], u + reach_u) - max(-here[REACH_X], u - reach_u)
+            height = min(here[REACH_Y], v + reach_v) - max(-here[REACH_Y], v - reach_v)
+            if width > 0 and height > 0:
+                # No intersection is larger than one of the boxes, or than that of what bounds them.
+                areas, most = here[AREA] + other[AREA], min(width * height, here[AREA], other[AREA])
+                if overlap(most * (1 + 1e-9), areas) > threshold and (
+                    overlap(intersection(here, other, corners), areas) > threshold
+                ):
+                    return True
     return False
+
+
+@jitable
+def are_apart(box, bounds, begin, end):
+    """Whether what bounds a box meets that of none of these kept boxes."""
+    x, y, reach_x, reach_y = box[X], box[Y], box[REACH_X], box[REACH_Y]
+    size, count, apart = bounds.size // BOUNDS, end - begin, 0
+    xs, ys = bounds[X * size + begin :][:count], bounds[Y * size + begin :][:count]
+    reaches_x, reaches_y = bounds[REACH_X * size + begin :][:count], bounds[REACH_Y * size + begin :][:count]
+    for k in range(count):
+        apart += (abs(xs[k] - x) >= reach_x + reaches_x[k]) | (abs(ys[k] - y) >= reach_y + reaches_y[k])
+    return apart == count
 
 
 @jitable
@@ -141,8 +182,8 @@ def intersection(a, b, corners):
         count = cut_off(polygon, count, axis, limit, sign, cut)
         polygon, cut = cut, polygon
     area = 0.0
-    for k in range(count):
-        p, q = 2 * k, 2 * ((k + 1) % count)
+    for k in range(count):  # the remainder of k + 1 would take as long as all else
+        p, q = 2 * k, 2 * (k + 1) if k + 1 < count else 0
         area += polygon[p] * polygon[q + 1] - polygon[q] * polygon[p + 1]
     return abs(area) / 2
 
@@ -152,7 +193,7 @@ def cut_off(polygon, count, axis, limit, sign, cut):
     """Store the part of a convex polygon where sign * coordinate <= limit; returns the number of its corners."""
     corners = 0
     for k in range(count):
-        p, q = 2 * k, 2 * ((k + 1) % count)
+        p, q = 2 * k, 2 * (k + 1) if k + 1 < count else 0
         beyond_p, beyond_q = sign * polygon[p + axis] - limit, sign * polygon[q + axis] - limit
         if beyond_p <= 0 and corners < CORNERS:
             cut[2 * corners], cut[2 * corners + 1] = polygon[p], polygon[p + 1]
@@ -182,13 +223,13 @@ def upright_overlap(a, b, offset, more):
 
 def nms_match(boxes, scores, iou_threshold, score_threshold, index, count, workspace, matches):
     size, rows = boxes.shape[1], 0
-    numbers = workspace[: 24 * size].view(np.int64)
-    order, scratch, is_alive = numbers[:size], numbers[size : 2 * size], numbers[2 * size :]
+    integers = workspace[: 8 * (2 * size + sorting(size))].view(np.int64)
+    order, is_alive, room = integers[:size], integers[size : 2 * size], integers[2 * size :]
     for n in range(scores.shape[0]):
         for k in range(scores.shape[1]):
             for c in range(size):
                 order[c], is_alive[c] = c, 1
-            sort_by_score(scores[n, k], order[:size], scratch[:size])
+            sort_by_score(scores[n, k], order, room)
             for c in range(size):
                 keeper = order[c]
                 if is_alive[keeper] == 0 or not scores[n, k, keeper] > score_threshold[0]:
@@ -208,11 +249,11 @@ def nms_match(boxes, scores, iou_threshold, score_threshold, index, count, works
 
 def nms(boxes, scores, iou_threshold, offset, index, count, workspace, indices):
     size, survivors = scores.size, 0
-    numbers = workspace[: 16 * size].view(np.int64)
-    order, scratch = numbers[:size], numbers[size:]
+    integers = workspace[: 8 * (size + sorting(size))].view(np.int64)
+    order, room = integers[:size], integers[size:]
     for k in range(size):
         order[k] = k
-    sort_by_score(scores, order, scratch)
+    sort_by_score(scores, order, room)
     for c in range(size):
         box, k = order[c], 0
         while k < survivors and not (

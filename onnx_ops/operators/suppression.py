@@ -212,7 +212,12 @@ nms_rotated.kernel(
     kernels.nms_rotated,
     workspace=lambda boxes, scores, *, iou_threshold, score_threshold: kernels.workspace_of_rotated(boxes[1]),
 )
-nms_match.kernel(kernels.nms_match, workspace=lambda boxes, scores, iou_threshold, score_threshold: 24 * boxes[1])
-nms.kernel(kernels.nms, workspace=lambda boxes, scores, *, iou_threshold, offset: 16 * boxes[0])
+nms_match.kernel(
+    kernels.nms_match,
+    workspace=lambda boxes, scores, iou_threshold, score_threshold: 8 * (2 * boxes[1] + kernels.sorting(boxes[1])),
+)
+nms.kernel(
+    kernels.nms, workspace=lambda boxes, scores, *, iou_threshold, offset: 8 * (boxes[0] + kernels.sorting(boxes[0]))
+)
 soft_nms.kernel(kernels.soft_nms)
 OPERATORS = tuple(each.declaration for each in (nms_rotated, nms_match, nms, soft_nms))
