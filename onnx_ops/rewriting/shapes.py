@@ -265,14 +265,14 @@ def _reshape(graph, node, attributes, x, target=None):
 
 def _resize(graph, node, attributes, x, *parameters):
     """Of Upsample, too. Before version 11 the scales come second, and before version 9 they are an attribute."""
-    target = node.input[3:]
-    if attributes.get("axes") or attributes.get("keep_aspect_ratio_policy", b"stretch") != b"stretch":
-        dimensions = None
-    elif target:
-        dimensions = integers(graph, target[0])
-    else:
+    stretches = attributes.get("keep_aspect_ratio_policy", b"stretch") == b"stretch" and not attributes.get("axes")
+    dimensions = None
+    if stretches and node.input[3:]:
+        dimensions = integers(graph, node.input[3])
+    elif stretches:
         factors = attributes["scales"] if "scales" in attributes else graph.folded(node.input[1:3][-1])
-        dimensions = None if factors is None else map(_scaled, x.shape, factors)
+        if factors is not None:
+            dimensions = [_scaled(size, factor) for size, factor in zip(x.shape, factors, strict=True)]
     return Type(x.elements, (None,) * len(x.shape) if dimensions is None else tuple(dimensions))
 
 
