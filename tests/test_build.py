@@ -1,9 +1,11 @@
 """A library of the operators runs without this package, on every CPU, with the same results and error messages."""
 
 import ctypes as C
+import shlex
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -260,6 +262,19 @@ def test_a_compiler_with_arguments(path, tmp_path, monkeypatch):
     monkeypatch.setenv("CC", "cc -O1")
     outcome = call_build("--output", tmp_path / "a.so", "--operator", "Col2Im", "--dtype", "float32", "--cpu", BEST)
     assert outcome.exit_code == 0, outcome.output
+
+
+@pytest.mark.skipif(not find_spec("ziglang"), reason="there is no ziglang")
+def test_linked_by_ziglang(path, tmp_path, monkeypatch):
+    """Wheels are, and libraries for other systems: they must find out what the CPU can run, too."""
+    zig = [sys.executable, "-m", "ziglang", "cc", "-target", building.SYSTEMS["linux"].zig.format("x86_64")]
+    monkeypatch.setenv("CC", shlex.join(zig))
+    output = tmp_path / "a.so"
+    outcome = call_build("--output", output, "--operator", "Col2Im", "--dtype", "float32", "--cpu", BEST)
+    assert outcome.exit_code == 0, outcome.output
+    process, expected = alone(output, tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert_close(np.load(tmp_path / "y.npy"), expected, "float32")
 
 
 def test_wrong_numbers_of_processes(tmp_path):
