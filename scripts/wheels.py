@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from onnx_ops.compiler.cpu_levels import LEVELS, PLATFORMS
-from onnx_ops.runtime.build import SYSTEMS
+from onnx_ops.runtime.build import ziglang
 
 ROOT = Path(__file__).parent.parent
 
@@ -25,7 +25,7 @@ def build(platform, system, architecture, folder, cpus):
         raise SystemExit(f"{platform}: none of {', '.join(cpus)} is of {architecture}")
     # Ziglang also for this machine: the tags say with which oldest version of the system the library runs.
     # -E, because pip hides this environment's packages from Python, by variables, while it builds.
-    compiler = [sys.executable, "-E", "-m", "ziglang", "cc", "-target", SYSTEMS[system].zig.format(architecture)]
+    compiler = ziglang(system, architecture, "-E")
     variables = {"ONNX_OPS_AHEAD": " ".join(levels), "ONNX_OPS_SYSTEM": system, "CC": shlex.join(compiler)}
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT]
     print(platform, *levels, flush=True)

@@ -36,6 +36,17 @@ def pytest_sessionstart(session):
         warmup.compile_variants(needed, processes, lambda *progress: None)
 
 
+@pytest.fixture
+def torchvision():
+    """The package torchvision, with its compiled operators."""
+    pytest.importorskip("torch")
+    try:
+        import torchvision
+    except Exception as error:  # such as a RuntimeError, where it was built for another torch
+        pytest.skip(f"torchvision can't be imported: {error}")
+    return torchvision
+
+
 @pytest.fixture(params=backends.BACKENDS)
 def backend(request):
     """Each way to run an operator, in turn."""

@@ -267,8 +267,7 @@ def test_a_compiler_with_arguments(path, tmp_path, monkeypatch):
 @pytest.mark.skipif(not find_spec("ziglang"), reason="there is no ziglang")
 def test_linked_by_ziglang(path, tmp_path, monkeypatch):
     """Wheels are, and libraries for other systems: they must find out what the CPU can run, too."""
-    zig = [sys.executable, "-m", "ziglang", "cc", "-target", building.SYSTEMS["linux"].zig.format("x86_64")]
-    monkeypatch.setenv("CC", shlex.join(zig))
+    monkeypatch.setenv("CC", shlex.join(building.ziglang("linux", "x86_64")))
     output = tmp_path / "a.so"
     outcome = call_build("--output", output, "--operator", "Col2Im", "--dtype", "float32", "--cpu", BEST)
     assert outcome.exit_code == 0, outcome.output

@@ -31,18 +31,15 @@ def test_onnxruntime_agrees(case, dtype):
 
 @pytest.mark.parametrize("case", AVERAGES, ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_torchvision_agrees(case, dtype):
-    torch = pytest.importorskip("torch")
-    try:
-        from torchvision.ops import roi_align
-    except Exception as error:
-        pytest.skip(f"torchvision can't be imported: {error}")
+def test_torchvision_agrees(case, dtype, torchvision):
+    import torch
+
     x, rois, images = case.inputs(dtype)
     if (rois[:, 2:] < rois[:, :2]).any():
         rois = np.concatenate([np.minimum(rois[:, :2], rois[:, 2:]), np.maximum(rois[:, :2], rois[:, 2:])], 1)
     a = {"spatial_scale": 1.0, "sampling_ratio": 0, "coordinate_transformation_mode": "half_pixel", **case.attributes}
     numbered = torch.from_numpy(np.concatenate([images[:, None].astype(rois.dtype), rois], 1))
-    expected = roi_align(
+    expected = torchvision.ops.roi_align(
         torch.from_numpy(x), numbered, (a["output_height"], a["output_width"]), a["spatial_scale"],
         a["sampling_ratio"], a["coordinate_transformation_mode"] == "half_pixel",
     ).numpy()  # fmt: skip
@@ -261,14 +258,12 @@ def test_what_the_attribute_s_absence_means(way, is_constant, opset, kernels_mad
 # Detectors
 
 
-def mask_rcnn():
+@pytest.fixture
+def mask_rcnn(torchvision):
     """torchvision's Mask R-CNN on a small backbone of two levels, with random weights."""
-    torch = pytest.importorskip("torch")
-    try:
-        from torchvision.models import detection
-        from torchvision.models.detection.anchor_utils import AnchorGenerator
-    except Exception as error:
-        pytest.skip(f"torchvision can't be imported: {error}")
+    import torch
+
+    detection = torchvision.models.detection
 
     class Backbone(torch.nn.Module):
         out_channels = 16
@@ -285,7 +280,7 @@ def mask_rcnn():
     torch.manual_seed(0)
     return detection.MaskRCNN(
         Backbone(), min_size=96, max_size=160, box_score_thresh=0.0, box_detections_per_img=20,
-        rpn_anchor_generator=AnchorGenerator(((16,), (32,)), ((0.5, 1.0, 2.0),) * 2),
+        rpn_anchor_generator=detection.anchor_utils.AnchorGenerator(((16,), (32,)), ((0.5, 1.0, 2.0),) * 2),
         box_head=detection.faster_rcnn.TwoMLPHead(16 * 7 * 7, 32),
         box_predictor=detection.faster_rcnn.FastRCNNPredictor(32, 4),
         mask_head=detection.mask_rcnn.MaskRCNNHeads(16, (16,), 1),
@@ -294,12 +289,13 @@ def mask_rcnn():
 
 
 @pytest.mark.filterwarnings("ignore")  # the exporter's
-def test_a_mask_rcnn_of_opset_22(tmp_path):
+def test_a_mask_rcnn_of_opset_22(mask_rcnn, tmp_path):
     """Images have open sizes, and regions of two levels are pooled to boxes and masks. As in PyTorch."""
-    detector = mask_rcnn()
-    torch, path = pytest.importorskip("torch"), tmp_path / "detector.onnx"
+    import torch
+
+    path = tmp_path / "detector.onnx"
     torch.onnx.export(
-        detector, ([torch.rand(3, 96, 128)],), path, opset_version=22, dynamo=False, input_names=["image"],
+        mask_rcnn, ([torch.rand(3, 96, 128)],), path, opset_version=22, dynamo=False, input_names=["image"],
         dynamic_axes={"image": {1: "height", 2: "width"}},
     )  # fmt: skip
     with pytest.raises(Exception, match=r"implementation for RoiAlign\(22\)"):
@@ -308,7 +304,7 @@ def test_a_mask_rcnn_of_opset_22(tmp_path):
     for size in ((96, 128), (70, 110)):
         image = torch.rand(3, *size)
         with torch.no_grad():
-            expected = detector([image])[0]
+            expected = mask_rcnn([image])[0]
         assert len(expected["boxes"]) == 20
         for session in sessions:
             for got, name in zip(session.run(None, {"image": image.numpy()}), expected, strict=True):

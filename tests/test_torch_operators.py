@@ -619,21 +619,13 @@ def test_export_of_deform_conv2d(use_mask, deform_conv2d):
         exported(model, inputs, False, opset=18)
 
 
-def need_torchvision():
-    try:
-        import torchvision
-    except (ImportError, RuntimeError):  # RuntimeError: it was built for another torch
-        pytest.skip("torchvision can't be imported")
-    return torchvision.ops
-
-
 @pytest.mark.parametrize("with_mask", [False, True])
 @exporters
-def test_deform_conv2d_runs(dynamo, with_mask):
+def test_deform_conv2d_runs(dynamo, with_mask, torchvision):
     """Both exporters' models compute what torchvision does."""
     x, offset, mask = doubles(1, 4, 6, 7).float(), doubles(1, 18, 6, 7).float() * 6 - 3, doubles(1, 9, 6, 7).float()
     weight, bias = doubles(5, 4, 3, 3).float().detach(), doubles(5).float().detach()
-    deform_conv2d = need_torchvision().deform_conv2d
+    deform_conv2d = torchvision.ops.deform_conv2d
     model = Call(lambda x, offset, mask=None: deform_conv2d(x, offset, weight, bias, padding=1, mask=mask))
     inputs = [v.detach() for v in (x, offset, *[mask] * with_mask)]
     (y,) = run(exported(model, inputs, dynamo), inputs)
@@ -642,9 +634,9 @@ def test_deform_conv2d_runs(dynamo, with_mask):
 
 @pytest.mark.parametrize(("aligned", "ratio"), [(True, 2), (False, -1)])
 @exporters
-def test_roi_align_runs(dynamo, aligned, ratio):
+def test_roi_align_runs(dynamo, aligned, ratio, torchvision):
     """PyTorch's translation is right. If ONNX Runtime runs that of opset 22: say so in docs/export.md."""
-    roi_align = need_torchvision().roi_align
+    roi_align = torchvision.ops.roi_align
     inputs = [torch.rand(1, 4, 9, 10), torch.tensor([[0, 1.0, 2, 14, 15], [0, 3, 0, 6, 9]])]
     model = Call(lambda x, boxes: roi_align(x, boxes, (3, 4), 0.5, ratio, aligned))
     for opset in (18, 21, 22) if dynamo else (16, 20, 22):

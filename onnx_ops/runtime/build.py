@@ -129,10 +129,15 @@ def c_compiler(system, architecture):
         if shutil.which(name):
             return [name, *cc[1:]]
     if not cc and find_spec("ziglang"):
-        return [sys.executable, "-m", "ziglang", "cc", "-target", SYSTEMS[system].zig.format(architecture)]
+        return ziglang(system, architecture)
     called = f"there is no C compiler called {' or '.join(names)}; " if names else ""
     rule = f"{called}install one, or the package ziglang, or name another in the variable CC"
     raise OpError(None, None, f"for {system} on {architecture}: {rule}", "onnx_ops")
+
+
+def ziglang(system, architecture, *options):
+    """The command of ziglang's C compiler for a system and architecture. options: of the Python that runs it"""
+    return [sys.executable, *options, "-m", "ziglang", "cc", "-target", SYSTEMS[system].zig.format(architecture)]
 
 
 def link(compiler, flags, objects, operators, folder, output):

@@ -4,7 +4,6 @@ import re
 
 import pytest
 
-ENTRIES = {"RegisterCustomOps", "RegisterCustomOpsWide"}
 NEEDED = {  # what every installation of a system has
     "linux": re.compile(r"lib(c|m|dl|pthread|gcc_s)\.so\.\d|ld-linux.*"),
     "windows": re.compile(r"(kernel32|msvcrt|ntdll|api-ms-win-crt-[\w-]+)\.dll", re.IGNORECASE),
