@@ -36,7 +36,7 @@ class System:
 
 
 # ONNX Runtime unloads the library with its last session, which would lose what the library has allocated: nodelete
-# keeps it. For Windows and macOS the library itself does so (native/library.c).
+# keeps it. For Windows and macOS the library itself does so (native/stays.c).
 SYSTEMS = {
     "linux": System(["-fPIC", "-Wl,-z,nodelete", "-Wl,--no-undefined"], "{}-linux-gnu.2.28"),
     "windows": System(["-static-libgcc", "-Wl,--no-undefined"], "{}-windows-gnu"),
