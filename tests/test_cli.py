@@ -1023,10 +1023,33 @@ def test_inspect_says_what_optimize_would_do(proto, advice, tmp_path):
     assert findings == call_json("optimize", path, tmp_path / "optimized.onnx")["findings"]
     text, details = call("inspect", path), call("inspect", path, "--details")
     if advice:
-        assert text.endswith(f"onnx-ops optimize {advice}")
+        assert f"onnx-ops optimize {advice}" in text
         assert all((f["operator"] or f"stays: {f['reason']}") in details for f in findings)
     else:
         assert "optimize" not in text + details
+
+
+@pytest.mark.parametrize(
+    ("proto", "exit_code", "step"),
+    [
+        (
+            written.unfold(),
+            0,
+            "see what onnx-ops bench says; in Python, onnx_ops.InferenceSession(path, optimize=True)",
+        ),
+        (sampling(), 0, "see what onnx-ops bench says; in Python, onnx_ops.InferenceSession(path) "),
+        (sampling("GridSampl"), 1, "mend what is named above"),
+        (parsed("(float[1] x) => (float[1] y) { y = Relu (x) }"), 0, "nothing, "),
+        (parsed("(float[1] x) => (float[1] y) { y = my.domain.Foo (x) }", 21, "my.domain"), 1, "write these operators"),
+        (onnx_ops.lower(sampling()), 0, "run it with onnx-ops run --random --backend extensions"),
+    ],
+    ids=["optimize", "session", "problem", "nothing", "own operator", "extensions"],
+)
+def test_inspect_ends_with_what_to_do_next(proto, exit_code, step, tmp_path):
+    path = saved(proto, tmp_path)
+    text, report = call("inspect", path, exit_code=exit_code), call_json("inspect", path, exit_code=exit_code)
+    assert text.splitlines()[-1] == f"next: {report['next']}"
+    assert step in report["next"]
 
 
 @on_demand

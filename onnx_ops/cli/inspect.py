@@ -70,7 +70,7 @@ def inspect(model, details, as_json):
     Runtime's own kernel, on made-up data as far as the model states the shapes, and the results are compared. The
     report also names what will fail or be ignored: operators, domains and attributes that seem misspelt, values that
     are refused, shapes that can't fit; operators that neither ONNX Runtime nor this package has; why no session of the
-    whole model can be made, if so; and what `onnx-ops optimize` would replace.
+    whole model can be made, if so; and what `onnx-ops optimize` would replace. Its last line says what to do next.
 
     \b
     Examples:
@@ -85,12 +85,15 @@ def inspect(model, details, as_json):
         obstacle, patterns = find_obstacle(model), find_patterns(model)
     finally:
         log.removeFilter(is_no_warning_of_attributes)
+    next_step = advice(model, reports, unknown_operators, obstacle, patterns)
     if as_json:
         lists = {"nodes": list(map(asdict, reports)), "optimize": list(map(asdict, patterns))}
-        print_json({"model": str(model), "session": obstacle, **lists, "unknown": unknown_operators})
+        unknown_and_next = {"unknown": unknown_operators, "next": next_step}
+        print_json({"model": str(model), "session": obstacle, **lists, **unknown_and_next})
     else:
         show(model, reports, unknown_operators, obstacle, details)
         show_patterns(patterns, details)
+        say(f"next: {next_step}", "bold")
     if obstacle or any(r.problems for r in reports):
         raise click.exceptions.Exit(1)
 
@@ -374,6 +377,22 @@ def show_patterns(patterns, details):
     if stays := counted(patterns, replaced=False):
         text += f"; not {stays}" + ("" if details else " (--details says why)")
     say(text)
+
+
+def advice(model, reports, unknown_operators, obstacle, patterns):
+    """Return what to do next with a model: a sentence for its reader."""
+    has_problems = any(r.problems for r in reports)
+    if unknown_operators and not has_problems:
+        return "write these operators yourself (docs/own-operators.md, --operators FILE), or export without them"
+    if obstacle or has_problems:
+        return "mend what is named above, or export the model anew"
+    if is_lowered(model):
+        return "run it with onnx-ops run --random --backend extensions"
+    gains = any(f.operator for f in patterns)
+    if not (reports or gains or model.suffix == ORT_FORMAT):
+        return "nothing, onnx_ops changes nothing for this model"
+    call = f"onnx_ops.InferenceSession(path{', optimize=True' if gains else ''})"
+    return f"see what onnx-ops bench says; in Python, {call} in place of onnxruntime's"
 
 
 def tensors(report):
