@@ -2,7 +2,7 @@
 
 python scripts/bench.py                          everything, some ten minutes
 python scripts/bench.py --group baseline         one group of cases; --only TEXT picks from them
-python scripts/bench.py --write                  the README's groups, table and picture
+python scripts/bench.py --write                  the groups that docs/performance.md shows, its table and picture
 python scripts/bench.py --accuracy               errors of float32 results instead of times
 
 Those peers take part that are installed. docs/performance.md explains the method and the columns.
@@ -13,8 +13,8 @@ import json
 from pathlib import Path
 
 import add_tests_to_path  # noqa: F401
+import pages
 import peers
-import readme
 from benchmark import accuracy, report
 from benchmark.cases import GROUPS
 from benchmark.measure import LIMIT, READS, measure, series
@@ -25,8 +25,8 @@ from onnx_ops.files import staged_file
 
 RUNTIMES = ("extensions", *peers.PEERS, LIMIT, READS)
 TURNS, BUDGET = 5, 2.0  # the fewest turns; seconds per case that further turns may take
-README_GROUPS = ("baseline", "smooth")
-PICTURE = "docs/images/performance.png"
+SHOWN_GROUPS = ("baseline", "smooth")
+PICTURE = "images/performance.png"  # beside the page
 
 
 def arguments():
@@ -41,12 +41,12 @@ def arguments():
     parser.add_argument("--quick", action="store_true", help="take one turn only, as a trial")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all measurements as JSON")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the groups but scaling (needs matplotlib)")
-    parser.add_argument("--write", action="store_true", help=f"put {' and '.join(README_GROUPS)} into README.md")
+    parser.add_argument("--write", action="store_true", help="put the groups that it shows into docs/performance.md")
     parser.add_argument("--accuracy", action="store_true", help="show errors instead of times")
     options = parser.parse_args()
-    options.group = options.group or list(README_GROUPS if options.write else GROUPS)
-    if options.write and not set(README_GROUPS) <= set(options.group):
-        parser.error(f"--write needs {' and '.join(README_GROUPS)}")
+    options.group = options.group or list(SHOWN_GROUPS if options.write else GROUPS)
+    if options.write and not set(SHOWN_GROUPS) <= set(options.group):
+        parser.error(f"--write needs {' and '.join(SHOWN_GROUPS)}")
     return options
 
 
@@ -88,10 +88,10 @@ def main():
         plotted = [row for group, rows in rows_by_group.items() if group != "scaling" for row in rows]
         report.plot(plotted, options.threads, options.plot)
     if options.write:
-        rows = [row for group in README_GROUPS for row in rows_by_group[group]]
-        report.plot(rows, options.threads, readme.ROOT / PICTURE)
+        rows = [row for group in SHOWN_GROUPS for row in rows_by_group[group]]
+        report.plot(rows, options.threads, pages.ROOT / "docs" / PICTURE)
         text = "\n".join(report.markdown(rows))
-        readme.put("performance", f"![Ratios to the peers and to the limit]({PICTURE})\n\n{text}")
+        pages.put("performance", f"![Ratios to the peers and to the limit]({PICTURE})\n\n{text}", "docs/performance.md")
 
 
 if __name__ == "__main__":

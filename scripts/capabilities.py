@@ -14,8 +14,8 @@ from functools import partial
 
 import add_tests_to_path  # noqa: F401
 import numpy as np
+import pages
 import peers
-import readme
 from support.backends import function, native
 from support.cases import (
     AFFINE_GRID,
@@ -161,7 +161,7 @@ def main():
     lines = "\n".join(table())
     print(lines)
     if write:
-        readme.put("capabilities", lines, "docs/comparison.md")
+        pages.put("capabilities", lines, "docs/comparison.md")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import readme
+import pages
 
 ROOT = Path(__file__).parent.parent
 TESTS = ROOT / "tests"  # the working directory: from here `import onnx_ops` finds the installed package only
@@ -27,6 +27,7 @@ SHORT = ["test_node_cases.py", "test_coverage.py", "test_sessions.py", "test_err
          "test_schemas.py", "test_models.py"]  # fmt: skip
 WHOLE = ["."]
 RESOLVED = ["no tests"]
+PAGE = "docs/platforms.md"  # the page with the table
 RUN_TIMEOUT, TEST_TIMEOUT = 7200, 600  # seconds until a run is stopped; until the stacks of a test are printed
 PROBE = """
 import onnxruntime, onnx_ops
@@ -154,14 +155,14 @@ def table_line(row, versions, result):
 
 
 def update_table(lines):
-    """Update README.md's table: these lines replace those of the same rows, in the order of ROWS."""
-    table = readme.get("support")
+    """Update the table in docs/platforms.md: these lines replace those of the same rows, in the order of ROWS."""
+    table = pages.get("support", PAGE)
     name_of = lambda text: text.split("|")[1].strip()
     lines_by_name = {name_of(text): text for text in [*table.splitlines(), *lines] if text.startswith("| ")}
     header = f"| versions | Python | {' | '.join(PACKAGES[:5])} | tests | result |\n|{'---|' * 9}"
     rows = "\n".join(lines_by_name[r.name] for r in ROWS if r.name in lines_by_name)
     intro = 'Versions that this was tested with (`python scripts/compat.py --write`, where "short" is explained):'
-    readme.put("support", f"{intro}\n\n{header}\n{rows}")
+    pages.put("support", f"{intro}\n\n{header}\n{rows}", PAGE)
 
 
 def main():
@@ -169,7 +170,7 @@ def main():
     parser.add_argument("--only", nargs="+", default=[r.name for r in ROWS], help="names of rows")
     parser.add_argument("--tests", nargs="+", help="run these, from tests/, instead of what the row says")
     parser.add_argument("--environments", type=Path, default=ROOT / "build" / "compat", help="where to make them")
-    parser.add_argument("--write", action="store_true", help="put the rows into README.md's table")
+    parser.add_argument("--write", action="store_true", help="put the rows into docs/platforms.md")
     options = parser.parse_args()
     wheels = options.environments / "wheel"
     shutil.rmtree(wheels, ignore_errors=True)

@@ -19,7 +19,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
-import readme
+import pages
 from whole_models import THREADS, measure
 
 from onnx_ops.cli.bench import WAYS, open_way
@@ -151,7 +151,7 @@ def main():
         lines = "\n".join(table(options.folder, options.only))
         print(lines)
         if options.write:
-            readme.put("networks", lines, "docs/networks.md")
+            pages.put("networks", lines, "docs/networks.md")
 
 
 if __name__ == "__main__":

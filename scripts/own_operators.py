@@ -14,7 +14,7 @@ import onnx
 import onnxruntime as ort
 import onnxruntime_extensions as extensions
 from onnxruntime_extensions import PyCustomOpDef, onnx_op
-from readme import put
+from pages import put
 
 import onnx_ops
 

@@ -162,9 +162,9 @@ def main():
         lines = "\n".join(table(options.folders))
         print(lines)
         if options.write:
-            import readme
+            import pages
 
-            readme.put("rewrites", lines, "docs/optimize.md")
+            pages.put("rewrites", lines, "docs/optimize.md")
 
 
 if __name__ == "__main__":

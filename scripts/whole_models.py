@@ -12,7 +12,7 @@ import json
 import subprocess
 import sys
 
-import readme
+import pages
 
 from onnx_ops.cli.bench import WAYS
 from onnx_ops.files import staged_file
@@ -21,7 +21,7 @@ NETWORKS = {  # folder of models/exported: (title, sizes of open dimensions)
     "patch_fold": ("patch denoiser: unfold, fold", "image=2,3,144,192"),
     "spatial_transformer": ("spatial transformer: affine_grid, grid_sample", "image=2,3,144,192"),
 }
-PICTURE = readme.ROOT / "docs/images/whole_models.png"
+PICTURE = pages.ROOT / "docs/images/whole_models.png"
 THREADS = 2
 COLORS = "#c0504d #e0913a #7a5fa8 #1f5fbf #3f9b8f #8c6d46 #d98cb3 #5b7f3a #e7c94c #54a9dc #a02c6a #2f4858".split()
 REST = "#bbbbbb"
@@ -87,7 +87,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", action="store_true", help="into the README and docs/images")
     write = parser.parse_args().write
-    exported = readme.ROOT / "models/exported"
+    exported = pages.ROOT / "models/exported"
     reports = {
         folder: measure(exported / folder / "model.onnx", "--shape", shape, "--repeats", 41)
         for folder, (_, shape) in NETWORKS.items()
@@ -96,7 +96,7 @@ def main():
     print(lines)
     if write:
         plot(reports, PICTURE)
-        readme.put("whole models", lines)
+        pages.put("whole models", lines)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ from pathlib import Path
 import build_models
 import numpy as np
 import onnx
+import pages
 import pytest
-import readme
 from spec_examples import EXAMPLES
 
 from onnx_ops.files import staged, staged_file, write
@@ -140,7 +140,7 @@ class TestPosix:
 def test_a_page_stays_whole_where_the_disk_is_full(tmp_path, monkeypatch):
     page = "<!-- table -->\nold\n<!-- table -->\nand what follows"
     (tmp_path / "README.md").write_text(page)
-    monkeypatch.setattr(readme, "ROOT", tmp_path)
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
 
     def write_half(path, text, **settings):
         path.write_bytes(text[: len(text) // 2].encode())
@@ -149,9 +149,9 @@ def test_a_page_stays_whole_where_the_disk_is_full(tmp_path, monkeypatch):
     with monkeypatch.context() as full:
         full.setattr(Path, "write_text", write_half)
         with pytest.raises(OSError, match="No space"):
-            readme.put("table", "new")
+            pages.put("table", "new")
     assert contents(tmp_path) == {"README.md": page.encode()}
-    readme.put("table", "new")
+    pages.put("table", "new")
     assert contents(tmp_path) == {"README.md": page.replace("old", "new").encode()}
 
 

@@ -1,4 +1,4 @@
-"""Present measurements: as a table for the terminal or the README, as data, in sentences and in a picture."""
+"""Present measurements: as a table for the terminal or docs/performance.md, as data, in sentences and in a picture."""
 
 from statistics import geometric_mean
 
@@ -115,7 +115,7 @@ def data(row):
 
 
 def markdown(rows):
-    """Yield the lines of the README's table."""
+    """Yield the lines of the table in docs/performance.md."""
     runtimes = (OWN, *peers.PEERS, LIMIT)
     yield f"| operator, case | data | {' | '.join(runtimes)} | to the fastest peer | of the limit |"
     yield f"|---|---|{'---:|' * (len(runtimes) + 2)}"

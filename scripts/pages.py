@@ -1,4 +1,4 @@
-"""Read and write the tables that scripts make for the README and the docs; each stands between two marks."""
+"""Read and write the tables that scripts make for the README and docs/; each stands between two marks."""
 
 from pathlib import Path
 
