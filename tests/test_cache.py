@@ -93,7 +93,10 @@ print(*sorted(name for name in {*sys.modules} - before - packages if name.starts
 
 def test_the_compilers_files():
     """All files whose code may run while a function is compiled are part of a key."""
-    assert python(COMPILER_IMPORTS).stdout.split() == sorted(jit.COMPILER)
+    imported = python(COMPILER_IMPORTS).stdout.split()
+    assert imported == sorted(jit.COMPILER)
+    vectors = {f"onnx_ops.compiler.{file.stem}" for file in Path(jit.__file__).parent.glob("simd*.py")}
+    assert vectors <= set(imported)  # or compiled code would get the loops without vectors
 
 
 def test_details_of_a_key():

@@ -1,6 +1,5 @@
 """Callers allocate the memory that kernels work in: it is enough, bounded, and lasts as long as it is used."""
 
-import itertools
 import os
 import threading
 import time
@@ -14,6 +13,7 @@ import onnx_ops
 from onnx_ops import plain, system
 from onnx_ops.declaration import Record
 from onnx_ops.kernels import col2im, grid_sample
+from onnx_ops.limits import MAX_TILES
 from onnx_ops.runtime import execute, threads
 
 OVERLAPPING = COL2IM[1]
@@ -131,7 +131,7 @@ def test_no_tile_runs_after_a_call_was_interrupted(ending):
         ended.append(index)
 
     with pytest.raises(ending):
-        threads.run_tiles(tile, 1000, 2)
+        threads.on_threads(tile, 1000, 2)
     assert begun == ended
     time.sleep(0.3)
     assert len(begun) == len(ended) == 1
@@ -158,7 +158,7 @@ def test_an_interrupt_while_helpers_are_waited_for(monkeypatch):
 
     monkeypatch.setattr(threads, "SimpleQueue", Interrupted)
     with pytest.raises(KeyboardInterrupt):
-        threads.run_tiles(tile, 2, 2)
+        threads.on_threads(tile, 2, 2)
     assert len(ended) == 1
 
 
@@ -173,26 +173,24 @@ def test_an_error_in_a_helper_is_raised():
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        threads.run_tiles(tile, 2, 2)
+        threads.on_threads(tile, 2, 2)
 
 
-class RacyCount:
-    """Counts as itertools.count does without the GIL: two threads may get the same value."""
-
-    def __init__(self):
-        self.count = 0
-
-    def __next__(self):
-        count = self.count
-        time.sleep(0.001)
-        self.count = count + 1
-        return count
-
-
-def test_every_tile_runs_once(monkeypatch):
-    """The distribution of tiles does not depend on `next` being atomic."""
-    monkeypatch.setattr(itertools, "count", RacyCount)
+def test_every_tile_runs_once():
     for tiles, workers in ((1, 4), (2, 2), (64, 4), (200, 3)):
         ran = []
-        threads.run_tiles(ran.append, tiles, workers)
+        threads.on_threads(ran.append, tiles, workers)
         assert sorted(ran) == list(range(tiles))
+
+
+def test_no_more_tiles_at_a_time_than_parts_of_the_workspace():
+    running, most = [], []
+
+    def tile(index):
+        running.append(index)
+        time.sleep(0.02)
+        most.append(len(running))
+        running.remove(index)
+
+    threads.on_threads(tile, 300, 100)
+    assert 1 < max(most) <= MAX_TILES

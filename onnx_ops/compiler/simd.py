@@ -45,7 +45,7 @@ def vectorized(loop):
     return use
 
 
-def plain(loop):
+def as_written(loop):
     """The loop as it stands in kernels/vectors.py, for compiled code."""
     return njit(**flags_of[loop])(loop)
 
@@ -280,7 +280,7 @@ def sums_at(builder, source, i, like):
 
 @operation()
 def put(builder, row, b, vector):
-    """row[b:] = vector, of the type in which the row's elements are summed"""
+    """row[b:] = vector, of the row's type, or of the one in which its 16-bit floats are summed"""
     row.store_sums(b, vector)
 
 

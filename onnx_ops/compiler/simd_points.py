@@ -12,6 +12,7 @@ from .simd import (
     Vector,
     alignment,
     are_zeros,
+    as_written,
     broadcast,
     concatenate,
     gather,
@@ -19,7 +20,6 @@ from .simd import (
     inner,
     lanes_of,
     operation,
-    plain,
     plus,
     put,
     repeat,
@@ -63,7 +63,7 @@ def _(source):
     size = size_of(source)
     if not current().gathers or size > 8:
         return None
-    count, take_rest = gathered(size), plain(vectors.take)
+    count, take_rest = gathered(size), as_written(vectors.take)
 
     def take(source, pixel, outside, target):
         whole = pixel.size // count * count if source.size >= 4 else 0

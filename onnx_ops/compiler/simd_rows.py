@@ -10,12 +10,12 @@ from .simd import (
     BYTES,
     Vector,
     alignment,
+    as_written,
     collect,
     inner,
     lanes,
     lanes_of,
     operation,
-    plain,
     shuffle,
     square,
     transpose,
@@ -69,7 +69,7 @@ def add_square(builder, source, i, pitch, target, j, stride, skipped, size):
 def _(x, out):
     if isinstance(out.dtype, types.Boolean | types.Complex):
         return None
-    size, add_rest = square(out), plain(vectors.add_transposed)
+    size, add_rest = square(out), as_written(vectors.add_transposed)
 
     def add_transposed(x, first, pitch, places, count, out, pixel, stride):
         whole = places // size * size if count >= size and stride >= size else 0
@@ -117,7 +117,7 @@ def _(lanes, target):
         return None
     large = square(lanes)
     zip_2_8, zip_2_4, zip_2_2, zip_3_8 = zipper(2, 8), zipper(2, 4), zipper(2, 2), zipper(3, 8)
-    in_large_squares, in_small_squares, one_by_one = transposer(large), transposer(4), plain(vectors.interleave)
+    in_large_squares, in_small_squares, one_by_one = transposer(large), transposer(4), as_written(vectors.interleave)
 
     def interleave(lanes, first, pitch, row_pitch, stride, count, rows, target, to, out_pitch):
         matrices = lanes, first, pitch, row_pitch, stride, count, rows, target, to, out_pitch
@@ -177,7 +177,7 @@ def transform_places(builder, x, w, y, columns, axes, target):
 
 @vectorized(vectors.transform_rows)
 def _(target):
-    one_by_one = plain(vectors.transform_rows)
+    one_by_one = as_written(vectors.transform_rows)
 
     def transform_rows(x, y, columns, axes, target):
         step = lanes(target)

@@ -15,7 +15,10 @@ WIDTH = 2 * MOST_LANES  # of the blocks in which `add_product` works
 
 @jitable
 def take(source, pixel, outside, target):
-    """target[b] = source[pixel[b]], or 0 where pixel[b] is -1, as it is for `outside` of them."""
+    """target[b] = source[pixel[b]], or 0 where pixel[b] is -1, as it is for `outside` of them.
+
+    The pixels are int32. As unsigned numbers they need no comparison with 0: a negative index would count from the end.
+    """
     if outside > 0:
         for b in range(pixel.size):
             v = load(source, np.uint32(max(pixel[b], 0)))

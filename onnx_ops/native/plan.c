@@ -18,11 +18,11 @@ int64_t combination(const struct op *op, const struct call *call) {
     return index;
 }
 
-/* Refuse shapes that no tensor can have, and complete those that one can. */
-static status check_outputs(const struct op *op, const struct text *title, struct call *call) {
+/* Refuse shapes that no tensor can have, and bytes that no call can; complete the others. */
+static status check_plan(const struct op *op, const struct text *title, struct call *call) {
     for (int64_t k = 0; k < op->output_count; k++) {
         struct tensor *out = &call->tensors[MAX_INPUTS + k];
-        int64_t most = (int64_t)1 << 58;
+        int64_t most = ELEMENTS;
         int fits = op->has_bound <= out->rank && out->rank <= MAX_RANK;
         for (int64_t a = 0; a < out->rank && fits; a++) {
             fits = 0 <= out->shape[a] && out->shape[a] <= most;
@@ -36,7 +36,7 @@ static status check_outputs(const struct op *op, const struct text *title, struc
     }
     const int64_t *bytes[] = {&call->geometry.workspace, &call->geometry.shared};
     for (size_t k = 0; k < COUNT(bytes); k++)
-        if (*bytes[k] < 0 || *bytes[k] > (int64_t)1 << 40)
+        if (*bytes[k] < 0 || *bytes[k] > MAX_WORKSPACE)
             return refuse(op, title, k ? "shared" : "workspace", bytes[k], -1,
                           "must be a number of bytes in [0, 2**40]", 0);
     return 0;
@@ -77,5 +77,5 @@ status plan(const struct op *op, const struct text *title, int64_t combination, 
         int64_t returned = op->plans[combination](call);
         if (returned) return explained(op, title, &call->geometry.refusal, returned);
     }
-    return error ? error : check_outputs(op, title, call);
+    return error ? error : check_plan(op, title, call);
 }

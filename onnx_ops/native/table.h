@@ -20,6 +20,8 @@ enum {
     TILE_ELEMENTS = 1 << 12,
     MAX_GEOMETRY = 1 << 14,
 };
+#define MAX_WORKSPACE ((int64_t)1 << 40)
+#define ELEMENTS ((int64_t)1 << 58)
 
 struct refusal {
     const char *argument, *rule;

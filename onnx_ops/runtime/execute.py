@@ -21,7 +21,7 @@ from ..errors import OpError, errors_of, require
 from ..limits import ABSENT, LINE, MAX_RANK, MAX_TILES, MAX_WORKSPACE, TILE_ELEMENTS
 from ..locks import COMPILATION
 from . import library, table
-from .threads import run_tiles
+from .threads import on_threads
 
 PLAN = C.CFUNCTYPE(C.c_int64, C.c_int64)
 KERNEL = C.CFUNCTYPE(C.c_int64, C.c_int64, C.c_int64, C.c_int64)
@@ -249,7 +249,7 @@ class Call:
 
         for phase, count in enumerate(tiles):
             self.record[self.record.PHASE] = phase
-            run_tiles(run_tile, count, threads)
+            on_threads(run_tile, count, threads)
 
 
 WORKSPACE = table.Call.GEOMETRY + sum(REFUSAL.values())  # the positions in a record of what a plan states

@@ -5,18 +5,19 @@ from collections import deque
 from queue import SimpleQueue
 
 from .. import system
+from ..limits import MAX_TILES
 from ..locks import POOL
 
 
-def run_tiles(tile, tiles, threads=None):
+def on_threads(tile, tiles, threads=None):
     """Call tile(0), ..., tile(tiles - 1) on up to `threads` threads, this one among them.
 
     If something ends the call early, such as an interrupt, no further tile begins, and the call waits for the tiles
     that have begun.
 
-    threads  default: the CPUs that this process may use
+    threads  default: the CPUs that this process may use; at most MAX_TILES, each of which has a part of a workspace
     """
-    helpers = min(threads or len(system.available_cpus()), tiles) - 1 if tiles > 1 else 0
+    helpers = min(threads or len(system.available_cpus()), tiles, MAX_TILES) - 1 if tiles > 1 else 0
     if helpers == 0:
         for index in range(tiles):
             tile(index)

@@ -4,7 +4,8 @@ from ..attributes import Attribute
 from ..compiler.jit import jitable
 from ..declaration import Input, Kernel, Operator, Output, Plan
 from ..errors import require
-from ..limits import UNKNOWN
+from ..kernels.blocks import share
+from ..limits import MAX_TILES, UNKNOWN
 
 
 @jitable
@@ -18,12 +19,13 @@ def shape(attributes, inputs, outputs):
 def plan(attributes, inputs, outputs, g):
     (x,) = inputs
     require(len(x) == 1, "shape of {x}", x, "must have rank 1")
-    g.size, g.amount, g.tiles = x[0], attributes.amount, min(x[0], 4)
+    g.size, g.amount, g.tiles = x[0], attributes.amount, min(x[0], MAX_TILES)
 
 
 @jitable
 def shift(x, g, tile, workspace, out):
-    for i in range(g.size * tile // g.tiles, g.size * (tile + 1) // g.tiles):
+    begin, end = share(g.size, g, tile)
+    for i in range(begin, end):
         out[i] = x[i] + g.amount
 
 
