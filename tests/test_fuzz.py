@@ -50,4 +50,4 @@ def test_a_wrong_result_is_found(mistake, monkeypatch):
 
     monkeypatch.setattr(fuzzing.functions, "call", call_with_mistake)
     with pytest.raises(AssertionError):
-        fuzz.examples(0, 300, fuzzing.col2im_calls(["float32"]).map(lambda call: (call, None)))
+        fuzz.examples(0, 300, fuzzing.calls(["float32"], draws=[fuzzing.col2im]))
