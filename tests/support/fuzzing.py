@@ -73,13 +73,13 @@ class Call:
         rng, arrays = np.random.default_rng(self.seed), []
         for i, shape, dtype in zip(self.operator.inputs, self.shapes, self.dtypes, strict=False):
             if i.values:
-                arrays.append(np.array(shape, dtype))
+                array = np.array(shape, dtype)
             elif i.name in PLACES:
                 with np.errstate(all="ignore"):  # far out is infinite in 16 bits
-                    arrays.append(PLACES[i.name](rng, self, shape).astype(dtypes.TABLE[dtype].numpy))
+                    array = PLACES[i.name](rng, self, shape).astype(dtypes.TABLE[dtype].numpy)
             else:
-                # NumPy's arithmetic returns scalars in place of arrays of rank 0.
-                arrays.append(np.asarray(image(rng, shape, dtype, self.values)))
+                array = image(rng, shape, dtype, self.values)
+            arrays.append(np.asarray(array))  # NumPy's arithmetic returns scalars in place of arrays of rank 0
         return arrays
 
 
