@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import onnx_ops
 from onnx_ops import dtypes, functions
+from onnx_ops.operators import OPERATORS
 from onnx_ops.operators.computed_grid_sample import OPERATIONS, operand_count, program
 from support.backends import outputs_of_session, quiet
 from support.cases import TOLERANCE, block_counts, drawn, model, operator, regions
@@ -32,22 +33,8 @@ FEW_TYPES = ["float32", "float64", "float16", "uint8", "bool", "string"]
 FEW_GRIDS = ["float32", "float64"]
 ODD_NUMBERS = [0, -1, 1, 2, 3, 5, 17, 2**31, 2**40, 2**40 + 1, 2**62, 2**63 - 1, -(2**63)]
 SPECIAL = [
-    np.nan,
-    np.inf,
-    -np.inf,
-    0.0,
-    -0.0,
-    5e-324,
-    1e-45,
-    6e-8,
-    3.4e38,
-    -3.4e38,
-    1e38,
-    65504.0,
-    1e19,
-    2.0**31,
-    -1e10,
-]
+    np.nan, np.inf, -np.inf, 0.0, -0.0, 5e-324, 1e-45, 6e-8, 3.4e38, -3.4e38, 1e38, 65504.0, 1e19, 2.0**31, -1e10,
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -151,15 +138,15 @@ def boxes(rng, call, shape):
     if has_image:
         x[..., 0] = images(rng, call, shape[:-1]) + rng.choice([-0.5, 0, 0, 0.25], shape[:-1])
     is_cut = call.op_type in ROI_ALIGNS and call.attributes.get("sampling_ratio", 0) <= 0
-    if is_cut and math.prod(shape) * bins_of(call) * math.prod(call.shapes[0][1:2]) > 8:
+    if is_cut and math.prod(shape) * bins_of(call.attributes) * math.prod(call.shapes[0][1:2]) > 8:
         # There are as many samples as a region has pixels: let there be few, but for a single region.
         most = 4 * max(call.shapes[0]) / abs(np.float64(call.attributes.get("spatial_scale", 1)))
         x[..., has_image:] = np.where(np.isfinite(x), np.clip(x, -most, most), x)[..., has_image:]
     return x
 
 
-def bins_of(call):
-    return call.attributes.get("output_height", 1) * call.attributes.get("output_width", 1)
+def bins_of(attributes):
+    return attributes.get("output_height", 1) * attributes.get("output_width", 1)
 
 
 def scores(rng, call, shape):
@@ -168,8 +155,7 @@ def scores(rng, call, shape):
 
 
 ROI_ALIGNS = "RoiAlign", "MMCVRoiAlign", "MMCVRoIAlignRotated"
-SUPPRESSIONS = "NMSRotated", "NMSMatch", "NonMaxSuppression", "SoftNonMaxSuppression"  # mmdeploy's, then mmcv's
-RUNNING_EXTREMES = "cummax", "cummin", "MMCVCornerPool"
+SUPPRESSIONS = "NMSRotated", "NMSMatch", "NonMaxSuppression", "SoftNonMaxSuppression"
 PLACES = {  # {input: what draws it}
     "Grid": grid, "grid": grid, "offset": offsets, "sampling_locations": locations, "batch_indices": images,
     "rois": boxes, "boxes": boxes, **dict.fromkeys(("scores", "iou_threshold", "score_threshold"), scores),
@@ -180,7 +166,7 @@ COLUMNS = {  # the numbers of a region or box
 }  # fmt: skip
 
 
-# Draws: each returns an operator's declaration, the shapes of its inputs, and attributes.
+# Draws of calls of an operator, by its declaration: each returns the shapes of the inputs, and attributes.
 
 
 def sizes(least, most, seldom):
@@ -231,8 +217,7 @@ def image_sizes(axes, least=1):
 
 
 @st.composite
-def col2im(draw):
-    declared = operator(draw(st.sampled_from(["", "", "", "org.openvinotoolkit"])), "Col2Im")
+def col2im(draw, declared):
     axes = 2 if declared.domain else draw(st.sampled_from([1, 2, 2, 2, 3, 3, 4, 6, 14]))
     most = 9 if axes < 4 else 3
     image = draw(lists(sizes(1, most, 300 if axes < 3 else most) if axes < 6 else UNITS, axes))
@@ -242,7 +227,7 @@ def col2im(draw):
     x = draw(BATCH), draw(CHANNELS) * math.prod(block), math.prod(max(count, 0) for count in counts)
     assume(math.prod(x) <= TOO_LARGE and math.prod(image) <= TOO_LARGE)
     batched = not declared.domain or draw(st.booleans())
-    return declared, (x if batched else x[1:], tuple(image), tuple(block)), attributes
+    return (x if batched else x[1:], tuple(image), tuple(block)), attributes
 
 
 def blocks_of(attributes, image, block):
@@ -253,39 +238,36 @@ def blocks_of(attributes, image, block):
 
 
 @st.composite
-def im2col(draw):
+def im2col(draw, declared):
     axes = draw(st.sampled_from([1, 2, 2, 2, 3, 3, 4, 6, 14]))
     most = 9 if axes < 4 else 3
     image = draw(lists(sizes(0, most, 300 if axes < 3 else most) if axes < 6 else UNITS, axes))
     kernel = lists(sizes(1, 4, 40 if axes < 3 else 4) if axes < 6 else UNITS, axes)
-    declared = operator("onnx_ops", "Im2Col")
     attributes = draw(attributes_of(declared, kernel_shape=kernel, **spacing(axes)))
     x = draw(BATCH), draw(CHANNELS), *image
     assume(math.prod(x) <= TOO_LARGE)
-    return declared, (x,), attributes
+    return (x,), attributes
 
 
 @st.composite
-def grid_sample(draw):
-    names = ("", "GridSample"), ("com.microsoft", "GridSample"), ("mmcv", "grid_sampler"), ("mmdeploy", "grid_sampler")
-    declared = operator(*draw(st.sampled_from([names[0], *names])))
-    axes = 2 if declared.domain else draw(st.sampled_from([2, 3]))
+def grid_sample(draw, declared):
+    axes = max(declared.ranks) - 2 - draw(st.integers(0, len(declared.ranks) - 1))
     n = draw(BATCH)
     shapes = (n, draw(CHANNELS), *draw(image_sizes(axes))), (n, *draw(image_sizes(axes, 0)), axes)
-    return declared, shapes, draw(attributes_of(declared))
+    return shapes, draw(attributes_of(declared))
 
 
 @st.composite
-def affine_grid(draw):
+def affine_grid(draw, declared):
     axes = draw(st.sampled_from([2, 3]))
     lengths = draw(lists(sizes(0, 9, 70 if axes < 3 else 20), axes))
     assume(math.prod(lengths) <= TOO_LARGE // 8)
     theta = draw(BATCH), axes, axes + 1
-    return operator("onnx_ops", "AffineGrid"), (theta, *((n,) for n in (*lengths, 0)[:3])), {}
+    return (theta, *((n,) for n in (*lengths, 0)[:3])), {}
 
 
 @st.composite
-def computed_grid_sample(draw):
+def computed_grid_sample(draw, declared):
     """Draw a program of any steps, too."""
     axes = draw(st.sampled_from([2, 2, 3]))
     names, n = "nhw" if axes == 2 else "ndhw", draw(BATCH)
@@ -304,27 +286,23 @@ def computed_grid_sample(draw):
         steps[k] = operation, *operands
         values.append(k)
     coordinates = [draw(st.sampled_from(values[-4:])) for _ in range(axes)]
-    declared = operator("onnx_ops", "ComputedGridSample")
-    return declared, tuple(shapes), draw(attributes_of(declared)) | program(sources, steps, coordinates)
+    return tuple(shapes), draw(attributes_of(declared)) | program(sources, steps, coordinates)
 
 
 @st.composite
-def attention(draw):
+def attention(draw, declared):
     levels = draw(st.lists(sizes(1, 5, 20), min_size=2, max_size=16).filter(lambda v: len(v) % 2 == 0))
     batch, heads, queries = draw(BATCH), draw(sizes(0, 3, 9)), draw(sizes(0, 5, 60))
     channels, points = draw(st.one_of(sizes(0, 9, 70), st.sampled_from([16, 32, 300]))), draw(sizes(0, 4, 300))
     pixels = sum(math.prod(levels[k : k + 2]) for k in range(0, len(levels), 2))
     value, weights = (batch, pixels, heads, channels), (batch, queries, heads, len(levels) // 2, points)
     assume(max(math.prod(value), math.prod(weights) * 2 * min(max(channels, 1), 32)) <= TOO_LARGE)
-    declared = operator("onnx_ops", "MultiScaleDeformableAttention")
-    return declared, (value, tuple(levels), (*weights, 2), weights), {}
+    return (value, tuple(levels), (*weights, 2), weights), {}
 
 
 @st.composite
-def deform_conv(draw):
-    domain = draw(st.sampled_from(["", "mmcv", "mmdeploy"]))
-    declared = operator(domain, draw(st.sampled_from([*ORDERS][1:])) if domain else "DeformConv")
-    axes = 2 if domain else draw(st.sampled_from([1, 2, 2, 2, 3]))
+def deform_conv(draw, declared):
+    axes = 2 if declared.domain else draw(st.sampled_from([1, 2, 2, 2, 3]))
     image = draw(lists(sizes(1, 6, 30 if axes < 3 else 8), axes))
     kernel = draw(lists(sizes(1, 3, 9 if axes < 3 else 4), axes))
     both = lambda values: st.one_of(lists(values, 2), values)  # mmcv's lists may be written as one integer
@@ -348,7 +326,7 @@ def deform_conv(draw):
     assume(max(math.prod(shapes[name]) for name in "xwo") * max(1, outputs) <= TOO_LARGE)
     required = [i for i in declared.inputs if i.presence == "required"]
     order = ORDERS[declared.name][: draw(st.integers(len(required), len(declared.inputs)))]
-    return declared, tuple(shapes[name] for name in order), attributes
+    return tuple(shapes[name] for name in order), attributes
 
 
 ORDERS = {"DeformConv": "xwobm", "MMCVModulatedDeformConv2d": "xomwb", "MMCVDeformConv2d": "xow"}  # of the inputs
@@ -377,57 +355,43 @@ def convolution_counts(image, kernel, attributes):
 
 
 @st.composite
-def roi_align(draw):
-    domain = draw(st.sampled_from(["", "mmcv", "mmdeploy"]))
-    declared = operator(domain, draw(st.sampled_from(ROI_ALIGNS[1:])) if domain else ROI_ALIGNS[0])
+def roi_align(draw, declared):
     n, attributes = draw(BATCH), draw(attributes_of(declared))
     x, count = (n, draw(sizes(0, 5, 70)), *draw(image_sizes(2))), draw(sizes(0, 5, 40)) if n else 0
     shapes = x, (count, COLUMNS[declared.name]), (count,)
-    call = Call(domain, declared.name, shapes, (), attributes)
-    samples = bins_of(call) * max(attributes.get("sampling_ratio", 0), 1) ** 2
+    samples = bins_of(attributes) * max(attributes.get("sampling_ratio", 0), 1) ** 2
     assume(max(math.prod(x), count * x[1] * samples) <= TOO_LARGE)
-    return declared, shapes[: len(declared.inputs)], attributes
+    return shapes[: len(declared.inputs)], attributes
 
 
 @st.composite
-def feature_align(draw):
-    declared = operator("mmcv", "MMCVRotatedFeatureAlign")
+def feature_align(draw, declared):
     n, height, width = draw(BATCH), *draw(image_sizes(2))
     attributes = draw(attributes_of(declared, points=st.sampled_from([1, 5])))
-    return declared, ((n, draw(CHANNELS), height, width), (n, height, width, 5)), attributes
+    return ((n, draw(CHANNELS), height, width), (n, height, width, 5)), attributes
 
 
 @st.composite
-def suppression(draw):
-    name = draw(st.sampled_from(SUPPRESSIONS))
-    declared = operator("mmdeploy" if name in SUPPRESSIONS[:2] else "mmcv", name)
+def suppression(draw, declared):
     n, k, count = draw(BATCH), draw(BATCH), draw(sizes(0, 9, 60))
     boxes, scores = (count, COLUMNS[declared.name]), (count,)
     if declared.domain == "mmdeploy":
         boxes, scores = (n, *boxes), (n, k, *scores)
-    shapes = (boxes, scores, (1,), (1,))[: len(declared.inputs)]
-    return declared, shapes, draw(attributes_of(declared, method=sizes(0, 2, 3)))
+    return (boxes, scores, (1,), (1,))[: len(declared.inputs)], draw(attributes_of(declared, method=sizes(0, 2, 3)))
 
 
 @st.composite
-def running_extremes(draw):
-    declared = operator("mmcv", draw(st.sampled_from(RUNNING_EXTREMES)))
+def running_extremes(draw, declared):
     axes = 4 if declared.ranks == (4,) else draw(sizes(1, 4, 16))
     x = draw(lists(sizes(0, 5, 90 if axes < 3 else 12) if axes < 6 else UNITS, axes))
     assume(math.prod(x) <= TOO_LARGE)
-    return declared, (tuple(x),), draw(attributes_of(declared, dim=st.integers(-axes, axes - 1)))
-
-
-DRAWS = (
-    col2im, grid_sample, im2col, affine_grid, attention, computed_grid_sample, deform_conv, roi_align, feature_align,
-    suppression, running_extremes,
-)  # fmt: skip
+    return (tuple(x),), draw(attributes_of(declared, dim=st.integers(-axes, axes - 1)))
 
 
 @st.composite
-def calls_by(draw, draw_one, types, grids):
-    """Draw a call by one of the DRAWS; see `calls`."""
-    declared, shapes, attributes = draw(draw_one())
+def calls_of(draw, declared, types, grids):
+    """Draw a call of an operator; see `calls`."""
+    shapes, attributes = draw(FAMILIES[declared.name][0](declared))
     kernel = declared.kernels[declared.choice(declared.values(attributes))]
     signature = {}
     for variable, names in {**declared.types, **kernel.types}.items():
@@ -471,12 +435,12 @@ def broken(draw, call):
     return replace(call, shapes=(*call.shapes[:k], tuple(shape), *call.shapes[k + 1 :]))
 
 
-def calls(types=dtypes.ALL, grids=dtypes.FLOATS, draws=DRAWS):
+def calls(types=dtypes.ALL, grids=dtypes.FLOATS, operators=OPERATORS):
     """A strategy for (a call, None or a broken variant of it).
 
     types, grids  the element types of the first input, and of those that have another type variable
     """
-    good = st.one_of(*(calls_by(each, types, grids) for each in draws))
+    good = st.sampled_from(operators).flatmap(lambda declared: calls_of(declared, types, grids))
     return good.flatmap(lambda call: st.tuples(st.just(call), st.one_of(st.none(), broken(call))))
 
 
@@ -486,7 +450,7 @@ def calls(types=dtypes.ALL, grids=dtypes.FLOATS, draws=DRAWS):
 def output_shape(call):
     if any(len(shape) > 16 for shape in call.shapes) or not are_declared(call):
         return None
-    return RULES[call.op_type][0](call, call.attributes)
+    return FAMILIES[call.op_type][1](call, call.attributes)
 
 
 def are_declared(call):
@@ -652,7 +616,7 @@ def roi_align_shape(call, attributes):
     x, rois, *images = call.shapes
     if len(x) != 4 or not all(1 <= v < 2**31 for v in x[2:]) or rois != (*rois[:1], COLUMNS[call.op_type]):
         return None
-    if images not in ([], [rois[:1]]) or max(rois[0], 1) * max(x[1], 1) * bins_of(call) > ELEMENTS:
+    if images not in ([], [rois[:1]]) or max(rois[0], 1) * max(x[1], 1) * bins_of(call.attributes) > ELEMENTS:
         return None
     numbers = images_of(call, call.inputs())
     if not all(0 <= n < x[0] for n in numbers.tolist()):
@@ -755,7 +719,7 @@ def reference(call, inputs):
     """Return a list of (expected result, scale of its tolerance) of the outputs; a scale of None means exact."""
     with np.errstate(all="ignore"):
         results = as_tuple(reference_of(call.operator, call.attributes, inputs))
-        scale = RULES[call.op_type][1] if call.dtypes[0] in TOLERANCE else None
+        scale = FAMILIES[call.op_type][2] if call.dtypes[0] in TOLERANCE else None
         scales = [scale and scale(call, inputs, results[0]), *[None] * (len(results) - 1)]
     return list(zip(results, scales, strict=True))
 
@@ -770,18 +734,18 @@ def finite(array):
     return np.where(np.isfinite(array), array, 0)
 
 
-RULES = {  # {operator: (shape of its first output, scale of its errors)}
-    "AffineGrid": (affine_grid_shape, sum_scale),
-    "Col2Im": (col2im_shape, sum_scale),
-    "ComputedGridSample": (computed_shape, sample_scale),
-    **dict.fromkeys(ORDERS, (deform_conv_shape, deform_conv_scale)),
-    **dict.fromkeys(("GridSample", "grid_sampler"), (grid_sample_shape, sample_scale)),
-    "Im2Col": (im2col_shape, None),
-    "MMCVRotatedFeatureAlign": (feature_align_shape, feature_scale),
-    "MultiScaleDeformableAttention": (attention_shape, attention_scale),
-    **dict.fromkeys(ROI_ALIGNS, (roi_align_shape, region_scale)),
-    **dict.fromkeys(SUPPRESSIONS, (suppression_shape, None)),
-    **dict.fromkeys(RUNNING_EXTREMES, (extremes_shape, None)),
+FAMILIES = {  # {operator: (what draws a call of it, the shape of its first output, the scale of its errors)}
+    "AffineGrid": (affine_grid, affine_grid_shape, sum_scale),
+    "Col2Im": (col2im, col2im_shape, sum_scale),
+    "ComputedGridSample": (computed_grid_sample, computed_shape, sample_scale),
+    **dict.fromkeys(ORDERS, (deform_conv, deform_conv_shape, deform_conv_scale)),
+    **dict.fromkeys(("GridSample", "grid_sampler"), (grid_sample, grid_sample_shape, sample_scale)),
+    "Im2Col": (im2col, im2col_shape, None),
+    "MMCVRotatedFeatureAlign": (feature_align, feature_align_shape, feature_scale),
+    "MultiScaleDeformableAttention": (attention, attention_shape, attention_scale),
+    **dict.fromkeys(ROI_ALIGNS, (roi_align, roi_align_shape, region_scale)),
+    **dict.fromkeys(SUPPRESSIONS, (suppression, suppression_shape, None)),
+    **dict.fromkeys(("cummax", "cummin", "MMCVCornerPool"), (running_extremes, extremes_shape, None)),
 }
 
 
