@@ -6,6 +6,7 @@ shows all that is needed to make it again.
 """
 
 import math
+import sys
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
@@ -20,6 +21,7 @@ import onnx_ops
 from onnx_ops import dtypes, functions
 from onnx_ops.operators import OPERATORS
 from onnx_ops.operators.computed_grid_sample import OPERATIONS, operand_count, program
+from onnx_ops.runtime.execute import compute
 from support.backends import outputs_of_session, quiet
 from support.cases import TOLERANCE, block_counts, drawn, model, operator, regions
 
@@ -786,6 +788,19 @@ def run_function(call, inputs, shape):
     return as_tuple(functions.call(call.operator, *inputs, **call.attributes))
 
 
+def run_beside_pages(guarded, call, inputs, shape):
+    """Run the function with tensors and workspace that end, or begin, at pages that nothing may touch."""
+    at_end = call.seed % 2 == 0
+    try:
+        placed = [guarded.readonly(functions.as_array(v), at_end=at_end) for v in inputs]
+        outputs = compute(
+            call.operator, call.operator.values(call.attributes), placed, 2, partial(guarded.empty, at_end=at_end)
+        )
+        return [y.copy() for y in outputs]
+    finally:
+        guarded.free()
+
+
 def runners(call):
     """Return {name: runner of all outputs}; a backend's session is made by its first run and used by all."""
     sessions = {}
@@ -802,6 +817,10 @@ def runners(call):
         return run
 
     runners_by_name = {"function": partial(run_function, call)}
+    if sys.platform == "linux" and "string" not in call.dtypes:
+        from support import guarded
+
+        runners_by_name["beside pages"] = partial(run_beside_pages, guarded, call)
     if find_spec("torch") and "string" not in call.dtypes and has_lists(call):
         runners_by_name["pytorch"] = partial(run_by_torch, call)
     return runners_by_name if any("complex" in t for t in call.dtypes) else {
