@@ -97,7 +97,9 @@ def outputs_of_session(session, inputs, shape=None):
         binding.bind_ortvalue_input(name, ort_values[-1])
     (output,) = session.get_outputs()
     element_type = {"tensor(bfloat16)": "bfloat16", "tensor(float)": "float32"}.get(output.type, inputs[0].dtype.name)
-    y = np.empty([0] * len(output.shape) if shape is None else shape, dtypes.TABLE[element_type].numpy)
+    if shape is None:  # ONNX Runtime refuses one that doesn't have the sizes that are known
+        shape = [size if isinstance(size, int) else 0 for size in output.shape]
+    y = np.empty(shape, dtypes.TABLE[element_type].numpy)
     target = ort_value(y)
     binding.bind_ortvalue_output(output.name, target)
     session.run_with_iobinding(binding)
