@@ -141,7 +141,8 @@ def cut_regions(channels, parts, g):
     blocks = (g.channels + g.block - 1) // g.block
     g.parts = max(1, min(g.regions, 64 // max(blocks, 1), parts))
     g.units = blocks * g.parts if g.regions > 0 else 0
-    g.tiles = min(64, g.units, g.regions * g.channels * g.bins // WORK + 1)
+    tiles = g.regions * g.channels * g.bins // WORK + 1
+    g.tiles = min(64, max(1, g.units), tiles)  # one also without channels: a kernel refuses images that aren't there
 
 
 def reference(x, rois, batch_indices, *, coordinate_transformation_mode, mode, output_height, output_width,

@@ -77,14 +77,19 @@ def quiet(**settings):
 
 
 def run_session(session, inputs, shape=None):
-    """Run a session and return its first output.
+    """Run a session and return its first output; see `outputs_of_session`."""
+    return outputs_of_session(session, inputs, shape)[0]
+
+
+def outputs_of_session(session, inputs, shape=None):
+    """Run a session and return its outputs.
 
     A bfloat16 output needs its `shape`, since ONNX Runtime's Python can't allocate it; None will do for a call that is
     to be refused.
     """
     names = [i.name for i in session.get_inputs()]
     if all(v.dtype.name != "bfloat16" for v in inputs):
-        return session.run(None, dict(zip(names, inputs, strict=True)))[0]
+        return session.run(None, dict(zip(names, inputs, strict=True)))
     binding = session.io_binding()
     ort_values = []
     for name, value in zip(names, inputs, strict=True):
@@ -92,11 +97,13 @@ def run_session(session, inputs, shape=None):
         binding.bind_ortvalue_input(name, ort_values[-1])
     (output,) = session.get_outputs()
     element_type = {"tensor(bfloat16)": "bfloat16", "tensor(float)": "float32"}.get(output.type, inputs[0].dtype.name)
-    y = np.empty([0] * len(output.shape) if shape is None else shape, dtypes.TABLE[element_type].numpy)
+    if shape is None:  # ONNX Runtime refuses one that doesn't have the sizes that are known
+        shape = [size if isinstance(size, int) else 0 for size in output.shape]
+    y = np.empty(shape, dtypes.TABLE[element_type].numpy)
     target = ort_value(y)
     binding.bind_ortvalue_output(output.name, target)
     session.run_with_iobinding(binding)
-    return y
+    return [y]
 
 
 def ort_value(array):

@@ -72,11 +72,12 @@ def regions(rng, case, shape):
     The last axis has x and y, twice, or x, y, width, height, angle; before these the image's position, if it has room.
     """
     columns, around = shape[-1], case.extent if np.isfinite(case.extent) else 1.0
-    size = np.array(case.shapes[0][:1:-1]) / case.attributes.get("spatial_scale", 1.0)
+    image = case.shapes[0][:1:-1] if len(case.shapes[0]) == 4 else (20, 20)
+    size = np.array(image) / case.attributes.get("spatial_scale", 1.0)
     corner = (rng.uniform(-0.1, 1, (*shape[:-1], 2)) - 0.5) * around + 0.5
     sides = rng.choice([-0.1, 0, 0.1, 0.4, 0.4, 1], (*shape[:-1], 2)) * rng.uniform(0.5, 1, (*shape[:-1], 2)) * around
     numbers = [corner * size, (corner + sides) * size]
-    if case.op_type in ("MMCVRoIAlignRotated", "MMCVRotatedFeatureAlign"):
+    if case.op_type in ("MMCVRoIAlignRotated", "MMCVRotatedFeatureAlign", "NMSRotated"):
         numbers = [corner * size, abs(sides) * size, rng.normal(0, 2, (*shape[:-1], 1))]
     boxes = np.concatenate(numbers, -1)
     if np.isinf(case.extent):
