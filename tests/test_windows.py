@@ -4,6 +4,7 @@ The variable ONNX_OPS_WINDOWS names a folder with that build, a folder for each 
 """
 
 import os
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -20,6 +21,7 @@ from onnx_ops.runtime import build as building
 
 HERE = Path(__file__).parent
 MODELS = sorted((HERE.parent / "models").rglob("model.onnx"))
+SMALL = next(path for path in MODELS if path.parent.name == "col2im_openvino_3")
 CPU, DTYPES = "x86-64-v3", ["float32", "int32"]  # of the models
 DLLS = sorted(Path(os.environ.get("ONNX_OPS_WINDOWS") or "/nowhere").glob("*/onnxruntime/capi/onnxruntime.dll"))
 COMPILER = "x86_64-w64-mingw32-gcc"
@@ -32,13 +34,18 @@ needs_wine = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module", params=[path.parents[2].name for path in DLLS] or ["none"])
-def hosts(request, tmp_path_factory):
-    """{system: a function that runs the host for it}; `hosts["windows"]` is run by Wine."""
-    folder = tmp_path_factory.mktemp("hosts of Windows, ä")  # paths with spaces, and letters outside of ASCII
-    runtimes = {
+def runtimes(request):
+    """{system: its library of ONNX Runtime}"""
+    return {
         "linux": next(Path(ort.__file__).parent.glob("capi/libonnxruntime.so*")),
         "windows": next(path for path in DLLS if path.parents[2].name == request.param),
     }
+
+
+@pytest.fixture(scope="module")
+def hosts(runtimes, tmp_path_factory):
+    """{system: a function that runs the host for it}; `hosts["windows"]` is run by Wine."""
+    folder = tmp_path_factory.mktemp("hosts of Windows, ä")  # paths with spaces, and letters outside of ASCII
     return {system: host(system, folder, runtime) for system, runtime in runtimes.items()}
 
 
@@ -117,6 +124,18 @@ def test_errors_in_words(hosts):
 )
 def test_threads_and_sessions(variables, hosts):
     """A thousand sessions also load and leave the library as often."""
-    path = next(path for path in MODELS if path.parent.name == "col2im_openvino_3")
-    proto, inputs, _ = saved(path)
+    proto, inputs, _ = saved(SMALL)
     assert hosts["windows"](proto, inputs, **variables) == hosts["linux"](proto, inputs)
+
+
+@needs_wine
+@pytest.mark.parametrize("linker", ["mingw", "ziglang"])
+def test_what_a_thread_announces_is_its_own(linker, runtimes, hosts, tmp_path, monkeypatch):
+    """Each compiler has its own way to make variables of threads. Wheels are linked by ziglang."""
+    monkeypatch.delenv("CC", raising=False)
+    if linker == "ziglang":
+        pytest.importorskip("ziglang")
+        monkeypatch.setenv("CC", shlex.join(building.ziglang("windows", "x86_64")))
+    proto, inputs, _ = saved(SMALL)
+    run = host("windows", tmp_path, runtimes["windows"])
+    assert run(proto, inputs, HOST_OTHER_THREAD="1") == hosts["linux"](proto, inputs, HOST_OTHER_THREAD="1")
