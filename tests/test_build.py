@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from support.backends import quiet, run_session
 from support.cases import COL2IM, GRID_SAMPLE, OPENVINO, assert_close, col2im, model, reference
 from support.detector import rotated_detector
+from support.libraries import check_library
 from support.malformed import AT_CREATION, AT_RUN, BY_TYPE
 from support.processes import python
 
@@ -363,6 +364,18 @@ def test_for_another_system(system, cpu, tmp_path):
     assert b"RegisterCustomOps\0" in content
     if system == "macos":
         assert b"@rpath/operators.bin\0" in content
+
+
+@pytest.mark.parametrize("threads", ["win32", "posix"])
+def test_a_dll_needs_windows_alone(threads, tmp_path, monkeypatch):
+    """Whichever threads mingw was built for: distributions differ in that."""
+    compiler = f"x86_64-w64-mingw32-gcc-{threads}"
+    if not shutil.which(compiler):
+        pytest.skip(f"there is no {compiler}")
+    monkeypatch.setenv("CC", compiler)
+    output = tmp_path / "a.dll"
+    onnx_ops.build(output, operators=["Col2Im"], dtypes=["float32"], cpus=["x86-64-v3"], system="windows")
+    check_library(output.read_bytes(), "windows", "x86_64", output.name)
 
 
 def test_no_compiler_for_another_system(monkeypatch):

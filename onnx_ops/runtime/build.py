@@ -37,10 +37,11 @@ class System:
 
 
 # ONNX Runtime unloads the library with its last session, which would lose what the library has allocated: nodelete
-# keeps it. For Windows and macOS the library itself does so (native/stays.c).
+# keeps it. For Windows and macOS the library itself does so (native/stays.c). A DLL takes what it needs of the
+# compiler's libraries into itself: variables of threads are in libgcc, which in some mingw needs a library of threads.
 SYSTEMS = {
     "linux": System(["-fPIC", "-Wl,-z,nodelete", "-Wl,--no-undefined"], "{}-linux-gnu.2.28", "__ELF__"),
-    "windows": System(["-static-libgcc", "-Wl,--no-undefined"], "{}-windows-gnu", "_WIN32"),
+    "windows": System(["-static", "-Wl,--no-undefined"], "{}-windows-gnu", "_WIN32"),
     "macos": System(["-fPIC", "-Wl,-install_name,@rpath/{name}"], "{}-macos.11.0", "__APPLE__"),
 }
 UNDEFINED = re.compile(r"undefined reference to [`'](\w+)")  # in a linker's errors
