@@ -168,7 +168,8 @@ def link(compiler, system, architecture, objects, operators, folder, output):
     )
     (folder / "levels.c").write_text(check + tables.source(), encoding="utf-8")
     made = folder / output.name  # linkers may write more files beside it
-    command = [*compiler, *FLAGS, *(flag.replace("{name}", output.name) for flag in SYSTEMS[system].flags)]
+    flags = [flag.replace("{name}", output.name) for flag in SYSTEMS[system].flags]
+    command = [*compiler, *flags, *FLAGS]  # ziglang makes an archive of -static after -shared
     command += [f"-I{SOURCES}", *sorted(SOURCES.glob("*.c")), folder / "levels.c", *files, "-lm"]
     with staged_file(output) as place:
         command += ["-o", made]
