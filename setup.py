@@ -4,12 +4,14 @@ It uses nothing of Python's, so one wheel serves every version. Without a C comp
 """
 
 import os
+import shutil
 import sys
 from pathlib import Path
 from runpy import run_path
 
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build import build
 from setuptools.command.build_ext import build_ext
 
 PACKAGE = Path("onnx_ops")
@@ -17,6 +19,13 @@ THIS = run_path(str(PACKAGE / "system.py"))
 TARGETS = run_path(str(PACKAGE / "compiler" / "cpu_levels.py"))
 AHEAD = os.environ.get("ONNX_OPS_AHEAD", "")  # CPUs, as in onnx_ops.build, or "all"
 SYSTEM = os.environ.get("ONNX_OPS_SYSTEM", "")  # with CPUs: another system than this one
+
+
+class Build(build):
+    def run(self):
+        # A wheel has what lies there, which may be from an earlier build: another system's library, or old modules.
+        shutil.rmtree(self.build_lib, ignore_errors=True)
+        super().run()
 
 
 class BuildLibrary(build_ext):
@@ -35,12 +44,12 @@ class BuildLibrary(build_ext):
             super().build_extension(extension)
             return
         sys.path.insert(0, str(Path(__file__).parent))
-        from onnx_ops.runtime.build import build
+        from onnx_ops.runtime import build as building
 
         path = Path(self.get_ext_fullpath(extension.name))
         path.parent.mkdir(parents=True, exist_ok=True)
         cpus = None if AHEAD == "all" else AHEAD.split()
-        build(path, cpus=cpus, system=SYSTEM or None, progress=lambda *now: print(*now, flush=True))
+        building.build(path, cpus=cpus, system=SYSTEM or None, progress=lambda *now: print(*now, flush=True))
 
 
 class Wheel(bdist_wheel):
@@ -60,6 +69,6 @@ library = Extension(
 needed = ["ml-dtypes>=0.5", "numba>=0.60,<0.69", "numpy>=1.26", "onnxruntime>=1.20", "onnx>=1.19", "platformdirs>=3"]
 setup(
     ext_modules=[library],
-    cmdclass={"build_ext": BuildLibrary, "bdist_wheel": Wheel},
+    cmdclass={"build": Build, "build_ext": BuildLibrary, "bdist_wheel": Wheel},
     setup_requires=needed if AHEAD else [],
 )

@@ -1,6 +1,5 @@
 """The commands, as a shell calls them."""
 
-import io
 import json
 import os
 import re
@@ -31,7 +30,6 @@ from test_files import contents
 from test_ort_format import written as written_in_ort_format
 
 import onnx_ops
-from onnx_ops import cli
 from onnx_ops.cli import data, demo
 from onnx_ops.cli.app import app
 from onnx_ops.cli.bench import by_operator
@@ -628,18 +626,6 @@ def test_tensors_of_other_files_are_refused(tmp_path, monkeypatch):
     onnx.save_tensor(external(tensor, tmp_path), tmp_path / "x.pb")
     with pytest.raises(click.UsageError, match=r"x\.pb can't be read: its data are in another file"):
         data.read_input("x.pb", {"x": ("float32", [3])})
-
-
-def test_names_that_the_terminal_cannot_show(tmp_path, monkeypatch):
-    output = io.TextIOWrapper(io.BytesIO(), "ascii")
-    arguments = ["run", identity("float", tmp_path), "-i", "x=[1]", "--output", tmp_path / "größe"]
-    monkeypatch.setattr(sys, "argv", ["onnx-ops", *map(str, arguments)])
-    monkeypatch.setattr(sys, "stdout", output)
-    with pytest.raises(SystemExit) as end:
-        cli.main()
-    output.flush()
-    assert (end.value.code, (tmp_path / "größe" / "y.npy").exists()) == (0, True)
-    assert output.buffer.getvalue().decode().endswith(r"gr\xf6\xdfe/y.npy" + "\n")
 
 
 def test_run_compare_tells_differences(tmp_path):

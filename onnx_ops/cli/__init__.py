@@ -14,7 +14,11 @@ def main():
         sys.exit(f'Error: the command line needs {error.name}: pip install "onnx-ops[cli]"')
     except KeyboardInterrupt:
         sys.exit(130)
-    # Else a name that the terminal can't show would end a command after its work.
-    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="backslashreplace")
+    # Else a name that the terminal can't show would end a command after its work. Errors are "surrogateescape" in the
+    # locale C, which suffices for UTF-8 alone.
+    out = sys.stdout
+    if isinstance(out, TextIOWrapper) and (
+        out.errors == "strict" or (out.errors == "surrogateescape" and out.encoding != "utf-8")
+    ):
+        out.reconfigure(errors="backslashreplace")
     app(prog_name="onnx-ops")

@@ -11,6 +11,7 @@ from ..compiler.cpu_levels import LEVELS, SYSTEMS
 from ..operators import own_operators
 from ..runtime import library
 from ..runtime.variants import TYPES
+from ..system import NAME as THIS
 from .arguments import ModelFile, check_targets, jobs_option, operator_option
 from .console import progress, say
 
@@ -46,8 +47,8 @@ def build(output, operators, dtypes, cpus, system, jobs):
     """
     check_targets([output], [])
     settings = {"operators": operators or own_operators() or None, "dtypes": dtypes or None, "cpus": cpus or None}
-    compiling(partial(onnx_ops.build, output, system=system, jobs=jobs, **settings))
-    say(f"{output}: {output.stat().st_size / 2**20:.1f} MB")
+    built_for = compiling(partial(onnx_ops.build, output, system=system, jobs=jobs, **settings))
+    say(f"{output}: {output.stat().st_size / 2**20:.1f} MB, for {system or THIS} on {', '.join(built_for)}")
 
 
 @click.command()

@@ -160,8 +160,8 @@ static status add_operator(void *options, struct op *op) {
     return error;
 }
 
-static OF_THREAD struct op *const *own; /* operators of one's own that this thread's next registration adds */
-static OF_THREAD size_t own_count;
+static _Thread_local struct op *const *own; /* operators of one's own that this thread's next registration adds */
+static _Thread_local size_t own_count;
 
 EXPORT void onnx_ops_add(struct op *const *ops, size_t count) { own = ops, own_count = count; }
 

@@ -6,10 +6,8 @@
 #include "text.h"
 #ifdef _WIN32
 #define EXPORT __declspec(dllexport)
-#define OF_THREAD __declspec(thread)
 #else
 #define EXPORT __attribute__((visibility("default")))
-#define OF_THREAD __thread
 #endif
 
 extern struct table onnx_ops_table; /* the one in use */

@@ -28,8 +28,8 @@ EXPORT struct {
 } onnx_ops_python;
 EXPORT const int64_t onnx_ops_layout[] = {sizeof(struct attribute), sizeof(struct overload), sizeof(struct op),
                                           sizeof(struct answer),    sizeof(struct run),      sizeof(struct call)};
-static OF_THREAD int waiting;   /* an interrupt waits to be raised: until then, Python is not called */
-static OF_THREAD int surveying; /* a survey lists the kernels that sessions need: Python is asked for each of them */
+static _Thread_local int waiting;   /* an interrupt waits to be raised: until then, Python is not called */
+static _Thread_local int surveying; /* a survey lists the kernels that sessions need: Python is asked for each */
 
 EXPORT void onnx_ops_wait_for_interrupt(int wait) { waiting = wait; }
 

@@ -29,18 +29,20 @@ FLAGS = ["-std=c11", "-O2", "-shared", "-fvisibility=hidden", "-DONNX_OPS_AHEAD"
 
 @dataclass(frozen=True)
 class System:
-    """How a library is linked for a system: with which flags, and what ziglang calls the system."""
+    """How a library is linked for a system: the flags, ziglang's name of it, a macro that only its C compilers have."""
 
     flags: Sequence[str]
     zig: str
+    macro: str
 
 
 # ONNX Runtime unloads the library with its last session, which would lose what the library has allocated: nodelete
-# keeps it. For Windows and macOS the library itself does so (native/stays.c).
+# keeps it. For Windows and macOS the library itself does so (native/stays.c). A DLL takes what it needs of the
+# compiler's libraries into itself: variables of threads are in libgcc, which in some mingw needs a library of threads.
 SYSTEMS = {
-    "linux": System(["-fPIC", "-Wl,-z,nodelete", "-Wl,--no-undefined"], "{}-linux-gnu.2.28"),
-    "windows": System(["-static-libgcc", "-Wl,--no-undefined"], "{}-windows-gnu"),
-    "macos": System(["-fPIC", "-Wl,-install_name,@rpath/{name}"], "{}-macos.11.0"),
+    "linux": System(["-fPIC", "-Wl,-z,nodelete", "-Wl,--no-undefined"], "{}-linux-gnu.2.28", "__ELF__"),
+    "windows": System(["-static", "-Wl,--no-undefined"], "{}-windows-gnu", "_WIN32"),
+    "macos": System(["-fPIC", "-Wl,-install_name,@rpath/{name}"], "{}-macos.11.0", "__APPLE__"),
 }
 UNDEFINED = re.compile(r"undefined reference to [`'](\w+)")  # in a linker's errors
 UNSAFE = re.compile(rb"[^ !#-\[\]-~]|\?")  # bytes that a C string states by number: "??" may begin a trigraph
@@ -55,8 +57,10 @@ def build(
     system: str | None = None,
     jobs: int | None = None,
     progress: Callable[[str, int, int], object] | None = None,
-) -> None:
+) -> list[str]:
     """Write a library with these operators, for `register_custom_ops_library` of any ONNX Runtime.
+
+    Returns the names of the CPUs that it has code for, the oldest first.
 
     output     where to; what is there stays until the new library is complete
     operators  names as in models, such as "GridSample", or what `onnx_ops.operator` has made, with a kernel. Default:
@@ -84,7 +88,8 @@ def build(
     architectures = {target.level(cpu, system).triple.partition("-")[0] for cpu in cpus}
     if len(architectures) != 1:
         raise OpError("cpu", ", ".join(cpus), "must be of one architecture", "onnx_ops")
-    compiler = c_compiler(system, architectures.pop())
+    (architecture,) = architectures
+    compiler = c_compiler(system, architecture)
     matches = variants.asked_for(operators, dtypes, variants.TYPES)
     requested, declarations = variants.distinct(matches), list(dict.fromkeys(variant.operator for variant in matches))
     objects = {}
@@ -99,11 +104,12 @@ def build(
         objects[cpu] = {requested[name].key: functions for name, functions in by_name.items()}
     try:
         with TemporaryDirectory() as folder:
-            link(compiler, SYSTEMS[system].flags, objects, declarations, Path(folder), Path(output))
+            link(compiler, system, architecture, objects, declarations, Path(folder), Path(output))
     except OSError as error:
         raise OpError(
             "output", repr(str(output)), f"can't be written: {error.strerror or error}", "onnx_ops"
         ) from error
+    return cpus
 
 
 def compile_objects(variant):
@@ -140,11 +146,10 @@ def ziglang(system, architecture, *options):
     return [sys.executable, *options, "-m", "ziglang", "cc", "-target", SYSTEMS[system].zig.format(architecture)]
 
 
-def link(compiler, flags, objects, operators, folder, output):
+def link(compiler, system, architecture, objects, operators, folder, output):
     """Write the library: the C sources, the operators' table for each CPU, and the compiled functions.
 
     compiler   the C compiler's command
-    flags      those of the system
     objects    {cpu: {key of a variant: what `compile_objects` returns}}
     folder     for files that are needed on the way
     """
@@ -156,9 +161,15 @@ def link(compiler, flags, objects, operators, folder, output):
             files.append(folder / f"{symbol}.o")
             files[-1].write_bytes(object_in(path))
         tables.add_level(cpu, operators, by_key)
-    (folder / "levels.c").write_text(tables.source(), encoding="utf-8")
+    # Linkers take objects of other systems, too, and would write a library that nothing can load.
+    check = "".join(
+        f'#ifndef {macro}\n#error "the C compiler is for another system or architecture"\n#endif\n'
+        for macro in (SYSTEMS[system].macro, f"__{architecture}__")
+    )
+    (folder / "levels.c").write_text(check + tables.source(), encoding="utf-8")
     made = folder / output.name  # linkers may write more files beside it
-    command = [*compiler, *FLAGS, *(flag.replace("{name}", output.name) for flag in flags)]
+    flags = [flag.replace("{name}", output.name) for flag in SYSTEMS[system].flags]
+    command = [*compiler, *flags, *FLAGS]  # ziglang makes an archive of -static after -shared
     command += [f"-I{SOURCES}", *sorted(SOURCES.glob("*.c")), folder / "levels.c", *files, "-lm"]
     with staged_file(output) as place:
         command += ["-o", made]
@@ -167,10 +178,11 @@ def link(compiler, flags, objects, operators, folder, output):
             if undefined := sorted(set(UNDEFINED.findall(process.stderr))):
                 rule = f"a kernel calls {', '.join(undefined)}, which can't be linked; write it otherwise"
                 raise OpError(None, None, rule, "onnx_ops")
-            output_lines = process.stderr.splitlines()
-            lines = [line for line in output_lines if "error" in line] or output_lines[-1:]
+            output_lines = [line for line in process.stderr.splitlines() if "ld returned" not in line]
+            lines = [line for line in output_lines if "error:" in line] or output_lines
             cause = " ".join(lines[:3]) or f"it ends with exit code {process.returncode} and says nothing"
-            raise OpError(None, None, f"{shlex.join(compiler)} can't build the library: {cause}", "onnx_ops")
+            rule = f"for {system} on {architecture}: {shlex.join(compiler)} can't build the library: {cause}"
+            raise OpError(None, None, rule, "onnx_ops")
         shutil.move(made, place)
 
 

@@ -5,7 +5,8 @@
  * INPUT is NAME:TYPE:DIMENSIONS:FILE, as in x:1:1,9,9:x.bin, with the number of the element type and the file of the
  * elements. The first output's elements are written to the file OUTPUT. Variables: HOST_DOMAIN names a domain to
  * register beside ai.onnx, HOST_THREADS the session's number of threads, HOST_SESSIONS how many sessions are made, one
- * after the other. */
+ * after the other. With HOST_OTHER_THREAD, another thread first announces an operator of its own, at no address, which
+ * this thread's registration must not see. */
 #include "ort.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,8 +28,13 @@ static void *function_of(const char *library, const char *name) {
     return loaded ? (void *)GetProcAddress(loaded, name) : 0;
 }
 static FILE *opened(const char *path, const char *mode) { return _wfopen(path_of(path), path_of(mode)); }
+static DWORD WINAPI begin(void *work) { return ((void (*)(void))work)(), 0; }
+static void in_another_thread(void (*work)(void)) {
+    WaitForSingleObject(CreateThread(0, 0, begin, (void *)work, 0, 0), INFINITE);
+}
 #else
 #include <dlfcn.h>
+#include <pthread.h>
 typedef char path_char;
 static const path_char *path_of(const char *text) { return text; }
 static void *function_of(const char *library, const char *name) {
@@ -36,6 +42,11 @@ static void *function_of(const char *library, const char *name) {
     return loaded ? dlsym(loaded, name) : 0;
 }
 static FILE *opened(const char *path, const char *mode) { return fopen(path, mode); }
+static void *begin(void *work) { return ((void (*)(void))work)(), (void *)0; }
+static void in_another_thread(void (*work)(void)) {
+    pthread_t thread;
+    if (!pthread_create(&thread, 0, begin, (void *)work)) pthread_join(thread, 0);
+}
 #endif
 
 void *const *api;
@@ -85,6 +96,9 @@ static void *tensor(void *memory, char *described, const char **name) {
     return value;
 }
 
+static void (*add)(void *const *operators, size_t count);
+static void announce(void) { add(0, 1); }
+
 static int run(int count, char **words) {
     void *env, *options, *session, *memory, *allocator, *inputs[16], *output, *info, *data;
     const char *names[16], *domain = getenv("HOST_DOMAIN"), *threads = getenv("HOST_THREADS"),
@@ -98,6 +112,10 @@ static int run(int count, char **words) {
     check(CreateEnv(4, "host", &env));
     check(CreateCpuMemoryInfo(0, 0, &memory));
     check(GetAllocatorWithDefaultOptions(&allocator));
+    if (getenv("HOST_OTHER_THREAD")) {
+        add = (void (*)(void *const *, size_t))function_of(words[2], "onnx_ops_add");
+        in_another_thread(announce);
+    }
     for (int k = 5; k < count; k++) inputs[k - 5] = tensor(memory, words[k], &names[k - 5]);
     for (int k = sessions ? atoi(sessions) : 1; k > 0; k--) {
         check(CreateSessionOptions(&options));
