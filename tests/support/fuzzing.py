@@ -141,7 +141,7 @@ def boxes(rng, call, shape):
         x[..., 0] = images(rng, call, shape[:-1]) + rng.choice([-0.5, 0, 0, 0.25], shape[:-1])
     most, has_pixels = np.inf, call.op_type in ROI_ALIGNS and call.attributes.get("sampling_ratio", 0) <= 0
     if call.op_type == "NMSRotated":
-        most = 2.0**20  # the corners of larger boxes are rounded by more than the sides of others
+        most, x = 2.0**20, np.rint(x * 2**10) / 2**10  # else corners are rounded by more than sides are long
     elif has_pixels and math.prod(shape) * bins_of(call.attributes) * math.prod(call.shapes[0][1:2]) > 8:
         # There are as many samples as a region has pixels: let there be few, but for a single region.
         most = 4 * max(call.shapes[0]) / abs(np.float64(call.attributes.get("spatial_scale", 1)))
