@@ -139,11 +139,13 @@ def boxes(rng, call, shape):
     x[..., has_image:] = on_halves(rng, call, x[..., has_image:])
     if has_image:
         x[..., 0] = images(rng, call, shape[:-1]) + rng.choice([-0.5, 0, 0, 0.25], shape[:-1])
-    is_cut = call.op_type in ROI_ALIGNS and call.attributes.get("sampling_ratio", 0) <= 0
-    if is_cut and math.prod(shape) * bins_of(call.attributes) * math.prod(call.shapes[0][1:2]) > 8:
+    most, has_pixels = np.inf, call.op_type in ROI_ALIGNS and call.attributes.get("sampling_ratio", 0) <= 0
+    if call.op_type == "NMSRotated":
+        most, x = 2.0**20, np.rint(x * 2**10) / 2**10  # else corners are rounded by more than sides are long
+    elif has_pixels and math.prod(shape) * bins_of(call.attributes) * math.prod(call.shapes[0][1:2]) > 8:
         # There are as many samples as a region has pixels: let there be few, but for a single region.
         most = 4 * max(call.shapes[0]) / abs(np.float64(call.attributes.get("spatial_scale", 1)))
-        x[..., has_image:] = np.where(np.isfinite(x), np.clip(x, -most, most), x)[..., has_image:]
+    x[..., has_image:] = np.where(np.isfinite(x), np.clip(x, -most, most), x)[..., has_image:]
     return x
 
 

@@ -360,7 +360,7 @@ BY_ELEMENTS = [
     roi_align("image_-1", r"batch_indices = -1: must be positions of images, less than 2", images=(0, 1, -1)),
     roi_align("image_int64_min", r"batch_indices = -9223372036854775808: must", images=(0, 1, -(2**63))),
     roi_align("image_int64_max", r"batch_indices = 9223372036854775807: must", images=(0, 1, 2**63 - 1)),
-    roi_align("image_2_without_channels", r"batch_indices = 2: must be .*, less than 2", (2, 0, 5, 6), images=(0, 2, 7)),
+    roi_align("image_2_without_channels", r"batch_indices = 2: must be", (2, 0, 5, 6), images=(0, 2, 7)),
     roi_align("no_images", r"batch_indices = 0: must be positions of images, less than 0", x=(0, 1, 5, 6)),
     mmcv("image_2", r"batch indices in rois = 2: must be .*, less than 2", "MMCVRoiAlign", *REGIONS, values=2.5),
     mmcv("image_-1", r"batch indices in rois = -1: must be .*, less than 2", "MMCVRoiAlign", *REGIONS, values=-1),
