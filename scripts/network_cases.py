@@ -109,6 +109,64 @@ def optical_flow(warp):
     return warp, [], (torch.rand(1, 3, 384, 512), 8 * torch.randn(1, 2, 384, 512))
 
 
+# Networks that write coordinates in place, from their public descriptions.
+
+
+@network("voxelmorph", 160, 192)
+@network("voxelmorph_3d", 40, 48, 56)
+def voxelmorph(*size):
+    """The registration's last part: a velocity is integrated by scaling and squaring, and moves the image."""
+    grid = torch.stack(torch.meshgrid(*map(torch.arange, size), indexing="ij"))[None].float()
+
+    def transformed(image, flow):
+        places = grid + flow
+        for axis, length in enumerate(size):
+            places[:, axis, ...] = 2 * (places[:, axis, ...] / (length - 1) - 0.5)
+        places = places.movedim(1, -1)[..., list(range(len(size)))[::-1]]
+        return F.grid_sample(image, places, align_corners=True, mode="bilinear")
+
+    def registered(image, velocity, steps=7):
+        flow = velocity / 2**steps
+        for _ in range(steps):
+            flow = flow + transformed(flow, flow)
+        return transformed(image, flow), flow
+
+    velocity = F.interpolate(torch.randn(1, len(size), *[8] * len(size)), size, mode=MODES[len(size)])
+    return registered, [], (torch.rand(1, 1, *size), 4 * velocity)
+
+
+MODES = {2: "bilinear", 3: "trilinear"}  # of F.interpolate, by the number of axes
+
+
+@network("monodepth2_views")
+def monodepth2_views(height=192, width=640):
+    """Two views of an image, synthesized from its depth and the cameras' motion."""
+    y, x = (places.reshape(1, -1).float() for places in pixels(height, width))
+    points = torch.stack([x[0], y[0], torch.ones_like(x[0])])[None]
+
+    def view(image, depth, inverse_k, k, motion):
+        cam_points = torch.matmul(inverse_k[:, :3, :3], points)
+        cam_points = depth.view(1, 1, -1) * cam_points
+        cam_points = torch.cat([cam_points, torch.ones(1, 1, height * width)], 1)
+        camera = torch.matmul(k, motion)[:, :3, :]
+        cam_points = torch.matmul(camera, cam_points)
+        places = cam_points[:, :2, :] / (cam_points[:, 2, :].unsqueeze(1) + 1e-7)
+        places = places.view(1, 2, height, width).permute(0, 2, 3, 1)
+        places[..., 0] /= width - 1
+        places[..., 1] /= height - 1
+        return F.grid_sample(image, (places - 0.5) * 2, padding_mode="border", align_corners=True)
+
+    def views(first, second, disparity, inverse_k, k, motions):
+        depth = 1 / (0.01 + 9.99 * disparity)
+        return view(first, depth, inverse_k, k, motions[:1]), view(second, depth, inverse_k, k, motions[1:])
+
+    k = torch.tensor([[[0.58 * width, 0, width / 2, 0], [0, 1.92 * height, height / 2, 0], [0, 0, 1, 0], [0, 0, 0, 1]]])
+    motions = torch.eye(4) + 0.02 * torch.randn(2, 4, 4)
+    disparity = F.interpolate(torch.rand(1, 1, 12, 40), (height, width), mode="bilinear")
+    images = torch.rand(2, 1, 3, height, width)
+    return views, [], (*images, disparity, torch.linalg.inv(k), k, motions)
+
+
 # kornia's transformations and patches.
 
 

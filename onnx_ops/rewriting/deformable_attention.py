@@ -16,7 +16,7 @@ import numpy as np
 
 from .finding import NearMiss, tried
 from .graph import AI_ONNX
-from .indices import MOVES, attributes_of, axes_of, followed, path, shape
+from .indices import JOINS, MOVES, attributes_of, axes_of, followed, path, shape
 from .positions import Position, elements, layout, position, reshaped, variable
 from .sizes import quotient
 
@@ -270,7 +270,7 @@ def _check_uses(graph, result, sources):
         name = names.pop()
         if name not in sources and name not in between:
             between[name] = graph.producers[name]
-            moves = between[name].op_type in (*MOVES, "ReduceSum") and between[name].op_type != "Concat"
+            moves = between[name].op_type in (*MOVES, "ReduceSum") and between[name].op_type not in JOINS
             names += between[name].input[:1] if moves else between[name].input
     consumers = graph.consumers()
     for name in between.keys() - {result}:
