@@ -147,10 +147,12 @@ def _scattered(graph, node, attributes, written, places, index):
         solution = solved(at, wanted)
         if solution is None:
             return data, index
-        solutions.update({term.variable.name: solution for term in at.terms})
+        for term in at.terms:
+            if solutions.setdefault(term.variable.name, solution) != solution:
+                return None
     # All of them must be found: where several updates are written to one element, it isn't said which one remains.
     found = [at if at.is_number() else solutions[at.terms[0].variable.name] for at in places]
-    return updates, (*found, *index[len(written) :] if node.op_type == "ScatterND" else ())
+    return updates, (*found, *index[len(written) :])
 
 
 def _slice(graph, node, attributes, name, index):
@@ -331,7 +333,8 @@ def _element(array, index):
         raise ValueError("no integers, or too many")
     if all(at.is_number() for at in index):
         return Position(int(array[tuple(range(size)[at.start] for at, size in zip(index, array.shape, strict=True))]))
-    array = array.astype(np.int64 if array.min() in INT32 and array.max() in INT32 else object)
+    is_small = array.min().item() in INT32 and array.max().item() in INT32
+    array = array.astype(np.int64 if is_small else object)
     first = array.item(0)
     at, regular = Position(first), np.asarray(first)
     for axis, size in enumerate(array.shape):
