@@ -19,7 +19,7 @@ from .positions import Position, broadcast_index, divided, reshaped, solved, var
 from .sizes import Size, factors, never_negative
 
 LONGEST = 60  # nodes of a path, and on the way to an integer
-LARGEST = 2**20  # elements of a constant whose steps are looked for
+LARGEST = 2**22  # elements of a constant whose steps are looked for
 MANY = 2**10  # integers that are worked out one by one
 INT32_MAX = 2**31 - 1
 INT32 = range(-INT32_MAX - 1, INT32_MAX + 1)
