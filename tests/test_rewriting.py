@@ -6,7 +6,7 @@ import onnxruntime as ort
 import pytest
 from onnx import helper, numpy_helper
 from support.backends import quiet
-from support.written import affine_grid, attention, feeds, unfold
+from support.written import affine_grid, attention, feeds, unfold, windows
 
 import onnx_ops
 from onnx_ops.nodes import all_nodes
@@ -54,18 +54,20 @@ NO_UNFOLDS = {
     "another axis order": {"perm": [0, 1, 4, 2, 3, 5]},
     "blocks before positions": {"perm": [0, 1, 3, 5, 2, 4]},
     "channels last": {"perm": [0, 2, 4, 1, 3, 5]},
-    "padded with 1": {"pad_value": 1},
-    "padded by reflection": {"mode": "reflect"},
-    "padded channels": {"all_pads": [0, 1, 1, 0, 0, 0, 2, 1], "target": [2, 24, -1]},
-    "cropped": {"all_pads": [0, 0, -1, 0, 0, 0, -1, 1], "pads": (-1, 0, -1, 1)},
     "pads that are computed": {
         "all_pads": lambda w: w.add("Mul", "more", w.constant([0, 0, 1, 0, 0, 0, 2, 1])),
         "inputs": {"more": ("int64", [1])},
     },
-    "a value used twice": {"after": used_twice("transposed", "y")},
     "a value further up used twice": {"after": used_twice("gathered_0", "y")},
     "batch and channels flattened": {"target": [1, 36, 72], "allowzero": 1, "perm": [0, 1, 4, 2, 3, 5]},
     "sizes of the transposed copied": {"target": [0, 0, 0, 0, -1]},
+}  # fmt: skip
+PADDED = {  # in another way than Im2Col pads
+    "with 1": {"pad_value": 1},
+    "with -0": {"pad_value": -0.0},
+    "by reflection": {"mode": "reflect"},
+    "along channels": {"all_pads": [0, 1, 1, 0, 0, 0, 2, 1], "target": [2, 24, -1]},
+    "and cropped": {"all_pads": [0, 0, -1, 0, 0, 0, -1, 1], "pads": (-1, 0, -1, 1)},
 }  # fmt: skip
 AFFINE_GRIDS = {
     "two axes": {},
@@ -228,6 +230,52 @@ def near_miss(proto, sizes=(), runs=True, also=(), **options):
 def test_no_unfold(name):
     (reason,) = near_miss(unfold(**NO_UNFOLDS[name])) or [None]
     assert reason or "used twice" in name
+
+
+@pytest.mark.parametrize("name", PADDED)
+def test_unfold_of_what_is_padded(name):
+    nodes, (finding,) = compare(unfold(**PADDED[name]))
+    assert nodes == ["Pad", "Im2Col"]
+    assert finding.operator == "Im2Col"
+
+
+WINDOWS = {
+    "as they are": windows(None),
+    "of no batch": windows(None, lead=(3,)),
+    "positions before blocks": windows((4, 5, 2, 3)),
+    "positions in another order": windows((5, 4, 2, 3)),
+    "positions between blocks": windows((2, 4, 3, 5)),
+    "positions before blocks, strides": windows((4, 5, 2, 3), (2, 3), size=8),
+    "strides that leave nothing over": windows(None, (2, 2)),
+    "flattened": windows(None, after=lambda w, y: w.add("Reshape", y, w.constant([2, 3, 25, 9]))),
+    "flattened, then turned": windows(None, after=lambda w, y: w.add("Transpose", w.add(
+        "Reshape", y, w.constant([2, 3, 25, 9])), perm=[0, 1, 3, 2])),
+    "flattened by groups": windows(None, lead=(2, 4), after=lambda w, y: w.add("Transpose", w.add(
+        "Reshape", y, w.constant([2, 2, 2, 25, 9])), perm=[0, 1, 2, 4, 3])),
+    "used twice": windows(None, after=lambda w, y: w.add("Add", y, w.add("Neg", y))),
+    "of open sizes, flattened": windows((4, 5, 2, 3), is_open=True, after=lambda w, y: w.add(
+        "Reshape", y, w.constant([2, 27, -1]))),
+}  # fmt: skip
+NO_WINDOWS = {
+    "strides that leave something over": (windows(None, (2, 2), size=8), "blocks instead of"),
+    "open sizes": (windows((4, 5, 2, 3), is_open=True), "more than one of its sizes is open"),
+    "open sizes, blocks first": (windows(None, is_open=True), "the size of the kernel is open"),
+}
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_windows(name):
+    nodes, (finding,) = compare(WINDOWS[name], {"h": 7, "w": 8})
+    assert finding.operator == "Im2Col"
+    assert ("Gather" in nodes) == ("open" in name)  # which has one for sizes
+    assert ("Transpose" in nodes) == (name in ("positions in another order", "positions between blocks"))
+
+
+@pytest.mark.parametrize("name", NO_WINDOWS)
+def test_no_windows(name):
+    proto, expected = NO_WINDOWS[name]
+    (reason,) = near_miss(proto, {"h": 7, "w": 7})
+    assert expected in reason
 
 
 @pytest.mark.parametrize("name", AFFINE_GRIDS)
@@ -444,7 +492,7 @@ def test_values_in_between_that_are_outputs_stay(make):
     proto = make()
     between = proto.graph.node[-2].output[0]
     proto.graph.output.append(next(v for v in proto.graph.value_info if v.name == between))
-    near_miss(proto, also=SAMPLERS)
+    near_miss(proto, also=[*SAMPLERS, "Im2Col"])  # which makes such a value
 
 
 def in_a_branch(proto):
