@@ -331,11 +331,11 @@ def _element(array, index):
     """Return the element of a constant at an index. Raises ValueError unless it is a Position."""
     if array.dtype.kind not in "biu" or array.size > LARGEST:
         raise ValueError("no integers, or too many")
-    array = array[tuple(range(size)[at.start] if at.is_number() else slice(None)
-                        for at, size in zip(index, array.shape, strict=True))]  # fmt: skip
-    index = [at for at in index if not at.is_number()]
+    places = [range(size)[at.start] if at.is_number() else slice(None)
+              for at, size in zip(index, array.shape, strict=True)]  # fmt: skip
+    array, index = array[(*places, ...)], [at for at in index if not at.is_number()]
     is_small = array.min().item() in INT32 and array.max().item() in INT32
-    array = np.asarray(array, np.int64 if is_small else object)
+    array = array.astype(np.int64 if is_small else object)
     first = array.item(0)
     at, regular = Position(first), np.asarray(first)
     for axis, size in enumerate(array.shape):
