@@ -364,12 +364,42 @@ def deformable_detr():
 
 @network("d_fine")
 def d_fine():
-    backbone = of.HGNetV2Config(embedding_size=32, stem_channels=[3, 16, 32], out_features=STAGES,
+    backbone = of.HGNetV2Config(embedding_size=32, stem_channels=[3, 16, 32], hidden_sizes=[64, 128, 192, 256],
+                                out_features=STAGES,
                                 stage_in_channels=[32, 64, 128, 192], stage_mid_channels=[16, 32, 32, 48],
                                 stage_out_channels=[64, 128, 192, 256], stage_num_blocks=[1, 1, 1, 1])  # fmt: skip
     return detector(of.DFineForObjectDetection(of.DFineConfig(
         backbone_config=backbone, encoder_in_channels=[128, 192, 256], feat_strides=[8, 16, 32], **FEW
     )))  # fmt: skip
+
+
+@network("bevformer_temporal")
+def bevformer_temporal(side=40, heads=4, dim=16, points=4):
+    """BEVFormer's attention to its own last result: the mean of two values that are sampled as one batch."""
+    queries, width = side**2, heads * dim
+
+    def attended(project, offsets, weights, out, query, last):
+        value = project(torch.stack([last, query], 1)).reshape(2, queries, heads, dim)
+        both = torch.cat([last, query], -1)
+        moves = offsets(both).view(1, queries, heads, 2, 1, points, 2).permute(0, 3, 1, 2, 4, 5, 6)
+        shares = weights(both).view(1, queries, heads, 2, points).softmax(-1).view(1, queries, heads, 2, 1, points)
+        moves, shares = moves.reshape(2, queries, heads, 1, points, 2), shares.permute(0, 3, 1, 2, 4, 5)
+        shares = shares.reshape(2, queries, heads, 1, points).contiguous()
+        y, x = ((places.flatten() + 0.5) / side for places in pixels(side, side))
+        places = torch.stack((x, y), -1)[None, :, None, None, None] + moves / side
+        grids = 2 * places - 1
+        image = value.flatten(2).transpose(1, 2).reshape(2 * heads, dim, side, side)
+        grid = grids[:, :, :, 0].transpose(1, 2).flatten(0, 1)
+        sampled = F.grid_sample(image, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+        shares = shares.transpose(1, 2).reshape(2 * heads, 1, queries, points)
+        samples = torch.stack([sampled], -2).flatten(-2)
+        result = (samples * shares).sum(-1).view(2, width, queries).transpose(1, 2).contiguous()
+        result = result.permute(1, 2, 0).view(queries, width, 1, 2).mean(-1).permute(2, 0, 1)
+        return out(result) + query
+
+    modules = [nn.Linear(width, width), nn.Linear(2 * width, heads * 2 * points * 2)]
+    modules += [nn.Linear(2 * width, heads * 2 * points), nn.Linear(width, width)]
+    return attended, modules, (*torch.randn(2, 1, queries, width),)
 
 
 @network("rt_detr", of.RTDetrConfig, of.RTDetrForObjectDetection)

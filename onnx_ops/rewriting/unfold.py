@@ -157,7 +157,7 @@ def _is_table(graph, node):
 
 def _pads(graph, pad, axes):
     """Return what a Pad adds to the image's axes: all begins, then all ends; None if Im2Col can't do the same."""
-    lists = [integer_list(graph, name) if name else None for name in (*pad.input[1:], "", "")]
+    lists = [integer_list(graph, name) if name else None for name in (*pad.input[1:], "", "", "")]
     pads, padded_axes, rank = lists[0], lists[2], len(shape(graph, pad.output[0]))
     if pads is None or attributes_of(pad).get("mode", b"constant") != b"constant":
         return None
