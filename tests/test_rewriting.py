@@ -303,6 +303,8 @@ OTHER_ENDS = {
     "axes backwards": {"perm": [2, 1, 0]},
     "queries first": {"perm": [2, 0, 1]},
     "an image used twice": {"after": used_twice("image_0", "y")},
+    "heads and channels on one axis": {"levels": [(4, 5)], "value": [2, 20, 12]},
+    "heads and channels on one axis, several levels": {"value": [2, 26, 12]},
 }  # fmt: skip
 
 

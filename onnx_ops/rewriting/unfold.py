@@ -80,7 +80,8 @@ def _later(graph, node):
     consumers = graph.consumers()
     while graph.users[node.output[0]] == 1 and len(consumers[node.output[0]]) == 1:
         ((node, position),) = consumers[node.output[0]]
-        if node.op_type not in MOVES or node.op_type in JOINS or position or node.domain not in DOMAINS:
+        moves = node.op_type in MOVES and node.op_type not in JOINS and node.domain in DOMAINS and position == 0
+        if not moves or not graph.is_sound(node):
             break
         if node.op_type in LAST:
             yield node
