@@ -38,7 +38,7 @@ def match(graph, node, standard):
             if _fit(graph, _steps(graph, end), end) is not None:
                 return None
     try:
-        fit = _fit(graph, steps, node) if steps else None
+        fit = _fit(graph, steps, node)
     except NearMiss:
         if later:
             return None  # the last one says it
@@ -92,6 +92,8 @@ def _fit(graph, steps, node):
 
     Without a batch, N is missing.
     """
+    if not steps:
+        return None
     x = steps[-1][0].input[0]  # of the nodes before it only Pad is part of the unfold
     tables = [shape(graph, step.input[1]) for step, _ in reversed(steps) if _is_table(graph, step)]
     axes, dimensions = len(tables), shape(graph, x)
