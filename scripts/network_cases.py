@@ -516,7 +516,11 @@ def raft_lookup(levels=4, radius=4, channels=64, height=46, width=62):
 
 @network("dilation")
 def kornia_dilation():
-    return lambda image: morphology.dilation(image, torch.ones(5, 5), engine="unfold"), [], (torch.rand(2, 3, 240, 320),)
+    return (
+        lambda image: morphology.dilation(image, torch.ones(5, 5), engine="unfold"),
+        [],
+        (torch.rand(2, 3, 240, 320),),
+    )
 
 
 @network("aliked_head")
@@ -578,7 +582,9 @@ def pixel_adaptive_convolution(channels=32, window=5, height=64, width=96):
     """Products of windows with weights, and with how much a window's guide is like that at its centre."""
 
     def convolved(convolution, x, guide):
-        x, windows = (F.unfold(each, window, padding=window // 2).view(1, -1, window**2, height, width) for each in (x, guide))
+        x, windows = (
+            F.unfold(each, window, padding=window // 2).view(1, -1, window**2, height, width) for each in (x, guide)
+        )
         alike = torch.exp(-0.5 * ((windows - guide[:, :, None]) ** 2).sum(1, keepdim=True))
         return torch.einsum("nckhw,ock->nohw", x * alike, convolution.weight.flatten(2))
 

@@ -88,7 +88,7 @@ def _later(graph, node):
 
 
 def _fit(graph, steps, node):
-    """Return (source, sizes of [N, C, *kernel, *blocks], attributes) of an Im2Col; None if it is nothing like an unfold.
+    """Return (source, sizes of [N, C, *kernel, *blocks], attributes) of an Im2Col; None if it is no unfold.
 
     Without a batch, N is missing.
     """
@@ -132,7 +132,8 @@ def _fit(graph, steps, node):
 def _attributes(graph, steps, sizes, target, axes):
     """Return (dilations, strides), if steps lead from elements [N, C, *kernel, *blocks] to those of an unfold."""
     before = len(sizes) - 2 * axes
-    index = tried(reshaped, variables(sizes), sizes, target)
+    has_all = target is not None and math.prod(target) == math.prod(sizes)  # no Expand repeats some
+    index = tried(reshaped, variables(sizes), sizes, target) if has_all else None
     index = None if index is None else followed(graph, steps, index)
     if index is None:
         raise NearMiss("what moves its elements is unknown, or not what unfold does")

@@ -397,7 +397,9 @@ def perspective(divided=True, **edits):
     return w.model(inputs, ("y", s["dtype"], None), s["opset"])
 
 
-def written_in_place(steps=None, how="ScatterElements", layout="last", whole=(), size=(9, 12), opset=20, mode="linear", **edits):
+def written_in_place(
+    steps=None, how="ScatterElements", layout="last", whole=(), size=(9, 12), opset=20, mode="linear", **edits
+):
     """A GridSample of "image" on a grid of "flow", of which each coordinate is written in place.
 
     steps   [(operator, its constant for each coordinate)] of what is written
