@@ -106,7 +106,7 @@ def add_write(rng, w, shape):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_elements_that_are_written(seed):
-    """Each element that is known to be from the updates, or not, is from there, for one element and for all along axes."""
+    """Each element that is known to be from the updates, or not, is from there, for one and for all along axes."""
     rng, known_count, count = np.random.default_rng(seed), 0, 0
     numbered = np.arange(np.prod(SIZES)).reshape(SIZES)
     for _ in range(60):

@@ -135,7 +135,7 @@ def test_writes(name):
 @pytest.mark.parametrize("name", NO_WRITES)
 def test_no_writes(name):
     """What is added to elements is no part of a program."""
-    optimized, findings = rewritten(NO_WRITES[name])
+    _, findings = rewritten(NO_WRITES[name])
     assert not [f for f in findings if f.operator] or "ScatterND" in compare(NO_WRITES[name])
 
 
@@ -143,7 +143,8 @@ def test_writes_of_open_sizes():
     """The indices are computed from the flow's sizes; of what is written to some rows alone, nothing is known."""
     text = """<ir_version: 9, opset_import: ["" : 20]>
     main (float[n, 2, 9, 12] image, float[n, h, w, 2] flow) => (float[n, 2, h, w] y)
-    <int64 first = {0}, int64[1] one = {1}, int64[1] three = {3}, int64[1] zero = {0}, int64[1] last = {-1}, float half = {0.5}> {
+    <int64 first = {0}, int64[1] one = {1}, int64[1] three = {3}, int64[1] zero = {0},
+    int64[1] last = {-1}, float half = {0.5}> {
         x = Gather <axis: int = 3> (flow, first)
         scaled = Mul (x, half)
         of_x = Shape (scaled)
@@ -155,7 +156,7 @@ def test_writes_of_open_sizes():
     }"""
     assert "ComputedGridSample" in compare(parser.parse_model(text))
     some_rows = "all = Mul (x, half) scaled = Slice (all, zero, three, one)"
-    optimized, (finding,) = rewritten(parser.parse_model(text.replace("scaled = Mul (x, half)", some_rows)))
+    _, (finding,) = rewritten(parser.parse_model(text.replace("scaled = Mul (x, half)", some_rows)))
     assert finding.operator is None
     assert "isn't known" in finding.reason
 

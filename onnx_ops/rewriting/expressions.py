@@ -35,7 +35,7 @@ def axes_in(index):
 def axes_apart(index, dimensions):
     """Return (sizes, entries) of a value's axes after those that run along several of AXES are taken apart, and joined.
 
-    An entry is a number or one of AXES. Raises ValueError if some axes run in another way than along all of one of AXES.
+    An entry is a number or one of AXES. Raises ValueError if some run in another way than along all of one of AXES.
     """
     sizes, entries, parts = [], [], []  # parts: what may be one axis together with the digits that follow
     for at, size in zip(index, dimensions, strict=True):

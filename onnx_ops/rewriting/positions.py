@@ -121,7 +121,7 @@ def divided(at, by):
 
 
 def solved(at, wanted):
-    """Return the Position of at's variable with which `at` is the wanted one, a number's being 0; None if there is none.
+    """Return the Position of at's variable, 0 for a number, with which `at` is the wanted one; None if there is none.
 
     Raises ValueError if it isn't known, or not known to be one for all of the wanted position's variables.
     """

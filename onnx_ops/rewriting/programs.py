@@ -95,7 +95,7 @@ class Program:
         return self._once(key, lambda: self.source(self.input(self.constant(name, array)), index))
 
     def leaf(self, name, index):
-        """Return the elements of a value of the graph at an index, whose axes are taken apart or joined where needed."""
+        """Return the elements of a value of the graph at an index, whose axes are taken apart or joined as needed."""
         try:
             dimensions = shape(self.graph, name)
             target, names = axes_apart(index, dimensions)

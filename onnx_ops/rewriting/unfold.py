@@ -6,8 +6,8 @@ positions before the blocks, and flatten both:
     y = Reshape(Transpose(Gather(Gather(Pad(x), rows), columns)), [N, C * K, L])
 
 Of Tensor.unfold the indices are [block, position in the kernel], and its axes [N, C, *blocks, *kernel]. Im2Col makes
-that of a kernel with as many positions as there are blocks: in y[n, c, k, l], which is x at dilations * k + strides * l,
-both have the same part.
+that of a kernel with as many positions as there are blocks: in y[n, c, k, l], which is x at dilations * k +
+strides * l, both have the same part.
 """
 
 import math
