@@ -17,7 +17,17 @@ import onnxruntime as ort
 from mutations import MODES, MUTATIONS, NEWER, PADDING, Inapplicable, chance, described, one_of
 from onnx import helper, numpy_helper
 from support.backends import quiet
-from support.written import Writer, affine_grid, attention, feeds, perspective, unfold, warp
+from support.written import (
+    Writer,
+    affine_grid,
+    attention,
+    feeds,
+    perspective,
+    unfold,
+    warp,
+    windows,
+    written_in_place,
+)
 
 import onnx_ops
 
@@ -51,6 +61,39 @@ def _unfold(rng, open_sizes=False):
     kind = one_of(rng, ["float32", "float32", "uint8"])
     proto = unfold(open_sizes, _opset(rng), batch=batch, channels=channels, dtype=kind, **edits, **target)
     return proto, {"n": batch, **{f"size_{k}": size for k, size in enumerate(image)}}
+
+
+def _windows(rng):
+    """Tensor.unfold, of which some nodes turn or flatten the result."""
+    lead, kernel, steps = _ints(rng, 1, 3, one_of(rng, [1, 2, 2])), int(rng.integers(1, 4)), _ints(rng, 1, 2, 2)
+    size, order = kernel + int(rng.integers(4)), one_of(rng, [None, (2, 3, 0, 1), (2, 0, 1, 3)])
+    order = order and tuple(len(lead) + k for k in order)
+    blocks = [(size - kernel) // step + 1 for step in steps]
+
+    def flattened(w, y):
+        sizes = [*blocks, kernel, kernel] if order is None else [kernel, kernel, *blocks]
+        y = w.add("Reshape", y, w.constant([*lead, sizes[0] * sizes[1], sizes[2] * sizes[3]]))
+        return w.add("Transpose", y, perm=[*range(len(lead)), len(lead) + 1, len(lead)]) if chance(rng) else y
+
+    after = flattened if chance(rng) and order in (None, tuple(len(lead) + k for k in (2, 3, 0, 1))) else None
+    is_open = chance(rng, 0.2)
+    proto = windows(order, steps, size, kernel, lead, is_open, None if is_open else after, _opset(rng))
+    return proto, {"h": size, "w": size}
+
+
+def _written_in_place(rng):
+    size, opset = _ints(rng, 1, 4, one_of(rng, [2, 2, 3])), _opset(rng)
+    edits = {"layout": one_of(rng, ["last", "first"]), "batch": int(rng.integers(1, 3))}
+    edits["how"] = one_of(rng, ["ScatterElements", "ScatterND", *["rows"] * (edits["layout"] == "first")])
+    edits["steps"] = [("Mul", [0.5, 0.25, 2]), ("Sub", [1, 0, 1])]
+    if chance(rng):
+        edits["order"] = tuple(rng.permutation(len(size)) - one_of(rng, [0, len(size)]))
+    if chance(rng):
+        edits["written"] = rng.permutation(len(size))[: int(rng.integers(1, 4))].tolist()
+    mode = "linear" if len(size) == 3 else _sampling(rng, 20)["mode"]
+    opset = max(opset, 20) if len(size) == 3 else opset
+    mode = mode if opset >= 20 else {new: old for old, new in NEWER.items()}.get(mode, mode)
+    return written_in_place(size=size, opset=opset, mode=mode, **edits), {}
 
 
 def _affine_grid(rng, **edits):
@@ -108,6 +151,8 @@ def _attention(rng, open_sizes=False):
 SEEDS = {
     "unfold": _unfold,
     "unfold of open sizes": partial(_unfold, open_sizes=True),
+    "Tensor.unfold": _windows,
+    "written in place": _written_in_place,
     "affine_grid": _affine_grid,
     "affine_grid by rows": partial(_affine_grid, by_rows=True),
     "affine_grid of ai.onnx": _affine_grid_of_onnx,

@@ -10,7 +10,10 @@ from unittest import mock
 
 import torch
 import transformers as of
+from kornia import morphology
 from kornia.contrib import combine_tensor_patches, extract_tensor_patches
+from kornia.feature.aliked.aliked import SDDH
+from kornia.feature.laf import extract_patches_simple
 from kornia.geometry import transform
 from kornia.geometry.calibration import undistort_image
 from torch import nn
@@ -109,6 +112,155 @@ def optical_flow(warp):
     return warp, [], (torch.rand(1, 3, 384, 512), 8 * torch.randn(1, 2, 384, 512))
 
 
+# Networks that write coordinates in place, from their public descriptions.
+
+
+@network("voxelmorph", 160, 192)
+@network("voxelmorph_3d", 40, 48, 56)
+def voxelmorph(*size):
+    """The registration's last part: a velocity is integrated by scaling and squaring, and moves the image."""
+    grid = torch.stack(torch.meshgrid(*map(torch.arange, size), indexing="ij"))[None].float()
+
+    def transformed(image, flow):
+        places = grid + flow
+        for axis, length in enumerate(size):
+            places[:, axis, ...] = 2 * (places[:, axis, ...] / (length - 1) - 0.5)
+        places = places.movedim(1, -1)[..., list(range(len(size)))[::-1]]
+        return F.grid_sample(image, places, align_corners=True, mode="bilinear")
+
+    def registered(image, velocity, steps=7):
+        flow = velocity / 2**steps
+        for _ in range(steps):
+            flow = flow + transformed(flow, flow)
+        return transformed(image, flow), flow
+
+    velocity = F.interpolate(torch.randn(1, len(size), *[8] * len(size)), size, mode=MODES[len(size)])
+    return registered, [], (torch.rand(1, 1, *size), 4 * velocity)
+
+
+MODES = {2: "bilinear", 3: "trilinear"}  # of F.interpolate, by the number of axes
+
+
+@network("monodepth2_views")
+def monodepth2_views(height=192, width=640):
+    """Two views of an image, synthesized from its depth and the cameras' motion."""
+    y, x = (places.reshape(1, -1).float() for places in pixels(height, width))
+    points = torch.stack([x[0], y[0], torch.ones_like(x[0])])[None]
+
+    def view(image, depth, inverse_k, k, motion):
+        cam_points = torch.matmul(inverse_k[:, :3, :3], points)
+        cam_points = depth.view(1, 1, -1) * cam_points
+        cam_points = torch.cat([cam_points, torch.ones(1, 1, height * width)], 1)
+        camera = torch.matmul(k, motion)[:, :3, :]
+        cam_points = torch.matmul(camera, cam_points)
+        places = cam_points[:, :2, :] / (cam_points[:, 2, :].unsqueeze(1) + 1e-7)
+        places = places.view(1, 2, height, width).permute(0, 2, 3, 1)
+        places[..., 0] /= width - 1
+        places[..., 1] /= height - 1
+        return F.grid_sample(image, (places - 0.5) * 2, padding_mode="border", align_corners=True)
+
+    def views(first, second, disparity, inverse_k, k, motions):
+        depth = 1 / (0.01 + 9.99 * disparity)
+        return view(first, depth, inverse_k, k, motions[:1]), view(second, depth, inverse_k, k, motions[1:])
+
+    k = torch.tensor([[[0.58 * width, 0, width / 2, 0], [0, 1.92 * height, height / 2, 0], [0, 0, 1, 0], [0, 0, 0, 1]]])
+    motions = torch.eye(4) + 0.02 * torch.randn(2, 4, 4)
+    disparity = F.interpolate(torch.rand(1, 1, 12, 40), (height, width), mode="bilinear")
+    images = torch.rand(2, 1, 3, height, width)
+    return views, [], (*images, disparity, torch.linalg.inv(k), k, motions)
+
+
+# Networks that move images by what they estimate in several steps.
+
+
+def rife_warp(image, flow):
+    n, _, height, width = image.shape
+    x = torch.linspace(-1, 1, width).view(1, 1, 1, width).expand(n, -1, height, -1)
+    y = torch.linspace(-1, 1, height).view(1, 1, height, 1).expand(n, -1, -1, width)
+    flow = torch.cat([flow[:, :1] / ((width - 1) / 2), flow[:, 1:2] / ((height - 1) / 2)], 1)
+    grid = (torch.cat([x, y], 1) + flow).permute(0, 2, 3, 1)
+    return F.grid_sample(image, grid, mode="bilinear", padding_mode="border", align_corners=True)
+
+
+@network("rife")
+def rife(height=128, width=192, features=16):
+    """The image between two others, with small blocks that refine the flows to both, from coarse to fine."""
+    blocks = [
+        nn.Sequential(nn.Conv2d(c, features, 3, 2, 1), nn.PReLU(), nn.Conv2d(features, features, 3, padding=1),
+                      nn.PReLU(), nn.ConvTranspose2d(features, 5, 4, 2, 1))
+        for c in (6, 17, 17)
+    ]  # fmt: skip
+
+    def between(*arguments):
+        *blocks, first, second = arguments
+        flow = mask = None
+        warped = first, second
+        for block, scale in zip(blocks, (4, 2, 1), strict=True):
+            x = torch.cat([first, second] if flow is None else [first, second, *warped, mask], 1)
+            x = F.interpolate(x, scale_factor=1 / scale, mode="bilinear", align_corners=False)
+            if flow is not None:
+                coarse = F.interpolate(flow, scale_factor=1 / scale, mode="bilinear", align_corners=False) / scale
+                x = torch.cat([x, coarse], 1)
+            made = F.interpolate(block(x), scale_factor=scale, mode="bilinear", align_corners=False)
+            flow = made[:, :4] * scale if flow is None else flow + made[:, :4] * scale
+            mask = made[:, 4:5] if mask is None else mask + made[:, 4:5]
+            warped = rife_warp(first, flow[:, :2]), rife_warp(second, flow[:, 2:4])
+        mask = torch.sigmoid(mask)
+        return warped[0] * mask + warped[1] * (1 - mask)
+
+    return between, blocks, (*torch.rand(2, 1, 3, height, width),)
+
+
+@network("basicvsr")
+def basicvsr(frames=4, height=64, width=96, features=16):
+    """A video's features, of which each frame's are moved to the next one's by a flow in three levels."""
+    basic = [nn.Sequential(nn.Conv2d(8, 16, 7, padding=3), nn.ReLU(), nn.Conv2d(16, 2, 7, padding=3)) for _ in range(3)]
+    last = nn.Sequential(nn.Conv2d(features + 3, features, 3, padding=1), nn.ReLU())
+
+    def warp(x, flow, padding_mode="zeros"):
+        h, w = x.shape[2:]
+        y, x_places = torch.meshgrid(torch.arange(0, h), torch.arange(0, w), indexing="ij")
+        place = torch.stack((x_places, y), 2).float() + flow.permute(0, 2, 3, 1)
+        grid = torch.stack((2 * place[..., 0] / max(w - 1, 1) - 1, 2 * place[..., 1] / max(h - 1, 1) - 1), 3)
+        return F.grid_sample(x, grid, padding_mode=padding_mode, align_corners=True)
+
+    def estimated(basic, first, second):
+        images = [(first, second)]
+        for _ in range(2):
+            images.insert(0, tuple(F.avg_pool2d(image, 2, 2, count_include_pad=False) for image in images[0]))
+        flow = first.new_zeros(1, 2, height // 8, width // 8)
+        for network, (one, other) in zip(basic, images, strict=True):
+            up = F.interpolate(flow, scale_factor=2, mode="bilinear", align_corners=True) * 2.0
+            flow = up + network(torch.cat([one, warp(other, up, "border"), up], 1))
+        return flow
+
+    def propagated(*arguments):
+        *basic, last, video = arguments
+        feature, results = video.new_zeros(1, features, height, width), []
+        for k in range(frames):
+            if k:
+                feature = warp(feature, estimated(basic, video[:, k], video[:, k - 1]))
+            feature = last(torch.cat([video[:, k], feature], 1))
+            results.append(feature)
+        return torch.stack(results, 1)
+
+    return propagated, [*basic, last], (torch.rand(1, frames, 3, height, width),)
+
+
+@network("disparity_warp")
+def disparity_warp(height=192, width=320):
+    """Monodepth: the right image moved to the left one by a disparity that a network gives."""
+
+    def moved(network, left, right):
+        disparity = 0.3 * torch.sigmoid(network(left))
+        x = torch.linspace(0, 1, width).repeat(1, height, 1)
+        y = torch.linspace(0, 1, height).repeat(1, width, 1).transpose(1, 2)
+        field = torch.stack((x - disparity[:, 0], y), 3)
+        return F.grid_sample(right, 2 * field - 1, mode="bilinear", padding_mode="zeros", align_corners=False)
+
+    return moved, [nn.Conv2d(3, 1, 3, padding=1)], (*torch.rand(2, 1, 3, height, width),)
+
+
 # kornia's transformations and patches.
 
 
@@ -169,6 +321,13 @@ def kornia_undistort_image():
     return undistort_image, [], (torch.rand(2, 3, 120, 160), camera, lens)
 
 
+@network("laf_patches")
+def kornia_laf_patches(count=256):
+    """Patches of an image around keypoints, each turned and scaled."""
+    lafs = torch.cat([8 * torch.eye(2) + 2 * torch.randn(1, count, 2, 2), 240 * torch.rand(1, count, 2, 1)], 3)
+    return lambda image, lafs: extract_patches_simple(image, lafs), [], (torch.rand(1, 1, 240, 320), lafs)
+
+
 def extract(image):
     return extract_tensor_patches(image, 16, stride=8)
 
@@ -201,6 +360,46 @@ def deformable_detr():
     backbone = of.ResNetConfig(hidden_sizes=[64, 128, 192, 256], out_features=STAGES, **SMALL_RESNET)
     config = of.DeformableDetrConfig(backbone_config=backbone, encoder_layers=2, disable_custom_kernels=True, **FEW)
     return detector(of.DeformableDetrForObjectDetection(config))
+
+
+@network("d_fine")
+def d_fine():
+    backbone = of.HGNetV2Config(embedding_size=32, stem_channels=[3, 16, 32], hidden_sizes=[64, 128, 192, 256],
+                                out_features=STAGES,
+                                stage_in_channels=[32, 64, 128, 192], stage_mid_channels=[16, 32, 32, 48],
+                                stage_out_channels=[64, 128, 192, 256], stage_num_blocks=[1, 1, 1, 1])  # fmt: skip
+    return detector(of.DFineForObjectDetection(of.DFineConfig(
+        backbone_config=backbone, encoder_in_channels=[128, 192, 256], feat_strides=[8, 16, 32], **FEW
+    )))  # fmt: skip
+
+
+@network("bevformer_temporal")
+def bevformer_temporal(side=40, heads=4, dim=16, points=4):
+    """BEVFormer's attention to its own last result: the mean of two values that are sampled as one batch."""
+    queries, width = side**2, heads * dim
+
+    def attended(project, offsets, weights, out, query, last):
+        value = project(torch.stack([last, query], 1)).reshape(2, queries, heads, dim)
+        both = torch.cat([last, query], -1)
+        moves = offsets(both).view(1, queries, heads, 2, 1, points, 2).permute(0, 3, 1, 2, 4, 5, 6)
+        shares = weights(both).view(1, queries, heads, 2, points).softmax(-1).view(1, queries, heads, 2, 1, points)
+        moves, shares = moves.reshape(2, queries, heads, 1, points, 2), shares.permute(0, 3, 1, 2, 4, 5)
+        shares = shares.reshape(2, queries, heads, 1, points).contiguous()
+        y, x = ((places.flatten() + 0.5) / side for places in pixels(side, side))
+        places = torch.stack((x, y), -1)[None, :, None, None, None] + moves / side
+        grids = 2 * places - 1
+        image = value.flatten(2).transpose(1, 2).reshape(2 * heads, dim, side, side)
+        grid = grids[:, :, :, 0].transpose(1, 2).flatten(0, 1)
+        sampled = F.grid_sample(image, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+        shares = shares.transpose(1, 2).reshape(2 * heads, 1, queries, points)
+        samples = torch.stack([sampled], -2).flatten(-2)
+        result = (samples * shares).sum(-1).view(2, width, queries).transpose(1, 2).contiguous()
+        result = result.permute(1, 2, 0).view(queries, width, 1, 2).mean(-1).permute(2, 0, 1)
+        return out(result) + query
+
+    modules = [nn.Linear(width, width), nn.Linear(2 * width, heads * 2 * points * 2)]
+    modules += [nn.Linear(2 * width, heads * 2 * points), nn.Linear(width, width)]
+    return attended, modules, (*torch.randn(2, 1, queries, width),)
 
 
 @network("rt_detr", of.RTDetrConfig, of.RTDetrForObjectDetection)
@@ -310,6 +509,87 @@ def raft_lookup(levels=4, radius=4, channels=64, height=46, width=62):
     features = torch.randn(2, 1, channels, height, width)
     place = torch.stack(pixels(height, width)[::-1])[None] + 3 * torch.randn(1, 2, height, width)
     return lookup, [], (*features, place)
+
+
+# Windows of images that are multiplied and added up.
+
+
+@network("dilation")
+def kornia_dilation():
+    return (
+        lambda image: morphology.dilation(image, torch.ones(5, 5), engine="unfold"),
+        [],
+        (torch.rand(2, 3, 240, 320),),
+    )
+
+
+@network("aliked_head")
+def aliked_head(keypoints=1000, height=120, width=160):
+    """The descriptors of ALIKED at keypoints, from windows of features around each."""
+    places = 2 * torch.rand(keypoints, 2) - 1
+    return lambda head, x, at: head(x, [at])[0][0], [SDDH(64, n_pos=16)], (torch.randn(1, 64, height, width), places)
+
+
+@network("local_attention", "Tensor.unfold")
+@network("local_attention_unfold", "F.unfold")
+def local_attention(how, heads=4, dim=16, window=7, height=48, width=64):
+    """Each pixel attends to the window around it."""
+
+    def windows(x):
+        if how == "F.unfold":
+            return F.unfold(x, window, padding=window // 2).view(1, heads, dim, window**2, height * width)
+        x = F.pad(x, [window // 2] * 4).unfold(2, window, 1).unfold(3, window, 1)
+        x = x.reshape(1, heads, dim, height * width, window**2)
+        return x.transpose(3, 4)
+
+    def attended(project, x):
+        q, k, v = project(x).chunk(3, 1)
+        q = q.view(1, heads, dim, 1, height * width)
+        weights = ((q * windows(k)).sum(2) / dim**0.5).softmax(2)
+        return (weights[:, :, None] * windows(v)).sum(3).view(1, heads * dim, height, width)
+
+    return attended, [nn.Conv2d(heads * dim, 3 * heads * dim, 1)], (torch.randn(1, heads * dim, height, width),)
+
+
+@network("correlation")
+def correlation(channels=64, displacements=4, height=48, width=64):
+    """PWC-Net's cost volume: products of features with those of the other image, around the same place."""
+
+    def correlated(first, second):
+        side = 2 * displacements + 1
+        windows = F.unfold(second, side, padding=displacements).view(1, channels, side**2, height, width)
+        return (first[:, :, None] * windows).mean(1)
+
+    return correlated, [], (*torch.randn(2, 1, channels, height, width),)
+
+
+@network("carafe")
+def carafe(channels=64, scale=2, window=5, height=32, width=48):
+    """CARAFE: each pixel of an enlarged image is a weighted sum of a window, by weights that are predicted."""
+
+    def enlarged(compress, encode, x):
+        weights = F.pixel_shuffle(encode(compress(x)), scale).softmax(1)
+        windows = F.unfold(x, window, padding=window // 2).view(1, channels * window**2, height, width)
+        windows = F.interpolate(windows, scale_factor=scale).view(1, channels, window**2, scale * height, scale * width)
+        return (windows * weights[:, None]).sum(2)
+
+    encode = nn.Conv2d(16, (scale * window) ** 2, 3, padding=1)
+    return enlarged, [nn.Conv2d(channels, 16, 1), encode], (torch.randn(1, channels, height, width),)
+
+
+@network("pixel_adaptive_convolution")
+def pixel_adaptive_convolution(channels=32, window=5, height=64, width=96):
+    """Products of windows with weights, and with how much a window's guide is like that at its centre."""
+
+    def convolved(convolution, x, guide):
+        x, windows = (
+            F.unfold(each, window, padding=window // 2).view(1, -1, window**2, height, width) for each in (x, guide)
+        )
+        alike = torch.exp(-0.5 * ((windows - guide[:, :, None]) ** 2).sum(1, keepdim=True))
+        return torch.einsum("nckhw,ock->nohw", x * alike, convolution.weight.flatten(2))
+
+    image = torch.randn(1, channels, height, width), torch.randn(1, 3, height, width)
+    return convolved, [nn.Conv2d(channels, channels, window)], image
 
 
 @network("patch_denoiser")

@@ -8,8 +8,8 @@ from support.written import Writer
 from test_sizes import filled_position
 
 from onnx_ops.rewriting.graph import Model
-from onnx_ops.rewriting.indices import followed, path, shape
-from onnx_ops.rewriting.positions import reshaped, variable, variables
+from onnx_ops.rewriting.indices import followed, moved, path, shape
+from onnx_ops.rewriting.positions import Position, reshaped, variable, variables
 from onnx_ops.rewriting.sizes import named
 
 SIZES = 2, 6, 4, 3
@@ -68,6 +68,68 @@ def test_indices_are_what_nodes_move(seed):
             if index is not None:
                 known_count += 1
                 np.testing.assert_array_equal(elements(index, value.shape, SIZES), value)
+    assert known_count > count / 3
+
+
+def add_write(rng, w, shape):
+    """Add a scatter that writes updates into a value of this shape, or a GatherND; return its output."""
+    kind, rank = rng.choice(["ScatterElements", "ScatterND", "GatherND"]), len(shape)
+    if kind == "ScatterElements":
+        axis, sizes = int(rng.integers(rank)), [*shape]
+        sizes[axis] = int(rng.integers(1, shape[axis] + 1))
+        if rng.random() < 0.3:  # only the first elements of another axis
+            sizes[axis - 1] = int(rng.integers(1, sizes[axis - 1] + 1))
+        places = rng.permutation(shape[axis])[: sizes[axis]]
+        if rng.random() < 0.7:
+            step = rng.choice([-1, 1, 2])
+            places = np.arange(0, shape[axis] * step, step)[: sizes[axis]] % shape[axis]
+        places = places - rng.choice([0, 0, shape[axis]])
+        indices = np.broadcast_to(places.reshape([-1 if k == axis else 1 for k in range(rank)]), sizes)
+        more, dims = {"axis": axis - int(rng.choice([0, rank]))}, sizes
+    else:
+        depth = int(rng.integers(1, rank + 1))
+        starts = [int(rng.integers(size)) for size in shape[:depth]]
+        counts = [int(rng.integers(1, size - start + 1)) for size, start in zip(shape, starts, strict=False)]
+        indices = np.stack(np.meshgrid(*map(np.arange, counts), indexing="ij"), -1) + starts
+        if rng.random() < 0.3:
+            indices = indices[tuple([slice(None)] * (depth - 1))][..., ::-1, :]
+        if rng.random() < 0.2:  # a diagonal
+            indices = np.stack([np.arange(min(shape[:depth]))] * depth, -1)
+        if rng.random() < 0.3:
+            indices = indices.reshape(-1, depth)
+        more, dims = {}, [*indices.shape[:-1], *shape[depth:]]
+    if kind == "GatherND":
+        return w.add(kind, "x", w.constant(indices), name="y")
+    updates = w.constant(-1 - np.arange(np.prod(dims)).reshape(dims))
+    return w.add(kind, "x", w.constant(indices), updates, name="y", **more)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_elements_that_are_written(seed):
+    """Each element that is known to be from the updates, or not, is from there, for one and for all along axes."""
+    rng, known_count, count = np.random.default_rng(seed), 0, 0
+    numbered = np.arange(np.prod(SIZES)).reshape(SIZES)
+    for _ in range(60):
+        w = Writer()
+        proto = w.model({"x": ("int64", SIZES)}, (add_write(rng, w, SIZES), "int64", None))
+        (value,) = ReferenceEvaluator(proto).run(None, {"x": numbered})
+        graph = next(Model(proto).graphs())
+        node = graph.producers["y"]
+        assert shape(graph, "y") == value.shape
+        for free in rng.random((6, value.ndim)) < rng.choice([0, 0.3, 0.7, 1], (6, 1)):
+            fixed = [int(rng.integers(size)) for size in value.shape]
+            index = [at if is_free else Position(number)
+                     for at, number, is_free in zip(variables(value.shape), fixed, free, strict=True)]  # fmt: skip
+            expected = value[tuple(slice(None) if is_free else slice(number, number + 1)
+                                   for number, is_free in zip(fixed, free, strict=True))]  # fmt: skip
+            found, count = moved(graph, node, "y", tuple(index)), count + 1
+            if found is not None:
+                known_count += 1
+                name, at = found
+                source = numbered if name == "x" else graph.array(name)
+                sizes = [size if is_free else 1 for size, is_free in zip(value.shape, free, strict=True)]
+                numbers = elements(at, sizes, source.shape)
+                np.testing.assert_array_equal(source.ravel()[numbers], expected)
     assert known_count > count / 3
 
 

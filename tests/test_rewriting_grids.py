@@ -6,7 +6,7 @@ import onnxruntime as ort
 import pytest
 from onnx import helper, numpy_helper, parser
 from support.backends import quiet
-from support.written import Writer, affine_grid, feeds, in_pixels, mesh, perspective, warp
+from support.written import Writer, affine_grid, feeds, in_pixels, mesh, perspective, warp, written_in_place
 from test_rewriting import near_miss
 
 import onnx_ops
@@ -84,6 +84,28 @@ PERSPECTIVES = {
 }
 
 
+WRITES = {
+    "coordinates last": written_in_place(),
+    "coordinates first": written_in_place(layout="first"),
+    "by the TorchScript exporter": written_in_place(how="ScatterND"),
+    "by the TorchScript exporter, coordinates first": written_in_place(how="ScatterND", layout="first"),
+    "whole rows": written_in_place(how="rows", layout="first"),
+    "only x": written_in_place(written=[0]),
+    "only y": written_in_place(written=[1], how="ScatterND"),
+    "x twice": written_in_place(written=[0, 0]),
+    "then turned": written_in_place(order=[1, 0]),
+    "then turned from the end": written_in_place(order=[-1, -2]),
+    "volumes, then turned": written_in_place(size=(4, 5, 6), layout="first", order=[2, 1, 0]),
+    "then moved": written_in_place(steps=[("Div", [11, 8])], whole=[("Sub", 0.5), ("Mul", 2)]),
+    "one image": written_in_place(batch=1, how="ScatterND"),
+    "nearest": written_in_place(mode="nearest"),
+}  # fmt: skip
+NO_WRITES = {
+    "added": written_in_place(reduction="add"),
+    "added to rows": written_in_place(how="rows", layout="first", reduction="mul"),
+}
+
+
 def compare(proto, tolerance=0):
     """Assert that the optimized model gives the model's results with our GridSample; return its operators."""
     optimized, _ = rewritten(proto)
@@ -103,6 +125,40 @@ def compare(proto, tolerance=0):
 @pytest.mark.parametrize("name", WARPS)
 def test_flow(name):
     assert compare(WARPS[name]) == ["ComputedGridSample"]
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_writes(name):
+    assert compare(WRITES[name]) == ["ComputedGridSample"]
+
+
+@pytest.mark.parametrize("name", NO_WRITES)
+def test_no_writes(name):
+    """What is added to elements is no part of a program."""
+    _, findings = rewritten(NO_WRITES[name])
+    assert not [f for f in findings if f.operator] or "ScatterND" in compare(NO_WRITES[name])
+
+
+def test_writes_of_open_sizes():
+    """The indices are computed from the flow's sizes; of what is written to some rows alone, nothing is known."""
+    text = """<ir_version: 9, opset_import: ["" : 20]>
+    main (float[n, 2, 9, 12] image, float[n, h, w, 2] flow) => (float[n, 2, h, w] y)
+    <int64 first = {0}, int64[1] one = {1}, int64[1] three = {3}, int64[1] zero = {0},
+    int64[1] last = {-1}, float half = {0.5}> {
+        x = Gather <axis: int = 3> (flow, first)
+        scaled = Mul (x, half)
+        of_x = Shape (scaled)
+        written = Unsqueeze (scaled, last)
+        size = Shape (written)
+        indices = Expand (zero, size)
+        grid = ScatterElements <axis: int = 3> (flow, indices, written)
+        y = GridSample (image, grid)
+    }"""
+    assert "ComputedGridSample" in compare(parser.parse_model(text))
+    some_rows = "all = Mul (x, half) scaled = Slice (all, zero, three, one)"
+    _, (finding,) = rewritten(parser.parse_model(text.replace("scaled = Mul (x, half)", some_rows)))
+    assert finding.operator is None
+    assert "isn't known" in finding.reason
 
 
 @pytest.mark.parametrize("name", NO_WARPS)

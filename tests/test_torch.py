@@ -545,3 +545,78 @@ FUNCTIONS = "affine_grid", "col2im", "deformable_attention", "grid_sample", "im2
 @pytest.mark.parametrize("function", [getattr(onnx_ops, name) for name in FUNCTIONS])
 def test_parameters_are_documented(function):
     assert all(name in inspect.getdoc(function) for name in inspect.signature(function).parameters)
+
+
+def written_to_x_and_y(image, flow):
+    """VoxelMorph's grid: each coordinate is written in place, then their order is turned."""
+    places = flow.clone()
+    for axis in range(2):
+        places[:, axis] = 2 * (places[:, axis] / (flow.shape[2 + axis] - 1) - 0.5)
+    return torch.nn.functional.grid_sample(image, places.permute(0, 2, 3, 1)[..., [1, 0]], align_corners=True)
+
+
+def divided_in_place(image, flow):
+    """monodepth2's grid: each coordinate is divided in place, then both are moved."""
+    places = flow.permute(0, 2, 3, 1).clone()
+    places[..., 0] /= flow.shape[3] - 1
+    places[..., 1] /= flow.shape[2] - 1
+    return torch.nn.functional.grid_sample(image, (places - 0.5) * 2, padding_mode="border", align_corners=True)
+
+
+def by_keypoints(image, flow):
+    """Patches of several keypoints, one below the other in one grid."""
+    places = flow.reshape(2, 2, 3, 4, 7).permute(0, 2, 3, 4, 1) / 8 - 1
+    return torch.nn.functional.grid_sample(image, places.reshape(2, 12, 7, 2), align_corners=False)
+
+
+def windows(image, flow):
+    return image.unfold(2, 3, 1).unfold(3, 3, 1).amax((-2, -1))
+
+
+WRITTEN = {
+    "written to x and y": (written_to_x_and_y, "ComputedGridSample"),
+    "divided in place": (divided_in_place, "ComputedGridSample"),
+    "by keypoints": (by_keypoints, "ComputedGridSample"),
+    "windows": (windows, "Im2Col"),
+}
+
+
+class Function(torch.nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs):
+        return self.function(*inputs)
+
+
+@pytest.mark.parametrize("is_open", [False, True], ids=["fixed", "open"])
+@pytest.mark.parametrize("dynamo", [True, False], ids=["dynamo", "torchscript"])
+@pytest.mark.parametrize("name", WRITTEN)
+def test_exports_that_are_optimized(name, dynamo, is_open):
+    """What both exporters write in other ways is found, and keeps its bits. The batch is open."""
+    function, operator = WRITTEN[name]
+    if name == "windows" and not dynamo:
+        pytest.skip("it is exported as a Slice for each block")
+    if name == "by keypoints" and is_open:
+        pytest.skip("it states its sizes")
+    generator, count = torch.manual_seed(0), 2
+    inputs = torch.rand(count, 3, 9, 8, generator=generator), 8 * torch.rand(count, 2, 12, 7, generator=generator)
+    settings = {"input_names": ["image", "flow"], "opset_version": 20}
+    if is_open and dynamo:
+        batch = torch.export.Dim("n", min=2)
+        settings["dynamic_shapes"] = {"inputs": ({0: batch}, {0: batch})}
+    elif is_open:
+        settings["dynamic_axes"] = {"image": {0: "n"}, "flow": {0: "n"}}
+    proto = exported(torch.onnx.export, Function(function), inputs, dynamo=dynamo, **settings)
+    optimized = onnx_ops.optimize(proto)
+    assert operator in [node.op_type for node in optimized.graph.node]
+    assert not {"ScatterElements", "ScatterND", "GatherND"} & {node.op_type for node in optimized.graph.node}
+    sessions = [onnx_ops.InferenceSession(each.SerializeToString(), quiet()) for each in (proto, optimized)]
+    for n in (2, 5) if is_open else (2,):
+        image, flow = (torch.cat([value] * 3)[:n] for value in inputs)
+        feeds = {"image": image.numpy(), "flow": flow.numpy()}
+        feeds = {value.name: feeds[value.name] for value in sessions[0].get_inputs()}
+        expected, got = (session.run(None, feeds)[0] for session in sessions)
+        np.testing.assert_array_equal(got, expected)
+        np.testing.assert_allclose(got, function(image, flow).numpy(), rtol=1e-4, atol=1e-4)

@@ -13,10 +13,11 @@ of all levels), M (heads), D (channels), Q (queries), L (levels), P (points), X 
 import math
 
 import numpy as np
+from onnx import helper
 
 from .finding import NearMiss, tried
 from .graph import AI_ONNX
-from .indices import MOVES, attributes_of, axes_of, followed, path, shape
+from .indices import JOINS, MOVES, attributes_of, axes_of, followed, path, shape
 from .positions import Position, elements, layout, position, reshaped, variable
 from .sizes import quotient
 
@@ -34,9 +35,11 @@ def match(graph, node, standard):
 
     None if the node is nothing like the end of one.
     """
-    is_joined = node.op_type == "FusedMatMul"
-    if is_joined and [attributes_of(node).get(name, 0) for name in ("transA", "transBatchA")] != [1, 0]:
+    attributes = attributes_of(node)
+    if node.op_type == "FusedMatMul" and [attributes.get(name, 0) for name in ("transA", "transBatchA")] != [1, 0]:
         return None
+    order = attributes.get("perm", [2, 1, 0])
+    is_joined = node.op_type == "FusedMatMul" or (len(order) == 3 and order != [0, 2, 1])
     result, axes = (node.input[0], ("N", "MD", "Q")) if is_joined else (node.output[0], ("N", "Q", "MD"))
     end, name = path(graph, result)
     total = graph.producer(name, "ReduceSum")
@@ -68,14 +71,16 @@ def match(graph, node, standard):
         raise NearMiss("all of it is constant: ONNX Runtime computes it once")
     points = sizes["P"] if isinstance(sizes["P"], int) else -1  # which Reshape can't work out of no elements
     inputs = [
-        value,
+        _with_last_axes(graph, node, value, 4, (sizes["M"], sizes["D"])),
         graph.add_constant(f"{node.output[0]}_spatial_shapes", np.array(levels)),
-        _with_last_axes(graph, node, locations, (sizes["L"], points, 2)),
-        _with_last_axes(graph, node, weights, (sizes["L"], points)),
+        _with_last_axes(graph, node, locations, 6, (sizes["L"], points, 2)),
+        _with_last_axes(graph, node, weights, 5, (sizes["L"], points)),
     ]
-    for attribute in node.attribute:
-        if attribute.name == "transA":
-            attribute.i = 0
+    if is_joined:  # what the node reads has its two last axes swapped then
+        change = {"transA": 0} if node.op_type == "FusedMatMul" else {"perm": [(0, 2, 1)[k] for k in order]}
+        kept = [a for a in node.attribute if a.name not in change]
+        del node.attribute[:]
+        node.attribute.extend([*kept, *(helper.make_attribute(*item) for item in change.items())])
     return {"op_type": OPERATOR, "inputs": inputs, "domain": DOMAIN, "before": is_joined}
 
 
@@ -163,13 +168,19 @@ def _is(graph, name, number):
 
 
 def _value(graph, samples, sizes):
-    """Return (value, the heights and widths of its levels, {axis: size} with the axes of value)."""
+    """Return (value, the heights and widths of its levels, {axis: size} with the axes of value).
+
+    The two last axes of value may be one.
+    """
     names = [sample.input[0] for sample, _ in samples]
     sources = [node.input[0] for node, _ in path(graph, names[0])[0]]
-    sources.sort(key=lambda source: graph.producer(source, *CUTS) is not None)  # values that are cut come last
+    # Values that have an axis of heads come first, and of these last what is cut.
+    sources.sort(key=lambda name: (len(shape(graph, name) or ()) != 4, graph.producer(name, *CUTS) is not None))
     for source in sources:
-        dimensions = shape(graph, source)
-        if dimensions is None or len(dimensions) != 4 or dimensions[2] != sizes["M"]:
+        dimensions = shape(graph, source) or ()
+        if len(dimensions) == 3:
+            dimensions = (*dimensions[:2], sizes["M"], quotient(dimensions[2], sizes["M"]))
+        if len(dimensions) != 4 or dimensions[2] != sizes["M"] or dimensions[3] is None:
             continue
         value_sizes = {**sizes, **dict(zip("NSMD", dimensions, strict=True))}
         levels = _levels(graph, source, names, value_sizes)
@@ -190,8 +201,9 @@ def _levels(graph, source, names, sizes):
         if top != source or not (isinstance(height, int) and isinstance(width, int)):
             return None
         pixels = {**sizes, "H": height, "W": width}
-        n, s, m, d = layout(pixels, "N", "HW", "M", "D")
-        if followed(graph, steps, layout(pixels, "NM", "D", "H", "W")) != (n, Position(start) + s, m, d):
+        axes = ("M", "D") if len(shape(graph, source)) == 4 else ("MD",)
+        n, s, *others = layout(pixels, "N", "HW", *axes)
+        if followed(graph, steps, layout(pixels, "NM", "D", "H", "W")) != (n, Position(start) + s, *others):
             return None
         levels += [height, width]
         start += height * width
@@ -264,14 +276,22 @@ def _weights(graph, name, index, sizes):
 
 
 def _check_uses(graph, result, sources):
-    """Raise NearMiss if a value between the sources and the result is used elsewhere, except for its shape."""
+    """Raise NearMiss if a value between the sources and the result is used elsewhere, except for its shape.
+
+    Images may be: layers that share a value move its elements only once.
+    """
     between, names = {}, [result]
     while names:
         name = names.pop()
         if name not in sources and name not in between:
             between[name] = graph.producers[name]
-            moves = between[name].op_type in (*MOVES, "ReduceSum") and between[name].op_type != "Concat"
-            names += between[name].input[:1] if moves else between[name].input
+            inputs, op_type = between[name].input, between[name].op_type
+            if op_type == "GridSample":
+                names.append(inputs[1])
+            elif op_type in (*MOVES, "ReduceSum") and op_type not in JOINS:
+                names.append(inputs[0])
+            else:
+                names += inputs
     consumers = graph.consumers()
     for name in between.keys() - {result}:
         users = [user for user, _ in consumers[name]]
@@ -280,8 +300,9 @@ def _check_uses(graph, result, sources):
             raise NearMiss(f"{name} is used elsewhere, too")
 
 
-def _with_last_axes(graph, node, name, last):
-    """Return the name of a value if it has as many last axes as `last`, else of its Reshape to these."""
-    if len(shape(graph, name) or ()) == 3 + len(last):
+def _with_last_axes(graph, node, name, rank, last):
+    """Return the name of a value if it has this rank, else of its Reshape to the last axes `last`."""
+    if len(shape(graph, name) or ()) == rank:
         return name
-    return graph.add_node(node, "Reshape", [name, graph.add_constant(f"{name}_shape", np.array([0, 0, 0, *last]))])
+    target = np.array([0] * (rank - len(last)) + [*last])
+    return graph.add_node(node, "Reshape", [name, graph.add_constant(f"{name}_shape", target)])

@@ -5,6 +5,7 @@ if they vary along image axes. What is the same for all pixels of an image, such
 however it was computed.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +13,7 @@ from onnx import TensorProto
 
 from .finding import tried
 from .indices import MOVES, attributes_of, moved, shape
-from .positions import Position, broadcast_index, digits_of, elements, variable
+from .positions import Position, broadcast_index, digits_of, elements, joined, variable
 
 AXES = "ndhw"  # variables of indices: images, and the axes of each
 DEEPEST = 100  # nodes on the way from a value to a leaf
@@ -32,18 +33,22 @@ def axes_in(index):
 
 
 def axes_apart(index, dimensions):
-    """Return (sizes, entries) of a value's axes after those that run along several of AXES are taken apart.
+    """Return (sizes, entries) of a value's axes after those that run along several of AXES are taken apart, and joined.
 
-    An entry is a number or one of AXES. Raises ValueError if an axis runs in another way than along all of some AXES.
+    An entry is a number or one of AXES. Raises ValueError if some run in another way than along all of one of AXES.
     """
-    sizes, entries = [], []
+    sizes, entries, parts = [], [], []  # parts: what may be one axis together with the digits that follow
     for at, size in zip(index, dimensions, strict=True):
-        for digit, digit_size in digits_of(at, size):
-            names = [term.variable.name for term in digit.terms]
-            if names and digit != variable(names[0], digit_size):
-                raise ValueError("a part of an axis")
-            sizes.append(digit_size)
-            entries += names or [digit.start]
+        for digit in digits_of(at, size):
+            parts.append(digit)
+            whole, length = joined(parts), math.prod(size for _, size in parts)
+            names = [term.variable.name for term in whole.terms]
+            if not names or whole == variable(names[0], length):
+                sizes.append(length)
+                entries += names or [whole.start]
+                parts = []
+    if parts:
+        raise ValueError("a part of an axis")
     return sizes, entries
 
 

@@ -234,12 +234,16 @@ class Graph:
             self._count(name, 1)
         return output
 
-    def replace(self, node, op_type, inputs, domain="", version=1, before=False, **attributes):
+    def replace(self, node, op_type, inputs, domain="", version=1, before=False, target=None, **attributes):
         """Replace a node by another one or, with `before`, what computes the node's first input.
 
-        What is then unused is removed.
+        With a target, a Reshape to these sizes follows the new node. What is then unused is removed.
         """
         obsolete = [name for name in node.input if name][: 1 if before else None]
+        if target is not None:
+            made = self.add_node(node, op_type, inputs, domain, version, **attributes)
+            inputs = [made, self.add_constant(f"{made}_shape", np.array(target, np.int64))]
+            op_type, domain, attributes = "Reshape", "", {}
         if before:
             node.input[0] = self.add_node(node, op_type, inputs, domain, version, **attributes)
             self._count(node.input[0], 1)

@@ -15,11 +15,11 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
 from .finding import tried
-from .positions import Position, broadcast_index, divided, reshaped
+from .positions import Position, broadcast_index, divided, reshaped, solved, variables
 from .sizes import Size, factors, never_negative
 
 LONGEST = 60  # nodes of a path, and on the way to an integer
-LARGEST = 2**20  # elements of a constant whose steps are looked for
+LARGEST = 2**22  # elements of a constant whose steps are looked for
 MANY = 2**10  # integers that are worked out one by one
 INT32_MAX = 2**31 - 1
 INT32 = range(-INT32_MAX - 1, INT32_MAX + 1)
@@ -52,7 +52,7 @@ def path(graph, name, source=None, shared=True):
     """
     steps = []
     while name != source and len(steps) < LONGEST and (node := graph.producer(name, *MOVES)) is not None:
-        if node.op_type == "Concat" or (node.op_type == "Cast" and not _keeps_type(graph, node)):
+        if node.op_type in JOINS or (node.op_type == "Cast" and not _keeps_type(graph, node)):
             break
         if graph.users[name] > 1 and not shared:
             break
@@ -98,12 +98,61 @@ def _reshape(graph, node, attributes, name, index):
 def _gather(graph, node, attributes, name, index):
     dimensions, rank = shape(graph, node.input[0]), len(shape(graph, node.input[1]))
     axis = range(len(dimensions))[attributes.get("axis", 0)]
-    at = integer_at(graph, node.input[1], index[axis : axis + rank])
-    if not all(map(never_negative, (at.start, *(term.step for term in at.terms)))):
-        if at.terms or not isinstance(dimensions[axis], int):
-            return None
-        at = Position(at.start % dimensions[axis])
+    at = _from_the_start(integer_at(graph, node.input[1], index[axis : axis + rank]), dimensions[axis])
     return node.input[0], (*index[:axis], at, *index[axis + rank :])
+
+
+def _from_the_start(at, size):
+    """Return a position along an axis, which may be counted from its end. Raises ValueError if that isn't known."""
+    if all(map(never_negative, (at.start, *(term.step for term in at.terms)))):
+        return at
+    if at.terms or not isinstance(size, int):
+        raise ValueError("it may be negative")
+    return Position(at.start % size)
+
+
+def _gather_nd(graph, node, attributes, name, index):
+    dimensions, (*sizes, depth) = (shape(graph, each) for each in node.input)
+    first, count = attributes.get("batch_dims", 0), len(sizes)
+    ats = [integer_at(graph, node.input[1], (*index[:count], Position(k))) for k in range(depth)]
+    ats = [_from_the_start(at, size) for at, size in zip(ats, dimensions[first:], strict=False)]
+    return node.input[0], (*index[:first], *ats, *index[count:])
+
+
+def _scatter_elements(graph, node, attributes, name, index):
+    places, axis = variables(shape(graph, node.input[1])), range(len(index))[attributes.get("axis", 0)]
+    written = [*places]
+    written[axis] = integer_at(graph, node.input[1], places)
+    return _scattered(graph, node, attributes, written, places, index)
+
+
+def _scatter_nd(graph, node, attributes, name, index):
+    *sizes, depth = shape(graph, node.input[1])
+    places = variables(sizes)
+    written = [integer_at(graph, node.input[1], (*places, Position(k))) for k in range(depth)]
+    return _scattered(graph, node, attributes, written, places, index)
+
+
+def _scattered(graph, node, attributes, written, places, index):
+    """Return where an element of a scatter's output is from: from the updates, if one of these is written there.
+
+    written  the first axes of the index to which the update at the index `places` is written
+    """
+    if attributes.get("reduction", b"none") != b"none":
+        return None
+    data, _, updates = node.input
+    solutions = {}  # {variable of places: where it has a value}
+    for at, wanted, size in zip(written, index, shape(graph, data), strict=False):
+        at = _from_the_start(at, size)
+        solution = solved(at, wanted)
+        if solution is None:
+            return data, index
+        for term in at.terms:
+            if solutions.setdefault(term.variable.name, solution) != solution:
+                return None
+    # All of them must be found: where several updates are written to one element, it isn't said which one remains.
+    found = [at if at.is_number() else solutions[at.terms[0].variable.name] for at in places]
+    return updates, (*found, *index[len(written) :])
 
 
 def _slice(graph, node, attributes, name, index):
@@ -164,8 +213,11 @@ MOVES = {
     "Expand": _expand,
     "Flatten": _reshape,
     "Gather": _gather,
+    "GatherND": _gather_nd,
     "Identity": _same,
     "Reshape": _reshape,
+    "ScatterElements": _scatter_elements,
+    "ScatterND": _scatter_nd,
     "SequenceAt": _sequence_at,
     "Slice": _slice,
     "Split": _split,
@@ -175,6 +227,7 @@ MOVES = {
     "Transpose": _transpose,
     "Unsqueeze": _reshape,
 }
+JOINS = "Concat", "ScatterElements", "ScatterND"  # those of which an element is from one of several inputs
 
 
 # Integers.
@@ -278,14 +331,16 @@ def _element(array, index):
     """Return the element of a constant at an index. Raises ValueError unless it is a Position."""
     if array.dtype.kind not in "biu" or array.size > LARGEST:
         raise ValueError("no integers, or too many")
-    if all(at.is_number() for at in index):
-        return Position(int(array[tuple(range(size)[at.start] for at, size in zip(index, array.shape, strict=True))]))
-    array = array.astype(object)
+    places = [range(size)[at.start] if at.is_number() else slice(None)
+              for at, size in zip(index, array.shape, strict=True)]  # fmt: skip
+    array, index = array[(*places, ...)], [at for at in index if not at.is_number()]
+    is_small = array.min().item() in INT32 and array.max().item() in INT32
+    array = array.astype(np.int64 if is_small else object)
     first = array.item(0)
-    at, regular = Position(int(first)), np.asarray(first)
+    at, regular = Position(first), np.asarray(first)
     for axis, size in enumerate(array.shape):
-        step = int(array.item(tuple(min(size - 1, int(k == axis)) for k in range(array.ndim)))) - int(first)
-        regular = regular[..., np.newaxis] + np.arange(size, dtype=object) * step
+        step = array.item(tuple(min(size - 1, int(k == axis)) for k in range(array.ndim))) - first
+        regular = regular[..., np.newaxis] + np.arange(size, dtype=array.dtype) * step
         at += index[axis].times(step)
     if not np.array_equal(regular, array):
         raise ValueError("its steps differ")

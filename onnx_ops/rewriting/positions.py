@@ -120,6 +120,33 @@ def divided(at, by):
     return position(0, [outer]), position(0, [inner])
 
 
+def solved(at, wanted):
+    """Return the Position of at's variable, 0 for a number, with which `at` is the wanted one; None if there is none.
+
+    Raises ValueError if it isn't known, or not known to be one for all of the wanted position's variables.
+    """
+    (term,) = at.terms or [Term(None, 1, 1, 1)]
+    found, step = wanted + Position(at.start).times(-1), term.step
+    if at.terms and (term.inner, term.size) != (1, term.variable.size):
+        raise ValueError("a part of a variable")
+    if step != 1:
+        if found.terms:
+            raise ValueError("every so many")
+        if found.start % step:
+            return None
+        found = Position(found.start // step)
+    highest = lowest = found.start
+    for each in found.terms:
+        if not never_negative(each.step):
+            raise ValueError("it may be negative")
+        highest = highest + each.step * (each.size - 1)
+    if never_negative(-1 - highest) or never_negative(lowest - term.size):
+        return None
+    if not never_negative(lowest) or not never_negative(term.size - 1 - highest):
+        raise ValueError("it may lie outside")
+    return found
+
+
 def reshaped(index, sizes, target):
     """Return the index into a value of shape `target` for one into the same elements with the shape `sizes`.
 

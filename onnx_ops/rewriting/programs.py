@@ -95,12 +95,13 @@ class Program:
         return self._once(key, lambda: self.source(self.input(self.constant(name, array)), index))
 
     def leaf(self, name, index):
-        """Return the elements of a value of the graph at an index, whose axes are taken apart where one is several."""
+        """Return the elements of a value of the graph at an index, whose axes are taken apart or joined as needed."""
         try:
-            target, names = axes_apart(index, shape(self.graph, name))
+            dimensions = shape(self.graph, name)
+            target, names = axes_apart(index, dimensions)
         except (ValueError, TypeError):
             raise NearMiss(f"how {name} is read is not known") from None
-        if len(target) > len(index):
+        if tuple(target) != dimensions:
             whole = name
             name = self._once(("apart", whole, *target), lambda: self.reshaped(whole, target))
         if not names:  # a source has an axis at least

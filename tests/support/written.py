@@ -105,6 +105,31 @@ def _open_target(w, s):
     return w.add("Concat", *parts, w.constant([-1]), axis=0)
 
 
+def windows(order=None, steps=(1, 1), size=7, kernel=3, lead=(2, 3), is_open=False, after=None, opset=18):
+    """Tensor.unfold of "x" along its last two axes, as PyTorch's default exporter writes it.
+
+    order  of the result's last axes, by their numbers; None for the result itself
+    after  a function of the Writer and the result that adds nodes and returns another result
+    """
+    w, y, rank = Writer(), "x", len(lead) + 2
+    for axis, step in enumerate(steps, len(lead)):
+        table = np.arange(0, size - kernel + 1, step)[:, None] + np.arange(kernel)
+        if is_open:
+            count = w.add("Sub", w.add("Gather", w.add("Shape", "x"), w.constant(axis)), w.constant(kernel - 1))
+            starts = w.add("Range", w.constant(0), count, w.constant(step))
+            table = w.add("Add", w.add("Unsqueeze", starts, w.constant([1])), w.constant(np.arange(kernel)))
+        else:
+            table = w.constant(table)
+        y = w.add("Gather", y, table, axis=axis)
+        order_now = [*range(axis + 1), *range(axis + 2, rank + 1), axis + 1]
+        y, rank = w.add("Transpose", y, perm=order_now), rank + 1
+    if order is not None:
+        y = w.add("Transpose", y, perm=[*range(len(lead)), *order])
+    y = after(w, y) if after else y
+    dims = [*lead, *(["h", "w"] if is_open else [size] * 2)]
+    return w.model({"x": ("float32", dims)}, (y, "float32", None), opset)
+
+
 def coordinates(size, align_corners, dtype="float32"):
     """The base coordinates of an axis, as PyTorch computes them."""
     if align_corners:
@@ -370,3 +395,50 @@ def perspective(divided=True, **edits):
         "theta": (s["dtype"], [s.get("thetas", s["batch"]), s["theta"], s.get("columns", 3)]),
     }  # fmt: skip
     return w.model(inputs, ("y", s["dtype"], None), s["opset"])
+
+
+def written_in_place(
+    steps=None, how="ScatterElements", layout="last", whole=(), size=(9, 12), opset=20, mode="linear", **edits
+):
+    """A GridSample of "image" on a grid of "flow", of which each coordinate is written in place.
+
+    steps   [(operator, its constant for each coordinate)] of what is written
+    how     "ScatterElements", as PyTorch's default exporter writes it; "ScatterND", as the other one does; or "rows"
+    layout  "last": flow is [N, H, W, 2]; "first": [N, 2, H, W]
+    whole   steps that then apply to all coordinates
+    edits   "order" of the coordinates, which are then put into this one; "reduction" of the scatters; "written":
+            which coordinates are; "batch"
+    """
+    w, batch, axes = Writer(), edits.get("batch", 2), len(size)
+    steps = [("Mul", [2 / (s - 1) for s in size[::-1]]), ("Sub", [1] * axes)] if steps is None else steps
+    axis = axes + 1 if layout == "last" else 1
+    dims = [batch, *size, axes] if layout == "last" else [batch, axes, *size]
+    grid, more = "flow", {"reduction": edits["reduction"]} if "reduction" in edits else {}
+    for k in edits.get("written", range(axes)):
+        part = w.add("Gather", grid, w.constant(k), axis=axis)
+        part = with_steps(w, part, [(op, c if c is None else c[k]) for op, c in steps], "float32")
+        places = [1 if a == axis else d for a, d in enumerate(dims)]
+        if how == "ScatterElements":
+            part = w.add("Unsqueeze", part, w.constant([axis]))
+            grid = w.add(how, grid, w.constant(np.full(places, k)), part, axis=axis, **more)
+        elif how == "ScatterND":
+            part = w.add("Reshape", part, w.constant(places))
+            indices = [w.add("Unsqueeze", w.add("Expand", w.constant(
+                [[k]] if a == axis else np.arange(d).reshape([-1, *[1] * (len(dims) - 1 - a)])),
+                w.constant(places)), w.constant([-1])) for a, d in enumerate(dims)]  # fmt: skip
+            grid = w.add(how, grid, w.add("Concat", *indices, axis=-1), part, **more)
+        else:  # whole rows of the first axes
+            part = w.add("Reshape", part, w.constant([batch, 1, *size]))
+            indices = np.stack(np.meshgrid(np.arange(batch), [k], indexing="ij"), -1)
+            grid = w.add("ScatterND", grid, w.constant(indices), part, **more)
+    if layout == "first":
+        grid = w.add("Transpose", grid, perm=[0, *range(2, axes + 2), 1])
+    if "order" in edits:
+        turned = w.add("Transpose", grid, perm=[axes + 1, *range(axes + 1)])
+        turned = w.add("GatherND", turned, w.constant(np.array(edits["order"])[:, None]))
+        grid = w.add("Transpose", turned, perm=[*range(1, axes + 2), 0])
+    for op, c in whole:
+        grid = w.add(op, grid, w.constant(c, "float32"))
+    w.add("GridSample", "image", grid, mode=mode, name="y", padding_mode="border")
+    inputs = {"image": ("float32", [batch, 3, *[s + 2 for s in size]]), "flow": ("float32", dims)}
+    return w.model(inputs, ("y", "float32", None), opset)
