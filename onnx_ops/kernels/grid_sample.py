@@ -9,7 +9,7 @@ large for 32-bit indices.
 
 import numpy as np
 
-from ..compiler.jit import jitable, known
+from ..compiler.jit import APART, jitable, known
 from .computed_points import stripe_of
 from .coordinates import ZEROS, coordinate_of, pad_index
 from .elements import indices_in, integers_in, is_wide, load, store, sums, sums_in, zero
@@ -24,11 +24,11 @@ ALONG, ACROSS = 16, 4  # of so many points one's pixels are prefetched; along a 
 
 
 @jitable
-def workspace_size(axes, taps):
+def workspace_size(axes, taps, span):
     """Bytes that a tile needs: for the arrays of `interpolate` and `tap_by_tap`, or of `copy_nearest`, which has no
     taps."""
     of_points = 1 + axes + axes * taps + (taps if axes == 3 else 1) * taps + channels_at_once(taps)
-    return 8 * (of_points * BLOCK + 2 * 3 * taps + 2 * taps**3)
+    return 8 * (of_points * span + 2 * 3 * taps + 2 * taps**3)
 
 
 @jitable
@@ -57,28 +57,42 @@ def copy_nearest(x, sources, points, g, tile, workspace, out):
     """`sources` and `points`: see grid_points.py."""
     pixels, indexed, prefetches = image_size(g), indexed_images(g) > 0, is_large(x)
     zyx = axes_of(g, False, zero(points[0]))
-    base = indices_in(workspace, g.of_points, BLOCK)
+    base = indices_in(workspace, g.of_points, g.span)
     begin_points(sources, workspace)
-    for k in range(g.units * tile // g.tiles * g.blocks, g.units * (tile + 1) // g.tiles * g.blocks):
-        n, stripe, first, images, count = part(g, k)
-        if count < 1:
-            continue
-        at, outside = provide_points(sources, points, n, stripe, first, images, g, workspace), 0
-        if indexed:
-            outside = place_nearest(points, at, images * count, g, zyx, base)
-            shift_images(base, images, count, g.channels * pixels)
-        for c in range(g.channels):
-            source = x[(n * g.channels + c) * pixels :]
-            for m in range(images):
-                target, pixel = out[((n + m) * g.channels + c) * g.points + first :][:count], base[m * count :][:count]
-                if not indexed:
-                    for b in range(count):
-                        k = nearest_pixel(points, at + m * count + b, g)
-                        store(target, b, load(source, k) if k >= 0 else zero(out))
-                else:
-                    if prefetches:
-                        prefetch(source, pixel, 0, ALONG)
-                    take(source, pixel, outside, target)
+    for unit in range(g.units * tile // g.tiles, g.units * (tile + 1) // g.tiles):
+        n, stripe, first, images, end, channel, last_channel = part(g, unit)
+        block = BLOCK
+        while first < end:
+            count = min(block, end - first)
+            at, outside = provide_points(sources, points, n, stripe, first, images, g, workspace), 0
+            if indexed:
+                outside = place_nearest(points, at, images * count, g, zyx, base)
+                if block < g.span and is_scattered(base[:count], pixels):
+                    block = g.span
+                    continue
+                shift_images(base, images, count, g.channels * pixels)
+            for c in range(channel, last_channel):
+                source = x[(n * g.channels + c) * pixels :]
+                for m in range(images):
+                    target, pixel = out[((n + m) * g.channels + c) * g.points + first :][:count], base[m * count :][:count]
+                    if not indexed:
+                        for b in range(count):
+                            k = nearest_pixel(points, at + m * count + b, g)
+                            store(target, b, load(source, k) if k >= 0 else zero(out))
+                    else:
+                        if prefetches:
+                            prefetch(source, pixel, 0, ALONG)
+                        take(source, pixel, outside, target)
+            first += count
+
+
+@jitable
+def is_scattered(base, pixels):
+    """Whether points read from a large part of the image, so that those that follow read there again."""
+    low = high = base[0]
+    for b in range(base.size):
+        low, high = min(low, base[b]), max(high, base[b])
+    return np.int64(high) - np.int64(low) > pixels // 2
 
 
 @jitable
@@ -132,15 +146,15 @@ def shift_images(base, images, count, pitch):
 def interpolate(x, sources, points, g, offsets, tile, workspace, out):
     """`offsets`: of an axis' taps from the coordinate's floor. How many there are is known when this is compiled."""
     taps, begin = len(offsets), g.of_points
-    base = indices_in(workspace, begin, BLOCK)
+    base = indices_in(workspace, begin, g.span)
     begin += base.nbytes
-    p = sums_in(workspace, begin, (g.axes if taps == 4 else 0, BLOCK), points[0])
+    p = sums_in(workspace, begin, (g.axes if taps == 4 else 0, g.span), points[0])
     begin += p.nbytes
-    weight = sums_in(workspace, begin, (g.axes, taps, BLOCK), out)
+    weight = sums_in(workspace, begin, (g.axes, taps, g.span), out)
     begin += weight.nbytes
-    row_weight = sums_in(workspace, begin, (taps if g.axes == 3 else 1, taps, BLOCK), out)
+    row_weight = sums_in(workspace, begin, (taps if g.axes == 3 else 1, taps, g.span), out)
     begin += row_weight.nbytes
-    values = sums_in(workspace, begin, channels_at_once(taps) * BLOCK, out)
+    values = sums_in(workspace, begin, channels_at_once(taps) * g.span, out)
     rest = workspace[begin + values.nbytes :]
     scratch = p, base, weight, row_weight, values, rest
     interpolate_tiles(x, sources, points, g, offsets, scratch, tile, workspace, out)
@@ -159,51 +173,62 @@ def interpolate_tiles(x, sources, points, g, offsets, scratch, tile, workspace, 
         fits &= g.image[i] >= taps
     prefetches = fits and is_large(x)
     begin_points(sources, workspace)
-    for k in range(g.units * tile // g.tiles * g.blocks, g.units * (tile + 1) // g.tiles * g.blocks):
-        n, stripe, first, images, count = part(g, k)
-        if count < 1:
-            continue
-        total = images * count
-        padded = (total + MOST_LANES - 1) // MOST_LANES * MOST_LANES
-        at = provide_points(sources, points, n, stripe, first, images, g, workspace)
-        if fits:
-            place(points, at, total, padded, g, zyx, offsets, p, base, weight)
-            shift_images(base, images, count, g.channels * pixels)
-            if planes > 1:
-                multiply_weights(weight, padded, row_weight)
-        # Sums are made where they belong if they belong one after another, and whole vectors of them have room there,
-        # but not in 16 bits, which are rounded, if those of a volume's next plane are to be added.
-        in_place = total == padded and (images == 1 or g.channels == 1) and (planes == 1 or not is_wide(out))
-        target_pitch, of_block = g.points if in_place else BLOCK, base[:padded]
-        ahead = distance_ahead(base[:total], first, g) if prefetches else 0
-        c = alone = 0  # channels before `alone` are read one by one: together, not all of their sums were finite
-        while c < g.channels:
-            together = most if fits and alone <= c <= g.channels - most else 1
-            source = x[(n * g.channels + c) * pixels :][: ((images - 1) * g.channels + together) * pixels]
-            if prefetches:
-                prefetch_channels(source, pixels, together, base[:total], (taps - 1) * width, ahead)
-            results = out[(n * g.channels + c) * g.points + first :]
-            done = False  # unless all sums are finite: a tap outside has weight 0 at one inside, maybe an infinity
-            for q in range(planes if fits else 0):
-                rows = row_weight[q] if planes > 1 else weight[0]
-                operands = source[q * plane :], pixels, together, of_block, width, rows, across, offsets
-                if is_wide(out) and in_place:
-                    done = blend_channels(*operands, False, results, target_pitch)
-                else:
-                    into = sums(results, values) if in_place else values
-                    done = blend_channels(*operands, q > 0, into, target_pitch)
-            if not done and together > 1:
-                alone = c + together
-                continue
-            for k in range(together):
-                for m in range(0 if in_place and done else images):
-                    target = out[((n + m) * g.channels + c + k) * g.points + first :][:count]
-                    for b in range(0 if in_place else count):
-                        store(target, b, values[k * BLOCK + m * count + b])
-                    if not done:
-                        of_image = source[(m * g.channels + k) * pixels :]
-                        tap_by_tap(of_image, points, at + m * count, g, offsets, fits, rest, target)
-            c += together
+    for unit in range(g.units * tile // g.tiles, g.units * (tile + 1) // g.tiles):
+        n, stripe, first, images, end, channel, last_channel = part(g, unit)
+        block = BLOCK
+        while first < end:
+            count = min(block, end - first)
+            total = images * count
+            padded = (total + MOST_LANES - 1) // MOST_LANES * MOST_LANES
+            at = provide_points(sources, points, n, stripe, first, images, g, workspace)
+            if fits:
+                place(points, at, total, padded, g, zyx, offsets, p, base, weight)
+                if block < g.span and is_scattered(base[:count], pixels):
+                    block = g.span
+                    continue
+                shift_images(base, images, count, g.channels * pixels)
+                if planes > 1:
+                    multiply_weights(weight, padded, row_weight)
+            # Sums are made where they belong if they belong one after another, and whole vectors of them have room
+            # there, but not in 16 bits, which are rounded, if those of a volume's next plane are to be added.
+            in_place = total == padded and (images == 1 or g.channels == 1) and (planes == 1 or not is_wide(out))
+            target_pitch, of_block = g.points if in_place else g.span, base[:padded]
+            ahead = distance_ahead(base[:total], first, g) if prefetches else 0
+            c, alone = channel, 0  # channels before `alone` are read one by one: not all of their sums were finite
+            while c < last_channel:
+                together = most if fits and alone <= c <= last_channel - most else 1
+                source = x[(n * g.channels + c) * pixels :][: ((images - 1) * g.channels + together) * pixels]
+                if prefetches:
+                    prefetch_channels(source, pixels, together, base[:total], (taps - 1) * width, ahead)
+                results = out[(n * g.channels + c) * g.points + first :]
+                done = False  # unless all sums are finite: a tap outside has weight 0 at one inside, maybe an infinity
+                for q in range(planes if fits else 0):
+                    rows = row_weight[q] if planes > 1 else weight[0]
+                    operands = source[q * plane :], pixels, together, of_block, width, rows, across, offsets
+                    if is_wide(out) and in_place:
+                        done = blend_channels(*operands, False, results, target_pitch)
+                    else:
+                        into = sums(results, values) if in_place else values
+                        done = blend_channels(*operands, q > 0, into, target_pitch)
+                if not done and together > 1:
+                    alone = c + together
+                    continue
+                for k in range(together):
+                    for m in range(0 if in_place and done else images):
+                        target = out[((n + m) * g.channels + c + k) * g.points + first :][:count]
+                        if not in_place:
+                            store_all(values[k * g.span + m * count :], target)
+                        if not done:
+                            of_image = source[(m * g.channels + k) * pixels :]
+                            tap_by_tap(of_image, points, at + m * count, g, offsets, fits, rest, target)
+                c += together
+            first += count
+
+
+@jitable(**APART)
+def store_all(values, target):
+    for b in range(target.size):
+        store(target, b, values[b])
 
 
 @jitable
@@ -225,16 +250,15 @@ def blend_channels(source, pixels, together, base, pitch, row_weight, weight, of
 
 
 @jitable
-def part(g, k):
-    """Block k of the units of work: the first image, its stripe, the first point, how many images and points of each.
-
-    There may be no point at the end of a stripe that is shorter than others.
-    """
+def part(g, unit):
+    """A unit of work: the first image, the stripe, its first point, the number of images, and the point after the last
+    one; the first channel, and the one after the last."""
+    unit, channel = unit // g.parts, unit % g.parts * g.part
+    last_channel = min(channel + g.part, g.channels)
     if g.images > 1:
-        return k * g.images, 0, 0, min(g.images, g.batch - k * g.images), g.points
-    unit, first = k // g.blocks, k % g.blocks * BLOCK
+        return unit * g.images, 0, 0, min(g.images, g.batch - unit * g.images), g.points, channel, last_channel
     begin, end = stripe_of(unit % g.stripes, g)
-    return unit // g.stripes, unit % g.stripes, begin + first, 1, min(BLOCK, end - begin - first)
+    return unit // g.stripes, unit % g.stripes, begin, 1, end, channel, last_channel
 
 
 @jitable

@@ -50,7 +50,7 @@ PADDING_MODES = ("zeros", "border", "reflection")  # in the order of kernels/coo
 WORK = 2**13  # outputs that a tile computes, in about 10 us
 GEOMETRY = {
     "batch": None, "channels": None, "axes": None, "points": None, "images": None, "units": None, "row": None,
-    "stripe": None, "stripes": None, "blocks": None, "image": 3, "output": 3, "padding_mode": None,
+    "stripe": None, "stripes": None, "span": None, "parts": None, "part": None, "image": 3, "output": 3, "padding_mode": None,
     "align_corners": None, "of_points": None,
 }  # fmt: skip
 
@@ -126,21 +126,38 @@ def plan_samples(attributes, mode, x, y, g):
     g.padding_mode, g.align_corners = attributes.padding_mode, attributes.align_corners
     # A unit of work has several images if they are small, as far as 32 bits hold the indices of their pixels.
     g.images = max(1, min(kernels.BLOCK // max(points, 1), indexed_images(g) // max(x[1], 1)))
-    g.row, g.stripe, g.of_points = points, kernels.BLOCK, 0  # there is one row of blocks
-    g.workspace = kernels.workspace_size(axes, TAPS[mode])
+    g.span = span_of(g)
+    g.row, g.stripe, g.of_points = points, g.span, 0  # there is one row of blocks
+    g.workspace = kernels.workspace_size(axes, TAPS[mode], g.span)
     cut_tiles(g)
+
+
+@jitable
+def span_of(g):
+    """The points that a unit of work may read at a time if they are scattered."""
+    pixels, span = 1, kernels.BLOCK
+    for i in range(g.axes):
+        pixels *= min(g.image[i], 2**20)
+    if g.channels >= 8 and g.images == 1 and pixels * g.channels >= 2**17:
+        while span < min(8192, pixels // 4, g.points):
+            span *= 2
+    return span
 
 
 @jitable
 def cut_tiles(g):
     """Cut the work into units: some images, or a stripe of one, and these into tiles."""
-    g.blocks = max(1, (min(g.stripe, g.points) + kernels.BLOCK - 1) // kernels.BLOCK)
     g.stripes = (g.points + g.stripe - 1) // g.stripe
     if g.stripe < g.row:
         g.stripes = g.points // g.row * ((g.row + g.stripe - 1) // g.stripe)
-    g.units = 0
+    g.units, g.parts, g.part = 0, 1, g.channels
     if g.channels > 0 and g.points > 0:
         g.units = (g.batch + g.images - 1) // g.images * (g.stripes if g.images == 1 else 1)
+    if 0 < g.units < 16 and g.images == 1:
+        g.parts = max(1, min(g.channels // 32, (16 + g.units - 1) // g.units))
+        g.part = (g.channels + 3 * g.parts - 1) // (3 * g.parts) * 3
+        g.parts = (g.channels + g.part - 1) // g.part
+        g.units *= g.parts
     g.tiles = min(64, g.units, g.batch * g.points * (g.channels + 2) // WORK + 1)
 
 
