@@ -27,8 +27,8 @@ ALONG, ACROSS = 16, 4  # of so many points one's pixels are prefetched; along a 
 def workspace_size(axes, taps, span):
     """Bytes that a tile needs: for the arrays of `interpolate` and `tap_by_tap`, or of `copy_nearest`, which has no
     taps."""
-    of_points = 1 + axes + axes * taps + (taps if axes == 3 else 1) * taps + channels_at_once(taps)
-    return 8 * (of_points * span + 2 * 3 * taps + 2 * taps**3)
+    of_point = axes * taps + (taps * taps if axes == 3 else 0)
+    return (4 + 8 * of_point) * span + 8 * ((axes + channels_at_once(taps)) * BLOCK + 2 * 3 * taps + 2 * taps**3)
 
 
 @jitable
@@ -145,84 +145,109 @@ def shift_images(base, images, count, pitch):
 @jitable
 def interpolate(x, sources, points, g, offsets, tile, workspace, out):
     """`offsets`: of an axis' taps from the coordinate's floor. How many there are is known when this is compiled."""
-    taps, begin = len(offsets), g.of_points
-    base = indices_in(workspace, begin, g.span)
-    begin += base.nbytes
-    p = sums_in(workspace, begin, (g.axes if taps == 4 else 0, g.span), points[0])
-    begin += p.nbytes
-    weight = sums_in(workspace, begin, (g.axes, taps, g.span), out)
-    begin += weight.nbytes
-    row_weight = sums_in(workspace, begin, (taps if g.axes == 3 else 1, taps, g.span), out)
-    begin += row_weight.nbytes
-    values = sums_in(workspace, begin, channels_at_once(taps) * g.span, out)
-    rest = workspace[begin + values.nbytes :]
-    scratch = p, base, weight, row_weight, values, rest
-    interpolate_tiles(x, sources, points, g, offsets, scratch, tile, workspace, out)
-
-
-@jitable
-def interpolate_tiles(x, sources, points, g, offsets, scratch, tile, workspace, out):
-    """As `interpolate`. scratch: what it has of the workspace, besides what `provide_points` uses."""
-    p, base, weight, row_weight, values, rest = scratch
-    pixels, taps, width = image_size(g), len(offsets), g.image[g.axes - 1]
-    planes, plane, fits, across, most = 1, 0, indexed_images(g) > 0, weight[g.axes - 1], channels_at_once(taps)
-    zyx = axes_of(g, taps == 4, zero(points[0]))
-    if g.axes == 3:
-        planes, plane = taps, g.image[1] * width
+    pixels, taps, fits = image_size(g), len(offsets), indexed_images(g) > 0
     for i in range(g.axes):
         fits &= g.image[i] >= taps
+    most = channels_at_once(taps) if fits else 1
+    p = sums_in(workspace, g.of_points, (g.axes if taps == 4 else 0, BLOCK), points[0])
+    values = sums_in(workspace, g.of_points + p.nbytes, channels_at_once(taps) * BLOCK, out)
+    begin = g.of_points + p.nbytes + values.nbytes
+    rest, begin = workspace[begin:], begin + 8 * (2 * 3 * taps + 2 * taps**3)
+    scratch = values, rest
+    zyx = axes_of(g, taps == 4, zero(points[0]))
     prefetches = fits and is_large(x)
     begin_points(sources, workspace)
     for unit in range(g.units * tile // g.tiles, g.units * (tile + 1) // g.tiles):
         n, stripe, first, images, end, channel, last_channel = part(g, unit)
-        block = BLOCK
+        span = BLOCK
         while first < end:
-            count = min(block, end - first)
-            total = images * count
-            padded = (total + MOST_LANES - 1) // MOST_LANES * MOST_LANES
-            at = provide_points(sources, points, n, stripe, first, images, g, workspace)
-            if fits:
-                place(points, at, total, padded, g, zyx, offsets, p, base, weight)
-                if block < g.span and is_scattered(base[:count], pixels):
-                    block = g.span
-                    continue
+            last, is_wide_enough = min(first + span, end), span == g.span or end - first <= BLOCK
+            at, ahead = provide_points(sources, points, n, stripe, first, images, g, workspace), 0
+            for b in range(first, last if fits else first, BLOCK):
+                base, weight, row_weight = places_in(workspace, begin, (b - first) // BLOCK, g, taps, out)
+                count = min(BLOCK, last - b)
+                total = images * count
+                place(points, at + b - first, total, whole(total), g, zyx, offsets, p, base, weight)
+                if not is_wide_enough and is_scattered(base[:count], pixels):
+                    span = g.span
+                ahead = distance_ahead(base[:total], first, g) if prefetches and span == BLOCK else 0
                 shift_images(base, images, count, g.channels * pixels)
-                if planes > 1:
-                    multiply_weights(weight, padded, row_weight)
-            # Sums are made where they belong if they belong one after another, and whole vectors of them have room
-            # there, but not in 16 bits, which are rounded, if those of a volume's next plane are to be added.
-            in_place = total == padded and (images == 1 or g.channels == 1) and (planes == 1 or not is_wide(out))
-            target_pitch, of_block = g.points if in_place else g.span, base[:padded]
-            ahead = distance_ahead(base[:total], first, g) if prefetches else 0
-            c, alone = channel, 0  # channels before `alone` are read one by one: not all of their sums were finite
+                if g.axes == 3:
+                    multiply_weights(weight, whole(total), row_weight)
+            if span == g.span and not is_wide_enough:
+                continue
+            c = channel
             while c < last_channel:
-                together = most if fits and alone <= c <= last_channel - most else 1
-                source = x[(n * g.channels + c) * pixels :][: ((images - 1) * g.channels + together) * pixels]
-                if prefetches:
-                    prefetch_channels(source, pixels, together, base[:total], (taps - 1) * width, ahead)
-                results = out[(n * g.channels + c) * g.points + first :]
-                done = False  # unless all sums are finite: a tap outside has weight 0 at one inside, maybe an infinity
-                for q in range(planes if fits else 0):
-                    rows = row_weight[q] if planes > 1 else weight[0]
-                    operands = source[q * plane :], pixels, together, of_block, width, rows, across, offsets
-                    if is_wide(out) and in_place:
-                        done = blend_channels(*operands, False, results, target_pitch)
-                    else:
-                        into = sums(results, values) if in_place else values
-                        done = blend_channels(*operands, q > 0, into, target_pitch)
-                if not done and together > 1:
-                    alone = c + together
-                    continue
-                for k in range(together):
-                    for m in range(0 if in_place and done else images):
-                        target = out[((n + m) * g.channels + c + k) * g.points + first :][:count]
-                        if not in_place:
-                            store_all(values[k * g.span + m * count :], target)
-                        if not done:
-                            of_image = source[(m * g.channels + k) * pixels :]
-                            tap_by_tap(of_image, points, at + m * count, g, offsets, fits, rest, target)
+                together = most if c <= last_channel - most else 1
+                for b in range(first, last, BLOCK):
+                    places = places_in(workspace, begin, (b - first) // BLOCK, g, taps, out)
+                    block = n, images, b, min(BLOCK, last - b), at + b - first
+                    if prefetches:
+                        source, here = x[(n * g.channels + c) * pixels :], places[0][: images * block[3]]
+                        prefetch_channels(source, pixels, together, here, (taps - 1) * g.image[g.axes - 1], ahead)
+                    read_channels(x, points, block, c, together, g, offsets, fits, places, scratch, out)
                 c += together
-            first += count
+            first = last
+
+
+@jitable
+def whole(count):
+    """The points of whole vectors that hold so many."""
+    return (count + MOST_LANES - 1) // MOST_LANES * MOST_LANES
+
+
+@jitable
+def places_in(workspace, begin, k, g, taps, out):
+    """What `interpolate` keeps of block k: (base, weight, row_weight), from the workspace's byte `begin` on."""
+    base = indices_in(workspace, begin, BLOCK)
+    weight = sums_in(workspace, begin, (g.axes, taps, BLOCK), out)
+    row_weight = sums_in(workspace, begin, (taps if g.axes == 3 else 0, taps, BLOCK), out)
+    begin += k * (base.nbytes + weight.nbytes + row_weight.nbytes)
+    base = indices_in(workspace, begin, BLOCK)
+    weight = sums_in(workspace, begin + base.nbytes, (g.axes, taps, BLOCK), out)
+    row_weight = sums_in(
+        workspace, begin + base.nbytes + weight.nbytes, (taps if g.axes == 3 else 0, taps, BLOCK), out
+    )
+    return base, weight, row_weight
+
+
+@jitable
+def read_channels(x, points, block, channel, together, g, offsets, fits, places, scratch, out):
+    """Write so many channels of a block: the points from `first` on, which are `at` in `points`, of several images."""
+    (n, images, first, count, at), (base, weight, row_weight), (values, rest) = block, places, scratch
+    pixels, taps, width, across = image_size(g), len(offsets), g.image[g.axes - 1], weight[g.axes - 1]
+    planes, plane = (taps, g.image[1] * width) if g.axes == 3 else (1, 0)
+    total = images * count
+    padded = whole(total)
+    # Sums are made where they belong if they belong one after another, and whole vectors of them have room there, but
+    # not in 16 bits, which are rounded, if those of a volume's next plane are to be added.
+    in_place = total == padded and (images == 1 or g.channels == 1) and (planes == 1 or not is_wide(out))
+    target_pitch, of_block = g.points if in_place else BLOCK, base[:padded]
+    c, end = channel, channel + together
+    while c < end:
+        source = x[(n * g.channels + c) * pixels :][: ((images - 1) * g.channels + together) * pixels]
+        results = out[(n * g.channels + c) * g.points + first :]
+        done = False  # unless all sums are finite: a tap outside has weight 0 at one inside, maybe an infinity
+        for q in range(planes if fits else 0):
+            rows = row_weight[q] if planes > 1 else weight[0]
+            operands = source[q * plane :], pixels, together, of_block, width, rows, across, offsets
+            if is_wide(out) and in_place:
+                done = blend_channels(*operands, False, results, target_pitch)
+            else:
+                into = sums(results, values) if in_place else values
+                done = blend_channels(*operands, q > 0, into, target_pitch)
+        if not done and together > 1:
+            together = 1
+            continue
+        for k in range(together):
+            for m in range(0 if in_place and done else images):
+                target = out[((n + m) * g.channels + c + k) * g.points + first :][:count]
+                if not in_place:
+                    store_all(values[k * BLOCK + m * count :], target)
+                if not done:
+                    of_image = source[(m * g.channels + k) * pixels :]
+                    tap_by_tap(of_image, points, at + m * count, g, offsets, fits, rest, target)
+        c += together
 
 
 @jitable(**APART)

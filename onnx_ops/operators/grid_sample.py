@@ -138,8 +138,11 @@ def span_of(g):
     pixels, span = 1, kernels.BLOCK
     for i in range(g.axes):
         pixels *= min(g.image[i], 2**20)
-    if g.channels >= 8 and g.images == 1 and pixels * g.channels >= 2**17:
-        while span < min(8192, pixels // 4, g.points):
+    if g.channels >= 8 and g.images == 1 and pixels >= 2**13:
+        most = min(8192, g.points)
+        if pixels * g.channels < 2**21:
+            most = min(most, pixels // 8)
+        while span < most:
             span *= 2
     return span
 
@@ -153,8 +156,9 @@ def cut_tiles(g):
     g.units, g.parts, g.part = 0, 1, g.channels
     if g.channels > 0 and g.points > 0:
         g.units = (g.batch + g.images - 1) // g.images * (g.stripes if g.images == 1 else 1)
-    if 0 < g.units < 16 and g.images == 1:
-        g.parts = max(1, min(g.channels // 32, (16 + g.units - 1) // g.units))
+    if g.units > 0 and g.images == 1:
+        while g.units * g.parts < 8 and g.channels >= 64 * g.parts:
+            g.parts *= 2
         g.part = (g.channels + 3 * g.parts - 1) // (3 * g.parts) * 3
         g.parts = (g.channels + g.part - 1) // g.part
         g.units *= g.parts
