@@ -10,7 +10,7 @@ large for 32-bit indices.
 import numpy as np
 
 from ..compiler.jit import APART, jitable, known
-from .computed_points import stripe_of
+from .computed_points import LINE, stripe_of
 from .coordinates import ZEROS, coordinate_of, pad_index
 from .elements import indices_in, integers_in, is_wide, load, store, sums, sums_in, zero
 from .grid_points import BLOCK, begin_points, provide_points
@@ -28,7 +28,13 @@ def workspace_size(axes, taps, span):
     """Bytes that a tile needs: for the arrays of `interpolate` and `tap_by_tap`, or of `copy_nearest`, which has no
     taps."""
     of_point = axes * taps + (taps * taps if axes == 3 else 0)
-    return (4 + 8 * of_point) * span + 8 * ((axes + channels_at_once(taps)) * BLOCK + 2 * 3 * taps + 2 * taps**3)
+    return (4 + 8 * of_point) * span + 8 * (axes + channels_at_once(taps)) * BLOCK + rest_size(taps)
+
+
+@jitable
+def rest_size(taps):
+    """Bytes for the arrays of `tap_by_tap`, in whole lines of the cache."""
+    return (8 * (2 * 3 * taps + 2 * taps**3) + LINE - 1) // LINE * LINE
 
 
 @jitable
@@ -61,20 +67,21 @@ def copy_nearest(x, sources, points, g, tile, workspace, out):
     begin_points(sources, workspace)
     for unit in range(g.units * tile // g.tiles, g.units * (tile + 1) // g.tiles):
         n, stripe, first, images, end, channel, last_channel = part(g, unit)
-        block = BLOCK
+        span = BLOCK
         while first < end:
-            count = min(block, end - first)
+            count = min(span, end - first)
             at, outside = provide_points(sources, points, n, stripe, first, images, g, workspace), 0
             if indexed:
                 outside = place_nearest(points, at, images * count, g, zyx, base)
-                if block < g.span and is_scattered(base[:count], pixels):
-                    block = g.span
+                if span < min(g.span, end - first) and is_scattered(base[:count], pixels):
+                    span = g.span
                     continue
                 shift_images(base, images, count, g.channels * pixels)
             for c in range(channel, last_channel):
                 source = x[(n * g.channels + c) * pixels :]
                 for m in range(images):
-                    target, pixel = out[((n + m) * g.channels + c) * g.points + first :][:count], base[m * count :][:count]
+                    target = out[((n + m) * g.channels + c) * g.points + first :][:count]
+                    pixel = base[m * count :][:count]
                     if not indexed:
                         for b in range(count):
                             k = nearest_pixel(points, at + m * count + b, g)
@@ -152,8 +159,8 @@ def interpolate(x, sources, points, g, offsets, tile, workspace, out):
     p = sums_in(workspace, g.of_points, (g.axes if taps == 4 else 0, BLOCK), points[0])
     values = sums_in(workspace, g.of_points + p.nbytes, channels_at_once(taps) * BLOCK, out)
     begin = g.of_points + p.nbytes + values.nbytes
-    rest, begin = workspace[begin:], begin + 8 * (2 * 3 * taps + 2 * taps**3)
-    scratch = values, rest
+    scratch = values, workspace[begin:]
+    begin += rest_size(taps)
     zyx = axes_of(g, taps == 4, zero(points[0]))
     prefetches = fits and is_large(x)
     begin_points(sources, workspace)
@@ -161,30 +168,33 @@ def interpolate(x, sources, points, g, offsets, tile, workspace, out):
         n, stripe, first, images, end, channel, last_channel = part(g, unit)
         span = BLOCK
         while first < end:
-            last, is_wide_enough = min(first + span, end), span == g.span or end - first <= BLOCK
-            at, ahead = provide_points(sources, points, n, stripe, first, images, g, workspace), 0
+            last, ahead = min(first + span, end), 0
+            at = provide_points(sources, points, n, stripe, first, images, g, workspace)
             for b in range(first, last if fits else first, BLOCK):
                 base, weight, row_weight = places_in(workspace, begin, (b - first) // BLOCK, g, taps, out)
                 count = min(BLOCK, last - b)
                 total = images * count
                 place(points, at + b - first, total, whole(total), g, zyx, offsets, p, base, weight)
-                if not is_wide_enough and is_scattered(base[:count], pixels):
-                    span = g.span
-                ahead = distance_ahead(base[:total], first, g) if prefetches and span == BLOCK else 0
+                if span < min(g.span, end - first) and is_scattered(base[:total], pixels):
+                    last = first  # nothing is read before the places of a whole span are known
                 shift_images(base, images, count, g.channels * pixels)
                 if g.axes == 3:
                     multiply_weights(weight, whole(total), row_weight)
-            if span == g.span and not is_wide_enough:
+                if prefetches and span == BLOCK:
+                    ahead = distance_ahead(base[:total], first, g)
+            if last == first:
+                span = g.span
                 continue
             c = channel
             while c < last_channel:
                 together = most if c <= last_channel - most else 1
                 for b in range(first, last, BLOCK):
                     places = places_in(workspace, begin, (b - first) // BLOCK, g, taps, out)
-                    block = n, images, b, min(BLOCK, last - b), at + b - first
+                    count = min(BLOCK, last - b)
                     if prefetches:
-                        source, here = x[(n * g.channels + c) * pixels :], places[0][: images * block[3]]
-                        prefetch_channels(source, pixels, together, here, (taps - 1) * g.image[g.axes - 1], ahead)
+                        source, base = x[(n * g.channels + c) * pixels :], places[0][: images * count]
+                        prefetch_channels(source, pixels, together, base, (taps - 1) * g.image[g.axes - 1], ahead)
+                    block = n, images, b, count, at + b - first
                     read_channels(x, points, block, c, together, g, offsets, fits, places, scratch, out)
                 c += together
             first = last
@@ -205,9 +215,7 @@ def places_in(workspace, begin, k, g, taps, out):
     begin += k * (base.nbytes + weight.nbytes + row_weight.nbytes)
     base = indices_in(workspace, begin, BLOCK)
     weight = sums_in(workspace, begin + base.nbytes, (g.axes, taps, BLOCK), out)
-    row_weight = sums_in(
-        workspace, begin + base.nbytes + weight.nbytes, (taps if g.axes == 3 else 0, taps, BLOCK), out
-    )
+    row_weight = sums_in(workspace, begin + base.nbytes + weight.nbytes, (taps if g.axes == 3 else 0, taps, BLOCK), out)
     return base, weight, row_weight
 
 

@@ -50,8 +50,8 @@ PADDING_MODES = ("zeros", "border", "reflection")  # in the order of kernels/coo
 WORK = 2**13  # outputs that a tile computes, in about 10 us
 GEOMETRY = {
     "batch": None, "channels": None, "axes": None, "points": None, "images": None, "units": None, "row": None,
-    "stripe": None, "stripes": None, "span": None, "parts": None, "part": None, "image": 3, "output": 3, "padding_mode": None,
-    "align_corners": None, "of_points": None,
+    "stripe": None, "stripes": None, "span": None, "parts": None, "part": None, "image": 3, "output": 3,
+    "padding_mode": None, "align_corners": None, "of_points": None,
 }  # fmt: skip
 
 

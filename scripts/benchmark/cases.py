@@ -52,7 +52,7 @@ class Timed(Case):
 
 
 def grid(rng, shape, points):
-    """A grid of points that are "jittered" around all pixels, warped by one of SMOOTH, or anywhere by one of SCATTERED."""
+    """A grid of points "jittered" around all pixels, warped by one of SMOOTH, or anywhere by one of SCATTERED."""
     if points in SCATTERED:
         return SCATTERED[points](rng, shape).astype(np.float32)
     axes = [np.linspace(-1, 1, size, dtype=np.float32) for size in shape[1:-1]]
@@ -299,7 +299,7 @@ def smooth():
 def scattered():
     """Yield points anywhere, as PointRend, EG3D, trackers and descriptors of key points read them."""
     for threads in (None, 1):
-        several = dict(points="uniform", threads=threads)
+        several = {"points": "uniform", "threads": threads}
         yield grid_sample(1, 256, (128, 256), (8096, 1), **several)  # PointRend
         yield grid_sample(3, 32, (256, 256), (1, 100_000), **several)  # EG3D's planes
         yield grid_sample(2, 96, (96, 96), (20_000, 1), **several)
