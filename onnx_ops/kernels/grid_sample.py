@@ -10,7 +10,7 @@ large for 32-bit indices.
 import numpy as np
 
 from ..compiler.jit import APART, jitable, known
-from .computed_points import LINE, stripe_of
+from .computed_points import stripe_of
 from .coordinates import ZEROS, coordinate_of, pad_index
 from .elements import indices_in, integers_in, is_wide, load, store, sums, sums_in, zero
 from .grid_points import BLOCK, begin_points, provide_points
@@ -19,6 +19,7 @@ from .vectors import MOST_LANES, blend, prefetch, take
 
 LINEAR, CUBIC = (0, 1), (-1, 0, 1, 2)  # their taps, from the floor of a coordinate
 ONE, THREE = known(1), known(3)  # channels that linear reads in one loop: more of their loads are on the way at a time
+MOST = 2**13  # points whose places are kept, at most
 CACHE = 2**20  # bytes
 ALONG, ACROSS = 16, 4  # of so many points one's pixels are prefetched; along a row, 64 bytes have those of 16
 
@@ -28,13 +29,8 @@ def workspace_size(axes, taps, span):
     """Bytes that a tile needs: for the arrays of `interpolate` and `tap_by_tap`, or of `copy_nearest`, which has no
     taps."""
     of_point = axes * taps + (taps * taps if axes == 3 else 0)
-    return (4 + 8 * of_point) * span + 8 * (axes + channels_at_once(taps)) * BLOCK + rest_size(taps)
-
-
-@jitable
-def rest_size(taps):
-    """Bytes for the arrays of `tap_by_tap`, in whole lines of the cache."""
-    return (8 * (2 * 3 * taps + 2 * taps**3) + LINE - 1) // LINE * LINE
+    of_tile = (axes + channels_at_once(taps)) * BLOCK + 2 * 3 * taps + 2 * taps**3
+    return (4 + 8 * of_point) * span + 8 * of_tile
 
 
 @jitable
@@ -156,11 +152,17 @@ def interpolate(x, sources, points, g, offsets, tile, workspace, out):
     for i in range(g.axes):
         fits &= g.image[i] >= taps
     most = channels_at_once(taps) if fits else 1
-    p = sums_in(workspace, g.of_points, (g.axes if taps == 4 else 0, BLOCK), points[0])
-    values = sums_in(workspace, g.of_points + p.nbytes, channels_at_once(taps) * BLOCK, out)
-    begin = g.of_points + p.nbytes + values.nbytes
-    scratch = values, workspace[begin:]
-    begin += rest_size(taps)
+    blocks, begin = g.span // BLOCK, g.of_points
+    base = indices_in(workspace, begin, (blocks, BLOCK))
+    begin += base.nbytes
+    weight = sums_in(workspace, begin, (blocks, g.axes, taps, BLOCK), out)
+    begin += weight.nbytes
+    row_weight = sums_in(workspace, begin, (blocks, taps if g.axes == 3 else 0, taps, BLOCK), out)
+    begin += row_weight.nbytes
+    p = sums_in(workspace, begin, (g.axes if taps == 4 else 0, BLOCK), points[0])
+    begin += p.nbytes
+    values = sums_in(workspace, begin, channels_at_once(taps) * BLOCK, out)
+    scratch = values, workspace[begin + values.nbytes :]
     zyx = axes_of(g, taps == 4, zero(points[0]))
     prefetches = fits and is_large(x)
     begin_points(sources, workspace)
@@ -170,31 +172,28 @@ def interpolate(x, sources, points, g, offsets, tile, workspace, out):
         while first < end:
             last, ahead = min(first + span, end), 0
             at = provide_points(sources, points, n, stripe, first, images, g, workspace)
-            for b in range(first, last if fits else first, BLOCK):
-                base, weight, row_weight = places_in(workspace, begin, (b - first) // BLOCK, g, taps, out)
-                count = min(BLOCK, last - b)
+            for k in range((last - first + BLOCK - 1) // BLOCK if fits else 0):
+                count = min(BLOCK, last - first - k * BLOCK)
                 total = images * count
-                place(points, at + b - first, total, whole(total), g, zyx, offsets, p, base, weight)
-                if span < min(g.span, end - first) and is_scattered(base[:total], pixels):
-                    last = first  # nothing is read before the places of a whole span are known
-                shift_images(base, images, count, g.channels * pixels)
+                place(points, at + k * BLOCK, total, whole(total), g, zyx, offsets, p, base[k], weight[k])
+                shift_images(base[k], images, count, g.channels * pixels)
                 if g.axes == 3:
-                    multiply_weights(weight, whole(total), row_weight)
-                if prefetches and span == BLOCK:
-                    ahead = distance_ahead(base[:total], first, g)
-            if last == first:
+                    multiply_weights(weight[k], whole(total), row_weight[k])
+            if fits and span < min(g.span, end - first) and is_scattered(base[0], pixels):
                 span = g.span
                 continue
+            if prefetches and span == BLOCK:
+                ahead = distance_ahead(base[0, : images * (last - first)], first, g)
             c = channel
             while c < last_channel:
                 together = most if c <= last_channel - most else 1
-                for b in range(first, last, BLOCK):
-                    places = places_in(workspace, begin, (b - first) // BLOCK, g, taps, out)
+                for k in range((last - first + BLOCK - 1) // BLOCK):
+                    b = first + k * BLOCK
                     count = min(BLOCK, last - b)
                     if prefetches:
-                        source, base = x[(n * g.channels + c) * pixels :], places[0][: images * count]
-                        prefetch_channels(source, pixels, together, base, (taps - 1) * g.image[g.axes - 1], ahead)
-                    block = n, images, b, count, at + b - first
+                        source, pixel = x[(n * g.channels + c) * pixels :], base[k, : images * count]
+                        prefetch_channels(source, pixels, together, pixel, (taps - 1) * g.image[g.axes - 1], ahead)
+                    block, places = (n, images, b, count, at + k * BLOCK), (base[k], weight[k], row_weight[k])
                     read_channels(x, points, block, c, together, g, offsets, fits, places, scratch, out)
                 c += together
             first = last
@@ -204,19 +203,6 @@ def interpolate(x, sources, points, g, offsets, tile, workspace, out):
 def whole(count):
     """The points of whole vectors that hold so many."""
     return (count + MOST_LANES - 1) // MOST_LANES * MOST_LANES
-
-
-@jitable
-def places_in(workspace, begin, k, g, taps, out):
-    """What `interpolate` keeps of block k: (base, weight, row_weight), from the workspace's byte `begin` on."""
-    base = indices_in(workspace, begin, BLOCK)
-    weight = sums_in(workspace, begin, (g.axes, taps, BLOCK), out)
-    row_weight = sums_in(workspace, begin, (taps if g.axes == 3 else 0, taps, BLOCK), out)
-    begin += k * (base.nbytes + weight.nbytes + row_weight.nbytes)
-    base = indices_in(workspace, begin, BLOCK)
-    weight = sums_in(workspace, begin + base.nbytes, (g.axes, taps, BLOCK), out)
-    row_weight = sums_in(workspace, begin + base.nbytes + weight.nbytes, (taps if g.axes == 3 else 0, taps, BLOCK), out)
-    return base, weight, row_weight
 
 
 @jitable

@@ -48,6 +48,9 @@ NEWER_MODES = (*MODES, "linear", "cubic")
 NAMES = (("nearest",), ("bilinear", "linear"), ("bicubic", "cubic"))  # of each mode
 PADDING_MODES = ("zeros", "border", "reflection")  # in the order of kernels/coordinates.py
 WORK = 2**13  # outputs that a tile computes, in about 10 us
+FEW_CHANNELS, SMALL = 8, 2**13  # of an image, pixels of one: with less, scattered points are read as all others are
+LARGE = 2**21  # elements of an image that is too large for the third-level cache, or nearly so
+FEW_UNITS, PART = 8, 32  # channels are cut into parts, which have at least so many, if there are fewer units
 GEOMETRY = {
     "batch": None, "channels": None, "axes": None, "points": None, "images": None, "units": None, "row": None,
     "stripe": None, "stripes": None, "span": None, "parts": None, "part": None, "image": 3, "output": 3,
@@ -134,13 +137,16 @@ def plan_samples(attributes, mode, x, y, g):
 
 @jitable
 def span_of(g):
-    """The points that a unit of work may read at a time if they are scattered."""
+    """How many points a unit of work has, which it reads channel by channel if they are scattered.
+
+    The more these are, the more of them read what the caches still have of a channel, but places take room there, too.
+    """
     pixels, span = 1, kernels.BLOCK
     for i in range(g.axes):
-        pixels *= min(g.image[i], 2**20)
-    if g.channels >= 8 and g.images == 1 and pixels >= 2**13:
-        most = min(8192, g.points)
-        if pixels * g.channels < 2**21:
+        pixels *= min(g.image[i], LARGE)
+    if g.channels >= FEW_CHANNELS and g.images == 1 and pixels >= SMALL:
+        most = min(kernels.MOST, g.points)
+        if g.channels < LARGE // pixels:  # an image in the third-level cache may be read again
             most = min(most, pixels // 8)
         while span < most:
             span *= 2
@@ -149,7 +155,7 @@ def span_of(g):
 
 @jitable
 def cut_tiles(g):
-    """Cut the work into units: some images, or a stripe of one, and these into tiles."""
+    """Cut the work into units: some images, or a stripe of one, or of these some channels. Tiles have some units."""
     g.stripes = (g.points + g.stripe - 1) // g.stripe
     if g.stripe < g.row:
         g.stripes = g.points // g.row * ((g.row + g.stripe - 1) // g.stripe)
@@ -157,9 +163,10 @@ def cut_tiles(g):
     if g.channels > 0 and g.points > 0:
         g.units = (g.batch + g.images - 1) // g.images * (g.stripes if g.images == 1 else 1)
     if g.units > 0 and g.images == 1:
-        while g.units * g.parts < 8 and g.channels >= 64 * g.parts:
+        while g.units * g.parts < FEW_UNITS and g.channels >= 2 * PART * g.parts:
             g.parts *= 2
-        g.part = (g.channels + 3 * g.parts - 1) // (3 * g.parts) * 3
+        together = kernels.channels_at_once(2) * g.parts
+        g.part = (g.channels + together - 1) // together * kernels.channels_at_once(2)
         g.parts = (g.channels + g.part - 1) // g.part
         g.units *= g.parts
     g.tiles = min(64, g.units, g.batch * g.points * (g.channels + 2) // WORK + 1)
