@@ -5,6 +5,10 @@ square of neighbours from the pixel `base` on, all of which exist: what a tap ou
 matter of weights alone, which are zero, or added to those of the pixels inside. Only where that fails, beside
 infinities and NaN, points are read again tap by tap, and all points of images that are smaller than the square, or too
 large for 32-bit indices.
+
+A unit of work has a span of points, and some or all channels. Its blocks are read one after the other, each from all
+channels. But if the first one's points are scattered over the image, those of the next one read the same parts again:
+then the places of all blocks are kept, and all of them are read from a channel, or from three, before the next ones.
 """
 
 import numpy as np
@@ -91,7 +95,7 @@ def copy_nearest(x, sources, points, g, tile, workspace, out):
 
 @jitable
 def is_scattered(base, pixels):
-    """Whether points read from a large part of the image, so that those that follow read there again."""
+    """Whether a block's points read from a large part of the image, so that those that follow read there again."""
     low = high = base[0]
     for b in range(base.size):
         low, high = min(low, base[b]), max(high, base[b])

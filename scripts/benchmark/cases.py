@@ -296,12 +296,17 @@ def smooth():
     yield grid_sample(1, 1, (720, 1280), mode="nearest", padding_mode="border", points="enlarged")
 
 
+def points(**timed):
+    """Yield PointRend's points, and those of EG3D on its three planes."""
+    yield grid_sample(1, 256, (128, 256), (8096, 1), points="uniform", **timed)
+    yield grid_sample(3, 32, (256, 256), (1, 100_000), points="uniform", **timed)
+
+
 def scattered():
     """Yield points anywhere, as PointRend, EG3D, trackers and descriptors of key points read them."""
     for threads in (None, 1):
         several = {"points": "uniform", "threads": threads}
-        yield grid_sample(1, 256, (128, 256), (8096, 1), **several)  # PointRend
-        yield grid_sample(3, 32, (256, 256), (1, 100_000), **several)  # EG3D's planes
+        yield from points(threads=threads)
         yield grid_sample(2, 96, (96, 96), (20_000, 1), **several)
         yield grid_sample(1, 256, (200, 200), (1000, 1), **several)
         yield grid_sample(1, 128, (100, 136), (300, 1), **several)
@@ -350,6 +355,7 @@ GROUPS = {
     "one-thread": one_thread,
     "networks": networks,
     "smooth": smooth,
+    "points": points,
     "scattered": scattered,
     "scaling": scaling,
 }
