@@ -5,11 +5,15 @@ square of neighbours from the pixel `base` on, all of which exist: what a tap ou
 matter of weights alone, which are zero, or added to those of the pixels inside. Only where that fails, beside
 infinities and NaN, points are read again tap by tap, and all points of images that are smaller than the square, or too
 large for 32-bit indices.
+
+A unit of work has a span of points, and some or all channels. Its blocks are read one after the other, each from all
+channels. But if the first one's points are scattered over the image, those of the next one read the same parts again:
+then the places of all blocks are kept, and all of them are read from a channel, or from three, before the next ones.
 """
 
 import numpy as np
 
-from ..compiler.jit import jitable, known
+from ..compiler.jit import APART, jitable, known
 from .computed_points import stripe_of
 from .coordinates import ZEROS, coordinate_of, pad_index
 from .elements import indices_in, integers_in, is_wide, load, store, sums, sums_in, zero
@@ -19,16 +23,18 @@ from .vectors import MOST_LANES, blend, prefetch, take
 
 LINEAR, CUBIC = (0, 1), (-1, 0, 1, 2)  # their taps, from the floor of a coordinate
 ONE, THREE = known(1), known(3)  # channels that linear reads in one loop: more of their loads are on the way at a time
+MOST = 2**13  # points whose places are kept, at most
 CACHE = 2**20  # bytes
 ALONG, ACROSS = 16, 4  # of so many points one's pixels are prefetched; along a row, 64 bytes have those of 16
 
 
 @jitable
-def workspace_size(axes, taps):
+def workspace_size(axes, taps, span):
     """Bytes that a tile needs: for the arrays of `interpolate` and `tap_by_tap`, or of `copy_nearest`, which has no
     taps."""
-    of_points = 1 + axes + axes * taps + (taps if axes == 3 else 1) * taps + channels_at_once(taps)
-    return 8 * (of_points * BLOCK + 2 * 3 * taps + 2 * taps**3)
+    of_point = axes * taps + (taps * taps if axes == 3 else 0)
+    of_tile = (axes + channels_at_once(taps)) * BLOCK + 2 * 3 * taps + 2 * taps**3
+    return (4 + 8 * of_point) * span + 8 * of_tile
 
 
 @jitable
@@ -57,28 +63,43 @@ def copy_nearest(x, sources, points, g, tile, workspace, out):
     """`sources` and `points`: see grid_points.py."""
     pixels, indexed, prefetches = image_size(g), indexed_images(g) > 0, is_large(x)
     zyx = axes_of(g, False, zero(points[0]))
-    base = indices_in(workspace, g.of_points, BLOCK)
+    base = indices_in(workspace, g.of_points, g.span)
     begin_points(sources, workspace)
-    for k in range(g.units * tile // g.tiles * g.blocks, g.units * (tile + 1) // g.tiles * g.blocks):
-        n, stripe, first, images, count = part(g, k)
-        if count < 1:
-            continue
-        at, outside = provide_points(sources, points, n, stripe, first, images, g, workspace), 0
-        if indexed:
-            outside = place_nearest(points, at, images * count, g, zyx, base)
-            shift_images(base, images, count, g.channels * pixels)
-        for c in range(g.channels):
-            source = x[(n * g.channels + c) * pixels :]
-            for m in range(images):
-                target, pixel = out[((n + m) * g.channels + c) * g.points + first :][:count], base[m * count :][:count]
-                if not indexed:
-                    for b in range(count):
-                        k = nearest_pixel(points, at + m * count + b, g)
-                        store(target, b, load(source, k) if k >= 0 else zero(out))
-                else:
-                    if prefetches:
-                        prefetch(source, pixel, 0, ALONG)
-                    take(source, pixel, outside, target)
+    for unit in range(g.units * tile // g.tiles, g.units * (tile + 1) // g.tiles):
+        n, stripe, first, images, end, channel, last_channel = part(g, unit)
+        span = BLOCK
+        while first < end:
+            count = min(span, end - first)
+            at, outside = provide_points(sources, points, n, stripe, first, images, g, workspace), 0
+            if indexed:
+                outside = place_nearest(points, at, images * count, g, zyx, base)
+                if span < min(g.span, end - first) and is_scattered(base[:count], pixels):
+                    span = g.span
+                    continue
+                shift_images(base, images, count, g.channels * pixels)
+            for c in range(channel, last_channel):
+                source = x[(n * g.channels + c) * pixels :]
+                for m in range(images):
+                    target = out[((n + m) * g.channels + c) * g.points + first :][:count]
+                    pixel = base[m * count :][:count]
+                    if not indexed:
+                        for b in range(count):
+                            k = nearest_pixel(points, at + m * count + b, g)
+                            store(target, b, load(source, k) if k >= 0 else zero(out))
+                    else:
+                        if prefetches:
+                            prefetch(source, pixel, 0, ALONG)
+                        take(source, pixel, outside, target)
+            first += count
+
+
+@jitable
+def is_scattered(base, pixels):
+    """Whether a block's points read from a large part of the image, so that those that follow read there again."""
+    low = high = base[0]
+    for b in range(base.size):
+        low, high = min(low, base[b]), max(high, base[b])
+    return np.int64(high) - np.int64(low) > pixels // 2
 
 
 @jitable
@@ -131,79 +152,106 @@ def shift_images(base, images, count, pitch):
 @jitable
 def interpolate(x, sources, points, g, offsets, tile, workspace, out):
     """`offsets`: of an axis' taps from the coordinate's floor. How many there are is known when this is compiled."""
-    taps, begin = len(offsets), g.of_points
-    base = indices_in(workspace, begin, BLOCK)
+    pixels, taps, fits = image_size(g), len(offsets), indexed_images(g) > 0
+    for i in range(g.axes):
+        fits &= g.image[i] >= taps
+    most = channels_at_once(taps) if fits else 1
+    blocks, begin = g.span // BLOCK, g.of_points
+    base = indices_in(workspace, begin, (blocks, BLOCK))
     begin += base.nbytes
+    weight = sums_in(workspace, begin, (blocks, g.axes, taps, BLOCK), out)
+    begin += weight.nbytes
+    row_weight = sums_in(workspace, begin, (blocks, taps if g.axes == 3 else 0, taps, BLOCK), out)
+    begin += row_weight.nbytes
     p = sums_in(workspace, begin, (g.axes if taps == 4 else 0, BLOCK), points[0])
     begin += p.nbytes
-    weight = sums_in(workspace, begin, (g.axes, taps, BLOCK), out)
-    begin += weight.nbytes
-    row_weight = sums_in(workspace, begin, (taps if g.axes == 3 else 1, taps, BLOCK), out)
-    begin += row_weight.nbytes
     values = sums_in(workspace, begin, channels_at_once(taps) * BLOCK, out)
-    rest = workspace[begin + values.nbytes :]
-    scratch = p, base, weight, row_weight, values, rest
-    interpolate_tiles(x, sources, points, g, offsets, scratch, tile, workspace, out)
+    scratch = values, workspace[begin + values.nbytes :]
+    zyx = axes_of(g, taps == 4, zero(points[0]))
+    prefetches = fits and is_large(x)
+    begin_points(sources, workspace)
+    for unit in range(g.units * tile // g.tiles, g.units * (tile + 1) // g.tiles):
+        n, stripe, first, images, end, channel, last_channel = part(g, unit)
+        span = BLOCK
+        while first < end:
+            last, ahead = min(first + span, end), 0
+            at = provide_points(sources, points, n, stripe, first, images, g, workspace)
+            for k in range((last - first + BLOCK - 1) // BLOCK if fits else 0):
+                count = min(BLOCK, last - first - k * BLOCK)
+                total = images * count
+                place(points, at + k * BLOCK, total, whole(total), g, zyx, offsets, p, base[k], weight[k])
+                shift_images(base[k], images, count, g.channels * pixels)
+                if g.axes == 3:
+                    multiply_weights(weight[k], whole(total), row_weight[k])
+            if fits and span < min(g.span, end - first) and is_scattered(base[0], pixels):
+                span = g.span
+                continue
+            if prefetches and span == BLOCK:
+                ahead = distance_ahead(base[0, : images * (last - first)], first, g)
+            c = channel
+            while c < last_channel:
+                together = most if c <= last_channel - most else 1
+                for k in range((last - first + BLOCK - 1) // BLOCK):
+                    b = first + k * BLOCK
+                    count = min(BLOCK, last - b)
+                    if prefetches:
+                        source, pixel = x[(n * g.channels + c) * pixels :], base[k, : images * count]
+                        prefetch_channels(source, pixels, together, pixel, (taps - 1) * g.image[g.axes - 1], ahead)
+                    block, places = (n, images, b, count, at + k * BLOCK), (base[k], weight[k], row_weight[k])
+                    read_channels(x, points, block, c, together, g, offsets, fits, places, scratch, out)
+                c += together
+            first = last
 
 
 @jitable
-def interpolate_tiles(x, sources, points, g, offsets, scratch, tile, workspace, out):
-    """As `interpolate`. scratch: what it has of the workspace, besides what `provide_points` uses."""
-    p, base, weight, row_weight, values, rest = scratch
-    pixels, taps, width = image_size(g), len(offsets), g.image[g.axes - 1]
-    planes, plane, fits, across, most = 1, 0, indexed_images(g) > 0, weight[g.axes - 1], channels_at_once(taps)
-    zyx = axes_of(g, taps == 4, zero(points[0]))
-    if g.axes == 3:
-        planes, plane = taps, g.image[1] * width
-    for i in range(g.axes):
-        fits &= g.image[i] >= taps
-    prefetches = fits and is_large(x)
-    begin_points(sources, workspace)
-    for k in range(g.units * tile // g.tiles * g.blocks, g.units * (tile + 1) // g.tiles * g.blocks):
-        n, stripe, first, images, count = part(g, k)
-        if count < 1:
+def whole(count):
+    """The points of whole vectors that hold so many."""
+    return (count + MOST_LANES - 1) // MOST_LANES * MOST_LANES
+
+
+@jitable
+def read_channels(x, points, block, channel, together, g, offsets, fits, places, scratch, out):
+    """Write so many channels of a block: the points from `first` on, which are `at` in `points`, of several images."""
+    (n, images, first, count, at), (base, weight, row_weight), (values, rest) = block, places, scratch
+    pixels, taps, width, across = image_size(g), len(offsets), g.image[g.axes - 1], weight[g.axes - 1]
+    planes, plane = (taps, g.image[1] * width) if g.axes == 3 else (1, 0)
+    total = images * count
+    padded = whole(total)
+    # Sums are made where they belong if they belong one after another, and whole vectors of them have room there, but
+    # not in 16 bits, which are rounded, if those of a volume's next plane are to be added.
+    in_place = total == padded and (images == 1 or g.channels == 1) and (planes == 1 or not is_wide(out))
+    target_pitch, of_block = g.points if in_place else BLOCK, base[:padded]
+    c, end = channel, channel + together
+    while c < end:
+        source = x[(n * g.channels + c) * pixels :][: ((images - 1) * g.channels + together) * pixels]
+        results = out[(n * g.channels + c) * g.points + first :]
+        done = False  # unless all sums are finite: a tap outside has weight 0 at one inside, maybe an infinity
+        for q in range(planes if fits else 0):
+            rows = row_weight[q] if planes > 1 else weight[0]
+            operands = source[q * plane :], pixels, together, of_block, width, rows, across, offsets
+            if is_wide(out) and in_place:
+                done = blend_channels(*operands, False, results, target_pitch)
+            else:
+                into = sums(results, values) if in_place else values
+                done = blend_channels(*operands, q > 0, into, target_pitch)
+        if not done and together > 1:
+            together = 1
             continue
-        total = images * count
-        padded = (total + MOST_LANES - 1) // MOST_LANES * MOST_LANES
-        at = provide_points(sources, points, n, stripe, first, images, g, workspace)
-        if fits:
-            place(points, at, total, padded, g, zyx, offsets, p, base, weight)
-            shift_images(base, images, count, g.channels * pixels)
-            if planes > 1:
-                multiply_weights(weight, padded, row_weight)
-        # Sums are made where they belong if they belong one after another, and whole vectors of them have room there,
-        # but not in 16 bits, which are rounded, if those of a volume's next plane are to be added.
-        in_place = total == padded and (images == 1 or g.channels == 1) and (planes == 1 or not is_wide(out))
-        target_pitch, of_block = g.points if in_place else BLOCK, base[:padded]
-        ahead = distance_ahead(base[:total], first, g) if prefetches else 0
-        c = alone = 0  # channels before `alone` are read one by one: together, not all of their sums were finite
-        while c < g.channels:
-            together = most if fits and alone <= c <= g.channels - most else 1
-            source = x[(n * g.channels + c) * pixels :][: ((images - 1) * g.channels + together) * pixels]
-            if prefetches:
-                prefetch_channels(source, pixels, together, base[:total], (taps - 1) * width, ahead)
-            results = out[(n * g.channels + c) * g.points + first :]
-            done = False  # unless all sums are finite: a tap outside has weight 0 at one inside, maybe an infinity
-            for q in range(planes if fits else 0):
-                rows = row_weight[q] if planes > 1 else weight[0]
-                operands = source[q * plane :], pixels, together, of_block, width, rows, across, offsets
-                if is_wide(out) and in_place:
-                    done = blend_channels(*operands, False, results, target_pitch)
-                else:
-                    into = sums(results, values) if in_place else values
-                    done = blend_channels(*operands, q > 0, into, target_pitch)
-            if not done and together > 1:
-                alone = c + together
-                continue
-            for k in range(together):
-                for m in range(0 if in_place and done else images):
-                    target = out[((n + m) * g.channels + c + k) * g.points + first :][:count]
-                    for b in range(0 if in_place else count):
-                        store(target, b, values[k * BLOCK + m * count + b])
-                    if not done:
-                        of_image = source[(m * g.channels + k) * pixels :]
-                        tap_by_tap(of_image, points, at + m * count, g, offsets, fits, rest, target)
-            c += together
+        for k in range(together):
+            for m in range(0 if in_place and done else images):
+                target = out[((n + m) * g.channels + c + k) * g.points + first :][:count]
+                if not in_place:
+                    store_all(values[k * BLOCK + m * count :], target)
+                if not done:
+                    of_image = source[(m * g.channels + k) * pixels :]
+                    tap_by_tap(of_image, points, at + m * count, g, offsets, fits, rest, target)
+        c += together
+
+
+@jitable(**APART)
+def store_all(values, target):
+    for b in range(target.size):
+        store(target, b, values[b])
 
 
 @jitable
@@ -225,16 +273,15 @@ def blend_channels(source, pixels, together, base, pitch, row_weight, weight, of
 
 
 @jitable
-def part(g, k):
-    """Block k of the units of work: the first image, its stripe, the first point, how many images and points of each.
-
-    There may be no point at the end of a stripe that is shorter than others.
-    """
+def part(g, unit):
+    """A unit of work: the first image, the stripe, its first point, the number of images, and the point after the last
+    one; the first channel, and the one after the last."""
+    unit, channel = unit // g.parts, unit % g.parts * g.part
+    last_channel = min(channel + g.part, g.channels)
     if g.images > 1:
-        return k * g.images, 0, 0, min(g.images, g.batch - k * g.images), g.points
-    unit, first = k // g.blocks, k % g.blocks * BLOCK
+        return unit * g.images, 0, 0, min(g.images, g.batch - unit * g.images), g.points, channel, last_channel
     begin, end = stripe_of(unit % g.stripes, g)
-    return unit // g.stripes, unit % g.stripes, begin + first, 1, min(BLOCK, end - begin - first)
+    return unit // g.stripes, unit % g.stripes, begin, 1, end, channel, last_channel
 
 
 @jitable

@@ -48,10 +48,13 @@ NEWER_MODES = (*MODES, "linear", "cubic")
 NAMES = (("nearest",), ("bilinear", "linear"), ("bicubic", "cubic"))  # of each mode
 PADDING_MODES = ("zeros", "border", "reflection")  # in the order of kernels/coordinates.py
 WORK = 2**13  # outputs that a tile computes, in about 10 us
+FEW_CHANNELS, SMALL = 8, 2**13  # of an image, pixels of one: with less, scattered points are read as all others are
+LARGE = 2**21  # elements of an image that is too large for the third-level cache, or nearly so
+FEW_UNITS, PART = 8, 32  # channels are cut into parts, which have at least so many, if there are fewer units
 GEOMETRY = {
     "batch": None, "channels": None, "axes": None, "points": None, "images": None, "units": None, "row": None,
-    "stripe": None, "stripes": None, "blocks": None, "image": 3, "output": 3, "padding_mode": None,
-    "align_corners": None, "of_points": None,
+    "stripe": None, "stripes": None, "span": None, "parts": None, "part": None, "image": 3, "output": 3,
+    "padding_mode": None, "align_corners": None, "of_points": None,
 }  # fmt: skip
 
 
@@ -126,21 +129,46 @@ def plan_samples(attributes, mode, x, y, g):
     g.padding_mode, g.align_corners = attributes.padding_mode, attributes.align_corners
     # A unit of work has several images if they are small, as far as 32 bits hold the indices of their pixels.
     g.images = max(1, min(kernels.BLOCK // max(points, 1), indexed_images(g) // max(x[1], 1)))
-    g.row, g.stripe, g.of_points = points, kernels.BLOCK, 0  # there is one row of blocks
-    g.workspace = kernels.workspace_size(axes, TAPS[mode])
+    g.span = span_of(g)
+    g.row, g.stripe, g.of_points = points, g.span, 0  # there is one row of blocks
+    g.workspace = kernels.workspace_size(axes, TAPS[mode], g.span)
     cut_tiles(g)
 
 
 @jitable
+def span_of(g):
+    """How many points a unit of work has, which it reads channel by channel if they are scattered.
+
+    The more these are, the more of them read what the caches still have of a channel, but places take room there, too.
+    """
+    pixels, span = 1, kernels.BLOCK
+    for i in range(g.axes):
+        pixels *= min(g.image[i], LARGE)
+    if g.channels >= FEW_CHANNELS and g.images == 1 and pixels >= SMALL:
+        most = min(kernels.MOST, g.points)
+        if g.channels < LARGE // pixels:  # an image in the third-level cache may be read again
+            most = min(most, pixels // 8)
+        while span < most:
+            span *= 2
+    return span
+
+
+@jitable
 def cut_tiles(g):
-    """Cut the work into units: some images, or a stripe of one, and these into tiles."""
-    g.blocks = max(1, (min(g.stripe, g.points) + kernels.BLOCK - 1) // kernels.BLOCK)
+    """Cut the work into units: some images, or a stripe of one, or of these some channels. Tiles have some units."""
     g.stripes = (g.points + g.stripe - 1) // g.stripe
     if g.stripe < g.row:
         g.stripes = g.points // g.row * ((g.row + g.stripe - 1) // g.stripe)
-    g.units = 0
+    g.units, g.parts, g.part = 0, 1, g.channels
     if g.channels > 0 and g.points > 0:
         g.units = (g.batch + g.images - 1) // g.images * (g.stripes if g.images == 1 else 1)
+    if g.units > 0 and g.images == 1:
+        while g.units * g.parts < FEW_UNITS and g.channels >= 2 * PART * g.parts:
+            g.parts *= 2
+        together = kernels.channels_at_once(2) * g.parts
+        g.part = (g.channels + together - 1) // together * kernels.channels_at_once(2)
+        g.parts = (g.channels + g.part - 1) // g.part
+        g.units *= g.parts
     g.tiles = min(64, g.units, g.batch * g.points * (g.channels + 2) // WORK + 1)
 
 

@@ -15,6 +15,12 @@ SMOOTH = {  # warps of images: where the pixel at (x, y) in [-1, 1] comes from
     "enlarged": lambda x, y: (x / 1.02, y / 1.02),
     "nearly the identity": lambda x, y: (x + 1e-4, y + 1e-4),
 }
+SCATTERED = {  # points anywhere: those of "windows" are the output's rows, 7 by 7 around centres anywhere
+    "uniform": lambda rng, shape: rng.random(shape, np.float32) * 2 - 1,
+    "clustered": lambda rng, shape: clustered(rng, shape),
+    "sorted": lambda rng, shape: in_order(rng.random(shape, np.float32) * 2 - 1),
+    "windows": lambda rng, shape: windows(rng, shape),
+}
 
 
 @dataclass(frozen=True)
@@ -46,9 +52,9 @@ class Timed(Case):
 
 
 def grid(rng, shape, points):
-    """A grid of points that are "uniform" in the image, "jittered" around all pixels, or warped by one of SMOOTH."""
-    if points == "uniform":
-        return rng.random(shape, np.float32) * 2 - 1
+    """A grid of points "jittered" around all pixels, warped by one of SMOOTH, or anywhere by one of SCATTERED."""
+    if points in SCATTERED:
+        return SCATTERED[points](rng, shape).astype(np.float32)
     axes = [np.linspace(-1, 1, size, dtype=np.float32) for size in shape[1:-1]]
     identity = np.stack(np.meshgrid(*axes, indexing="ij")[::-1], -1)
     if points in SMOOTH:
@@ -56,6 +62,25 @@ def grid(rng, shape, points):
         return np.broadcast_to(warped.astype(np.float32), shape)
     jitter = np.resize(rng.normal(0, 0.02, DRAWN).astype(np.float32), shape)
     return identity * np.float32(1.02) + jitter
+
+
+def clustered(rng, shape):
+    """Points around 50 centres, in no order."""
+    centres = rng.uniform(-0.9, 0.9, (50, shape[-1]))
+    return centres[rng.integers(0, len(centres), shape[:-1])] + rng.normal(0, 0.02, shape)
+
+
+def in_order(grid):
+    """The points of each image from top to bottom."""
+    points = grid.reshape(len(grid), -1, grid.shape[-1])
+    return np.take_along_axis(points, points[..., -1:].argsort(1), 1).reshape(grid.shape)
+
+
+def windows(rng, shape):
+    """Points 0.02 apart, 7 by 7 around centres anywhere, of which each of the output's rows of 49 has one."""
+    offsets = (np.arange(49) // 7, *[np.arange(49) % 7] * (shape[-1] - 1))
+    centres = rng.uniform(-0.9, 0.9, (*shape[:-2], 1, shape[-1]))
+    return centres + (np.stack(offsets[::-1], -1) - 3) * 0.02
 
 
 def locations(rng, shape, sizes, points):
@@ -271,6 +296,40 @@ def smooth():
     yield grid_sample(1, 1, (720, 1280), mode="nearest", padding_mode="border", points="enlarged")
 
 
+def points(**timed):
+    """Yield PointRend's points, and those of EG3D on its three planes."""
+    yield grid_sample(1, 256, (128, 256), (8096, 1), points="uniform", **timed)
+    yield grid_sample(3, 32, (256, 256), (1, 100_000), points="uniform", **timed)
+
+
+def scattered():
+    """Yield points anywhere, as PointRend, EG3D, trackers and descriptors of key points read them."""
+    for threads in (None, 1):
+        several = {"points": "uniform", "threads": threads}
+        yield from points(threads=threads)
+        yield grid_sample(2, 96, (96, 96), (20_000, 1), **several)
+        yield grid_sample(1, 256, (200, 200), (1000, 1), **several)
+        yield grid_sample(1, 128, (100, 136), (300, 1), **several)
+        yield grid_sample(1, 32, (256, 256), (100_000, 1), **several)
+        yield grid_sample(1, 16, (64, 64), (10_000, 1), **several)
+        yield grid_sample(1, 3, (2048, 2730), (100_000, 1), **several)
+        yield grid_sample(1, 8, (1024, 2048), (1000, 1000), **several)
+        yield grid_sample(1, 64, (512, 512), (300, 1), **several)
+        yield grid_sample(1, 128, (128, 128), (2000, 49), **several | {"points": "windows"})
+        yield grid_sample(1, 64, (256, 256), (300, 49), **several | {"points": "windows"})
+        yield grid_sample(1, 64, (256, 256), (20_000, 1), **several | {"points": "clustered"})
+        yield grid_sample(1, 64, (256, 256), (20_000, 1), **several | {"points": "sorted"})
+        yield grid_sample(1, 64, (256, 256), (20_000, 1), padding_mode="border", align_corners=1, **several)
+        yield grid_sample(1, 32, (32, 64, 64), (1, 1, 20_000), **several, mode="linear")
+        yield grid_sample(1, 4, (128, 128, 128), (1, 1, 100_000), **several, mode="linear")
+        yield grid_sample(1, 32, (32, 64, 64), (1, 1, 20_000), **several, mode="nearest")
+        for mode in ("nearest", "bicubic"):
+            yield grid_sample(1, 256, (128, 256), (8096, 1), **several, mode=mode)
+            yield grid_sample(1, 32, (256, 256), (100_000, 1), **several, mode=mode)
+        for mode in ("nearest", "bilinear", "bicubic"):
+            yield grid_sample(1, 256, (128, 256), (8096, 1), **several, mode=mode, dtype="float16")
+
+
 def scaling():
     """Yield cases with about 2**18 to 2**26 elements in the largest tensor."""
     for power in range(18, 27, 2):
@@ -296,5 +355,7 @@ GROUPS = {
     "one-thread": one_thread,
     "networks": networks,
     "smooth": smooth,
+    "points": points,
+    "scattered": scattered,
     "scaling": scaling,
 }

@@ -31,6 +31,7 @@ from onnx_ops.kernels.grid_sample import (
     channels_at_once,
     distance_ahead,
     is_large,
+    is_scattered,
     part,
     prefetch_channels,
     shift_images,
@@ -77,28 +78,37 @@ def add_rows(source, base, width, b):
 
 @jitable
 def read(x, numbers, g, taps, tile, workspace, out):
-    base, pixels, prefetches = indices_in(workspace, 0, BLOCK), image_size(g), is_large(x)
+    base, pixels, prefetches = indices_in(workspace, 0, g.span), image_size(g), is_large(x)
     for unit in range(g.units * tile // g.tiles, g.units * (tile + 1) // g.tiles):
-        n, _, first, images, count = part(g, unit)
-        index_words = numbers[2 * (n * g.points + first) :]
-        for b in range(images * count):
-            base[b] = index_words[2 * b] + index_words[2 * b + 1]
-        shift_images(base, images, count, g.channels * pixels)
-        c, width, most = 0, g.image[1], channels_at_once(taps)
-        ahead = distance_ahead(base[: images * count], first, g) if prefetches and taps > 1 else 0
-        while c < g.channels:
-            source, together = x[(n * g.channels + c) * pixels :], most if c <= g.channels - most else 1
-            for m in range(images):
-                target, at = out[((n + m) * g.channels + c) * g.points + first :], base[m * count :][:count]
-                if prefetches:
-                    prefetch_channels(source, pixels, together, at, (taps - 1) * width, ahead)
-                if taps == 1:
-                    take(source, at, 0, target[:count])
-                elif together == len(ONE):
-                    add_square(source, pixels, ONE, at, width, taps, target, g.points)
-                else:
-                    add_square(source, pixels, THREE, at, width, taps, target, g.points)
-            c += together
+        n, _, first, images, end, channel, last_channel = part(g, unit)
+        span = BLOCK
+        while first < end:
+            count = min(span, end - first)
+            index_words = numbers[2 * (n * g.points + first) :]
+            for b in range(images * count):
+                base[b] = index_words[2 * b] + index_words[2 * b + 1]
+            if span < min(g.span, end - first) and is_scattered(base[:count], pixels):
+                span = g.span
+                continue
+            shift_images(base, images, count, g.channels * pixels)
+            ahead = distance_ahead(base[: images * count], first, g) if prefetches and taps > 1 and span == BLOCK else 0
+            c, width, most = channel, g.image[1], channels_at_once(taps)
+            while c < last_channel:
+                source, together = x[(n * g.channels + c) * pixels :], most if c <= last_channel - most else 1
+                for m in range(images):
+                    for b in range(0, count, BLOCK):
+                        at = base[m * count : (m + 1) * count][b:][:BLOCK]
+                        target = out[((n + m) * g.channels + c) * g.points + first + b :]
+                        if prefetches:
+                            prefetch_channels(source, pixels, together, at, (taps - 1) * width, ahead)
+                        if taps == 1:
+                            take(source, at, 0, target[: at.size])
+                        elif together == len(ONE):
+                            add_square(source, pixels, ONE, at, width, taps, target, g.points)
+                        else:
+                            add_square(source, pixels, THREE, at, width, taps, target, g.points)
+                c += together
+            first += count
 
 
 @jitable

@@ -1,0 +1,131 @@
+"""GridSample at points anywhere, in numbers around those at which its plan changes."""
+
+import numpy as np
+import pytest
+from support import guarded
+from support.backends import quiet
+from support.cases import Case, assert_close, model, reference
+
+import onnx_ops
+from onnx_ops.declaration import Record
+from onnx_ops.kernels.grid_sample import BLOCK, MOST, is_scattered
+from onnx_ops.operators import grid_sample as operator
+from onnx_ops.plain import plan
+from onnx_ops.runtime import execute
+
+IMAGE, VOLUME = (64, 128), (16, 32, 16)  # as many pixels as the smallest image in which points may be scattered
+MODES = ("nearest", "linear", "cubic")
+
+
+def case(points, channels=operator.FEW_CHANNELS, image=IMAGE, batch=1, mode="linear", padding_mode="zeros"):
+    shapes = (batch, channels, *image), (batch, *(1,) * (len(image) - 1), points, len(image))
+    return Case("scattered", "", "GridSample", shapes, {"mode": mode, "padding_mode": padding_mode})
+
+
+CASES = [
+    *(case(n, mode=m) for n in (BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 17) for m in MODES),
+    *(
+        case(n, 130, (128, 256), mode=m)
+        for n in (MOST - 1, MOST, MOST + 1, 2 * MOST + 19)
+        for m in ("nearest", "linear")
+    ),
+    *(case(BLOCK + 33, channels, mode="linear") for channels in (operator.FEW_CHANNELS - 1, 64, 65, 67, 131)),
+    *(case(BLOCK + 33, image=VOLUME, mode=m) for m in MODES),
+    *(case(2 * BLOCK + 5, batch=3, mode=m, padding_mode=p) for m in MODES for p in ("border", "reflection")),
+    case(BLOCK + 1, image=(63, 130), mode="cubic"),
+]
+
+
+def inputs_of(case, dtype="float32", seed=0):
+    """Pixels, and points some of which are outside; the second half of them lies close together."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal(case.shapes[0]).astype(dtype)
+    grid = rng.uniform(-1.1, 1.1, case.shapes[1]).astype(dtype)
+    grid[..., case.shapes[1][-2] // 2 :, :] *= grid.dtype.type(0.1)
+    return x, grid
+
+
+def geometry(case):
+    values = case.operator.values(case.attributes)
+    return Record(plan(case.operator, values, [np.array(shape) for shape in case.shapes])[1][0])
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.attributes['mode']}-{c.shapes[0]}-{c.shapes[1]}")
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_sums(case, dtype):
+    """Results are those of the formula, and of the same points one by one, to the last bit on any number of threads."""
+    x, grid = inputs_of(case, dtype)
+    expected = reference(case, (x, grid))
+    y = onnx_ops.grid_sample(x, grid, **case.attributes)
+    assert_close(y, expected, dtype)
+    for threads in (1, 2, 3):
+        np.testing.assert_array_equal(onnx_ops.grid_sample(x, grid, **case.attributes, threads=threads), y)
+    some = slice(BLOCK // 2, BLOCK // 2 + 40)
+    alone = onnx_ops.grid_sample(x, np.ascontiguousarray(grid[..., some, :]), **case.attributes)
+    np.testing.assert_array_equal(alone, y[..., some])
+
+
+@pytest.mark.parametrize("backend", ["native", "extensions"])
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("case", CASES[:: len(CASES) // 4], ids=lambda c: f"{c.attributes['mode']}-{c.shapes[1]}")
+def test_sessions(case, backend, threads):
+    if backend == "extensions":
+        pytest.importorskip("onnxruntime_extensions")
+    inputs = inputs_of(case)
+    proto = model("", "GridSample", inputs, case.attributes, opset=20).SerializeToString()
+    session = onnx_ops.InferenceSession(proto, quiet(intra_op_num_threads=threads), backend=backend)
+    feeds = dict(zip((i.name for i in session.get_inputs()), inputs, strict=True))
+    np.testing.assert_array_equal(session.run(None, feeds)[0], onnx_ops.grid_sample(*inputs, **case.attributes))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_infinite_pixels(mode):
+    """A pixel that isn't finite changes nothing in other channels: not even in those that are read with its own."""
+    one = case(BLOCK + 40, 67, mode=mode)
+    x, grid = inputs_of(one)
+    finite = onnx_ops.grid_sample(x, grid, **one.attributes)
+    x[0, 33, 10, 20], x[0, 66, 30, 40] = np.inf, np.nan
+    y = onnx_ops.grid_sample(x, grid, **one.attributes)
+    assert_close(y, reference(one, (x, grid)), "float32")
+    others = [c for c in range(67) if c not in (33, 66)]
+    np.testing.assert_array_equal(y[:, others], finite[:, others])
+
+
+@pytest.mark.parametrize("at_end", [True, False])
+@pytest.mark.parametrize("case", CASES[::3], ids=lambda c: f"{c.attributes['mode']}-{c.shapes[0]}-{c.shapes[1]}")
+def test_nothing_outside_is_touched(case, at_end):
+    placed = [guarded.readonly(v, at_end=at_end) for v in inputs_of(case)]
+    empty = lambda shape, kind: guarded.empty(shape, kind, at_end=at_end)
+    y = execute.compute(case.operator, case.operator.values(case.attributes), placed, 1, empty)
+    y = np.array(y[0] if isinstance(y, list | tuple) else y)
+    expected = onnx_ops.grid_sample(*(np.array(v) for v in placed), **case.attributes)
+    np.testing.assert_array_equal(y, expected)
+    guarded.free()
+
+
+def test_units():
+    """Units are as the comments in the operator say: from the shapes alone."""
+    assert geometry(case(4 * MOST, 256, (128, 256))).span == MOST
+    assert geometry(case(4 * MOST, 64, (128, 128))).span == 128 * 128 // 8
+    assert geometry(case(4 * MOST, operator.FEW_CHANNELS - 1, (512, 512))).span == BLOCK
+    assert geometry(case(4 * MOST, 64, (64, 64))).span == BLOCK
+    few = geometry(case(300, 128, (100, 136)))
+    assert (few.span, few.units, few.tiles) == (BLOCK, few.parts, few.parts)
+    assert few.parts > 1
+    for channels in range(1, 300):
+        g = geometry(case(300, channels, (100, 136)))
+        assert g.part * (g.parts - 1) < channels <= g.part * g.parts
+        assert g.parts == 1 or g.part >= operator.PART
+
+
+@pytest.mark.parametrize(
+    ("pixels", "expected"),
+    {"from everywhere": ([0, 999], True), "from a half": ([300, 800], False), "from one place": ([5], False)}.values(),
+)
+def test_what_is_scattered(pixels, expected):
+    assert is_scattered(np.resize(np.array(pixels, np.int32), BLOCK), 1000) == expected
+
+
+def test_workspaces_stay_small():
+    for mode, image in (("cubic", (512, 512)), ("cubic", (64, 64, 64)), ("linear", (2048, 2048))):
+        assert geometry(case(10**6, 256, image, mode=mode)).workspace < 5e6
