@@ -1,6 +1,7 @@
 """Every command where the terminal's encoding lacks letters of names: consoles of Windows have one of 256 letters."""
 
 import io
+import platform
 import sys
 
 import numpy as np
@@ -11,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx_ops import cli
 from onnx_ops.cli import demo
 from onnx_ops.cli.app import app
-from onnx_ops.compiler import target
+from onnx_ops.runtime import library
 
 ENCODINGS = ["cp1252", "cp437"]  # Western Europe's, and that of the United States' command prompt
 NAME, SHOWN = "模型", r"\u6a21\u578b"
@@ -70,14 +71,16 @@ COMMANDS = {
     "lower": ["{}/model.onnx", "{}/new.onnx"],
 }
 NAMELESS = {"list", "warmup"}
+NEED_NUMBA = pytest.mark.skipif(not library.have_numba(), reason="there is no Numba")
+EVERY = [pytest.param(name, marks=[NEED_NUMBA] * (name in ("build", "warmup"))) for name in app.commands]
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-@pytest.mark.parametrize("command", app.commands)
+@pytest.mark.parametrize("command", EVERY)
 def test_commands(command, encoding, folder, call, monkeypatch):
     monkeypatch.setattr("onnx_ops.cli.demo.examples", list)
     monkeypatch.setattr(demo, "write_pictures", lambda directory: [(directory / "1.png", NAME)])
-    cpu = "armv8-a" if target.architecture() == "aarch64" else "x86-64-v3"
+    cpu = "armv8-a" if platform.machine() in ("aarch64", "arm64") else "x86-64-v3"
     arguments = [word.format(folder).replace("CPU", cpu) for word in COMMANDS[command]]
     code, output, errors = call(encoding, command, *arguments)
     assert code == 0, output + errors
@@ -100,7 +103,7 @@ def test_help(command, encoding, call):
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-@pytest.mark.parametrize("command", app.commands)
+@pytest.mark.parametrize("command", EVERY)
 def test_errors(command, encoding, folder, call):
     """A sentence with the name: the model isn't there, or the folder can't be written to."""
     (folder / "file").write_bytes(b"")
