@@ -744,6 +744,8 @@ def test_a_kernel_for_one_of_the_types():
     assert onnx_ops.check(halves, [(np.linspace(-1, 1, 7),)], extremes=False) > 8
     with pytest.raises(OpError, match="dtypes = 'float64': no kernel of Halves takes it; sessions in Python compute"):
         variants.asked_for([halves], ["float32", "float64"], ())
+    assert variants.leaves_out(declared, "float64")
+    assert not variants.leaves_out(declared, "float32")
     with pytest.raises(OpError, match=r"my\.domain\.Halves: type T = int8: must be among float16, "):
         halves.kernel(lambda x, index, count, workspace, low, high: None, types={"T": ("int8",)})
 

@@ -23,6 +23,7 @@ from onnx_ops.export import export
 
 torch = pytest.importorskip("torch")
 import attention_by_torch as by_torch  # noqa: E402
+from support.torch_modules import Call  # noqa: E402
 
 pytest.importorskip("onnxscript")
 pytestmark = pytest.mark.filterwarnings("ignore")  # the exporters give many
@@ -581,15 +582,6 @@ WRITTEN = {
 }
 
 
-class Function(torch.nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *inputs):
-        return self.function(*inputs)
-
-
 @pytest.mark.parametrize("is_open", [False, True], ids=["fixed", "open"])
 @pytest.mark.parametrize("dynamo", [True, False], ids=["dynamo", "torchscript"])
 @pytest.mark.parametrize("name", WRITTEN)
@@ -608,7 +600,7 @@ def test_exports_that_are_optimized(name, dynamo, is_open):
         settings["dynamic_shapes"] = {"inputs": ({0: batch}, {0: batch})}
     elif is_open:
         settings["dynamic_axes"] = {"image": {0: "n"}, "flow": {0: "n"}}
-    proto = exported(torch.onnx.export, Function(function), inputs, dynamo=dynamo, **settings)
+    proto = exported(torch.onnx.export, Call(function), inputs, dynamo=dynamo, **settings)
     optimized = onnx_ops.optimize(proto)
     assert operator in [node.op_type for node in optimized.graph.node]
     assert not {"ScatterElements", "ScatterND", "GatherND"} & {node.op_type for node in optimized.graph.node}

@@ -88,8 +88,7 @@ def inspect(model, details, as_json):
     next_step = advice(model, reports, unknown_operators, obstacle, patterns)
     if as_json:
         lists = {"nodes": list(map(asdict, reports)), "optimize": list(map(asdict, patterns))}
-        unknown_and_next = {"unknown": unknown_operators, "next": next_step}
-        print_json({"model": str(model), "session": obstacle, **lists, **unknown_and_next})
+        print_json({"model": str(model), "session": obstacle, **lists, "unknown": unknown_operators, "next": next_step})
     else:
         show(model, reports, unknown_operators, obstacle, details)
         show_patterns(patterns, details)

@@ -42,7 +42,7 @@ static status check_plan(const struct op *op, const struct text *title, struct c
     return 0;
 }
 
-/* Make tiles of a loop's steps, for tensors of known sizes; Call.cut in execute.py does the same. */
+/* Make tiles of a loop's steps, for tensors of known sizes; Call.run in execute.py does the same. */
 void cut_steps(const struct op *op, struct call *call) {
     int64_t most = 1;
     for (int64_t k = 0; k < op->input_count; k++) most += call->tensors[k].size;

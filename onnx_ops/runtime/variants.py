@@ -119,13 +119,20 @@ def asked_for(operators, dtypes, default):
     for dtype in dtypes or ():
         if all(dtype not in variant.types for variant in matches):
             rule = f"sessions have no {' or '.join(names)} of it and the other types alone"
-            without_kernel = [
-                o.name for o in declarations if any(dtype in o.types[v] for k in o.kernels for v in k.types)
-            ]
+            without_kernel = [o.name for o in declarations if leaves_out(o, dtype)]
             if without_kernel:
                 rule = f"no kernel of {' or '.join(without_kernel)} takes it; sessions in Python compute the reference"
             raise OpError("dtypes", repr(dtype), rule, "onnx_ops")
     return matches
+
+
+def leaves_out(operator, dtype):
+    """Whether an operator takes elements of a type that one of its kernels doesn't take."""
+    return any(
+        dtype in operator.types[variable] and dtype not in names
+        for kernel in operator.kernels
+        for variable, names in kernel.types.items()
+    )
 
 
 def combinations(operators, dtypes):
