@@ -43,6 +43,8 @@ def test_wheel(wheel, tmp_path):
     root = Path(__file__).parent.parent
     sources = {path.relative_to(root).as_posix() for path in root.glob("onnx_ops/**/*.py")}
     assert sources <= set(files)
+    licences = {Path(file).name for file in files if "/licenses/" in file}
+    assert licences == {"LICENSE", "NOTICE"}  # of the machine code of others, too
     (metadata,) = [content for file, content in files.items() if file.endswith(".dist-info/METADATA")]
     # With --platform, pip still evaluates the markers of requirements for the machine that it runs on.
     variables = {**MARKERS[platform], "python_version": PYTHON, "extra": ""}
