@@ -1038,9 +1038,9 @@ def test_inspect_says_what_optimize_would_do(proto, advice, tmp_path):
         (
             written.unfold(),
             0,
-            "in Python, onnx_ops.InferenceSession(path, optimize=True) in place of onnxruntime's",
+            "in Python, onnx_ops.InferenceSession(path, optimize=True); onnx-ops bench times it",
         ),
-        (sampling(), 0, "in Python, onnx_ops.InferenceSession(path) in place"),
+        (sampling(), 0, "in Python, onnx_ops.InferenceSession(path); onnx-ops"),
         (sampling("GridSampl"), 1, "mend what is named above"),
         (parsed("(float[1] x) => (float[1] y) { y = Relu (x) }"), 0, "nothing, "),
         (parsed("(float[1] x) => (float[1] y) { y = my.domain.Foo (x) }", 21, "my.domain"), 1, "write these operators"),
