@@ -221,7 +221,8 @@ def test_the_command(path, tmp_path):
     output.write_text("the old one")
     outcome = call_build("--output", output, "--operator", "Col2Im", "--dtype", "float32", "--cpu", BEST)
     size = f"{output.stat().st_size / 2**20:.1f} MB"
-    assert (outcome.exit_code, outcome.output) == (0, f"{output}: {size}, for linux on {BEST}\n")
+    assert outcome.exit_code == 0
+    assert outcome.output.startswith(f"{output}: {size}, for linux on {BEST}\nIn Python: options.register_custom_ops_")
     assert output.stat().st_size < path.stat().st_size
     assert alone(output, tmp_path)[0].returncode == 0
 

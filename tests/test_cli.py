@@ -633,8 +633,21 @@ def test_run_compare_tells_differences(tmp_path):
     path, inputs = of_case(case, tmp_path)
     np.savez(tmp_path / "all.npz", **dict(zip(INPUTS, inputs, strict=True)))
     arguments = ["run", path, "-i", tmp_path / "all.npz", "--compare", "builtin"]
-    assert "y against builtin: largest difference" in call(*arguments, exit_code=1)
+    text = call(*arguments, exit_code=1)
+    assert re.search(r"y against builtin: largest difference .* exceeded by [1-9]\d* of \d+ elements\n", text)
+    assert "evaluator" not in text
     call(*arguments, "--tolerance", "100")
+
+
+def test_run_compare_with_an_evaluator_that_is_wrong(tmp_path, monkeypatch):
+    """It runs all nodes, so the ones that differ need not be those of onnx_ops."""
+    path = saved(parsed("(float[3] x) => (float[3] y) { y = Relu (x) }"), tmp_path)
+    arguments = ["run", path, "-i", "x=[1,2,3]", "--compare", "reference"]
+    assert "evaluator" not in call(*arguments)
+    monkeypatch.setattr("onnx.reference.ReferenceEvaluator.run", lambda *_: [np.array([1, 2, 4], np.float32)])
+    text = call(*arguments, exit_code=1)
+    assert "exceeded by 1 of 3 elements" in text
+    assert "any node may differ" in text
 
 
 @pytest.mark.parametrize(
@@ -784,6 +797,9 @@ def test_bench(tmp_path):
         assert [o["operator"] for o in listed] == ["GridSample"]
         assert listed[0]["seconds"] > 0
         assert listed[0]["share"] == 1
+    path = saved(parsed("(float[N, 3] x) => (float[N, 3] y) { y = Relu (x) }"), tmp_path)
+    assert "open dimensions of x were made 1: state them with --shape" in call("bench", path, "--repeats", 1)
+    assert "were made 1" not in call("bench", path, "--repeats", 1, "--shape", "x=2,3")
     path, _ = of_case(GRID_SAMPLE[6], tmp_path, "float64")
     text = call("bench", path, "--repeats", 1)
     assert "ONNX Runtime alone refuses the model" in text
@@ -972,6 +988,7 @@ def test_optimize(tmp_path):
     text = call("optimize", source, target)
     assert re.search(r"affine_grid +node_grid +main +AffineGrid", text)
     assert f"{target}: 1 affine_grid replaced" in text
+    assert "so does plain ONNX Runtime with what onnx-ops build --operator AffineGrid makes" in text
     assert onnx.load(target) == onnx_ops.optimize(onnx.load(source))
     call("optimize", source, source, "--standard")
     assert [(n.domain, n.op_type) for n in onnx.load(source).graph.node] == [("", "AffineGrid")]
@@ -1021,9 +1038,9 @@ def test_inspect_says_what_optimize_would_do(proto, advice, tmp_path):
         (
             written.unfold(),
             0,
-            "see what onnx-ops bench says; in Python, onnx_ops.InferenceSession(path, optimize=True)",
+            "in Python, onnx_ops.InferenceSession(path, optimize=True); onnx-ops bench times it",
         ),
-        (sampling(), 0, "see what onnx-ops bench says; in Python, onnx_ops.InferenceSession(path) "),
+        (sampling(), 0, "in Python, onnx_ops.InferenceSession(path); onnx-ops"),
         (sampling("GridSampl"), 1, "mend what is named above"),
         (parsed("(float[1] x) => (float[1] y) { y = Relu (x) }"), 0, "nothing, "),
         (parsed("(float[1] x) => (float[1] y) { y = my.domain.Foo (x) }", 21, "my.domain"), 1, "write these operators"),

@@ -70,7 +70,7 @@ def bench(model, given, shapes, seed, repeats, threads, as_json):
             name: profile(model, name, threads, feeds, repeats) for name in steps(names, lambda name: "profiling")
         },
     }
-    print_json(report) if as_json else show(report)
+    print_json(report) if as_json else show(report, doubts)
 
 
 def open_way(model, name, threads=None):
@@ -174,7 +174,7 @@ def is_inside(event, other):
     return event["tid"] == other["tid"] and event["ts"] + event["dur"] <= other["ts"] + other["dur"]
 
 
-def show(report):
+def show(report, doubts):
     rows = []
     for name, seconds in report["seconds"].items():
         speedup, off = report["speedup"].get(name), report["largest_difference"].get(name)
@@ -184,6 +184,8 @@ def show(report):
     table(title, ("kernels", "a run, ms|", "speed-up|", "results differ by|"), rows)
     show_operators(report["operators"])
     say("inputs: " + ", ".join(f"{i['name']} {i['type']} {dimensions(i['shape'])}" for i in report["inputs"]))
+    if doubts:
+        say(doubts)
     if report["refused"]:
         say(f"ONNX Runtime alone refuses the model: {report['refused']}")
 

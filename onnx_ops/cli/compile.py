@@ -49,6 +49,7 @@ def build(output, operators, dtypes, cpus, system, jobs):
     settings = {"operators": operators or own_operators() or None, "dtypes": dtypes or None, "cpus": cpus or None}
     built_for = compiling(partial(onnx_ops.build, output, system=system, jobs=jobs, **settings))
     say(f"{output}: {output.stat().st_size / 2**20:.1f} MB, for {system or THIS} on {', '.join(built_for)}")
+    say("In Python: options.register_custom_ops_library(path), of onnxruntime.SessionOptions; others: docs/library.md")
 
 
 @click.command()

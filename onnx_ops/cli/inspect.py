@@ -391,7 +391,7 @@ def advice(model, reports, unknown_operators, obstacle, patterns):
     if not (reports or gains or model.suffix == ORT_FORMAT):
         return "nothing, onnx_ops changes nothing for this model"
     call = f"onnx_ops.InferenceSession(path{', optimize=True' if gains else ''})"
-    return f"see what onnx-ops bench says; in Python, {call} in place of onnxruntime's"
+    return f"in Python, {call}; onnx-ops bench times it, run --compare checks it"
 
 
 def tensors(report):

@@ -45,7 +45,12 @@ def optimize(source, target, standard, as_json):
       onnx-ops optimize model.onnx optimized.onnx
       onnx-ops optimize model.onnx model.onnx --standard --json
     """
-    target, findings = rewrite(source, target, lambda model: rewritten(model, standard, source))
+
+    def optimized_and_found(model):
+        optimized, findings = rewritten(model, standard, source)
+        return optimized, (findings, sorted({node.op_type for node in declared_nodes(optimized)}))
+
+    target, (findings, names) = rewrite(source, target, optimized_and_found)
     if as_json:
         print_json({"model": str(source), "written": str(target), "findings": list(map(asdict, findings))})
         return
@@ -53,6 +58,9 @@ def optimize(source, target, standard, as_json):
         show_findings(source, findings)
     replaced = counted(findings)
     say(f"{target}: {replaced} replaced" if replaced else f"{target}: nothing to replace")
+    if replaced and not standard:
+        options = " ".join(f"--operator {name}" for name in names)
+        say(f"onnx_ops.InferenceSession runs it; so does plain ONNX Runtime with what onnx-ops build {options} makes")
 
 
 @click.command()
@@ -74,11 +82,16 @@ def lower(source, target):
     """
 
     def lowered_and_counted(model):
-        operators = in_its_versions(available(), model)
-        return lowered(model), sum(declared(node, operators) is not None for node in model_nodes(model))
+        return lowered(model), len(declared_nodes(model))
 
     target, count = rewrite(source, target, lowered_and_counted)
     say(f"{target}: {count} {'node' if count == 1 else 'nodes'} rewritten")
+
+
+def declared_nodes(model):
+    """Return the nodes of a model that onnx_ops runs."""
+    operators = in_its_versions(available(), model)
+    return [node for node in model_nodes(model) if declared(node, operators)]
 
 
 def rewrite(source, target, function):
