@@ -141,7 +141,9 @@ def test_extensions_sessions_against_the_body():
             onnx_ops.check(operator, test_own.CASES[operator], extremes=False)
         print(names.count("extensions session"))
     """
-    assert int(run_script(code).stdout) == (3 * (8 + 5) if numba_obstacle() is None else 0)
+    done = run_script(code)
+    assert int(done.stdout) == (3 * (8 + 5) if numba_obstacle() is None else 0)
+    assert "must not be" not in done.stderr  # that backend logs what cases of `combine` are refused for
 
 
 def test_attributes():
@@ -685,14 +687,6 @@ def test_check_finds_faults(name):
             onnx_ops.check(function, cases, extremes=False)
     else:
         assert onnx_ops.check(function, cases)
-
-
-@need_numba
-def test_check_logs_no_refusals(caplog):
-    function = mistaken(lambda x: x)
-    function.shape(lambda x: onnx_ops.require(x[0] < 9, "length of x", x[0], "must be less than 9") or x)
-    assert onnx_ops.check(function, [(BIAS,), (np.ones(9, np.float32),)])
-    assert not caplog.records
 
 
 def test_check_wants_tuples():
