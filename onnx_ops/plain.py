@@ -87,11 +87,17 @@ def shapes_of(operator, values, inputs):
         return shapes_by_rule(operator, values, inputs)
 
 
+def rule_attributes(values):
+    """Return {name: value} as rules get them, in Python as in compiled code: a Literal is its position."""
+    pairs = zip(values.attributes, values.by_name.items(), strict=True)
+    return {name: a.choices.index(v) if a.choices and v is not None else v for a, (name, v) in pairs}
+
+
 def shapes_by_rule(operator, values, inputs):
     rule = operator.plan.function
     if rule is None:
         return None
-    returned = call_function(operator, rule, inputs, values.by_name)
+    returned = call_function(operator, rule, inputs, rule_attributes(values))
     try:
         shapes = [tuple(map(index, s)) for s in ((returned,) if is_shape(returned) else returned)]
     except TypeError:

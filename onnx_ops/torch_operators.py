@@ -257,7 +257,7 @@ def shapes_of(operator, values, sizes):
     elif operator.plan.is_partial:
         shapes = shapes_by_plan(operator, values, sizes)
     else:
-        returned = operator.plan.function(*sizes, **values.by_name)
+        returned = operator.plan.function(*sizes, **plain.rule_attributes(values))
         shapes = [tuple(s) for s in ((returned,) if plain.is_shape(returned) else returned)]
         require(len(shapes) == len(operator.outputs), "shapes by the rule", len(shapes), "must be one for each output")
     if not operator.plan.is_bound:

@@ -121,7 +121,7 @@ def test_check_finds_what_is_wrong(wrong_way, monkeypatch):
             yield name, (lambda way=way: [v + v.dtype.type(0.1) for v in way()]) if name.startswith(wrong_way) else way
 
     monkeypatch.setattr(check, "ways", ways)
-    message = rf"my\.domain\.Combine, {wrong_way}.*: y at \[0\] is .*, but of the body .*; 5 of 5 differ"
+    message = rf"my\.domain\.Combine, {wrong_way}.*: y at \[0\] is .*, but of the function in NumPy .*; 5 of 5 differ"
     with pytest.raises(AssertionError, match=message):
         onnx_ops.check(own.combine, [CASES[own.combine][0]], extremes=False)
 
@@ -141,7 +141,9 @@ def test_extensions_sessions_against_the_body():
             onnx_ops.check(operator, test_own.CASES[operator], extremes=False)
         print(names.count("extensions session"))
     """
-    assert int(run_script(code).stdout) == (3 * (8 + 5) if numba_obstacle() is None else 0)
+    done = run_script(code)
+    assert int(done.stdout) == (3 * (8 + 5) if numba_obstacle() is None else 0)
+    assert "must not be" not in done.stderr  # that backend logs what cases of `combine` are refused for
 
 
 def test_attributes():
@@ -452,6 +454,57 @@ def test_attachments_that_are_refused(name):
         attach(declare())
 
 
+def shortened(x, *, mode: typing.Literal["plus", "minus"] = "plus"):
+    return x[mode == "minus" :]
+
+
+@onnx_ops.jitable
+def sign(mode):
+    return -1 if mode in ("minus", "other") else 1
+
+
+COMPARISONS = {  # parts of an operator that compare a Literal, which is a position there, with a string
+    "a rule": lambda f: f.shape(lambda x, *, mode: x if mode == "minus" else (1,)),
+    "a rule that looks for it among several": lambda f: f.shape(
+        lambda x, *, mode: x if mode in ("minus", "other") else (1,)
+    ),
+    "a kernel": lambda f: f.shape(lambda x, mode: x).kernel(
+        lambda x, mode, index, count, workspace, y: 1 if mode == "minus" else 2
+    ),
+    "what a kernel calls": lambda f: f.shape(lambda x, mode: x).kernel(
+        lambda x, mode, index, count, workspace, y: sign(mode)
+    ),
+    "a loop": lambda f: f.shape(lambda x, mode: x).kernel(
+        lambda x, mode, index, count, workspace, y: 0, loop=lambda x, *, mode: x[0] if mode == "minus" else 1
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COMPARISONS)
+def test_comparisons_with_a_string(name):
+    rule = r" = test_own.py, line \d+: compares with a string, .*: write mode == 1 for 'minus'"
+    with pytest.raises(OpError, match=rule):
+        COMPARISONS[name](declare(shortened))
+
+
+def test_a_literal_is_a_position_in_a_rule():
+    function = declare(shortened).shape(lambda x, *, mode: (x[0] - mode,))
+    x = np.arange(4, dtype=np.float32)
+    assert function(x, mode="minus").tolist() == [1, 2, 3]
+    torch = pytest.importorskip("torch")
+    assert function.torch(torch.from_numpy(x), mode="minus").tolist() == [1, 2, 3]
+
+    class Shortened(torch.nn.Module):
+        def forward(self, x):
+            return function.torch(x, mode="minus")
+
+    sizes = ({0: torch.export.Dim("n", min=3)},)
+    exported = torch.export.export(Shortened(), (torch.rand(5),), dynamic_shapes=sizes)
+    assert exported.module()(torch.rand(9)).shape == (8,)
+    (node,) = (n for n in exported.graph.nodes if n.op == "call_function" and "my_domain" in str(n.target))
+    assert str(node.meta["val"].shape[0]).replace(" ", "").endswith("-1")
+
+
 def test_attachments_that_names_and_types_forbid():
     function = declare(lambda index: index, inputs="index: T").shape(lambda index: index)
     with pytest.raises(OpError, match=r"name = index: is what kernels get besides"):
@@ -606,7 +659,7 @@ def refused(function, *args, **more):
 
 
 FAULTS = {
-    "a body that fails": (lambda x: {}[0], None, "the body fails: KeyError"),
+    "a body that fails": (lambda x: {}[0], None, "the function in NumPy fails: KeyError"),
     "nothing but refusals": (lambda x: onnx_ops.require(False, "x", 0, "is refused"), None, "nothing was compared"),
     "a kernel of other ranks": (
         lambda x: x,
@@ -1053,7 +1106,9 @@ def test_the_command_line(tmp_path):
     use, run = ("--operators", "mine.py"), ("run", "scale.onnx", "--input")
     assert "runs 1 of 1 without problems" in python(code, *use, "inspect", "scale.onnx", cwd=tmp_path).stdout
     python(code, *use, *run, "x.npy", "--compare", "reference", cwd=tmp_path)
-    assert python(code, *run, "x.npy", cwd=tmp_path, check=False).returncode == 3
+    without = python(code, *run, "x.npy", cwd=tmp_path, check=False)
+    assert without.returncode == 3
+    assert "operators of your own: onnx-ops --operators FILE" in without.stderr
     for factor, count in ((2, 1), (2, 0), (3, 1)):  # what an older file has computed is computed again
         (tmp_path / "mine.py").write_text(FILE.format(factor=factor, summand=1))
         done = python(code, *use, *run, "*.npy", "--output", "out", "--json", cwd=tmp_path)

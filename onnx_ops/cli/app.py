@@ -22,6 +22,7 @@ from .rewrite import lower, optimize
 from .run import run
 from .validate import validate
 
+HINT = "\nnext: see what onnx-ops inspect says; operators of your own: onnx-ops --operators FILE, before the command"
 FAILED, INTERRUPTED, CLOSED_PIPE = 3, 130, 141  # the last two as in a shell: 128 + signal
 WRITERS = "click", "rich"  # packages that write all of the output, and no other files
 
@@ -54,7 +55,8 @@ def failures(with_traceback):
     except Exception as error:
         if with_traceback:
             raise
-        raise Failure(one_line(error)) from error
+        text = one_line(error)
+        raise Failure(text + HINT * ("is not a registered function/op" in text)) from error
 
 
 @contextmanager

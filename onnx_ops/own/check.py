@@ -1,6 +1,7 @@
 """`onnx_ops.check`: compare every way to run an operator of one's own with its body in NumPy."""
 
 import itertools
+import logging
 import math
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -28,6 +29,7 @@ from ..schemas import node_attribute, register_schemas
 TOLERANCES = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 1e-5, "float64": 1e-12}  # relative to the largest value
 LARGEST = 2**20  # elements of an input in which extremes are tried
 OPSET = 18  # version of ai.onnx in models of an operator of another domain: every ONNX Runtime knows it
+log = logging.getLogger("onnx_ops")
 QUIET = 4  # log level: ONNX Runtime's exceptions have the texts that it would log
 
 
@@ -114,14 +116,16 @@ def compare(function, arrays, attributes, tolerances, are_extreme):
     body_outputs = outcome(lambda: plain.compute(function, values, function.padded(arrays), shared.types))
     if isinstance(body_outputs, Failure):
         where = f"{function.title}, {described(arrays, attributes)}"
-        assert are_extreme, f"{where}: the body fails: {body_outputs}"
+        assert are_extreme, f"{where}: the function in NumPy fails: {body_outputs}"
         return 0  # a body may fail on extremes: no rule says what must happen then
     compared = 0
     for way, compute_outputs in ways(function, arrays, attributes, values, shared.signature, body_outputs):
         outputs = outcome(compute_outputs)
         where = f"{function.title}, {way}, {described(arrays, attributes)}{' with extremes' * are_extreme}"
         if isinstance(body_outputs, str) or isinstance(outputs, str):
-            assert outputs == body_outputs, f"{where}: {verdict(outputs)}, but the body: {verdict(body_outputs)}"
+            assert outputs == body_outputs, (
+                f"{where}: {verdict(outputs)}, but the function in NumPy: {verdict(body_outputs)}"
+            )
             continue
         for o, a, b in zip(function.outputs, outputs, body_outputs, strict=True):
             if problem := problem_of(a, b, tolerances):
@@ -178,10 +182,23 @@ def ways(function, arrays, attributes, values, signature, body_outputs):
     for name, model in zip(("fixed", "open"), models, strict=True):
         yield f"native session, {name} sizes", partial(in_session, model, "native", 1 + (model is open_model))
     if function.kernels and numba_obstacle() is None and has_extensions(function):
-        yield "extensions session", lambda: in_session(open_model, "extensions", 1)
+        yield "extensions session", without_log(lambda: in_session(open_model, "extensions", 1))
     if not isinstance(body_outputs, str):
         yield "onnx's evaluator", lambda: [*Evaluator(open_model, [function])(feeds).values()]
         yield "onnx's inference", lambda: check_inference(fixed_model, body_outputs)
+
+
+def without_log(function):
+    """Return the function with its refusals in its exceptions alone: the extensions backend logs each, too."""
+
+    def call():
+        was_disabled, log.disabled = log.disabled, True
+        try:
+            return function()
+        finally:
+            log.disabled = was_disabled
+
+    return call
 
 
 def garbage(shape, dtype):
@@ -260,11 +277,14 @@ def node_model(function, arrays, attributes, signature, is_open):
 def problem_of(actual, reference, tolerances):
     """Return a text on what is wrong with an output, or None."""
     if actual.dtype != reference.dtype or actual.shape != reference.shape:
-        return f"is {actual.dtype} {list(actual.shape)}, but of the body {reference.dtype} {list(reference.shape)}"
+        wanted = f"{reference.dtype} {list(reference.shape)}"
+        return f"is {actual.dtype} {list(actual.shape)}, but of the function in NumPy {wanted}"
     found = difference(actual, reference, tolerances)
     if found.ok:
         return None
     position = tuple(np.argwhere(found.wrong)[0].tolist())
     more = f", by more than {found.allowed:.3g}" if found.allowed else ""
     count = f"{np.count_nonzero(found.wrong)} of {actual.size} differ"
-    return f"at {list(position)} is {actual[position]}, but of the body {reference[position]}{more}; {count}"
+    return (
+        f"at {list(position)} is {actual[position]}, but of the function in NumPy {reference[position]}{more}; {count}"
+    )

@@ -1,12 +1,14 @@
 """The decorator `onnx_ops.operator`, and the OwnOperator that it returns."""
 
+import dis
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from types import FunctionType
+from pathlib import Path
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
-from ..compiler.jit import jitable
+from ..compiler.jit import flags_of, jitable
 from ..declaration import Kernel, Rule
 from ..errors import errors_of, require
 from .signature import declared
@@ -87,10 +89,10 @@ class OwnOperator:
     def shape(self, rule: Callable[..., Any] | None = None, *, values: Iterable[str] = (), bound: bool = False) -> Any:
         """Decorator: set the rule that computes the outputs' shapes.
 
-        The rule gets for each input its shape, a tuple of numbers, or None, and the attributes. It returns the output's
-        shape or, for several outputs, a tuple of shapes. What it refuses by `onnx_ops.require` is an error when a
-        session is made, if the model states enough then, else an error of the run. With a kernel the rule is compiled,
-        too.
+        The rule gets for each input its shape, a tuple of numbers, or None, and the attributes, of which a Literal is a
+        position among its strings. It returns the output's shape or, for several outputs, a tuple of shapes. What it
+        refuses by `onnx_ops.require` is an error when a session is made, if the model states enough then, else an error
+        of the run. With a kernel the rule is compiled, too.
 
         values  names of inputs whose values the rule gets instead: vectors of at most 16 integers
         bound   the first axes of the outputs may turn out shorter
@@ -109,6 +111,7 @@ class OwnOperator:
                     kept, f"type of {name}", ", ".join(types), "must be int32 or int64 for a rule to get the values"
                 )
             check_parameters("rule", rule, names, attributes_of(function))
+            check_comparisons("rule", rule, function)
         inputs = tuple(replace(i, values=i.name in values) for i in function.inputs)
         plan = replace(rule_of(function), function=compilable(rule), is_bound=bound)
         self.declaration = replace(function, inputs=inputs, plan=plan)
@@ -175,10 +178,12 @@ class OwnOperator:
                 require(names and {*names} <= {*declared_names}, f"type {variable}", ", ".join(names), rule)
             for phase in phases:
                 check_parameters("kernel", phase, [*inputs, *attributes, *tile, *outputs])
+                check_comparisons("kernel", phase, function)
             work: dict[str, Any] = {"loop": loop, "workspace": workspace, "shared": shared}
             for what, each in work.items():
                 if each is not None:
                     check_parameters(what, each, inputs, attributes)
+                    check_comparisons(what, each, function)
                     work[what] = compilable(each)
         compiled = tuple(compilable(phase) for phase in phases)
         self.declaration = replace(
@@ -228,6 +233,37 @@ def check_parameters(
     required = ", ".join([*positional, *(["*", *keywords] if keywords else [])])
     matches = names == [*positional, *keywords]
     require(matches, f"parameters of the {what}", f"({', '.join(names)})", f"must be ({required})")
+
+
+def check_comparisons(what: str, function: Any, operator: "Operator") -> None:
+    """Raise OpError if a function compares something with a choice of a Literal, which it gets as a position.
+
+    Compiled code would take the two for unequal, without a word. The marked functions that it names are looked at, too.
+    """
+    if any(a.kind == "text" for a in operator.attributes):
+        return  # a rule without a kernel gets that as a string
+    choices = {choice: f"{a.name} == {k}" for a in operator.attributes for k, choice in enumerate(a.choices)}
+    functions = [function]
+    for each in functions:  # which grows
+        code = each.__code__
+        place = f"{Path(code.co_filename).name}, line {code.co_firstlineno}"
+        for text in compared_constants(code):
+            if isinstance(text, str) and text in choices:
+                rule = "compares with a string, but gets a Literal as its position:"
+                require(False, what, place, f"{rule} write {choices[text]} for {text!r}")
+        named = (each.__globals__.get(name) for name in code.co_names)
+        functions += [f for f in named if isinstance(f, FunctionType) and f in flags_of and f not in functions]
+
+
+def compared_constants(code: CodeType) -> Iterator[Any]:
+    """Yield the constants that a function's code compares something with, or looks for it among."""
+    instructions = list(dis.get_instructions(code))
+    for k, instruction in enumerate(instructions):
+        if instruction.opname in ("COMPARE_OP", "CONTAINS_OP"):
+            for operand in instructions[max(k - 2, 0) : k]:
+                if operand.opname == "LOAD_CONST":
+                    value = operand.argval
+                    yield from value if isinstance(value, tuple | frozenset) else (value,)
 
 
 def compilable(function: Any) -> Any:
