@@ -5,9 +5,8 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
 import numpy as np
-import onnx
 import pytest
-from support.cases import COL2IM, GRID_SAMPLE, model
+from support.cases import GRID_SAMPLE, model
 
 import onnx_ops
 from onnx_ops.runtime import runner

@@ -238,7 +238,8 @@ def outcomes(work, items, workers=None):
                     ended.append(items[index])
                 else:
                     yield items[index], ENDED if has_ended else outcome
-        items = ended
+        if not (items := ended):
+            return
 
 
 def alone(work, items):
