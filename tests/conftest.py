@@ -7,7 +7,7 @@ from support.selection import has_representative_types
 
 from onnx_ops import dtypes
 from onnx_ops.operators import OPERATORS
-from onnx_ops.runtime import library, native, variants, warmup
+from onnx_ops.runtime import library, native, variants
 
 if library.is_complete():  # then nothing is compiled, there may be no Numba, and only kernels are other ones
     of_the_compiler = "cache deployment elements library vectors warmup"
@@ -33,7 +33,7 @@ def pytest_sessionstart(session):
         everything = "long" not in session.config.option.markexpr
         combinations = variants.combinations(OPERATORS, dtypes.TABLE)
         needed = variants.distinct(c for c in combinations if everything or has_representative_types(c.signature))
-        warmup.compile_variants(needed, processes, lambda *progress: None)
+        variants.compile_variants(needed, processes)
 
 
 @pytest.fixture

@@ -973,8 +973,8 @@ def test_optimize(tmp_path):
     assert re.search(r"affine_grid +node_grid +main +AffineGrid", text)
     assert f"{target}: 1 affine_grid replaced" in text
     assert onnx.load(target) == onnx_ops.optimize(onnx.load(source))
-    call("optimize", source, source, "--standard")
-    assert [(n.domain, n.op_type) for n in onnx.load(source).graph.node] == [("", "AffineGrid")]
+    call("optimize", source, source)
+    assert onnx.load(source) == onnx.load(target)
     assert call("optimize", source, source) == f"{source}: nothing to replace\n"
 
 
@@ -990,8 +990,6 @@ def test_optimize_json_and_run_optimized(tmp_path, kernels_made):
     assert report["written"] == str(target)
     finding = {"pattern": "unfold", "graph": "main", "node": "node_y", "operator": "Im2Col", "reason": None}
     assert report["findings"] == [finding]
-    report = call_json("optimize", path, target, "--standard")
-    assert report["findings"] == [finding | {"operator": None, "reason": "ai.onnx has no operator for it"}]
 
 
 @pytest.mark.parametrize(

@@ -27,14 +27,12 @@ target_argument = click.argument("target", metavar="OUT.ONNX", type=click.Path(d
 @click.command()
 @source_argument
 @target_argument
-@click.option("--standard", is_flag=True, help="Use operators of ai.onnx only, which other runtimes have, too.")
 @json_option
-def optimize(source, target, standard, as_json):
+def optimize(source, target, as_json):
     """Replace what PyTorch's exporters write for unfold, grids and deformable attention by one node each.
 
     The nodes are of the domain onnx_ops, which sessions with this package run: Im2Col, AffineGrid, GridSamples that
-    compute their grids themselves (ComputedGridSample), MultiScaleDeformableAttention; with
-    --standard AffineGrid of ai.onnx, where the model imports its version 20. Results may differ by rounding:
+    compute their grids themselves (ComputedGridSample), MultiScaleDeformableAttention. Results may differ by rounding:
     docs/optimize.md says how much. What only resembles these patterns stays, and the reason is told.
 
     Weights that the model keeps in other files stay there if OUT.ONNX is in the same folder as IN.ONNX. Otherwise they
@@ -43,9 +41,9 @@ def optimize(source, target, standard, as_json):
     \b
     Examples:
       onnx-ops optimize model.onnx optimized.onnx
-      onnx-ops optimize model.onnx model.onnx --standard --json
+      onnx-ops optimize model.onnx model.onnx --json
     """
-    target, findings = rewrite(source, target, lambda model: rewritten(model, standard, source))
+    target, findings = rewrite(source, target, lambda model: rewritten(model, source))
     if as_json:
         print_json({"model": str(source), "written": str(target), "findings": list(map(asdict, findings))})
         return

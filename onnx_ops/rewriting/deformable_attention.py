@@ -30,7 +30,7 @@ CUTS = "SequenceAt", "Slice", "Split"
 SETTINGS = {"mode": ("linear", "bilinear"), "padding_mode": ("zeros",), "align_corners": (0,)}  # all are defaults
 
 
-def match(graph, node, standard):
+def match(graph, node):
     """Return the arguments of `Graph.replace` that make the last node, or its first input, the attention.
 
     None if the node is nothing like the end of one.
@@ -50,8 +50,6 @@ def match(graph, node, standard):
     if (first is None) == (second is None):
         return None
     samples, concat, concat_path = first or second
-    if standard:
-        raise NearMiss("ai.onnx has no operator for it")
     if len(samples) > LEVELS:
         raise NearMiss(f"it has {len(samples)} levels, {OPERATOR} at most {LEVELS}")
     _check_settings(samples)
