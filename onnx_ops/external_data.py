@@ -13,7 +13,7 @@ from onnx.external_data_helper import ExternalDataInfo, set_external_data, uses_
 
 from .errors import OpError
 from .nodes import model_nodes, subgraphs
-from .runtime.ort_format import is_ort_format
+from .ort_format import is_ort_format
 
 
 def is_small(tensor):

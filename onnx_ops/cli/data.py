@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 import numpy as np
 import onnx
+from PIL import Image
 
 from .. import OpError, dtypes
 from ..files import staged
@@ -286,8 +287,6 @@ def read_image(path, file, element_type, dims):
 
     Integers become floats in [0, 1]; floats stay as they are.
     """
-    from PIL import Image
-
     if len(dims) != 4 or not (element_type in dtypes.FLOATS or element_type == "uint8"):
         raise click.UsageError(f"{path}: images are for inputs of rank 4 of floats or uint8.")
     channels_last = dims[3] in MODES and dims[1] not in MODES
@@ -396,8 +395,6 @@ def is_image(array):
 
 def write_image(path, array):
     """Write the first image of a batch; floats are clipped to [0, 1]."""
-    from PIL import Image
-
     pixels = np.moveaxis(array[0], 0, -1)
     if pixels.dtype != np.uint8:
         pixels = (np.nan_to_num(pixels.astype(np.float32)).clip(0, 1) * 255).round().astype(np.uint8)

@@ -14,12 +14,12 @@ from .. import dtypes
 from ..comparison import difference
 from ..errors import OpError, errors_of
 from ..external_data import load
-from ..nodes import builtin_operators, declared, in_its_versions, inlined, model_nodes, subgraphs
+from ..model_files import EXTENSIONS, WARNING, is_lowered, unknown_attributes
+from ..nodes import builtin_operators, declared, in_its_versions, inlined, model_nodes
 from ..operators import available
 from ..plain import infer, shapes_of
-from ..rewriting.graph import Graph, Model
+from ..rewriting.graph import Model
 from ..runtime.execute import signature_of
-from ..runtime.model import EXTENSIONS, WARNING, is_lowered, unknown_attributes
 from ..runtime.runner import Runner, open_session
 from .arguments import ORT_FORMAT, json_option, model_argument, names
 from .console import dimensions, one_line, print_json, say, steps, table
@@ -124,7 +124,7 @@ def examine(path):
         model = inlined(model) if model.functions else model
     except RuntimeError as error:
         click.echo(f"Warning: nodes in functions are not shown, as these can't be inlined: {one_line(error)}", err=True)
-    nodes = list(relevant(Graph(Model(model, path), model.graph, "main")))
+    nodes = list(relevant(Model(model, path)))
     reports = [examine_node(*each) for each in steps(nodes, lambda each: each[0].name or each[0].op_type)]
     return reports, unknown_in(model)
 
@@ -144,15 +144,13 @@ def unknown_in(model):
     return dict(sorted(counts.items()))
 
 
-def relevant(graph):
-    """Yield (node, its graph) for the `intended` nodes in a graph and its subgraphs, except those of older versions."""
-    operators = in_its_versions(available(), graph.model.proto)
-    for node in graph.owner.node:
-        if intended(node) and (declared(node, operators) or not declared(node)):
-            yield node, graph
-        for inner in subgraphs(node):
-            title = f"{graph.title} / {node.name or node.op_type} / {inner.name}"
-            yield from relevant(Graph(graph.model, inner, title, graph))
+def relevant(model):
+    """Yield (node, its graph) for the `intended` nodes of a model, except those of older versions."""
+    operators = in_its_versions(available(), model.proto)
+    for graph in model.graphs():
+        for node in graph.owner.node:
+            if intended(node) and (declared(node, operators) or not declared(node)):
+                yield node, graph
 
 
 def intended(node):

@@ -13,10 +13,9 @@ from .. import lower as lowered
 from ..errors import OpError
 from ..external_data import files, load, move
 from ..files import staged_file
-from ..nodes import declared, in_its_versions, model_nodes
-from ..operators import available
+from ..nodes import declared_nodes
+from ..ort_format import is_ort_format
 from ..rewriting import rewritten
-from ..runtime.ort_format import is_ort_format
 from .arguments import ModelFile, check_targets, json_option
 from .console import print_json, say, table
 
@@ -70,12 +69,7 @@ def lower(source, target):
       onnx-ops lower model.onnx lowered.onnx
       onnx-ops run lowered.onnx --random --backend extensions
     """
-
-    def lowered_and_counted(model):
-        operators = in_its_versions(available(), model)
-        return lowered(model), sum(declared(node, operators) is not None for node in model_nodes(model))
-
-    target, count = rewrite(source, target, lowered_and_counted)
+    target, count = rewrite(source, target, lambda model: (lowered(model), len(list(declared_nodes(model)))))
     say(f"{target}: {count} {'node' if count == 1 else 'nodes'} rewritten")
 
 

@@ -53,12 +53,7 @@ def rewritten(
         # Runtime doesn't know the types that other operators than its own make.
         with suppress(RuntimeError, onnx.checker.ValidationError):  # the session reports what is wrong with the model
             flat = inlined(model, operators=operators)
-    optimized, findings = _rewrite(flat, folder)
-    return optimized if any(f.operator for f in findings) else _copy(model), findings
-
-
-def _rewrite(model: onnx.ModelProto, folder: "str | os.PathLike[str] | None") -> tuple[onnx.ModelProto, list[Finding]]:
-    optimized, findings = _copy(model), []
+    optimized, findings = _copy(flat), []
     for graph in Model(optimized, folder).graphs():
         reported = set()  # outputs of nodes that have a Finding: one per node is enough
         for pattern in PATTERNS:
@@ -68,7 +63,7 @@ def _rewrite(model: onnx.ModelProto, folder: "str | os.PathLike[str] | None") ->
                 if is_there and node.output[0] not in reported and (finding := apply(pattern, graph, node)):
                     findings.append(finding)
                     reported.add(node.output[0])
-    return optimized, findings
+    return optimized if any(f.operator for f in findings) else _copy(model), findings
 
 
 def _copy(model: onnx.ModelProto) -> onnx.ModelProto:

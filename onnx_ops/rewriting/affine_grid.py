@@ -49,7 +49,7 @@ def match(graph, node):
         raise NearMiss("it adds up neighbouring values, which ONNX Runtime may do in another order")
     if target[0] not in (-1, shape(graph, theta)[N]):
         raise NearMiss(f"the batch size of the grid, {target[0]}, is not known to be that of {theta}")
-    if graph.is_constant(theta):
+    if graph.folded(theta) is not None:
         raise NearMiss(f"{theta} is constant: ONNX Runtime computes the grid once")
     vectors = _vectors(base)
     if str(vectors[0].dtype) not in EXACT and may_lead_to_nearest(graph, node.output[0]):

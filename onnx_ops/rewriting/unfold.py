@@ -106,7 +106,7 @@ def _fit(graph, steps, node):
         pads = [0] * 2 * axes
     dimensions = shape(graph, source)
     padded = [size + pads[a] + pads[axes + a] for a, size in enumerate(dimensions[-axes:])]
-    if graph.is_constant(source):
+    if graph.folded(source) is not None:
         raise NearMiss(f"{source} is constant: ONNX Runtime computes it once")
     target = shape(graph, node.input[0] if node.op_type == "Reshape" else node.output[0])
     firsts, seconds = zip(*tables, strict=True)

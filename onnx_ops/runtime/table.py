@@ -96,12 +96,6 @@ def array(kind, items):
     return (kind * max(len(items), 1))(*items)
 
 
-def table(operators):
-    """The table of these operators, without functions; an operator's number is its position."""
-    rows = [operator(o, list(o.signatures()), number) for number, o in enumerate(operators)]
-    return Table(array(Operator, rows), len(rows))
-
-
 def declaration(declared):
     """A digest of everything about an operator that compiled code and Python must agree on."""
     kernels = [([f.__qualname__ for f in k.phases], k.sees_bits, sorted(k.types.items())) for k in declared.kernels]

@@ -8,9 +8,9 @@ from .. import operators as every
 from ..compiler.jit import numba_obstacle
 from ..dtypes import FLOATS
 from ..errors import OpError
+from ..model_files import EXTENSIONS, is_lowered
 from ..system import available_cpus
 from . import library, native, variants
-from .model import EXTENSIONS, is_lowered
 from .runner import open_session
 
 _Model: TypeAlias = "str | os.PathLike[str] | bytes"
