@@ -31,14 +31,13 @@ shape_option = click.option(
     "--shape", "shapes", multiple=True, metavar="NAME=N,C,...",
     help="Of a random input, where the model leaves it open.",
 )  # fmt: skip
-seed_option = click.option("--seed", default=0, show_default=True, help="Of random inputs.")
 
 
 # Inputs of a model. `inputs` are those that a Runner states: {name: (element type, dimensions)}
 
 
-def feeds(inputs, given, shapes=(), seed=0, random=False):
-    """Return ({input: array} from the options --input, --shape and --seed, `doubts` on those that are made up)."""
+def feeds(inputs, given, shapes=(), random=False):
+    """Return ({input: array} from the options --input and --shape, `doubts` on those that are made up)."""
     arrays = read_inputs(given, inputs)
     missing = [n for n in inputs if n not in arrays]
     if not random:
@@ -47,7 +46,7 @@ def feeds(inputs, given, shapes=(), seed=0, random=False):
     if useless := sizes.keys() & arrays.keys():
         names = ", ".join(sorted(useless))
         raise click.UsageError(f"--shape is for inputs that are made up, and --input gives {names}.")
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     arrays |= {n: random_array(rng, n, *inputs[n], sizes.get(n)) for n in missing}
     return {n: arrays[n] for n in inputs}, doubts({n: inputs[n] for n in missing}, sizes)
 

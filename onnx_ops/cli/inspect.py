@@ -25,7 +25,7 @@ from ..runtime.runner import Runner, open_session
 from .arguments import ORT_FORMAT, json_option, model_argument, names
 from .console import dimensions, one_line, print_json, say, steps, table
 from .data import random_array
-from .rewrite import counted, find_patterns, show_findings
+from .rewrite import counted, find_patterns
 
 LIKENESS = 0.8  # how similar a misspelt name is at least to the right one, as difflib measures it
 STAND_IN = 2  # the size of a dimension that the model leaves open
@@ -53,21 +53,20 @@ class Report:
 
 @click.command()
 @model_argument
-@click.option("--details", is_flag=True, help="Also show each node's attributes and all of its inputs.")
 @json_option
-def inspect(model, details, as_json):
+def inspect(model, as_json):
     """Show which nodes of a model this package runs, and which of them ONNX Runtime alone can't.
 
     Subgraphs are looked into, local functions written out where they are called. Each node is tried alone on ONNX
     Runtime's own kernel, on made-up data as far as the model states the shapes, and the results are compared. The
     report also names what will fail or be ignored: operators, domains and attributes that seem misspelt, values that
     are refused, shapes that can't fit; operators that neither ONNX Runtime nor this package has; why no session of the
-    whole model can be made, if so; and what `onnx-ops optimize` would replace. Its last line says what to do next.
+    whole model can be made, if so; and what `onnx-ops optimize` would replace. Its last line says what to do next. With
+    --json there are also the attributes and all inputs of each node, and what `optimize` would keep, with the reasons.
 
     \b
     Examples:
       onnx-ops inspect model.onnx
-      onnx-ops inspect model.onnx --details
       onnx-ops inspect model.onnx --json
     """
     log = logging.getLogger("onnx_ops")
@@ -82,8 +81,8 @@ def inspect(model, details, as_json):
         lists = {"nodes": list(map(asdict, reports)), "optimize": list(map(asdict, patterns))}
         print_json({"model": str(model), "session": obstacle, **lists, "unknown": unknown_operators, "next": next_step})
     else:
-        show(model, reports, unknown_operators, obstacle, details)
-        show_patterns(patterns, details)
+        show(model, reports, unknown_operators, obstacle)
+        show_patterns(patterns)
         say(f"next: {next_step}", "bold")
     if obstacle or any(r.problems for r in reports):
         raise click.exceptions.Exit(1)
@@ -328,12 +327,10 @@ def node_alone(model, node, inputs):
 # What is shown
 
 
-def show(model, reports, unknown_operators, obstacle, details):
+def show(model, reports, unknown_operators, obstacle):
     if reports:
         rows = [(r.node, r.operator, tensors(r), r.builtin or "not tried") for r in reports]
         table(str(model), ("node", "operator", "tensors", "ONNX Runtime alone"), rows)
-    for report in reports if details else ():
-        show_details(report)
     problems = [(r.node, problem) for r in reports for problem in r.problems]
     for node, problem in problems:
         say(f"{node}: {problem}", "bold red")
@@ -345,28 +342,12 @@ def show(model, reports, unknown_operators, obstacle, details):
     say(summary(reports, obstacle) if reports else f"{model}: {without_nodes(model, obstacle)}.")
 
 
-def show_details(report):
-    lines = [("operator", report.operator), ("graph", report.graph)]
-    lines += [("attribute", f"{name} = {value}") for name, value in report.attributes.items()]
-    lines += [("input", f"{v['name']} {type_and_shape(v)}") for v in report.inputs if v["name"]]
-    if report.builtin:
-        lines.append(("alone", f"ONNX Runtime {report.builtin}"))
-    say(report.node, "bold")
-    for kind, text in lines:
-        say(f"  {kind:<9}  {text}")
-    say("")
-
-
-def show_patterns(patterns, details):
-    """Print on one line what `onnx-ops optimize` would replace; with `details`, also where."""
-    if not patterns:
-        return
-    if details:
-        show_findings("what onnx-ops optimize would do", patterns)
-    text = f"onnx-ops optimize would replace {counted(patterns) or 'nothing'}"
-    if stays := counted(patterns, replaced=False):
-        text += f"; not {stays}" + ("" if details else " (--details says why)")
-    say(text)
+def show_patterns(patterns):
+    """Print on one line what `onnx-ops optimize` would replace."""
+    if patterns:
+        stays = counted(patterns, replaced=False)
+        text = f"onnx-ops optimize would replace {counted(patterns) or 'nothing'}"
+        say(f"{text}; not {stays} (--json says why)" if stays else text)
 
 
 def advice(model, reports, unknown_operators, obstacle, patterns):
