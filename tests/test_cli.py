@@ -191,7 +191,7 @@ def test_inspect_shows_all_of_a_node(tmp_path):
     nodes = call_json("inspect", path)["nodes"]
     assert [each["node"] for each in nodes] == names
     assert all(each["attributes"]["mode"] == "linear" for each in nodes)
-    assert nodes[0]["inputs"][0] == {"name": "a", "type": "float32", "shape": ["X_batch_dimension", 3, 8, 8]}
+    assert nodes[1]["inputs"][0] == {"name": "a", "type": "float32", "shape": ["X_batch_dimension", 3, 8, 8]}
 
 
 def sampling(op_type="GridSample", domain="", imported=True, opset=21):

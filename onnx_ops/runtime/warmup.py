@@ -59,25 +59,22 @@ def needed_by(models, own=()):
     a session of each model, which compiles nothing. As for any session, ONNX Runtime loads the model's weights and
     computes what is constant in it.
     """
-    needed = variants.distinct(node for model in models for node in nodes(model, own))
-    if not needed:
+    found = []
+    for model in models:
+        if is_lowered(model):
+            rule = f"imports {EXTENSIONS}, as lowered models do; what types its nodes have is known only when they run"
+            raise OpError("models", _title(model), f"{rule}; give operators and dtypes instead", "onnx_ops")
+        with variants.silence(), native.survey() as needed:
+            try:
+                open_session(model, operators=own)
+            except OpError:
+                raise
+            except Exception as error:
+                raise OpError("models", _title(model), f"no session can be made of it: {error}", "onnx_ops") from error
+        found += needed
+    if not found:
         raise OpError("models", ", ".join(map(_title, models)), "have no nodes for onnx_ops", "onnx_ops")
-    return needed
-
-
-def nodes(model, own=()):
-    """The variants that the nodes of a model need, as `native.survey` lists them."""
-    if is_lowered(model):
-        rule = f"imports {EXTENSIONS}, as lowered models do; what types its nodes have is known only when they run"
-        raise OpError("models", _title(model), f"{rule}; give operators and dtypes instead", "onnx_ops")
-    with variants.silence(), native.survey() as needed:
-        try:
-            open_session(model, operators=own)
-        except OpError:
-            raise
-        except Exception as error:
-            raise OpError("models", _title(model), f"no session can be made of it: {error}", "onnx_ops") from error
-    return needed
+    return variants.distinct(found)
 
 
 def _title(model):
