@@ -27,6 +27,14 @@ def in_its_versions(operators, model):
     }
 
 
+def declared_nodes(model):
+    """Yield (node, its operator) for the nodes of a model that operators run, in the versions that it imports."""
+    operators = in_its_versions(available(), model)
+    for node in model_nodes(model):
+        if operator := declared(node, operators):
+            yield node, operator
+
+
 def model_nodes(model):
     """Yield the nodes of a model, including those of its functions and of all subgraphs."""
     for owner in (model.graph, *model.functions):

@@ -91,7 +91,6 @@ class Checker:
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
                 self.optimized, findings = rewritten(self.proto)
-                rewritten(self.proto, standard=True)
         except Exception as error:
             return [self.fail("optimize raises", place_of(error), str(error))]
         self.operators = tuple(sorted({finding.operator for finding in findings if finding.operator}))

@@ -539,7 +539,7 @@ def test_sizes_that_a_caller_may_change():
 
 
 def test_a_pattern_that_fails_leaves_the_model_as_it_is(monkeypatch):
-    def match(graph, node, standard):
+    def match(graph, node):
         graph.add_constant("something", np.zeros(3))
         raise IndexError("planted")
 

@@ -51,8 +51,8 @@ MISTAKES = {
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_found(mistake, monkeypatch):
-    def rewritten(proto, standard=False):
-        optimized, findings = original(proto, standard)
+    def rewritten(proto):
+        optimized, findings = original(proto)
         if any(finding.operator for finding in findings):
             mistake(optimized)
         return optimized, findings

@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 PATTERNS = deformable_attention, unfold, affine_grid, grid_sample
 
 
-def optimize(
-    model: onnx.ModelProto, standard: bool = False, folder: "str | os.PathLike[str] | None" = None
-) -> onnx.ModelProto:
+def optimize(model: onnx.ModelProto, folder: "str | os.PathLike[str] | None" = None) -> onnx.ModelProto:
     """Return a copy of an onnx.ModelProto that gives the same results by fewer and faster nodes.
 
     PyTorch's `unfold` and `affine_grid`, as its exporters write them, become nodes Im2Col and AffineGrid of the domain
@@ -34,16 +32,14 @@ def optimize(
     and local functions, which are inlined if they, or others, are found to have something that is replaced. A model in
     which nothing is comes back equal.
 
-    standard  use operators of ai.onnx only
-    folder    where the model's external data are, or the model's file: constants that lie there are unknown without it.
-              They are not loaded.
+    folder  where the model's external data are, or the model's file: constants that lie there are unknown without it.
+            They are not loaded.
     """
-    return rewritten(model, standard, folder)[0]
+    return rewritten(model, folder)[0]
 
 
 def rewritten(
     model: onnx.ModelProto,
-    standard: bool = False,
     folder: "str | os.PathLike[str] | None" = None,
     operators: dict[tuple[str, str], Any] | None = None,
 ) -> tuple[onnx.ModelProto, list[Finding]]:
@@ -57,24 +53,17 @@ def rewritten(
         # Runtime doesn't know the types that other operators than its own make.
         with suppress(RuntimeError, onnx.checker.ValidationError):  # the session reports what is wrong with the model
             flat = inlined(model, operators=operators)
-    optimized, findings = _rewrite(flat, standard, folder)
-    return optimized if any(f.operator for f in findings) else _copy(model), findings
-
-
-def _rewrite(
-    model: onnx.ModelProto, standard: bool, folder: "str | os.PathLike[str] | None"
-) -> tuple[onnx.ModelProto, list[Finding]]:
-    optimized, findings = _copy(model), []
+    optimized, findings = _copy(flat), []
     for graph in Model(optimized, folder).graphs():
         reported = set()  # outputs of nodes that have a Finding: one per node is enough
         for pattern in PATTERNS:
             for node in [n for n in graph.owner.node if n.op_type in pattern.LAST and n.domain in pattern.DOMAINS]:
                 # An earlier replacement may have removed the node.
                 is_there = node.output and node.output[0] in graph.producers
-                if is_there and node.output[0] not in reported and (finding := apply(pattern, graph, node, standard)):
+                if is_there and node.output[0] not in reported and (finding := apply(pattern, graph, node)):
                     findings.append(finding)
                     reported.add(node.output[0])
-    return optimized, findings
+    return optimized if any(f.operator for f in findings) else _copy(model), findings
 
 
 def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -83,14 +72,14 @@ def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
     return copy
 
 
-def apply(pattern: ModuleType, graph: Graph, node: onnx.NodeProto, standard: bool) -> Finding | None:
+def apply(pattern: ModuleType, graph: Graph, node: onnx.NodeProto) -> Finding | None:
     """Replace a node if a pattern fits; returns the Finding, or None if the node is nothing like the pattern.
 
     The node stays, too, with a warning, if the pattern fails: the model is right as it is.
     """
     where = pattern.NAME, graph.title, node.name or node.output[0]
     try:
-        replacement = pattern.match(graph, node, standard) if graph.is_sound(node) else None
+        replacement = pattern.match(graph, node) if graph.is_sound(node) else None
         if replacement is None:
             return None
         graph.replace(node, **replacement)

@@ -73,7 +73,7 @@ class Graph:
         yield self
         for node in list(self.owner.node):
             for inner in subgraphs(node):
-                title = f"{self.title}, {node.op_type} {node.name or node.output[0]}"
+                title = f"{self.title} / {node.name or node.op_type} / {inner.name}"
                 yield from Graph(self.model, inner, title, self).nested()
 
     @property
@@ -183,22 +183,6 @@ class Graph:
             return _run_onnx_runtime(proto, feeds, name)
         except Exception:  # ONNX Runtime refuses the inputs, or doesn't have the operator
             return None
-
-    def is_constant(self, name):
-        """Return whether a value is the same in every run: a constant, or computed from constants alone."""
-        names, visited = [name], set()
-        while names:
-            name = names.pop()
-            graph = self.home(name)
-            if graph is None or name in graph.inputs:
-                return False
-            node = graph.producers.get(name)
-            if node is not None and id(node) not in visited:
-                visited.add(id(node))
-                if node.op_type in RANDOM or any(subgraphs(node)) or not (node.input or node.op_type == "Constant"):
-                    return False
-                names += filter(None, node.input)
-        return True
 
     def consumers(self):
         """Return {value: [(node, position among its inputs)]} for the inputs of this graph's own nodes."""

@@ -9,7 +9,6 @@ from onnx import TensorProto, helper
 
 from ..errors import OpError
 from ..operators import grid_sample
-from .affine_grid import pixel_coordinates
 from .expressions import AXES, OPERATIONS, Constant, Leaf, expression
 from .finding import NearMiss
 from .graph import AI_ONNX
@@ -27,9 +26,9 @@ NARROWING = {TensorProto.FLOAT16: "CastFloat16", TensorProto.BFLOAT16: "CastBFlo
 MODES = {b"linear": b"bilinear", b"cubic": b"bicubic"}  # {newer name: older name}
 
 
-def match(graph, node, standard):
+def match(graph, node):
     """Return the arguments of `Graph.replace` for a node without a grid; None if no nodes make the grid alone."""
-    if standard or len(node.input) != 2 or any(a.ref_attr_name for a in node.attribute):
+    if len(node.input) != 2 or any(a.ref_attr_name for a in node.attribute):
         return None
     attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     try:
@@ -171,3 +170,13 @@ def _open_coordinates(program, maker, position, axis, align_corners):
     steps = step("Max", last, number(1))  # of one pixel, whose coordinate is 1
     doubled = step("Mul", number(2), step("Add", places, step("Sub", steps, last)))
     return step("Sub", step("Div", doubled, steps), number(1))
+
+
+def pixel_coordinates(size, align_corners):
+    """Return the coordinates of the pixels along an axis, as PyTorch defines them.
+
+    With `align_corners` -1 and 1 are the centres of the outer pixels, else their outer edges.
+    """
+    if align_corners:
+        return np.linspace(-1, 1, size) if size > 1 else np.zeros(1)
+    return (2 * np.arange(size) + 1) / size - 1

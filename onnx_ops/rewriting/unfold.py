@@ -26,7 +26,7 @@ NAME = "unfold"
 LAST, DOMAINS = ("Reshape", "Transpose"), AI_ONNX  # types and domains of the node that ends the pattern
 
 
-def match(graph, node, standard):
+def match(graph, node):
     """Return the arguments of `Graph.replace` that make a node, or what a Reshape reads, an Im2Col.
 
     None if it is nothing like the end of an unfold, or nodes that only move its elements follow and are a better end.
@@ -45,8 +45,6 @@ def match(graph, node, standard):
         raise
     if fit is None:
         return None
-    if standard:
-        raise NearMiss("ai.onnx has no operator for it")
     source, sizes, attributes = fit
     made = {"op_type": OPERATOR, "domain": DOMAIN, **attributes}
     axes = len(attributes["kernel_shape"])
@@ -108,7 +106,7 @@ def _fit(graph, steps, node):
         pads = [0] * 2 * axes
     dimensions = shape(graph, source)
     padded = [size + pads[a] + pads[axes + a] for a, size in enumerate(dimensions[-axes:])]
-    if graph.is_constant(source):
+    if graph.folded(source) is not None:
         raise NearMiss(f"{source} is constant: ONNX Runtime computes it once")
     target = shape(graph, node.input[0] if node.op_type == "Reshape" else node.output[0])
     firsts, seconds = zip(*tables, strict=True)

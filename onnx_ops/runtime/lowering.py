@@ -25,11 +25,11 @@ from onnx import TensorProto, helper
 from .. import dtypes, plain
 from ..attributes import KINDS
 from ..errors import OpError, errors_of
+from ..model_files import EXTENSIONS
 from ..nodes import declared, in_its_versions, inlined, model_nodes, subgraphs, value_names
 from ..operators import OPERATORS, available
 from ..rewriting.graph import Graph, Model
 from ..schemas import node_attribute, register_schemas
-from .model import EXTENSIONS
 
 RUN = "onnx_ops_run"  # the input `run` of a graph, unless the model has such a name
 RUN_SHAPE = [2]

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import onnxruntime as ort
 
+from .. import ort_format
 from ..errors import OpError
 from ..locks import OPTIONS
+from ..model_files import imported_domains, warn_of_unknown_attributes
 from ..operators import OPERATORS, as_list, available
-from . import native, ort_format
-from .model import imported_domains, warn_of_unknown_attributes
+from . import native
 
 if TYPE_CHECKING:
     import onnx

@@ -4,21 +4,14 @@ import os
 import time
 
 
-def deadly(*names):
-    """Return names in capital letters; the name "deadly" ends the process."""
-    if "deadly" in names:
+def deadly(name):
+    """Return a name in capital letters; the name "deadly" ends the process."""
+    if name == "deadly":
         os._exit(9)
     print("not an answer")
-    return [name.upper() for name in names]
+    return name.upper()
 
 
 def sleep(seconds):
     time.sleep(seconds)
     return seconds
-
-
-class Deadly:
-    """The work of `deadly` as a cluster gets it."""
-
-    def __call__(self, names):
-        return deadly(*names)
