@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 TOLERANCES = {
     "float16": 2**-9, "bfloat16": 2**-6, "float32": 1e-4, "float64": 1e-7, "complex64": 1e-4, "complex128": 1e-7,
 }  # fmt: skip
+ANY_TYPE = 0.01  # the tolerance of `is_nearly`, and the share of elements that may exceed it
 
 
 @dataclass(frozen=True)
@@ -66,3 +67,9 @@ def difference(
     problem = "infinities or NaNs in other places" if np.isinf(largest) else ""
     largest = int(largest) if name in dtypes.INTEGERS else largest
     return Difference(largest, allowed, problem, distance > allowed)
+
+
+def is_nearly(actual: "NDArray[Any]", expected: "NDArray[Any]") -> bool:
+    """Return whether arrays differ by rounding only, which may change integers, strings and booleans, too."""
+    wrong = difference(actual, expected, dict.fromkeys(dtypes.TABLE, ANY_TYPE)).wrong
+    return bool(np.count_nonzero(wrong) <= ANY_TYPE * wrong.size)

@@ -15,19 +15,21 @@ from .errors import OpError
 from .nodes import model_nodes, subgraphs
 from .ort_format import is_ort_format
 
+LARGEST = 2**31  # bytes that a protobuf may have
+
 
 def is_small(tensor):
     """Whether a tensor may be an input that states sizes."""
     return len(tensor.dims) <= 1 and math.prod(tensor.dims) <= 64
 
 
-def load(path):
-    """Load a model; of its external data only small tensors, which then are in the model itself: they may state sizes.
+def load(path, wanted=is_small):
+    """Load a model; of its external data only the tensors that are `wanted`, which then are in the model itself.
 
-    onnx needs them to infer types. Raises OSError and OpError.
+    onnx needs the small ones to infer types. Raises OSError and OpError.
     """
     model = onnx.load(path, load_external_data=False)
-    for tensor in filter(is_small, external(model)):
+    for tensor in filter(wanted, external(model)):
         read(tensor, path)
     return model
 
@@ -99,6 +101,17 @@ def files(path):
         return [Path(path)]
     locations = {ExternalDataInfo(tensor).location for tensor in external(onnx.load(path, load_external_data=False))}
     return [Path(path), *(Path(file_of(location, path)) for location in sorted(locations))]
+
+
+def pack(path):
+    """Return the bytes of a model together with its external data. Raises OpError where that is too large."""
+    paths = files(path)
+    if len(paths) == 1:
+        return paths[0].read_bytes()
+    if (size := sum(file.stat().st_size for file in paths)) >= LARGEST:
+        rule = f"has {size / 2**30:.1f} GiB with the files of its data, and must have less than 2 to be sent"
+        raise OpError("model", repr(str(path)), rule, "onnx_ops")
+    return load(path, wanted=lambda tensor: True).SerializeToString()
 
 
 def external(model):

@@ -24,6 +24,7 @@ from test_cli import call, call_json, saved, sentences
 from test_files import contents
 
 import onnx_ops
+from onnx_ops import comparison as compare
 from onnx_ops.cli import items
 from onnx_ops.cli import run as many
 from onnx_ops.runtime import workers
@@ -192,10 +193,10 @@ def damaged(directory):
     return messages, {name: array for name, array in arrays.items() if name not in messages}
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_bad_file_costs_its_own_result(engine, tmp_path):
+@pytest.mark.parametrize(("engine", "batch"), [("one process", []), ("two workers", ["--batch", 3])])
+def test_a_bad_file_costs_its_own_result(engine, batch, tmp_path):
     messages, others = damaged(tmp_path)
-    command = run_arguments(fold(tmp_path), tmp_path, "out", *ENGINES[engine])
+    command = run_arguments(fold(tmp_path), tmp_path, "out", *ENGINES[engine], *batch)
     report = call_json(*command, exit_code=1)
     problems = {each["item"]: each["problem"] for each in report["failed"]}
     assert problems.keys() == messages.keys()
@@ -230,6 +231,7 @@ WRONG = {
     "no output": (["-i", "x={folder}/frames/*.npy", *SIZES], "many files need --output"),
     "compare": (["-i", "x={folder}/frames/*.npy", "--compare", "builtin"], "leave no place for --compare"),
     "an input is missing": (["-i", "x={folder}/frames/*.npy"], "no --input for image_shape (int64 [2]), block_shape"),
+    "both engines": (["-i", "x={folder}/frames/*.npy", "--workers", "2", "--cluster", "auto"], "state one of them"),
     "one file": (["-i", "x={folder}/frames/0000.npy", *SIZES, "--workers", "2"], "are for many files"),
     "twice": (["-i", "x={folder}/frames/*.npy", "-i", "x={folder}/frames/0000.npy", *SIZES], "gives x twice"),
     "two patterns": (["-i", "x={folder}/frames/*.npy"] * 2, "are for the same input"),
@@ -295,6 +297,7 @@ CHANGES = {  # what is changed before a run is started again, how, and how many 
     "threads": (lambda folder: None, ["--threads", 1], 0),
     "workers": (lambda folder: None, ["--workers", 2], 0),
     "optimize": (lambda folder: None, ["--optimize"], 4),
+    "batch": (lambda folder: None, ["--batch", 2], 4),
     "backend": (lambda folder: None, ["--backend", "extensions"], 4),
     "sizes": (lambda folder: None, [], 4),
     "input": (lambda folder: np.save(folder / "frames" / "0000.npy", np.ones((1, 4, 9), np.float32)), [], 1),
@@ -342,6 +345,118 @@ def test_results_are_no_inputs(tmp_path):
     command = ["run", model, "-i", f"x={tmp_path}/**/*.npy", *SIZES, "--output", tmp_path / "out"]
     assert call_json(*command)["items"] == 2
     assert call_json(*command)["finished_before"] == 2
+
+
+# Batches
+
+
+@pytest.mark.parametrize(("size", "engine"), [("N", "one process"), (3, "one process"), (3, "two workers")])
+def test_batches_give_the_same_files(size, engine, tmp_path):
+    """The last batch is short; it is filled up for a model that takes whole batches only."""
+    arrays = inputs(8, tmp_path)
+    call(*run_arguments(fold(tmp_path, size), tmp_path, "out", "--batch", 3, *ENGINES[engine]))
+    assert_complete(arrays, tmp_path)
+
+
+def test_a_batch_is_one_run(tmp_path, monkeypatch):
+    shapes = []
+
+    def run(runner, feeds):
+        shapes.append(feeds["x"].shape)
+        return {"y": folded(feeds["x"])}
+
+    monkeypatch.setattr(onnx_ops.Runner, "__call__", run)
+    arrays = inputs(5, tmp_path) | {"odd": np.ones((2, 4, 9), np.float32)}
+    np.save(tmp_path / "frames" / "odd.npy", arrays["odd"])
+    call(*run_arguments(fold(tmp_path), tmp_path, "out", "--batch", 4))
+    others = (1, 4, 9), (1, 4, 9), (4, 4, 9)  # the first batch is tried in another order, its first and last one alone
+    assert sorted(shapes) == sorted([(1, 4, 9), (2, 4, 9), (4, 4, 9), *others])
+    assert_complete(arrays, tmp_path)
+
+
+def test_a_batch_that_the_model_does_not_take(tmp_path):
+    inputs(4, tmp_path)
+    text = sentences(*run_arguments(fold(tmp_path, 1), tmp_path, "out", "--batch", 4))
+    assert "--batch 4: the model wants 1 along the first axis of x." in text
+
+
+def test_outputs_that_have_no_axis_for_a_batch(tmp_path):
+    path = saved(parsed("(float[N, 4, 9] x) => (float y) { y = ReduceMean <keepdims = 0> (x) }"), tmp_path)
+    inputs(4, tmp_path)
+    command = ["run", path, "-i", f"{tmp_path}/frames/*.npy", "--output", tmp_path / "out"]
+    text = call(*command, "--batch", 2, exit_code=3)
+    assert "shape of y = []: axis 0 must be 2 after a run on 2 items; leave out --batch" in text
+    call(*command)
+
+
+LARGEST = "{ y = ReduceMax <keepdims = 0> (x, zero) }"
+MEAN, LEAVE_OUT = "{ mean = ReduceMean (x, zero) y = Sub (x, mean) }", "leave out --batch"
+ANOTHER = "batch = 2: the model makes another y"
+MIXING = {
+    "fixed": (f"(float[N, 2] x) => (float[2] y) {LARGEST}", "[2]: axis 0 must be 1 after a run on 1 items"),
+    "as many as fixed": (
+        f"(float[2, 2] x) => (float[2] y) {LARGEST}",
+        f"{ANOTHER} of an item if others are stacked with it; {LEAVE_OUT}",
+    ),
+    "booleans": (
+        "(float[2, 2] x) => (bool[2] y) { b = ReduceMax <keepdims = 0> (x, zero) y = Cast <to = 9> (b) }", ANOTHER
+    ),
+    "every pair": ("(float[N, M] x) => (float[N, K] y) { t = Transpose (x) y = MatMul (x, t) }", ANOTHER),
+    "sums so far": ("(float[N, M] x) => (float[N, M] y) { y = CumSum (x, zero) }", ANOTHER),
+    "the mean of as many as fixed": (f"(float[2, 2] x) => (float[2, 2] y) {MEAN}", ANOTHER),
+    "the mean": (f"(float[N, M] x) => (float[N, M] y) {MEAN}", ANOTHER),
+    "the largest": (
+        "(float[N, M] x) => (float[N, M] y) { largest = ReduceMax (x, zero) y = Mul (x, largest) }", ANOTHER
+    ),
+}  # fmt: skip
+
+
+def mixing(case, values, directory):
+    """Return the command to run a model of MIXING on items of two elements, 0 and one of the values."""
+    (directory / "frames").mkdir()
+    for k, value in enumerate(values):
+        np.save(directory / "frames" / f"{k}.npy", np.array([[0, value]], np.float32))
+    model = saved(parsed(MIXING[case][0], 18, zero=np.array([0])), directory)
+    return ["run", model, "-i", f"{directory}/frames/*.npy", "--output", directory / "out", "--batch", 2]
+
+
+@pytest.mark.parametrize(
+    ("case", "engine"), [*((case, "one process") for case in MIXING), ("as many as fixed", "two workers")]
+)
+def test_models_that_mix_the_items_of_a_batch(case, engine, tmp_path):
+    text = call(*mixing(case, range(1, 5), tmp_path), *ENGINES[engine], exit_code=3)
+    assert MIXING[case][1] in text
+    assert not list((tmp_path / "out").rglob("*.npy"))
+
+
+@pytest.mark.parametrize("values", [(0, 0, 1, 2), (0, 3, 1, 2)], ids=["alike", "one of zeros"])
+@pytest.mark.parametrize("case", ["as many as fixed", "the mean", "sums so far", "the largest"])
+def test_items_that_tell_nothing_about_a_batch(case, values, tmp_path):
+    """Items that are alike, or zeros, may hide that they are mixed."""
+    text = call(*mixing(case, values, tmp_path), exit_code=3)
+    assert MIXING[case][1] in text
+
+
+def test_rounding_is_no_mixing():
+    expected = np.arange(1000)
+    for kind in ("float32", "int32", "bool", "str"):
+        other = expected.astype(kind)
+        other[:10] = other[::-1][:10]
+        assert compare.is_nearly(other, expected.astype(kind))
+        other[:20] = other[::-1][:20]
+        assert compare.is_nearly(other, expected.astype(kind)) == (kind == "bool")
+    assert compare.is_nearly(np.array([1.0, np.nan, np.inf]), np.array([1.001, np.nan, np.inf]))
+    assert not compare.is_nearly(np.array([np.inf]), np.array([1.0]))
+
+
+def test_inputs_that_have_no_axis_for_a_batch(tmp_path):
+    for name, shape in (("x", ()), ("z", 1)):
+        (tmp_path / name).mkdir()
+        np.save(tmp_path / name / "0.npy", np.zeros(shape, np.float32))
+    model = saved(parsed("(float x, float[N] z) => (float[N] y) { y = Add (x, z) }"), tmp_path)
+    command = ["run", model, "--output", tmp_path / "out", "-i", f"x={tmp_path}/x/*", "-i", f"z={tmp_path}/z/*"]
+    assert "shape of x = []: has no axis to stack items along" in call(*command, "--batch", 2, exit_code=1)
+    call(*command)
 
 
 # Files that are read stay as they are
@@ -473,8 +588,9 @@ def test_ctrl_c(workers, tmp_path):
 
 
 def test_an_item_that_ends_its_process_costs_itself():
+    """The other items of its batch are run again, each by itself."""
     names = ["a", "b", "deadly", "c", "d", "e", "f"]
-    outcomes = dict(many.outcomes(deadly, names, 2))
+    outcomes = dict(many.outcomes(lambda tasks: workers.answers(deadly, tasks, 2), names, 3))
     assert outcomes.pop("deadly") is many.ENDED
     assert outcomes == {name: name.upper() for name in names if name != "deadly"}
 
@@ -524,8 +640,8 @@ def test_workers_share_the_cores(tmp_path, monkeypatch):
     inputs(1, tmp_path)
     threads = []
 
-    def answers(work, tasks, jobs, **_):
-        threads.append(work.runner.threads)
+    def answers(run_items, tasks, jobs, **_):
+        threads.append(run_items.__self__.runner.threads)
         yield from ()
 
     monkeypatch.setattr(many, "answers", answers)
@@ -533,3 +649,11 @@ def test_workers_share_the_cores(tmp_path, monkeypatch):
     for more in ([3], [16], [3, "--threads", 5]):
         call(*run_arguments(fold(tmp_path), tmp_path, "out", "--workers", *more))
     assert threads == [2, 1, 5]
+
+
+def test_without_ray_one_line_says_what_to_install(tmp_path, monkeypatch):
+    inputs(1, tmp_path)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    rule = 'needs Ray: pip install "onnx-ops[ray]", on every machine of the cluster\n'
+    text = call(*run_arguments(fold(tmp_path), tmp_path, "out", "--cluster", "auto"), exit_code=3)
+    assert text == f"Error: onnx_ops: cluster = 'auto': {rule}"

@@ -7,13 +7,14 @@ import itertools
 import json
 import zipfile
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
 import numpy as np
 
 from .. import OpError
+from ..comparison import is_nearly
 from ..files import write
 from ..runtime.runner import Runner
 from . import data
@@ -35,11 +36,11 @@ class Item:
     files: tuple[tuple[str | None, Path], ...]
 
     def load(self):
-        """Return the content of the files, as (input, path, bytes) of each."""
+        """Return the content of the files, as (input, path, bytes) of each, or a Problem."""
         try:
             return [(name, path, path.read_bytes()) for name, path in self.files]
         except OSError as error:
-            raise click.UsageError(f"{error.filename} can't be read: {error.strerror}") from error
+            return Problem(f"{error.filename} can't be read: {error.strerror}")
 
 
 @dataclass(frozen=True)
@@ -92,41 +93,141 @@ def matches(pattern, output):
 
 @dataclass(frozen=True)
 class Work:
-    """What a process does with an item; pickled, it is the same in every process.
+    """What a process does with items; pickled, it is the same in every process.
 
     output  the folder of the outputs
     suffix  of their files
     shared  {input: array} of the inputs that all items share
+    batch   how many items one run of the model takes, stacked along the first axis; None: one, which is not stacked
+
+    The first batch is also run in another order, and its ends among copies of themselves: then the process knows that
+    the model doesn't mix the items.
     """
 
     runner: Runner
     output: Path
     suffix: str
     shared: dict[str, np.ndarray]
+    batch: int | None = None
+    checked: list[bool] = field(default_factory=list, init=False)  # not empty after that
 
-    def __call__(self, item):
-        """Run the model on an item, from its input files to its output file; returns its record or its Problem."""
-        try:
-            content = item.load()
-            result = encode(self.runner(self.feeds(content)))
-        except Exception as error:
-            return Problem(one_line(error))
-        with data.writing(path := self.path(item)):
-            write(path, result)
-        digests = {"input": digest_of(content), "output": digest(result)}
-        return {"item": item.name, "file": item.name + self.suffix, **digests}
+    def run_items(self, *items):
+        """Run the model on items, from their input files to their output files; returns what `store` does."""
+        contents = [item.load() for item in items]
+        return self.store(items, contents, self(contents))
+
+    def store(self, items, contents, results):
+        """Write the output files; returns for each item its record (see Manifest) or its Problem."""
+        outcomes = []
+        for item, content, result in zip(items, contents, results, strict=True):
+            if not isinstance(result, Problem):
+                with data.writing(path := self.path(item)):
+                    write(path, result)
+                digests = {"input": digest_of(content), "output": digest(result)}
+                result = {"item": item.name, "file": item.name + self.suffix, **digests}
+            outcomes.append(result)
+        return outcomes
 
     def path(self, item):
         return self.output / f"{item.name}{self.suffix}"
 
+    def __call__(self, contents):
+        """Return the bytes of each item's output file, or its Problem, from what `Item.load` has returned."""
+        results = [c if isinstance(c, Problem) else self.feeds(c) for c in contents]
+        types_and_shapes = lambda k: [(name, a.dtype.str, a.shape) for name, a in sorted(results[k].items())]
+        pending = sorted((k for k, r in enumerate(results) if not isinstance(r, Problem)), key=types_and_shapes)
+        for group in [list(positions) for _, positions in itertools.groupby(pending, types_and_shapes)]:
+            for k, outputs in zip(group, self.run([results[k] for k in group]), strict=True):
+                results[k] = outputs if isinstance(outputs, Problem) else attempted(encode, outputs)
+        return results
+
     def feeds(self, content):
-        """Return {input: array} of all inputs, from what `Item.load` has returned."""
+        """Return {input: array} of the inputs that aren't shared, or a Problem."""
         inputs, arrays = self.runner.inputs, self.shared
-        for name, path, file in content:
-            arrays = data.join(arrays, data.read(name, path, io.BytesIO(file), inputs), path)
-        data.check_types(arrays, inputs)
-        data.check_complete(arrays, inputs)
-        return arrays
+        try:
+            for name, path, file in content:
+                arrays = data.join(arrays, data.read(name, path, io.BytesIO(file), inputs), path)
+            data.check_types(arrays, inputs)
+            data.check_complete(arrays, inputs)
+        except click.UsageError as error:
+            return Problem(one_line(error))
+        return {name: array for name, array in arrays.items() if name not in self.shared}
+
+    def run(self, items):
+        """Run the model on items of equal shapes; returns for each {output: array} or its Problem."""
+        if not self.batch:
+            return [attempted(self.runner, self.shared | item) for item in items]
+        filled = items + items[-1:] * (self.batch - len(items)) if self.takes_whole_batches else items
+        orders = [range(len(filled))]  # each a list of positions of items in `filled`
+        if not self.checked and len(filled) > 1:
+            copies = len(filled) if self.takes_whole_batches else 1
+            orders += [[*orders[0][1:], 0], [0] * copies, [len(filled) - 1] * copies]
+        stacks = [[filled[k] for k in order] for order in orders]
+        try:
+            outputs = [self.runner(self.shared | stacked(stack)) for stack in stacks]
+        except Exception as error:  # one of the items may be the cause, so each is run by itself
+            return [Problem(one_line(error))] if len(items) == 1 else [self.run([item])[0] for item in items]
+        results, *others = map(split, outputs, stacks)
+        for order, other in zip(orders[1:], others, strict=True):
+            for k, result in zip(order, other, strict=True):
+                self.check(results[k], result)
+        telling = [result for item, result in zip(filled, results, strict=True) if any(map(has_content, item.values()))]
+        if others and any(differing(telling[0], each) for each in telling):  # else they tell nothing
+            self.checked.append(True)
+        return results[: len(items)]
+
+    @property
+    def takes_whole_batches(self):
+        """Whether the model fixes the number of items."""
+        stacked_dims = [dims for name, (_, dims) in self.runner.inputs.items() if name not in self.shared]
+        return any(isinstance(first_size(dims), int) for dims in stacked_dims)
+
+    def check(self, result, other):
+        """Raise OpError if an item has another result where others were stacked with it, or in another order."""
+        for name in differing(result, other):
+            rule = f"the model makes another {name} of an item if others are stacked with it; leave out --batch"
+            raise OpError("batch", self.batch, rule, "onnx_ops")
+
+
+def has_content(array):
+    """Return whether an array has other elements than zeros, which may hide that they are mixed with others."""
+    return np.any(array != np.zeros((), array.dtype))
+
+
+def differing(outputs, others):
+    """Return the names of the outputs that differ by more than rounding."""
+    return [name for name in outputs if not is_nearly(outputs[name], others[name])]
+
+
+def attempted(function, *arguments):
+    """Return what a function returns, or a Problem for what it raises."""
+    try:
+        return function(*arguments)
+    except Exception as error:
+        return Problem(one_line(error))
+
+
+def first_size(dims):
+    """Return what a model states about the first axis: a number, a name, or None."""
+    return dims[0] if dims else None
+
+
+def stacked(items):
+    """Concatenate the arrays of some items along the first axis, input by input. Raises OpError where there is none."""
+    for name, array in items[0].items():
+        if not array.ndim:
+            raise OpError(f"shape of {name}", [], "has no axis to stack items along; leave out --batch", "onnx_ops")
+    return {name: np.concatenate([item[name] for item in items]) for name in items[0]}
+
+
+def split(outputs, items):
+    """Split the outputs of stacked items. Raises OpError if an output isn't stacked along its first axis."""
+    size = len(next(iter(items[0].values())))
+    for name, array in outputs.items():
+        if array.ndim == 0 or len(array) != size * len(items):
+            rule = f"axis 0 must be {size * len(items)} after a run on {len(items)} items; leave out --batch"
+            raise OpError(f"shape of {name}", list(array.shape), rule, "onnx_ops")
+    return [{n: a[k * size : (k + 1) * size] for n, a in outputs.items()} for k in range(len(items))]
 
 
 # Output files
@@ -185,8 +286,10 @@ class Manifest:
         if item.name not in self.records:
             return False
         source, file, output = self.records[item.name]
-        with suppress(OSError, click.UsageError):
-            return digest_of_file(self.folder / file) == output and digest_of(item.load()) == source
+        with suppress(OSError):
+            if digest_of_file(self.folder / file) == output:
+                content = item.load()
+                return not isinstance(content, Problem) and digest_of(content) == source
         return False
 
     def add(self, record):

@@ -1,7 +1,8 @@
-"""`onnx-ops run`: run a model once, or on many files, in this process or in several."""
+"""`onnx-ops run`: run a model once, or on many files: in this process, in several, or in a cluster."""
 
 import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -11,16 +12,17 @@ from rich.progress import TimeRemainingColumn
 
 from .. import __version__
 from ..comparison import difference
-from ..external_data import files
+from ..external_data import files, pack
 from ..operators import own_operators
 from ..reference import Evaluator
+from ..runtime import cluster as ray_cluster
 from ..runtime.runner import Runner
 from ..runtime.workers import answers
 from ..system import available_cpus
 from . import data
 from .arguments import check_targets, json_option, model_argument, own_files, threads_option, tolerance_option
 from .console import dimensions, format_difference, milliseconds, print_json, progress, say, table
-from .items import MANIFEST, Manifest, Problem, Work, digest, digest_of_file, encode, find, suffix
+from .items import MANIFEST, Manifest, Problem, Work, digest, digest_of_file, encode, find, first_size, suffix
 
 BACKENDS = ("native", "extensions", "builtin", "reference")
 PATIENCE = 0.8  # seconds that a worker has to finish a file that it is writing
@@ -41,10 +43,13 @@ ENDED = Problem("a process that worked on it has ended, and so has another one t
 )  # fmt: skip
 @tolerance_option("Of --compare, relative to the largest value.  [default: by type]")
 @threads_option
+@click.option("--batch", type=click.IntRange(1), help="Of many files: so many in one run, along the first axis.")
 @click.option("--workers", type=click.IntRange(1), help="Of many files: by so many processes.  [default: by this one]")
+@click.option("--cluster", metavar="ADDRESS", help="Of many files: by this Ray cluster; auto for the one at hand.")
 @json_option
 def run(
-    model, given, output, random, shapes, backend, optimize, compare, tolerances, threads, workers, as_json
+    model, given, output, random, shapes, backend, optimize, compare, tolerances, threads, batch, workers, cluster,
+    as_json,
 ):  # fmt: skip
     """Run a model once and show what comes out; or on many files, and write what comes out.
 
@@ -65,11 +70,12 @@ def run(
     if any(map(data.is_pattern, given)):
         if compare or random or shapes or not output:
             raise click.UsageError("many files need --output, and leave no place for --compare, --random and --shape.")
-        report = run_files(model, given, output, {"backend": backend, "optimize": optimize}, threads, workers)
+        options = {"backend": backend, "optimize": optimize, "batch": batch}
+        report = run_files(model, given, output, options, threads, workers, cluster)
         is_well = not report["failed"]
     else:
-        if workers:
-            raise click.UsageError("--workers are for many files: --input with a wildcard.")
+        if batch or workers or cluster:
+            raise click.UsageError("--batch, --workers and --cluster are for many files: --input with a wildcard.")
         runner, seconds = timed(open_model, model, backend, threads, optimize)
         report = {"model": str(model), "backend": backend, "optimize": optimize, "seconds": {"open": seconds}}
         feeds, outputs = run_once(runner, report, model, given, output, shapes, random)
@@ -168,25 +174,31 @@ def row(described):
 # Many files
 
 
-def run_files(model, given, output, options, threads, workers):
+def run_files(model, given, output, options, threads, workers, cluster):
     """Run the model on the items of the --input options `given` that aren't finished; returns the report.
 
-    options  {"backend": ..., "optimize": ...}, on which the outputs depend
+    options  {"backend": ..., "optimize": ..., "batch": ...}, on which the outputs depend; batch is None if not stated
     """
-    start = time.perf_counter()
-    if threads is None and workers:
-        threads = max(len(available_cpus()) // workers, 1)
-    runner = Runner(model, threads=threads, operators=own_operators(), **options)
+    if workers and cluster:
+        raise click.UsageError("--workers are processes of this machine, --cluster has its own: state one of them.")
+    start, batch = time.perf_counter(), options["batch"]
+    if threads is None and (workers or cluster):
+        threads = max(len(available_cpus()) // workers, 1) if workers else 1
+    settings = {name: options[name] for name in ("backend", "optimize")}
+    runner = Runner(model, threads=threads, operators=own_operators(), **settings)
     data.check_outputs(runner.outputs)
     patterns, shared = divide(given, runner.inputs)
     items = find(patterns, output)
-    work = Work(runner, output, suffix(runner.outputs), shared)
+    if batch:
+        check_batch(batch, runner, shared)
+    work = Work(runner, output, suffix(runner.outputs), shared, batch)
     read = [*files(model), *data.given_files(given), *(path for item in items for _, path in item.files)]
     check_targets([output / MANIFEST, *map(work.path, items)], read)
     with closing(Manifest(output, dependencies(model, shared) | options)) as manifest:
         with progress() as bar:
             pending = [item for item in bar.track(items, description="what is finished") if not manifest.has(item)]
-        problems = collect(outcomes(work, pending, workers), manifest, str(model), len(pending))
+        engine = choose_engine(work, workers, cluster)
+        problems = collect(outcomes(engine, pending, batch or 1), manifest, str(model), len(pending))
     return {
         "model": str(model),
         **options,
@@ -213,6 +225,13 @@ def divide(given, inputs):
     return patterns, shared
 
 
+def check_batch(batch, runner, shared):
+    """Raise an error if the model wants another number of items."""
+    for name, (_, dims) in runner.inputs.items():
+        if name not in shared and isinstance(first_size(dims), int) and dims[0] != batch:
+            raise click.UsageError(f"--batch {batch}: the model wants {dims[0]} along the first axis of {name}.")
+
+
 def dependencies(model, shared):
     """Return everything except the items and the options that the outputs of a run depend on.
 
@@ -226,28 +245,44 @@ def dependencies(model, shared):
     }
 
 
-def outcomes(work, items, workers=None):
-    """Yield (item, its record or Problem) as items are finished, by so many processes or this one.
+def choose_engine(work, workers, cluster):
+    """Return a function of [(item, ...), ...] that iterates over (index, outcomes, whether the process died)."""
+    if cluster:
+        return lambda batches: by_cluster(work, batches, cluster)
+    if workers:
+        return lambda batches: answers(work.run_items, batches, workers, patience=PATIENCE)
+    return lambda batches: ((index, work.run_items(*batch), False) for index, batch in enumerate(batches))
 
-    If a process ends over an item, it is run again at the end: something else may be the cause.
+
+def by_cluster(work, batches, address):
+    """Run batches in a cluster. This process reads and writes the files, so the cluster needn't see them."""
+    if not batches:
+        return
+    options = {name: getattr(work.runner, name) for name in ("threads", "backend", "optimize", "operators")}
+    runner = Runner(pack(work.runner.model), **options)
+    contents = ([item.load() for item in batch] for batch in batches)
+    answered = ray_cluster.answers(replace(work, runner=runner), contents, address, runner.threads)
+    with closing(answered):
+        for index, content, results, has_ended in answered:
+            yield index, None if has_ended else work.store(batches[index], content, results), has_ended
+
+
+def outcomes(engine, items, batch):
+    """Yield (item, its record or Problem) as items are finished.
+
+    If a process dies, the items of the batches that it had are run again, each by itself: one of them may be the cause.
     """
-    for is_again in (False, True):
-        ended = []
-        tasks = [(item,) for item in items]
-        engine = answers(work, tasks, workers, patience=PATIENCE) if workers else alone(work, items)
-        with closing(engine) as answered:
-            for index, outcome, has_ended in answered:
-                if has_ended and not is_again:
-                    ended.append(items[index])
-                else:
-                    yield items[index], ENDED if has_ended else outcome
-        if not (items := ended):
-            return
-
-
-def alone(work, items):
-    """Do in this process what `answers` does in others."""
-    return ((index, work(item), False) for index, item in enumerate(items))
+    batches, retries = [tuple(items[k : k + batch]) for k in range(0, len(items), batch)], []
+    with closing(engine(batches)) as answered:
+        for index, results, has_ended in answered:
+            if has_ended:
+                retries += [(item,) for item in batches[index]]
+            else:
+                yield from zip(batches[index], results, strict=True)
+    if retries:
+        with closing(engine(retries)) as answered:
+            for index, results, has_ended in answered:
+                yield retries[index][0], ENDED if has_ended else results[0]
 
 
 def collect(outcomes, manifest, title, count):

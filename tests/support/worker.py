@@ -4,14 +4,21 @@ import os
 import time
 
 
-def deadly(name):
-    """Return a name in capital letters; the name "deadly" ends the process."""
-    if name == "deadly":
+def deadly(*names):
+    """Return names in capital letters; the name "deadly" ends the process."""
+    if "deadly" in names:
         os._exit(9)
     print("not an answer")
-    return name.upper()
+    return [name.upper() for name in names]
 
 
 def sleep(seconds):
     time.sleep(seconds)
     return seconds
+
+
+class Deadly:
+    """The work of `deadly` as a cluster gets it."""
+
+    def __call__(self, names):
+        return deadly(*names)
