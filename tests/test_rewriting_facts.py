@@ -123,6 +123,7 @@ main (float[1, 3, 6, 7] x, float[1, 4, 5, 2] p, float[3, 3, 6, 7] x3, float[3, 4
 
 IN_FUNCTIONS = {  # the domain of a function, its call, how it is declared, what makes f of p
     "by the name of an operator of ONNX Runtime": ("", "Mul (p, p)", "Mul (p, q)", "f = Neg (p)"),
+    "by this name in ai.onnx": ("ai.onnx", "Mul (p, p)", "Mul (p, q)", "f = Neg (p)"),
     "by the name of an operator of this package": (
         "onnx_ops", "onnx_ops.Im2Col <kernel_shape = [1, 1]> (p)", "Im2Col <kernel_shape> (p)", "f = Neg (p)"),
     "for several types": ("local", "local.F (p)", "F (p)", "stated = Neg (p) f = Neg (stated)"),
