@@ -11,7 +11,12 @@ def declared(node, operators=None):
     operators  what `operators.available` returns, by default without operators of one's own
     """
     operators = available() if operators is None else operators
-    return operators.get(("" if node.domain == "ai.onnx" else node.domain, node.op_type))
+    return operators.get((domain_of(node), node.op_type))
+
+
+def domain_of(owner):
+    """Return the domain of a node, a function or an import, of whose two names for ai.onnx ONNX Runtime makes one."""
+    return "" if owner.domain == "ai.onnx" else owner.domain
 
 
 def in_its_versions(operators, model):
@@ -19,7 +24,7 @@ def in_its_versions(operators, model):
 
     The others are left to ONNX Runtime.
     """
-    imported = {"" if i.domain == "ai.onnx" else i.domain: i.version for i in model.opset_import}
+    imported = {domain_of(i): i.version for i in model.opset_import}
     return {
         key: operator
         for key, operator in operators.items()
@@ -62,11 +67,12 @@ def inlined(model, operators=None):
 
     explicit = onnx.ModelProto()
     explicit.CopyFrom(model)
-    own, versions = available() if operators is None else operators, {i.domain: i.version for i in model.opset_import}
+    own = available() if operators is None else operators
+    versions = {domain_of(i): i.version for i in model.opset_import}
     for function in model.functions:
-        key = function.domain, function.name
+        key = domain_of(function), function.name
         first = own[key].versions[0] if key in own else builtin_operators().get(key)
-        if first and first <= versions.get(function.domain, 0):
+        if first and first <= versions.get(key[0], 0):
             explicit.functions.remove(function)
     functions = {(f.domain, f.name, f.overload): f for f in explicit.functions}
     owners = [("", explicit.graph), *functions.items()]

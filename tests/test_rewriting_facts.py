@@ -123,6 +123,7 @@ main (float[1, 3, 6, 7] x, float[1, 4, 5, 2] p, float[3, 3, 6, 7] x3, float[3, 4
 
 IN_FUNCTIONS = {  # the domain of a function, its call, how it is declared, what makes f of p
     "by the name of an operator of ONNX Runtime": ("", "Mul (p, p)", "Mul (p, q)", "f = Neg (p)"),
+    "by this name in ai.onnx": ("ai.onnx", "Mul (p, p)", "Mul (p, q)", "f = Neg (p)"),
     "by the name of an operator of this package": (
         "onnx_ops", "onnx_ops.Im2Col <kernel_shape = [1, 1]> (p)", "Im2Col <kernel_shape> (p)", "f = Neg (p)"),
     "for several types": ("local", "local.F (p)", "F (p)", "stated = Neg (p) f = Neg (stated)"),
@@ -282,6 +283,18 @@ def test_integers(name, size):
         assert name in ("a size in uint8", "a size past int32", "a size past int64", "half of an empty axis")
 
 
+def test_constants_that_onnx_runtime_refuses():
+    """It refuses this node by what it knows of its inputs' shapes, and otherwise ends the process."""
+    python("""
+        from onnx import parser
+        from onnx_ops.rewriting.graph import Model
+
+        proto = parser.parse_model('''<ir_version: 9, opset_import: ["" : 18]> g () => (float[N] y)
+        <float[2] x = {1, 2}, int64[1] n = {-5}> { y = ReverseSequence <batch_axis = 0, time_axis = 1> (x, n) }''')
+        assert next(Model(proto).graphs()).folded("y") is None
+    """)
+
+
 def at(w, op_type, *inputs, **attributes):
     """Add a SplitToSequence and a SequenceAt of its first part, or what another node makes at first of these."""
     if op_type != "SplitToSequence":
@@ -313,6 +326,13 @@ SHAPES = {  # nodes of a value x [n, 1, 5, 1], the version of ai.onnx, and what 
         "Einsum", "x", w.constant(np.ones((3, 5, 1)), np.float32), equation="ncij,cij->nci"), (None, None, None)),
     "a product that is not": (18, lambda w: w.add(
         "Einsum", "x", w.constant(np.ones((1, 5, 1)), np.float32), equation="ncij, cij -> nci"), ("n", 1, 5)),
+    "a slope that is larger": (18, lambda w: w.add("PRelu", "x", w.constant(np.ones((4, 1, 3)), np.float32)),
+                               ("n", 4, 5, 3)),
+    "a spectrum": (18, lambda w: w.add("STFT", w.constant(np.ones((1, 64, 1)), np.float32), w.constant(8), w.constant(
+        np.ones(16), np.float32)), (1, 7, None, 2)),
+    "all of a spectrum": (18, lambda w: w.add("STFT", w.constant(np.ones((1, 64, 1)), np.float32), w.constant(
+        8), w.constant(np.ones(16), np.float32), onesided=0), (1, 7, 16, 2)),
+    "less than nothing": (18, lambda w: w.add("CenterCropPad", "x", w.constant([-3]), axes=[2]), ("n", 1, None, 1)),
     "a size that float32 rounds up": (18, lambda w: w.add(
         "Resize", "x", "", w.constant([1, 1, 1.4, 2], np.float32)), ("n", 1, None, 2)),
     "a size that float32 rounds up in version 10": (10, lambda w: w.add(

@@ -13,7 +13,7 @@ from onnx import helper
 from .. import dtypes
 from ..comparison import difference
 from ..errors import OpError, errors_of
-from ..external_data import load
+from ..external_data import load, model_in
 from ..model_files import EXTENSIONS, WARNING, is_lowered, unknown_attributes
 from ..nodes import builtin_operators, declared, in_its_versions, inlined, model_nodes
 from ..operators import available
@@ -110,7 +110,7 @@ def examine(path):
     try:
         model = load(path)
     except (OSError, OpError):  # a file may be missing, which the session reports
-        model = onnx.load(path, load_external_data=False)
+        model = model_in(path)
     try:
         model = inlined(model) if model.functions else model
     except RuntimeError as error:

@@ -100,7 +100,7 @@ def rewrite(source, target, function):
     if not is_beside:
         move(model, source, data.name)
     with staged_file(target) as path:
-        onnx.save(model, path)
+        onnx.save(model, path, "protobuf")  # whatever its name ends in
     return target, report
 
 

@@ -8,6 +8,7 @@ import onnx
 from rich.text import Text
 
 from ..comparison import difference
+from ..external_data import model_in
 from ..nodes import declared_nodes
 from .arguments import json_option, tolerance_option
 from .console import format_difference, one_line, print_json, progress, say, steps, table
@@ -90,7 +91,7 @@ def run_test(name, model, data, backend, tolerances):
     path = None if isinstance(model, bytes) else str(model)
     report = {"test": name, "model": path, "operators": [], "passed": False, "largest_error": None, "problem": ""}
     try:
-        proto = onnx.load(model, load_external_data=False) if path else onnx.ModelProto.FromString(model)
+        proto = model_in(model) if path else onnx.ModelProto.FromString(model)
         report["operators"] = operators_in(proto)
         runner, differences = open_model(model, backend), []
         for inputs, expected in data():

@@ -175,8 +175,9 @@ class Graph:
             return None
         outputs = list(map(helper.make_empty_tensor_value_info, node.output))
         try:
-            kinds = {operand: helper.np_dtype_to_tensor_dtype(array.dtype) for operand, array in feeds.items()}
-            inputs = [helper.make_tensor_value_info(operand, kind, None) for operand, kind in kinds.items()]
+            kind_of = helper.np_dtype_to_tensor_dtype
+            # With shapes, it refuses what would end the process.
+            inputs = [helper.make_tensor_value_info(n, kind_of(a.dtype), a.shape) for n, a in feeds.items()]
             body = helper.make_graph([node], "constant", inputs, outputs)
             imports, version = [helper.make_opsetid("", self.opset)], self.model.proto.ir_version
             proto = helper.make_model(body, opset_imports=imports, ir_version=version)

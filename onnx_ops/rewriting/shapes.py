@@ -106,7 +106,8 @@ def _completed(graph, name, inferred):
     if dimensions is None and inferred is not None:
         dimensions = stated.shape
     if dimensions is not None:
-        dimensions = tuple(sizes.unknown(f"{name}[{k}]") if d is None else d for k, d in enumerate(dimensions))
+        is_size = lambda d: d is not None and not (isinstance(d, int) and d < 0)  # CenterCropPad makes 0 of less
+        dimensions = tuple(d if is_size(d) else sizes.unknown(f"{name}[{k}]") for k, d in enumerate(dimensions))
     return Type(elements, dimensions)
 
 
@@ -440,6 +441,12 @@ def _einsum(graph, node, attributes, *inputs):
     return made if is_certain else Type(made.elements, (None,) * len(made.shape))
 
 
+def _stft(graph, node, attributes, signal, *others):
+    """Without the attribute onesided, onnx takes it for 0, and its default is 1."""
+    made = _by_onnx(graph, node, [signal, *others])[node.output[0]]
+    return made if "onesided" in attributes else Type(made.elements, (*made.shape[:2], None, 2))
+
+
 def _non_zero(graph, node, attributes, x):
     """ONNX Runtime takes a scalar for a vector."""
     return Type(TensorProto.INT64, (None if x.shape is None else max(len(x.shape), 1), None))
@@ -470,7 +477,9 @@ def _grid_sample(graph, node, attributes, x, grid):
 
 
 PREDICATES = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
-ELEMENTWISE = ("Add", "And", "Div", "Max", "Mean", "Min", "Mod", "Mul", "Or", "Pow", "Sub", "Sum", "Where", "Xor")
+ELEMENTWISE = (
+    "Add", "And", "Div", "Max", "Mean", "Min", "Mod", "Mul", "Or", "Pow", "PRelu", "Sub", "Sum", "Where", "Xor",
+)  # fmt: skip
 RULES = {
     **dict.fromkeys((("ai.onnx", op_type) for op_type in (*ELEMENTWISE, *PREDICATES)), _elementwise),
     **dict.fromkeys((("ai.onnx", op_type) for op_type in ("AveragePool", "LpPool", "MaxPool")), _pool),
@@ -493,6 +502,7 @@ RULES = {
     ("ai.onnx", "Shape"): _shape,
     ("ai.onnx", "Slice"): _slice,
     ("ai.onnx", "Squeeze"): _squeeze,
+    ("ai.onnx", "STFT"): _stft,
     ("ai.onnx", "Tile"): _tile,
     ("ai.onnx", "Unsqueeze"): _unsqueeze,
     ("ai.onnx", "Upsample"): _resize,

@@ -202,22 +202,24 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
         from ..rewriting import rewritten
         from .lowering import lower_for_session
 
+        folder = native.config_entry(options, EXTERNAL_DATA) or None  # from which ONNX Runtime reads them, if stated
         if isinstance(path_or_bytes, bytes):
-            model, origin = onnx.ModelProto.FromString(path_or_bytes), native.config_entry(options, EXTERNAL_DATA)
+            model, path = onnx.ModelProto.FromString(path_or_bytes), None
         else:
-            model, origin = external_data.load(path_or_bytes), path_or_bytes
+            model, path = external_data.model_in(path_or_bytes), path_or_bytes
+        origin = folder or path
         if optimize:
             model, findings = rewritten(model, folder=origin, operators=self._operators)
             if backend == "native" and not any(finding.operator for finding in findings):
                 return path_or_bytes
         if backend == "extensions":
-            model, self._run_input = lower_for_session(model, self._operators)
-        if not isinstance(path_or_bytes, bytes) and (tensors := external_data.external(model)):
+            model, self._run_input = lower_for_session(model, self._operators, origin)
+        if path and (tensors := external_data.external(model)):
             if ort.__version__.startswith("1.20."):  # for a model that is passed as bytes, it finds no external data
                 for tensor in tensors:
-                    external_data.read(tensor, path_or_bytes)
-            else:
-                self._folder = external_data.relocate(model, path_or_bytes)
+                    external_data.read(tensor, origin)
+            elif not folder:
+                self._folder = external_data.relocate(model, path)
         return model.SerializeToString()
 
     def set_providers(
