@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.selection import long_unless, on_demand
+from test_docs import operator_file
 
 import onnx_ops
 
@@ -61,7 +62,7 @@ def broken(tmp_path):
 
     def make(right="", wrong=""):
         shutil.copytree(PACKAGE, tmp_path / "onnx_ops", ignore=shutil.ignore_patterns("__pycache__"))
-        source = (HERE / "support/third_operator.py").read_text()
+        source = operator_file()
         assert right in source
         (tmp_path / "onnx_ops" / "operators" / "shift.py").write_text(source.replace(right, wrong))
         return tmp_path
