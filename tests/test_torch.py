@@ -4,8 +4,6 @@ import inspect
 import io
 import itertools
 import os
-import subprocess
-import sys
 import threading
 import warnings
 from pathlib import Path
@@ -15,6 +13,7 @@ import onnx
 import pytest
 from support.backends import quiet, run_session
 from support.cases import AFFINE_GRID, TOLERANCE, affine_grid_nodes
+from support.processes import python
 from support.selection import long_unless
 
 import onnx_ops
@@ -78,45 +77,12 @@ def assert_runs_alike_by(title, proto, model, inputs, kernels_made):
     np.testing.assert_allclose(session.run(None, feeds)[0], model(*inputs).detach().numpy(), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("dynamo", [True, False], ids=["dynamo", "torchscript"])
-def test_fold(dynamo, kernels_made):
-    model = Fold() if dynamo else Fold(padding=1)
-    proto = exported(torch.onnx.export, model, model.inputs(), dynamo=dynamo, opset_version=18)
-    assert_runs_alike_by("Col2Im", proto, model, model.inputs(), kernels_made)
-
-
 def test_torchscript_mixes_up_paddings_that_differ():
     """It writes each axis' padding twice instead of all begins and then all ends. If this fails: say so in the docs."""
     model = Fold(padding=(1, 2))
     proto = exported(torch.onnx.export, model, model.inputs(), dynamo=False, opset_version=18)
     (node,) = (n for n in proto.graph.node if n.op_type == "Col2Im")
     assert [list(a.ints) for a in node.attribute if a.name == "pads"] == [[1, 1, 2, 2]]
-
-
-@pytest.mark.parametrize("dynamo", [True, False], ids=["dynamo", "torchscript"])
-@pytest.mark.parametrize("settings", SETTINGS[::5], ids=lambda s: "-".join(map(str, s.values())))
-@pytest.mark.parametrize("opset", [long_unless(False, 18), 20])
-def test_grid_sample(settings, dynamo, opset, kernels_made):
-    model = Sample(settings)
-    proto = exported(torch.onnx.export, model, model.inputs(), dynamo=dynamo, opset_version=opset)
-    assert_runs_alike_by("GridSample", proto, model, model.inputs(), kernels_made)
-
-
-@pytest.mark.parametrize("dynamo", [True, False], ids=["dynamo", "torchscript"])
-@pytest.mark.parametrize("settings", [s for s in SETTINGS if s["mode"] != "bicubic"][::3], ids=lambda s: s["mode"])
-def test_grid_sample_of_volumes(settings, dynamo, kernels_made):
-    model = Sample(settings)
-    proto = exported(torch.onnx.export, model, model.inputs(3), dynamo=dynamo, opset_version=20)
-    assert_runs_alike_by("GridSample", proto, model, model.inputs(3), kernels_made)
-
-
-@pytest.mark.parametrize(("dynamo", "opset"), [(True, 18), (False, 18), (False, 11)])
-@pytest.mark.parametrize("settings", SETTINGS[::4], ids=lambda s: "-".join(map(str, s.values())))
-def test_export_as_com_microsoft(settings, dynamo, opset, kernels_made):
-    model = Sample(settings)
-    proto = exported(export, model, model.inputs(), dynamo=dynamo, opset_version=opset)
-    assert [n.domain for n in proto.graph.node if n.op_type == "GridSample"] == ["com.microsoft"]
-    assert_runs_alike_by("com.microsoft.GridSample", proto, model, model.inputs(), kernels_made)
 
 
 class Unfold(torch.nn.Module):
@@ -150,21 +116,44 @@ FEW = (True, 18), (True, 23), (False, 11), (False, 20)
 exports = pytest.mark.parametrize(("dynamo", "opset"), [long_unless(e in FEW, *e) for e in EXPORTS], ids=str)
 
 
-@exports
-def test_export_of_unfold(dynamo, opset, kernels_made):
-    model = Unfold()
-    inputs = model.inputs(2, 3, 5, 7)
-    proto = exported(export, model, inputs, dynamo=dynamo, opset_version=opset)
-    assert [(n.domain, n.op_type) for n in proto.graph.node] == [("onnx_ops", "Im2Col")]
-    assert_runs_alike_by("onnx_ops.Im2Col", proto, model, inputs, kernels_made)
+VOLUMES = [s for s in SETTINGS if s["mode"] != "bicubic"][::3]
+SIZES = (2, 3, 5, 7), (1, 1, 1, 4), (2, 1, 3, 1, 4)  # of affine grids
+EXPORTED = {  # what exports, the network, its inputs, the exporters, the operators that are written, the one that runs
+    **{f"fold by {'dynamo' if dynamo else 'torchscript'}": (
+        torch.onnx.export, model, model.inputs(), [(dynamo, 18)], None, "Col2Im")
+       for dynamo, model in ((True, Fold()), (False, Fold(padding=1)))},
+    **{f"grid_sample, {s}": (
+        torch.onnx.export, Sample(s), Sample.inputs(), [(True, 18), (True, 20), (False, 18), (False, 20)], None,
+        "GridSample")
+       for s in SETTINGS[::5]},
+    **{f"grid_sample of a volume, {s}": (
+        torch.onnx.export, Sample(s), Sample.inputs(3), [(True, 20), (False, 20)], None, "GridSample")
+       for s in VOLUMES},
+    **{f"grid_sample as com.microsoft, {s}": (
+        export, Sample(s), Sample.inputs(), [(True, 18), (False, 18), (False, 11)], None, "com.microsoft.GridSample")
+       for s in SETTINGS[::4]},
+    "unfold": (export, Unfold(), Unfold.inputs(2, 3, 5, 7), EXPORTS, ["Im2Col"], "onnx_ops.Im2Col"),
+    "unfold without a batch": (
+        export, Unfold(), Unfold.inputs(3, 5, 7), [e for e in EXPORTS if e[1] >= 13], None, "onnx_ops.Im2Col"),
+    **{f"affine_grid of {size}, {corners}": (
+        export, Grid(corners, size), Grid(corners, size).inputs(), EXPORTS, ["AffineGrid"], "onnx_ops.AffineGrid")
+       for size in SIZES for corners in (True, False)},
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("dynamo", "opset"), [e for e in EXPORTS if e[1] >= 13])
-def test_export_of_unfold_without_a_batch(dynamo, opset, kernels_made):
-    model = Unfold()
-    inputs = model.inputs(3, 5, 7)
-    proto = exported(export, model, inputs, dynamo=dynamo, opset_version=opset)
-    assert_runs_alike_by("onnx_ops.Im2Col", proto, model, inputs, kernels_made)
+@pytest.mark.parametrize(
+    ("name", "dynamo", "opset"),
+    [
+        pytest.param(name, *each, marks=[] if each in FEW or "grid_sample" in name else pytest.mark.long)
+        for name, (_, _, _, exporters, *_) in EXPORTED.items()
+        for each in exporters
+    ],
+)
+def test_exports(name, dynamo, opset, kernels_made):
+    exporter, model, inputs, _, written, title = EXPORTED[name]
+    proto = exported(exporter, model, inputs, dynamo=dynamo, opset_version=opset)
+    assert written in (None, [n.op_type for n in proto.graph.node if n.op_type != "Constant"])
+    assert_runs_alike_by(title, proto, model, inputs, kernels_made)
 
 
 def assert_runs_alike(proto, model, *many):
@@ -191,21 +180,6 @@ def test_export_of_unfold_of_open_sizes(dynamo, opset, kernels_made):
     assert [n.op_type for n in proto.graph.node] == ["Im2Col"]
     assert_runs_alike(proto, model, *(model.inputs(*size) for size in sizes))
     assert kernels_made == ["onnx_ops.Im2Col"]
-
-
-@exports
-@pytest.mark.parametrize("align_corners", [True, False])
-@pytest.mark.parametrize("size", [(2, 3, 5, 7), long_unless(False, (1, 1, 1, 4)), (2, 1, 3, 1, 4)], ids=str)
-def test_export_of_affine_grid(size, align_corners, dynamo, opset, kernels_made):
-    model = Grid(align_corners, size)
-    proto = exported(export, model, model.inputs(), dynamo=dynamo, opset_version=opset)
-    assert [n.op_type for n in proto.graph.node if n.op_type != "Constant"] == ["AffineGrid"]
-    assert [d.dim_value for d in proto.graph.output[0].type.tensor_type.shape.dim] == [
-        size[0],
-        *size[2:],
-        len(size) - 2,
-    ]
-    assert_runs_alike_by("onnx_ops.AffineGrid", proto, model, model.inputs(), kernels_made)
 
 
 @pytest.mark.parametrize("dynamo", [True, False], ids=["dynamo", "torchscript"])
@@ -294,9 +268,7 @@ model, file = ImageAndVolume(), io.BytesIO()
 export(model.eval(), model.inputs(), file, dynamo=False, opset_version=20, verbose=False)
 print([n.domain for n in onnx.load_from_string(file.getvalue()).graph.node])
 """
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout == "['com.microsoft', '']\n"
+    assert python(code).stdout == "['com.microsoft', '']\n"
 
 
 @pytest.mark.parametrize(
@@ -520,7 +492,7 @@ def unfolded(image, flow):
 
 
 def affine(image, flow):
-    return torch.nn.functional.affine_grid(flow[:, :, 0, :3], (len(flow), 1, 9, 12), False)
+    return torch.nn.functional.affine_grid(flow[:, :, 0, :3], (image.shape[0], 1, 9, 12), False)
 
 
 def turned(image, flow):
