@@ -57,7 +57,3 @@ def test_picture(tmp_path):
     file = tmp_path / "times.png"
     bench("--quick", "--only", "5x5", "--runtimes", "ONNX Runtime", "--plot", str(file))
     assert file.read_bytes().startswith(b"\x89PNG")
-
-
-def test_accuracy():
-    assert "N1 C1 4x4 -> 6x6" in bench("--accuracy", "--only", "4x4")
