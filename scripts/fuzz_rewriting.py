@@ -255,11 +255,6 @@ class Report:
     def __init__(self, options, counts, printed):
         self.options, self.counts, self.printed = options, counts, printed
 
-    def prepare(self):
-        """Do what each process must do before it examines mutants."""
-        for folder in self.options.exports:
-            mutants.add_exports(folder)
-
     def examine(self, case):
         """Make a mutant and report its failures; returns whether something was replaced in it."""
         start, steps, number = mutants.plan(self.options.seed, case, self.options.without)
@@ -289,8 +284,7 @@ class Report:
 
 def again(options, case):
     """Return the arguments that examine a mutant again."""
-    more = [*map("--without {!r}".format, options.without), *map("--exports {}".format, options.exports)]
-    return " ".join([f"--seed {options.seed} --case {case}", *more])
+    return " ".join([f"--seed {options.seed} --case {case}", *map("--without {!r}".format, options.without)])
 
 
 def child(report, case, replaced, end):
@@ -300,7 +294,6 @@ def child(report, case, replaced, end):
     sys.stderr = sys.stdout
     logging.disable()
     warnings.simplefilter("ignore")
-    report.prepare()
     while time.monotonic() < end:
         replaced.value += report.examine(case.value)
         case.value += 1
@@ -312,14 +305,10 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--case", type=int, help="examine this mutant only")
     parser.add_argument("--without", action="append", default=[], metavar="NAME", help="leave out a seed or mutation")
-    parser.add_argument(
-        "--exports", action="append", default=[], metavar="FOLDER", help="more seeds: what `rewrites.py --export` wrote"
-    )
     parser.add_argument("--save", metavar="FOLDER", help="write failing models there")
     options = parser.parse_args()
     if options.case is not None:
         report = Report(options, {}, {})
-        report.prepare()
         report.examine(options.case)
         return int(bool(report.counts))
     spawn, end = multiprocessing.get_context("spawn"), time.monotonic() + options.seconds

@@ -8,7 +8,6 @@ import contextlib
 import functools
 import warnings
 from functools import partial
-from pathlib import Path
 
 import mutations
 import numpy as np
@@ -162,20 +161,6 @@ SEEDS = {
     "attention": _attention,
     "attention of open sizes": partial(_attention, open_sizes=True),
 }
-
-
-def add_exports(folder):
-    """Add what `python scripts/rewrites.py --export FOLDER` wrote to the seeds."""
-    SEEDS.update({path.stem: partial(_exported, path) for path in sorted(Path(folder).glob("*.onnx"))})
-
-
-def _exported(path, rng):
-    proto, sizes = onnx.load(path), {}
-    with np.load(path.with_suffix(".npz")) as arrays:
-        for value in proto.graph.input:
-            dims = zip(value.type.tensor_type.shape.dim, arrays[value.name].shape, strict=True)
-            sizes |= {dimension.dim_param: size for dimension, size in dims if dimension.dim_param}
-    return proto, sizes
 
 
 @functools.cache

@@ -192,6 +192,9 @@ def attention(open_sizes=False, opset=20, after=None, **edits):
     cut         the operator that separates levels: "Split", "Slice" as the TorchScript exporter writes, or
                 "SplitToSequence" as the other one of PyTorch 2.5 writes, which casts constants, too
     merged      whether levels and points share an axis, as in RT-DETRv2
+    weights     a function of the Writer that returns what stands for "attention_weights"
+    weighed     a function of the Writer, the samples and their weights that returns others
+    bare        whether the model states no shapes of values in between
     """
     s = ATTENTION | edits
     pixels, count = [h * w for h, w in s["levels"]], len(s["levels"])
@@ -251,8 +254,10 @@ def attention(open_sizes=False, opset=20, after=None, **edits):
     if not merged:
         y = reshaped(y, 0, 0, 0, -1)
     order = [0, 2, 1, 3, 4][: 4 if merged else 5]
-    weights = w.add("Transpose", "attention_weights", perm=s.get("weights_perm", order))
+    weights = s["weights"](w) if "weights" in s else "attention_weights"
+    weights = w.add("Transpose", weights, perm=s.get("weights_perm", order))
     weights = reshaped(weights, images, 1, q, count * points, name="weights")
+    y, weights = s["weighed"](w, y, weights) if "weighed" in s else (y, weights)
     y = w.add("Mul", *[y, weights][:: -1 if s.get("swapped") else 1], name="product")
     keeps = s.get("keepdims", 0)
     y = w.add("ReduceSum", y, w.constant(s.get("over", [-1])), keepdims=keeps, name="summed")
@@ -267,9 +272,39 @@ def attention(open_sizes=False, opset=20, after=None, **edits):
         **s.get("inputs", {}),
     }
     proto = w.model(inputs, (after(w) if after else y, s["dtype"], None), opset)
-    if cut == "SplitToSequence":  # onnx infers that all members of a sequence are as large as the first one
+    if cut == "SplitToSequence" or s.get("bare"):  # onnx infers that all of a sequence are as large as the first one
         del proto.graph.value_info[:]
     return proto
+
+
+def in_a_branch(proto, first=0):
+    """Move nodes from a position on into a branch of an If; the other branch returns the input `otherwise`."""
+    graph, (y,) = proto.graph, [*proto.graph.output]
+    kind, dims = y.type.tensor_type.elem_type, y.type.tensor_type.shape.dim
+    branches = onnx.GraphProto(name="then", node=graph.node[first:], output=[y]), helper.make_graph(
+        [helper.make_node("Identity", ["otherwise"], ["other"])], "else", [],
+        [helper.make_tensor_value_info("other", kind, None)],
+    )  # fmt: skip
+    del graph.node[first:], graph.output[:], graph.value_info[:]
+    graph.node.append(helper.make_node("If", ["c"], ["chosen"], then_branch=branches[0], else_branch=branches[1]))
+    graph.output.append(helper.make_tensor_value_info("chosen", kind, None))
+    graph.input.append(helper.make_tensor_value_info("otherwise", kind, [d.dim_param or d.dim_value for d in dims]))
+    graph.input.append(helper.make_tensor_value_info("c", onnx.TensorProto.BOOL, []))
+
+
+def in_a_function(proto, *constants):
+    """Move all nodes into a local function, whose parameters are the inputs and initializers, but for its constants."""
+    graph = proto.graph
+    inside = [t for t in graph.initializer if t.name in constants]
+    names = [v.name for v in (*graph.input, *graph.initializer) if v.name not in constants]
+    nodes = [*(helper.make_node("Constant", [], [t.name], value=t) for t in inside), *graph.node]
+    outputs = [value.name for value in graph.output]
+    proto.functions.append(helper.make_function("local", "Inner", names, outputs, nodes, proto.opset_import))
+    proto.opset_import.append(helper.make_opsetid("local", 1))
+    for tensor in inside:
+        graph.initializer.remove(tensor)
+    del graph.node[:], graph.value_info[:]
+    graph.node.append(helper.make_node("Inner", names, outputs, domain="local"))
 
 
 def feeds(proto, sizes=(), seed=0):
