@@ -207,17 +207,32 @@ def test_external_data_without_a_length(tmp_path):
         np.testing.assert_array_equal(numpy_helper.to_array(tensor), numpy_helper.to_array(whole))
 
 
-def test_options_that_threads_share(monkeypatch, tmp_path):
+@pytest.mark.parametrize("how", ["path", "bytes"])
+def test_options_that_threads_share(how, tmp_path):
     """While one makes a session of a rewritten model, another one's model finds its own data."""
     options, made = quiet(), []
-    content = weighed_down().SerializeToString()
-    thread = threading.Thread(target=lambda: made.append(onnx_ops.InferenceSession(content, options)))
+    onnx.save(weighed_down(), tmp_path / "model.onnx")
+    model = tmp_path / "model.onnx" if how == "path" else weighed_down().SerializeToString()
+    thread = threading.Thread(target=lambda: made.append(onnx_ops.InferenceSession(model, options)))
     with session._external_data_in(str(tmp_path), options):
         thread.start()
         thread.join(0.3)
         assert not made
     thread.join()
     assert made
+
+
+@finds_folders
+def test_options_that_state_the_folder_of_another_thread(tmp_path):
+    path, other = (scaled_in(tmp_path / name, [scale, 1]) for name, scale in (("a", 0.5), ("b", 0.1)))
+    options, made, proto = quiet(), [], onnx.load(path)
+    thread = threading.Thread(target=lambda: made.append(onnx_ops.InferenceSession(path, options, optimize=True)))
+    with session._external_data_in(str(other.parent), options):
+        thread.start()
+        thread.join(1)
+    thread.join()
+    expected = results(onnx_ops.InferenceSession(path, quiet()), proto)[0]
+    np.testing.assert_array_equal(results(*made, proto)[0], expected)
 
 
 @pytest.mark.parametrize("location", ["../data", "{}/data", "link"])

@@ -168,8 +168,7 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
             path_or_bytes = self._rewritten(path_or_bytes, options, optimize, backend)
         register(options, path_or_bytes if backend == "native" else None, backend=backend, operators=operators)
         try:
-            is_shared = sess_options is not None and isinstance(path_or_bytes, bytes)
-            with _external_data_in(self._folder, options, is_shared):
+            with _external_data_in(self._folder, options, is_shared=sess_options is not None):
                 super().__init__(path_or_bytes, options, providers, provider_options, **kwargs)
         except Exception as error:
             if refusal := op_error(error, self._operators):
@@ -202,7 +201,8 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
         from ..rewriting import rewritten
         from .lowering import lower_for_session
 
-        folder = native.config_entry(options, EXTERNAL_DATA) or None  # from which ONNX Runtime reads them, if stated
+        with OPTIONS:  # while another thread makes a session with them, they may state its folder
+            folder = native.config_entry(options, EXTERNAL_DATA) or None  # from which ONNX Runtime reads them
         if isinstance(path_or_bytes, bytes):
             model, path = onnx.ModelProto.FromString(path_or_bytes), None
         else:
