@@ -23,6 +23,7 @@ LARGEST = 2**22  # elements of a constant whose steps are looked for
 MANY = 2**10  # integers that are worked out one by one
 INT32_MAX = 2**31 - 1
 INT32 = range(-INT32_MAX - 1, INT32_MAX + 1)
+QUANTIZED = TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16
 WIDE_FLOATS = TensorProto.FLOAT, TensorProto.DOUBLE
 
 
@@ -51,14 +52,22 @@ def path(graph, name, source=None, shared=True):
     unless `shared`, also at a value that has other users.
     """
     steps = []
-    while name != source and len(steps) < LONGEST and (node := graph.producer(name, *MOVES)) is not None:
-        if node.op_type in JOINS or (node.op_type == "Cast" and not _keeps_type(graph, node)):
+    while name != source and len(steps) < LONGEST and (shared or graph.users[name] <= 1):
+        unrounded = requantized(graph, name)
+        node = graph.producer(name, *MOVES)
+        if unrounded is not None:
+            name = unrounded
+        elif node is None or not _moves_one(graph, node):
             break
-        if graph.users[name] > 1 and not shared:
-            break
-        steps.append((node, name))
-        name = node.input[0]
+        else:
+            steps.append((node, name))
+            name = node.input[0]
     return steps, name
+
+
+def _moves_one(graph, node):
+    """Return whether a node of MOVES moves the elements of its first input alone, as they are."""
+    return node.op_type not in JOINS and (node.op_type != "Cast" or _keeps_type(graph, node))
 
 
 def followed(graph, steps, index):
@@ -69,6 +78,53 @@ def followed(graph, steps, index):
             return None
         index = target[1]
     return index
+
+
+# Tools quantize and dequantize after every node. Of what only moves quantized elements that changes nothing.
+
+
+def requantized(graph, name):
+    """Return the value of which another one is the same, quantized and dequantized again; None if there is none.
+
+    All elements of that value are from an equal DequantizeLinear, or zeros of a Pad.
+    """
+    node = graph.producer(name, "DequantizeLinear")
+    quantizer = node and graph.producer(node.input[0], "QuantizeLinear")
+    step = quantizer and tried(_step, graph, node, node.input[0])
+    if not step or step != tried(_step, graph, quantizer, node.input[0]):
+        return None
+    name = quantizer.input[0]
+    for _ in range(LONGEST):
+        node = graph.producer(name, "DequantizeLinear", "Pad", *MOVES)
+        if node is None or node.op_type == "DequantizeLinear":
+            is_quantized = node is not None and tried(_step, graph, node, node.input[0]) == step
+            return quantizer.input[0] if is_quantized else None
+        if not (pads_with_zeros(graph, node) if node.op_type == "Pad" else _moves_one(graph, node)):
+            return None
+        name = node.input[0]
+    return None
+
+
+def _step(graph, node, quantized):
+    """Return all that decides what a QuantizeLinear or DequantizeLinear makes of an element, by one step for all.
+
+    Fails, or returns None, unless dequantized integers certainly become the same ones when they are quantized.
+    """
+    scale, zero = graph.folded(node.input[1]).item(), 0
+    if len(node.input) > 2 and node.input[2]:
+        zero = graph.folded(node.input[2]).item()
+    kinds = graph.type(node.input[1]).elements, graph.type(quantized).elements
+    is_exact = kinds[0] == TensorProto.FLOAT and kinds[1] in QUANTIZED and 1e-30 < scale < 1e30
+    return (scale, zero, *kinds) if is_exact and attributes_of(node).keys() <= {"axis", "saturate"} else None
+
+
+def pads_with_zeros(graph, pad):
+    """Return whether a Pad with one value pads with zeros, or none, whose bits are all 0."""
+    if len(pad.input) < 3 or not pad.input[2]:
+        return True
+    value = graph.array(pad.input[2])
+    is_zero = value is not None and value.size == 1 and value.item() in (0, "", b"", False)
+    return is_zero and not value.tobytes().strip(b"\0")
 
 
 # Rules for `moved`: each returns (input, index), or fails, or returns None.

@@ -17,13 +17,25 @@ import numpy as np
 
 from .finding import NearMiss, tried
 from .graph import AI_ONNX
-from .indices import JOINS, MOVES, attributes_of, followed, integer_list, integers, path, shape
+from .indices import (
+    JOINS,
+    MOVES,
+    attributes_of,
+    followed,
+    integer_list,
+    integers,
+    pads_with_zeros,
+    path,
+    requantized,
+    shape,
+)
 from .positions import reshaped, variables
 from .sizes import Size, at_least_zero, least
 
 DOMAIN, OPERATOR = "onnx_ops", "Im2Col"
 NAME = "unfold"
 LAST, DOMAINS = ("Reshape", "Transpose"), AI_ONNX  # types and domains of the node that ends the pattern
+ROUNDS = "QuantizeLinear", "DequantizeLinear"  # which `path` may go through
 
 
 def match(graph, node, standard):
@@ -80,6 +92,8 @@ def _later(graph, node):
     consumers = graph.consumers()
     while graph.users[node.output[0]] == 1 and len(consumers[node.output[0]]) == 1:
         ((node, position),) = consumers[node.output[0]]
+        if node.op_type in ROUNDS and position == 0:
+            continue
         moves = node.op_type in MOVES and node.op_type not in JOINS and node.domain in DOMAINS and position == 0
         if not moves or not graph.is_sound(node):
             break
@@ -94,7 +108,8 @@ def _fit(graph, steps, node):
     """
     if not steps:
         return None
-    x = steps[-1][0].input[0]  # of the nodes before it only Pad is part of the unfold
+    x = steps[-1][0].input[0]
+    x = requantized(graph, x) or x  # of the nodes before it only Pad is part of the unfold
     tables = [shape(graph, step.input[1]) for step, _ in reversed(steps) if _is_table(graph, step)]
     axes, dimensions = len(tables), shape(graph, x)
     if dimensions is None and axes > 1:
@@ -165,10 +180,8 @@ def _pads(graph, pad, axes):
     pads, padded_axes, rank = lists[0], lists[2], len(shape(graph, pad.output[0]))
     if pads is None or attributes_of(pad).get("mode", b"constant") != b"constant":
         return None
-    if len(pad.input) > 2 and pad.input[2]:
-        value = graph.array(pad.input[2])
-        if value is None or value.size != 1 or value.item() not in (0, "", b"", False) or value.tobytes().strip(b"\0"):
-            return None
+    if not pads_with_zeros(graph, pad):
+        return None
     if len(pad.input) > 3 and pad.input[3]:
         if padded_axes is None or len(pads) != 2 * len(padded_axes):
             return None
