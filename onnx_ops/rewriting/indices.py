@@ -67,7 +67,7 @@ def path(graph, name, source=None, shared=True):
 
 def _moves_one(graph, node):
     """Return whether a node of MOVES moves the elements of its first input alone, as they are."""
-    return node.op_type not in JOINS and (node.op_type != "Cast" or _keeps_type(graph, node))
+    return node.op_type not in JOINS and (node.op_type != "Cast" or keeps_type(graph, node))
 
 
 def followed(graph, steps, index):
@@ -135,10 +135,10 @@ def _same(graph, node, attributes, name, index):
 
 
 def _cast(graph, node, attributes, name, index):
-    return (node.input[0], index) if _keeps_type(graph, node) else None
+    return (node.input[0], index) if keeps_type(graph, node) else None
 
 
-def _keeps_type(graph, node):
+def keeps_type(graph, node):
     return graph.type(node.input[0]).elements == attributes_of(node)["to"]
 
 

@@ -1,0 +1,200 @@
+"""Tools that change models, before optimize() and after it: it finds the same, or says why not, and results stay."""
+
+from importlib import import_module
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import helper, numpy_helper
+from onnxruntime import quantization
+from support.backends import quiet
+from support.written import affine_grid, attention, feeds, in_pixels, unfold, warp, windows, written_in_place
+
+import onnx_ops
+from onnx_ops.rewriting import rewritten
+
+LEVELS = ort.GraphOptimizationLevel
+WEIGHTED = ["Conv", "MatMul", "Gemm"]  # operators that are quantized for speed
+
+
+def weights(*dims):
+    return numpy_helper.from_array(
+        np.random.default_rng(0).standard_normal(dims).astype("float32") / 4, f"w{len(dims)}"
+    )
+
+
+def after_a_convolution(proto, name):
+    """Put a Conv between an input of images and what reads it."""
+    graph = proto.graph
+    channels = next(v for v in graph.input if v.name == name).type.tensor_type.shape.dim[1].dim_value
+    for node in graph.node:
+        for k, operand in enumerate(node.input):
+            node.input[k] = "convolved" if operand == name else operand
+    graph.node.insert(0, helper.make_node("Conv", [name, "w4"], ["convolved"], name="convolution"))
+    graph.initializer.append(weights(channels, channels, 1, 1))
+    del graph.value_info[:]
+    return onnx.shape_inference.infer_shapes(proto)
+
+
+def before_a_product(proto, size):
+    """Multiply the output, whose last axis has this size, by a matrix."""
+    graph = proto.graph
+    graph.node.append(helper.make_node("MatMul", [graph.output[0].name, "w2"], ["multiplied"], name="multiplication"))
+    graph.initializer.append(weights(size, 8))
+    del graph.value_info[:]
+    graph.output[0].name = "multiplied"
+    graph.output[0].type.tensor_type.ClearField("shape")
+    return onnx.shape_inference.infer_shapes(proto)
+
+
+def rectified(w, y):
+    return w.add("Relu", y)
+
+
+NETWORKS = {  # with the operator that optimize makes
+    "unfold": (before_a_product(after_a_convolution(unfold(), "x"), 72), "Im2Col"),
+    "unfold, open sizes": (after_a_convolution(unfold(open_sizes=True), "x"), "Im2Col"),
+    "Tensor.unfold": (after_a_convolution(windows(after=rectified), "x"), "Im2Col"),
+    "affine_grid": (before_a_product(affine_grid(sample="linear", opset=20), 7), "ComputedGridSample"),
+    "flow": (before_a_product(after_a_convolution(warp(), "flow"), 12), "ComputedGridSample"),
+    "limited flow": (warp([*in_pixels((9, 12)), ("Min", 0.5)]), "ComputedGridSample"),
+    "written in place": (after_a_convolution(written_in_place(layout="first"), "flow"), "ComputedGridSample"),
+    "attention": (before_a_product(attention(), 12), "MultiScaleDeformableAttention"),
+}  # fmt: skip
+SIZES = {"n": 2, "size_0": 11, "size_1": 13}
+TOOLS = {}  # {name: function of a model and a folder for files, which returns a model}
+
+
+def tool(name, **how):
+    def register(function):
+        TOOLS[name] = lambda proto, folder: function(proto, folder, **how)
+        return function
+
+    return register
+
+
+class Reader(quantization.CalibrationDataReader):
+    def __init__(self, proto):
+        self.feeds = iter([feeds(proto, SIZES, seed) for seed in range(3)])
+
+    def get_next(self):
+        return next(self.feeds, None)
+
+
+QUANTIZED = {"op_types_to_quantize": WEIGHTED}
+BY_OPERATORS = {"quant_format": quantization.QuantFormat.QOperator}
+UNSIGNED = {"activation_type": quantization.QuantType.QUInt8, "per_channel": True}
+
+
+@tool("quantize_static", **QUANTIZED)
+@tool("quantize_static, uint8, a step for each channel", **QUANTIZED, **UNSIGNED)
+@tool("quantize_static, QOperator", **QUANTIZED, **BY_OPERATORS)
+@tool("quantize_static of all")
+@tool("quantize_static of all, uint8", **UNSIGNED)
+@tool("quantize_static of all, QOperator", **BY_OPERATORS)
+def quantize_static(proto, folder, **how):
+    onnx.save(proto, folder / "m.onnx")
+    quantization.quantize_static(folder / "m.onnx", folder / "q.onnx", Reader(proto), **how)
+    return onnx.load(folder / "q.onnx")
+
+
+@tool("quantize_dynamic")
+def quantize_dynamic(proto, folder):
+    onnx.save(proto, folder / "m.onnx")
+    quantization.quantize_dynamic(folder / "m.onnx", folder / "q.onnx")
+    return onnx.load(folder / "q.onnx")
+
+
+@tool("quant_pre_process")
+def quant_pre_process(proto, folder):
+    pytest.importorskip("sympy")
+    quantization.quant_pre_process(proto, folder / "q.onnx")
+    return onnx.load(folder / "q.onnx")
+
+
+@tool("onnxsim")
+def onnxsim(proto, folder):
+    return pytest.importorskip("onnxsim").simplify(proto)[0]
+
+
+@tool("onnxslim")
+def onnxslim(proto, folder):
+    return pytest.importorskip("onnxslim").slim(copy(proto))
+
+
+@tool("ONNX Runtime, basic", level=LEVELS.ORT_ENABLE_BASIC)
+@tool("ONNX Runtime, extended", level=LEVELS.ORT_ENABLE_EXTENDED)
+@tool("ONNX Runtime, all", level=LEVELS.ORT_ENABLE_ALL)
+def onnx_runtime(proto, folder, level):
+    options = quiet(graph_optimization_level=level, optimized_model_filepath=str(folder / "o.onnx"))
+    ort.InferenceSession(proto.SerializeToString(), options)
+    return onnx.load(folder / "o.onnx")
+
+
+CONVERTERS = {
+    "onnxconverter-common": "onnxconverter_common.float16",
+    "onnxruntime.transformers": "onnxruntime.transformers.float16",
+}
+ARITHMETIC = ["Add", "Div", "GridSample", "Mul", "ReduceSum", "Sub"]
+for name, module in CONVERTERS.items():
+
+    @tool(f"{name}, float16", module=module)
+    @tool(f"{name}, float16 inside", module=module, keep_io_types=True)
+    @tool(f"{name}, float16 but for arithmetic", module=module, keep_io_types=True, blocked=ARITHMETIC)
+    def convert_float_to_float16(proto, folder, module, blocked=(), **how):
+        float16 = import_module(module) if "common" not in module else pytest.importorskip(module)
+        blocked = [*float16.DEFAULT_OP_BLOCK_LIST, *blocked]
+        return float16.convert_float_to_float16(copy(proto), op_block_list=blocked, **how)
+
+
+def copy(proto):
+    return onnx.ModelProto.FromString(proto.SerializeToString())
+
+
+# {tool: {network: a part of the reason why not}}
+IN_16_BITS = dict.fromkeys(("flow", "limited flow", "written in place"), "is not of float32 or float64")
+IN_8_BITS = dict.fromkeys(("flow", "limited flow"), "every rounding matters")
+REASONS = {
+    "quantize_static of all": IN_8_BITS,
+    "quantize_static of all, uint8": IN_8_BITS,
+    "quantize_static of all, QOperator": {  # of com.microsoft, whose QLinearMul and so on are no operators of ONNX
+        **dict.fromkeys(
+            ("affine_grid", "attention"), "isn't known"
+        ),  # QLinearMul and its siblings are no operators of ONNX
+        **dict.fromkeys(("flow", "limited flow"), "the number of its coordinates is not known"),
+    },
+    **{f"{name}, float16": IN_16_BITS for name in CONVERTERS},
+    **{f"{name}, float16 inside": IN_16_BITS for name in CONVERTERS},
+    **{f"{name}, float16 but for arithmetic": {"attention": "are of float16 before Cast"} for name in CONVERTERS},
+}
+INSTEAD = {  # of the attention's products quantizing leaves the samplers
+    ("quantize_static of all", "attention"): "ComputedGridSample",
+    ("quantize_static of all, uint8", "attention"): "ComputedGridSample",
+}  # fmt: skip
+
+
+def outputs(proto, inputs):
+    return onnx_ops.InferenceSession(proto.SerializeToString(), quiet()).run(None, inputs)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_tool_before(tool, name, tmp_path):
+    """The attention rounds otherwise than its nodes; so does ONNX Runtime in 16 bits, where it casts elsewhere."""
+    proto, operator = NETWORKS[name]
+    changed = TOOLS[tool](proto, tmp_path)
+    optimized, findings = rewritten(changed)
+    reason = REASONS.get(tool, {}).get(name)
+    operators = {n.op_type for n in optimized.graph.node}
+    if reason:
+        assert optimized == changed
+        assert findings
+        assert all(reason in finding.reason for finding in findings)
+    else:
+        assert INSTEAD.get((tool, name), operator) in operators
+    inputs = feeds(changed, SIZES)
+    for got, expected in zip(outputs(optimized, inputs), outputs(changed, inputs), strict=True):
+        assert np.unique(expected).size > 9
+        bound = 0.02 if "16" in tool else 1e-5 if name == "attention" else 0
+        np.testing.assert_allclose(got, expected, rtol=0, atol=bound * np.abs(expected).max())
