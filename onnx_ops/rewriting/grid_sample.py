@@ -83,9 +83,7 @@ def _explain(graph, maker):
     rounded = maker.input[0] if maker.input else ""
     if maker.op_type == "DequantizeLinear":
         quantizer = graph.producer(rounded, "QuantizeLinear")
-        computed = (
-            graph.producer(quantizer.input[0], *MOVES, *OPERATIONS) if quantizer else graph.producers.get(rounded)
-        )
+        computed = quantizer and graph.producer(quantizer.input[0], *MOVES, *OPERATIONS)
     elif maker.op_type == "Cast" and graph.type(rounded).elements in NARROWING:
         computed = graph.producer(rounded, *MOVES, *OPERATIONS)
     elif maker.op_type in (*MOVES, *OPERATIONS):
@@ -94,9 +92,8 @@ def _explain(graph, maker):
         return
     if computed is not None:
         kind = helper.tensor_dtype_to_np_dtype(graph.type(rounded).elements)
-        raise NearMiss(
-            f"its coordinates are of {kind} before {maker.op_type} {maker.output[0]}: every rounding matters"
-        )
+        what = f"{maker.op_type} {maker.output[0]}"
+        raise NearMiss(f"its coordinates are of {kind} before {what}, so that every rounding matters")
 
 
 def axes_of(dimensions):
