@@ -60,7 +60,6 @@ NO_UNFOLDS = {
     },
     "a value further up used twice": {"after": used_twice("gathered_0", "y")},
     "batch and channels flattened": {"target": [1, 36, 72], "allowzero": 1, "perm": [0, 1, 4, 2, 3, 5]},
-    "sizes of the transposed copied": {"target": [0, 0, 0, 0, -1]},
 }  # fmt: skip
 PADDED = {  # in another way than Im2Col pads
     "with 1": {"pad_value": 1},
@@ -204,6 +203,19 @@ def test_unfold_of_open_sizes(name, opset):
     for more in (0, 1, 6):
         sizes = {f"size_{a}": s + more for a, s in enumerate(case.get("image", (11, 13)))}
         assert compare(proto, sizes={"n": 2, **sizes})[0] == ["Im2Col"]
+
+
+def with_one_axis_more(w):
+    """Add a Reshape that takes sizes from the model, which would mean another thing if they were 0."""
+    sizes = w.add("Concat", w.constant([1]), w.add("Shape", "y"), axis=0)
+    return w.add("Reshape", "y", sizes, name="z")
+
+
+def test_an_unfold_before_another_reshape():
+    """Where what follows can't be the end, what precedes it is."""
+    assert compare(unfold(target=[0, 0, 0, 0, -1]))[0] == ["Im2Col", "Reshape", "Reshape"]
+    nodes, _ = compare(unfold(open_sizes=True, after=with_one_axis_more), {"n": 2, "size_0": 11, "size_1": 13})
+    assert nodes == ["Im2Col", "Shape", "Concat", "Reshape"]
 
 
 SAMPLERS = ["ComputedGridSample"]  # that the grids of a near miss become

@@ -47,35 +47,42 @@ def match(graph, node, standard):
     later = [*_later(graph, node)] if steps else []
     for end in later:
         with suppress(NearMiss):
-            if _fit(graph, _steps(graph, end), end) is not None:
+            if _replacement(graph, _steps(graph, end), end) is not None:
                 return None
     try:
-        fit = _fit(graph, steps, node)
+        replacement = _replacement(graph, steps, node)
     except NearMiss:
         if later:
             return None  # the last one says it
         raise
-    if fit is None:
+    if replacement is None:
         return None
     if standard:
         raise NearMiss("ai.onnx has no operator for it")
+    source, made = replacement
+    if len(shape(graph, source)) == 1 + len(made["kernel_shape"]):  # without a batch
+        if graph.opset < 13:
+            raise NearMiss("it has no batch")
+        source = graph.add_node(node, "Unsqueeze", [source, graph.add_constant("axes", np.array([0]))])
+    return {"inputs": [source], "op_type": OPERATOR, "domain": DOMAIN, **made}
+
+
+def _replacement(graph, steps, node):
+    """Return (source, arguments of `Graph.replace`) of an Im2Col for a node that ends an unfold; None if it is none."""
+    fit = _fit(graph, steps, node)
+    if fit is None:
+        return None
     source, sizes, attributes = fit
-    made = {"op_type": OPERATOR, "domain": DOMAIN, **attributes}
     axes = len(attributes["kernel_shape"])
     if node.op_type == "Reshape":
         *batch, channels = sizes[: -2 * axes]
         kernel, blocks = (math.prod(each) for each in (sizes[-2 * axes : -axes], sizes[-axes:]))
-        made["before"] = not _flattens(graph, node, [*(batch or [1]), channels * kernel, blocks])
-    else:
-        target = [size if isinstance(size, int) else -1 for size in shape(graph, node.output[0])]
-        if target.count(-1) > 1 or 0 in target:
-            raise NearMiss("more than one of its sizes is open")
-        made["target"] = target
-    if len(sizes) == 1 + 2 * axes:  # without a batch
-        if graph.opset < 13:
-            raise NearMiss("it has no batch")
-        source = graph.add_node(node, "Unsqueeze", [source, graph.add_constant("axes", np.array([0]))])
-    return {"inputs": [source], **made}
+        is_same = _flattens(graph, node, [*(batch or [1]), channels * kernel, blocks])
+        return source, {**attributes, "before": not is_same}
+    target = [size if isinstance(size, int) else -1 for size in shape(graph, node.output[0])]
+    if target.count(-1) > 1 or 0 in target:
+        raise NearMiss("more than one of its sizes is open")
+    return source, {**attributes, "target": target}
 
 
 def _steps(graph, node):
