@@ -205,16 +205,16 @@ def test_unfold_of_open_sizes(name, opset):
         assert compare(proto, sizes={"n": 2, **sizes})[0] == ["Im2Col"]
 
 
-def with_one_axis_more(w):
-    """Add a Reshape that takes sizes from the model, which would mean another thing if they were 0."""
-    sizes = w.add("Concat", w.constant([1]), w.add("Shape", "y"), axis=0)
+def by_a_size(w):
+    """Add a Reshape to the number of blocks, which would mean another thing if it were 0."""
+    sizes = w.add("Concat", w.constant([-1]), w.add("Shape", "y", start=2), w.constant([1]), axis=0)
     return w.add("Reshape", "y", sizes, name="z")
 
 
 def test_an_unfold_before_another_reshape():
     """Where what follows can't be the end, what precedes it is."""
     assert compare(unfold(target=[0, 0, 0, 0, -1]))[0] == ["Im2Col", "Reshape", "Reshape"]
-    nodes, _ = compare(unfold(open_sizes=True, after=with_one_axis_more), {"n": 2, "size_0": 11, "size_1": 13})
+    nodes, _ = compare(unfold(open_sizes=True, after=by_a_size), {"n": 2, "size_0": 11, "size_1": 13})
     assert nodes == ["Im2Col", "Shape", "Concat", "Reshape"]
 
 
