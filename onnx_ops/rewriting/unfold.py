@@ -34,6 +34,7 @@ from .sizes import Size, at_least_zero, least
 
 DOMAIN, OPERATOR = "onnx_ops", "Im2Col"
 NAME = "unfold"
+NEEDS = ("Gather",)  # types of nodes without which a model has no such pattern
 LAST, DOMAINS = ("Reshape", "Transpose"), AI_ONNX  # types and domains of the node that ends the pattern
 ROUNDS = "QuantizeLinear", "DequantizeLinear"  # which `path` may go through
 

@@ -206,7 +206,7 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
         else:
             model, origin = external_data.load(path_or_bytes), path_or_bytes
         if optimize:
-            model, findings = rewritten(model, folder=origin, operators=self._operators)
+            model, findings = rewritten(model, folder=origin, operators=self._operators, in_place=True)
             if backend == "native" and not any(finding.operator for finding in findings):
                 return path_or_bytes
         if backend == "extensions":
