@@ -7,13 +7,13 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import helper, numpy_helper
-from onnxruntime import quantization
 from support.backends import quiet
 from support.written import affine_grid, attention, feeds, in_pixels, unfold, warp, windows, written_in_place
 
 import onnx_ops
 from onnx_ops.rewriting import rewritten
 
+quantization = pytest.importorskip("onnxruntime.quantization", exc_type=ImportError)
 LEVELS = ort.GraphOptimizationLevel
 WEIGHTED = ["Conv", "MatMul", "Gemm"]  # operators that are quantized for speed
 
@@ -136,6 +136,12 @@ CONVERTERS = {
     "onnxconverter-common": "onnxconverter_common.float16",
     "onnxruntime.transformers": "onnxruntime.transformers.float16",
 }
+
+
+def import_or_skip(module):
+    return pytest.importorskip(module) if "common" in module else import_module(module)
+
+
 ARITHMETIC = ["Add", "Div", "GridSample", "Mul", "ReduceSum", "Sub"]
 for name, module in CONVERTERS.items():
 
@@ -143,7 +149,7 @@ for name, module in CONVERTERS.items():
     @tool(f"{name}, float16 inside", module=module, keep_io_types=True)
     @tool(f"{name}, float16 but for arithmetic", module=module, keep_io_types=True, blocked=ARITHMETIC)
     def convert_float_to_float16(proto, folder, module, blocked=(), **how):
-        float16 = import_module(module) if "common" not in module else pytest.importorskip(module)
+        float16 = import_or_skip(module)
         blocked = [*float16.DEFAULT_OP_BLOCK_LIST, *blocked]
         return float16.convert_float_to_float16(copy(proto), op_block_list=blocked, **how)
 
@@ -198,3 +204,33 @@ def test_a_tool_before(tool, name, tmp_path):
         assert np.unique(expected).size > 9
         bound = 0.02 if "16" in tool else 1e-5 if name == "attention" else 0
         np.testing.assert_allclose(got, expected, rtol=0, atol=bound * np.abs(expected).max())
+
+
+AFTER = {  # tools, by how far results may be off, relative to the largest one
+    "quantize_static": 0.2,
+    "quantize_static of all": 0.2,
+    "quantize_static of all, uint8": 0.2,
+    "quantize_dynamic": 0.2,
+    "onnxsim": 1e-5,
+    "onnxslim": 1e-5,
+    **{f"{name}, float16": 0.05 for name in CONVERTERS},
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("tool", AFTER)
+def test_a_tool_after(tool, name, tmp_path, monkeypatch):
+    """Calibration makes a session of ONNX Runtime's, which must know our operators; programs compute no float16."""
+    proto, operator = NETWORKS[name]
+    optimized = onnx_ops.optimize(proto)
+    monkeypatch.setattr(ort, "InferenceSession", onnx_ops.InferenceSession)
+    if "float16" in tool:
+        convert = import_or_skip(CONVERTERS[tool.partition(",")[0]])
+        blocked = [*convert.DEFAULT_OP_BLOCK_LIST, "ComputedGridSample"]
+        changed = convert.convert_float_to_float16(copy(optimized), op_block_list=blocked, keep_io_types=True)
+    else:
+        changed = TOOLS[tool](optimized, tmp_path)
+    assert operator in {n.op_type for n in changed.graph.node}
+    inputs = feeds(proto, SIZES)
+    for got, expected in zip(outputs(changed, inputs), outputs(optimized, inputs), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=0, atol=AFTER[tool] * np.abs(expected).max())
