@@ -234,3 +234,63 @@ def test_a_tool_after(tool, name, tmp_path, monkeypatch):
     inputs = feeds(proto, SIZES)
     for got, expected in zip(outputs(changed, inputs), outputs(optimized, inputs), strict=True):
         np.testing.assert_allclose(got, expected, rtol=0, atol=AFTER[tool] * np.abs(expected).max())
+
+
+def rounded(proto, edits):
+    """Quantize and dequantize the input and what each node makes. edits: {value: its own scale and zero}"""
+    graph, nodes = proto.graph, []
+    for node in [helper.make_node("Identity", ["x"], ["source"]), *graph.node]:
+        name = node.output[0]
+        scale, zero = edits.get(name, (np.float32(0.05), np.uint8(117)))
+        for part, array in (("scale", scale), ("zero", zero)):
+            if not isinstance(array, str):
+                graph.initializer.append(numpy_helper.from_array(np.asarray(array), f"{name}_{part}"))
+        parameters = [part if isinstance(part, str) else f"{name}_{kind}"
+                      for kind, part in (("scale", scale), ("zero", zero))]  # fmt: skip
+        axis = {"axis": 1} if np.ndim(scale) else {}
+        node.input[:] = ["source_rounded" if each == "x" and name != "source" else
+                         f"{each}_rounded" if each in ("padded", "gathered_0", "gathered_1", "transposed") else each
+                         for each in node.input]  # fmt: skip
+        nodes += [
+            node,
+            helper.make_node("QuantizeLinear", [name, *parameters], [f"{name}_quantized"], **axis),
+            helper.make_node("DequantizeLinear", [f"{name}_quantized", *parameters], [f"{name}_rounded"], **axis),
+        ]
+    del graph.node[:], graph.value_info[:]
+    graph.node.extend(nodes)
+    graph.output[0].name = f"{name}_rounded"
+    return proto
+
+
+ANOTHER = np.float32(0.04), np.uint8(117)
+STEP = {"inputs": {"step": ("float32", [])}}
+ROUNDED = {  # the operator, or None, and how a model differs from one that is quantized by one step
+    "by one step": ("Im2Col", {}, {}),
+    "by another step at the end": ("Im2Col", {"y": ANOTHER}, {}),
+    "by another step at the source": (None, {"source": ANOTHER}, {}),
+    "by another step on the way": (None, {"gathered_0": ANOTHER}, {}),
+    "to another zero on the way": (None, {"gathered_0": (np.float32(0.05), np.uint8(116))}, {}),
+    "to another type on the way": (None, {"gathered_0": (np.float32(0.05), np.int8(117))}, {}),
+    "by a step for each channel": (None, {"gathered_0": (np.full(3, 0.05, "f"), np.full(3, 117, "B"))}, {}),
+    "by a step that is an input": (None, {"gathered_0": ("step", np.uint8(117))}, STEP),
+    "by an infinite step": (None, {"gathered_0": (np.float32(np.inf), np.uint8(117))}, {}),
+    "padded with 1": (None, {}, {"pad_value": 1}),
+    "padded by reflection": ("Pad", {}, {"mode": "reflect"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_roundings_on_the_way(name):
+    """What is rounded again by the step by which it was rounded stays the same; all other roundings stay nodes."""
+    operator, edits, more = ROUNDED[name]
+    proto = rounded(unfold(**more), edits)
+    optimized, _ = rewritten(proto)
+    operators = [n.op_type for n in optimized.graph.node]
+    inputs = feeds(proto)
+    inputs |= {"step": np.array(0.07, "f")} if "inputs" in more else {}
+    np.testing.assert_array_equal(outputs(optimized, inputs)[0], outputs(proto, inputs)[0])
+    if operator:
+        assert {operator, "Im2Col"} <= set(operators)
+        assert not {"Gather", "Transpose"} & set(operators)
+    else:
+        assert operators.count("QuantizeLinear") > 2
