@@ -273,6 +273,49 @@ NO_WINDOWS = {
 }
 
 
+BLOCKS = {
+    "as they are": windows(blocks=list),
+    "of no batch": windows(lead=(3,), blocks=list),
+    "positions before blocks": windows((4, 5, 2, 3), blocks=list),
+    "positions before blocks, strides": windows((4, 5, 2, 3), (2, 3), size=8, blocks=list),
+    "flattened": windows(after=lambda w, y: w.add("Reshape", y, w.constant([2, 3, 25, 9])), blocks=list),
+    "used twice": windows(after=lambda w, y: w.add("Add", y, w.add("Neg", y)), blocks=list),
+    "of one position": windows(kernel=1, blocks=list),
+}  # fmt: skip
+NO_BLOCKS = {
+    "backwards": (windows(blocks=lambda starts: starts[::-1]), "another order"),
+    "one left out": (windows(blocks=lambda starts: starts[:-1]), "blocks instead of"),
+    "from the second on": (windows(blocks=lambda starts: starts[1:]), "another order"),
+    "one twice": (windows(blocks=lambda starts: [0, *starts[:-1]]), None),
+    "the same again": (windows(blocks=lambda starts: [0] * len(starts)), None),
+    "at irregular places": (windows(blocks=lambda starts: [0, 1, 3, 4]), None),
+    "strides that leave something over": (windows(None, (2, 2), size=8, blocks=list), "blocks instead of"),
+}
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_blocks(name):
+    """TorchScript's exporter writes a Slice for each block of Tensor.unfold."""
+    nodes, (finding,) = compare(BLOCKS[name])
+    assert finding.operator == "Im2Col"
+    assert not {"Slice", "Concat"} & set(nodes)
+
+
+@pytest.mark.parametrize("name", NO_BLOCKS)
+def test_no_blocks(name):
+    proto, expected = NO_BLOCKS[name]
+    (reason,) = near_miss(proto) or [None]
+    assert reason == expected or expected in reason
+
+
+def test_blocks_of_several_values():
+    proto = windows(blocks=list, steps=(1,), lead=(2, 3, 1))
+    proto.graph.input.append(onnx.ValueInfoProto.FromString(proto.graph.input[0].SerializeToString()))
+    proto.graph.input[1].name = "other"
+    proto.graph.node[3].input[0] = "other"
+    assert not near_miss(proto)
+
+
 @pytest.mark.parametrize("name", WINDOWS)
 def test_windows(name):
     nodes, (finding,) = compare(WINDOWS[name], {"h": 7, "w": 8})

@@ -57,7 +57,7 @@ def rewritten(
     in_place   change the model that is given, if it has no functions: weights are not copied
     """
     op_types = {node.op_type for node in model_nodes(model)}
-    patterns = [pattern for pattern in PATTERNS if op_types.issuperset(pattern.NEEDS)]
+    patterns = [pattern for pattern in PATTERNS if any(map(op_types.issuperset, pattern.NEEDS))]
     if not patterns:
         return model, []
     flat = model

@@ -67,6 +67,7 @@ class Graph:
         self.added = []  # what patterns have added since `sweep_added`: names of constants and nodes' outputs
         self.integers = {}  # {(value, index): what indices.py has worked out}
         self.constants = {}  # {value: what `folded` returns for it}
+        self.blocks = {}  # {output of a Concat: the Blocks that indices.py has found}
         self.sound = {}  # {output: whether its node is sound}
 
     def nested(self):

@@ -10,6 +10,8 @@ only one of them can hold are left to `Graph.folded`, and so is arithmetic in ot
 """
 
 import math
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
@@ -45,24 +47,77 @@ def moved(graph, node, name, index):
     return tried(MOVES[node.op_type], graph, node, attributes_of(node), name, index)
 
 
-def path(graph, name, source=None, shared=True):
+def path(graph, name, source=None, uses=None, through_blocks=False):
     """Go back from a value through nodes that only move elements; returns ([(node, its output), ...], where it ends).
 
-    The path ends at the source, if one is given and the path leads there, and where several values are put together;
-    unless `shared`, also at a value that has other users.
+    The path ends at the source, if one is given and the path leads there, and where several values are put together,
+    except for blocks of one value, if it leads through_blocks. If it is said how many uses the first value may have, it
+    also ends at a value that is used elsewhere, too.
     """
     steps = []
-    while name != source and len(steps) < LONGEST and (shared or graph.users[name] <= 1):
+    while name != source and len(steps) < LONGEST and (uses is None or graph.users[name] <= uses):
+        uses = uses and 1
         unrounded = requantized(graph, name)
         node = graph.producer(name, *MOVES)
+        blocks = through_blocks and node is not None and node.op_type == "Concat" and blocks_of(graph, node)
         if unrounded is not None:
             name = unrounded
+        elif blocks:
+            steps.append((node, name))
+            name, uses = blocks.source, uses and len(node.input)
         elif node is None or not _moves_one(graph, node):
             break
         else:
             steps.append((node, name))
             name = node.input[0]
     return steps, name
+
+
+class Blocks(NamedTuple):
+    """Operands of a Concat that are blocks of one value, side by side or overlapping, each in an axis of one element.
+
+    source      the value
+    steps       of the path from the first block to the source
+    axis, step  of the source: where one block begins after the other
+    length      of a block along this axis
+    """
+
+    source: str
+    steps: list
+    axis: int
+    step: int
+    length: int
+
+
+def blocks_of(graph, concat):
+    """Return the Blocks that a Concat puts together, or None if there are none, or not for certain."""
+    name = concat.output[0]
+    if name not in graph.blocks:
+        graph.blocks[name] = tried(_blocks_of, graph, concat)
+    return graph.blocks[name]
+
+
+def _blocks_of(graph, concat):
+    dimensions = shape(graph, concat.input[0])
+    axis = range(len(dimensions))[attributes_of(concat)["axis"]]
+    if dimensions[axis] != 1 or len(concat.input) < 2:
+        return None
+    indices, sources, first_steps = [], set(), path(graph, concat.input[0])[0]
+    for operand in concat.input:
+        steps, source = path(graph, operand)
+        sources.add(source)
+        indices.append(followed(graph, steps, variables(dimensions)))
+        if len(sources) > 1 or shape(graph, operand) != dimensions or indices[-1] is None:
+            return None
+    first, second = ([at.start for at in index] for index in indices[:2])
+    steps = [b - a for a, b in zip(first, second, strict=True)]
+    for k, index in enumerate(indices):
+        starts = [start + k * step for start, step in zip(first, steps, strict=True)]
+        if list(index) != [replace(at, start=start) for at, start in zip(indices[0], starts, strict=True)]:
+            return None
+    ((a, step),) = [(a, step) for a, step in enumerate(steps) if step != 0]
+    length = math.prod(term.size for term in indices[0][a].terms)
+    return Blocks(source, first_steps, a, step, length)
 
 
 def _moves_one(graph, node):
@@ -241,7 +296,10 @@ def _concat(graph, node, attributes, name, index):
     axis, target = range(len(index))[attributes["axis"]], list(shape(graph, name))
     start = index[axis].start
     if not index[axis].is_number():
-        return None
+        blocks = blocks_of(graph, node)
+        first = followed(graph, blocks.steps, (*index[:axis], Position(), *index[axis + 1 :]))
+        along = first[blocks.axis] + index[axis].times(blocks.step)
+        return blocks.source, (*first[: blocks.axis], along, *first[blocks.axis + 1 :])
     for operand in node.input:
         target[axis] = shape(graph, operand)[axis]
         if shape(graph, operand) != tuple(target) or not isinstance(target[axis], int):

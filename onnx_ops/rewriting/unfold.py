@@ -21,6 +21,7 @@ from .indices import (
     JOINS,
     MOVES,
     attributes_of,
+    blocks_of,
     followed,
     integer_list,
     integers,
@@ -34,8 +35,8 @@ from .sizes import Size, at_least_zero, least
 
 DOMAIN, OPERATOR = "onnx_ops", "Im2Col"
 NAME = "unfold"
-NEEDS = ("Gather",)  # types of nodes without which a model has no such pattern
-LAST, DOMAINS = ("Reshape", "Transpose"), AI_ONNX  # types and domains of the node that ends the pattern
+NEEDS = ("Gather",), ("Slice", "Concat")  # sets of types of nodes, one of which a model with the pattern has
+LAST, DOMAINS = ("Reshape", "Transpose", "Concat"), AI_ONNX  # types and domains of the node that ends the pattern
 ROUNDS = "QuantizeLinear", "DequantizeLinear"  # which `path` may go through
 
 
@@ -53,7 +54,7 @@ def match(graph, node, standard):
     try:
         replacement = _replacement(graph, steps, node)
     except NearMiss:
-        if later:
+        if later or (node.op_type == "Concat" and graph.users[node.output[0]] > 1):
             return None  # the last one says it
         raise
     if replacement is None:
@@ -88,10 +89,10 @@ def _replacement(graph, steps, node):
 
 def _steps(graph, node):
     """Return the path [(node, its output), ...] to the first table from a node, or from what a Reshape reads; or []."""
-    steps, _ = path(graph, node.input[0], shared=False)
-    if node.op_type != "Reshape":
-        steps = [(node, node.output[0]), *steps]
-    tables = [k for k, (step, _) in enumerate(steps) if _is_table(graph, step)]
+    is_before, end = node.op_type == "Reshape", node.output[0]
+    start, uses = (node.input[0], 1) if is_before else (end, max(1, graph.users[end]))
+    steps, _ = path(graph, start, uses=uses, through_blocks=True)
+    tables = [k for k, (step, _) in enumerate(steps) if _table(graph, step)]
     return steps[: tables[-1] + 1] if tables else []
 
 
@@ -116,9 +117,10 @@ def _fit(graph, steps, node):
     """
     if not steps:
         return None
-    x = steps[-1][0].input[0]
+    last, _ = steps[-1]
+    x = blocks_of(graph, last).source if last.op_type == "Concat" else last.input[0]
     x = requantized(graph, x) or x  # of the nodes before it only Pad is part of the unfold
-    tables = [shape(graph, step.input[1]) for step, _ in reversed(steps) if _is_table(graph, step)]
+    tables = [_table(graph, step) for step, _ in reversed(steps) if _table(graph, step)]
     axes, dimensions = len(tables), shape(graph, x)
     if dimensions is None and axes > 1:
         raise NearMiss(f"the rank of {x} is unknown")
@@ -177,9 +179,15 @@ def _attributes(graph, steps, sizes, target, axes):
     return dilations, strides
 
 
-def _is_table(graph, node):
-    """Return whether a node is a Gather whose indices are a matrix, of positions in the kernel and blocks."""
-    return node.op_type == "Gather" and len(shape(graph, node.input[1]) or ()) == 2
+def _table(graph, node):
+    """Return the sizes of a Gather's indices, positions in the kernel and blocks, if they are a matrix; else None.
+
+    Of a Concat of blocks those that they would have.
+    """
+    if node.op_type == "Concat":
+        return len(node.input), blocks_of(graph, node).length
+    dimensions = shape(graph, node.input[1]) if node.op_type == "Gather" else None
+    return dimensions if len(dimensions or ()) == 2 else None
 
 
 def _pads(graph, pad, axes):
