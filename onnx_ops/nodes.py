@@ -4,6 +4,8 @@ import functools
 
 from .operators import available
 
+GRAPH, GRAPHS = 5, 10  # AttributeProto's types; reading them there takes longer than all else of `subgraphs`
+
 
 def declared(node, operators=None):
     """Return the declared operator of a node, or None.
@@ -140,7 +142,11 @@ def graphs_in(graph):
 def subgraphs(node):
     """Yield the graphs among a node's attributes, which If, Loop and Scan have."""
     for attribute in node.attribute:
-        yield from [attribute.g] if attribute.type == attribute.GRAPH else attribute.graphs
+        kind = attribute.type
+        if kind == GRAPH:
+            yield attribute.g
+        elif kind == GRAPHS:
+            yield from attribute.graphs
 
 
 def own_names(graph):

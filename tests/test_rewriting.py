@@ -60,7 +60,6 @@ NO_UNFOLDS = {
     },
     "a value further up used twice": {"after": used_twice("gathered_0", "y")},
     "batch and channels flattened": {"target": [1, 36, 72], "allowzero": 1, "perm": [0, 1, 4, 2, 3, 5]},
-    "sizes of the transposed copied": {"target": [0, 0, 0, 0, -1]},
 }  # fmt: skip
 PADDED = {  # in another way than Im2Col pads
     "with 1": {"pad_value": 1},
@@ -237,6 +236,19 @@ def test_unfold_of_open_sizes(name, opset):
         assert compare(proto, sizes={"n": 2, **sizes})[0] == ["Im2Col"]
 
 
+def by_a_size(w):
+    """Add a Reshape to the number of blocks, which would mean another thing if it were 0."""
+    sizes = w.add("Concat", w.constant([-1]), w.add("Shape", "y", start=2), w.constant([1]), axis=0)
+    return w.add("Reshape", "y", sizes, name="z")
+
+
+def test_an_unfold_before_another_reshape():
+    """Where what follows can't be the end, what precedes it is."""
+    assert compare(unfold(target=[0, 0, 0, 0, -1]))[0] == ["Im2Col", "Reshape", "Reshape"]
+    nodes, _ = compare(unfold(open_sizes=True, after=by_a_size), {"n": 2, "size_0": 11, "size_1": 13})
+    assert nodes == ["Im2Col", "Shape", "Concat", "Reshape"]
+
+
 SAMPLERS = ["ComputedGridSample"]  # that the grids of a near miss become
 
 
@@ -283,6 +295,49 @@ NO_WINDOWS = {
     "open sizes": (windows((4, 5, 2, 3), is_open=True), "more than one of its sizes is open"),
     "open sizes, blocks first": (windows(None, is_open=True), "the size of the kernel is open"),
 }
+
+
+BLOCKS = {
+    "as they are": windows(blocks=list),
+    "of no batch": windows(lead=(3,), blocks=list),
+    "positions before blocks": windows((4, 5, 2, 3), blocks=list),
+    "positions before blocks, strides": windows((4, 5, 2, 3), (2, 3), size=8, blocks=list),
+    "flattened": windows(after=lambda w, y: w.add("Reshape", y, w.constant([2, 3, 25, 9])), blocks=list),
+    "used twice": windows(after=lambda w, y: w.add("Add", y, w.add("Neg", y)), blocks=list),
+    "of one position": windows(kernel=1, blocks=list),
+}  # fmt: skip
+NO_BLOCKS = {
+    "backwards": (windows(blocks=lambda starts: starts[::-1]), "another order"),
+    "one left out": (windows(blocks=lambda starts: starts[:-1]), "blocks instead of"),
+    "from the second on": (windows(blocks=lambda starts: starts[1:]), "another order"),
+    "one twice": (windows(blocks=lambda starts: [0, *starts[:-1]]), None),
+    "the same again": (windows(blocks=lambda starts: [0] * len(starts)), None),
+    "at irregular places": (windows(blocks=lambda starts: [0, 1, 3, 4]), None),
+    "strides that leave something over": (windows(None, (2, 2), size=8, blocks=list), "blocks instead of"),
+}
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_blocks(name):
+    """TorchScript's exporter writes a Slice for each block of Tensor.unfold."""
+    nodes, (finding,) = compare(BLOCKS[name])
+    assert finding.operator == "Im2Col"
+    assert not {"Slice", "Concat"} & set(nodes)
+
+
+@pytest.mark.parametrize("name", NO_BLOCKS)
+def test_no_blocks(name):
+    proto, expected = NO_BLOCKS[name]
+    (reason,) = near_miss(proto) or [None]
+    assert reason == expected or expected in reason
+
+
+def test_blocks_of_several_values():
+    proto = windows(blocks=list, steps=(1,), lead=(2, 3, 1))
+    proto.graph.input.append(onnx.ValueInfoProto.FromString(proto.graph.input[0].SerializeToString()))
+    proto.graph.input[1].name = "other"
+    proto.graph.node[3].input[0] = "other"
+    assert not near_miss(proto)
 
 
 @pytest.mark.parametrize("name", WINDOWS)

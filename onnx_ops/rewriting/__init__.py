@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
-from ..nodes import inlined
+from ..nodes import inlined, model_nodes
 from . import affine_grid, deformable_attention, grid_sample, unfold
 from .finding import Finding, NearMiss
 from .graph import Graph, Model
@@ -35,35 +35,54 @@ def optimize(model: onnx.ModelProto, folder: "str | os.PathLike[str] | None" = N
     folder  where the model's external data are, or the model's file: constants that lie there are unknown without it.
             They are not loaded.
     """
-    return rewritten(model, folder)[0]
+    optimized, _ = rewritten(model, folder)
+    return _copy(model) if optimized is model else optimized
 
 
 def rewritten(
     model: onnx.ModelProto,
     folder: "str | os.PathLike[str] | None" = None,
     operators: dict[tuple[str, str], Any] | None = None,
+    in_place: bool = False,
 ) -> tuple[onnx.ModelProto, list[Finding]]:
     """Return what `optimize` does, and a list with a Finding for each place that a pattern fits, or nearly fits.
 
+    The model itself is returned if nothing is replaced.
+
     operators  what `operators.available` returns, by default without operators of one's own
+    in_place   change the model that is given, if it has no functions: weights are not copied
     """
+    op_types = {node.op_type for node in model_nodes(model)}
+    patterns = [pattern for pattern in PATTERNS if any(map(op_types.issuperset, pattern.NEEDS))]
+    if not patterns:
+        return model, []
     flat = model
     if model.functions:
         # Older exporters write a function for each of PyTorch's, so a pattern may span several. And in functions, ONNX
         # Runtime doesn't know the types that other operators than its own make.
         with suppress(RuntimeError, onnx.checker.ValidationError):  # the session reports what is wrong with the model
             flat = inlined(model, operators=operators)
-    optimized, findings = _copy(flat), []
-    for graph in Model(optimized, folder).graphs():
+    if flat is model and not in_place:
+        flat = _copy(model)
+    findings = _rewrite(flat, patterns, folder)
+    return flat if any(f.operator for f in findings) else model, findings
+
+
+def _rewrite(
+    model: onnx.ModelProto, patterns: list[ModuleType], folder: "str | os.PathLike[str] | None"
+) -> list[Finding]:
+    """Change a model, and return the findings."""
+    findings = []
+    for graph in Model(model, folder).graphs():
         reported = set()  # outputs of nodes that have a Finding: one per node is enough
-        for pattern in PATTERNS:
+        for pattern in patterns:
             for node in [n for n in graph.owner.node if n.op_type in pattern.LAST and n.domain in pattern.DOMAINS]:
                 # An earlier replacement may have removed the node.
                 is_there = node.output and node.output[0] in graph.producers
                 if is_there and node.output[0] not in reported and (finding := apply(pattern, graph, node)):
                     findings.append(finding)
                     reported.add(node.output[0])
-    return optimized if any(f.operator for f in findings) else _copy(model), findings
+    return findings
 
 
 def _copy(model: onnx.ModelProto) -> onnx.ModelProto:

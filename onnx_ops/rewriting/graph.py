@@ -67,6 +67,8 @@ class Graph:
         self.added = []  # what patterns have added since `sweep_added`: names of constants and nodes' outputs
         self.integers = {}  # {(value, index): what indices.py has worked out}
         self.constants = {}  # {value: what `folded` returns for it}
+        self.blocks = {}  # {output of a Concat: the Blocks that indices.py has found}
+        self.sound = {}  # {output: whether its node is sound}
 
     def nested(self):
         """Yield this graph, then the graphs inside it."""
@@ -106,6 +108,12 @@ class Graph:
 
         Only the caller of a function knows the value of an attribute that refers to one of the function's.
         """
+        name = node.output[0] if node.output else None
+        if name not in self.sound:
+            self.sound[name] = self._check(node)
+        return self.sound[name]
+
+    def _check(self, node):
         if any(a.ref_attr_name for a in node.attribute):
             return False
         context = onnx.checker.C.CheckerContext()
@@ -237,6 +245,7 @@ class Graph:
             new = helper.make_node(op_type, inputs, node.output, node.name, node.doc_string, domain, **attributes)
             new.metadata_props.extend(node.metadata_props)
             node.CopyFrom(new)
+            self.sound.pop(node.output[0], None)
             self._import(domain, version)
             for name in inputs:
                 self._count(name, 1)

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 
 from ..errors import OpError
 from ..operators import grid_sample
-from .expressions import AXES, OPERATIONS, Constant, Leaf, expression
+from .expressions import AXES, NARROWING, OPERATIONS, Constant, Leaf, expression
 from .finding import NearMiss
 from .graph import AI_ONNX
 from .indices import MOVES, integer_list, shape
@@ -19,10 +19,10 @@ from .programs import Program
 DOMAIN, OPERATOR = "onnx_ops", "ComputedGridSample"
 NAME = "grid_sample"
 LARGEST = 2**24  # pixels along an axis of the grid that a constant states
+NEEDS = (("GridSample",),)  # sets of types of nodes, one of which a model with the pattern has
 LAST, DOMAINS = ("GridSample",), (*AI_ONNX, "com.microsoft")  # type and domains of the node that ends the pattern
 IMAGES = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16
 GRIDS = {TensorProto.FLOAT: "float32", TensorProto.DOUBLE: "float64"}
-NARROWING = {TensorProto.FLOAT16: "CastFloat16", TensorProto.BFLOAT16: "CastBFloat16"}
 MODES = {b"linear": b"bilinear", b"cubic": b"bicubic"}  # {newer name: older name}
 
 
@@ -38,8 +38,11 @@ def match(graph, node):
     attributes = {name: MODES.get(value, value) for name, value in attributes.items()}
     grid = node.input[1]
     dimensions = shape(graph, grid)
-    if dimensions is None and graph.producer(grid, *MOVES, *OPERATIONS):
-        raise NearMiss("the rank of its grid is not known")
+    if graph.producer(grid, *MOVES, *OPERATIONS, "DequantizeLinear"):
+        if dimensions is None:
+            raise NearMiss("the rank of its grid is not known")
+        if dimensions and not isinstance(dimensions[-1], int):
+            raise NearMiss("the number of its coordinates is not known")
     if dimensions is None or len(dimensions) not in (4, 5) or dimensions[-1] != len(dimensions) - 2:
         return None
     images = (shape(graph, node.input[0]) or (None,))[0]
@@ -70,9 +73,27 @@ def _coordinates(program, dimensions):
     maker = graph.producers.get(leaves.pop())
     if maker is not None and maker.op_type == "AffineGrid":
         return _of_affine_grid(program, maker, len(indices))
-    if maker is not None and maker.domain in AI_ONNX and maker.op_type in (*MOVES, *OPERATIONS):
-        raise NearMiss(f"what {maker.op_type} {maker.output[0]} does to coordinates isn't known, or not for certain")
+    if maker is not None and maker.domain in AI_ONNX:
+        _explain(graph, maker)
     return None
+
+
+def _explain(graph, maker):
+    """Raise NearMiss if the node that makes a grid looks like a part of what a program could compute."""
+    rounded = maker.input[0] if maker.input else ""
+    if maker.op_type == "DequantizeLinear":
+        quantizer = graph.producer(rounded, "QuantizeLinear")
+        computed = quantizer and graph.producer(quantizer.input[0], *MOVES, *OPERATIONS)
+    elif maker.op_type == "Cast" and graph.type(rounded).elements in NARROWING:
+        computed = graph.producer(rounded, *MOVES, *OPERATIONS)
+    elif maker.op_type in (*MOVES, *OPERATIONS):
+        raise NearMiss(f"what {maker.op_type} {maker.output[0]} does to coordinates isn't known, or not for certain")
+    else:
+        return
+    if computed is not None:
+        kind = helper.tensor_dtype_to_np_dtype(graph.type(rounded).elements)
+        what = f"{maker.op_type} {maker.output[0]}"
+        raise NearMiss(f"its coordinates are of {kind} before {what}, so that every rounding matters")
 
 
 def axes_of(dimensions):

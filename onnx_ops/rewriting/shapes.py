@@ -83,6 +83,7 @@ def _outputs(graph, node, name):
     if tensor is not None:
         return {name: Type(tensor.data_type, tuple(tensor.dims))}
     inputs = [type_of(graph, each) if each else None for each in node.input]
+    names, node = [each for each in node.output if each], _of_onnx(node)
     if any(subgraphs(node)):
         made = _by_subgraphs(graph, node)
     elif any(a.ref_attr_name for a in node.attribute):
@@ -91,7 +92,6 @@ def _outputs(graph, node, name):
         made = {node.output[0]: tried(_by_rule, graph, node, *inputs)}
     else:
         made = _by_onnx(graph, node, inputs)
-    names = [each for each in node.output if each]
     return {each: _completed(graph, each, made.get(each, UNKNOWN)) for each in names}
 
 
@@ -145,7 +145,7 @@ def _by_rule(graph, node, *inputs):
 
 def _by_onnx(graph, node, inputs):
     """Return {output: Type} as far as onnx infers them for a node."""
-    node, letters = _of_onnx(node), {}
+    letters = {}
     imports = [helper.make_opsetid(i.domain, i.version) for i in graph.model.proto.opset_import]
     types, data = {}, {}
     for name, its_type in zip(node.input, inputs, strict=False):
@@ -198,21 +198,26 @@ def _constant(graph, name, its_type):
     return None if array is None else numpy_helper.from_array(np.asarray(array))
 
 
-# What ONNX Runtime's optimizer makes of others: {its operator: one of ai.onnx whose output has the same shape}
+# What ONNX Runtime's optimizer makes of others: {its operator: one of ai.onnx whose output has the same shape}. Where
+# channels are in blocks, there are as many of them as the weights have, which are filled up to whole blocks.
+BLOCKS = "com.microsoft.nchwc"
+IN_BLOCKS = "AveragePool", "Conv", "GlobalAveragePool", "GlobalMaxPool", "MaxPool"
+LIKE_ITS_INPUT = ("BiasGelu", "BiasSoftmax", "FastGelu", "Gelu", "QuickGelu", "SkipLayerNormalization",
+                  "SkipSimplifiedLayerNormalization")  # fmt: skip
 FUSED = {
-    "FusedConv": "Conv", "FusedGemm": "Gemm",
-    **dict.fromkeys(("BiasGelu", "BiasSoftmax", "FastGelu", "Gelu", "QuickGelu", "SkipLayerNormalization",
-                     "SkipSimplifiedLayerNormalization"), "Identity"),
+    ("com.microsoft", "FusedConv"): "Conv", ("com.microsoft", "FusedGemm"): "Gemm",
+    **{("com.microsoft", op_type): "Identity" for op_type in LIKE_ITS_INPUT},
+    **{(BLOCKS, op_type): op_type for op_type in IN_BLOCKS},
 }  # fmt: skip
 
 
 def _of_onnx(node):
-    """Return a node of ai.onnx whose first output has the shape of that of a node of com.microsoft."""
-    if node.domain != "com.microsoft" or node.op_type not in FUSED:
+    """Return a node of ai.onnx whose first output has the shape of that of a node of ONNX Runtime's; others as such."""
+    if (node.domain, node.op_type) not in FUSED:
         return node
     alike = onnx.NodeProto()
     alike.CopyFrom(node)
-    alike.op_type, alike.domain = FUSED[node.op_type], ""
+    alike.op_type, alike.domain = FUSED[node.domain, node.op_type], ""
     kept = [a for a in node.attribute if not a.name.startswith("activation")]
     del alike.attribute[:]
     if alike.op_type == "Identity":
@@ -466,6 +471,23 @@ def _fused_matmul(graph, node, attributes, a, b):
     return Type(a.elements, (*broadcast(first[:-2], second[:-2]), rows, columns))
 
 
+def _into_blocks(graph, node, attributes, x):
+    """The number of channels is filled up to whole blocks, whose size depends on the CPU."""
+    n, *others = x.shape
+    return Type(x.elements, (n, None, *(others[:-1] if attributes.get("channels_last") else others[1:])))
+
+
+def _out_of_blocks(graph, node, attributes, x):
+    n, _, *image = x.shape
+    channels = attributes["channels"]
+    return Type(x.elements, (n, *image, channels) if attributes.get("channels_last") else (n, channels, *image))
+
+
+def _upsample_blocks(graph, node, attributes, x):
+    factors = attributes.get("scales", [1] * len(x.shape))
+    return Type(x.elements, tuple(size * factor for size, factor in zip(x.shape, factors, strict=True)))
+
+
 def _sequence_at(graph, node, attributes, sequence, at):
     axis, _, size = part_of_sequence(graph, node)
     x = type_of(graph, graph.producer(node.input[0]).input[0])
@@ -507,4 +529,7 @@ RULES = {
     ("ai.onnx", "Unsqueeze"): _unsqueeze,
     ("ai.onnx", "Upsample"): _resize,
     ("com.microsoft", "FusedMatMul"): _fused_matmul,
+    (BLOCKS, "ReorderInput"): _into_blocks,
+    (BLOCKS, "ReorderOutput"): _out_of_blocks,
+    (BLOCKS, "Upsample"): _upsample_blocks,
 }

@@ -209,7 +209,7 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
             model, path = external_data.model_in(path_or_bytes), path_or_bytes
         origin = folder or path
         if optimize:
-            model, findings = rewritten(model, folder=origin, operators=self._operators)
+            model, findings = rewritten(model, folder=origin, operators=self._operators, in_place=True)
             if backend == "native" and not any(finding.operator for finding in findings):
                 return path_or_bytes
         if backend == "extensions":

@@ -105,14 +105,24 @@ def _open_target(w, s):
     return w.add("Concat", *parts, w.constant([-1]), axis=0)
 
 
-def windows(order=None, steps=(1, 1), size=7, kernel=3, lead=(2, 3), is_open=False, after=None, opset=18):
+def windows(order=None, steps=(1, 1), size=7, kernel=3, lead=(2, 3), is_open=False, after=None, opset=18, blocks=None):
     """Tensor.unfold of "x" along its last two axes, as PyTorch's default exporter writes it.
 
-    order  of the result's last axes, by their numbers; None for the result itself
-    after  a function of the Writer and the result that adds nodes and returns another result
+    order   of the result's last axes, by their numbers; None for the result itself
+    after   a function of the Writer and the result that adds nodes and returns another result
+    blocks  a function of the blocks' starts along an axis, which may change them, if the result is made of Slices,
+            as the exporter for TorchScript writes them
     """
     w, y, rank = Writer(), "x", len(lead) + 2
     for axis, step in enumerate(steps, len(lead)):
+        if blocks:
+            parts = []
+            for start in blocks(range(0, size - kernel + 1, step)):
+                block = w.add("Slice", y, w.constant([start]), w.constant([start + kernel]), w.constant([axis]))
+                block = w.add("Transpose", block, perm=[*range(axis), *range(axis + 1, rank), axis])
+                parts.append(w.add("Unsqueeze", block, w.constant([axis])))
+            y, rank = w.add("Concat", *parts, axis=axis), rank + 1
+            continue
         table = np.arange(0, size - kernel + 1, step)[:, None] + np.arange(kernel)
         if is_open:
             count = w.add("Sub", w.add("Gather", w.add("Shape", "x"), w.constant(axis)), w.constant(kernel - 1))
