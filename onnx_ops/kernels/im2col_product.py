@@ -28,9 +28,9 @@ def share_out(g):
     g.rows, g.leads = g.positions // k_x, g.blocks // (height * width)
     g.part = min(k_x, 1 + SPAN // g.dilations[last]) if g.strides[last] == 1 else 1
     g.span = (g.part - 1) * g.dilations[last]
-    g.band_x = min(width, LENGTH)
+    g.band_x = pieces(width, pieces(width, LENGTH))
     g.pitch = g.band_x + g.span
-    g.band_y = min(height, max(1, LENGTH // g.pitch))
+    g.band_y = pieces(height, pieces(height, max(1, LENGTH // g.pitch)))
     g.length = pieces(g.band_y * g.pitch, LANES) * LANES
     g.parts, g.chunks = pieces(k_x, g.part), pieces(g.channels, CHANNELS)
     g.bands_x, g.bands_y = pieces(width, g.band_x), pieces(height, g.band_y)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import onnx
 
 from ..nodes import inlined
-from . import affine_grid, deformable_attention, grid_sample, unfold
+from . import affine_grid, deformable_attention, grid_sample, im2col_product, unfold
 from .finding import Finding, NearMiss
 from .graph import Graph, Model
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import os
 
 # The order matters, since a pattern may contain another: deformable attention contains grids, grids affine_grid.
-PATTERNS = deformable_attention, unfold, affine_grid, grid_sample
+PATTERNS = deformable_attention, unfold, im2col_product, affine_grid, grid_sample
 
 
 def optimize(
@@ -93,8 +93,9 @@ def apply(pattern: ModuleType, graph: Graph, node: onnx.NodeProto, standard: boo
         replacement = pattern.match(graph, node, standard) if graph.is_sound(node) else None
         if replacement is None:
             return None
+        operator = replacement.pop("finding", replacement["op_type"])
         graph.replace(node, **replacement)
-        return Finding(*where, operator=replacement["op_type"])
+        return Finding(*where, operator=operator)
     except NearMiss as miss:
         return Finding(*where, reason=str(miss))
     except Exception as error:

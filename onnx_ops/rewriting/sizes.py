@@ -131,6 +131,11 @@ def at_least_zero(size):
     return size if never_negative(size) else unknown(f"max({size},0)")
 
 
+def block_count(size, kernel, dilation, stride):
+    """Return how many blocks of so many positions fit along an axis of this size."""
+    return at_least_zero((size - dilation * (kernel - 1) - 1) // stride + 1)
+
+
 def quotient(size, by):
     """Return q with q * by = size for certain, or None if no such q is known."""
     if size == by:

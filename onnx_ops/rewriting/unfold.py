@@ -19,7 +19,7 @@ from .finding import NearMiss, tried
 from .graph import AI_ONNX
 from .indices import JOINS, MOVES, attributes_of, followed, integer_list, integers, path, shape
 from .positions import reshaped, variables
-from .sizes import Size, at_least_zero, least
+from .sizes import Size, block_count, least
 
 DOMAIN, OPERATOR = "onnx_ops", "Im2Col"
 NAME = "unfold"
@@ -118,7 +118,7 @@ def _fit(graph, steps, node):
         try:
             dilations, strides = _attributes(graph, steps, sizes, target, axes)
             for a, size in enumerate(padded):
-                count = at_least_zero((size - dilations[a] * (kernel[a] - 1) - 1) // strides[a] + 1)
+                count = block_count(size, kernel[a], dilations[a], strides[a])
                 if blocks[a] != count:
                     raise NearMiss(f"axis {len(dimensions) - axes + a} has {blocks[a]} blocks instead of {count}")
         except NearMiss as miss:
