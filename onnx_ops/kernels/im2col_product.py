@@ -127,7 +127,7 @@ def read_image(x, plane, count, g, lead, k, j, y_begin, x_begin, high, wide, row
             row[:first] = 0
             row[after:] = 0
             if inside:
-                pixel = (top * g.image[leading] + y * g.strides[leading] + i * g.dilations[leading] - g.pads[leading])
+                pixel = top * g.image[leading] + y * g.strides[leading] + i * g.dilations[leading] - g.pads[leading]
                 at = (plane + c) * g.pixels + pixel * g.image[last] + left + first * stride
                 part = row[first:after]
                 if stride == 1:

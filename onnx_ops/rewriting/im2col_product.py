@@ -44,6 +44,15 @@ class Products(NamedTuple):
     index: Callable
 
 
+class Roles(NamedTuple):
+    """What the digits are to an Im2ColProduct. groups: those of its groups; factors, result: those of its tensors."""
+
+    sum_over: str
+    groups: list
+    factors: list
+    result: list
+
+
 def match(graph, node, standard):
     """Return the arguments of `Graph.replace` that make the node that adds up the last one after an Im2ColProduct.
 
@@ -53,61 +62,71 @@ def match(graph, node, standard):
     which = next((k for k, name in enumerate(operands) if _im2col(graph, name) is not None), None)
     if which is None:
         return None
+    if standard:
+        raise NearMiss("ai.onnx has no operator for it")
     im2col, columns, factors = _im2col(graph, operands[which]), operands[which], operands[1 - which]
     products = tried(PRODUCTS[node.op_type], graph, node)
-    if products is None:
+    index = None if products is None else tried(products.index, _variables(products.sizes))
+    if index is None:
         raise NearMiss("what it adds up is unknown")
-    if not products.summed:
-        return None
-    digits, sizes = _digits(graph, im2col, columns, products.index(_whole(products))[which])
+    digits, sizes = _digits(graph, im2col, columns, index[which])
     values = _values(products, digits, sizes)
-    index = products.index({name: joined([(variable(d, sizes[d]), sizes[d]) for d in names])
-                            for name, names in values.items()})[1 - which]  # fmt: skip
-    sources = [*_sources(graph, factors, index)]
+    wholes = _variables(sizes)
+    index = products.index({name: joined([(wholes[d], sizes[d]) for d in its]) for name, its in values.items()})
+    sources = [*_sources(graph, factors, index[1 - which])]
     if not sources:
         raise NearMiss(f"how the elements of {factors} are arranged is unknown")
-    n, e, c, k, l = ([d for d in sizes if d[0] == role] for role in "neckl")
-    has = {name for at in index for name in (term.variable.name for term in at.terms)}
-    if l and not has & {*l}:
-        return None  # a convolution
-    summed = {d for name in products.summed for d in values[name]}
-    own = [d for d in c if d in has]  # channels that the factors have
-    if summed == {*k}:
-        groups, others, sum_over = own, c[len(own) :], "kernel"
-        expected, results = [*n, *e, *groups, *k, *l], [*n, *e, *c, *l]
-    else:
-        groups = [d for d in c if d not in summed]
-        sum_over, others = "channels", c[len(groups) :]
-        expected, results = [*n, *e, *c, *l], [*n, *e, *groups, *k, *l]
-    if not (summed == {*k} or (summed and summed == {*others})) or own != c[: len(own)]:
-        raise NearMiss("it adds up over other axes than the channels of a group, or the positions of a block")
-    if has != {*expected}:
-        raise NearMiss(f"{factors} has not the axes of batch, {'channels' if sum_over == 'channels' else 'positions'} "
-                       "and blocks")  # fmt: skip
-    _check(graph, node, operands, im2col.input[0], standard)
-    group = math.prod(sizes[d] for d in (*e, *groups))
-    if not all(isinstance(size, int) and size > 0 for size in (*(sizes[d] for d in (*e, *c)), group)):
+    summed = {digit for name in products.summed for digit in values[name]}
+    roles = _roles([*sizes], summed, {*_order(sources[0][1])}, factors)
+    if roles is None:
+        return None
+    _check_uses(graph, node)
+    x, dimensions = im2col.input[0], shape(graph, im2col.output[0])
+    if graph.type(x).elements not in FLOATS:
+        raise NearMiss("its elements are not known to be floats")
+    rows, group, times = (
+        math.prod(sizes[d] for d in some)
+        for some in ([d for d in roles.factors if d[0] in "eck"], roles.groups, [d for d in sizes if d[0] == "e"])
+    )
+    if not all(isinstance(size, int) and size > 0 for size in (rows, group, times)):
         raise NearMiss("the number of its channels is open")
-    x = _repeated(graph, node, im2col.input[0], math.prod(sizes[d] for d in e))
-    source, entries = min(sources, key=lambda each: _order(each[1]) != expected)
-    made = _arranged(graph, node, source, entries, expected, sizes)
-    rows = math.prod(sizes[d] for d in expected if d[0] in "eck")
-    columns_shape = shape(graph, im2col.output[0])
-    made = _reshaped(graph, node, made, (columns_shape[0], rows, columns_shape[2]), (source, x))
-    attributes = {**attributes_of(im2col), "group": group, "sum_over": sum_over}
-    made = graph.add_node(node, OPERATOR, [x, made], DOMAIN, **attributes)
-    target = shape(graph, node.output[0])
-    order = [d for name in products.kept for d in values[name]]
-    if order != results:
-        dimensions = [sizes[d] for d in results]
-        made = _reshaped(graph, node, made, dimensions, (source, x))
-        made = graph.add_node(node, "Transpose", [made], perm=[results.index(d) for d in order])
+    source, entries = min(sources, key=lambda each: _order(each[1]) != roles.factors)
+    open_in = source, x  # the values whose axes are as large as open sizes
+    made = _arranged(graph, node, source, entries, roles.factors)
+    made = _reshaped(graph, node, made, (dimensions[0], rows, dimensions[2]), open_in)
+    attributes = {**attributes_of(im2col), "group": group, "sum_over": roles.sum_over}
+    made = graph.add_node(node, OPERATOR, [_repeated(graph, node, x, times), made], DOMAIN, **attributes)
+    order, target = [digit for name in products.kept for digit in values[name]], shape(graph, node.output[0])
+    if order != roles.result:
+        made = _reshaped(graph, node, made, [sizes[d] for d in roles.result], open_in)
+        made = graph.add_node(node, "Transpose", [made], perm=[roles.result.index(d) for d in order])
     if node.op_type != "ReduceMean":
-        return {"inputs": [made, _target(graph, node, target, (source, x))], "op_type": "Reshape", "finding": OPERATOR}
-    made = _reshaped(graph, node, made, target, (source, x))
+        return {"op_type": "Reshape", "inputs": [made, _sizes(graph, node, target, open_in)], "finding": OPERATOR}
+    made = _reshaped(graph, node, made, target, open_in)
     count = np.array(math.prod(sizes[d] for d in summed), helper.tensor_dtype_to_np_dtype(graph.type(x).elements))
-    count = graph.add_constant(f"{made}_count", count)
-    return {"inputs": [made, count], "op_type": "Div", "finding": OPERATOR}
+    return {"op_type": "Div", "inputs": [made, graph.add_constant(f"{made}_count", count)], "finding": OPERATOR}
+
+
+def _roles(digits, summed, has, factors):
+    """Return the Roles of digits, for those that are added up and those that the factors have; None if it is no match.
+
+    Raises NearMiss if Im2ColProduct can't add them up.
+    """
+    n, e, c, k, l = ([digit for digit in digits if digit[0] == role] for role in "neckl")
+    if not summed or (l and not has & {*l}):  # the same weights for all blocks: a convolution
+        return None
+    own = [digit for digit in c if digit in has]
+    if summed == {*k}:
+        roles = Roles("kernel", [*e, *own], [*n, *e, *own, *k, *l], [*n, *e, *c, *l])
+    else:
+        groups = [digit for digit in c if digit not in summed]
+        if not summed <= {*c} or groups != c[: len(groups)]:
+            raise NearMiss("it adds up over other axes than the channels of a group, or the positions of a block")
+        roles = Roles("channels", [*e, *groups], [*n, *e, *c, *l], [*n, *e, *groups, *k, *l])
+    if has != {*roles.factors} or own != c[: len(own)]:
+        others = {"kernel": "groups, positions", "channels": "channels"}[roles.sum_over]
+        raise NearMiss(f"{factors} has other axes than batch, {others} and blocks")
+    return roles
 
 
 def _operands(graph, node):
@@ -183,8 +202,8 @@ PRODUCTS = {"ReduceSum": _reduced, "ReduceMean": _reduced, "Einsum": _einsum, "M
 # Variables.
 
 
-def _whole(products):
-    return {name: variable(name, size) for name, size in products.sizes.items()}
+def _variables(sizes):
+    return {name: variable(name, size) for name, size in sizes.items()}
 
 
 def _digits(graph, im2col, name, index):
@@ -201,7 +220,7 @@ def _digits(graph, im2col, name, index):
             (term,) = digit.terms or [None]
             if digit.start != 0 or term is None or (term.step, term.size) != (1, its_size):
                 raise NearMiss(f"{name} has not all columns, or they are in another order")
-            if role == "c" and positions % math.prod(s for _, s in parts[k:]) == 0:
+            if role == "c" and math.prod(each for _, each in parts[k:]) == positions:
                 role = "k"
             digits[term.variable.name, term.inner] = f"{role}{k}"
             sizes[f"{role}{k}"] = its_size
@@ -241,7 +260,8 @@ def _sources(graph, name, index):
         return
     steps = path(graph, name)[0]
     wanted = {term.variable.name for at in index for term in at.terms}
-    for k, source in enumerate([name, *(node.input[0] for node, _ in steps)]):
+    values = [name, *(node.input[0] for node, _ in steps)]
+    for k, source in reversed([*enumerate(values)]):  # the first one makes the nodes after it unnecessary
         its_index, dimensions = followed(graph, steps[:k], index), shape(graph, source)
         apart = None if its_index is None or dimensions is None else tried(axes_apart, its_index, dimensions)
         if apart is None or any(size != 1 for size, entry in zip(*apart, strict=True) if not isinstance(entry, str)):
@@ -255,17 +275,12 @@ def _order(entries):
     return [entry for _, entry in entries if isinstance(entry, str)]
 
 
-def _check(graph, node, operands, x, standard):
-    """Raise NearMiss if products are used elsewhere, too, or are not of floats."""
-    if standard:
-        raise NearMiss("ai.onnx has no operator for it")
-    if graph.type(x).elements not in FLOATS:
-        raise NearMiss("its elements are not known to be floats")
-    if node.op_type in ("ReduceSum", "ReduceMean"):
-        steps, product = _product(graph, node)
-        for name in (*(name for _, name in steps), product.output[0]):
-            if graph.users[name] > 1:
-                raise NearMiss(f"{name} is used elsewhere, too")
+def _check_uses(graph, node):
+    """Raise NearMiss if products are used elsewhere, too."""
+    steps, product = _product(graph, node) if node.op_type in ("ReduceSum", "ReduceMean") else ([], None)
+    for name in (*(name for _, name in steps), *([] if product is None else product.output)):
+        if graph.users[name] > 1:
+            raise NearMiss(f"{name} is used elsewhere, too")
 
 
 # Nodes around the new one.
@@ -279,39 +294,37 @@ def _repeated(graph, node, x, times):
     return graph.add_node(node, "Tile", [x, graph.add_constant(f"{x}_repeats", np.array(repeats))])
 
 
-def _arranged(graph, node, source, entries, expected, sizes):
-    """Return the name of a source's elements in the order of the expected digits."""
-    order = _order(entries)
-    if order == expected:
+def _arranged(graph, node, source, entries, digits):
+    """Return the name of a source's elements in the order of the digits."""
+    if _order(entries) == digits:
         return source
-    made = _reshaped(graph, node, source, [size for size, _ in entries], (source,))
-    fixed = [k for k, (_, entry) in enumerate(entries) if not isinstance(entry, str)]
-    places = {entry: k for k, (_, entry) in enumerate(entries)}
-    return graph.add_node(node, "Transpose", [made], perm=[*(places[d] for d in expected), *fixed])
+    made = _reshaped(graph, node, source, [size for size, _ in entries], [source])
+    places = [entry for _, entry in entries]
+    others = [k for k, entry in enumerate(places) if not isinstance(entry, str)]
+    return graph.add_node(node, "Transpose", [made], perm=[*map(places.index, digits), *others])
 
 
-def _reshaped(graph, node, name, dimensions, sources):
-    """Return the name of a value with these dimensions."""
+def _reshaped(graph, node, name, dimensions, open_in):
+    """Return the name of a value that is reshaped to these dimensions."""
     if graph.type(name).shape == tuple(dimensions):
         return name
-    return graph.add_node(node, "Reshape", [name, _target(graph, node, dimensions, sources)])
+    return graph.add_node(node, "Reshape", [name, _sizes(graph, node, dimensions, open_in)])
 
 
-def _target(graph, node, dimensions, sources):
-    """Return the name of a vector of sizes, of which the sources may have those that are open."""
-    is_open = [not isinstance(size, int) for size in dimensions]
-    if sum(is_open) < 2:
-        sizes = [-1 if unknown else size for size, unknown in zip(dimensions, is_open, strict=True)]
-        return graph.add_constant(f"{node.output[0]}_shape", np.array(sizes, np.int64))
+def _sizes(graph, node, dimensions, open_in):
+    """Return the name of what a Reshape to these dimensions reads. open_in: values that may have axes of open sizes."""
+    numbers = [size if isinstance(size, int) else -1 for size in dimensions]
+    if numbers.count(-1) < 2:
+        return graph.add_constant(f"{node.output[0]}_shape", np.array(numbers))
     parts = []
     for size in dimensions:
         if isinstance(size, int):
-            parts.append(graph.add_constant(f"{node.output[0]}_size", np.array([size], np.int64)))
+            parts.append(graph.add_constant(f"{node.output[0]}_size", np.array([size])))
             continue
-        places = [(name, k) for name in sources for k, d in enumerate(shape(graph, name)) if d == size]
+        places = [(name, axis) for name in open_in for axis, d in enumerate(shape(graph, name)) if d == size]
         if not places:
-            raise NearMiss(f"no value is known that has an axis of the size {size}")
+            raise NearMiss(f"the size {size}, which is open, is not known to be that of a value")
         name, axis = places[0]
-        at = graph.add_constant(f"{node.output[0]}_axis", np.array([axis], np.int64))
-        parts.append(graph.add_node(node, "Gather", [graph.add_node(node, "Shape", [name]), at]))
+        axis = graph.add_constant(f"{node.output[0]}_axis", np.array([axis]))
+        parts.append(graph.add_node(node, "Gather", [graph.add_node(node, "Shape", [name]), axis]))
     return graph.add_node(node, "Concat", parts, axis=0)
