@@ -21,7 +21,7 @@ from .finding import NearMiss, tried
 from .graph import AI_ONNX
 from .indices import attributes_of, axes_of, followed, path, shape
 from .positions import broadcast_index, digits_of, joined, variable
-from .sizes import quotient
+from .sizes import block_count, parts_of_product, quotient
 
 DOMAIN, OPERATOR = "onnx_ops", "Im2ColProduct"
 NAME = "unfold_product"
@@ -70,6 +70,9 @@ def match(graph, node, standard):
     if index is None:
         raise NearMiss("what it adds up is unknown")
     digits, sizes = _digits(graph, im2col, columns, index[which])
+    attributes = attributes_of(im2col)
+    if _are_blocks_first(products, digits, index[1 - which]):
+        attributes, digits, sizes = _turned(graph, im2col, digits, sizes)
     values = _values(products, digits, sizes)
     wholes = _variables(sizes)
     index = products.index({name: joined([(wholes[d], sizes[d]) for d in its]) for name, its in values.items()})
@@ -81,7 +84,7 @@ def match(graph, node, standard):
     if roles is None:
         return None
     _check_uses(graph, node)
-    x, dimensions = im2col.input[0], shape(graph, im2col.output[0])
+    x = im2col.input[0]
     if graph.type(x).elements not in FLOATS:
         raise NearMiss("its elements are not known to be floats")
     rows, group, times = (
@@ -93,8 +96,9 @@ def match(graph, node, standard):
     source, entries = min(sources, key=lambda each: _order(each[1]) != roles.factors)
     open_in = source, x  # the values whose axes are as large as open sizes
     made = _arranged(graph, node, source, entries, roles.factors)
-    made = _reshaped(graph, node, made, (dimensions[0], rows, dimensions[2]), open_in)
-    attributes = {**attributes_of(im2col), "group": group, "sum_over": roles.sum_over}
+    batch, blocks = (tuple(sizes[d] for d in sizes if d[0] == role) for role in "nl")
+    made = _reshaped(graph, node, made, (batch, rows, blocks), open_in)
+    attributes |= {"group": group, "sum_over": roles.sum_over}
     made = graph.add_node(node, OPERATOR, [_repeated(graph, node, x, times), made], DOMAIN, **attributes)
     order, target = [digit for name in products.kept for digit in values[name]], shape(graph, node.output[0])
     if order != roles.result:
@@ -229,6 +233,34 @@ def _digits(graph, im2col, name, index):
     return digits, sizes
 
 
+def _are_blocks_first(products, digits, index):
+    """Return whether the factors are as if the positions of the columns were blocks, and the blocks positions."""
+    c, k, l = ({name for (name, _), digit in digits.items() if digit[0] == role} for role in "ckl")
+    summed = {name for name in products.summed if products.sizes[name] != 1}
+    has = {term.variable.name for at in index or () for term in at.terms}
+    return summed == l if summed & l else bool(k) and summed <= c and k <= has and not l & has
+
+
+def _turned(graph, im2col, digits, sizes):
+    """Return (attributes, digits, sizes) of an Im2Col whose positions are blocks, and its blocks positions.
+
+    The pattern `unfold` makes one of a Tensor.unfold whose result has its blocks first.
+    """
+    attributes, image = attributes_of(im2col), shape(graph, im2col.input[0])[2:]
+    kernel, axes = attributes["kernel_shape"], len(image)
+    strides, dilations = (attributes.get(name, [1] * axes) for name in ("strides", "dilations"))
+    pads = attributes.get("pads", [0] * 2 * axes)
+    padded = [size + pads[a] + pads[axes + a] for a, size in enumerate(image)]
+    blocks = [*map(block_count, padded, kernel, dilations, strides)]
+    are_known = all(isinstance(count, int) and count > 0 for count in blocks)
+    if not are_known or [*map(block_count, padded, blocks, strides, dilations)] != kernel:
+        raise NearMiss("its blocks come before its positions, and others would fit, too")
+    others = {digit: {"k": "l", "l": "k"}.get(digit[0], digit[0]) + digit[1:] for digit in sizes}
+    digits = {place: others[digit] for place, digit in digits.items()}
+    attributes = {"kernel_shape": blocks, "strides": dilations, "dilations": strides, "pads": pads}
+    return attributes, digits, {others[digit]: size for digit, size in sizes.items()}
+
+
 def _values(products, digits, sizes):
     """Return {variable: its digits, the most significant one first}, and add those to sizes that the columns lack."""
     values = {}
@@ -305,26 +337,44 @@ def _arranged(graph, node, source, entries, digits):
 
 
 def _reshaped(graph, node, name, dimensions, open_in):
-    """Return the name of a value that is reshaped to these dimensions."""
-    if graph.type(name).shape == tuple(dimensions):
+    """Return the name of a value that is reshaped to these dimensions; a tuple is that of an axis with several."""
+    if graph.type(name).shape == tuple(map(_product_of, dimensions)):
         return name
     return graph.add_node(node, "Reshape", [name, _sizes(graph, node, dimensions, open_in)])
 
 
 def _sizes(graph, node, dimensions, open_in):
     """Return the name of what a Reshape to these dimensions reads. open_in: values that may have axes of open sizes."""
-    numbers = [size if isinstance(size, int) else -1 for size in dimensions]
+    numbers = [size if isinstance(size, int) else -1 for size in map(_product_of, dimensions)]
     if numbers.count(-1) < 2:
         return graph.add_constant(f"{node.output[0]}_shape", np.array(numbers))
-    parts = []
-    for size in dimensions:
-        if isinstance(size, int):
-            parts.append(graph.add_constant(f"{node.output[0]}_size", np.array([size])))
-            continue
-        places = [(name, axis) for name in open_in for axis, d in enumerate(shape(graph, name)) if d == size]
-        if not places:
-            raise NearMiss(f"the size {size}, which is open, is not known to be that of a value")
-        name, axis = places[0]
-        axis = graph.add_constant(f"{node.output[0]}_axis", np.array([axis]))
-        parts.append(graph.add_node(node, "Gather", [graph.add_node(node, "Shape", [name]), axis]))
+    parts = [
+        graph.add_constant(f"{node.output[0]}_size", np.array([number])) if number != -1
+        else _size(graph, node, size if isinstance(size, tuple) else (size,), open_in)
+        for number, size in zip(numbers, dimensions, strict=True)
+    ]  # fmt: skip
     return graph.add_node(node, "Concat", parts, axis=0)
+
+
+def _size(graph, node, factors, open_in):
+    """Return the name of a vector that holds a product of sizes."""
+    places = {d: (name, axis) for name in open_in for axis, d in enumerate(shape(graph, name))}
+    factors = [part for each in factors for part in ([each] if each in places else parts_of_product(each))]
+    parts = []
+    for factor in factors:
+        if isinstance(factor, int):
+            parts.append(graph.add_constant(f"{node.output[0]}_size", np.array([factor])))
+        elif factor in places:
+            name, axis = places[factor]
+            axis = graph.add_constant(f"{node.output[0]}_axis", np.array([axis]))
+            parts.append(graph.add_node(node, "Gather", [graph.add_node(node, "Shape", [name]), axis]))
+        else:
+            raise NearMiss(f"the size {factor}, which is open, is not known to be that of a value")
+    product, *others = parts
+    for other in others:
+        product = graph.add_node(node, "Mul", [product, other])
+    return product
+
+
+def _product_of(dimension):
+    return math.prod(dimension) if isinstance(dimension, tuple) else dimension

@@ -35,10 +35,10 @@ def match(graph, node, standard):
     later = [*_later(graph, node)] if steps else []
     for end in later:
         with suppress(NearMiss):
-            if _fit(graph, _steps(graph, end), end) is not None:
+            if _end(graph, _steps(graph, end), end) is not None:
                 return None
     try:
-        fit = _fit(graph, steps, node)
+        fit = _end(graph, steps, node)
     except NearMiss:
         if later:
             return None  # the last one says it
@@ -47,18 +47,9 @@ def match(graph, node, standard):
         return None
     if standard:
         raise NearMiss("ai.onnx has no operator for it")
-    source, sizes, attributes = fit
-    made = {"op_type": OPERATOR, "domain": DOMAIN, **attributes}
+    source, sizes, attributes, how = fit
     axes = len(attributes["kernel_shape"])
-    if node.op_type == "Reshape":
-        *batch, channels = sizes[: -2 * axes]
-        kernel, blocks = (math.prod(each) for each in (sizes[-2 * axes : -axes], sizes[-axes:]))
-        made["before"] = not _flattens(graph, node, [*(batch or [1]), channels * kernel, blocks])
-    else:
-        target = [size if isinstance(size, int) else -1 for size in shape(graph, node.output[0])]
-        if target.count(-1) > 1 or 0 in target:
-            raise NearMiss("more than one of its sizes is open")
-        made["target"] = target
+    made = {"op_type": OPERATOR, "domain": DOMAIN, **attributes, **how}
     if len(sizes) == 1 + 2 * axes:  # without a batch
         if graph.opset < 13:
             raise NearMiss("it has no batch")
@@ -85,6 +76,23 @@ def _later(graph, node):
             break
         if node.op_type in LAST:
             yield node
+
+
+def _end(graph, steps, node):
+    """Return (source, sizes, attributes, how): what `_fit` does, and the arguments of `Graph.replace` for the end."""
+    fit = _fit(graph, steps, node)
+    if fit is None:
+        return None
+    _, sizes, attributes = fit
+    axes = len(attributes["kernel_shape"])
+    if node.op_type == "Reshape":
+        *batch, channels = sizes[: -2 * axes]
+        kernel, blocks = (math.prod(each) for each in (sizes[-2 * axes : -axes], sizes[-axes:]))
+        return *fit, {"before": not _flattens(graph, node, [*(batch or [1]), channels * kernel, blocks])}
+    target = [size if isinstance(size, int) else -1 for size in shape(graph, node.output[0])]
+    if target.count(-1) > 1 or 0 in target:
+        raise NearMiss("more than one of its sizes is open")
+    return *fit, {"target": target}
 
 
 def _fit(graph, steps, node):

@@ -143,12 +143,14 @@ def unfold_product(columns="ngdkl", factors="ngdl", summed="d", how="ReduceSum",
         return w.add("Concat", *parts, axis=0)
 
     def add_up(w):
-        y = w.add("Reshape", "y", target(w, columns), name="columns")
+        allowzero = {"allowzero": 1} if open_names else {}
+        y = w.add("Reshape", "y", target(w, columns), **allowzero, name="columns")
         if order != columns:
             y = w.add("Transpose", y, perm=[columns.index(a) for a in order])
         if how == "Einsum":
             return w.add("Einsum", "factors", y, equation=f"{factors},{order}->{result}", name="summed")
-        f = w.add("Reshape", "factors", target(w, [a if a in factors else "." for a in order]))
+        has = factors + "l" * ("h" in factors and "h" not in order)
+        f = w.add("Reshape", "factors", target(w, [a if a in has else "." for a in order]), **allowzero)
         if how == "MatMul":
             f = w.add("Transpose", f, perm=[*range(len(order) - 2), len(order) - 1, len(order) - 2])
             return w.add("MatMul", f, y, name="summed")
@@ -159,9 +161,10 @@ def unfold_product(columns="ngdkl", factors="ngdl", summed="d", how="ReduceSum",
             return w.add(how, y, w.constant(axes), **keeps, name="summed")
         return w.add(how, y, axes=axes, **keeps, name="summed")
 
-    dims = edits.get(
-        "factor_dims", [a if a in open_names else "l" if a == "l" and open_names else size[a] for a in factors]
-    )
+    if open_names:
+        factors = factors.replace("l", "hw")
+    names = {"n": "n", "h": "size_0", "w": "size_1"} if open_names else {}
+    dims = [names.get(a, size[a]) for a in factors]
     keeps_rank = edits.get("keepdims") or how == "MatMul"
     rank = edits.pop("rank", len(order) if keeps_rank else len(result))
     more = {"inputs": {"factors": (s["dtype"], dims), **edits.pop("inputs", {})}, "rank": rank}
