@@ -3,7 +3,7 @@
 import numpy as np
 import onnx
 import pytest
-from support.written import PRODUCT, feeds, unfold, unfold_product
+from support.written import PRODUCT, feeds, unfold, unfold_product, windows
 from test_rewriting import compare, in_a_branch, near_miss, results
 
 from onnx_ops.nodes import all_nodes
@@ -27,11 +27,11 @@ PRODUCTS = {
     "over channels, factors of axes that are joined": {"columns": "ngdkhw", "factors": "ngdhw", "how": "Einsum"},
     "over channels, axis kept": {"keepdims": 1},
     "over channels, axis from the end": {"from_the_end": True},
-    "over channels, of a Tensor.unfold": {"columns": "ncijhw", "factors": "nchw", "summed": "c", "order": "nchwij", "how": "Einsum"},
     "over channels, factors first": {"swapped": True},
     "over channels, strides": {"strides": (2, 3), "dilations": (1, 2)},
     "over channels, pixels": {"kernel": (1, 1), "pads": (0,) * 4},
     "over channels, one block": {"image": (3, 2), "pads": (0,) * 4},
+    "over channels, factors of positions in the place of blocks": {"factors": "ngdk"},
     "over channels, float64": {"dtype": "float64"},
     "over channels, float16": {"dtype": "float16"},
     "over positions": KERNEL,
@@ -90,6 +90,7 @@ MISSES = {
     "factors for all images": ({"factors": "gdl"}, "other axes than batch"),
     "factors for all channels": ({"factors": "ngl"}, "other axes than batch"),
     "factors for rows of blocks": ({"columns": "ngdkhw", "factors": "ngdh"}, "other axes than batch"),
+    "factors of positions, strides": ({"factors": "ngdk", "strides": (2, 2), "image": (7, 6)}, "others would fit, too"),
     "product used twice": ({"after": used("product")}, "product is used elsewhere, too"),
     "channels and positions in one axis": ({"columns": "nxl", "factors": "nxl", "summed": "x"}, "one axis for chan"),
 }  # fmt: skip
@@ -131,6 +132,19 @@ def test_one_unfold_of_two_products():
     )
     assert [f.operator for f in findings] == ["Im2Col", OPERATOR, OPERATOR]
     assert "Im2Col" not in nodes
+
+
+def test_windows_with_their_blocks_first():
+    """Of Tensor.unfold: the same Im2Col is that of blocks and of positions."""
+
+    def attended(w, y):
+        scores = w.add("Einsum", w.add("MaxPool", "x", kernel_shape=[3, 3]), y, equation="nchw,nchwij->nhwij")
+        scores = w.add("Sigmoid", scores)
+        return w.add("Einsum", scores, y, equation="nhwij,nchwij->nchw")
+
+    nodes, findings = compare(windows(None, lead=(2, 4), size=8, after=attended), tolerance=TOLERANCE["float32"])
+    assert [f.operator for f in findings] == ["Im2Col", OPERATOR, OPERATOR]
+    assert not {"Im2Col", "Einsum"} & {*nodes}
 
 
 @pytest.mark.parametrize("settings", [
