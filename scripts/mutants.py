@@ -95,7 +95,8 @@ def _unfold_product(rng):
     image, pads = tuple(k + int(rng.integers(3)) for k in kernel), _ints(rng, 0, chance(rng), 4)
     edits = {"kernel": kernel, "image": image, "pads": pads, "batch": batch, "groups": groups, "strides": strides}
     sizes = {"channels": groups * int(rng.integers(1, 3)), "keepdims": int(chance(rng, 0.3))}
-    if chance(rng, 0.3) and "n" in factors:
+    # Of an empty batch, ONNX Runtime's Einsum ends the process.
+    if chance(rng, 0.3) and "n" in factors and how != "Einsum":
         edits |= {"open_sizes": True, "kernel": (3, 3), "pads": (1,) * 4, "strides": (1, 1), "image": image}
     proto = unfold_product(columns, factors, summed, how, order, opset=_opset(rng), **edits, **sizes)
     return proto, {"n": batch, "size_0": image[0], "size_1": image[1]}

@@ -105,7 +105,7 @@ def match(graph, node, standard):
         made = _reshaped(graph, node, made, [sizes[d] for d in roles.result], open_in)
         made = graph.add_node(node, "Transpose", [made], perm=[roles.result.index(d) for d in order])
     if node.op_type != "ReduceMean":
-        return {"op_type": "Reshape", "inputs": [made, _sizes(graph, node, target, open_in)], "finding": OPERATOR}
+        return {"op_type": "Reshape", **_to(graph, node, made, target, open_in), "finding": OPERATOR}
     made = _reshaped(graph, node, made, target, open_in)
     count = np.array(math.prod(sizes[d] for d in summed), helper.tensor_dtype_to_np_dtype(graph.type(x).elements))
     return {"op_type": "Div", "inputs": [made, graph.add_constant(f"{made}_count", count)], "finding": OPERATOR}
@@ -215,14 +215,14 @@ def _digits(graph, im2col, name, index):
     dimensions = shape(graph, im2col.output[0])
     index = None if index is None else followed(graph, path(graph, name)[0], index)
     positions = math.prod(attributes_of(im2col)["kernel_shape"])
-    if index is None or dimensions is None:
+    if index is None or dimensions is None or not len(index) == len(dimensions) == 3:
         raise NearMiss(f"how the elements of {name} are arranged is unknown")
     digits, sizes = {}, {}
     for role, at, size in zip("ncl", index, dimensions, strict=True):
         parts = [each for each in digits_of(at, size) if each[1] != 1]
         for k, (digit, its_size) in enumerate(parts):
-            (term,) = digit.terms or [None]
-            if digit.start != 0 or term is None or (term.step, term.size) != (1, its_size):
+            term, *others = digit.terms or [None]
+            if digit.start != 0 or term is None or others or (term.step, term.size) != (1, its_size):
                 raise NearMiss(f"{name} has not all columns, or they are in another order")
             if role == "c" and math.prod(each for _, each in parts[k:]) == positions:
                 role = "k"
@@ -340,20 +340,25 @@ def _reshaped(graph, node, name, dimensions, open_in):
     """Return the name of a value that is reshaped to these dimensions; a tuple is that of an axis with several."""
     if graph.type(name).shape == tuple(map(_product_of, dimensions)):
         return name
-    return graph.add_node(node, "Reshape", [name, _sizes(graph, node, dimensions, open_in)])
+    return graph.add_node(node, "Reshape", **_to(graph, node, name, dimensions, open_in))
 
 
-def _sizes(graph, node, dimensions, open_in):
-    """Return the name of what a Reshape to these dimensions reads. open_in: values that may have axes of open sizes."""
+def _to(graph, node, name, dimensions, open_in):
+    """Return the arguments that make a Reshape to dimensions. open_in: values that may have axes of open sizes."""
     numbers = [size if isinstance(size, int) else -1 for size in map(_product_of, dimensions)]
-    if numbers.count(-1) < 2:
-        return graph.add_constant(f"{node.output[0]}_shape", np.array(numbers))
+    zeros = {"allowzero": 1} if graph.opset >= 14 else {}
+    if numbers.count(-1) + (0 in numbers) < 2:
+        if not zeros and 0 in numbers:
+            raise NearMiss("one of its sizes is 0")
+        return {"inputs": [name, graph.add_constant(f"{node.output[0]}_shape", np.array(numbers))], **zeros}
+    if not zeros:
+        raise NearMiss("more than one of its sizes is open")
     parts = [
         graph.add_constant(f"{node.output[0]}_size", np.array([number])) if number != -1
         else _size(graph, node, size if isinstance(size, tuple) else (size,), open_in)
         for number, size in zip(numbers, dimensions, strict=True)
     ]  # fmt: skip
-    return graph.add_node(node, "Concat", parts, axis=0)
+    return {"inputs": [name, graph.add_node(node, "Concat", parts, axis=0)], **zeros}
 
 
 def _size(graph, node, factors, open_in):
