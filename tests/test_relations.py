@@ -56,11 +56,12 @@ def test_products_of_columns(backend, case):
     over_channels, group = settings.pop("sum_over") == "channels", settings.pop("group", 1)
     columns = unfold(x, **all_settings(replace(case, op_type="Im2Col", attributes=settings)))
     n, _, blocks = columns.shape
-    columns = columns.reshape(n, group, x.shape[1] // group, -1, blocks)
-    factors = np.expand_dims(factors.reshape(n, group, -1, blocks), 3 if over_channels else 2)
-    expected = (factors * columns).sum(2 if over_channels else 3)
-    got = backend(case, [x, factors.reshape(case.shapes[1])])
-    np.testing.assert_array_equal(got, expected.reshape(n, -1, blocks))
+    channels, positions = x.shape[1] // group, math.prod(settings["kernel_shape"])
+    columns = columns.reshape(n, group, channels, positions, blocks)
+    axes = (n, group, channels, 1, blocks) if over_channels else (n, group, 1, positions, blocks)
+    expected = (factors.reshape(axes) * columns).sum(2 if over_channels else 3)
+    expected = expected.reshape(n, group * expected.shape[2], blocks)
+    np.testing.assert_array_equal(backend(case, [x, factors]), expected)
 
 
 def test_products_of_what_is_outside():

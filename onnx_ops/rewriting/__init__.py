@@ -29,7 +29,7 @@ def optimize(
     """Return a copy of an onnx.ModelProto that gives the same results by fewer and faster nodes.
 
     PyTorch's `unfold` and `affine_grid`, as its exporters write them, become nodes Im2Col and AffineGrid of the domain
-    onnx_ops; a GridSample and what makes its grid one node ComputedGridSample;
+    onnx_ops; an `unfold` that is only multiplied and added up Im2ColProduct; a GridSample and what makes its grid one node ComputedGridSample;
     the attention of Deformable DETR and its successors MultiScaleDeformableAttention. Subgraphs are searched, too,
     and local functions, which are inlined if they, or others, are found to have something that is replaced. A model in
     which nothing is comes back equal.
