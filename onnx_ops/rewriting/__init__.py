@@ -29,10 +29,10 @@ def optimize(
     """Return a copy of an onnx.ModelProto that gives the same results by fewer and faster nodes.
 
     PyTorch's `unfold` and `affine_grid`, as its exporters write them, become nodes Im2Col and AffineGrid of the domain
-    onnx_ops; an `unfold` that is only multiplied and added up Im2ColProduct; a GridSample and what makes its grid one node ComputedGridSample;
-    the attention of Deformable DETR and its successors MultiScaleDeformableAttention. Subgraphs are searched, too,
-    and local functions, which are inlined if they, or others, are found to have something that is replaced. A model in
-    which nothing is comes back equal.
+    onnx_ops; an `unfold` that is only multiplied and added up Im2ColProduct; a GridSample and what makes its grid one
+    node ComputedGridSample; the attention of Deformable DETR and its successors MultiScaleDeformableAttention.
+    Subgraphs are searched, too, and local functions, which are inlined if they, or others, are found to have something
+    that is replaced. A model in which nothing is comes back equal.
 
     standard  use operators of ai.onnx only
     folder    where the model's external data are, or the model's file: constants that lie there are unknown without it.
@@ -68,7 +68,10 @@ def _rewrite(
     for graph in Model(optimized, folder).graphs():
         reported = set()  # outputs of nodes that have a Finding: one per node is enough
         for pattern in PATTERNS:
-            for node in [n for n in graph.owner.node if n.op_type in pattern.LAST and n.domain in pattern.DOMAINS]:
+            nodes = list(graph.owner.node)
+            if pattern.NEEDED - {node.op_type for node in nodes}:
+                continue
+            for node in [n for n in nodes if n.op_type in pattern.LAST and n.domain in pattern.DOMAINS]:
                 # An earlier replacement may have removed the node.
                 is_there = node.output and node.output[0] in graph.producers
                 if is_there and node.output[0] not in reported and (finding := apply(pattern, graph, node, standard)):

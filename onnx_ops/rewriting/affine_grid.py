@@ -22,6 +22,7 @@ from .positions import variables
 DOMAIN, OPERATOR, STANDARD_VERSION = "onnx_ops", "AffineGrid", 20
 NAME = "affine_grid"
 LAST, DOMAINS = ("Reshape",), AI_ONNX  # type and domains of the node that ends the pattern
+NEEDED = {"Mul", "ReduceSum"}  # types of nodes without which a graph has none of it
 N, I, J = range(3)  # the axes of theta: batch, coordinate of the grid, coordinate of the base grid
 EXACT = ("float32", "float64")  # types in which our operator rounds as ONNX Runtime's nodes do
 TOLERANCE = 2**-20  # how far a coordinate in [-1, 1] may be off with `standard`

@@ -25,6 +25,7 @@ DOMAIN, OPERATOR = "onnx_ops", "MultiScaleDeformableAttention"
 NAME = "deformable_attention"
 # Types and domains of the node that ends the pattern: ONNX Runtime's optimizer joins a Transpose and the next MatMul.
 LAST, DOMAINS = ("Transpose", "FusedMatMul"), (*AI_ONNX, "com.microsoft")
+NEEDED = {"GridSample"}  # types of nodes without which a graph has none of it
 LEVELS = 8  # the most that the operator takes
 CUTS = "SequenceAt", "Slice", "Split"
 SETTINGS = {"mode": ("linear", "bilinear"), "padding_mode": ("zeros",), "align_corners": (0,)}  # all are defaults

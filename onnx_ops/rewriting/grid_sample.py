@@ -21,6 +21,7 @@ DOMAIN, OPERATOR = "onnx_ops", "ComputedGridSample"
 NAME = "grid_sample"
 LARGEST = 2**24  # pixels along an axis of the grid that a constant states
 LAST, DOMAINS = ("GridSample",), (*AI_ONNX, "com.microsoft")  # type and domains of the node that ends the pattern
+NEEDED = {"GridSample"}  # types of nodes without which a graph has none of it
 IMAGES = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16
 GRIDS = {TensorProto.FLOAT: "float32", TensorProto.DOUBLE: "float64"}
 NARROWING = {TensorProto.FLOAT16: "CastFloat16", TensorProto.BFLOAT16: "CastBFloat16"}

@@ -26,6 +26,7 @@ from .sizes import block_count, parts_of_product, quotient
 DOMAIN, OPERATOR = "onnx_ops", "Im2ColProduct"
 NAME = "unfold_product"
 LAST, DOMAINS = ("ReduceSum", "ReduceMean", "Einsum", "MatMul"), AI_ONNX  # of the node that adds up
+NEEDED = {"Im2Col"}  # types of nodes without which a graph has none of it
 FLOATS = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16
 
 

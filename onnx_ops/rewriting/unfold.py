@@ -24,6 +24,7 @@ from .sizes import Size, block_count, least
 DOMAIN, OPERATOR = "onnx_ops", "Im2Col"
 NAME = "unfold"
 LAST, DOMAINS = ("Reshape", "Transpose"), AI_ONNX  # types and domains of the node that ends the pattern
+NEEDED = {"Gather"}  # types of nodes without which a graph has none of it
 
 
 def match(graph, node, standard):
