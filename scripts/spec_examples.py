@@ -7,6 +7,7 @@ docs/affine_grid.md, docs/deformable_attention.md, docs/computed_grid_sample.md.
 RoiAlign and the operators of mmcv and mmdeploy are worked out by hand from docs/roi_align.md and docs/mmdeploy.md, and
 so are the overlaps of turned boxes; what turned regions read comes from a program that was written from that text.
 Im2Col has no specification but its formula: its examples are two of Col2Im read backwards, and two worked out by hand.
+So are those of Im2ColProduct.
 """
 
 from dataclasses import dataclass, replace
@@ -92,6 +93,11 @@ def mmdeploy(name, op_type, y, inputs, padding, deform_groups):
 
 def im2col(name, x, kernel_shape, y, **attributes):
     return Example(name, "onnx_ops", "Im2Col", 1, {"kernel_shape": kernel_shape, **attributes}, {"x": x}, {"y": y})
+
+
+def im2col_product(name, x, factors, y, **attributes):
+    inputs = {"x": f32(x), "factors": f32(factors)}
+    return Example(name, "onnx_ops", "Im2ColProduct", 1, attributes, inputs, {"y": f32(y)})
 
 
 def reversed_example(name, example):
@@ -191,6 +197,23 @@ COMPUTED = (  # worked out by hand
          "two": (3, 0), "one": (3, 1)},
         {"p": ("Add", "u", "x"), "q": ("Add", "v", "y"), "q2": ("Mul", "q", "two"), "p1": ("Sub", "p", "one"),
          "q1": ("Sub", "q2", "one")}, ("p1", "q1"),
+    ),
+)
+
+IM2COL_PRODUCT = (  # worked out by hand
+    im2col_product(  # two channels of three pixels, correlated with the pixels before, at and after each
+        "im2col_product_correlation",
+        [[[1, 2, 3], [10, 20, 30]]],
+        [[[1, 2, 1], [1, 0, 2]]],
+        [[[0, 2, 42], [11, 4, 63], [22, 6, 0]]],
+        kernel_shape=[3], pads=[1, 1], sum_over="channels",
+    ),
+    im2col_product(  # the weights of two groups for the pixel itself and the next one
+        "im2col_product_weights",
+        [[[1, 2, 3], [10, 20, 30]]],
+        [[[1, 2], [3, 4], [0, 1], [0.5, 0]]],
+        [[[7, 16], [10, 20]]],
+        kernel_shape=[2], group=2, sum_over="kernel",
     ),
 )
 
@@ -332,8 +355,8 @@ OPENMMLAB = (
 )  # fmt: skip
 
 EXAMPLES = (
-    *COL2IM, *GRID_SAMPLE, *OPENVINO, *OPENVINO_DOMAIN, *IM2COL, *AFFINE_GRID, *ATTENTION, *COMPUTED, *DEFORM_CONV,
-    *MMDEPLOY, *ROI_ALIGN, *OPENMMLAB,
+    *COL2IM, *GRID_SAMPLE, *OPENVINO, *OPENVINO_DOMAIN, *IM2COL, *IM2COL_PRODUCT, *AFFINE_GRID, *ATTENTION, *COMPUTED,
+    *DEFORM_CONV, *MMDEPLOY, *ROI_ALIGN, *OPENMMLAB,
 )  # fmt: skip
 
 # Examples 2 and 3 with L as printed, by name: these must be refused.

@@ -39,6 +39,21 @@ UNFOLDS = {
 }  # fmt: skip
 
 
+ONES = {"image": (1, 1), "kernel": (1, 1), "pads": (0,) * 4, "dilations": (1, 1), "strides": (1, 1), "channels": 1}
+
+
+def test_unfold_of_one_position_to_more_axes():
+    """Its last axes are as large as those that the Reshape leaves out."""
+    proto = unfold(**ONES, after=lambda w: w.add("Reshape", "y", w.constant([2, 1, 1, 1, 1])), rank=5)
+    assert compare(proto)[0] == ["Im2Col", "Reshape"]
+
+
+def test_unfold_whose_sizes_are_copied_afterwards():
+    """The Reshape, which copies sizes from what it reads, stays; the Transpose before it ends the unfold."""
+    proto = unfold(target=[0, 0, 0, 0, -1])
+    assert compare(proto)[0] == ["Im2Col", "Reshape", "Reshape"]
+
+
 def used_twice(name, result):
     """A function that adds another use of an intermediate value to a Writer."""
     return lambda w: w.add("Add", result, w.add("ReduceMax", name, keepdims=0), name="z")

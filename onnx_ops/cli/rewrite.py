@@ -30,9 +30,10 @@ target_argument = click.argument("target", metavar="OUT.ONNX", type=click.Path(d
 def optimize(source, target, as_json):
     """Replace what PyTorch's exporters write for unfold, grids and deformable attention by one node each.
 
-    The nodes are of the domain onnx_ops, which sessions with this package run: Im2Col, AffineGrid, GridSamples that
-    compute their grids themselves (ComputedGridSample), MultiScaleDeformableAttention. Results may differ by rounding:
-    docs/optimize.md says how much. What only resembles these patterns stays, and the reason is told.
+    The nodes are of the domain onnx_ops, which sessions with this package run: Im2Col, Im2ColProduct where its columns
+    are only multiplied and added up, AffineGrid, GridSamples that compute their grids themselves (ComputedGridSample),
+    MultiScaleDeformableAttention. Results may differ by rounding: docs/optimize.md says how much. What only resembles
+    these patterns stays, and the reason is told.
 
     Weights that the model keeps in other files stay there if OUT.ONNX is in the same folder as IN.ONNX. Otherwise they
     are copied into OUT.ONNX.data.

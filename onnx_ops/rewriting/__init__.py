@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import onnx
 
 from ..nodes import inlined, model_nodes
-from . import affine_grid, deformable_attention, grid_sample, unfold
+from . import affine_grid, deformable_attention, grid_sample, im2col_product, unfold
 from .finding import Finding, NearMiss
 from .graph import Graph, Model
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     import os
 
 # The order matters, since a pattern may contain another: deformable attention contains grids, grids affine_grid.
-PATTERNS = deformable_attention, unfold, affine_grid, grid_sample
+PATTERNS = deformable_attention, unfold, im2col_product, affine_grid, grid_sample
 
 
 def optimize(model: onnx.ModelProto, folder: "str | os.PathLike[str] | None" = None) -> onnx.ModelProto:
     """Return a copy of an onnx.ModelProto that gives the same results by fewer and faster nodes.
 
     PyTorch's `unfold` and `affine_grid`, as its exporters write them, become nodes Im2Col and AffineGrid of the domain
-    onnx_ops; a GridSample and what makes its grid one node ComputedGridSample;
-    the attention of Deformable DETR and its successors MultiScaleDeformableAttention. Subgraphs are searched, too,
-    and local functions, which are inlined if they, or others, are found to have something that is replaced. A model in
-    which nothing is comes back equal.
+    onnx_ops; an `unfold` that is only multiplied and added up Im2ColProduct; a GridSample and what makes its grid one
+    node ComputedGridSample; the attention of Deformable DETR and its successors MultiScaleDeformableAttention.
+    Subgraphs are searched, too, and local functions, which are inlined if they, or others, are found to have something
+    that is replaced. A model in which nothing is comes back equal.
 
     folder  where the model's external data are, or the model's file: constants that lie there are unknown without it.
             They are not loaded.
@@ -52,9 +52,8 @@ def rewritten(
     operators  what `operators.available` returns, by default without operators of one's own
     in_place   change the model that is given, if it has no functions: weights are not copied
     """
-    op_types = {node.op_type for node in model_nodes(model)}
-    patterns = [pattern for pattern in PATTERNS if any(map(op_types.issuperset, pattern.NEEDS))]
-    if not patterns:
+    nodes = list(model_nodes(model))
+    if not any(_may_fit(pattern, nodes) for pattern in PATTERNS):
         return model, []
     flat = model
     if model.functions:
@@ -64,19 +63,26 @@ def rewritten(
             flat = inlined(model, operators=operators)
     if flat is model and not in_place:
         flat = _copy(model)
-    findings = _rewrite(flat, patterns, folder)
+    findings = _rewrite(flat, folder)
     return flat if any(f.operator for f in findings) else model, findings
 
 
-def _rewrite(
-    model: onnx.ModelProto, patterns: list[ModuleType], folder: "str | os.PathLike[str] | None"
-) -> list[Finding]:
+def _may_fit(pattern: ModuleType, nodes: list[onnx.NodeProto]) -> bool:
+    """Return whether nodes have the types without which there is none of a pattern."""
+    op_types = {node.op_type for node in nodes}
+    return any(map(op_types.issuperset, pattern.NEEDS))
+
+
+def _rewrite(model: onnx.ModelProto, folder: "str | os.PathLike[str] | None") -> list[Finding]:
     """Change a model, and return the findings."""
     findings = []
     for graph in Model(model, folder).graphs():
         reported = set()  # outputs of nodes that have a Finding: one per node is enough
-        for pattern in patterns:
-            for node in [n for n in graph.owner.node if n.op_type in pattern.LAST and n.domain in pattern.DOMAINS]:
+        for pattern in PATTERNS:
+            nodes = list(graph.owner.node)
+            if not _may_fit(pattern, nodes):
+                continue
+            for node in [n for n in nodes if n.op_type in pattern.LAST and n.domain in pattern.DOMAINS]:
                 # An earlier replacement may have removed the node.
                 is_there = node.output and node.output[0] in graph.producers
                 if is_there and node.output[0] not in reported and (finding := apply(pattern, graph, node)):
@@ -101,8 +107,9 @@ def apply(pattern: ModuleType, graph: Graph, node: onnx.NodeProto) -> Finding | 
         replacement = pattern.match(graph, node) if graph.is_sound(node) else None
         if replacement is None:
             return None
+        operator = replacement.pop("finding", replacement["op_type"])
         graph.replace(node, **replacement)
-        return Finding(*where, operator=replacement["op_type"])
+        return Finding(*where, operator=operator)
     except NearMiss as miss:
         return Finding(*where, reason=str(miss))
     except Exception as error:

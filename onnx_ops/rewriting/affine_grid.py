@@ -21,7 +21,7 @@ from .positions import variables
 
 DOMAIN, OPERATOR = "onnx_ops", "AffineGrid"
 NAME = "affine_grid"
-NEEDS = (("Mul", "ReduceSum", "Reshape"),)  # sets of types of nodes, one of which a model with the pattern has
+NEEDS = (("Mul", "ReduceSum", "Reshape"),)  # sets of types of nodes, one of which a graph with the pattern has
 LAST, DOMAINS = ("Reshape",), AI_ONNX  # type and domains of the node that ends the pattern
 N, I, J = range(3)  # the axes of theta: batch, coordinate of the grid, coordinate of the base grid
 EXACT = ("float32", "float64")  # types in which our operator rounds as ONNX Runtime's nodes do

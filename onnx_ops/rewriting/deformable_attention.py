@@ -23,7 +23,7 @@ from .sizes import quotient
 
 DOMAIN, OPERATOR = "onnx_ops", "MultiScaleDeformableAttention"
 NAME = "deformable_attention"
-NEEDS = (("GridSample", "Mul", "ReduceSum"),)  # sets of types of nodes, one of which a model with the pattern has
+NEEDS = (("GridSample", "Mul", "ReduceSum"),)  # sets of types of nodes, one of which a graph with the pattern has
 # Types and domains of the node that ends the pattern: ONNX Runtime's optimizer joins a Transpose and the next MatMul.
 LAST, DOMAINS = ("Transpose", "FusedMatMul"), (*AI_ONNX, "com.microsoft")
 LEVELS = 8  # the most that the operator takes

@@ -19,7 +19,7 @@ from .programs import Program
 DOMAIN, OPERATOR = "onnx_ops", "ComputedGridSample"
 NAME = "grid_sample"
 LARGEST = 2**24  # pixels along an axis of the grid that a constant states
-NEEDS = (("GridSample",),)  # sets of types of nodes, one of which a model with the pattern has
+NEEDS = (("GridSample",),)  # sets of types of nodes, one of which a graph with the pattern has
 LAST, DOMAINS = ("GridSample",), (*AI_ONNX, "com.microsoft")  # type and domains of the node that ends the pattern
 IMAGES = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16
 GRIDS = {TensorProto.FLOAT: "float32", TensorProto.DOUBLE: "float64"}

@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from .finding import tried
 from .positions import Position, broadcast_index, divided, reshaped, solved, variables
-from .sizes import Size, factors, never_negative
+from .sizes import Size, factors, never_negative, quotient
 
 LONGEST = 60  # nodes of a path, and on the way to an integer
 LARGEST = 2**22  # elements of a constant whose steps are looked for
@@ -321,6 +321,20 @@ def _tile(graph, node, attributes, name, index):
     return node.input[0], tuple(at if r == 1 else Position() for r, at in zip(repeats, index, strict=True))
 
 
+def _resize(graph, node, attributes, name, index):
+    """Of the nearest elements, where all are repeated equally often."""
+    settings = {"mode": b"nearest", "coordinate_transformation_mode": b"asymmetric", "nearest_mode": b"floor"}
+    is_whole = attributes.get("keep_aspect_ratio_policy", b"stretch") == b"stretch" and not attributes.get("axes")
+    if graph.opset < 11 or not is_whole or any(attributes.get(key) != value for key, value in settings.items()):
+        return None
+    dimensions = shape(graph, node.input[0])
+    times = [quotient(made, size) for made, size in zip(shape(graph, name), dimensions, strict=True)]
+    scales = graph.folded(node.input[2]) if len(node.input) < 4 else times  # of sizes, it makes them itself
+    if not all(isinstance(each, int) for each in times) or [*scales] != times:
+        return None
+    return node.input[0], tuple(divided(at, n)[0] if n != 1 else at for at, n in zip(index, times, strict=True))
+
+
 MOVES = {
     "Cast": _cast,
     "Concat": _concat,
@@ -330,6 +344,7 @@ MOVES = {
     "GatherND": _gather_nd,
     "Identity": _same,
     "Reshape": _reshape,
+    "Resize": _resize,
     "ScatterElements": _scatter_elements,
     "ScatterND": _scatter_nd,
     "SequenceAt": _sequence_at,

@@ -498,6 +498,18 @@ def _grid_sample(graph, node, attributes, x, grid):
     return Type(x.elements, (*x.shape[:2], *grid.shape[1:-1]))
 
 
+def _im2col(graph, node, attributes, x):
+    kernel = attributes["kernel_shape"]
+    axes = len(kernel)
+    strides, dilations = (attributes.get(name, [1] * axes) for name in ("strides", "dilations"))
+    pads = attributes.get("pads", [0] * 2 * axes)
+    counts = [
+        sizes.block_count(size + pads[a] + pads[axes + a], kernel[a], dilations[a], strides[a])
+        for a, size in enumerate(x.shape[2:])
+    ]
+    return Type(x.elements, (x.shape[0], x.shape[1] * math.prod(kernel), math.prod(counts)))
+
+
 PREDICATES = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 ELEMENTWISE = (
     "Add", "And", "Div", "Max", "Mean", "Min", "Mod", "Mul", "Or", "Pow", "PRelu", "Sub", "Sum", "Where", "Xor",
@@ -532,4 +544,5 @@ RULES = {
     (BLOCKS, "ReorderInput"): _into_blocks,
     (BLOCKS, "ReorderOutput"): _out_of_blocks,
     (BLOCKS, "Upsample"): _upsample_blocks,
+    ("onnx_ops", "Im2Col"): _im2col,
 }

@@ -31,11 +31,11 @@ from .indices import (
     shape,
 )
 from .positions import reshaped, variables
-from .sizes import Size, at_least_zero, least
+from .sizes import Size, block_count, least
 
 DOMAIN, OPERATOR = "onnx_ops", "Im2Col"
 NAME = "unfold"
-NEEDS = ("Gather",), ("Slice", "Concat")  # sets of types of nodes, one of which a model with the pattern has
+NEEDS = ("Gather",), ("Slice", "Concat")  # sets of types of nodes, one of which a graph with the pattern has
 LAST, DOMAINS = ("Reshape", "Transpose", "Concat"), AI_ONNX  # types and domains of the node that ends the pattern
 ROUNDS = "QuantizeLinear", "DequantizeLinear"  # which `path` may go through
 
@@ -141,7 +141,7 @@ def _fit(graph, steps, node):
         try:
             dilations, strides = _attributes(graph, steps, sizes, target, axes)
             for a, size in enumerate(padded):
-                count = at_least_zero((size - dilations[a] * (kernel[a] - 1) - 1) // strides[a] + 1)
+                count = block_count(size, kernel[a], dilations[a], strides[a])
                 if blocks[a] != count:
                     raise NearMiss(f"axis {len(dimensions) - axes + a} has {blocks[a]} blocks instead of {count}")
         except NearMiss as miss:
@@ -216,7 +216,9 @@ def _flattens(graph, node, im2col_shape):
         raise NearMiss("the shape that it gets is unknown")
     copies, sizes = not attributes_of(node).get("allowzero"), shape(graph, node.input[0])
     target = [sizes[k] if copies and size == 0 else size for k, size in enumerate(reshape[: len(sizes)])]
-    same = len(target) == 3 and [t if t != -1 else e for t, e in zip(target, im2col_shape, strict=True)] == im2col_shape
+    same = (
+        len(reshape) == 3 and [t if t != -1 else e for t, e in zip(target, im2col_shape, strict=True)] == im2col_shape
+    )
     if same and target.count(-1) < 2:
         return True
     copied = reshape[int(sizes[0] == im2col_shape[0]) :]  # sizes that are not copied if they aren't 0

@@ -81,7 +81,7 @@ def unfold(open_sizes=False, opset=18, after=None, **edits):
     y = w.add("Reshape", y, target, allowzero=edits.get("allowzero", 0), name="y")
     rank = len(edits.get("target", "NKL"))
     if after:
-        y, rank = after(w), 3
+        y, rank = after(w), edits.get("rank", 3)
     return w.model({"x": (s["dtype"], dims), **edits.get("inputs", {})}, (y, s["dtype"], [None] * rank), opset)
 
 
@@ -103,6 +103,72 @@ def _open_target(w, s):
     rows = w.add("Mul", channels, w.constant(int(np.prod(s["kernel"]))))
     parts = (w.add("Unsqueeze", part, w.constant([0])) for part in (batch, rows))
     return w.add("Concat", *parts, w.constant([-1]), axis=0)
+
+
+PRODUCT = {
+    "image": (6, 5), "kernel": (3, 2), "dilations": (1, 1), "pads": (1, 0, 1, 1), "strides": (1, 1), "channels": 6,
+    "groups": 2,
+}  # fmt: skip
+
+
+def unfold_product(columns="ngdkl", factors="ngdl", summed="d", how="ReduceSum", order=None, after=None, **edits):
+    """An unfold that is multiplied by "factors" and added up over some axes.
+
+    Letters stand for axes: n (batch), g (group), d (channel of a group) or both as c; k (position in the kernel) or
+    i, j, or with c together as x; l (block) or h, w.
+
+    columns  the axes of the columns, which have these in this order
+    factors  those of the factors
+    summed   those over which products are added up
+    order    of the columns' axes in their product
+    after    a function that adds nodes to the Writer at the end and returns the output
+    """
+    s = UNFOLD | PRODUCT | edits
+    channels, (kernel_i, kernel_j) = s["channels"], s["kernel"]
+    height, width = counts(s["image"], s["kernel"], s["dilations"], s["pads"], s["strides"])
+    size = {
+        "n": s["batch"], "g": s["groups"], "d": channels // s["groups"], "c": channels, "i": kernel_i, "j": kernel_j,
+        "k": kernel_i * kernel_j, "x": channels * kernel_i * kernel_j, "h": height, "w": width, "l": height * width,
+    }  # fmt: skip
+    order, open_names = order or columns, {"n": 0, "h": 2, "w": 3} if s.get("open_sizes") else {}
+    result = "".join(a for a in order if a not in summed)
+
+    def target(w, axes):
+        """The sizes of axes, 1 for a point; of open ones those that x has."""
+        shape = w.add("Shape", "x") if open_names else None
+        parts = [
+            w.add("Gather", shape, w.constant([open_names[a]])) if a in open_names
+            else w.constant([-1 if a == "l" else size.get(a, 1)]) for a in axes
+        ]  # fmt: skip
+        return w.add("Concat", *parts, axis=0)
+
+    def add_up(w):
+        allowzero = {"allowzero": 1} if open_names else {}
+        y = w.add("Reshape", "y", target(w, columns), **allowzero, name="columns")
+        if order != columns:
+            y = w.add("Transpose", y, perm=[columns.index(a) for a in order])
+        if how == "Einsum":
+            return w.add("Einsum", "factors", y, equation=f"{factors},{order}->{result}", name="summed")
+        has = factors + "l" * ("h" in factors and "h" not in order)
+        f = w.add("Reshape", "factors", target(w, [a if a in has else "." for a in order]), **allowzero)
+        if how == "MatMul":
+            f = w.add("Transpose", f, perm=[*range(len(order) - 2), len(order) - 1, len(order) - 2])
+            return w.add("MatMul", f, y, name="summed")
+        y = w.add(edits.get("product", "Mul"), *(y, f)[:: -1 if edits.get("swapped") else 1], name="product")
+        axes = [order.index(a) - len(order) * edits.get("from_the_end", False) for a in summed]
+        keeps = {"keepdims": edits.get("keepdims", 0)}
+        if how == "ReduceSum" or s.get("opset", 18) >= 18:
+            return w.add(how, y, w.constant(axes), **keeps, name="summed")
+        return w.add(how, y, axes=axes, **keeps, name="summed")
+
+    if open_names:
+        factors = factors.replace("l", "hw")
+    names = {"n": "n", "h": "size_0", "w": "size_1"} if open_names else {}
+    dims = [names.get(a, size[a]) for a in factors]
+    keeps_rank = edits.get("keepdims") or how == "MatMul"
+    rank = edits.pop("rank", len(order) if keeps_rank else len(result))
+    more = {"inputs": {"factors": (s["dtype"], dims), **edits.pop("inputs", {})}, "rank": rank}
+    return unfold(after=lambda w: after(w, add_up(w)) if after else add_up(w), **{**PRODUCT, **edits, **more})
 
 
 def windows(order=None, steps=(1, 1), size=7, kernel=3, lead=(2, 3), is_open=False, after=None, opset=18, blocks=None):
