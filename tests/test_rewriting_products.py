@@ -184,7 +184,8 @@ def test_optimizing_again_finds_nothing():
 
 
 def test_in_a_branch():
-    proto = in_a_branch(unfold_product(rank=4))
+    proto = unfold_product(rank=4)
+    in_a_branch(proto)
     optimized, findings = rewritten(proto)
     assert [f.operator for f in findings] == ["Im2Col", OPERATOR]
     assert OPERATOR in [n.op_type for n in all_nodes(optimized.graph)]
