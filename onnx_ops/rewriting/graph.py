@@ -178,6 +178,8 @@ class Graph:
             feeds[operand] = self.folded(operand, depth - 1)
             if feeds[operand] is None:
                 return None
+        if "" in node.input and _is_variadic(node, self.opset):  # reading what isn't there ends the process
+            return None
         divisor = feeds[node.input[1]] if node.op_type == "Div" else np.empty(0)
         if divisor.dtype.kind == "i" and (divisor == -1).any():  # dividing the least integer ends the process
             return None
@@ -293,6 +295,11 @@ class Graph:
         info = next((value for value in self.owner.value_info if value.name == name), None)
         if info is not None:
             self.owner.value_info.remove(info)
+
+
+def _is_variadic(node, opset):
+    inputs = onnx.defs.get_schema(node.op_type, opset).inputs
+    return inputs[-1].option == onnx.defs.OpSchema.FormalParameterOption.Variadic
 
 
 def _run_onnx_runtime(proto, feeds, name):
