@@ -3,7 +3,7 @@
 The script goes on until the time is over or a call fails: then it prints the smallest call that does, and its seed. It
 also names a call that ends the process. With ONNX_OPS_BOUNDSCHECK=1 every index in compiled code is checked.
 
-python scripts/fuzz.py [--minutes N] [--seed S] [--few-types]
+python scripts/fuzz.py [--minutes N] [--seed S] [--few-types] [--operator NAME]
 """
 
 import argparse
@@ -21,6 +21,7 @@ import hypothesis
 from support import fuzzing
 
 from onnx_ops.compiler.jit import BOUNDSCHECK
+from onnx_ops.operators import OPERATORS
 
 EXAMPLES = 500  # calls drawn from one seed
 MEMORY = 12 * 2**30  # bytes that a process may address, so that no call exhausts the machine
@@ -53,8 +54,8 @@ def examples(seed, count, strategy, before=lambda pair: None):
     return case_count
 
 
-def child(seed, few_types, last, results):
-    """Verify the calls of one seed; the file `last` holds the text of the last one."""
+def child(seed, few_types, name, last, results):
+    """Verify the calls of one seed, of operators of this name if it is given; the file `last` holds the last call."""
     warnings.simplefilter("ignore")
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     # ONNX Runtime prints errors, which are intended here.
@@ -67,8 +68,9 @@ def child(seed, few_types, last, results):
         os.pwrite(descriptor, text, 0)
 
     descriptor = os.open(last, os.O_RDWR)
-    types = (fuzzing.FEW_TYPES, fuzzing.FEW_GRIDS) if few_types else ()
-    case_count = examples(seed, EXAMPLES, fuzzing.calls(*types), before)
+    types = {"types": fuzzing.FEW_TYPES, "grids": fuzzing.FEW_GRIDS} if few_types else {}
+    drawn = [o for o in OPERATORS if name in (None, o.name)]
+    case_count = examples(seed, EXAMPLES, fuzzing.calls(**types, operators=drawn), before)
     index_count = 0
     if BOUNDSCHECK:
         from onnx_ops.compiler.bounds import checks
@@ -82,18 +84,23 @@ def main():
     parser.add_argument("--minutes", type=float, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--few-types", action="store_true", help="leave out types whose kernels take long to compile")
+    parser.add_argument(
+        "--operator", metavar="NAME", choices=sorted({o.name for o in OPERATORS}), help="draw calls of this one only"
+    )
     options = parser.parse_args()
     spawn, began = multiprocessing.get_context("spawn"), time.monotonic()
     seed, case_count, index_count = options.seed, 0, 0
     while True:
         results = spawn.SimpleQueue()
         with NamedTemporaryFile() as last:
-            process = spawn.Process(target=child, args=(seed, options.few_types, last.name, results))
+            process = spawn.Process(target=child, args=(seed, options.few_types, options.operator, last.name, results))
             process.start()
             process.join()
             if process.exitcode:
                 print(f"seed {seed}, exit status {process.exitcode}; the last call was\n{last.read().decode()}")
-                print(f"again: python scripts/fuzz.py --minutes 0 --seed {seed}" + " --few-types" * options.few_types)
+                narrowed = " --few-types" * options.few_types
+                narrowed += f" --operator {options.operator}" if options.operator else ""
+                print(f"again: python scripts/fuzz.py --minutes 0 --seed {seed}{narrowed}")
                 return 1
         cases, indices = results.get()
         case_count, index_count, seed = case_count + cases, index_count + indices, seed + 1

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from onnx_ops.cli import demo
 from onnx_ops.cli.app import app
+from onnx_ops.operators import OPERATORS
 from onnx_ops.runtime import library
 
 ROOT = Path(__file__).parent.parent
@@ -52,6 +53,15 @@ def directory(tmp_path, monkeypatch):
     (tmp_path / "models").symlink_to(ROOT / "models")
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+def test_every_operator_is_listed():
+    """Each operator of the package has a row in a table, by its domain and name."""
+    pages = [(ROOT / "docs" / f"{name}.md").read_text() for name in ("README", "mmdeploy")]
+    rows = [line for page in pages for line in page.splitlines() if line.startswith("|")]
+    for o in OPERATORS:
+        named = rf"\b{o.name}\b.*\b{re.escape(o.domain or 'ai.onnx')}\b"
+        assert any(re.search(named, row) for row in rows), f"docs/README.md has no row for {o.name} of {o.domain!r}"
 
 
 @pytest.mark.filterwarnings("ignore:.*:DeprecationWarning", "ignore:.*:FutureWarning")  # PyTorch's, at export
