@@ -18,6 +18,7 @@ from .simd import (
     operation,
     shuffle,
     square,
+    stay_apart,
     transpose,
     transposer,
     vectorized,
@@ -120,6 +121,7 @@ def _(lanes, target):
     in_large_squares, in_small_squares, one_by_one = transposer(large), transposer(4), as_written(vectors.interleave)
 
     def interleave(lanes, first, pitch, row_pitch, stride, count, rows, target, to, out_pitch):
+        stay_apart()
         matrices = lanes, first, pitch, row_pitch, stride, count, rows, target, to, out_pitch
         if stride == 2 and count >= 16:
             zip_2_16(*matrices)

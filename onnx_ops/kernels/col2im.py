@@ -21,7 +21,6 @@ from .vectors import add_runs, add_transposed, clear_box, interleave
 
 BAND = 16384  # pixels: their sums, 64 KiB of float32, stay in the second-level cache
 GROUP = 4096  # pixels of several planes: their sums, 16 KiB of float32, stay in the first-level cache
-COPIED = 1024  # pixels of several planes that are copied at a time: few, so that memory is read almost in order
 LONG = 8  # from this stride on, neighbouring positions along x are added side by side, if there are as many
 LANES = 64  # beyond this stride, rows have too few blocks for lanes to pay
 RUNS = 512  # positions along x whose runs are computed at once
@@ -196,7 +195,6 @@ def copy_tiles(x, g, tile, out):
     last, leading = g.axes - 1, g.axes - 2
     height, width, counts, clear = g.image[leading], g.image[last], g.counts[last], not covered(g)
     side, stride = g.strides[leading], g.strides[last]  # as the blocks' sizes
-    together = max(1, COPIED // (g.band_y * width))
     begin, end = share(unit_count(g), g, tile)
     for unit in range(begin, end):
         y_begin, plane = unit % g.bands_y * g.band_y, unit // g.bands_y * g.group
@@ -214,17 +212,14 @@ def copy_tiles(x, g, tile, out):
         first = (plane * k_leading + lead) * side * stride * blocks + block
         # Without divisions, which would take as long as to copy a small plane: where the band is, counted in blocks.
         low, above, high, below = y_begin // side, y_begin % side, y_end // side, y_end % side
-        for done in range(0, planes if exists else 0, together):
+        for _ in range(planes if exists else 0):
             for i in range(side):
                 y_low = low + (1 if i < above else 0)
                 rows = min(high + (1 if i < below else 0), g.counts[leading]) - y_low
                 source, to = first + i * stride * blocks + y_low * counts, pixel + (y_low * side + i - y_begin) * width
-                for _ in range(min(together, planes - done)):
-                    interleave(x, source, blocks, counts, stride, counts, rows, out, to, side * width)
-                    source += side * stride * blocks
-                    to += height * width
-            first += together * side * stride * blocks
-            pixel += together * height * width
+                interleave(x, source, blocks, counts, stride, counts, rows, out, to, side * width)
+            first += side * stride * blocks
+            pixel += height * width
 
 
 @jitable

@@ -4,10 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-__attribute__((visibility("default"))) long long stamps[65536][8]; __attribute__((visibility("default"))) int stamp_n;
-static long long nowns(void){struct timespec t;timespec_get(&t,TIME_UTC);return t.tv_sec*1000000000LL+t.tv_nsec;}
-#define ST(k) if(stamp_n<65536) stamps[stamp_n][k]=nowns()
 
 const unsigned char item_size[TYPES] = {0, 4, 1, 1, 2, 2, 4, 8, 0, 1, 2, 8, 4, 8, 8, 16, 2};
 
@@ -146,9 +142,7 @@ static void run_tile(void *work_of_call, size_t tile) {
     } while (!atomic_compare_exchange_weak_explicit(&work->busy, &busy, busy | bit, memory_order_acquire,
                                                     memory_order_relaxed) ||
              busy & bit);
-    if(tile==0) {ST(5);}
     int64_t returned = work->kernel(work->call, (int64_t)tile, work->workspace + (size_t)number * work->pitch);
-    if(tile==0) {ST(6);}
     if (returned) atomic_store(&work->failed, returned);
     atomic_fetch_and_explicit(&work->busy, ~bit, memory_order_release);
 }
@@ -255,7 +249,7 @@ static status run_kernel(const struct state *state, kernel_function *kernel, str
     char *room = needed && fits ? malloc(needed) : 0;
     if (!fits || (needed && !room)) return failed("onnx_ops: no room for copies of what a kernel is given");
     status error = stage(op, types, call, room, context);
-    ST(3);if (!error) error = run_tiles(op, kernel, call, context);ST(7);
+    if (!error) error = run_tiles(op, kernel, call, context);
     for (size_t k = 0; k < (size_t)op->output_count && !error; k++)
         if (is_staged(op, MAX_INPUTS + k, types[MAX_INPUTS + k]))
             error = give_output(op, &call->tensors[MAX_INPUTS + k], k, types[MAX_INPUTS + k], bounds[k], context);
@@ -309,20 +303,20 @@ status compute(struct state *state, void *context) {
         memcpy(data, state->result, state->result_size);
         return 0;
     }
-    ST(0);const struct op *op = state->op;
+    const struct op *op = state->op;
     const struct overload *overload = state->overload;
     if ((error = put_inputs(op, context, &call))) return error;
-    ST(1);call.attributes = &state->attributes;
+    call.attributes = &state->attributes;
     int64_t ranks = combination(op, &call);
     if (ranks >= 0) {
         NEED(op->plans[ranks], PLAN, 0, ranks);
         if ((error = plan_once(state, ranks, &call))) return error;
     }
-    ST(2);if (ranks < 0 || !state->has_code) return run_in_python(op, overload, &call, context);
+    if (ranks < 0 || !state->has_code) return run_in_python(op, overload, &call, context);
     if (op->counts_steps) cut_steps(op, &call);
     int64_t position = ranks * op->kernel_count + state->choice;
     NEED(overload->kernels[position], KERNEL, overload - op->overloads, position);
-    error= run_kernel(state, overload->kernels[position], &call, context);ST(4);if(stamp_n<65536)stamp_n++;return error;
+    return run_kernel(state, overload->kernels[position], &call, context);
 }
 
 #ifdef ONNX_OPS_AHEAD
