@@ -68,5 +68,25 @@ def test_picture(tmp_path):
     assert file.read_bytes().startswith(b"\x89PNG")
 
 
+SETTING = """
+from benchmark import report
+import peers
+
+text = " ".join(report.setting(3).split())
+assert "3 threads" in text and report.processor() in text, text
+assert all(f"{name} " in text for name in peers.PEERS), text
+"""
+
+
+def test_what_the_page_says_of_the_machine():
+    run_python("-c", SETTING)
+
+
+def test_points_are_on_the_page():
+    """`--write` puts the two cases of points anywhere into its table."""
+    rows = "import bench; from benchmark.cases import GROUPS; print([c.name for g in bench.SHOWN_GROUPS for c in GROUPS[g]()])"
+    assert run_python("-c", rows).count("8096") == 1
+
+
 def test_accuracy():
     assert "N1 C1 4x4 -> 6x6" in bench("--accuracy", "--only", "4x4")

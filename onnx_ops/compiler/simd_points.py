@@ -180,7 +180,11 @@ def pair_count(array):
 
 def vector_of_indices(source):
     """What `pairs` takes as its index."""
-    return Vector(types.int32, pair_count(source)) if current().gathers else types.UniTuple(types.int64, pair_count(source))
+    return (
+        Vector(types.int32, pair_count(source))
+        if current().gathers
+        else types.UniTuple(types.int64, pair_count(source))
+    )
 
 
 @operation(vector_of_indices)

@@ -46,6 +46,7 @@ from ..limits import ELEMENTS, UNKNOWN
 
 COPIED = 2**17  # elements that one tile reads and writes where blocks tile the image: as WORK, but only copied
 
+
 @jitable
 def shape(attributes, inputs, outputs):
     check_attributes(attributes)
