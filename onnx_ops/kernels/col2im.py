@@ -193,7 +193,10 @@ def adjoins(runs, j, distance):
 def copy_tiles(x, g, tile, out):
     """Compute all bands of a tile, where blocks tile the image: each pixel is one element of one block, or none."""
     last, leading = g.axes - 1, g.axes - 2
-    height, width, counts, clear = g.image[leading], g.image[last], g.counts[last], not covered(g)
+    height, width, counts = g.image[leading], g.image[last], g.counts[last]
+    clear = False  # unless blocks leave pixels at the image's ends
+    for a in range(g.axes):
+        clear |= g.counts[a] * g.strides[a] != g.image[a]
     side, stride = g.strides[leading], g.strides[last]  # as the blocks' sizes
     begin, end = share(unit_count(g), g, tile)
     for unit in range(begin, end):
@@ -220,15 +223,6 @@ def copy_tiles(x, g, tile, out):
                 interleave(x, source, blocks, counts, stride, counts, rows, out, to, side * width)
             first += side * stride * blocks
             pixel += height * width
-
-
-@jitable
-def covered(g):
-    """Whether blocks tile the whole image."""
-    for a in range(g.axes):
-        if g.counts[a] * g.strides[a] != g.image[a]:
-            return False
-    return True
 
 
 @jitable

@@ -122,7 +122,7 @@ def data(row):
 
 
 def processor():
-    """The processor, as the system calls it and as LLVM does, which knows a kind where a virtual machine has no name."""
+    """The processor, as the system calls it, and as LLVM does, which tells more of many virtual machines."""
     import llvmlite.binding as llvm
 
     information = Path("/proc/cpuinfo")
