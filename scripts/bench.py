@@ -81,8 +81,9 @@ def main():
     if options.write:
         rows = [row for group in SHOWN_GROUPS for row in rows_by_group[group]]
         report.plot(rows, options.threads, pages.ROOT / "docs" / PICTURE)
-        text = "\n".join(report.markdown(rows))
-        pages.put("performance", f"![Ratios to the peers and to the limit]({PICTURE})\n\n{text}", "docs/performance.md")
+        setting, table = report.setting(options.threads), "\n".join(report.markdown(rows))
+        text = f"{setting}\n\n![Ratios to the peers and to the limit]({PICTURE})\n\n{table}"
+        pages.put("performance", text, "docs/performance.md")
 
 
 if __name__ == "__main__":
