@@ -30,6 +30,17 @@ def cases():
         def forward(self, x):
             return F.unfold(x, (3, 2), padding=(1, 0), stride=(2, 1), dilation=(1, 2))
 
+    class Windows(torch.nn.Module):
+        def forward(self, x):
+            return x.unfold(2, 3, 2).unfold(3, 2, 1)
+
+    class InPlace(torch.nn.Module):
+        def forward(self, x, flow):
+            places = flow.permute(0, 2, 3, 1).clone()
+            places[..., 0] = 2 * places[..., 0] / (x.shape[3] - 1)
+            places[..., 1] = 2 * places[..., 1] / (x.shape[2] - 1)
+            return F.grid_sample(x, places, padding_mode="border", align_corners=True)
+
     class Spatial(torch.nn.Module):
         def __init__(self, *size, align_corners):
             super().__init__()
@@ -49,11 +60,13 @@ def cases():
     return {
         "unfold": (Unfold(), (image,), (open_image,)),
         "unfold, float16": (Unfold(), (image.half(),), (open_image,)),
+        "Tensor.unfold": (Windows(), (image,), (open_image,)),
         "affine_grid": (Spatial(9, 12, align_corners=False), (plane,), ({0: "n"},)),
         "affine_grid, align_corners": (Spatial(9, 12, align_corners=True), (plane,), ({0: "n"},)),
         "affine_grid, volume": (Spatial(5, 6, 7, align_corners=False), (volume,), ({0: "n"},)),
         "affine_grid, float16": (Spatial(9, 12, align_corners=False), (plane.half(),), ({0: "n"},)),
         "affine_grid of an image's size": (SameSize(), (image, plane), (open_image, {0: "n"})),
+        "a flow written in place": (InPlace(), (image, image[:, :2]), (open_image, open_image)),
         "deformable attention": (attention, attention.inputs(), open_attention),
         "deformable attention of RT-DETRv2": (merged, merged.inputs(), open_attention),
     }
