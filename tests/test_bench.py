@@ -70,7 +70,7 @@ assert all(f"{name} " in text for name in peers.PEERS), text
 
 
 def test_what_the_page_says_of_the_machine():
-    run_python("-c", SETTING)
+    python(SETTING)
 
 
 SHOWN = """
@@ -82,4 +82,4 @@ assert "points" in bench.SHOWN_GROUPS and len(list(GROUPS["points"]())) == 2
 
 
 def test_points_anywhere_are_on_the_page():
-    run_python("-c", SHOWN)
+    python(SHOWN)

@@ -54,12 +54,14 @@ class Graph:
     outer      the graph around a subgraph
     producers  {value: the node that makes it}
     users      {value: how many inputs of nodes, also in subgraphs, and outputs of the graph it is}
+    measured   {value: of how many Shape nodes, of the graph as it was, it is the input}
     """
 
     def __init__(self, model, owner, title, outer=None):
         self.model, self.owner, self.title, self.outer = model, owner, title, outer
         self.producers = {name: node for node in owner.node for name in node.output if name}
         self.users = _users(owner)
+        self.measured = Counter(node.input[0] for node in owner.node if node.op_type == "Shape" and node.input)
         self.inputs = {value.name for value in owner.input}
         self.stated = {value.name: value.type for value in (*owner.value_info, *owner.input, *owner.output)}
         self.types, self.visited = {}, set()  # what shapes.py has worked out, and on what it is at work

@@ -52,10 +52,12 @@ def path(graph, name, source=None, uses=None, through_blocks=False):
 
     The path ends at the source, if one is given and the path leads there, and where several values are put together,
     except for blocks of one value, if it leads through_blocks. If it is said how many uses the first value may have, it
-    also ends at a value that is used elsewhere, too.
+    also ends at a value that is used elsewhere, too, except for its shape.
     """
     steps = []
-    while name != source and len(steps) < LONGEST and (uses is None or graph.users[name] <= uses):
+    while name != source and len(steps) < LONGEST:
+        if uses is not None and graph.users[name] - graph.measured[name] > uses:
+            break
         uses = uses and 1
         unrounded = requantized(graph, name)
         node = graph.producer(name, *MOVES)

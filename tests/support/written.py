@@ -191,7 +191,7 @@ def windows(order=None, steps=(1, 1), size=7, kernel=3, lead=(2, 3), is_open=Fal
             continue
         table = np.arange(0, size - kernel + 1, step)[:, None] + np.arange(kernel)
         if is_open:
-            count = w.add("Sub", w.add("Gather", w.add("Shape", "x"), w.constant(axis)), w.constant(kernel - 1))
+            count = w.add("Sub", w.add("Gather", w.add("Shape", y), w.constant(axis)), w.constant(kernel - 1))
             starts = w.add("Range", w.constant(0), count, w.constant(step))
             table = w.add("Add", w.add("Unsqueeze", starts, w.constant([1])), w.constant(np.arange(kernel)))
         else:
