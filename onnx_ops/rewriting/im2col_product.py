@@ -63,9 +63,11 @@ def match(graph, node, standard):
     which = next((k for k, name in enumerate(operands) if _im2col(graph, name) is not None), None)
     if which is None:
         return None
+    im2col, columns, factors = _im2col(graph, operands[which]), operands[which], operands[1 - which]
+    if graph.array(factors) is not None:
+        return None  # the weights of a convolution
     if standard:
         raise NearMiss("ai.onnx has no operator for it")
-    im2col, columns, factors = _im2col(graph, operands[which]), operands[which], operands[1 - which]
     products = tried(PRODUCTS[node.op_type], graph, node)
     index = None if products is None else tried(products.index, _variables(products.sizes))
     if index is None:
