@@ -64,6 +64,8 @@ def match(graph, node):
     if which is None:
         return None
     im2col, columns, factors = _im2col(graph, operands[which]), operands[which], operands[1 - which]
+    if graph.array(factors) is not None:
+        return None  # the weights of a convolution
     products = tried(PRODUCTS[node.op_type], graph, node)
     index = None if products is None else tried(products.index, _variables(products.sizes))
     if index is None:
