@@ -13,7 +13,7 @@ from onnx.external_data_helper import ExternalDataInfo, set_external_data, uses_
 
 from .errors import OpError
 from .nodes import model_nodes, subgraphs
-from .runtime.ort_format import is_ort_format
+from .ort_format import is_ort_format
 
 LARGEST = 2**31  # bytes that a protobuf may have
 
@@ -28,10 +28,15 @@ def load(path, wanted=is_small):
 
     onnx needs the small ones to infer types. Raises OSError and OpError.
     """
-    model = onnx.load(path, load_external_data=False)
+    model = model_in(path)
     for tensor in filter(wanted, external(model)):
         read(tensor, path)
     return model
+
+
+def model_in(path):
+    """Load a model without its external data. As to ONNX Runtime, it is a protobuf whatever the file's name ends in."""
+    return onnx.load(path, "protobuf", load_external_data=False)
 
 
 def read(tensor, origin):
@@ -99,7 +104,7 @@ def files(path):
     """The file of a model, and the files of its external data."""
     if is_ort_format(path):
         return [Path(path)]
-    locations = {ExternalDataInfo(tensor).location for tensor in external(onnx.load(path, load_external_data=False))}
+    locations = {ExternalDataInfo(tensor).location for tensor in external(model_in(path))}
     return [Path(path), *(Path(file_of(location, path)) for location in sorted(locations))]
 
 

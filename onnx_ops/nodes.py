@@ -4,6 +4,8 @@ import functools
 
 from .operators import available
 
+GRAPH, GRAPHS = 5, 10  # AttributeProto's types; reading them there takes longer than all else of `subgraphs`
+
 
 def declared(node, operators=None):
     """Return the declared operator of a node, or None.
@@ -11,7 +13,12 @@ def declared(node, operators=None):
     operators  what `operators.available` returns, by default without operators of one's own
     """
     operators = available() if operators is None else operators
-    return operators.get(("" if node.domain == "ai.onnx" else node.domain, node.op_type))
+    return operators.get((domain_of(node), node.op_type))
+
+
+def domain_of(owner):
+    """Return the domain of a node, a function or an import, of whose two names for ai.onnx ONNX Runtime makes one."""
+    return "" if owner.domain == "ai.onnx" else owner.domain
 
 
 def in_its_versions(operators, model):
@@ -19,12 +26,20 @@ def in_its_versions(operators, model):
 
     The others are left to ONNX Runtime.
     """
-    imported = {"" if i.domain == "ai.onnx" else i.domain: i.version for i in model.opset_import}
+    imported = {domain_of(i): i.version for i in model.opset_import}
     return {
         key: operator
         for key, operator in operators.items()
         if not (operator.has_older and imported.get(operator.domain, 0) < operator.versions[0])
     }
+
+
+def declared_nodes(model):
+    """Yield (node, its operator) for the nodes of a model that operators run, in the versions that it imports."""
+    operators = in_its_versions(available(), model)
+    for node in model_nodes(model):
+        if operator := declared(node, operators):
+            yield node, operator
 
 
 def model_nodes(model):
@@ -54,11 +69,12 @@ def inlined(model, operators=None):
 
     explicit = onnx.ModelProto()
     explicit.CopyFrom(model)
-    own, versions = available() if operators is None else operators, {i.domain: i.version for i in model.opset_import}
+    own = available() if operators is None else operators
+    versions = {domain_of(i): i.version for i in model.opset_import}
     for function in model.functions:
-        key = function.domain, function.name
+        key = domain_of(function), function.name
         first = own[key].versions[0] if key in own else builtin_operators().get(key)
-        if first and first <= versions.get(function.domain, 0):
+        if first and first <= versions.get(key[0], 0):
             explicit.functions.remove(function)
     functions = {(f.domain, f.name, f.overload): f for f in explicit.functions}
     owners = [("", explicit.graph), *functions.items()]
@@ -126,7 +142,11 @@ def graphs_in(graph):
 def subgraphs(node):
     """Yield the graphs among a node's attributes, which If, Loop and Scan have."""
     for attribute in node.attribute:
-        yield from [attribute.g] if attribute.type == attribute.GRAPH else attribute.graphs
+        kind = attribute.type
+        if kind == GRAPH:
+            yield attribute.g
+        elif kind == GRAPHS:
+            yield from attribute.graphs
 
 
 def own_names(graph):

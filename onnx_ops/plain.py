@@ -30,48 +30,60 @@ def infer(operator, values, shapes, known):
     if values is None:
         return None
     if operator.plan.is_partial:
-        return _infer_partially(operator, values.compiled, inputs, sizes, shapes)
+        return infer_by_plan(operator, values, list(map(_sizes_to_infer, inputs, sizes, shapes)))
     is_known = all(each is not None and all(isinstance(n, int) for n in each) for each in sizes)
     if operator.plan.is_bound or not is_known:
         return None
     return shapes_of(operator, values, operator.padded([tuple(each) for each in sizes]))
 
 
-def _infer_partially(operator, attributes, inputs, sizes, shapes):
+def _sizes_to_infer(input, size, shape):
+    """Return the sizes, or the values, of an input as a plan gets them before all are known."""
+    if input.values and size is None:  # their number may be known
+        size = [None] * shape[0] if shape and len(shape) == 1 and isinstance(shape[0], int) else ()
+    return () if size is None or len(size) > MAX_RANK else size
+
+
+def infer_by_plan(operator, values, sizes):
+    """Return the outputs' shapes by the shape function of a Plan, which gets lists in place of vectors.
+
+    sizes  for each input a list of ints, what computes like them, names, which can only be copied, and None. So are
+           the shapes; one is None if the rank is unknown
+    """
     names: list = []
-    vectors = []
-    for i, each, shape in zip(inputs, sizes, shapes, strict=True):
-        if i.values and each is None:  # their number may be known
-            each = [None] * shape[0] if shape and len(shape) == 1 and isinstance(shape[0], int) else []
-        vector = []
-        for dimension in (each or ()) if len(each or ()) <= MAX_RANK else ():
-            if isinstance(dimension, str):
-                names.append(dimension)
-                dimension = UNKNOWN - len(names)
-            vector.append(UNKNOWN if dimension is None else dimension)
-        vectors.append(np.array(vector, np.int64))
-    vectors += [np.empty(0, np.int64)] * (len(operator.inputs) - len(vectors))  # optional ones that are left out
 
-    def named(dimension):
-        return dimension if dimension >= 0 else None if dimension == UNKNOWN else names[UNKNOWN - 1 - dimension]
+    def number(size):
+        if isinstance(size, str):
+            names.append(size)
+            return UNKNOWN - len(names)
+        return UNKNOWN if size is None else size
 
-    ranks, outputs = _sizes_by_plan(operator, attributes, vectors)
+    def named(number):
+        if not isinstance(number, int) or number >= 0:
+            return number
+        return None if number == UNKNOWN else names[UNKNOWN - 1 - number]
+
+    inputs = tuple([number(size) for size in each] for each in sizes)
+    inputs += ([],) * (len(operator.inputs) - len(inputs))  # optional ones that are left out
+    outputs = tuple([UNKNOWN] * MAX_RANK for _ in operator.outputs)
+    attributes = values.compiled._make(v.tolist() if isinstance(v, np.ndarray) else v for v in values.compiled)
+    ranks = _ranks(operator, attributes, inputs, outputs)
     pairs = zip(ranks, outputs, strict=True)
-    return [None if rank < 0 else [named(size) for size in y[:rank].tolist()] for rank, y in pairs]
+    return [None if rank < 0 else [named(size) for size in y[: index(rank)]] for rank, y in pairs]
 
 
-def _sizes_by_plan(operator, attributes, inputs):
-    """Return (the outputs' ranks, vectors of their sizes) by a Plan."""
-    outputs = tuple(np.full(MAX_RANK, UNKNOWN) for _ in operator.outputs)
-    ranks = operator.plan.shape(attributes, tuple(inputs), outputs)
-    return ranks if isinstance(ranks, tuple) else (ranks,), outputs
+def _ranks(operator, attributes, inputs, outputs):
+    """Return the outputs' ranks by a Plan, which writes their sizes into `outputs`."""
+    ranks = operator.plan.shape(attributes, inputs, outputs)
+    return ranks if isinstance(ranks, tuple) else (ranks,)
 
 
 def plan(operator, values, inputs):
     """Return (the outputs' shapes, geometry) by a Plan. inputs: vectors of sizes, or of values. Raises OpError."""
     geometry = np.zeros(1, operator.geometry_dtype)
     with errors_of(operator):
-        ranks, outputs = _sizes_by_plan(operator, values.compiled, inputs)
+        outputs = tuple(np.full(MAX_RANK, UNKNOWN) for _ in operator.outputs)
+        ranks = _ranks(operator, values.compiled, tuple(inputs), outputs)
         operator.plan.plan(values.compiled, tuple(inputs), outputs, Record(geometry[0]))
     return [tuple(y[:rank].tolist()) for rank, y in zip(ranks, outputs, strict=True)], geometry
 

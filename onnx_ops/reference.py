@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
+import onnx
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
@@ -32,7 +33,7 @@ class Evaluator:
     """
 
     def __init__(self, model, operators=()):
-        model = str(model) if isinstance(model, os.PathLike) else model
+        model = onnx.load(model, "protobuf") if isinstance(model, str | os.PathLike) else model
         self._evaluator = ReferenceEvaluator(model, new_ops=reference_ops(operators))
         proto = self._evaluator.proto_
         defaults = {tensor.name for tensor in proto.graph.initializer}

@@ -11,7 +11,7 @@ torch is imported with this module, which therefore nothing imports before someb
 import inspect
 import re
 from functools import partial
-from operator import eq, ge, gt, index, le, lt, ne
+from operator import add, eq, floordiv, ge, gt, index, le, lt, mod, mul, ne, sub
 
 import numpy as np
 import torch
@@ -273,34 +273,38 @@ def at_most(bound):
 
 
 def shapes_by_plan(operator, values, sizes):
-    """Return the outputs' shapes by the shape function of a plan, which gets lists in place of vectors."""
-    named: list = []  # sizes that depend on values: a plan only copies them, as it does with names
+    """Return the outputs' shapes by a plan. Sizes that depend on values have names for it."""
+    named = {}
 
     def number(size):
         if isinstance(size, int):
             return size
         if size.node.has_hint():
             return Symbol(size)
-        named.append(size)
-        return UNKNOWN - len(named)
+        named[str(size)] = size
+        return str(size)
 
     def known_size(size):
-        if isinstance(size, Symbol):
-            return size.size
-        if size == UNKNOWN:
+        if size is None:
             return torch.library.get_ctx().new_dynamic_size()
-        return size if size >= 0 else named[UNKNOWN - 1 - size]
+        return named[size] if isinstance(size, str) else sym_int(size)
 
-    inputs = tuple([number(size) for size in each or ()] for each in sizes)
-    outputs = tuple([UNKNOWN] * MAX_RANK for _ in operator.outputs)
-    compiled = values.compiled
-    attributes = compiled._make(v.tolist() if isinstance(v, np.ndarray) else v for v in compiled)
-    ranks = operator.plan.shape(attributes, inputs, outputs)
-    shapes = []
-    for o, rank, y in zip(operator.outputs, ranks if isinstance(ranks, tuple) else (ranks,), outputs, strict=True):
-        require(rank >= 0, f"rank of {o.name}", index(rank), "must follow from the inputs' ranks")
-        shapes.append([known_size(size) for size in y[: index(rank)]])
-    return shapes
+    shapes = plain.infer_by_plan(operator, values, [[number(size) for size in each or ()] for each in sizes])
+    for o, shape in zip(operator.outputs, shapes, strict=True):
+        require(shape is not None, f"rank of {o.name}", UNKNOWN, "must follow from the inputs' ranks")
+    return [list(map(known_size, shape)) for shape in shapes]
+
+
+def _arithmetic(operation):
+    return lambda size, other: Symbol(operation(size.size, sym_int(other)))
+
+
+def _reflected(operation):
+    return lambda size, other: Symbol(operation(other, size.size))
+
+
+def _comparison(operation):
+    return lambda size, other: holds(operation, size, other)
 
 
 class Symbol:
@@ -322,52 +326,12 @@ class Symbol:
     def __neg__(self):
         return Symbol(-self.size)
 
-    def __add__(self, other):
-        return Symbol(self.size + sym_int(other))
-
-    def __sub__(self, other):
-        return Symbol(self.size - sym_int(other))
-
-    def __mul__(self, other):
-        return Symbol(self.size * sym_int(other))
-
-    def __floordiv__(self, other):
-        return Symbol(self.size // sym_int(other))
-
-    def __mod__(self, other):
-        return Symbol(self.size % sym_int(other))
-
-    def __rsub__(self, other):
-        return Symbol(other - self.size)
-
-    def __rfloordiv__(self, other):
-        return Symbol(other // self.size)
-
-    def __rmod__(self, other):
-        return Symbol(other % self.size)
-
-    __radd__, __rmul__ = __add__, __mul__
-
-    def __eq__(self, other):
-        return holds(eq, self, other)
-
-    def __ne__(self, other):
-        return holds(ne, self, other)
-
-    def __lt__(self, other):
-        return holds(lt, self, other)
-
-    def __le__(self, other):
-        return holds(le, self, other)
-
-    def __gt__(self, other):
-        return holds(gt, self, other)
-
-    def __ge__(self, other):
-        return holds(ge, self, other)
-
     def __bool__(self):
         return holds(ne, self, 0)
+
+    __add__, __sub__, __mul__, __floordiv__, __mod__ = map(_arithmetic, (add, sub, mul, floordiv, mod))
+    __radd__, __rsub__, __rmul__, __rfloordiv__, __rmod__ = map(_reflected, (add, sub, mul, floordiv, mod))
+    __eq__, __ne__, __lt__, __le__, __gt__, __ge__ = map(_comparison, (eq, ne, lt, le, gt, ge))
 
 
 def sym_int(value):

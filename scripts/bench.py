@@ -3,7 +3,6 @@
 python scripts/bench.py                          everything, some ten minutes
 python scripts/bench.py --group baseline         one group of cases; --only TEXT picks from them
 python scripts/bench.py --write                  the groups that docs/performance.md shows, its table and picture
-python scripts/bench.py --accuracy               errors of float32 results instead of times
 
 Those peers take part that are installed. docs/performance.md explains the method and the columns.
 """
@@ -15,7 +14,7 @@ from pathlib import Path
 import add_tests_to_path  # noqa: F401
 import pages
 import peers
-from benchmark import accuracy, report
+from benchmark import report
 from benchmark.cases import GROUPS
 from benchmark.measure import LIMIT, READS, measure, series
 from rich.console import Console
@@ -42,7 +41,6 @@ def arguments():
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all measurements as JSON")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the groups but scaling (needs matplotlib)")
     parser.add_argument("--write", action="store_true", help="put the groups that it shows into docs/performance.md")
-    parser.add_argument("--accuracy", action="store_true", help="show errors instead of times")
     options = parser.parse_args()
     options.group = options.group or list(SHOWN_GROUPS if options.write else GROUPS)
     if options.write and not set(SHOWN_GROUPS) <= set(options.group):
@@ -72,13 +70,6 @@ def main():
     console = Console(width=None if Console().is_terminal else 220)
     is_wanted = lambda case: options.only.lower() in f"{case.op_type} {case.name} {case.dtype}".lower()
     cases_by_group = {group: [c for c in GROUPS[group]() if is_wanted(c)] for group in options.group}
-    if options.accuracy:
-        cases = [c for group in cases_by_group.values() for c in group if c.dtype == "float32" and c.peers]
-        with Progress(console=console, transient=True) as progress:
-            console.print(
-                accuracy.table_of([(c, accuracy.errors(c)) for c in progress.track(cases, description="running")])
-            )
-        return
     rows_by_group = time_groups(cases_by_group, options, console)
     if options.json:
         rows = [report.data(row) for rows in rows_by_group.values() for row in rows]
@@ -90,8 +81,9 @@ def main():
     if options.write:
         rows = [row for group in SHOWN_GROUPS for row in rows_by_group[group]]
         report.plot(rows, options.threads, pages.ROOT / "docs" / PICTURE)
-        text = "\n".join(report.markdown(rows))
-        pages.put("performance", f"![Ratios to the peers and to the limit]({PICTURE})\n\n{text}", "docs/performance.md")
+        setting, table = report.setting(options.threads), "\n".join(report.markdown(rows))
+        text = f"{setting}\n\n![Ratios to the peers and to the limit]({PICTURE})\n\n{table}"
+        pages.put("performance", text, "docs/performance.md")
 
 
 if __name__ == "__main__":

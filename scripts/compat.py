@@ -3,13 +3,14 @@
 Each row gets a fresh environment, into which a wheel of this checkout is installed beside exactly these versions. The
 oldest and newest versions run the whole suite. Those in between run SHORT, which has every operator, element type,
 backend and error. With a Numba that is too old, onnx_ops must refuse to work, in words. The interpreters are those
-called python3.X on the PATH; if uv is installed, it makes the environments in place of pip. A row that is only RESOLVED
-needs uv and no interpreter: uv finds the packages that would be installed, and nothing is run.
+called python3.X on the PATH. A row that is only RESOLVED needs none: pip finds the packages that would be installed,
+and nothing is run.
 
 python scripts/compat.py [--only ROW ...] [--tests PATH ...] [--write]
 """
 
 import argparse
+import json
 import os
 import re
 import shutil
@@ -74,18 +75,14 @@ ROWS = [
 
 class Environment:
     def __init__(self, path, python):
-        self.bin, self.uv = path / "bin", shutil.which("uv")
-        interpreter = shutil.which(f"python{python}")
+        self.bin, interpreter = path / "bin", shutil.which(f"python{python}")
         if not interpreter:
             raise SystemExit(f"compat: needs python{python} on the PATH")
         shutil.rmtree(path, ignore_errors=True)
-        command = [self.uv, "venv", "--quiet", "--python", interpreter] if self.uv else [interpreter, "-m", "venv"]
-        subprocess.run([*command, path], check=True)
+        subprocess.run([interpreter, "-m", "venv", path], check=True)
 
     def install(self, *packages):
-        tool = [self.uv, "pip"] if self.uv else [self.bin / "python", "-m", "pip"]
-        target = ["--python", self.bin / "python"] if self.uv else []
-        subprocess.run([*tool, "install", "--quiet", *target, *packages], check=True)
+        subprocess.run([self.bin / "python", "-m", "pip", "install", "--quiet", *packages], check=True)
 
     def run(self, *command, environment=None):
         """Return (exit status, or None if it did not end, output) of a command; the file `log` grows with it."""
@@ -106,21 +103,12 @@ class Environment:
 
 
 def resolution(row, wheel):
-    """Return the versions that uv would install, from wheels alone."""
-    uv = shutil.which("uv")
-    if not uv:
-        raise SystemExit("compat: needs uv on the PATH")
-    command = [uv, "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--only-binary", ":all:"]
-    requirement = f"onnx-ops @ {wheel.as_uri()}"
-    resolved = subprocess.run(
-        [*command, "--python-version", row.python, "-"],
-        input=requirement,
-        text=True,
-        check=True,
-        stdout=subprocess.PIPE,
-    ).stdout
-    versions = dict(line.split("==") for line in resolved.split() if "==" in line)
-    return [versions.get(package, "none") for package in PACKAGES]
+    """Return the versions that pip would install, from wheels alone."""
+    options = f"--dry-run --quiet --ignore-installed --only-binary=:all: --python-version {row.python} --report -"
+    command = [sys.executable, "-m", "pip", "install", "--target", "nowhere", *options.split(), wheel]
+    report = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    versions = {each["metadata"]["name"].lower(): each["metadata"]["version"] for each in report["install"]}
+    return [versions.get(package, versions.get(package.replace("-", "_"), "none")) for package in PACKAGES]
 
 
 def outcome(row, wheel, directory, tests):

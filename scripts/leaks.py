@@ -9,14 +9,13 @@ python scripts/leaks.py [--scale FRACTION]
 import argparse
 import gc
 import logging
-import sys
 
+import add_tests_to_path  # noqa: F401
 import numpy as np
-import onnx
 import onnxruntime as ort
-import onnxruntime_extensions
 import psutil
-from onnx import TensorProto, helper
+from support.backends import quiet, with_extensions
+from support.cases import model
 
 import onnx_ops
 
@@ -25,24 +24,7 @@ MOMENTS = 10
 
 
 def options():
-    settings = ort.SessionOptions()
-    settings.log_severity_level, settings.intra_op_num_threads = 4, 1
-    return settings
-
-
-def model():
-    names = ("input", "image_shape", "block_shape")
-    types = (TensorProto.FLOAT, TensorProto.INT64, TensorProto.INT64)
-    inputs = [helper.make_tensor_value_info(n, t, None) for n, t in zip(names, types, strict=True)]
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-    node = helper.make_node("Col2Im", names, ["y"], strides=[1, 1])
-    graph = helper.make_graph([node], "graph", inputs, [y])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9).SerializeToString()
-
-
-def with_extensions(options):
-    options.register_custom_ops_library(onnxruntime_extensions.get_library_path())
-    return options
+    return quiet(intra_op_num_threads=1)
 
 
 def feeds(image):
@@ -63,8 +45,8 @@ def expect_error(run):
 
 def workloads():
     """Yield (kind of call, backend, function to call repeatedly)."""
-    proto = model()
-    lowered = onnx_ops.lower(onnx.ModelProto.FromString(proto)).SerializeToString()
+    plain = model("", "Col2Im", list(GOOD.values()), {"strides": [1, 1]}, opset=18, dims="none")
+    proto, lowered = plain.SerializeToString(), onnx_ops.lower(plain).SerializeToString()
     session_makers = {
         "ONNX Runtime": lambda: ort.InferenceSession(proto, options()),
         "onnxruntime-extensions": lambda: ort.InferenceSession(lowered, with_extensions(options())),
@@ -113,4 +95,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -8,7 +8,6 @@ import contextlib
 import functools
 import warnings
 from functools import partial
-from pathlib import Path
 
 import mutations
 import numpy as np
@@ -24,6 +23,7 @@ from support.written import (
     feeds,
     perspective,
     unfold,
+    unfold_product,
     warp,
     windows,
     written_in_place,
@@ -79,6 +79,26 @@ def _windows(rng):
     is_open = chance(rng, 0.2)
     proto = windows(order, steps, size, kernel, lead, is_open, None if is_open else after, _opset(rng))
     return proto, {"h": size, "w": size}
+
+
+def _unfold_product(rng):
+    """An unfold that is multiplied and added up, over channels, positions or something else."""
+    columns, factors, summed = one_of(rng, [
+        ("ngdkl", "ngdl", "d"), ("ngdijhw", "ngdhw", "d"), ("ncijl", "ncl", "c"), ("ngdkl", "ngkl", "k"),
+        ("ngdijhw", "ngijhw", "ij"), ("nckl", "nckl", "k"), ("ngdkl", "ngdl", "gd"), ("nxl", "nxl", "x"),
+        ("ngdkl", "ngdkl", "dk"), ("ngdkl", "gdl", "d"),
+    ])  # fmt: skip
+    how = one_of(rng, ["ReduceSum", "ReduceMean", "Einsum"])
+    order = "".join(rng.permutation([*columns])) if chance(rng) else None
+    kernel, strides, batch, groups = _ints(rng, 1, 3, 2), _ints(rng, 1, 2, 2), *_ints(rng, 1, 2, 2)
+    image, pads = tuple(k + int(rng.integers(3)) for k in kernel), _ints(rng, 0, chance(rng), 4)
+    edits = {"kernel": kernel, "image": image, "pads": pads, "batch": batch, "groups": groups, "strides": strides}
+    sizes = {"channels": groups * int(rng.integers(1, 3)), "keepdims": int(chance(rng, 0.3))}
+    # Of an empty batch, ONNX Runtime's Einsum ends the process.
+    if chance(rng, 0.3) and "n" in factors and how != "Einsum":
+        edits |= {"open_sizes": True, "kernel": (3, 3), "pads": (1,) * 4, "strides": (1, 1), "image": image}
+    proto = unfold_product(columns, factors, summed, how, order, opset=_opset(rng), **edits, **sizes)
+    return proto, {"n": batch, "size_0": image[0], "size_1": image[1]}
 
 
 def _written_in_place(rng):
@@ -152,6 +172,7 @@ SEEDS = {
     "unfold": _unfold,
     "unfold of open sizes": partial(_unfold, open_sizes=True),
     "Tensor.unfold": _windows,
+    "products of an unfold": _unfold_product,
     "written in place": _written_in_place,
     "affine_grid": _affine_grid,
     "affine_grid by rows": partial(_affine_grid, by_rows=True),
@@ -162,20 +183,6 @@ SEEDS = {
     "attention": _attention,
     "attention of open sizes": partial(_attention, open_sizes=True),
 }
-
-
-def add_exports(folder):
-    """Add what `python scripts/rewrites.py --export FOLDER` wrote to the seeds."""
-    SEEDS.update({path.stem: partial(_exported, path) for path in sorted(Path(folder).glob("*.onnx"))})
-
-
-def _exported(path, rng):
-    proto, sizes = onnx.load(path), {}
-    with np.load(path.with_suffix(".npz")) as arrays:
-        for value in proto.graph.input:
-            dims = zip(value.type.tensor_type.shape.dim, arrays[value.name].shape, strict=True)
-            sizes |= {dimension.dim_param: size for dimension, size in dims if dimension.dim_param}
-    return proto, sizes
 
 
 @functools.cache

@@ -111,7 +111,8 @@ def openvino(case, inputs, threads=0):
         raise NotImplementedError("has no such operator")
     attributes, first = dict(case.attributes), opset.parameter(inputs[0].shape, ov.Type(inputs[0].dtype))
     if case.op_type == "Col2Im":
-        pads = attributes.pop("pads", [0] * 2 * len(inputs[1]))
+        none = [0] * len(inputs[1])
+        pads = attributes.pop("pads", attributes.pop("pads_begin", none) + attributes.pop("pads_end", none))
         half = len(pads) // 2
         parameters, sizes = [first], (opset.constant(v) for v in inputs[1:])
         node = opset.col2im(first, *sizes, pads_begin=pads[:half], pads_end=pads[half:], **attributes)

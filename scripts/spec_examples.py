@@ -1,19 +1,21 @@
 """The operator specifications' own examples, as data.
 
-Sources: ONNX operator documentation, Col2Im-18; onnxruntime ContribOperators, com.microsoft GridSample-1;
-OpenVINO operation specification, Col2Im-15; ONNX's node tests of DeformConv, which are its documentation's examples.
-Numbers stand here as printed there, unless a comment says otherwise.
+Sources: OpenVINO operation specification, Col2Im-15. ONNX's examples of Col2Im, GridSample and DeformConv are its node
+tests, which models/ has already; tests/test_node_cases.py compares them with those of the onnx package.
 AffineGrid, MultiScaleDeformableAttention and the operators that sample without a grid are specified by this package:
 docs/affine_grid.md, docs/deformable_attention.md, docs/computed_grid_sample.md.
 RoiAlign and the operators of mmcv and mmdeploy are worked out by hand from docs/roi_align.md and docs/mmdeploy.md, and
 so are the overlaps of turned boxes; what turned regions read comes from a program that was written from that text.
 Im2Col has no specification but its formula: its examples are two of Col2Im read backwards, and two worked out by hand.
-Those of mmdeploy's operators are worked out by hand, too.
+So are those of Im2ColProduct.
 """
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
+import onnx
+from onnx import numpy_helper
 
 from onnx_ops.operators import col2im as onnx_col2im
 from onnx_ops.operators.computed_grid_sample import program
@@ -41,13 +43,25 @@ def f32(values):
     return np.array(values, np.float32)
 
 
+def stored(domain, name):
+    """An example that is in models/."""
+    folder = Path(__file__).parent.parent / "models" / (domain or "ai.onnx") / name
+    proto = onnx.load(folder / "model.onnx")
+    (node,) = proto.graph.node
+    attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    attributes = {n: value.decode() if isinstance(value, bytes) else value for n, value in attributes.items()}
+    arrays = [
+        {name: numpy_helper.to_array(onnx.load_tensor(folder / "test_data_set_0" / f"{kind}_{k}.pb"))
+         for k, name in enumerate(names)}
+        for kind, names in (("input", node.input), ("output", node.output))
+    ]  # fmt: skip
+    opset = next(i.version for i in proto.opset_import if i.domain == domain)
+    return Example(name, domain, node.op_type, opset, attributes, *arrays)
+
+
 def col2im(name, x, image_shape, block_shape, y, **attributes):
     shapes = {"image_shape": np.array(image_shape, np.int64), "block_shape": np.array(block_shape, np.int64)}
     return Example(name, "", "Col2Im", 18, attributes, {"input": x, **shapes}, {"output": y})
-
-
-def grid_sample(name, x, grid, y, **attributes):
-    return Example(name, "com.microsoft", "GridSample", 1, attributes, {"X": x, "Grid": grid}, {"Y": y})
 
 
 def affine_grid(name, theta, x, y, z, grid):
@@ -72,20 +86,6 @@ def attention(name, value, spatial_shapes, sampling_locations, attention_weights
     return Example(name, "onnx_ops", "MultiScaleDeformableAttention", 1, {}, inputs, {"y": f32(y)})
 
 
-def deform_conv(name, y, x, w, offset, **inputs_and_attributes):
-    inputs = {"X": x, "W": w, "offset": offset}
-    inputs |= {name: f32(inputs_and_attributes.pop(name)) for name in ("B", "mask") if name in inputs_and_attributes}
-    return Example(name, "", "DeformConv", 19, inputs_and_attributes, inputs, {"Y": f32(y)})
-
-
-def displaced(shape, places):
-    """Offsets, all 0 but those of `places`, {index: value}."""
-    offset = np.zeros(shape, np.float32)
-    for index, value in places.items():
-        offset[index] = value
-    return offset
-
-
 def mmdeploy(name, op_type, y, inputs, padding, deform_groups):
     attributes = {"stride": [1, 1], "padding": padding, "dilation": [1, 1], "groups": 1, "deform_groups": deform_groups}
     return Example(name, "mmdeploy", op_type, 1, attributes, inputs, {"output": f32(y)})
@@ -93,6 +93,11 @@ def mmdeploy(name, op_type, y, inputs, padding, deform_groups):
 
 def im2col(name, x, kernel_shape, y, **attributes):
     return Example(name, "onnx_ops", "Im2Col", 1, {"kernel_shape": kernel_shape, **attributes}, {"x": x}, {"y": y})
+
+
+def im2col_product(name, x, factors, y, **attributes):
+    inputs = {"x": f32(x), "factors": f32(factors)}
+    return Example(name, "onnx_ops", "Im2ColProduct", 1, attributes, inputs, {"y": f32(y)})
 
 
 def reversed_example(name, example):
@@ -113,94 +118,12 @@ def unbatched(example):
     return replace(example, inputs={name: x[0], **dict(others)}, outputs={"output": example.output[0]})
 
 
-# fmt: off
-COL2IM = (
-    col2im(
-        "col2im",
-        f32([[[1, 6, 11, 16, 21],
-              [2, 7, 12, 17, 22],
-              [3, 8, 13, 18, 23],
-              [4, 9, 14, 19, 24],
-              [5, 0, 15, 20, 25]]]),
-        [5, 5], [1, 5],
-        f32([[[[1, 2, 3, 4, 5],
-               [6, 7, 8, 9, 0],
-               [11, 12, 13, 14, 15],
-               [16, 17, 18, 19, 20],
-               [21, 22, 23, 24, 25]]]]),
-    ),
-    col2im(
-        "col2im_strides",
-        f32([[[0, 0, 0, 0],
-              [1, 1, 1, 1],
-              [1, 1, 1, 1],
-              [1, 1, 1, 1],
-              [0, 0, 0, 0],
-              [0, 0, 0, 0],
-              [0, 0, 0, 0],
-              [1, 1, 1, 1],
-              [0, 0, 0, 0]]]),
-        [5, 5], [3, 3],
-        f32([[[[0, 1, 1, 1, 1],
-               [1, 0, 1, 0, 0],
-               [0, 2, 1, 2, 1],
-               [1, 0, 1, 0, 0],
-               [0, 1, 0, 1, 0]]]]),
-        strides=[2, 2],
-    ),
-    col2im(
-        "col2im_pads",
-        f32([[[1, 6, 11, 16, 21, 26, 31, 36, 41, 46, 51, 56, 61, 66, 71],
-              [2, 7, 12, 17, 22, 27, 32, 37, 42, 47, 52, 57, 62, 67, 72],
-              [3, 8, 13, 18, 23, 28, 33, 38, 43, 48, 53, 58, 63, 68, 73],
-              [4, 9, 14, 19, 24, 29, 34, 39, 44, 49, 54, 59, 64, 69, 74],
-              [5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 55, 60, 65, 70, 75]]]),
-        [5, 5], [1, 5],
-        f32([[[[8, 21, 24, 27, 24],  # printed: 14 at the end; ONNX's own node test has 24, as the formula gives
-               [38, 66, 69, 72, 54],
-               [68, 111, 114, 117, 84],
-               [98, 156, 159, 162, 114],
-               [128, 201, 204, 207, 144]]]]),
-        pads=[0, 1, 0, 1],
-    ),
-    col2im(
-        "col2im_dilations",
-        f32([[[1, 5, 9, 13, 17],
-              [2, 6, 10, 14, 18],
-              [3, 7, 11, 15, 19],
-              [4, 8, 12, 16, 20]]]),
-        [6, 6], [2, 2],
-        f32([[[[1, 0, 0, 0, 0, 2],
-               [8, 0, 0, 0, 0, 10],
-               [16, 0, 0, 0, 0, 18],
-               [24, 0, 0, 0, 0, 26],
-               [32, 0, 0, 0, 0, 34],
-               [19, 0, 0, 0, 0, 20]]]]),
-        dilations=[1, 5],
-    ),
-    col2im(
-        "col2im_5d",
-        f32([[[1, 6, 11, 16, 21, 26, 31, 36, 41, 46, 51, 56],
-              [2, 7, 12, 17, 22, 27, 32, 37, 42, 47, 52, 57],
-              [3, 8, 13, 18, 23, 28, 33, 38, 43, 48, 53, 58],
-              [4, 9, 14, 19, 24, 29, 34, 39, 44, 49, 54, 59],
-              [5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 55, 60],
-              [61, 66, 71, 76, 81, 86, 91, 96, 101, 106, 111, 116],
-              [62, 67, 72, 77, 82, 87, 92, 97, 102, 107, 112, 117],
-              [63, 68, 73, 78, 83, 88, 93, 98, 103, 108, 113, 118],
-              [64, 69, 74, 79, 84, 89, 94, 99, 104, 109, 114, 119],
-              [65, 70, 75, 80, 85, 90, 95, 100, 105, 110, 115, 120]]]),
-        [3, 4, 5], [1, 1, 5],
-        f32([[[[[1, 2, 3, 4, 5], [6, 7, 8, 9, 10], [11, 12, 13, 14, 15], [16, 17, 18, 19, 20]],
-               [[21, 22, 23, 24, 25], [26, 27, 28, 29, 30], [31, 32, 33, 34, 35], [36, 37, 38, 39, 40]],
-               [[41, 42, 43, 44, 45], [46, 47, 48, 49, 50], [51, 52, 53, 54, 55], [56, 57, 58, 59, 60]]],
-              [[[61, 62, 63, 64, 65], [66, 67, 68, 69, 70], [71, 72, 73, 74, 75], [76, 77, 78, 79, 80]],
-               [[81, 82, 83, 84, 85], [86, 87, 88, 89, 90], [91, 92, 93, 94, 95], [96, 97, 98, 99, 100]],
-               [[101, 102, 103, 104, 105], [106, 107, 108, 109, 110], [111, 112, 113, 114, 115],
-                [116, 117, 118, 119, 120]]]]]),
-    ),
-)
+COL2IM = [stored("", name) for name in "col2im col2im_strides col2im_pads col2im_dilations col2im_5d".split()]
+MODES = "zeros_padding border_padding reflection_padding bilinear aligncorners_true nearest bicubic".split()
+GRID_SAMPLE = [stored("com.microsoft", name) for name in ("gridsample", *(f"gridsample_{mode}" for mode in MODES))]
+DEFORM_CONV = [stored("", f"deform_conv{what}") for what in ("", "_pads", "_mask_bias", "_offset_groups")]
 
+# fmt: off
 IM2COL = (
     reversed_example("im2col", COL2IM[0]),
     reversed_example("im2col_5d", COL2IM[4]),
@@ -225,67 +148,6 @@ IM2COL = (
               [0, 2, 0, 0],
               [1, 0, 0, 0]]]),
         pads=[1, 1, 1, 1], strides=[2, 2],
-    ),
-)
-
-SMALL_IMAGE = f32([[[[0, 1], [2, 3], [4, 5]]]])  # the image of all GridSample examples but the first
-FAR_GRID = f32([[[[-10, -10], [-5, -5], [-0.2, -0.2], [10, 10]],
-            [[10, 10], [-0.2, -0.2], [5, 5], [10, 10]]]])
-NEAR_GRID = f32([[[[-1, -1], [-0.5, -0.5], [-0.2, -0.2], [0, 0]],
-             [[0, 0], [-0.2, -0.2], [0.5, 0.5], [1, 1]]]])
-
-GRID_SAMPLE = (  # outputs are printed with four decimals: they are exact to 5e-5
-    grid_sample(
-        "gridsample",
-        f32([[[[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15]]]]),
-        f32([[[[-1, -1], [-0.6, -1], [-0.2, -1], [0.2, -1], [0.6, -1], [1, -1]],
-              [[-1, -0.6], [-0.6, -0.6], [-0.2, -0.6], [0.2, -0.6], [0.6, -0.6], [1, -0.6]],
-              [[-1, -0.2], [-0.6, -0.2], [-0.2, -0.2], [0.2, -0.2], [0.6, -0.2], [1, -0.2]],
-              [[-1, 0.2], [-0.6, 0.2], [-0.2, 0.2], [0.2, 0.2], [0.6, 0.2], [1, 0.2]],
-              [[-1, 0.6], [-0.6, 0.6], [-0.2, 0.6], [0.2, 0.6], [0.6, 0.6], [1, 0.6]],
-              [[-1, 1], [-0.6, 1], [-0.2, 1], [0.2, 1], [0.6, 1], [1, 1]]]]),
-        f32([[[[0, 0.15, 0.55, 0.95, 1.35, 0.75],
-               [0.6, 1.5, 2.3, 3.1, 3.9, 2.1],
-               [2.2, 4.7, 5.5, 6.3, 7.1, 3.7],
-               [3.8, 7.9, 8.7, 9.5, 10.3, 5.3],
-               [5.4, 11.1, 11.9, 12.7, 13.5, 6.9],
-               [3, 6.15, 6.55, 6.95, 7.35, 3.75]]]]),
-        mode="bilinear", padding_mode="zeros", align_corners=0,
-    ),
-    grid_sample(
-        "gridsample_zeros_padding", SMALL_IMAGE, FAR_GRID,
-        f32([[[[0, 0, 1.7, 0], [0, 1.7, 0, 0]]]]),
-        padding_mode="zeros",
-    ),
-    grid_sample(
-        "gridsample_border_padding", SMALL_IMAGE, FAR_GRID,
-        f32([[[[0, 0, 1.7, 5], [5, 1.7, 5, 5]]]]),
-        padding_mode="border",
-    ),
-    grid_sample(
-        "gridsample_reflection_padding", SMALL_IMAGE, FAR_GRID,
-        f32([[[[2.5, 0, 1.7, 2.5], [2.5, 1.7, 5, 2.5]]]]),
-        padding_mode="reflection",
-    ),
-    grid_sample(
-        "gridsample_bilinear", SMALL_IMAGE, NEAR_GRID,
-        f32([[[[0, 0.5, 1.7, 2.5], [2.5, 1.7, 4.5, 1.25]]]]),
-        mode="bilinear",
-    ),
-    grid_sample(
-        "gridsample_aligncorners_true", SMALL_IMAGE, NEAR_GRID,
-        f32([[[[0, 1.25, 2, 2.5], [2.5, 2, 3.75, 5]]]]),
-        mode="bilinear", align_corners=1,
-    ),
-    grid_sample(
-        "gridsample_nearest", SMALL_IMAGE, NEAR_GRID,
-        f32([[[[0, 0, 2, 2], [2, 2, 5, 0]]]]),
-        mode="nearest",
-    ),
-    grid_sample(
-        "gridsample_bicubic", SMALL_IMAGE, NEAR_GRID,
-        f32([[[[-0.1406, 0.3828, 1.7556, 2.9688], [2.9688, 1.7556, 5.1445, 1.3906]]]]),
-        mode="bicubic",
     ),
 )
 
@@ -338,6 +200,23 @@ COMPUTED = (  # worked out by hand
     ),
 )
 
+IM2COL_PRODUCT = (  # worked out by hand
+    im2col_product(  # two channels of three pixels, correlated with the pixels before, at and after each
+        "im2col_product_correlation",
+        [[[1, 2, 3], [10, 20, 30]]],
+        [[[1, 2, 1], [1, 0, 2]]],
+        [[[0, 2, 42], [11, 4, 63], [22, 6, 0]]],
+        kernel_shape=[3], pads=[1, 1], sum_over="channels",
+    ),
+    im2col_product(  # the weights of two groups for the pixel itself and the next one
+        "im2col_product_weights",
+        [[[1, 2, 3], [10, 20, 30]]],
+        [[[1, 2], [3, 4], [0, 1], [0.5, 0]]],
+        [[[7, 16], [10, 20]]],
+        kernel_shape=[2], group=2, sum_over="kernel",
+    ),
+)
+
 ATTENTION = (  # worked out by hand
     attention(  # two levels, two queries: between all pixels and on the only one; on a pixel and at the left border
         "deformable_attention",
@@ -356,36 +235,6 @@ ATTENTION = (  # worked out by hand
         [[[[[[0.25, 0.5], [0.5, 0.5]]], [[[0.75, 0.5], [2, 0.5]]]]]],
         [[[[[0.5, 2]], [[0.25, 1]]]]],
         [[[0.5 * 1 + 2 * 1.5, 0.25 * 20]]],
-    ),
-)
-
-NINE_PIXELS = f32(np.arange(9)).reshape(1, 1, 3, 3)
-ONES = np.ones((1, 1, 2, 2), np.float32)
-HALF_DOWN = displaced((1, 8, 2, 2), {(0, 0, 0, 0): 0.5, (0, 5, 0, 1): -0.1})
-DEFORM_CONV = (
-    deform_conv(
-        "deform_conv", [[[[9.5, 11.9], [20, 24]]]], NINE_PIXELS, ONES, HALF_DOWN,
-        kernel_shape=[2, 2], pads=[0, 0, 0, 0],
-    ),
-    deform_conv(
-        "deform_conv_pads",
-        [[[[0, 1, 3, 2],
-           [3, 8, 11.9, 7],
-           [9, 20, 24, 13],
-           [6, 13, 15, 8]]]],
-        NINE_PIXELS, ONES, displaced((1, 8, 4, 4), {(0, 0, 0, 0): 0.5, (0, 5, 1, 2): -0.1}),
-        kernel_shape=[2, 2], pads=[1, 1, 1, 1],
-    ),
-    deform_conv(
-        "deform_conv_mask_bias", [[[[10.5, 12.9], [21, 19.4]]]], NINE_PIXELS, ONES, HALF_DOWN,
-        B=[1], mask=[[[[1, 1], [1, 1]], [[1, 1], [1, 1]], [[1, 1], [1, 0.2]], [[1, 1], [1, 1]]]],
-        kernel_shape=[2, 2], pads=[0, 0, 0, 0],
-    ),
-    deform_conv(
-        "deform_conv_offset_groups", [[[[33.5, 32.1], [32, 32]]]],
-        np.concatenate([NINE_PIXELS, 8 - NINE_PIXELS], axis=1), np.ones((1, 2, 2, 2), np.float32),
-        displaced((1, 16, 2, 2), {(0, 0, 0, 0): 0.5, (0, 13, 0, 1): -0.1}),
-        kernel_shape=[2, 2], pads=[0, 0, 0, 0], offset_group=2,
     ),
 )
 
@@ -506,8 +355,8 @@ OPENMMLAB = (
 )  # fmt: skip
 
 EXAMPLES = (
-    *COL2IM, *GRID_SAMPLE, *OPENVINO, *OPENVINO_DOMAIN, *IM2COL, *AFFINE_GRID, *ATTENTION, *COMPUTED, *DEFORM_CONV,
-    *MMDEPLOY, *ROI_ALIGN, *OPENMMLAB,
+    *COL2IM, *GRID_SAMPLE, *OPENVINO, *OPENVINO_DOMAIN, *IM2COL, *IM2COL_PRODUCT, *AFFINE_GRID, *ATTENTION, *COMPUTED,
+    *DEFORM_CONV, *MMDEPLOY, *ROI_ALIGN, *OPENMMLAB,
 )  # fmt: skip
 
 # Examples 2 and 3 with L as printed, by name: these must be refused.

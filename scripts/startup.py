@@ -15,10 +15,6 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
-from rich.console import Console
-from rich.progress import track
-from rich.table import Table
-
 from onnx_ops.runtime import library
 
 MODELS = Path(__file__).parent.parent / "models"
@@ -76,7 +72,7 @@ def laps(script, *arguments, **environment):
 
 
 def medians(script, repeats, *arguments):
-    laps_of_runs = [laps(script, *arguments) for _ in track(range(repeats), "starting", transient=True)]
+    laps_of_runs = [laps(script, *arguments) for _ in range(repeats)]
     return {name: median(run[name] for run in laps_of_runs) for name in laps_of_runs[0]}
 
 
@@ -110,10 +106,8 @@ def main():
     parser.add_argument("--repeats", type=int, default=9, help="processes of which the median is taken")
     parser.add_argument("--dtypes", nargs="*", default=["float32"], help="element types whose compilation is timed")
     options = parser.parse_args()
-    table = Table("", "seconds", "")
     for title, seconds, remark in itertools.chain(rows(options.repeats), compilations(options.dtypes)):
-        table.add_row(title, f"{seconds:.3f}", remark)
-    Console(width=150).print(table)
+        print(f"{title:50} {seconds:.3f} s {remark}", flush=True)
 
 
 if __name__ == "__main__":

@@ -7,11 +7,11 @@ from support.selection import has_representative_types
 
 from onnx_ops import dtypes
 from onnx_ops.operators import OPERATORS
-from onnx_ops.runtime import library, native, variants, warmup
+from onnx_ops.runtime import library, native, variants
 
 if library.is_complete():  # then nothing is compiled, there may be no Numba, and only kernels are other ones
     of_the_compiler = "cache deployment elements library vectors warmup"
-    of_no_kernel = """attributes cluster docs endings files hostile_models imported_domains indices inference integers
+    of_no_kernel = """attributes docs endings files hostile_models imported_domains indices inference integers
         layout lowering many_files on_import optimized_sessions ort_format prefetching rewriting rewriting_facts
         rewriting_fuzz rewriting_grids schemas sizes third_operator"""
     collect_ignore = [f"test_{name}.py" for name in f"{of_the_compiler} {of_no_kernel}".split()]
@@ -33,7 +33,7 @@ def pytest_sessionstart(session):
         everything = "long" not in session.config.option.markexpr
         combinations = variants.combinations(OPERATORS, dtypes.TABLE)
         needed = variants.distinct(c for c in combinations if everything or has_representative_types(c.signature))
-        warmup.compile_variants(needed, processes, lambda *progress: None)
+        variants.compile_variants(needed, processes)
 
 
 @pytest.fixture

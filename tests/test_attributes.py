@@ -15,7 +15,7 @@ from support.cases import AFFINE_GRID, COL2IM, GRID_SAMPLE, finished, model
 import onnx_ops
 from onnx_ops import functions
 from onnx_ops.cli.app import app
-from onnx_ops.runtime.model import SMALL, Node, imported_domains, nodes, unknown_attributes
+from onnx_ops.model_files import SMALL, Node, imported_domains, nodes, unknown_attributes
 
 MESSAGE = "onnx_ops: GridSample (node 'the_node'): attribute paddingmode is unknown and will be ignored; did you mean "
 NAMES = {"GridSample", "Col2Im"}

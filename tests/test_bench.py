@@ -1,16 +1,14 @@
 """The benchmark runs, and its figures follow from its measurements. It has its own processes, as it adds operators."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import onnxruntime as ort
 import pytest
+from support.processes import python
 from support.selection import on_demand
 
-ROOT = Path(__file__).parent.parent
+BENCH = Path(__file__).parent.parent / "scripts" / "bench.py"
 NEEDS_A_PEER = pytest.mark.skipif(ort.__version__.startswith("1.20."), reason="it has no GridSample of version 22")
 DIFFERING = """
 import numpy as np
@@ -26,16 +24,9 @@ assert "right" in row.seconds and "wrong" not in row.seconds, row.seconds
 """
 
 
-def run_python(*arguments):
-    paths = [str(ROOT / "scripts"), str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    process = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=environment)
-    assert process.returncode == 0, process.stderr[-3000:]
-    return process.stdout
-
-
 def bench(*arguments):
-    return run_python(ROOT / "scripts" / "bench.py", "--group", "baseline", *arguments)
+    code = f"import runpy, sys; sys.argv[0] = {str(BENCH)!r}; runpy.run_path(sys.argv[0], run_name='__main__')"
+    return python(code, "--group", "baseline", *arguments).stdout
 
 
 @on_demand
@@ -57,7 +48,7 @@ def test_times_and_ratios(tmp_path):
 @on_demand
 @NEEDS_A_PEER
 def test_a_result_that_differs_is_not_timed():
-    run_python("-c", DIFFERING)
+    python(DIFFERING)
 
 
 @on_demand
@@ -68,5 +59,27 @@ def test_picture(tmp_path):
     assert file.read_bytes().startswith(b"\x89PNG")
 
 
-def test_accuracy():
-    assert "N1 C1 4x4 -> 6x6" in bench("--accuracy", "--only", "4x4")
+SETTING = """
+from benchmark import report
+import peers
+
+text = " ".join(report.setting(3).split())
+assert "3 threads" in text and report.processor() in text, text
+assert all(f"{name} " in text for name in peers.PEERS), text
+"""
+
+
+def test_what_the_page_says_of_the_machine():
+    python(SETTING)
+
+
+SHOWN = """
+import bench
+from benchmark.cases import GROUPS
+
+assert "points" in bench.SHOWN_GROUPS and len(list(GROUPS["points"]())) == 2
+"""
+
+
+def test_points_anywhere_are_on_the_page():
+    python(SHOWN)

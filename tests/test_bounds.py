@@ -1,14 +1,14 @@
 """No kernel accesses memory outside of its tensors: two oracles say so, and each detects a planted mistake."""
 
-import os
 import shutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.processes import python
 from support.selection import long_unless, on_demand
+from test_docs import operator_file
 
 import onnx_ops
 
@@ -19,12 +19,6 @@ BREAKS = {
     "reads before the start": ("x[i]", "x[i - 2 * g.size]"),
     "writes past the end": ("out[i] =", "out[i + g.size] ="),
 }
-
-
-def run_python(script, *arguments, cwd=HERE, **environment):
-    environment = {**os.environ, **environment}
-    command = [sys.executable, "-X", "faulthandler", "-c", script, *arguments]
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
 
 
 SHIFT = """
@@ -61,7 +55,7 @@ def broken(tmp_path):
 
     def make(right="", wrong=""):
         shutil.copytree(PACKAGE, tmp_path / "onnx_ops", ignore=shutil.ignore_patterns("__pycache__"))
-        source = (HERE / "support/third_operator.py").read_text()
+        source = operator_file()
         assert right in source
         (tmp_path / "onnx_ops" / "operators" / "shift.py").write_text(source.replace(right, wrong))
         return tmp_path
@@ -73,7 +67,7 @@ def broken(tmp_path):
 @pytest.mark.parametrize("mistake", [long_unless("writes" in mistake, mistake) for mistake in BREAKS])
 def test_checked_indices_detect_a_mistake(mistake, broken):
     home = broken(*BREAKS[mistake])
-    process = run_python(SHIFT, str(HERE), cwd=home, ONNX_OPS_BOUNDSCHECK="1", NUMBA_CACHE_DIR=str(home / "cache"))
+    process = python(SHIFT, HERE, cwd=home, check=False, ONNX_OPS_BOUNDSCHECK="1", NUMBA_CACHE_DIR=str(home / "cache"))
     assert process.stdout.split("\n")[:2] == [
         f"{way} compiled code has raised an exception" for way in ("function", "native")
     ], process.stderr[-3000:]
@@ -84,7 +78,7 @@ def test_checked_indices_detect_a_mistake(mistake, broken):
 @pytest.mark.parametrize("mistake", ["reads past the end", "writes past the end"])
 def test_guard_pages_detect_a_mistake(mistake, broken):
     home = broken(*BREAKS[mistake])
-    process = run_python(SHIFT, str(HERE), cwd=home, NUMBA_CACHE_DIR=str(home / "cache"))
+    process = python(SHIFT, HERE, cwd=home, check=False, NUMBA_CACHE_DIR=str(home / "cache"))
     assert process.returncode == -signal.SIGSEGV, process.stderr[-3000:]
     assert "function" not in process.stdout
 
@@ -94,8 +88,8 @@ def test_guard_pages_detect_a_mistake(mistake, broken):
 def test_without_a_mistake_neither_detects_one(broken):
     home = broken()
     for checked in "01":
-        process = run_python(
-            SHIFT, str(HERE), cwd=home, ONNX_OPS_BOUNDSCHECK=checked, NUMBA_CACHE_DIR=str(home / "cache")
+        process = python(
+            SHIFT, HERE, cwd=home, check=False, ONNX_OPS_BOUNDSCHECK=checked, NUMBA_CACHE_DIR=str(home / "cache")
         )
         assert process.stdout.split("\n")[:2] == ["function done", "native done"], process.stderr[-3000:]
     # The two kinds of code are kept apart in the cache.
@@ -147,6 +141,5 @@ print("cases", done)
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="mprotect and its flags are Linux's here")
 def test_every_case_beside_unreadable_pages():
     """Functions and sessions run with tensors at both ends of their pages, and with inputs that are read-only."""
-    process = run_python(GUARDED)
-    assert process.returncode == 0, process.stderr[-3000:]
+    process = python(GUARDED)
     assert int(process.stdout.split()[-1]) > 400

@@ -17,6 +17,7 @@ from support.cases import (
     FUSED,
     GRID_SAMPLE,
     IM2COL,
+    IM2COL_PRODUCT,
     OPENVINO,
     OTHERS,
     VOLUMES,
@@ -24,6 +25,7 @@ from support.cases import (
     assert_close,
     grid_sample,
     im2col,
+    im2col_product,
     model,
     reference,
 )
@@ -62,6 +64,10 @@ def cases_of(domain, name, rank, types):
     elif name == "Im2Col":
         image, kernel, axes = (5, 4, 3, *[1] * 11)[: rank - 2], (2, 3, *[1] * 12)[: rank - 2], rank - 2
         yield im2col("unfold", (2, 3, *image), kernel, strides=[2] * axes, pads=[0] * axes + [1] * axes)
+    elif name == "Im2ColProduct":
+        image, kernel, axes = (5, 4, 3, *[1] * 11)[: rank - 2], (2, 3, *[1] * 12)[: rank - 2], rank - 2
+        for sum_over in ("channels", "kernel"):
+            yield im2col_product("product", (2, 6, *image), kernel, sum_over, 3, pads=[0] * axes + [1] * axes)
     elif name == "Col2Im":
         alike = (c for c in COL2IM + OPENVINO if c.domain == domain and len(c.shapes[0]) == rank)
         yield next(c for c in alike if len(c.attributes) > 2)
@@ -149,7 +155,7 @@ def test_other_types_on_every_backend(backend, case, dtype):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize(
     "case",
-    COL2IM + GRID_SAMPLE[:18] + VOLUMES[:18] + OPENVINO + AFFINE_GRID + ATTENTION + DEFORM_CONV,
+    COL2IM + GRID_SAMPLE[:18] + VOLUMES[:18] + OPENVINO + AFFINE_GRID + ATTENTION + DEFORM_CONV + IM2COL_PRODUCT,
     ids=str,
 )
 def test_16_bits_are_the_rounded_float32_result(case, dtype):

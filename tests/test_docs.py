@@ -28,6 +28,12 @@ def examples(page, language):
     return [code for tag, code in EXAMPLE.findall(page.read_text()) if tag == language]
 
 
+def operator_file():
+    """The example that declares an operator by a plan, which is also a file for onnx_ops/operators."""
+    (code,) = (each for each in examples(ROOT / "docs/own-operators.md", "python") if "OPERATORS = (SHIFT,)" in each)
+    return code
+
+
 def files(page):
     """{name: content} of the files that a page's examples are, if it says so in their first lines."""
     contents = {}

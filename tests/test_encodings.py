@@ -61,7 +61,7 @@ def folder(tmp_path):
 COMMANDS = {
     "demo": ["--output", "{}/out"],
     "list": [],
-    "inspect": ["{}/model.onnx", "--details"],
+    "inspect": ["{}/model.onnx"],
     "run": ["{}/model.onnx", "--input", INPUT, "--output", "{}/out", "--compare", "reference"],
     "validate": ["{}"],
     "bench": ["{}/model.onnx", "--input", INPUT, "--repeats", "2"],

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from support.processes import environment
 from support.selection import long_unless
 
 import onnx_ops
@@ -16,10 +17,6 @@ from onnx_ops.cli import app
 COMMANDS = [["--help"], ["inspect", "--help"], ["inspect"], ["inspect", "--json"]]
 MODEL = Path(__file__).parent.parent / "models" / "exported" / "patch_fold" / "model.onnx"
 FULL = Path("/dev/full")
-
-
-def environment(**more):
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **more}
 
 
 def ended(arguments, unbuffered, **streams):

@@ -119,7 +119,8 @@ def test_only_names_in_braces_get_the_operators_terms():
 
 MMCV = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1, "deform_groups": 1}
 REQUIRED = {
-    "Im2Col": {"kernel_shape": [1]}, "ComputedGridSample": {"sources": [0, 1, -1], "coordinates": [0, 0]},
+    "Im2Col": {"kernel_shape": [1]}, "Im2ColProduct": {"kernel_shape": [1], "sum_over": "kernel"},
+    "ComputedGridSample": {"sources": [0, 1, -1], "coordinates": [0, 0]},
     "MMCVModulatedDeformConv2d": MMCV, "MMCVDeformConv2d": MMCV,
 }  # fmt: skip
 SOME = {"int": 1, "float": 1.0, "string": "avg"}  # values of other attributes that are required

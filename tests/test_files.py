@@ -4,12 +4,7 @@ import os
 import stat
 from pathlib import Path
 
-import build_models
-import numpy as np
-import onnx
-import pages
 import pytest
-from spec_examples import EXAMPLES
 
 from onnx_ops.files import staged, staged_file, write
 
@@ -135,37 +130,3 @@ class TestPosix:
         with pytest.raises(OSError, match="that may be written"), staged_file(tmp_path / "a"):
             pass
         assert contents(tmp_path) == {"a": b"first"}
-
-
-def test_a_page_stays_whole_where_the_disk_is_full(tmp_path, monkeypatch):
-    page = "<!-- table -->\nold\n<!-- table -->\nand what follows"
-    (tmp_path / "README.md").write_text(page)
-    monkeypatch.setattr(pages, "ROOT", tmp_path)
-
-    def write_half(path, text, **settings):
-        path.write_bytes(text[: len(text) // 2].encode())
-        raise OSError("No space left on device")
-
-    with monkeypatch.context() as full:
-        full.setattr(Path, "write_text", write_half)
-        with pytest.raises(OSError, match="No space"):
-            pages.put("table", "new")
-    assert contents(tmp_path) == {"README.md": page.encode()}
-    pages.put("table", "new")
-    assert contents(tmp_path) == {"README.md": page.replace("old", "new").encode()}
-
-
-def test_a_model_and_its_data_are_built_together(tmp_path, monkeypatch):
-    folder = build_models.write(EXAMPLES[0], tmp_path)
-    before = contents(folder)
-    full = OSError("No space left on device")
-
-    def save_tensor(tensor, path):
-        if tensor.name == "output":
-            raise full
-
-    monkeypatch.setattr(onnx, "save_tensor", save_tensor)
-    other = build_models.build(EXAMPLES[1])
-    with pytest.raises(OSError, match="No space"):
-        build_models.save(folder, other, EXAMPLES[1].inputs, {"output": np.zeros(1)})
-    assert contents(folder) == before

@@ -1,14 +1,12 @@
 """A fixed number of the calls that `python scripts/fuzz.py` draws without end."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import fuzz
 import numpy as np
 import pytest
 from support import fuzzing
+from support.processes import python
 
 from onnx_ops import dtypes
 from onnx_ops.operators import OPERATORS
@@ -36,14 +34,9 @@ def test_nan_is_the_same_in_every_type(dtype):
 @pytest.mark.long
 def test_with_checked_indices():
     """The fuzzer with checked indices; it draws few calls, since it compiles everything again."""
-    environment = {**os.environ, "ONNX_OPS_BOUNDSCHECK": "1"}
     script = "import fuzz; from support import fuzzing; fuzz.examples(1, 40, fuzzing.calls(['float32'], ['float32']));"
     script += "from onnx_ops.compiler.bounds import checks; print('checks', checks())"
-    here = os.pathsep.join([str(SCRIPT.parent), str(Path(__file__).parent), *sys.path])
-    done = subprocess.run(
-        [sys.executable, "-c", script], env={**environment, "PYTHONPATH": here}, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    done = python(script, ONNX_OPS_BOUNDSCHECK="1")
     assert int(done.stdout.split("checks")[1]) > 10_000
 
 

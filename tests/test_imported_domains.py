@@ -5,7 +5,7 @@ import pytest
 from onnx import TensorProto, helper
 from support.cases import GRID_SAMPLE, model
 
-from onnx_ops.runtime.model import imported_domains
+from onnx_ops.model_files import imported_domains
 
 CASE = GRID_SAMPLE[0]
 

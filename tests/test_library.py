@@ -149,7 +149,9 @@ class Runtime:
         self.library.RegisterCustomOps.restype = HANDLE
         library.describe(self.library)
         self.counted = (C.c_long * 4).in_dll(self.library, "counted")
-        self.table, filled = table.table(operators), table.Table.in_dll(self.library, "onnx_ops_table")
+        rows = [table.operator(each, list(each.signatures()), number) for number, each in enumerate(operators)]
+        self.table = table.Table(table.array(table.Operator, rows), len(rows))
+        filled = table.Table.in_dll(self.library, "onnx_ops_table")
         filled.operators, filled.operator_count = self.table.operators, self.table.operator_count
         self.python = table.Python.in_dll(self.library, "onnx_ops_python")
         self.python.compile, self.python.plan = native.compile_function, native.plan

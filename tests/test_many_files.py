@@ -10,8 +10,9 @@ import subprocess
 import sys
 import time
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
-from subprocess import PIPE
+from subprocess import DEVNULL, PIPE
 
 import numpy as np
 import onnx
@@ -19,6 +20,7 @@ import psutil
 import pytest
 from PIL import Image
 from support.cases import parsed
+from support.processes import environment, python
 from support.worker import deadly, sleep
 from test_cli import call, call_json, saved, sentences
 from test_files import contents
@@ -32,6 +34,28 @@ from onnx_ops.runtime import workers
 SIZES = ["-i", "image_shape=[4,4]", "-i", "block_shape=[2,2]"]
 ENGINES = {"one process": [], "two workers": ["--workers", 2]}
 PATIENCE = 120  # seconds
+CLUSTER = [pytest.mark.ray, pytest.mark.skipif(not find_spec("ray"), reason="Ray is not installed")]
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A Ray cluster of two nodes, as (process, address)."""
+    settings = environment(RAY_USAGE_STATS_ENABLED="0")
+    command = [sys.executable, HERE / "support/cluster.py"]
+    with subprocess.Popen(command, text=True, env=settings, stdin=PIPE, stdout=PIPE, stderr=DEVNULL) as process:
+        address = next(line.strip() for line in process.stdout if line[:1].isdigit())
+        yield process, address
+        process.stdin.close()
+        process.wait(PATIENCE)
+
+
+@pytest.fixture(params=[*ENGINES, pytest.param("a cluster", marks=CLUSTER)])
+def engine(request):
+    """The options for each engine."""
+    if request.param in ENGINES:
+        return ENGINES[request.param]
+    return ["--cluster", request.getfixturevalue("cluster")[1]]
 
 
 FOLD = """(float[SIZE, 4, 9] x, int64[2] image_shape, int64[2] block_shape) => (float[SIZE, 1, 4, 4] y) {
@@ -107,13 +131,16 @@ def lines(directory, output="out"):
 # Outputs
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 def test_a_file_for_each_item(engine, tmp_path):
-    arrays = inputs(7, tmp_path)
-    report = call_json(*run_arguments(fold(tmp_path), tmp_path, "out", *ENGINES[engine]))
+    arrays, model = inputs(7, tmp_path), fold(tmp_path)
+    report = call_json(*run_arguments(model, tmp_path, "out", *engine))
     assert (report["items"], report["run"], report["finished_before"], report["failed"]) == (7, 7, 0, [])
     assert_complete(arrays, tmp_path)
     assert sorted(line["item"] for line in lines(tmp_path)) == sorted(arrays)
+    call(*run_arguments(model, tmp_path, "alone"))
+    one, other = contents(tmp_path / "alone"), contents(tmp_path / "out")
+    assert sorted(one.pop(items.MANIFEST).splitlines()) == sorted(other.pop(items.MANIFEST).splitlines())
+    assert one == other
 
 
 def sampled(directory):
@@ -193,10 +220,10 @@ def damaged(directory):
     return messages, {name: array for name, array in arrays.items() if name not in messages}
 
 
-@pytest.mark.parametrize(("engine", "batch"), [("one process", []), ("two workers", ["--batch", 3])])
-def test_a_bad_file_costs_its_own_result(engine, batch, tmp_path):
+def test_a_bad_file_costs_its_own_result(engine, tmp_path):
     messages, others = damaged(tmp_path)
-    command = run_arguments(fold(tmp_path), tmp_path, "out", *ENGINES[engine], *batch)
+    batch = ["--batch", 3] if engine else []
+    command = run_arguments(fold(tmp_path), tmp_path, "out", *engine, *batch)
     report = call_json(*command, exit_code=1)
     problems = {each["item"]: each["problem"] for each in report["failed"]}
     assert problems.keys() == messages.keys()
@@ -252,12 +279,11 @@ def test_what_is_wrong_with_the_command_line(case, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 def test_an_output_that_cannot_be_written_ends_the_run(engine, tmp_path):
     """The error is not the item's, and every other item would meet it, too."""
     inputs(4, tmp_path)
     (tmp_path / "out" / "0000.npy").mkdir(parents=True)
-    text = call(*run_arguments(fold(tmp_path), tmp_path, "out", *ENGINES[engine]), exit_code=3)
+    text = call(*run_arguments(fold(tmp_path), tmp_path, "out", *engine), exit_code=3)
     assert "out/0000.npy can't be written: output file must be an ordinary file" in text
 
 
@@ -533,16 +559,27 @@ def wait_for_lines(count, directory):
 needs_signals = pytest.mark.skipif(os.name == "nt", reason="there is no SIGKILL there")
 
 
+def at_work(process, engine, request):
+    """The processes that run items for a command: its children, or those of the cluster."""
+    if "--cluster" not in engine:
+        return psutil.Process(process.pid).children()
+    children = psutil.Process(request.getfixturevalue("cluster")[0].pid).children(recursive=True)
+    return [child for child in children if "ray::do" in " ".join(child.cmdline())]
+
+
 @needs_signals
-def test_a_worker_that_is_killed_loses_nothing(tmp_path):
+def test_processes_that_are_killed_lose_nothing(engine, tmp_path, request):
+    if not engine:
+        pytest.skip("there is one only")
     arrays, model = inputs(60, tmp_path), slow_fold(tmp_path)
-    process = started(model, tmp_path, "--workers", 2)
+    process = started(model, tmp_path, *engine)
     wait_for_lines(5, tmp_path)
-    for child in psutil.Process(process.pid).children():
+    wait_for(lambda: len(at_work(process, engine, request)) == 2)  # Ray gives them other titles between two tasks
+    for child in at_work(process, engine, request):
         child.kill()
     out, err = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, err) == (0, "")
-    assert "60 run, 0 finished before, 0 failed" in out
+    assert (process.returncode, "60 run, 0 finished before, 0 failed" in out) == (0, True), err
+    assert "--cluster" in engine or not err
     assert results(tmp_path).keys() == arrays.keys()
     call(*run_arguments(model, tmp_path, "alone", "--threads", 1))
     alone = contents(tmp_path / "alone")
@@ -551,40 +588,37 @@ def test_a_worker_that_is_killed_loses_nothing(tmp_path):
 
 
 @needs_signals
-@pytest.mark.parametrize("workers", [0, 2])
-def test_the_rest_after_the_program_was_killed(workers, tmp_path):
+def test_the_rest_after_the_program_was_killed(engine, tmp_path):
     arrays, model = inputs(60, tmp_path), slow_fold(tmp_path)
-    more = ["--workers", workers] if workers else []
-    process = started(model, tmp_path, *more)
+    process = started(model, tmp_path, *engine)
     wait_for_lines(10, tmp_path)
     family = [psutil.Process(process.pid), *psutil.Process(process.pid).children()]
     process.kill()
     _, err = process.communicate(timeout=PATIENCE)  # workers have stderr open, and end by themselves
-    assert err == ""
+    assert "--cluster" in engine or not err
     assert not psutil.wait_procs(family, PATIENCE)[1]
     finished = {line["item"] for line in lines(tmp_path)}
     written = {name: (tmp_path / "out" / f"{name}.npy").stat().st_mtime_ns for name in finished}
     assert 10 <= len(finished) < 60
-    report = call_json(*run_arguments(model, tmp_path, "out", "--threads", 1, *more))
+    report = call_json(*run_arguments(model, tmp_path, "out", "--threads", 1, *engine))
     assert (report["finished_before"], report["run"]) == (len(finished), 60 - len(finished))
     assert sorted(line["item"] for line in lines(tmp_path)) == sorted(arrays)
     assert {name: (tmp_path / "out" / f"{name}.npy").stat().st_mtime_ns for name in finished} == written
 
 
 @needs_signals
-@pytest.mark.parametrize("workers", [0, 2])
-def test_ctrl_c(workers, tmp_path):
+def test_ctrl_c(engine, tmp_path):
     arrays, model = inputs(100, tmp_path), slow_fold(tmp_path)
-    process = started(model, tmp_path, *(["--workers", workers] if workers else []))
+    process = started(model, tmp_path, *engine)
     wait_for_lines(5, tmp_path)
-    family = psutil.Process(process.pid).children()
+    family = [] if "--cluster" in engine else psutil.Process(process.pid).children()
     began = time.monotonic()
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=PATIENCE) == ("", "")
     assert (process.returncode, time.monotonic() - began < 3) == (130, True)
     assert not psutil.wait_procs(family, 0.1)[1]
     assert 5 <= len(results(tmp_path)) < len(arrays)  # which are whole
-    assert not list((tmp_path / "out").rglob(".onnx_ops-*"))
+    assert "--cluster" in engine or not list((tmp_path / "out").rglob(".onnx_ops-*"))
 
 
 def test_an_item_that_ends_its_process_costs_itself():
@@ -628,12 +662,13 @@ def test_a_process_imports_from_where_this_one_does(tmp_path, monkeypatch):
 
 
 def test_a_process_that_is_kept_busy_ends_too():
+    before = psutil.Process().children()  # a cluster, perhaps
     answers = workers.answers(sleep, [(0,), (PATIENCE,)], 2, patience=0.2)
     assert next(answers) == (0, 0, False)
     began = time.monotonic()
     answers.close()
     assert time.monotonic() - began < 2
-    assert not psutil.Process().children()
+    assert psutil.Process().children() == before
 
 
 def test_workers_share_the_cores(tmp_path, monkeypatch):
@@ -657,3 +692,82 @@ def test_without_ray_one_line_says_what_to_install(tmp_path, monkeypatch):
     rule = 'needs Ray: pip install "onnx-ops[ray]", on every machine of the cluster\n'
     text = call(*run_arguments(fold(tmp_path), tmp_path, "out", "--cluster", "auto"), exit_code=3)
     assert text == f"Error: onnx_ops: cluster = 'auto': {rule}"
+
+
+# A cluster
+
+
+def in_a_cluster(test):
+    for mark in CLUSTER:
+        test = mark(test)
+    return test
+
+
+@in_a_cluster
+def test_a_cluster_imports_nothing_from_the_current_folder(cluster, tmp_path, monkeypatch):
+    arrays, here = inputs(2, tmp_path), tmp_path / "here"
+    here.mkdir()
+    for name in ("numpy", "onnx_ops"):
+        (here / f"{name}.py").write_text("import os; os._exit(1)")
+    monkeypatch.chdir(here)
+    call_json(*run_arguments(fold(tmp_path), tmp_path, "out", "--cluster", cluster[1]))
+    assert_complete(arrays, tmp_path)
+    assert Path.cwd() == here
+
+
+DEADLY = """
+import sys
+from onnx_ops.cli import run as many
+from onnx_ops.runtime import cluster
+from support.worker import Deadly
+def engine(batches):
+    for index, _, results, has_ended in cluster.answers(Deadly(), batches, sys.argv[1], 1):
+        yield index, results, has_ended
+outcomes = dict(many.outcomes(engine, ["a", "b", "deadly", "c", "d", "e", "f"], 3))
+for name in sorted(outcomes):
+    print(name, outcomes[name] is many.ENDED or outcomes[name])
+"""
+
+
+@in_a_cluster
+def test_an_item_of_a_cluster_that_ends_its_process_costs_itself(cluster):
+    expected = ["a A", "b B", "c C", "d D", "deadly True", "e E", "f F"]
+    assert python(DEADLY, cluster[1]).stdout.splitlines() == expected
+
+
+OTHER_VERSION = """
+import sys
+from onnx_ops.cli import main
+from onnx_ops.runtime import cluster
+cluster.versions = lambda: {"onnx_ops": "0.0"}
+sys.argv[0] = "onnx-ops"
+main()
+"""
+
+
+@in_a_cluster
+def test_machines_of_other_versions(cluster, tmp_path):
+    inputs(1, tmp_path)
+    command = run_arguments(fold(tmp_path), tmp_path, "out", "--cluster", cluster[1])
+    done = python(OTHER_VERSION, *command, check=False)
+    assert done.returncode == 3
+    assert "must be those of the machine that sends it work, {'onnx_ops': '0.0'}" in done.stderr
+    assert not list((tmp_path / "out").rglob("*.npy"))
+
+
+CLUSTERS = {  # an address, options, and the error
+    "that is not there": ("127.0.0.1:9", [], "Error: onnx_ops: cluster = '127.0.0.1:9': can't be reached: "),
+    "of too few cores": (None, ["--threads", 9], "threads = 9: no machine of the cluster"),
+}
+
+
+@in_a_cluster
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_clusters_that_are_refused(name, cluster, tmp_path):
+    address, more, error = CLUSTERS[name]
+    inputs(1, tmp_path)
+    command = run_arguments(fold(tmp_path), tmp_path, "out", "--cluster", address or cluster[1], *more)
+    done = subprocess.run([sys.executable, "-m", "onnx_ops", *map(str, command)], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert error in done.stderr
+    assert address is None or done.stderr.count("\n") == 1

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from onnx import numpy_helper
 from support.backends import quiet
-from support.written import affine_grid, feeds, unfold
+from support.written import Writer, affine_grid, feeds, unfold
 from test_ort_format import written as written_in_ort_format
 
 import onnx_ops
@@ -100,6 +100,65 @@ def test_the_callers_options_stay_as_they_are(tmp_path):
     np.testing.assert_array_equal(results(ort.InferenceSession(content, options), proto)[0], expected[0])
 
 
+def scaled_in(folder, scale, location="data"):
+    """Save a model whose small constants, by which its grid is scaled, are external data; return its path."""
+    w = Writer()
+    grid = w.add("Mul", "places", w.constant(scale, "float32"))
+    y = w.add("GridSample", "x", grid)
+    inputs = {"x": ("float32", [1, 2, 6, 7]), "places": ("float32", [1, 4, 5, 2])}
+    proto = w.model(inputs, (y, "float32", [1, 2, 4, 5]), 20)
+    folder.mkdir(exist_ok=True)
+    onnx.save(proto, folder / "model.onnx", save_as_external_data=True, location=location, size_threshold=0)
+    return folder / "model.onnx"
+
+
+HOW = pytest.mark.parametrize("how", [{"optimize": True}, {"backend": "extensions"}], ids=str)
+
+
+@finds_folders
+@HOW
+def test_options_that_state_the_folder_of_a_files_data(how, tmp_path):
+    """ONNX Runtime reads them from there, and not from beside the model."""
+    path, other = (scaled_in(tmp_path / name, [scale, 1]) for name, scale in (("a", 0.5), ("b", 0.1)))
+    options = quiet()
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(other.parent))
+    proto = onnx.load(other)
+    expected, beside = (results(onnx_ops.InferenceSession(path, o), proto)[0] for o in (options, quiet()))
+    assert (expected != beside).any()
+    got = results(onnx_ops.InferenceSession(path, options, **how), proto)[0]
+    np.testing.assert_array_equal(got, expected)
+
+
+@finds_folders
+@HOW
+def test_small_external_data_in_memory(how, tmp_path):
+    """The options have what the file had."""
+    path = scaled_in(tmp_path, [0.5, 1])
+    proto = onnx.load(path)
+    (tensor,) = onnx.load(path, load_external_data=False).graph.initializer
+    (tmp_path / "data").unlink()
+    value, options = ort.OrtValue.ortvalue_from_numpy(np.array([0.5, 1], np.float32)), quiet()
+    options.add_external_initializers([tensor.name], [value])
+    expected = results(onnx_ops.InferenceSession(proto.SerializeToString(), quiet()), proto)[0]
+    got = results(onnx_ops.InferenceSession(path, options, **how), proto)[0]
+    np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("name", ["model.json", "model.textproto", "model.onnxtxt"])
+def test_names_by_which_onnx_would_take_a_model_for_text(name, tmp_path):
+    proto, path = MODELS["Im2Col"], tmp_path / name
+    path.write_bytes(proto.SerializeToString())
+    expected = results(onnx_ops.InferenceSession(path, quiet()), proto)[0]
+    for how in ({"optimize": True}, {"backend": "extensions"}):
+        np.testing.assert_array_equal(results(onnx_ops.InferenceSession(path, quiet(), **how), proto)[0], expected)
+    done = CliRunner().invoke(app, ["optimize", str(path), str(path)])
+    assert done.exit_code == 0, done.output
+    np.testing.assert_array_equal(results(onnx_ops.InferenceSession(path, quiet()), proto)[0], expected)
+    for command in (["inspect"], ["run", "--random", "--compare", "reference"]):
+        done = CliRunner().invoke(app, [command[0], str(path), *command[1:]])
+        assert done.exit_code == 0, done.output
+
+
 def in_a_cache(folder):
     """Save a model as Hugging Face's cache keeps it: model and data are links into another folder."""
     blobs, snapshot = folder / "blobs", folder / "snapshots" / "revision"
@@ -148,17 +207,32 @@ def test_external_data_without_a_length(tmp_path):
         np.testing.assert_array_equal(numpy_helper.to_array(tensor), numpy_helper.to_array(whole))
 
 
-def test_options_that_threads_share(monkeypatch, tmp_path):
+@pytest.mark.parametrize("how", ["path", "bytes"])
+def test_options_that_threads_share(how, tmp_path):
     """While one makes a session of a rewritten model, another one's model finds its own data."""
     options, made = quiet(), []
-    content = weighed_down().SerializeToString()
-    thread = threading.Thread(target=lambda: made.append(onnx_ops.InferenceSession(content, options)))
+    onnx.save(weighed_down(), tmp_path / "model.onnx")
+    model = tmp_path / "model.onnx" if how == "path" else weighed_down().SerializeToString()
+    thread = threading.Thread(target=lambda: made.append(onnx_ops.InferenceSession(model, options)))
     with session._external_data_in(str(tmp_path), options):
         thread.start()
         thread.join(0.3)
         assert not made
     thread.join()
     assert made
+
+
+@finds_folders
+def test_options_that_state_the_folder_of_another_thread(tmp_path):
+    path, other = (scaled_in(tmp_path / name, [scale, 1]) for name, scale in (("a", 0.5), ("b", 0.1)))
+    options, made, proto = quiet(), [], onnx.load(path)
+    thread = threading.Thread(target=lambda: made.append(onnx_ops.InferenceSession(path, options, optimize=True)))
+    with session._external_data_in(str(other.parent), options):
+        thread.start()
+        thread.join(1)
+    thread.join()
+    expected = results(onnx_ops.InferenceSession(path, quiet()), proto)[0]
+    np.testing.assert_array_equal(results(*made, proto)[0], expected)
 
 
 @pytest.mark.parametrize("location", ["../data", "{}/data", "link"])

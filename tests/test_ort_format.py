@@ -8,9 +8,9 @@ from support.cases import AFFINE_GRID, ATTENTION, COL2IM, GRID_SAMPLE, OPENVINO,
 from test_sessions import conv_relu_col2im_sigmoid
 
 import onnx_ops
+from onnx_ops import ort_format
+from onnx_ops.model_files import imported_domains
 from onnx_ops.operators import available
-from onnx_ops.runtime import ort_format
-from onnx_ops.runtime.model import imported_domains
 
 CASES = [COL2IM[1], VOLUMES[0], GRID_SAMPLE[6], OPENVINO[0], AFFINE_GRID[0], ATTENTION[0]]
 

@@ -2,10 +2,7 @@
 
 import itertools
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
@@ -13,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 from support.backends import quiet
 from support.phases import PHASES, PLANNED, SHARED, sort
+from support.processes import python
 from support.selection import on_demand
 
 import onnx_ops
@@ -56,9 +54,7 @@ def test_sessions(backend):
     """In a process of its own, since the first session of the extensions backend must know these operators."""
     if backend == "extensions":
         pytest.importorskip("onnxruntime_extensions")
-    code = f"import test_phases; test_phases.check_sessions({backend!r})"
-    done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    python(f"import test_phases; test_phases.check_sessions({backend!r})")
 
 
 def check_sessions(backend):

@@ -2,12 +2,15 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.cases import COL2IM, IM2COL, block_counts, col2im, grid_sample
+from support.backends import BACKENDS
+from support.cases import COL2IM, IM2COL, IM2COL_PRODUCT, block_counts, col2im, grid_sample, im2col_product
 
 import onnx_ops
+from onnx_ops import functions
 
 
 def unfold(image, block, dilations, pads, strides):
@@ -43,6 +46,42 @@ def test_fold_of_unfold_is_divisor_times_image(backend, case):
     settings = all_settings(case)
     divisor = backend(case, [unfold(np.ones_like(y), block, **settings), image, block])
     np.testing.assert_array_equal(backend(case, [unfold(y, block, **settings), image, block]), divisor * y)
+
+
+@pytest.mark.parametrize("case", [case for case in IM2COL_PRODUCT if 0 not in case.shapes[0]], ids=str)
+def test_products_of_columns(backend, case):
+    """They are what multiplying and adding up gives, exactly, for integers."""
+    rng, settings = np.random.default_rng(5), dict(case.attributes)
+    x, factors = (rng.integers(-9, 9, shape).astype(np.float64) for shape in case.shapes)
+    over_channels, group = settings.pop("sum_over") == "channels", settings.pop("group", 1)
+    columns = unfold(x, **all_settings(replace(case, op_type="Im2Col", attributes=settings)))
+    n, _, blocks = columns.shape
+    channels, positions = x.shape[1] // group, math.prod(settings["kernel_shape"])
+    columns = columns.reshape(n, group, channels, positions, blocks)
+    axes = (n, group, channels, 1, blocks) if over_channels else (n, group, 1, positions, blocks)
+    expected = (factors.reshape(axes) * columns).sum(2 if over_channels else 3)
+    expected = expected.reshape(n, group * expected.shape[2], blocks)
+    np.testing.assert_array_equal(backend(case, [x, factors]), expected)
+
+
+def test_products_of_what_is_outside():
+    """It is 0, so that a factor makes nothing of it, or NaN, as where the columns exist."""
+    case = im2col_product("outside", (1, 2, 3, 3), (3, 3), "channels", pads=[1, 1, 1, 1])
+    x, factors = case.inputs("float32")
+    factors[0, 0, 0] = np.inf
+    y = BACKENDS["function"](case, [x, factors]).reshape(3, 3, 9)
+    assert np.isnan(y[0, :, 0]).all()
+    assert np.isnan(y[:, 0, 0]).all()
+    assert np.isinf(y[1:, 1:, 0]).all()
+    assert np.isfinite(y[:, :, 1:]).all()
+
+
+@pytest.mark.parametrize("case", IM2COL_PRODUCT[:16:3], ids=str)
+def test_products_on_several_threads(case):
+    inputs = case.inputs("float32")
+    one, two, seven = (functions.call(case.operator, *inputs, threads=k, **case.attributes) for k in (1, 2, 7))
+    np.testing.assert_array_equal(one, two)
+    np.testing.assert_array_equal(one, seven)
 
 
 def test_one_hot_probing(backend):

@@ -4,9 +4,9 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper, numpy_helper, parser
 from support.backends import quiet
-from support.written import affine_grid, attention, feeds, unfold, windows
+from support.written import affine_grid, attention, feeds, in_a_branch, in_a_function, unfold, windows
 
 import onnx_ops
 from onnx_ops.nodes import all_nodes
@@ -39,6 +39,21 @@ UNFOLDS = {
 }  # fmt: skip
 
 
+ONES = {"image": (1, 1), "kernel": (1, 1), "pads": (0,) * 4, "dilations": (1, 1), "strides": (1, 1), "channels": 1}
+
+
+def test_unfold_of_one_position_to_more_axes():
+    """Its last axes are as large as those that the Reshape leaves out."""
+    proto = unfold(**ONES, after=lambda w: w.add("Reshape", "y", w.constant([2, 1, 1, 1, 1])), rank=5)
+    assert compare(proto)[0] == ["Im2Col", "Reshape"]
+
+
+def test_unfold_whose_sizes_are_copied_afterwards():
+    """The Reshape, which copies sizes from what it reads, stays; the Transpose before it ends the unfold."""
+    proto = unfold(target=[0, 0, 0, 0, -1])
+    assert compare(proto)[0] == ["Im2Col", "Reshape", "Reshape"]
+
+
 def used_twice(name, result):
     """A function that adds another use of an intermediate value to a Writer."""
     return lambda w: w.add("Add", result, w.add("ReduceMax", name, keepdims=0), name="z")
@@ -60,7 +75,6 @@ NO_UNFOLDS = {
     },
     "a value further up used twice": {"after": used_twice("gathered_0", "y")},
     "batch and channels flattened": {"target": [1, 36, 72], "allowzero": 1, "perm": [0, 1, 4, 2, 3, 5]},
-    "sizes of the transposed copied": {"target": [0, 0, 0, 0, -1]},
 }  # fmt: skip
 PADDED = {  # in another way than Im2Col pads
     "with 1": {"pad_value": 1},
@@ -139,6 +153,13 @@ ATTENTIONS = {
     "the axis of the sum kept": {"keepdims": 1},
     "the axis of the sum from the front": {"over": [3]},
 }
+ONE_SAMPLE = {"levels": [(3, 4)], "points": 1, "bare": True, "reason": "over other axes"}
+
+
+def expanded(w, weights, count):
+    return w.add("Expand", weights, w.add("Concat", *[w.constant([1])] * 3, count, axis=0))
+
+
 NO_ATTENTIONS = {
     "nearest": {"sampling": {"mode": "nearest"}},
     "border": {"sampling": {"padding_mode": "border"}},
@@ -164,7 +185,23 @@ NO_ATTENTIONS = {
     "the samples used twice": {"after": used_twice("samples", "y")},
     "the product used twice": {"after": used_twice("product", "y")},
     "the result used twice": {"after": used_twice("result", "y")},
-}
+    "the first level's sample times the sum of the weights": {
+        "points": 1, "reason": "put together", "weighed": lambda w, y, weights: (
+            w.add("Unsqueeze", w.add("Gather", y, w.constant(0), axis=3), w.constant([3])), weights)},
+    "weights of none of the samples": {**ONE_SAMPLE, "weighed": lambda w, y, weights: (
+        y, w.add("Slice", weights, *map(w.constant, ([0], [0], [3]))))},
+    "three weights for one sample": {**ONE_SAMPLE, "weighed": lambda w, y, weights: (
+        y, expanded(w, weights, w.constant([3])))},
+    "an open number of weights for one sample": {
+        **ONE_SAMPLE, "inputs": {"k": ("float32", ["k"])}, "weighed": lambda w, y, weights: (
+            y, expanded(w, weights, w.add("Shape", "k")))},
+    "one weight for all": {
+        "inputs": {"weight": ("float32", [])}, "reason": "made of weights",
+        "weighed": lambda w, y, weights: (y, "weight")},
+    "one constant weight, in a batch of open size": {
+        "open_sizes": True, "reason": "made of weights",
+        "weighed": lambda w, y, weights: (y, w.constant(0.5, "float32"))},
+}  # fmt: skip
 
 
 def results(proto, inputs, optimized=False):
@@ -174,19 +211,27 @@ def results(proto, inputs, optimized=False):
     return ort.InferenceSession(proto.SerializeToString(), options).run(None, {n: inputs[n] for n in names})
 
 
-def compare(proto, sizes=(), tolerance=0, **options):
-    """Assert that the optimized model gives the model's results; return its operators and the findings."""
+def compare(proto, sizes=(), tolerance=0, alone=True, **options):
+    """Assert that the optimized model gives the model's results; return its operators and the findings.
+
+    alone: whether ONNX Runtime's own kernels give these; else both models get those of this package
+    """
     optimized, findings = rewritten(proto, **options)
     onnx_ops.register_schemas()
     onnx.checker.check_model(optimized, full_check=True)
     inputs = feeds(proto, sizes)
-    for expected, got in zip(results(proto, inputs), results(optimized, inputs, True), strict=True):
+    run = results if alone else lambda model, *_: ours(model).run(None, inputs)
+    for expected, got in zip(run(proto, inputs), run(optimized, inputs, True), strict=True):
         assert got.shape == expected.shape
         np.testing.assert_allclose(got, expected, rtol=0, atol=tolerance)
     assert [v.name for v in optimized.graph.input] == [v.name for v in proto.graph.input]
     assert optimized.graph.output == proto.graph.output
     assert onnx_ops.optimize(optimized, **options) == optimized
     return [n.op_type for n in optimized.graph.node], findings
+
+
+def ours(proto, **how):
+    return onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), **how)
 
 
 @pytest.mark.parametrize("name", UNFOLDS)
@@ -206,6 +251,19 @@ def test_unfold_of_open_sizes(name, opset):
         assert compare(proto, sizes={"n": 2, **sizes})[0] == ["Im2Col"]
 
 
+def by_a_size(w):
+    """Add a Reshape to the number of blocks, which would mean another thing if it were 0."""
+    sizes = w.add("Concat", w.constant([-1]), w.add("Shape", "y", start=2), w.constant([1]), axis=0)
+    return w.add("Reshape", "y", sizes, name="z")
+
+
+def test_an_unfold_before_another_reshape():
+    """Where what follows can't be the end, what precedes it is."""
+    assert compare(unfold(target=[0, 0, 0, 0, -1]))[0] == ["Im2Col", "Reshape", "Reshape"]
+    nodes, _ = compare(unfold(open_sizes=True, after=by_a_size), {"n": 2, "size_0": 11, "size_1": 13})
+    assert nodes == ["Im2Col", "Shape", "Concat", "Reshape"]
+
+
 SAMPLERS = ["ComputedGridSample"]  # that the grids of a near miss become
 
 
@@ -218,16 +276,9 @@ def near_miss(proto, sizes=(), runs=True, also=(), **options):
     if runs:
         inputs = feeds(proto, sizes)
         results(proto, inputs)  # ONNX Runtime takes the model, so nothing else is wrong with it
-        sessions = (onnx_ops.InferenceSession(each.SerializeToString(), quiet()) for each in (proto, optimized))
-        for expected, got in zip(*(session.run(None, inputs) for session in sessions), strict=True):
+        for expected, got in zip(*(ours(each).run(None, inputs) for each in (proto, optimized)), strict=True):
             np.testing.assert_array_equal(got, expected)
     return [f.reason for f in left]
-
-
-@pytest.mark.parametrize("name", NO_UNFOLDS)
-def test_no_unfold(name):
-    (reason,) = near_miss(unfold(**NO_UNFOLDS[name])) or [None]
-    assert reason or "used twice" in name
 
 
 @pytest.mark.parametrize("name", PADDED)
@@ -261,19 +312,55 @@ NO_WINDOWS = {
 }
 
 
+BLOCKS = {
+    "as they are": windows(blocks=list),
+    "of no batch": windows(lead=(3,), blocks=list),
+    "positions before blocks": windows((4, 5, 2, 3), blocks=list),
+    "positions before blocks, strides": windows((4, 5, 2, 3), (2, 3), size=8, blocks=list),
+    "flattened": windows(after=lambda w, y: w.add("Reshape", y, w.constant([2, 3, 25, 9])), blocks=list),
+    "used twice": windows(after=lambda w, y: w.add("Add", y, w.add("Neg", y)), blocks=list),
+    "of one position": windows(kernel=1, blocks=list),
+}  # fmt: skip
+NO_BLOCKS = {
+    "backwards": (windows(blocks=lambda starts: starts[::-1]), "another order"),
+    "one left out": (windows(blocks=lambda starts: starts[:-1]), "blocks instead of"),
+    "from the second on": (windows(blocks=lambda starts: starts[1:]), "another order"),
+    "one twice": (windows(blocks=lambda starts: [0, *starts[:-1]]), None),
+    "the same again": (windows(blocks=lambda starts: [0] * len(starts)), None),
+    "at irregular places": (windows(blocks=lambda starts: [0, 1, 3, 4]), None),
+    "strides that leave something over": (windows(None, (2, 2), size=8, blocks=list), "blocks instead of"),
+}
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_blocks(name):
+    """TorchScript's exporter writes a Slice for each block of Tensor.unfold."""
+    nodes, (finding,) = compare(BLOCKS[name])
+    assert finding.operator == "Im2Col"
+    assert not {"Slice", "Concat"} & set(nodes)
+
+
+@pytest.mark.parametrize("name", NO_BLOCKS)
+def test_no_blocks(name):
+    proto, expected = NO_BLOCKS[name]
+    (reason,) = near_miss(proto) or [None]
+    assert reason == expected or expected in reason
+
+
+def test_blocks_of_several_values():
+    proto = windows(blocks=list, steps=(1,), lead=(2, 3, 1))
+    proto.graph.input.append(onnx.ValueInfoProto.FromString(proto.graph.input[0].SerializeToString()))
+    proto.graph.input[1].name = "other"
+    proto.graph.node[3].input[0] = "other"
+    assert not near_miss(proto)
+
+
 @pytest.mark.parametrize("name", WINDOWS)
 def test_windows(name):
     nodes, (finding,) = compare(WINDOWS[name], {"h": 7, "w": 8})
     assert finding.operator == "Im2Col"
     assert "Gather" not in nodes
     assert ("Transpose" in nodes) == (name in ("positions in another order", "positions between blocks"))
-
-
-@pytest.mark.parametrize("name", NO_WINDOWS)
-def test_no_windows(name):
-    proto, expected = NO_WINDOWS[name]
-    (reason,) = near_miss(proto, {"h": 7, "w": 7})
-    assert expected in reason
 
 
 @pytest.mark.parametrize("name", AFFINE_GRIDS)
@@ -305,6 +392,10 @@ OTHER_ENDS = {
     "an image used twice": {"after": used_twice("image_0", "y")},
     "heads and channels on one axis": {"levels": [(4, 5)], "value": [2, 20, 12]},
     "heads and channels on one axis, several levels": {"value": [2, 26, 12]},
+    "weights of a part of the batch, whose end onnx does not infer": {
+        "batch": 1, "bare": True, "weights": lambda w: w.add(
+            "Slice", w.add("Concat", *["attention_weights"] * 2, axis=0), w.constant([0]),
+            w.add("Identity", w.constant([1])), w.constant([0]))},
 }  # fmt: skip
 
 
@@ -367,17 +458,28 @@ def test_attention_at_places_in_float64(kernels_made):
     """TorchScript's exporter makes such places of PyTorch's `linspace`; ONNX Runtime has no GridSample for them."""
     proto = attention(places="float64")
     inputs = feeds(proto)
-    (expected,) = onnx_ops.InferenceSession(proto.SerializeToString(), quiet()).run(None, inputs)
+    (expected,) = ours(proto).run(None, inputs)
     assert kernels_made == ["GridSample", "GridSample"]
-    (got,) = onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), optimize=True).run(None, inputs)
+    (got,) = ours(proto, optimize=True).run(None, inputs)
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", NO_ATTENTIONS)
-def test_no_attention(name):
-    sizes = {"s": 26, "m": 3, "a": 2, "b": 26, "c": 3, "d": 4}
-    reason, *_ = near_miss(attention(**NO_ATTENTIONS[name]), sizes, also=SAMPLERS)
-    assert reason
+NEAR_MISSES = {
+    f"{make.__name__}: {name}": make(**{k: v for k, v in edits.items() if k != "reason"})
+    for make, table in ((unfold, NO_UNFOLDS), (affine_grid, NO_AFFINE_GRIDS), (attention, NO_ATTENTIONS))
+    for name, edits in table.items()
+} | {f"windows: {name}": proto for name, (proto, _) in NO_WINDOWS.items()}
+REASONS = {f"windows: {name}": reason for name, (_, reason) in NO_WINDOWS.items()}
+REASONS |= {f"attention: {name}": edits["reason"] for name, edits in NO_ATTENTIONS.items() if "reason" in edits}
+OPEN = {"n": 2, "q": 3, "rows": 2, "h": 7, "w": 7, "s": 26, "m": 3, "a": 2, "b": 26, "c": 3, "d": 4, "k": 3}
+
+
+@pytest.mark.parametrize("name", NEAR_MISSES)
+def test_near_misses(name):
+    reasons = near_miss(NEAR_MISSES[name], OPEN, also=SAMPLERS if name.startswith("attention") else ())
+    assert all(reasons)
+    assert reasons or "used twice" in name or name.startswith("affine_grid")
+    assert any(REASONS.get(name, "") in reason for reason in reasons) or name not in REASONS
 
 
 def test_attention_of_constants():
@@ -399,79 +501,36 @@ def test_shapes_of_values_in_between_are_no_other_use():
     assert {ATTENTION, *SAMPLERS, "Shape"} <= set(nodes)
 
 
-@pytest.mark.parametrize("name", NO_AFFINE_GRIDS)
-def test_no_affine_grid(name):
-    reasons = near_miss(affine_grid(**NO_AFFINE_GRIDS[name]), {"n": 2, "rows": 2})
-    assert all(reasons)
+SAMPLE = 'GridSample <mode = "nearest">'
+OUT_OF_SIGHT = {  # a node that samples nearest pixels
+    "a branch": f"""sampled = If (c) <then_branch = one () => (float[] a) {{ a = {SAMPLE} (image, grid) }},
+        else_branch = other () => (float[] b) {{ b = {SAMPLE} (image, grid) }}>""",
+    "a loop, in which the grid has another name": f"""last, sampled = Loop (trips, , grid) <
+        body = turn (int64 k, bool go_on, float[] carried) => (bool going_on, float[] passed, float[] y) {{
+            going_on = Identity (go_on)
+            passed = Identity (carried)
+            y = {SAMPLE} (image, carried)
+        }}>""",
+    "a function": "sampled = local.Sample (image, grid)",
+}
 
 
-STANDARD = ("two axes", "two axes, corners", "three axes", "three axes, corners", "one row", "one column", "float64")
-
-
-@pytest.mark.parametrize("name", STANDARD)
-def test_affine_grid_by_operators_of_onnx_alone(name):
-    optimized = onnx_ops.optimize(affine_grid(opset=20, **AFFINE_GRIDS[name]), standard=True)
-    assert [(n.domain, n.op_type) for n in optimized.graph.node] == [("", "AffineGrid")]
-    compare(affine_grid(opset=20, **AFFINE_GRIDS[name]), tolerance=2e-6, standard=True)
-
-
-@pytest.mark.parametrize(
-    ("proto", "reason"),
-    [
-        (affine_grid(opset=19), "from version 20 on"),
-        (affine_grid(opset=20, sample="nearest"), "nearest"),
-        (affine_grid(opset=20, dtype="float16"), "float16"),
-        (affine_grid(opset=20, base=lambda base: base * np.float32([3, 1, 1])), "not what AffineGrid"),
-        (affine_grid(opset=20, open_batch=True), "batch size is open"),
-        (unfold(), "no operator"),
-        (attention(), "no operator"),
-    ],
-)
-def test_what_operators_of_onnx_alone_do_not_do(proto, reason):
-    (finding,) = near_miss(proto, {"n": 2}, standard=True)
-    assert reason in finding
-
-
-SAMPLE = helper.make_node("GridSample", ["image", "grid"], ["y"], mode="nearest")
-
-
-def sampled_in_a_branch(proto):
-    branch = helper.make_graph([SAMPLE], "branch", [], [onnx.ValueInfoProto(name="y")])
-    return helper.make_node("If", ["c"], ["sampled"], then_branch=branch, else_branch=branch)
-
-
-def sampled_in_a_loop(proto):
-    """Sample in a Loop, in which the grid has another name."""
-    body = helper.make_graph(
-        [helper.make_node("Identity", ["go_on"], ["going_on"]), helper.make_node("Identity", ["carried"], ["passed"]),
-         helper.make_node("GridSample", ["image", "carried"], ["y"], mode="nearest")],
-        "body", [helper.make_tensor_value_info("k", 7, []), helper.make_tensor_value_info("go_on", 9, []),
-                 onnx.ValueInfoProto(name="carried")],
-        [onnx.ValueInfoProto(name=name) for name in ("going_on", "passed", "y")],
-    )  # fmt: skip
-    proto.graph.initializer.append(numpy_helper.from_array(np.array(1), "trips"))
-    return helper.make_node("Loop", ["trips", "", "grid"], ["last", "sampled"], body=body)
-
-
-def sampled_in_a_function(proto):
-    imports = [helper.make_opsetid("", 20)]
-    proto.functions.append(helper.make_function("local", "Sample", ["image", "grid"], ["y"], [SAMPLE], imports))
-    proto.opset_import.append(helper.make_opsetid("local", 1))
-    return helper.make_node("Sample", ["image", "grid"], ["sampled"], domain="local")
-
-
-@pytest.mark.parametrize("sampled", [sampled_in_a_branch, sampled_in_a_loop, sampled_in_a_function])
+@pytest.mark.parametrize("where", OUT_OF_SIGHT)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_nearest_sampling_out_of_sight(sampled, dtype):
+def test_nearest_sampling_out_of_sight(where, dtype):
     """The grid stays if its rounding would matter to a nearest sampling, wherever that is."""
     inputs = {"image": (dtype, [2, 3, 5, 7]), "c": ("bool", [])}
     proto = affine_grid(opset=20, dtype=dtype, inputs=inputs)
-    proto.graph.node.append(sampled(proto))
+    proto.graph.node.append(parser.parse_node(OUT_OF_SIGHT[where].replace("float[]", f"{dtype.replace('32', '')}[]")))
+    proto.graph.initializer.append(numpy_helper.from_array(np.array(1), "trips"))
+    proto.functions.append(parser.parse_function(
+        f'<opset_import: ["" : 20], domain: "local"> Sample (image, grid) => (y) {{ y = {SAMPLE} (image, grid) }}'
+    ))  # fmt: skip
+    proto.opset_import.append(helper.make_opsetid("local", 1))
     proto.graph.output[0].name = "sampled"
-    finding, *_ = rewritten(proto)[1]
+    optimized, (finding, *_) = rewritten(proto)
     assert (finding.operator is None) == (dtype == "float16")
-    for standard in [False, True] if dtype == "float16" else [True]:
-        optimized, (finding, *_) = rewritten(proto, standard)
+    if dtype == "float16":
         assert optimized == proto
         assert "nearest" in finding.reason
 
@@ -511,30 +570,10 @@ def test_values_in_between_that_are_outputs_stay(make):
     near_miss(proto, also=[*SAMPLERS, "Im2Col"])  # which makes such a value
 
 
-def in_a_branch(proto):
-    """Move a model's nodes into a branch of an If; its constants and input stay outside."""
-    graph, name = proto.graph, proto.graph.output[0].name
-    branch = onnx.GraphProto(name="then", node=graph.node, output=graph.output, value_info=graph.value_info)
-    other = helper.make_graph(
-        [helper.make_node("Identity", ["otherwise"], ["else_y"])], "else", [],
-        [helper.make_tensor_value_info("else_y", graph.output[0].type.tensor_type.elem_type, None)],
-    )  # fmt: skip
-    outer = onnx.ModelProto()
-    outer.CopyFrom(proto)
-    del outer.graph.node[:], outer.graph.value_info[:]
-    dims = [d.dim_value for d in graph.output[0].type.tensor_type.shape.dim]
-    kind = graph.output[0].type.tensor_type.elem_type
-    outer.graph.input.extend(
-        [helper.make_tensor_value_info("otherwise", kind, dims), helper.make_tensor_value_info("c", 9, [])]
-    )
-    outer.graph.node.append(helper.make_node("If", ["c"], [f"{name}_out"], then_branch=branch, else_branch=other))
-    outer.graph.output[0].name = f"{name}_out"
-    return outer
-
-
 @pytest.mark.parametrize(("make", "name"), [(unfold, "Im2Col"), (affine_grid, "AffineGrid"), (attention, ATTENTION)])
 def test_in_a_branch(make, name):
-    proto = in_a_branch(make())
+    proto = make()
+    in_a_branch(proto)
     optimized, findings = rewritten(proto)
     assert [f.operator for f in findings] == [name]
     assert [n.op_type for n in all_nodes(optimized.graph) if n.op_type != "Identity"] == ["If", name]
@@ -546,23 +585,14 @@ def test_in_a_branch(make, name):
         np.testing.assert_allclose(got, expected, rtol=0, atol=2e-5 if make is attention else 0)
 
 
-@pytest.mark.parametrize(("make", "name"), [(unfold, "Im2Col")])
-def test_in_a_local_function(make, name):
+def test_in_a_local_function():
     """Its constants are nodes, and it states no shapes: open sizes are inferred nevertheless."""
-    proto = make(open_sizes=True)
-    nodes = [
-        *(helper.make_node("Constant", [], [t.name], value=t) for t in proto.graph.initializer),
-        *proto.graph.node,
-    ]
-    function = helper.make_function("local", "Unfold", ["x"], ["y"], nodes, proto.opset_import)
-    function.value_info.append(helper.make_tensor_value_info("x", 1, ["n", "c", "h", "w"]))
-    del proto.graph.node[:], proto.graph.initializer[:], proto.graph.value_info[:]
-    proto.graph.node.append(helper.make_node("Unfold", ["x"], ["y"], domain="local"))
-    proto.functions.append(function)
-    proto.opset_import.append(helper.make_opsetid("local", 1))
+    proto = unfold(open_sizes=True)
+    in_a_function(proto, *(t.name for t in proto.graph.initializer))
+    proto.functions[0].value_info.append(helper.make_tensor_value_info("x", 1, ["n", "c", "h", "w"]))
     optimized, (finding,) = rewritten(proto)
-    assert (finding.graph, finding.operator) == ("main", name)  # where functions are inlined
-    assert [n.op_type for n in optimized.graph.node] == [name]
+    assert (finding.graph, finding.operator) == ("main", "Im2Col")  # where functions are inlined
+    assert [n.op_type for n in optimized.graph.node] == ["Im2Col"]
     inputs = feeds(proto, {"n": 2, "size_0": 11, "size_1": 13})
     np.testing.assert_array_equal(results(optimized, inputs, True)[0], results(proto, inputs)[0])
 

@@ -11,7 +11,7 @@ from onnx import numpy_helper
 
 def examined(seed, count, without=()):
     """Return ({kind of failure: how many mutants have it}, the number of mutants in which something was replaced)."""
-    report = fuzz_rewriting.Report(SimpleNamespace(seed=seed, without=without, exports=[], save=None), {}, {})
+    report = fuzz_rewriting.Report(SimpleNamespace(seed=seed, without=without, save=None), {}, {})
     replaced = sum(map(report.examine, range(count)))
     return report.counts, replaced
 
@@ -51,8 +51,8 @@ MISTAKES = {
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_found(mistake, monkeypatch):
-    def rewritten(proto, standard=False):
-        optimized, findings = original(proto, standard)
+    def rewritten(proto):
+        optimized, findings = original(proto)
         if any(finding.operator for finding in findings):
             mistake(optimized)
         return optimized, findings

@@ -1,13 +1,23 @@
 """optimize() on a GridSample and the nodes of its grid: results are equal to the last bit, or nothing is changed."""
 
 import numpy as np
-import onnx
 import onnxruntime as ort
 import pytest
-from onnx import helper, numpy_helper, parser
+from onnx import parser
 from support.backends import quiet
-from support.written import Writer, affine_grid, feeds, in_pixels, mesh, perspective, warp, written_in_place
-from test_rewriting import near_miss
+from support.written import (
+    Writer,
+    affine_grid,
+    feeds,
+    in_a_branch,
+    in_a_function,
+    in_pixels,
+    mesh,
+    perspective,
+    warp,
+    written_in_place,
+)
+from test_rewriting import compare, near_miss
 
 import onnx_ops
 from onnx_ops.rewriting import rewritten
@@ -58,10 +68,19 @@ WARPS |= {
     "limited": warp([*in_pixels(SIZE), ("Min", 0.5), ("Max", -0.75)]),
     "rounded": warp([("Floor", None), ("Mul", 0.2), ("Abs", None), ("Sqrt", None)], mode="nearest"),
 }
-NO_WARPS = {
+NO_GRIDS = {
     "16 bits": (warp(dtype="float16", mode="nearest"), "float32 or float64"),
     "too many steps": (warp([("Add", 1), ("Mul", 0.5)] * 17), "ComputedGridSample takes 64"),
-}
+    "a matrix in 16 bits": (perspective(dtype="float16"), "float32 or float64"),
+    "an unknown rank": (parser.parse_model("""<ir_version: 9, opset_import: ["" : 20]>
+        main (float[2, 3, 9, 12] image, float[2, 9, 12, 2] a, float[1, 2, 9, 12, 2] b, bool yes) => (float[] y)
+        <float half = {0.5}> {
+            either = If (yes) <then_branch: graph = t () => (float[] c) { c = Identity (a) },
+                               else_branch: graph = e () => (float[] d) { d = Identity (b) }>
+            grid = Mul (either, half)
+            y = GridSample (image, grid)
+        }"""), "the rank of its grid is not known"),
+}  # fmt: skip
 PERSPECTIVES = {
     "quotients": perspective(),
     "nearest": perspective(mode="nearest"),
@@ -106,37 +125,27 @@ NO_WRITES = {
 }
 
 
-def compare(proto, tolerance=0):
+def compared(proto, tolerance=0):
     """Assert that the optimized model gives the model's results with our GridSample; return its operators."""
-    optimized, _ = rewritten(proto)
-    onnx_ops.register_schemas()
-    onnx.checker.check_model(optimized, full_check=True)
-    inputs = feeds(proto, {"n": 2, "h": 9, "w": 12})
-    expected, got = (
-        onnx_ops.InferenceSession(each.SerializeToString(), quiet()).run(None, inputs)[0] for each in (proto, optimized)
-    )
-    assert got.shape == expected.shape
-    assert np.any(expected) or "theta" in inputs  # some thetas lead out of the image
-    np.testing.assert_allclose(got, expected, rtol=0, atol=tolerance)
-    assert onnx_ops.optimize(optimized) == optimized
-    return [n.op_type for n in optimized.graph.node]
+    return compare(proto, {"n": 2, "h": 9, "w": 12}, tolerance, alone=False)[0]
 
 
-@pytest.mark.parametrize("name", WARPS)
-def test_flow(name):
-    assert compare(WARPS[name]) == ["ComputedGridSample"]
+GRIDS = {f"{kind}: {name}": proto for kind, table in (("flow", WARPS), ("written", WRITES), ("matrix", PERSPECTIVES))
+         for name, proto in table.items()}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", WRITES)
-def test_writes(name):
-    assert compare(WRITES[name]) == ["ComputedGridSample"]
+@pytest.mark.parametrize("name", GRIDS)
+def test_grids(name):
+    operators = compared(GRIDS[name])
+    assert operators[-1] == "ComputedGridSample"
+    assert operators == ["ComputedGridSample"] or "matrix" in name
 
 
 @pytest.mark.parametrize("name", NO_WRITES)
 def test_no_writes(name):
     """What is added to elements is no part of a program."""
     _, findings = rewritten(NO_WRITES[name])
-    assert not [f for f in findings if f.operator] or "ScatterND" in compare(NO_WRITES[name])
+    assert not [f for f in findings if f.operator] or "ScatterND" in compared(NO_WRITES[name])
 
 
 def test_writes_of_open_sizes():
@@ -154,42 +163,18 @@ def test_writes_of_open_sizes():
         grid = ScatterElements <axis: int = 3> (flow, indices, written)
         y = GridSample (image, grid)
     }"""
-    assert "ComputedGridSample" in compare(parser.parse_model(text))
+    assert "ComputedGridSample" in compared(parser.parse_model(text))
     some_rows = "all = Mul (x, half) scaled = Slice (all, zero, three, one)"
     _, (finding,) = rewritten(parser.parse_model(text.replace("scaled = Mul (x, half)", some_rows)))
     assert finding.operator is None
     assert "isn't known" in finding.reason
 
 
-@pytest.mark.parametrize("name", NO_WARPS)
-def test_no_flow(name):
-    proto, reason = NO_WARPS[name]
+@pytest.mark.parametrize("name", NO_GRIDS)
+def test_no_grids(name):
+    proto, reason = NO_GRIDS[name]
     (finding,) = near_miss(proto)
     assert reason in finding
-
-
-def test_a_grid_of_unknown_rank():
-    (finding,) = near_miss(
-        parser.parse_model("""<ir_version: 9, opset_import: ["" : 20]>
-    main (float[2, 3, 9, 12] image, float[2, 9, 12, 2] a, float[1, 2, 9, 12, 2] b, bool yes) => (float[] y)
-    <float half = {0.5}> {
-        either = If (yes) <then_branch: graph = t () => (float[] c) { c = Identity (a) },
-                           else_branch: graph = e () => (float[] d) { d = Identity (b) }>
-        grid = Mul (either, half)
-        y = GridSample (image, grid)
-    }""")
-    )
-    assert finding == "the rank of its grid is not known"
-
-
-@pytest.mark.parametrize("name", PERSPECTIVES)
-def test_matrix(name):
-    assert compare(PERSPECTIVES[name])[-1] == "ComputedGridSample"
-
-
-def test_matrices_in_16_bits_stay():
-    (finding,) = near_miss(perspective(dtype="float16"))
-    assert "float32 or float64" in finding
 
 
 @pytest.mark.parametrize(
@@ -204,7 +189,7 @@ def test_affine_grid_of_pytorch(edits):
     for dimension in proto.graph.input[1].type.tensor_type.shape.dim[:1] if edits.get("open_batch") else []:
         dimension.dim_value = 2
         proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 2
-    *casts, last = compare(proto, 0.05 if edits.get("dtype") == "float16" else 0)
+    *casts, last = compared(proto, 0.05 if edits.get("dtype") == "float16" else 0)
     assert last == "ComputedGridSample"
     assert casts == ["Cast"] * (3 if edits.get("dtype") == "float16" else 0)
 
@@ -339,28 +324,6 @@ def with_more_outputs(graph, rng):
     graph.output.extend(values[k] for k in rng.choice(len(values), min(3, len(values)), replace=False))
 
 
-def move_to_a_branch(graph, first):
-    """Move the nodes from a position on into a branch, which reads the others' values, and constants, from outside."""
-    nodes, (y,) = list(graph.node), graph.output
-    other = onnx.ValueInfoProto(name="other", type=y.type)
-    branches = helper.make_graph(nodes[first:], "then", [], [y]), helper.make_graph(
-        [helper.make_node("Identity", ["image"], ["other"])], "else", [], [other])  # fmt: skip
-    del graph.node[:], graph.output[:], graph.value_info[:]
-    graph.node.extend(nodes[:first])
-    graph.node.append(helper.make_node("If", ["yes"], ["z"], then_branch=branches[0], else_branch=branches[1]))
-    graph.initializer.append(numpy_helper.from_array(np.array(True), "yes"))
-    graph.output.append(onnx.ValueInfoProto(name="z", type=y.type))
-
-
-def move_to_a_function(proto):
-    """Move all nodes into a function, whose parameters are the inputs and the constants."""
-    nodes, names = list(proto.graph.node), [v.name for v in (*proto.graph.input, *proto.graph.initializer)]
-    proto.functions.append(helper.make_function("local", "Warp", names, ["y"], nodes, proto.opset_import))
-    proto.opset_import.append(helper.make_opsetid("local", 1))
-    del proto.graph.node[:], proto.graph.value_info[:]
-    proto.graph.node.append(helper.make_node("Warp", names, ["y"], domain="local"))
-
-
 def by_the_library(proto):
     """A session of ONNX Runtime alone, with the native library."""
     options = quiet()
@@ -376,10 +339,11 @@ SESSIONS = (
 PLACES = {
     "main": lambda proto, rng: None,
     "outputs": lambda proto, rng: with_more_outputs(proto.graph, rng),
-    "branch": lambda proto, rng: move_to_a_branch(proto.graph, 0),
-    "branch around the end": lambda proto, rng: move_to_a_branch(proto.graph, rng.integers(len(proto.graph.node))),
-    "function": lambda proto, rng: move_to_a_function(proto),
+    "branch": lambda proto, rng: in_a_branch(proto),
+    "branch around the end": lambda proto, rng: in_a_branch(proto, rng.integers(len(proto.graph.node))),
+    "function": lambda proto, rng: in_a_function(proto),
 }
+TAKEN = {"c": np.array(True), "otherwise": np.zeros((2, 2, 5, 6))}  # inputs of a model in a branch
 
 
 SPECIAL = [0.0, -0.0, 0.5, -0.5, 1.5, 2.5, 1.0, -1.0, 1e-30, 3e30, np.inf, -np.inf, np.nan]
@@ -443,13 +407,13 @@ def test_sizes_of_inputs(name, is_in_a_branch, dtype):
         y = GridSample <padding_mode: string = "border"> (image, grid)
     }}""")
     if is_in_a_branch:
-        move_to_a_branch(proto.graph, 0)
+        in_a_branch(proto)
     optimized, (finding,) = rewritten(proto)
     assert finding.operator == "ComputedGridSample"
     before, after = (SESSIONS[0](each) for each in (proto, optimized))
     for count, height, width in ((2, 5, 6), (1, 1, 1), (2, 1, 7), (2, 4, 0), (0, 2, 3)):
         flow = np.random.default_rng(height).standard_normal((count, 2, height, width)).astype(dtype)
-        inputs = {"image": RAMPS[:count], "flow": flow}
+        inputs = {"image": RAMPS[:count], "flow": flow, **(TAKEN if is_in_a_branch else {})}
         expected, got = before.run(None, inputs)[0], after.run(None, inputs)[0]
         assert got.shape == (count, 2, height, width)
         np.testing.assert_array_equal(got, expected)
@@ -466,7 +430,7 @@ def test_any_arithmetic(seed, place, dtype):
               for v in proto.graph.input if v.name != "image"}  # fmt: skip
     PLACES[place](proto, rng)
     optimized, findings = rewritten(proto)
-    feeds = {"image": RAMPS, **inputs}
+    feeds = {"image": RAMPS, **inputs, **(TAKEN if "branch" in place else {})}
     expected = SESSIONS[0](proto).run(None, feeds)
     got = SESSIONS[seed % len(SESSIONS)](optimized).run(None, feeds)
     for one, other in zip(got, expected, strict=True):

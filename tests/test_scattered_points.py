@@ -118,6 +118,23 @@ def test_units():
         assert g.parts == 1 or g.part >= operator.PART
 
 
+ENOUGH = {  # the fewest tiles of shapes with work for many threads
+    "PointRend": (case(8096, 256, (128, 256)), operator.FEW_UNITS),
+    "planes of EG3D": (case(100_000, 32, (256, 256), batch=3), 39),
+    "windows": (case(2000 * 49, 128, (128, 128)), 48),
+    "a map of features": (case(128 * 128, 64, (128, 128)), operator.FEW_UNITS),
+    "a photo": (case(1080 * 1920, 3, (1080, 1920)), 64),
+    "a map of depths": (case(2160 * 3840, 1, (2160, 3840)), 64),
+    "a batch of photos": (case(224 * 224, 3, (224, 224), batch=8), 64),
+    "small images": (case(81, 1, (46, 62), batch=4096), 64),
+}
+
+
+@pytest.mark.parametrize(("case", "least"), ENOUGH.values(), ids=ENOUGH)
+def test_tiles_for_many_threads(case, least):
+    assert geometry(case).tiles >= least
+
+
 @pytest.mark.parametrize(
     ("pixels", "expected"),
     {"from everywhere": ([0, 999], True), "from a half": ([300, 800], False), "from one place": ([5], False)}.values(),

@@ -1,12 +1,10 @@
 """onnx's checker and shape inference know the operators that onnx lacks."""
 
-import subprocess
-import sys
-
 import numpy as np
 import onnx
 import pytest
 from support.cases import AFFINE_GRID, ATTENTION, COL2IM, GRID_SAMPLE, IM2COL, model
+from support.processes import python
 
 import onnx_ops
 from onnx_ops import plain
@@ -105,13 +103,13 @@ def test_our_col2im_shape_agrees_with_onnx():
 def test_the_process_ends_well():
     """onnx keeps registered schemas until after the interpreter's end; before 1.23 that hung or crashed."""
     script = "import onnx_ops; onnx_ops.register_schemas(); onnx_ops.register_schemas()"
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=600)
+    python(script)
 
 
 def test_onnx_can_be_imported_further_after_registration():
     """onnx.reference builds a table of all operators at its import; none may be in two domains."""
     script = "import onnx_ops; onnx_ops.register_schemas(); import onnx.reference"
-    subprocess.run([sys.executable, "-c", script], check=True)
+    python(script)
 
 
 def test_schemas_that_another_thread_registers_meanwhile(monkeypatch):

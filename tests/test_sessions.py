@@ -181,6 +181,40 @@ def test_a_model_that_is_none_is_left_to_onnx_runtime():
         onnx_ops.InferenceSession("no_such_file.onnx", quiet())
 
 
+@pytest.mark.parametrize("at_once", [1, 4])
+def test_shapes_that_change(at_once):
+    """A node keeps the plan of its last call: each call gets one for its own shapes, and values, on several threads."""
+    sizes = [(2, 4, 6), (2, 4, 8), (3, 4, 6), (2, 6, 4)] * 25
+    proto = model("", "Col2Im", inputs_of_size(*sizes[0]), {"strides": [2, 2]}, dims="symbolic")
+    session = ours(proto, quiet(intra_op_num_threads=1))
+    wrong = []
+
+    def run(first):
+        for size in sizes[first:] + sizes[:first]:
+            inputs = inputs_of_size(*size)
+            y = run_session(session, inputs)
+            blocks = inputs[0].reshape(size[0], 2, 2, 2, size[1] // 2, size[2] // 2)
+            if not np.array_equal(y, blocks.transpose(0, 1, 4, 2, 5, 3).reshape(size[0], 2, *size[1:])):
+                wrong.append(size)
+
+    threads = [threading.Thread(target=run, args=[first]) for first in range(at_once)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    with pytest.raises(Exception, match="number of blocks"):
+        run_session(session, [inputs_of_size(2, 4, 6)[0], np.array([4, 8]), np.array([2, 2])])
+    run(0)
+    assert not wrong
+
+
+def inputs_of_size(batch, height, width):
+    """Blocks of 2x2 that tile two channels of such images."""
+    x = np.arange(batch * 8 * (height // 2) * (width // 2), dtype=np.float32).reshape(batch, 8, -1)
+    return [x, np.array([height, width]), np.array([2, 2])]
+
+
 def test_python_goes_on_while_a_kernel_computes():
     """The kernel holds no GIL: another thread's Python keeps running during one long run."""
     x = np.ones((1, 64 * 9, 512 * 512), np.float32)

@@ -1,4 +1,4 @@
-"""Another operator needs one file only, and every adapter has it."""
+"""Another operator needs one file only, such as docs/own-operators.md shows, and every adapter has it."""
 
 import shutil
 from dataclasses import replace
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from support.processes import python
 from support.selection import on_demand
+from test_docs import operator_file
 
 import onnx_ops
 from onnx_ops.declaration import Input
@@ -50,7 +51,7 @@ def run_in(folder, script):
     return python(MODEL + script, folders=[folder], cwd=folder, NUMBA_CACHE_DIR=str(folder / "cache")).stdout
 
 
-SOURCE = (Path(__file__).parent / "support/third_operator.py").read_text()
+SOURCE = operator_file()
 
 
 @on_demand
@@ -75,8 +76,7 @@ print(session.run(None, {"x": np.arange(3)})[0].tolist())
 @on_demand
 def test_processes_that_compile_it(tmp_path):
     """Other processes than this one compile an operator with a plan that is no part of the package."""
-    source = SOURCE.replace("from ..", "from onnx_ops.").replace("OPERATORS = (", "(SHIFT,) = (")
-    (tmp_path / "my_shift.py").write_text(source)
+    (tmp_path / "my_shift.py").write_text(SOURCE)
     assert run_in(tmp_path, BUILD) == "[5, 6, 7]\n"
 
 

@@ -4,8 +4,6 @@ import inspect
 import io
 import itertools
 import os
-import subprocess
-import sys
 import threading
 import warnings
 from pathlib import Path
@@ -14,11 +12,11 @@ import numpy as np
 import onnx
 import pytest
 from support.backends import quiet, run_session
-from support.cases import AFFINE_GRID, ATTENTION, COL2IM, GRID_SAMPLE, IM2COL, TOLERANCE, VOLUMES, affine_grid_nodes
+from support.cases import AFFINE_GRID, TOLERANCE, affine_grid_nodes
+from support.processes import python
 from support.selection import long_unless
 
 import onnx_ops
-from onnx_ops import functions
 from onnx_ops.export import export
 
 torch = pytest.importorskip("torch")
@@ -79,45 +77,12 @@ def assert_runs_alike_by(title, proto, model, inputs, kernels_made):
     np.testing.assert_allclose(session.run(None, feeds)[0], model(*inputs).detach().numpy(), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("dynamo", [True, False], ids=["dynamo", "torchscript"])
-def test_fold(dynamo, kernels_made):
-    model = Fold() if dynamo else Fold(padding=1)
-    proto = exported(torch.onnx.export, model, model.inputs(), dynamo=dynamo, opset_version=18)
-    assert_runs_alike_by("Col2Im", proto, model, model.inputs(), kernels_made)
-
-
 def test_torchscript_mixes_up_paddings_that_differ():
     """It writes each axis' padding twice instead of all begins and then all ends. If this fails: say so in the docs."""
     model = Fold(padding=(1, 2))
     proto = exported(torch.onnx.export, model, model.inputs(), dynamo=False, opset_version=18)
     (node,) = (n for n in proto.graph.node if n.op_type == "Col2Im")
     assert [list(a.ints) for a in node.attribute if a.name == "pads"] == [[1, 1, 2, 2]]
-
-
-@pytest.mark.parametrize("dynamo", [True, False], ids=["dynamo", "torchscript"])
-@pytest.mark.parametrize("settings", SETTINGS[::5], ids=lambda s: "-".join(map(str, s.values())))
-@pytest.mark.parametrize("opset", [long_unless(False, 18), 20])
-def test_grid_sample(settings, dynamo, opset, kernels_made):
-    model = Sample(settings)
-    proto = exported(torch.onnx.export, model, model.inputs(), dynamo=dynamo, opset_version=opset)
-    assert_runs_alike_by("GridSample", proto, model, model.inputs(), kernels_made)
-
-
-@pytest.mark.parametrize("dynamo", [True, False], ids=["dynamo", "torchscript"])
-@pytest.mark.parametrize("settings", [s for s in SETTINGS if s["mode"] != "bicubic"][::3], ids=lambda s: s["mode"])
-def test_grid_sample_of_volumes(settings, dynamo, kernels_made):
-    model = Sample(settings)
-    proto = exported(torch.onnx.export, model, model.inputs(3), dynamo=dynamo, opset_version=20)
-    assert_runs_alike_by("GridSample", proto, model, model.inputs(3), kernels_made)
-
-
-@pytest.mark.parametrize(("dynamo", "opset"), [(True, 18), (False, 18), (False, 11)])
-@pytest.mark.parametrize("settings", SETTINGS[::4], ids=lambda s: "-".join(map(str, s.values())))
-def test_export_as_com_microsoft(settings, dynamo, opset, kernels_made):
-    model = Sample(settings)
-    proto = exported(export, model, model.inputs(), dynamo=dynamo, opset_version=opset)
-    assert [n.domain for n in proto.graph.node if n.op_type == "GridSample"] == ["com.microsoft"]
-    assert_runs_alike_by("com.microsoft.GridSample", proto, model, model.inputs(), kernels_made)
 
 
 class Unfold(torch.nn.Module):
@@ -151,21 +116,44 @@ FEW = (True, 18), (True, 23), (False, 11), (False, 20)
 exports = pytest.mark.parametrize(("dynamo", "opset"), [long_unless(e in FEW, *e) for e in EXPORTS], ids=str)
 
 
-@exports
-def test_export_of_unfold(dynamo, opset, kernels_made):
-    model = Unfold()
-    inputs = model.inputs(2, 3, 5, 7)
-    proto = exported(export, model, inputs, dynamo=dynamo, opset_version=opset)
-    assert [(n.domain, n.op_type) for n in proto.graph.node] == [("onnx_ops", "Im2Col")]
-    assert_runs_alike_by("onnx_ops.Im2Col", proto, model, inputs, kernels_made)
+VOLUMES = [s for s in SETTINGS if s["mode"] != "bicubic"][::3]
+SIZES = (2, 3, 5, 7), (1, 1, 1, 4), (2, 1, 3, 1, 4)  # of affine grids
+EXPORTED = {  # what exports, the network, its inputs, the exporters, the operators that are written, the one that runs
+    **{f"fold by {'dynamo' if dynamo else 'torchscript'}": (
+        torch.onnx.export, model, model.inputs(), [(dynamo, 18)], None, "Col2Im")
+       for dynamo, model in ((True, Fold()), (False, Fold(padding=1)))},
+    **{f"grid_sample, {s}": (
+        torch.onnx.export, Sample(s), Sample.inputs(), [(True, 18), (True, 20), (False, 18), (False, 20)], None,
+        "GridSample")
+       for s in SETTINGS[::5]},
+    **{f"grid_sample of a volume, {s}": (
+        torch.onnx.export, Sample(s), Sample.inputs(3), [(True, 20), (False, 20)], None, "GridSample")
+       for s in VOLUMES},
+    **{f"grid_sample as com.microsoft, {s}": (
+        export, Sample(s), Sample.inputs(), [(True, 18), (False, 18), (False, 11)], None, "com.microsoft.GridSample")
+       for s in SETTINGS[::4]},
+    "unfold": (export, Unfold(), Unfold.inputs(2, 3, 5, 7), EXPORTS, ["Im2Col"], "onnx_ops.Im2Col"),
+    "unfold without a batch": (
+        export, Unfold(), Unfold.inputs(3, 5, 7), [e for e in EXPORTS if e[1] >= 13], None, "onnx_ops.Im2Col"),
+    **{f"affine_grid of {size}, {corners}": (
+        export, Grid(corners, size), Grid(corners, size).inputs(), EXPORTS, ["AffineGrid"], "onnx_ops.AffineGrid")
+       for size in SIZES for corners in (True, False)},
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("dynamo", "opset"), [e for e in EXPORTS if e[1] >= 13])
-def test_export_of_unfold_without_a_batch(dynamo, opset, kernels_made):
-    model = Unfold()
-    inputs = model.inputs(3, 5, 7)
-    proto = exported(export, model, inputs, dynamo=dynamo, opset_version=opset)
-    assert_runs_alike_by("onnx_ops.Im2Col", proto, model, inputs, kernels_made)
+@pytest.mark.parametrize(
+    ("name", "dynamo", "opset"),
+    [
+        pytest.param(name, *each, marks=[] if each in FEW or "grid_sample" in name else pytest.mark.long)
+        for name, (_, _, _, exporters, *_) in EXPORTED.items()
+        for each in exporters
+    ],
+)
+def test_exports(name, dynamo, opset, kernels_made):
+    exporter, model, inputs, _, written, title = EXPORTED[name]
+    proto = exported(exporter, model, inputs, dynamo=dynamo, opset_version=opset)
+    assert written in (None, [n.op_type for n in proto.graph.node if n.op_type != "Constant"])
+    assert_runs_alike_by(title, proto, model, inputs, kernels_made)
 
 
 def assert_runs_alike(proto, model, *many):
@@ -192,21 +180,6 @@ def test_export_of_unfold_of_open_sizes(dynamo, opset, kernels_made):
     assert [n.op_type for n in proto.graph.node] == ["Im2Col"]
     assert_runs_alike(proto, model, *(model.inputs(*size) for size in sizes))
     assert kernels_made == ["onnx_ops.Im2Col"]
-
-
-@exports
-@pytest.mark.parametrize("align_corners", [True, False])
-@pytest.mark.parametrize("size", [(2, 3, 5, 7), long_unless(False, (1, 1, 1, 4)), (2, 1, 3, 1, 4)], ids=str)
-def test_export_of_affine_grid(size, align_corners, dynamo, opset, kernels_made):
-    model = Grid(align_corners, size)
-    proto = exported(export, model, model.inputs(), dynamo=dynamo, opset_version=opset)
-    assert [n.op_type for n in proto.graph.node if n.op_type != "Constant"] == ["AffineGrid"]
-    assert [d.dim_value for d in proto.graph.output[0].type.tensor_type.shape.dim] == [
-        size[0],
-        *size[2:],
-        len(size) - 2,
-    ]
-    assert_runs_alike_by("onnx_ops.AffineGrid", proto, model, model.inputs(), kernels_made)
 
 
 @pytest.mark.parametrize("dynamo", [True, False], ids=["dynamo", "torchscript"])
@@ -295,9 +268,7 @@ model, file = ImageAndVolume(), io.BytesIO()
 export(model.eval(), model.inputs(), file, dynamo=False, opset_version=20, verbose=False)
 print([n.domain for n in onnx.load_from_string(file.getvalue()).graph.node])
 """
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout == "['com.microsoft', '']\n"
+    assert python(code).stdout == "['com.microsoft', '']\n"
 
 
 @pytest.mark.parametrize(
@@ -415,38 +386,6 @@ def test_export_that_fails_leaves_the_files(dynamo, tmp_path, monkeypatch):
     assert [(tmp_path / name).read_text() for name in names] == ["old", "old"]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(
-    "case",
-    [c for c in GRID_SAMPLE + VOLUMES if c.attributes["mode"] not in ("cubic",) and 0 not in c.shapes[0]],
-    ids=str,
-)
-def test_function_agrees_on_grids(case, dtype):
-    x, grid = case.inputs(dtype)
-    if 0 in grid.shape:
-        pytest.skip("PyTorch refuses an empty output")
-    settings = {**case.attributes, "mode": case.attributes["mode"].replace("linear", "bilinear").replace("bibi", "bi")}
-    settings["align_corners"] = bool(settings.get("align_corners", 0))
-    theirs = torch.nn.functional.grid_sample(torch.from_numpy(x), torch.from_numpy(grid), **settings).numpy()
-    tolerance = 2e-5 if dtype == "float32" else 1e-13
-    if case.extent > 100:
-        tolerance *= 10  # PyTorch's own rounding of far coordinates
-    np.testing.assert_allclose(functions.call(case.operator, x, grid, **case.attributes), theirs, atol=tolerance)
-
-
-@pytest.mark.parametrize("case", [c for c in COL2IM if len(c.shapes[1]) == 2 and 0 not in c.shapes[0]], ids=str)
-def test_function_agrees_on_folds(case):
-    x, image, block = case.inputs("float32")
-    begin, end = np.array(case.attributes.get("pads", [0] * 4)).reshape(2, 2).tolist()
-    if begin != end:
-        pytest.skip("PyTorch pads both sides alike")
-    settings = {
-        new: case.attributes.get(old, [1, 1]) for old, new in (("dilations", "dilation"), ("strides", "stride"))
-    }
-    theirs = torch.nn.functional.fold(torch.from_numpy(x), image.tolist(), block.tolist(), padding=begin, **settings)
-    np.testing.assert_allclose(onnx_ops.col2im(x, image, block, **case.attributes), theirs.numpy(), atol=2e-5)
-
-
 def places(size, align_corners, dtype):
     """The coordinates of an axis' pixels in PyTorch."""
     if size == 1:
@@ -490,22 +429,6 @@ def test_what_pytorch_exports_is_what_bits_are_compared_with(shape, align_corner
     assert [values[n.input[1]] for n in sums] == [[-2], [-2]]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bool", "complex64"])
-@pytest.mark.parametrize("case", [c for c in IM2COL if len(c.shapes[0]) == 4 and 0 not in c.shapes[0][:2]], ids=str)
-def test_function_agrees_on_unfolds(case, dtype):
-    """Results are equal bit for bit. PyTorch gets padded images, because it pads both sides alike."""
-    (x,) = case.inputs(dtype)
-    attributes = dict(case.attributes)
-    top, left, bottom, right = attributes.pop("pads", [0] * 4)
-    padded = torch.nn.functional.pad(torch.from_numpy(x), (left, right, top, bottom))
-    dilation, stride = attributes.get("dilations", 1), attributes.get("strides", 1)
-    ours = onnx_ops.im2col(x, **case.attributes)
-    if not ours.size:
-        pytest.skip("PyTorch refuses an empty output")
-    theirs = torch.nn.functional.unfold(padded, attributes["kernel_shape"], dilation, 0, stride)
-    np.testing.assert_array_equal(ours, theirs.numpy())
-
-
 @pytest.mark.parametrize("opened", [False, True], ids=["fixed", "open"])
 @pytest.mark.parametrize(
     ("dynamo", "opset"), [(True, 18), long_unless(False, True, 23), long_unless(False, False, 16), (False, 20)], ids=str
@@ -528,16 +451,6 @@ def test_exported_attention_becomes_one_node(kind, dynamo, opset, opened, kernel
     assert_runs_alike(optimized, model, *many)
     assert kernels_made == ["onnx_ops.MultiScaleDeformableAttention"]
     assert len([n for n in optimized.graph.node if n.op_type != "Constant"]) <= 3
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("case", [c for c in ATTENTION if all(0 not in shape for shape in c.shapes)], ids=str)
-def test_function_agrees_on_attention(case, dtype):
-    value, sizes, locations, weights = case.inputs(dtype)
-    sizes = sizes.reshape(-1, 2).tolist()
-    ours = onnx_ops.deformable_attention(value, sizes, locations, weights)
-    theirs = by_torch.Attention(*sizes)(*map(torch.from_numpy, (value, locations, weights))).numpy()
-    np.testing.assert_allclose(ours, theirs, rtol=0, atol=4 * TOLERANCE[dtype] * abs(theirs).max())
 
 
 FUNCTIONS = "affine_grid", "col2im", "deformable_attention", "grid_sample", "im2col", "roi_align"
@@ -574,11 +487,61 @@ def windows(image, flow):
     return image.unfold(2, 3, 1).unfold(3, 3, 1).amax((-2, -1))
 
 
+def unfolded(image, flow):
+    return torch.nn.functional.unfold(image, (3, 2), padding=(1, 0), stride=(2, 1), dilation=(1, 2))
+
+
+def affine(image, flow):
+    return torch.nn.functional.affine_grid(flow[:, :, 0, :3], (image.shape[0], 1, 9, 12), False)
+
+
+def turned(image, flow):
+    grid = torch.nn.functional.affine_grid(flow[:, :, 0, :3] / 8, image.shape, align_corners=False)
+    return torch.nn.functional.grid_sample(image, grid, align_corners=False)
+
+
+def correlated(image, flow):
+    """A cost volume of 5 x 5 displacements."""
+    n, c, h, w = image.shape
+    moved = torch.nn.functional.unfold(image.flip(3), 5, padding=2).view(n, c, 25, h, w)
+    return (image[:, :, None] * moved).mean(1)
+
+
+def attended(image, flow):
+    """Each pixel attends to the window around it; products are matrices, one for each pixel."""
+    n, c, h, w = image.shape
+    values = torch.nn.functional.unfold(image, 3, padding=1).view(n, 1, c, 9, h * w).permute(0, 1, 4, 3, 2)
+    queries = image.view(n, 1, c, h * w).transpose(2, 3)[..., None, :]
+    scores = (queries @ values.transpose(3, 4)).softmax(-1)
+    return (scores @ values).squeeze(3).transpose(2, 3).reshape(n, c, h, w)
+
+
+def attended_by_einsum(image, flow):
+    values = torch.nn.functional.pad(image, [1] * 4).unfold(2, 3, 1).unfold(3, 3, 1)
+    scores = torch.einsum("nchw,nchwij->nhwij", image, values).sigmoid()
+    return torch.einsum("nhwij,nchwij->nchw", scores, values)
+
+
+def enlarged(image, flow):
+    """CARAFE: each pixel of an enlarged image is a weighted sum of a window, by weights of its own."""
+    n, c, h, w = image.shape
+    values = torch.nn.functional.unfold(image, 3, padding=1).view(n, c * 9, h, w)
+    values = torch.nn.functional.interpolate(values, scale_factor=2).view(n, c, 9, 2 * h, 2 * w)
+    weights = torch.nn.functional.interpolate(image.repeat(1, 3, 1, 1), scale_factor=2, mode="bilinear")
+    return (values * weights[:, None]).sum(2)
+
+
+PRODUCTS = {"correlated": correlated, "attended": attended, "attended by Einsum": attended_by_einsum}
+PRODUCTS["enlarged"] = enlarged
 WRITTEN = {
+    **{name: (function, "Im2ColProduct") for name, function in PRODUCTS.items()},
     "written to x and y": (written_to_x_and_y, "ComputedGridSample"),
     "divided in place": (divided_in_place, "ComputedGridSample"),
     "by keypoints": (by_keypoints, "ComputedGridSample"),
     "windows": (windows, "Im2Col"),
+    "unfold": (unfolded, "Im2Col"),
+    "affine_grid": (affine, "AffineGrid"),
+    "affine_grid of an image's size": (turned, "ComputedGridSample"),
 }
 
 
@@ -586,10 +549,8 @@ WRITTEN = {
 @pytest.mark.parametrize("dynamo", [True, False], ids=["dynamo", "torchscript"])
 @pytest.mark.parametrize("name", WRITTEN)
 def test_exports_that_are_optimized(name, dynamo, is_open):
-    """What both exporters write in other ways is found, and keeps its bits. The batch is open."""
+    """What both exporters write in other ways is found, and keeps its bits, but for sums. The batch is open."""
     function, operator = WRITTEN[name]
-    if name == "windows" and not dynamo:
-        pytest.skip("it is exported as a Slice for each block")
     if name == "by keypoints" and is_open:
         pytest.skip("it states its sizes")
     generator, count = torch.manual_seed(0), 2
@@ -601,7 +562,7 @@ def test_exports_that_are_optimized(name, dynamo, is_open):
     elif is_open:
         settings["dynamic_axes"] = {"image": {0: "n"}, "flow": {0: "n"}}
     proto = exported(torch.onnx.export, Call(function), inputs, dynamo=dynamo, **settings)
-    optimized = onnx_ops.optimize(proto)
+    optimized, kinds = onnx_ops.optimize(proto), {node.op_type for node in proto.graph.node}
     assert operator in [node.op_type for node in optimized.graph.node]
     assert not {"ScatterElements", "ScatterND", "GatherND"} & {node.op_type for node in optimized.graph.node}
     sessions = [onnx_ops.InferenceSession(each.SerializeToString(), quiet()) for each in (proto, optimized)]
@@ -610,5 +571,6 @@ def test_exports_that_are_optimized(name, dynamo, is_open):
         feeds = {"image": image.numpy(), "flow": flow.numpy()}
         feeds = {value.name: feeds[value.name] for value in sessions[0].get_inputs()}
         expected, got = (session.run(None, feeds)[0] for session in sessions)
-        np.testing.assert_array_equal(got, expected)
+        tolerance = 1e-5 if operator == "Im2ColProduct" or "AffineGrid" in kinds else 0
+        np.testing.assert_allclose(got, expected, rtol=0, atol=tolerance)
         np.testing.assert_allclose(got, function(image, flow).numpy(), rtol=1e-4, atol=1e-4)

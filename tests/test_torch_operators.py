@@ -2,8 +2,6 @@
 
 import io
 import pickle
-import subprocess
-import sys
 import tracemalloc
 
 import numpy as np
@@ -14,6 +12,7 @@ from support import fuzzing
 from support.backends import quiet
 from support.cases import CASES
 from support.own_operators import above, combine, join, topk, window
+from support.processes import python
 
 import onnx_ops
 from onnx_ops import functions, schemas
@@ -220,8 +219,7 @@ try:
 except onnx_ops.OpError as refusal:
     print(refusal)
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.stdout.startswith("onnx_ops.Im2Col: x = on lazy:0: must be a dense tensor on the CPU;"), done.stderr
+    assert python(script).stdout.startswith("onnx_ops.Im2Col: x = on lazy:0: must be a dense tensor on the CPU;")
 
 
 def test_what_is_refused():
@@ -326,10 +324,7 @@ from support.own_operators import topk
 assert "torch" not in sys.modules
 print(onnx_ops.im2col.torch, topk.torch)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path[:0] = {sys.path!r}{script}"], capture_output=True, text=True
-    )
-    assert done.stdout == "onnx_ops.Im2Col my_domain.TopK\n", done.stderr
+    assert python(script).stdout == "onnx_ops.Im2Col my_domain.TopK\n"
 
 
 def test_functions_are_operators():
@@ -454,8 +449,7 @@ import onnx, numpy as np
 np.save(sys.argv[2], y)
 """
     onnx.save(proto, tmp_path / "model.onnx")
-    code = f"import sys; sys.path[:0] = {sys.path!r}{script}"  # in a process that has no other session of this backend
-    subprocess.run([sys.executable, "-c", code, tmp_path / "model.onnx", tmp_path / "y.npy"], check=True)
+    python(script, tmp_path / "model.onnx", tmp_path / "y.npy")  # which has no other session of this backend
     assert_same([np.load(tmp_path / "y.npy")], eager)
 
 

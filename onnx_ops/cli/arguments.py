@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from ..comparison import TOLERANCES
+from ..model_files import imported_domains
 from ..operators import available, own_operators
-from ..runtime.model import imported_domains
 
 ORT_FORMAT = ".ort"  # suffix of ONNX Runtime's own format, which nothing else can read
 

@@ -31,11 +31,10 @@ PAUSE = 0.06  # seconds until the threads of a runtime have stopped spinning
 @model_argument
 @data.input_option
 @data.shape_option
-@data.seed_option
 @click.option("--repeats", default=21, show_default=True, type=click.IntRange(1), help="Turns that each one has.")
 @threads_option
 @json_option
-def bench(model, given, shapes, seed, repeats, threads, as_json):
+def bench(model, given, shapes, repeats, threads, as_json):
     """Time a model with onnx_ops and with ONNX Runtime's own kernels.
 
     Both run the whole model, turn by turn, on the same inputs; those that are not given with --input are made up:
@@ -53,7 +52,7 @@ def bench(model, given, shapes, seed, repeats, threads, as_json):
     """
     runner = open_way(model, "onnx_ops", threads)
     data.check_outputs(runner.outputs)
-    feeds, doubts = data.feeds(runner.inputs, given, shapes, seed, random=True)
+    feeds, doubts = data.feeds(runner.inputs, given, shapes, random=True)
     with data.adding_doubts(doubts):
         runners, outputs, refused = open_ways(model, runner, feeds, find_patterns(model))
     first, *others = names = list(runners)

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 import numpy as np
 import onnx
+from PIL import Image
 
 from .. import OpError, dtypes
 from ..files import staged
@@ -30,14 +31,13 @@ shape_option = click.option(
     "--shape", "shapes", multiple=True, metavar="NAME=N,C,...",
     help="Of a random input, where the model leaves it open.",
 )  # fmt: skip
-seed_option = click.option("--seed", default=0, show_default=True, help="Of random inputs.")
 
 
 # Inputs of a model. `inputs` are those that a Runner states: {name: (element type, dimensions)}
 
 
-def feeds(inputs, given, shapes=(), seed=0, random=False):
-    """Return ({input: array} from the options --input, --shape and --seed, `doubts` on those that are made up)."""
+def feeds(inputs, given, shapes=(), random=False):
+    """Return ({input: array} from the options --input and --shape, `doubts` on those that are made up)."""
     arrays = read_inputs(given, inputs)
     missing = [n for n in inputs if n not in arrays]
     if not random:
@@ -46,7 +46,7 @@ def feeds(inputs, given, shapes=(), seed=0, random=False):
     if useless := sizes.keys() & arrays.keys():
         names = ", ".join(sorted(useless))
         raise click.UsageError(f"--shape is for inputs that are made up, and --input gives {names}.")
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     arrays |= {n: random_array(rng, n, *inputs[n], sizes.get(n)) for n in missing}
     return {n: arrays[n] for n in inputs}, doubts({n: inputs[n] for n in missing}, sizes)
 
@@ -286,8 +286,6 @@ def read_image(path, file, element_type, dims):
 
     Integers become floats in [0, 1]; floats stay as they are.
     """
-    from PIL import Image
-
     if len(dims) != 4 or not (element_type in dtypes.FLOATS or element_type == "uint8"):
         raise click.UsageError(f"{path}: images are for inputs of rank 4 of floats or uint8.")
     channels_last = dims[3] in MODES and dims[1] not in MODES
@@ -396,8 +394,6 @@ def is_image(array):
 
 def write_image(path, array):
     """Write the first image of a batch; floats are clipped to [0, 1]."""
-    from PIL import Image
-
     pixels = np.moveaxis(array[0], 0, -1)
     if pixels.dtype != np.uint8:
         pixels = (np.nan_to_num(pixels.astype(np.float32)).clip(0, 1) * 255).round().astype(np.uint8)

@@ -1,8 +1,9 @@
-"""`onnx-ops demo`: models with and without this package, and pictures made by models that are written next to them.
+"""`onnx-ops demo`: models with and without this package, and pictures beside the models that made them.
 
 The photograph, cat.jpg, is Chelsea by Stefan van der Walt, who put it in the public domain (CC0); it is made smaller.
 """
 
+import itertools
 import math
 from importlib import resources
 from pathlib import Path
@@ -11,7 +12,6 @@ import click
 import numpy as np
 import onnx
 import onnxruntime as ort
-from PIL import Image, ImageDraw, ImageFont
 
 import onnx_ops
 
@@ -23,14 +23,11 @@ from ..runtime.runner import Runner
 from .arguments import json_option
 from .bench import open_ways, times
 from .console import format_difference, milliseconds, print_json, say, steps, table
-from .data import write_image
+from .data import read_image, write_image
 
 REPEATS = 11
-PATCH, STRIDE = 64, 48  # of the patches in the picture, in pixels
 HEIGHT, WIDTH = 192, 300  # of what GridSample makes, in pixels
-MARGIN, TITLE = 10, 34  # pixels between pictures, and above each
-TURN = 25.0  # degrees
-INK, PAPER = (40, 40, 40), (255, 255, 255)
+MODES, PADDING_MODES = ("nearest", "linear", "cubic"), ("zeros", "border", "reflection")
 
 
 @click.command()
@@ -212,89 +209,26 @@ def cells(row, way):
 
 
 def write_pictures(directory):
-    """Write all pictures into a directory, or none; returns [(path, what it shows)]."""
-    image = photograph()
+    """Write models, their inputs, and what they make of a photograph, or nothing; returns [(path, what it shows)]."""
+    image, pictures = photograph(), []
     with staged(directory) as folder:
         write_image(folder / "photograph.png", image)
-        pictures = [draw(folder, image) for draw in (picture_of_col2im, picture_of_modes, picture_of_padding)]
-    return [(directory / name, what) for name, what in pictures]
+        for name, coordinates in GRIDS.items():
+            np.save(folder / f"{name}.npy", coordinates)
+        for mode, padding_mode in itertools.product(MODES, PADDING_MODES):
+            path = folder / f"grid_sample_{mode}_{padding_mode}.onnx"
+            onnx.save(grid_sample("float", mode, padding_mode=padding_mode), path)
+            warped = Runner(path)({"X": image, "Grid": GRIDS["lens"]})["Y"]
+            write_image(path.with_suffix(".png"), warped)
+            what = f"the photograph through a lens, by GridSample with mode {mode}, padding_mode {padding_mode}"
+            pictures.append((directory / f"{path.stem}.png", what))
+    return pictures
 
 
 def photograph():
     """Return the photograph, float32 [1, 3, 256, 400] in [0, 1]."""
-    with resources.files(__package__).joinpath("cat.jpg").open("rb") as file:
-        return as_array(Image.open(file).convert("RGB"))
-
-
-def as_array(picture):
-    return np.ascontiguousarray(np.moveaxis(np.asarray(picture, np.float32) / 255, -1, 0)[None])
-
-
-def as_picture(image):
-    """Convert [1, 3, H, W] in [0, 1] to a picture of Pillow's."""
-    return Image.fromarray((np.moveaxis(image[0], 0, -1).clip(0, 1) * 255).round().astype(np.uint8))
-
-
-def resized(image, height, width):
-    return as_array(as_picture(image).resize((width, height), Image.Resampling.LANCZOS))
-
-
-def picture_of_col2im(directory, image):
-    """Draw a photograph, its overlapping patches, and what Col2Im makes of them."""
-    patches = onnx_ops.im2col(image, (PATCH, PATCH), strides=[STRIDE, STRIDE])
-    path = directory / "col2im.onnx"
-    onnx.save(col2im("float", attributes=f"<strides = [{STRIDE}, {STRIDE}]>"), path)
-    runner, sizes = Runner(path), {"image_shape": np.array(image.shape[2:]), "block_shape": np.array([PATCH, PATCH])}
-    added, overlaps = (runner({"x": x, **sizes})["y"] for x in (patches, np.ones_like(patches)))
-    panels = {
-        "1  a photograph": image,
-        f"2  cut into patches of {PATCH} x {PATCH} pixels, one every {STRIDE}": side_by_side(patches),
-        "3  Col2Im adds them up; shown darker, since up to 4 patches overlap": added / 3,
-        "4  divided by the number of overlaps: the photograph again": added / overlaps,
-    }
-    save_panels(directory / "col2im.jpg", "Col2Im puts patches together", panels, 2)
-    return "col2im.jpg", "patches of a photograph, put back by Col2Im"
-
-
-def side_by_side(patches, gap=8):
-    """Return an image of the patches side by side, with white between them."""
-    rows = (photograph().shape[2] - PATCH) // STRIDE + 1
-    tiles = patches.reshape(3, PATCH, PATCH, rows, -1).transpose(0, 3, 1, 4, 2)
-    framed = np.pad(tiles, ((0, 0), (0, 0), (0, gap), (0, 0), (0, gap)), constant_values=1)
-    columns = framed.shape[3]
-    return framed.reshape(1, 3, rows * (PATCH + gap), columns * (PATCH + gap))[..., :-gap, :-gap]
-
-
-def picture_of_modes(directory, image):
-    small = resized(image, 64, 100)
-    write_image(directory / "small.png", small)
-    grids = {
-        "rotated": grid(1 / 1.6, TURN),
-        "lens": grid(0.7, strength=0.45),
-        "magnified": grid(1 / 4, move=(-0.25, -0.15)),
-    }
-    for name in grids:
-        np.save(directory / f"{name}.npy", grids[name])
-    modes = ("nearest", "linear", "cubic")
-    panels = {f"{m}: {n}": sampled(directory, small, grids[n], m, "border") for m in modes for n in grids}
-    title = 'A photograph of 100 x 64 pixels, read by GridSample(mode=..., padding_mode="border")'
-    save_panels(directory / "grid_sample_modes.jpg", title, panels, 3)
-    return "grid_sample_modes.jpg", "rotated, warped and magnified by GridSample in each mode"
-
-
-def picture_of_padding(directory, image):
-    grids, modes = {"rotated": grid(1 / 0.6, TURN), "lens": grid(0.7, strength=0.9)}, ("zeros", "border", "reflection")
-    panels = {f"{p}: {n}": sampled(directory, image, grids[n], "linear", p) for n in grids for p in modes}
-    title = 'What lies outside the photograph: GridSample(mode="linear", padding_mode=...)'
-    save_panels(directory / "grid_sample_padding.jpg", title, panels, 3)
-    return "grid_sample_padding.jpg", "what GridSample reads outside the image, in each padding_mode"
-
-
-def sampled(directory, image, coordinates, mode, padding_mode):
-    """Sample the image at these coordinates, by a model that is written into the directory."""
-    path = directory / f"grid_sample_{mode}_{padding_mode}.onnx"
-    onnx.save(grid_sample("float", mode, padding_mode=padding_mode), path)
-    return Runner(path)({"X": image, "Grid": coordinates})["Y"]
+    with resources.as_file(resources.files(__package__).joinpath("cat.jpg")) as path:
+        return read_image(path, path, "float32", [1, 3, None, None])
 
 
 def grid(scale=1.0, degrees=0.0, strength=0.0, move=(0.0, 0.0)):
@@ -310,16 +244,4 @@ def grid(scale=1.0, degrees=0.0, strength=0.0, move=(0.0, 0.0)):
     return np.stack([x, y * WIDTH / HEIGHT], -1)[None].astype(np.float32)
 
 
-def save_panels(path, title, panels, columns):
-    """Draw pictures, {title: [1, 3, H, W]}, in rows below the title of them all."""
-    height, width = (max(image.shape[axis] for image in panels.values()) for axis in (2, 3))
-    rows = math.ceil(len(panels) / columns)
-    page = Image.new("RGB", (columns * (width + MARGIN) + MARGIN, TITLE + rows * (height + TITLE) + MARGIN), PAPER)
-    draw, font = ImageDraw.Draw(page), ImageFont.load_default(size=17)
-    draw.text((MARGIN, 10), title, INK, font)
-    for k, (panel_title, image) in enumerate(panels.items()):
-        x, y = MARGIN + k % columns * (width + MARGIN), TITLE + k // columns * (height + TITLE)
-        draw.text((x, y + 10), panel_title, INK, font)
-        scaled = resized(image, height, image.shape[3] * height // image.shape[2])
-        page.paste(as_picture(scaled), (x, y + TITLE))
-    page.save(path, quality=80)
+GRIDS = {"rotated": grid(1 / 0.6, 25), "lens": grid(0.7, strength=0.9)}

@@ -13,18 +13,19 @@ from onnx import helper
 from .. import dtypes
 from ..comparison import difference
 from ..errors import OpError, errors_of
-from ..external_data import load
-from ..nodes import builtin_operators, declared, in_its_versions, inlined, model_nodes, subgraphs
+from ..external_data import load, model_in
+from ..model_files import EXTENSIONS, WARNING, is_lowered, unknown_attributes
+from ..nodes import builtin_operators, declared, in_its_versions, inlined, model_nodes
 from ..operators import available
 from ..plain import infer, shapes_of
-from ..rewriting.graph import Graph, Model
+from ..rewriting.graph import Model
+from ..rewriting.shapes import UNKNOWN
 from ..runtime.execute import signature_of
-from ..runtime.model import EXTENSIONS, WARNING, is_lowered, unknown_attributes
 from ..runtime.runner import Runner, open_session
 from .arguments import ORT_FORMAT, json_option, model_argument, names
 from .console import dimensions, one_line, print_json, say, steps, table
 from .data import random_array
-from .rewrite import counted, find_patterns, show_findings
+from .rewrite import counted, find_patterns
 
 LIKENESS = 0.8  # how similar a misspelt name is at least to the right one, as difflib measures it
 STAND_IN = 2  # the size of a dimension that the model leaves open
@@ -33,19 +34,10 @@ NO_KERNEL = "Could not find an implementation", "Failed to find kernel"  # for t
 
 
 @dataclass
-class Value:
-    """What a model states about an input of a node. value: the array, if it is a constant."""
-
-    name: str
-    type: str | None = None
-    shape: list | None = None
-    value: np.ndarray | None = None
-
-
-@dataclass
 class Report:
     """What was found out about a node.
 
+    inputs    {"name": ..., "type": ..., "shape": ...} of each, as far as the model states it, else None
     builtin   what ONNX Runtime's own kernel does with it
     problems  texts on what will fail, or is not what it seems
     """
@@ -61,21 +53,20 @@ class Report:
 
 @click.command()
 @model_argument
-@click.option("--details", is_flag=True, help="Also show each node's attributes and all of its inputs.")
 @json_option
-def inspect(model, details, as_json):
+def inspect(model, as_json):
     """Show which nodes of a model this package runs, and which of them ONNX Runtime alone can't.
 
     Subgraphs are looked into, local functions written out where they are called. Each node is tried alone on ONNX
     Runtime's own kernel, on made-up data as far as the model states the shapes, and the results are compared. The
     report also names what will fail or be ignored: operators, domains and attributes that seem misspelt, values that
     are refused, shapes that can't fit; operators that neither ONNX Runtime nor this package has; why no session of the
-    whole model can be made, if so; and what `onnx-ops optimize` would replace. Its last line says what to do next.
+    whole model can be made, if so; and what `onnx-ops optimize` would replace. Its last line says what to do next. With
+    --json there are also the attributes and all inputs of each node, and what `optimize` would keep, with the reasons.
 
     \b
     Examples:
       onnx-ops inspect model.onnx
-      onnx-ops inspect model.onnx --details
       onnx-ops inspect model.onnx --json
     """
     log = logging.getLogger("onnx_ops")
@@ -90,8 +81,8 @@ def inspect(model, details, as_json):
         lists = {"nodes": list(map(asdict, reports)), "optimize": list(map(asdict, patterns))}
         print_json({"model": str(model), "session": obstacle, **lists, "unknown": unknown_operators, "next": next_step})
     else:
-        show(model, reports, unknown_operators, obstacle, details)
-        show_patterns(patterns, details)
+        show(model, reports, unknown_operators, obstacle)
+        show_patterns(patterns)
         say(f"next: {next_step}", "bold")
     if obstacle or any(r.problems for r in reports):
         raise click.exceptions.Exit(1)
@@ -119,12 +110,12 @@ def examine(path):
     try:
         model = load(path)
     except (OSError, OpError):  # a file may be missing, which the session reports
-        model = onnx.load(path, load_external_data=False)
+        model = model_in(path)
     try:
         model = inlined(model) if model.functions else model
     except RuntimeError as error:
         click.echo(f"Warning: nodes in functions are not shown, as these can't be inlined: {one_line(error)}", err=True)
-    nodes = list(relevant(Graph(Model(model, path), model.graph, "main")))
+    nodes = list(relevant(Model(model, path)))
     reports = [examine_node(*each) for each in steps(nodes, lambda each: each[0].name or each[0].op_type)]
     return reports, unknown_in(model)
 
@@ -144,15 +135,13 @@ def unknown_in(model):
     return dict(sorted(counts.items()))
 
 
-def relevant(graph):
-    """Yield (node, its graph) for the `intended` nodes in a graph and its subgraphs, except those of older versions."""
-    operators = in_its_versions(available(), graph.model.proto)
-    for node in graph.owner.node:
-        if intended(node) and (declared(node, operators) or not declared(node)):
-            yield node, graph
-        for inner in subgraphs(node):
-            title = f"{graph.title} / {node.name or node.op_type} / {inner.name}"
-            yield from relevant(Graph(graph.model, inner, title, graph))
+def relevant(model):
+    """Yield (node, its graph) for the `intended` nodes of a model, except those of older versions."""
+    operators = in_its_versions(available(), model.proto)
+    for graph in model.graphs():
+        for node in graph.owner.node:
+            if intended(node) and (declared(node, operators) or not declared(node)):
+                yield node, graph
 
 
 def intended(node):
@@ -180,7 +169,7 @@ def examine_node(node, graph):
         operator.title if operator else f"{node.domain}.{node.op_type}".removeprefix("."),
         graph.title,
         {name: plain(value) for name, value in values.items()},
-        [{"name": v.name, "type": v.type, "shape": v.shape} for v in inputs],
+        inputs,
     )
     if operator is None:
         report.problems.append(why_not_run(node))
@@ -196,7 +185,7 @@ def examine_node(node, graph):
     try:
         with errors_of(operator):
             known = {name for a in operator.attributes for name in a.names}
-            arrays = made_up(operator, {name: values[name] for name in known & values.keys()}, inputs)
+            arrays = made_up(graph, operator, {name: values[name] for name in known & values.keys()}, inputs)
     except OpError as error:
         report.problems.append(str(error).removeprefix(f"{operator.title}: "))
     unknown_shapes = "shapes are unknown" if arrays is None else ""
@@ -206,21 +195,19 @@ def examine_node(node, graph):
 
 
 def stated(graph, name):
-    """Return the Value of a node's input."""
-    if not name:
-        return Value(name)
-    its_type = graph.type(name)
-    return Value(name, dtypes.NAMES.get(its_type.elements), its_type.dimensions, graph.array(name))
+    """Return what is known of a node's input, see Report."""
+    its_type = graph.type(name) if name else UNKNOWN
+    return {"name": name, "type": dtypes.NAMES.get(its_type.elements), "shape": its_type.dimensions}
 
 
 def complete_types(operator, inputs):
     """Fill in unknown types of inputs that follow from those of others, or of which the operator takes one only."""
     pairs = list(zip(operator.inputs, inputs, strict=False))
     signature = {variable: types[0] for variable, types in operator.types.items() if len(types) == 1}
-    signature |= {i.type: v.type for i, v in pairs if v.type}
+    signature |= {i.type: v["type"] for i, v in pairs if v["type"]}
     for i, v in pairs:
-        if v.name and v.type is None:
-            v.type = signature.get(i.type)
+        if v["name"] and v["type"] is None:
+            v["type"] = signature.get(i.type)
 
 
 def plain(value):
@@ -241,21 +228,21 @@ def why_not_run(node):
     return f"not run by onnx_ops, which has {name} in the domains {', '.join(domains)}{hint}"
 
 
-def made_up(operator, attributes, inputs):
+def made_up(graph, operator, attributes, inputs):
     """Return random arrays for the inputs, with those of constants; or None if too little is known.
 
     Raises OpError if the declaration refuses what is known.
     """
     values = operator.values(attributes)
-    operator.padded([v.name or None for v in inputs])  # refuses what is missing
-    signature_of(operator, operator.choice(values), [v.type for v in inputs])
-    pairs = [(i, v) for i, v in zip(operator.each_input(len(inputs)), inputs, strict=True) if v.name]
-    known = [v.value.tolist() if i.values and v.value is not None else None for i, v in pairs]
-    infer(operator, values, [v.shape for _, v in pairs], known)
-    sizes = [known_sizes(i, v) for i, v in pairs]
+    operator.padded([v["name"] or None for v in inputs])  # refuses what is missing
+    signature_of(operator, operator.choice(values), [v["type"] for v in inputs])
+    pairs = [(i, v) for i, v in zip(operator.each_input(len(inputs)), inputs, strict=True) if v["name"]]
+    arrays = [graph.array(v["name"]) if i.values else None for i, v in pairs]
+    infer(operator, values, [v["shape"] for _, v in pairs], [None if a is None else a.tolist() for a in arrays])
+    sizes = [known_sizes(i, v["shape"], array) for (i, v), array in zip(pairs, arrays, strict=True)]
     if any(each is None for each in sizes):
         return None
-    is_open = any(not i.values and each.tolist() != v.shape for (i, v), each in zip(pairs, sizes, strict=True))
+    is_open = any(not i.values and each.tolist() != v["shape"] for (i, v), each in zip(pairs, sizes, strict=True))
     if len(pairs) == len(operator.inputs):
         try:
             shapes_of(operator, values, [tuple(each.tolist()) for each in sizes])
@@ -263,23 +250,25 @@ def made_up(operator, attributes, inputs):
             if is_open:  # stand-ins don't fit each other
                 return None
             raise
-    if any(v.type is None for _, v in pairs) or max(np.prod(each, dtype=float) for each in sizes) > LARGEST:
+    if any(v["type"] is None for _, v in pairs) or max(np.prod(each, dtype=float) for each in sizes) > LARGEST:
         return None
     rng = np.random.default_rng(0)
     are_positions = [operator.types[i.type] == ("int64",) for i, _ in pairs]  # of something, of which 0 exists
     return [
-        v.value if i.values else np.zeros(each, np.int64) if k else random_array(rng, v.name, v.type, each.tolist())
-        for (i, v), each, k in zip(pairs, sizes, are_positions, strict=True)
-    ]
+        array if i.values
+        else np.zeros(each, np.int64) if k
+        else random_array(rng, v["name"], v["type"], each.tolist())
+        for (i, v), array, each, k in zip(pairs, arrays, sizes, are_positions, strict=True)
+    ]  # fmt: skip
 
 
-def known_sizes(declared_input, value):
+def known_sizes(declared_input, shape, array):
     """Return an input's shape, with STAND_IN for open dimensions, or the sizes that it holds; None if unknown."""
     if declared_input.values:
-        return None if value.value is None or value.value.ndim != 1 else value.value.astype(np.int64)
-    if value.shape is None:
+        return None if array is None or array.ndim != 1 else array.astype(np.int64)
+    if shape is None:
         return None
-    return np.array([d if isinstance(d, int) else STAND_IN for d in value.shape], np.int64)
+    return np.array([d if isinstance(d, int) else STAND_IN for d in shape], np.int64)
 
 
 # ONNX Runtime's own kernel
@@ -292,7 +281,7 @@ def try_builtin(model, node, operator, inputs, arrays, lack):
     """
     if (operator.domain, operator.name) not in builtin_operators():
         return "refuses it: has no such operator"
-    if not all(v.type for v in inputs if v.name):
+    if not all(v["type"] for v in inputs if v["name"]):
         return "not tried: types are unknown"
     lone_model = node_alone(model, node, inputs)
     try:
@@ -303,8 +292,9 @@ def try_builtin(model, node, operator, inputs, arrays, lack):
         feeds = dict(zip(names_of_inputs, arrays, strict=True))
         outputs = builtin(feeds)
     except Exception as error:
-        unusual = [f"{v.type} {i.name}" for i, v in zip(operator.inputs, inputs, strict=False)
-                   if v.type not in (None, "float32") and not i.values and len(operator.types[i.type]) > 1]  # fmt: skip
+        pairs = [(i, v["type"]) for i, v in zip(operator.inputs, inputs, strict=False) if not i.values]
+        unusual = [f"{its_type} {i.name}" for i, its_type in pairs
+                   if its_type not in (None, "float32") and len(operator.types[i.type]) > 1]  # fmt: skip
         if unusual and any(text in str(error) for text in NO_KERNEL):
             return f"refuses it: no kernel for {' and '.join(unusual)}"
         return f"refuses it: {one_line(error).partition(' node with name')[0]}"
@@ -318,9 +308,9 @@ def try_builtin(model, node, operator, inputs, arrays, lack):
 
 def node_alone(model, node, inputs):
     """Return a model with a copy of this node alone, as bytes. It has the inputs that the node has."""
-    names_in = [f"input_{k}" if v.name else "" for k, v in enumerate(inputs)]
+    names_in = [f"input_{k}" if v["name"] else "" for k, v in enumerate(inputs)]
     described = [
-        helper.make_tensor_value_info(name, dtypes.TABLE[v.type].onnx, v.shape)
+        helper.make_tensor_value_info(name, dtypes.TABLE[v["type"]].onnx, v["shape"])
         for name, v in zip(names_in, inputs, strict=True) if name
     ]  # fmt: skip
     copy = onnx.NodeProto()
@@ -337,12 +327,10 @@ def node_alone(model, node, inputs):
 # What is shown
 
 
-def show(model, reports, unknown_operators, obstacle, details):
+def show(model, reports, unknown_operators, obstacle):
     if reports:
         rows = [(r.node, r.operator, tensors(r), r.builtin or "not tried") for r in reports]
         table(str(model), ("node", "operator", "tensors", "ONNX Runtime alone"), rows)
-    for report in reports if details else ():
-        show_details(report)
     problems = [(r.node, problem) for r in reports for problem in r.problems]
     for node, problem in problems:
         say(f"{node}: {problem}", "bold red")
@@ -354,28 +342,12 @@ def show(model, reports, unknown_operators, obstacle, details):
     say(summary(reports, obstacle) if reports else f"{model}: {without_nodes(model, obstacle)}.")
 
 
-def show_details(report):
-    lines = [("operator", report.operator), ("graph", report.graph)]
-    lines += [("attribute", f"{name} = {value}") for name, value in report.attributes.items()]
-    lines += [("input", f"{v['name']} {type_and_shape(v)}") for v in report.inputs if v["name"]]
-    if report.builtin:
-        lines.append(("alone", f"ONNX Runtime {report.builtin}"))
-    say(report.node, "bold")
-    for kind, text in lines:
-        say(f"  {kind:<9}  {text}")
-    say("")
-
-
-def show_patterns(patterns, details):
-    """Print on one line what `onnx-ops optimize` would replace; with `details`, also where."""
-    if not patterns:
-        return
-    if details:
-        show_findings("what onnx-ops optimize would do", patterns)
-    text = f"onnx-ops optimize would replace {counted(patterns) or 'nothing'}"
-    if stays := counted(patterns, replaced=False):
-        text += f"; not {stays}" + ("" if details else " (--details says why)")
-    say(text)
+def show_patterns(patterns):
+    """Print on one line what `onnx-ops optimize` would replace."""
+    if patterns:
+        stays = counted(patterns, replaced=False)
+        text = f"onnx-ops optimize would replace {counted(patterns) or 'nothing'}"
+        say(f"{text}; not {stays} (--json says why)" if stays else text)
 
 
 def advice(model, reports, unknown_operators, obstacle, patterns):

@@ -13,10 +13,9 @@ from .. import lower as lowered
 from ..errors import OpError
 from ..external_data import files, load, move
 from ..files import staged_file
-from ..nodes import declared, in_its_versions, model_nodes
-from ..operators import available
+from ..nodes import declared_nodes
+from ..ort_format import is_ort_format
 from ..rewriting import rewritten
-from ..runtime.ort_format import is_ort_format
 from .arguments import ModelFile, check_targets, json_option
 from .console import print_json, say, table
 
@@ -27,15 +26,14 @@ target_argument = click.argument("target", metavar="OUT.ONNX", type=click.Path(d
 @click.command()
 @source_argument
 @target_argument
-@click.option("--standard", is_flag=True, help="Use operators of ai.onnx only, which other runtimes have, too.")
 @json_option
-def optimize(source, target, standard, as_json):
+def optimize(source, target, as_json):
     """Replace what PyTorch's exporters write for unfold, grids and deformable attention by one node each.
 
-    The nodes are of the domain onnx_ops, which sessions with this package run: Im2Col, AffineGrid, GridSamples that
-    compute their grids themselves (ComputedGridSample), MultiScaleDeformableAttention; with
-    --standard AffineGrid of ai.onnx, where the model imports its version 20. Results may differ by rounding:
-    docs/optimize.md says how much. What only resembles these patterns stays, and the reason is told.
+    The nodes are of the domain onnx_ops, which sessions with this package run: Im2Col, Im2ColProduct where its columns
+    are only multiplied and added up, AffineGrid, GridSamples that compute their grids themselves (ComputedGridSample),
+    MultiScaleDeformableAttention. Results may differ by rounding: docs/optimize.md says how much. What only resembles
+    these patterns stays, and the reason is told.
 
     Weights that the model keeps in other files stay there if OUT.ONNX is in the same folder as IN.ONNX. Otherwise they
     are copied into OUT.ONNX.data.
@@ -43,12 +41,12 @@ def optimize(source, target, standard, as_json):
     \b
     Examples:
       onnx-ops optimize model.onnx optimized.onnx
-      onnx-ops optimize model.onnx model.onnx --standard --json
+      onnx-ops optimize model.onnx model.onnx --json
     """
 
     def optimized_and_found(model):
-        optimized, findings = rewritten(model, standard, source)
-        return optimized, (findings, sorted({node.op_type for node in declared_nodes(optimized)}))
+        optimized, findings = rewritten(model, source)
+        return optimized, (findings, sorted({node.op_type for node, *_ in declared_nodes(optimized)}))
 
     target, (findings, names) = rewrite(source, target, optimized_and_found)
     if as_json:
@@ -58,7 +56,7 @@ def optimize(source, target, standard, as_json):
         show_findings(source, findings)
     replaced = counted(findings)
     say(f"{target}: {replaced} replaced" if replaced else f"{target}: nothing to replace")
-    if replaced and not standard:
+    if replaced:
         options = " ".join(f"--operator {name}" for name in names)
         say(f"onnx_ops.InferenceSession runs it; so does plain ONNX Runtime with what onnx-ops build {options} makes")
 
@@ -80,18 +78,8 @@ def lower(source, target):
       onnx-ops lower model.onnx lowered.onnx
       onnx-ops run lowered.onnx --random --backend extensions
     """
-
-    def lowered_and_counted(model):
-        return lowered(model), len(declared_nodes(model))
-
-    target, count = rewrite(source, target, lowered_and_counted)
+    target, count = rewrite(source, target, lambda model: (lowered(model), len(list(declared_nodes(model)))))
     say(f"{target}: {count} {'node' if count == 1 else 'nodes'} rewritten")
-
-
-def declared_nodes(model):
-    """Return the nodes of a model that onnx_ops runs."""
-    operators = in_its_versions(available(), model)
-    return [node for node in model_nodes(model) if declared(node, operators)]
 
 
 def rewrite(source, target, function):
@@ -113,7 +101,7 @@ def rewrite(source, target, function):
     if not is_beside:
         move(model, source, data.name)
     with staged_file(target) as path:
-        onnx.save(model, path)
+        onnx.save(model, path, "protobuf")  # whatever its name ends in
     return target, report
 
 

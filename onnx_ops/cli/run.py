@@ -35,7 +35,6 @@ ENDED = Problem("a process that worked on it has ended, and so has another one t
 @click.option("--output", type=click.Path(file_okay=False, path_type=Path), help="Write the outputs into this folder.")
 @click.option("--random", is_flag=True, help="Make up the inputs that are not given.")
 @data.shape_option
-@data.seed_option
 @click.option("--backend", type=click.Choice(["native", "extensions"]), default="native", show_default=True)
 @click.option("--optimize", is_flag=True, help="Run what `onnx-ops optimize` makes of the model.")
 @click.option(
@@ -49,8 +48,8 @@ ENDED = Problem("a process that worked on it has ended, and so has another one t
 @click.option("--cluster", metavar="ADDRESS", help="Of many files: by this Ray cluster; auto for the one at hand.")
 @json_option
 def run(
-    model, given, output, random, shapes, seed, backend, optimize, compare, tolerances, threads, batch, workers,
-    cluster, as_json,
+    model, given, output, random, shapes, backend, optimize, compare, tolerances, threads, batch, workers, cluster,
+    as_json,
 ):  # fmt: skip
     """Run a model once and show what comes out; or on many files, and write what comes out.
 
@@ -79,7 +78,7 @@ def run(
             raise click.UsageError("--batch, --workers and --cluster are for many files: --input with a wildcard.")
         runner, seconds = timed(open_model, model, backend, threads, optimize)
         report = {"model": str(model), "backend": backend, "optimize": optimize, "seconds": {"open": seconds}}
-        feeds, outputs = run_once(runner, report, model, given, output, shapes, seed, random)
+        feeds, outputs = run_once(runner, report, model, given, output, shapes, random)
         if compare:
             others, seconds = timed(open_model(model, compare, threads), feeds)
             report["compare"] = {"with": compare, "seconds": seconds, "outputs": compared(outputs, others, tolerances)}
@@ -106,14 +105,14 @@ def open_model(model, backend, threads=None, optimize=False):
     return runner
 
 
-def run_once(runner, report, model, given, output, shapes, seed, random):
+def run_once(runner, report, model, given, output, shapes, random):
     """Run the model, write the outputs and add to the report; returns {input: array} and {output: array}."""
     data.check_outputs(runner.outputs)
     if output:
         names = data.file_names(runner.outputs).values()
         targets = [output / f"{name}{ending}" for name in names for ending in data.ENDINGS]
         check_targets(targets, [*files(model), *data.given_files(given)])
-    feeds, doubts = data.feeds(runner.inputs, given, shapes, seed, random)
+    feeds, doubts = data.feeds(runner.inputs, given, shapes, random)
     with data.adding_doubts(doubts):
         outputs, report["seconds"]["run"] = timed(runner, feeds)
     report["inputs"] = [data.described(n, a) for n, a in feeds.items()]

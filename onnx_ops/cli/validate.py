@@ -8,8 +8,8 @@ import onnx
 from rich.text import Text
 
 from ..comparison import difference
-from ..nodes import declared, in_its_versions, model_nodes
-from ..operators import available
+from ..external_data import model_in
+from ..nodes import declared_nodes
 from .arguments import json_option, tolerance_option
 from .console import format_difference, one_line, print_json, progress, say, steps, table
 from .data import read_pb
@@ -91,7 +91,7 @@ def run_test(name, model, data, backend, tolerances):
     path = None if isinstance(model, bytes) else str(model)
     report = {"test": name, "model": path, "operators": [], "passed": False, "largest_error": None, "problem": ""}
     try:
-        proto = onnx.load(model, load_external_data=False) if path else onnx.ModelProto.FromString(model)
+        proto = model_in(model) if path else onnx.ModelProto.FromString(model)
         report["operators"] = operators_in(proto)
         runner, differences = open_model(model, backend), []
         for inputs, expected in data():
@@ -113,9 +113,7 @@ def problem(output, found):
 
 def operators_in(proto):
     """Return the titles of the declared operators in a model."""
-    operators = in_its_versions(available(), proto)
-    found = (declared(node, operators) for node in model_nodes(proto))
-    return sorted({operator.title for operator in found if operator})
+    return sorted({operator.title for _, operator in declared_nodes(proto)})
 
 
 def show(results, backend):

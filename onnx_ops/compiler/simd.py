@@ -258,6 +258,15 @@ def gather(builder, data, index, width, exists=None):
     return builder.call(function, [ir.Constant(numbers, None), at, index, exists, scale])
 
 
+@operation()
+def stay_apart(builder):
+    """Keep LLVM from copying the function that has this instruction into those that call it.
+
+    A function with a loop for each of many cases would put the numbers of all of them into its caller's loop.
+    """
+    builder.function.attributes.add("noinline")
+
+
 @operation(literals="size")
 def transpose_elements(builder, source, i, pitch, target, j, stride, size):
     """target[j + q * stride + r] = source[i + r * pitch + q] for q, r < size"""

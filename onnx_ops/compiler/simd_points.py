@@ -178,14 +178,30 @@ def pair_count(array):
     return 512 // sum_type(array).bitwidth if current().gathers else lanes_of(sum_type(array))
 
 
+def vector_of_indices(source):
+    """What `pairs` takes as its index."""
+    return (
+        Vector(types.int32, pair_count(source))
+        if current().gathers
+        else types.UniTuple(types.int64, pair_count(source))
+    )
+
+
+@operation(vector_of_indices)
+def indices(builder, source, base, b):
+    """base[b:], as an index of the source."""
+    count = pair_count(source.kind)
+    return base.load(b, count) if current().gathers else starts(builder, base, b, range(count))
+
+
 @operation(lambda source: types.UniTuple(Vector(sum_type(source), pair_count(source)), 2))
-def pairs(builder, source, base, b, offset):
-    """source[base[b:] + offset + k] for k = 0 and 1, as two vectors over b."""
-    count, source = pair_count(source.kind), source.after(offset)
+def pairs(builder, source, index, offset):
+    """source[index + offset + k] for k = 0 and 1, as two vectors."""
+    source = source.after(offset)
     if current().gathers:
-        found = gathered_pairs(builder, source, base.load(b, count))
+        found = gathered_pairs(builder, source, index)
     else:
-        found = loaded_pairs(builder, source, starts(builder, base, b, range(count)))
+        found = loaded_pairs(builder, source, [builder.extract_value(index, k) for k in range(pair_count(source.kind))])
     return [source.widened(v) for v in found]
 
 
@@ -248,9 +264,10 @@ def pairwise(step):
         for b in range(0, base.size, step):
             up, down = vector_at(above, b, zero), vector_at(below, b, zero)
             w, next_w = vector_at(left, b, zero), vector_at(right, b, zero)
+            index = indices(source, base, b)  # once: LLVM would load it again after each channel's store
             for c in range(len(channels)):
-                x, next_x = pairs(source, base, b, c * pixels)
-                y, next_y = pairs(source, base, b, c * pixels + pitch)
+                x, next_x = pairs(source, index, c * pixels)
+                y, next_y = pairs(source, index, c * pixels + pitch)
                 row, next_row = times_plus(w, x, times(next_w, next_x)), times_plus(w, y, times(next_w, next_y))
                 total = times_plus(up, row, times(down, next_row))
                 if add:

@@ -18,6 +18,7 @@ from .simd import (
     operation,
     shuffle,
     square,
+    stay_apart,
     transpose,
     transposer,
     vectorized,
@@ -116,12 +117,15 @@ def _(lanes, target):
     if isinstance(target.dtype, types.Complex):
         return None
     large = square(lanes)
-    zip_2_8, zip_2_4, zip_2_2, zip_3_8 = zipper(2, 8), zipper(2, 4), zipper(2, 2), zipper(3, 8)
+    zip_2_16, zip_2_8, zip_2_4, zip_2_2, zip_3_8 = (zipper(*each) for each in ((2, 16), (2, 8), (2, 4), (2, 2), (3, 8)))
     in_large_squares, in_small_squares, one_by_one = transposer(large), transposer(4), as_written(vectors.interleave)
 
     def interleave(lanes, first, pitch, row_pitch, stride, count, rows, target, to, out_pitch):
+        stay_apart()
         matrices = lanes, first, pitch, row_pitch, stride, count, rows, target, to, out_pitch
-        if stride == 2 and count >= 8:
+        if stride == 2 and count >= 16:
+            zip_2_16(*matrices)
+        elif stride == 2 and count >= 8:
             zip_2_8(*matrices)
         elif stride == 2 and count >= 4:
             zip_2_4(*matrices)

@@ -26,7 +26,7 @@ struct custom_op { /* an OrtCustomOp */
     struct op *op;
     struct overload *overload;
 };
-struct state { /* the state of a node's kernel; after it come the attributes' values, and a constant result */
+struct state { /* the state of a node's kernel; after it come the attributes' values, a call and a constant result */
     struct op *op;
     const struct overload *overload;
     int64_t choice;   /* which kernel of those for a combination of ranks */
@@ -34,6 +34,8 @@ struct state { /* the state of a node's kernel; after it come the attributes' va
     void *result;     /* 0 if it is not constant */
     size_t result_size;
     int64_t rank, shape[MAX_RANK];
+    struct call *planned; /* a copy of the last call, as far as the plan reads and writes it */
+    atomic_int in_use;    /* whether a thread reads or writes that copy */
     struct block attributes;
 };
 enum { STRINGS = 8, HALF = 10, BRAIN_HALF = 16, TYPES, LARGEST_RESULT = 1 << 26 };

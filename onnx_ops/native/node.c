@@ -63,7 +63,9 @@ static int is_known(const struct tensor *tensor) {
 static status new_state(const struct state *prototype, struct call *call, kernel_function *constant, void **kernel) {
     const struct op *op = prototype->op;
     const struct block *attributes = call->attributes;
-    size_t header = offsetof(struct state, attributes), size = header + (size_t)attributes->size, bytes = 0;
+    size_t header = offsetof(struct state, attributes), bytes = 0;
+    size_t place = (header + (size_t)attributes->size + LINE - 1) / LINE * LINE;
+    size_t size = place + offsetof(struct call, geometry) + (size_t)op->geometry_size;
     struct tensor *out = &call->tensors[MAX_INPUTS];
     size_t item = item_size[prototype->overload->types[MAX_INPUTS]];
     if (constant && 0 < out->size && (size_t)out->size <= LARGEST_RESULT / item) bytes = (size_t)out->size * item;
@@ -72,6 +74,8 @@ static status new_state(const struct state *prototype, struct call *call, kernel
     if (!state) return failed("onnx_ops: no room for a kernel's state");
     memcpy(state, prototype, header);
     memcpy(&state->attributes, attributes, (size_t)attributes->size);
+    state->planned = (struct call *)((char *)state + place);
+    state->planned->input_count = -1; /* as no call has */
     if (bytes) {
         out->data = (char *)state + size;
         status error = run_tiles(op, constant, call, 0);

@@ -257,6 +257,41 @@ static status run_kernel(const struct state *state, kernel_function *kernel, str
     return error;
 }
 
+/* Whether two calls are alike in all that a plan reads. */
+static int are_alike(const struct op *op, const struct call *a, const struct call *b) {
+    int64_t count = b->input_count > op->input_count ? b->input_count : op->input_count;
+    if (a->input_count != b->input_count) return 0;
+    for (int64_t k = 0; k < count; k++) {
+        if (a->tensors[k].rank != b->tensors[k].rank) return 0;
+        for (int64_t axis = 0; axis < b->tensors[k].rank; axis++)
+            if (a->tensors[k].shape[axis] != b->tensors[k].shape[axis]) return 0;
+    }
+    return 1;
+}
+
+static void copy_plan(const struct op *op, const struct call *from, struct call *to) {
+    for (int64_t k = MAX_INPUTS; k < MAX_INPUTS + op->output_count; k++) to->tensors[k] = from->tensors[k];
+    memcpy(&to->geometry, &from->geometry, (size_t)op->geometry_size);
+}
+
+/* Plan a call, or copy the plan of the node's last one if that was alike: a network finds a plan's code in no cache, and
+ * waits for it longer than a small node takes. A thread that comes while another one reads the copy plans for itself. */
+static status plan_once(struct state *state, int64_t ranks, struct call *call) {
+    const struct op *op = state->op;
+    struct call *planned = state->planned;
+    if (atomic_exchange_explicit(&state->in_use, 1, memory_order_acquire)) return plan(op, 0, ranks, call);
+    status error = 0;
+    if (are_alike(op, planned, call)) copy_plan(op, planned, call);
+    else if ((error = plan(op, 0, ranks, call))) planned->input_count = -1;
+    else {
+        for (int64_t k = 0; k < MAX_INPUTS; k++) planned->tensors[k] = call->tensors[k];
+        planned->input_count = call->input_count;
+        copy_plan(op, call, planned);
+    }
+    atomic_store_explicit(&state->in_use, 0, memory_order_release);
+    return error;
+}
+
 status compute(struct state *state, void *context) {
     struct call call;
     void *value, *data;
@@ -275,7 +310,7 @@ status compute(struct state *state, void *context) {
     int64_t ranks = combination(op, &call);
     if (ranks >= 0) {
         NEED(op->plans[ranks], PLAN, 0, ranks);
-        if ((error = plan(op, 0, ranks, &call))) return error;
+        if ((error = plan_once(state, ranks, &call))) return error;
     }
     if (ranks < 0 || !state->has_code) return run_in_python(op, overload, &call, context);
     if (op->counts_steps) cut_steps(op, &call);

@@ -44,6 +44,8 @@ from ..kernels.blocks import pieces
 from ..kernels.col2im import BAND, GROUP, col2im, row_pitch, unit_count, workspace_size
 from ..limits import ELEMENTS, UNKNOWN
 
+COPIED = 2**17  # elements that one tile reads and writes where blocks tile the image: as WORK, but only copied
+
 
 @jitable
 def shape(attributes, inputs, outputs):
@@ -125,7 +127,7 @@ def plan_blocks(spacing, inputs, batch, g):
     g.bands_x = pieces(width, g.band_x)
     g.tiled = tiled if g.bands_x == 1 else 0
     work = batch * (channels * g.pixels + rows * columns)
-    g.tiles = min(64, work // WORK + 1)
+    g.tiles = min(64, work // (COPIED if g.tiled else WORK) + 1)
     # A band is as high as the cache allows, but there are at least as many bands as tiles.
     share = max(1, g.planes * g.bands_x * height // max(g.tiles, 1))
     g.band_y = min(height, max(1, BAND // row_pitch(g)), share)

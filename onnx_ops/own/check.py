@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 from onnx import helper
 
 from .. import dtypes, plain
@@ -23,14 +22,14 @@ from ..nodes import model_nodes
 from ..operators import declaration_of
 from ..reference import Evaluator
 from ..runtime.execute import compute, way_of
-from ..runtime.session import InferenceSession
+from ..runtime.runner import open_session
+from ..runtime.session import extensions
 from ..schemas import node_attribute, register_schemas
 
 TOLERANCES = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 1e-5, "float64": 1e-12}  # relative to the largest value
 LARGEST = 2**20  # elements of an input in which extremes are tried
 OPSET = 18  # version of ai.onnx in models of an operator of another domain: every ONNX Runtime knows it
 log = logging.getLogger("onnx_ops")
-QUIET = 4  # log level: ONNX Runtime's exceptions have the texts that it would log
 
 
 def check(
@@ -174,9 +173,7 @@ def ways(function, arrays, attributes, values, signature, body_outputs):
     feeds = {f"input_{k}": a for k, a in enumerate(arrays) if a is not None}
 
     def in_session(model, backend, threads):
-        options = ort.SessionOptions()
-        options.log_severity_level, options.intra_op_num_threads = QUIET, threads
-        session = InferenceSession(model.SerializeToString(), options, backend=backend, operators=[function])
+        session = open_session(model.SerializeToString(), backend, threads=threads, operators=[function])
         return session.run(None, feeds)
 
     for name, model in zip(("fixed", "open"), models, strict=True):
@@ -210,13 +207,7 @@ def garbage(shape, dtype):
 def has_extensions(function):
     """Return whether onnxruntime-extensions is installed and can run the operator."""
     try:
-        import onnxruntime_extensions  # noqa: F401
-
-        from ..runtime import extensions
-    except ImportError:
-        return False
-    try:
-        extensions.declare(function)
+        extensions().declare(function)
     except OpError:
         return False
     return True

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
-from ..nodes import inlined
-from . import affine_grid, deformable_attention, grid_sample, unfold
+from ..nodes import inlined, model_nodes
+from . import affine_grid, deformable_attention, grid_sample, im2col_product, unfold
 from .finding import Finding, NearMiss
 from .graph import Graph, Model
 
@@ -20,61 +20,75 @@ if TYPE_CHECKING:
     import os
 
 # The order matters, since a pattern may contain another: deformable attention contains grids, grids affine_grid.
-PATTERNS = deformable_attention, unfold, affine_grid, grid_sample
+PATTERNS = deformable_attention, unfold, im2col_product, affine_grid, grid_sample
 
 
-def optimize(
-    model: onnx.ModelProto, standard: bool = False, folder: "str | os.PathLike[str] | None" = None
-) -> onnx.ModelProto:
+def optimize(model: onnx.ModelProto, folder: "str | os.PathLike[str] | None" = None) -> onnx.ModelProto:
     """Return a copy of an onnx.ModelProto that gives the same results by fewer and faster nodes.
 
     PyTorch's `unfold` and `affine_grid`, as its exporters write them, become nodes Im2Col and AffineGrid of the domain
-    onnx_ops; a GridSample and what makes its grid one node ComputedGridSample;
-    the attention of Deformable DETR and its successors MultiScaleDeformableAttention. Subgraphs are searched, too,
-    and local functions, which are inlined if they, or others, are found to have something that is replaced. A model in
-    which nothing is comes back equal.
+    onnx_ops; an `unfold` that is only multiplied and added up Im2ColProduct; a GridSample and what makes its grid one
+    node ComputedGridSample; the attention of Deformable DETR and its successors MultiScaleDeformableAttention.
+    Subgraphs are searched, too, and local functions, which are inlined if they, or others, are found to have something
+    that is replaced. A model in which nothing is comes back equal.
 
-    standard  use operators of ai.onnx only
-    folder    where the model's external data are, or the model's file: constants that lie there are unknown without it.
-              They are not loaded.
+    folder  where the model's external data are, or the model's file: constants that lie there are unknown without it.
+            They are not loaded.
     """
-    return rewritten(model, standard, folder)[0]
+    optimized, _ = rewritten(model, folder)
+    return _copy(model) if optimized is model else optimized
 
 
 def rewritten(
     model: onnx.ModelProto,
-    standard: bool = False,
     folder: "str | os.PathLike[str] | None" = None,
     operators: dict[tuple[str, str], Any] | None = None,
+    in_place: bool = False,
 ) -> tuple[onnx.ModelProto, list[Finding]]:
     """Return what `optimize` does, and a list with a Finding for each place that a pattern fits, or nearly fits.
 
+    The model itself is returned if nothing is replaced.
+
     operators  what `operators.available` returns, by default without operators of one's own
+    in_place   change the model that is given, if it has no functions: weights are not copied
     """
+    nodes = list(model_nodes(model))
+    if not any(_may_fit(pattern, nodes) for pattern in PATTERNS):
+        return model, []
     flat = model
     if model.functions:
         # Older exporters write a function for each of PyTorch's, so a pattern may span several. And in functions, ONNX
         # Runtime doesn't know the types that other operators than its own make.
         with suppress(RuntimeError, onnx.checker.ValidationError):  # the session reports what is wrong with the model
             flat = inlined(model, operators=operators)
-    optimized, findings = _rewrite(flat, standard, folder)
-    return optimized if any(f.operator for f in findings) else _copy(model), findings
+    if flat is model and not in_place:
+        flat = _copy(model)
+    findings = _rewrite(flat, folder)
+    return flat if any(f.operator for f in findings) else model, findings
 
 
-def _rewrite(
-    model: onnx.ModelProto, standard: bool, folder: "str | os.PathLike[str] | None"
-) -> tuple[onnx.ModelProto, list[Finding]]:
-    optimized, findings = _copy(model), []
-    for graph in Model(optimized, folder).graphs():
+def _may_fit(pattern: ModuleType, nodes: list[onnx.NodeProto]) -> bool:
+    """Return whether nodes have the types without which there is none of a pattern."""
+    op_types = {node.op_type for node in nodes}
+    return any(map(op_types.issuperset, pattern.NEEDS))
+
+
+def _rewrite(model: onnx.ModelProto, folder: "str | os.PathLike[str] | None") -> list[Finding]:
+    """Change a model, and return the findings."""
+    findings = []
+    for graph in Model(model, folder).graphs():
         reported = set()  # outputs of nodes that have a Finding: one per node is enough
         for pattern in PATTERNS:
-            for node in [n for n in graph.owner.node if n.op_type in pattern.LAST and n.domain in pattern.DOMAINS]:
+            nodes = list(graph.owner.node)
+            if not _may_fit(pattern, nodes):
+                continue
+            for node in [n for n in nodes if n.op_type in pattern.LAST and n.domain in pattern.DOMAINS]:
                 # An earlier replacement may have removed the node.
                 is_there = node.output and node.output[0] in graph.producers
-                if is_there and node.output[0] not in reported and (finding := apply(pattern, graph, node, standard)):
+                if is_there and node.output[0] not in reported and (finding := apply(pattern, graph, node)):
                     findings.append(finding)
                     reported.add(node.output[0])
-    return optimized, findings
+    return findings
 
 
 def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -83,18 +97,19 @@ def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
     return copy
 
 
-def apply(pattern: ModuleType, graph: Graph, node: onnx.NodeProto, standard: bool) -> Finding | None:
+def apply(pattern: ModuleType, graph: Graph, node: onnx.NodeProto) -> Finding | None:
     """Replace a node if a pattern fits; returns the Finding, or None if the node is nothing like the pattern.
 
     The node stays, too, with a warning, if the pattern fails: the model is right as it is.
     """
     where = pattern.NAME, graph.title, node.name or node.output[0]
     try:
-        replacement = pattern.match(graph, node, standard) if graph.is_sound(node) else None
+        replacement = pattern.match(graph, node) if graph.is_sound(node) else None
         if replacement is None:
             return None
+        operator = replacement.pop("finding", replacement["op_type"])
         graph.replace(node, **replacement)
-        return Finding(*where, operator=replacement["op_type"])
+        return Finding(*where, operator=operator)
     except NearMiss as miss:
         return Finding(*where, reason=str(miss))
     except Exception as error:

@@ -19,15 +19,15 @@ from .graph import AI_ONNX
 from .indices import axes_of, followed, integer_list, path, shape
 from .positions import variables
 
-DOMAIN, OPERATOR, STANDARD_VERSION = "onnx_ops", "AffineGrid", 20
+DOMAIN, OPERATOR = "onnx_ops", "AffineGrid"
 NAME = "affine_grid"
+NEEDS = (("Mul", "ReduceSum", "Reshape"),)  # sets of types of nodes, one of which a graph with the pattern has
 LAST, DOMAINS = ("Reshape",), AI_ONNX  # type and domains of the node that ends the pattern
 N, I, J = range(3)  # the axes of theta: batch, coordinate of the grid, coordinate of the base grid
 EXACT = ("float32", "float64")  # types in which our operator rounds as ONNX Runtime's nodes do
-TOLERANCE = 2**-20  # how far a coordinate in [-1, 1] may be off with `standard`
 
 
-def match(graph, node, standard):
+def match(graph, node):
     """Return the arguments of `Graph.replace` that make the Reshape an AffineGrid; None if it is nothing like that."""
     reduced = graph.producer(node.input[0], "ReduceSum")
     product = reduced is not None and graph.producer(reduced.input[0], "Mul")
@@ -50,13 +50,10 @@ def match(graph, node, standard):
         raise NearMiss("it adds up neighbouring values, which ONNX Runtime may do in another order")
     if target[0] not in (-1, shape(graph, theta)[N]):
         raise NearMiss(f"the batch size of the grid, {target[0]}, is not known to be that of {theta}")
-    if graph.is_constant(theta):
+    if graph.folded(theta) is not None:
         raise NearMiss(f"{theta} is constant: ONNX Runtime computes the grid once")
     vectors = _vectors(base)
-    nearest = may_lead_to_nearest(graph, node.output[0])
-    if standard:
-        return _standard(graph, theta, target, vectors, nearest)
-    if nearest and str(vectors[0].dtype) not in EXACT:
+    if str(vectors[0].dtype) not in EXACT and may_lead_to_nearest(graph, node.output[0]):
         raise NearMiss("sampling with mode nearest follows, for which every rounding matters")
     names = [graph.add_constant(f"{node.output[0]}_{axis}", vector)
              for axis, vector in zip("xyz", vectors, strict=False)]  # fmt: skip
@@ -147,30 +144,3 @@ def is_nearest(node):
     """Return whether a node is a GridSample with mode nearest, or may be, if a function's caller sets its mode."""
     mode = [a for a in node.attribute if a.name == "mode"]
     return node.op_type == "GridSample" and any(a.s == b"nearest" or a.ref_attr_name for a in mode)
-
-
-def _standard(graph, theta, target, vectors, nearest):
-    """Return the arguments for the AffineGrid of ai.onnx, which computes the base grid by a formula."""
-    if graph.opset < STANDARD_VERSION:
-        raise NearMiss(f"ai.onnx has AffineGrid from version {STANDARD_VERSION} on, the model imports {graph.opset}")
-    if nearest:
-        raise NearMiss("sampling with mode nearest follows, for which every rounding matters")
-    if str(vectors[0].dtype) not in EXACT:
-        raise NearMiss(f"ONNX Runtime has no AffineGrid for {vectors[0].dtype}")
-    if target[0] == -1:
-        raise NearMiss("the batch size is open")
-    for align_corners in (0, 1):
-        if all(np.allclose(v, pixel_coordinates(len(v), align_corners), 0, TOLERANCE) for v in vectors):
-            size = graph.add_constant("size", np.array([target[0], 1, *target[1:-1]]))
-            return {"op_type": OPERATOR, "inputs": [theta, size], "align_corners": align_corners}
-    raise NearMiss("its base grid is not what AffineGrid of ai.onnx would use")
-
-
-def pixel_coordinates(size, align_corners):
-    """Return the coordinates of the pixels along an axis, as PyTorch defines them.
-
-    With `align_corners` -1 and 1 are the centres of the outer pixels, else their outer edges.
-    """
-    if align_corners:
-        return np.linspace(-1, 1, size) if size > 1 else np.zeros(1)
-    return (2 * np.arange(size) + 1) / size - 1

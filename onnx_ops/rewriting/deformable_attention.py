@@ -23,6 +23,7 @@ from .sizes import quotient
 
 DOMAIN, OPERATOR = "onnx_ops", "MultiScaleDeformableAttention"
 NAME = "deformable_attention"
+NEEDS = (("GridSample", "Mul", "ReduceSum"),)  # sets of types of nodes, one of which a graph with the pattern has
 # Types and domains of the node that ends the pattern: ONNX Runtime's optimizer joins a Transpose and the next MatMul.
 LAST, DOMAINS = ("Transpose", "FusedMatMul"), (*AI_ONNX, "com.microsoft")
 LEVELS = 8  # the most that the operator takes
@@ -30,7 +31,7 @@ CUTS = "SequenceAt", "Slice", "Split"
 SETTINGS = {"mode": ("linear", "bilinear"), "padding_mode": ("zeros",), "align_corners": (0,)}  # all are defaults
 
 
-def match(graph, node, standard):
+def match(graph, node):
     """Return the arguments of `Graph.replace` that make the last node, or its first input, the attention.
 
     None if the node is nothing like the end of one.
@@ -50,8 +51,6 @@ def match(graph, node, standard):
     if (first is None) == (second is None):
         return None
     samples, concat, concat_path = first or second
-    if standard:
-        raise NearMiss("ai.onnx has no operator for it")
     if len(samples) > LEVELS:
         raise NearMiss(f"it has {len(samples)} levels, {OPERATOR} at most {LEVELS}")
     _check_settings(samples)
@@ -67,7 +66,7 @@ def match(graph, node, standard):
     weights = _weights(graph, factor, _operand(graph, product, 1 if first else 0, index), sizes)
     constants = [each for each in (*grids, factor) if graph.folded(each) is not None]
     _check_uses(graph, result, (value, grid, weights, *constants))
-    if all(map(graph.is_constant, (value, locations, weights))):
+    if all(graph.folded(name) is not None for name in (value, locations, weights)):
         raise NearMiss("all of it is constant: ONNX Runtime computes it once")
     points = sizes["P"] if isinstance(sizes["P"], int) else -1  # which Reshape can't work out of no elements
     inputs = [

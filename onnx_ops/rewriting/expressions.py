@@ -12,7 +12,7 @@ import numpy as np
 from onnx import TensorProto
 
 from .finding import tried
-from .indices import MOVES, attributes_of, moved, shape
+from .indices import MOVES, attributes_of, keeps_type, moved, shape
 from .positions import Position, broadcast_index, digits_of, elements, joined, variable
 
 AXES = "ndhw"  # variables of indices: images, and the axes of each
@@ -88,6 +88,8 @@ def _expression(graph, leaf, depth, memo):
     operands = tuple(expression(graph, *source, depth - 1, memo) if source[0] else None for source in sources)
     if not all(not isinstance(each, Leaf) or is_readable(graph, each) for each in operands):
         return leaf
+    if node.op_type == "Cast" and not keeps_type(graph, node):
+        return Operation(NARROWING[graph.type(node.input[0]).elements], operands)
     if node.op_type in MOVES:
         return operands[0]
     if node.op_type == "Pow":
@@ -109,10 +111,12 @@ def _producer(graph, name):
 
 def _sources(graph, node, name, index):
     """Return [(name, index)] of what a node computes its output from, at an index; [None] for a leaf."""
-    if node.op_type in MOVES:
+    if node.op_type in MOVES and (node.op_type != "Cast" or keeps_type(graph, node)):
         return [moved(graph, node, name, index)]
     if not axes_in(index) & set(AXES[1:]):
         return [None]
+    if node.op_type == "Cast":
+        return [_before_narrowing(graph, node, index)]
     if node.op_type in ("MatMul", "FusedMatMul"):
         return _products(graph, node, name, index)
     if node.op_type in OPERATIONS and is_exact(graph, node):
@@ -120,6 +124,23 @@ def _sources(graph, node, name, index):
         target = shape(graph, name)
         return [(each, broadcast_index(shape(graph, each), target, index) if each else ()) for each in operands]
     return [None]
+
+
+NARROWING = {TensorProto.FLOAT16: "CastFloat16", TensorProto.BFLOAT16: "CastBFloat16"}
+
+
+def _before_narrowing(graph, node, index):
+    """Return (name, index) of the float32 that a Cast to 16 bits has rounded before this Cast widens it; or None."""
+    name, narrow = node.input[0], graph.type(node.input[0]).elements
+    is_wide = attributes_of(node)["to"] == TensorProto.FLOAT and narrow in NARROWING
+    for _ in range(DEEPEST if is_wide else 0):
+        maker = graph.producer(name, *MOVES)
+        if maker is None:
+            return None
+        if maker.op_type == "Cast" and graph.type(maker.input[0]).elements == TensorProto.FLOAT:
+            return maker.input[0], index
+        name, index = moved(graph, maker, name, index)
+    return None
 
 
 COMPARISONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")

@@ -54,12 +54,14 @@ class Graph:
     outer      the graph around a subgraph
     producers  {value: the node that makes it}
     users      {value: how many inputs of nodes, also in subgraphs, and outputs of the graph it is}
+    measured   {value: of how many Shape nodes, of the graph as it was, it is the input}
     """
 
     def __init__(self, model, owner, title, outer=None):
         self.model, self.owner, self.title, self.outer = model, owner, title, outer
         self.producers = {name: node for node in owner.node for name in node.output if name}
         self.users = _users(owner)
+        self.measured = Counter(node.input[0] for node in owner.node if node.op_type == "Shape" and node.input)
         self.inputs = {value.name for value in owner.input}
         self.stated = {value.name: value.type for value in (*owner.value_info, *owner.input, *owner.output)}
         self.types, self.visited = {}, set()  # what shapes.py has worked out, and on what it is at work
@@ -67,13 +69,15 @@ class Graph:
         self.added = []  # what patterns have added since `sweep_added`: names of constants and nodes' outputs
         self.integers = {}  # {(value, index): what indices.py has worked out}
         self.constants = {}  # {value: what `folded` returns for it}
+        self.blocks = {}  # {output of a Concat: the Blocks that indices.py has found}
+        self.sound = {}  # {output: whether its node is sound}
 
     def nested(self):
         """Yield this graph, then the graphs inside it."""
         yield self
         for node in list(self.owner.node):
             for inner in subgraphs(node):
-                title = f"{self.title}, {node.op_type} {node.name or node.output[0]}"
+                title = f"{self.title} / {node.name or node.op_type} / {inner.name}"
                 yield from Graph(self.model, inner, title, self).nested()
 
     @property
@@ -106,6 +110,12 @@ class Graph:
 
         Only the caller of a function knows the value of an attribute that refers to one of the function's.
         """
+        name = node.output[0] if node.output else None
+        if name not in self.sound:
+            self.sound[name] = self._check(node)
+        return self.sound[name]
+
+    def _check(self, node):
         if any(a.ref_attr_name for a in node.attribute):
             return False
         context = onnx.checker.C.CheckerContext()
@@ -170,35 +180,22 @@ class Graph:
             feeds[operand] = self.folded(operand, depth - 1)
             if feeds[operand] is None:
                 return None
+        if "" in node.input and _is_variadic(node, self.opset):  # reading what isn't there ends the process
+            return None
         divisor = feeds[node.input[1]] if node.op_type == "Div" else np.empty(0)
         if divisor.dtype.kind == "i" and (divisor == -1).any():  # dividing the least integer ends the process
             return None
         outputs = list(map(helper.make_empty_tensor_value_info, node.output))
         try:
-            kinds = {operand: helper.np_dtype_to_tensor_dtype(array.dtype) for operand, array in feeds.items()}
-            inputs = [helper.make_tensor_value_info(operand, kind, None) for operand, kind in kinds.items()]
+            kind_of = helper.np_dtype_to_tensor_dtype
+            # With shapes, it refuses what would end the process.
+            inputs = [helper.make_tensor_value_info(n, kind_of(a.dtype), a.shape) for n, a in feeds.items()]
             body = helper.make_graph([node], "constant", inputs, outputs)
             imports, version = [helper.make_opsetid("", self.opset)], self.model.proto.ir_version
             proto = helper.make_model(body, opset_imports=imports, ir_version=version)
             return _run_onnx_runtime(proto, feeds, name)
         except Exception:  # ONNX Runtime refuses the inputs, or doesn't have the operator
             return None
-
-    def is_constant(self, name):
-        """Return whether a value is the same in every run: a constant, or computed from constants alone."""
-        names, visited = [name], set()
-        while names:
-            name = names.pop()
-            graph = self.home(name)
-            if graph is None or name in graph.inputs:
-                return False
-            node = graph.producers.get(name)
-            if node is not None and id(node) not in visited:
-                visited.add(id(node))
-                if node.op_type in RANDOM or any(subgraphs(node)) or not (node.input or node.op_type == "Constant"):
-                    return False
-                names += filter(None, node.input)
-        return True
 
     def consumers(self):
         """Return {value: [(node, position among its inputs)]} for the inputs of this graph's own nodes."""
@@ -252,6 +249,7 @@ class Graph:
             new = helper.make_node(op_type, inputs, node.output, node.name, node.doc_string, domain, **attributes)
             new.metadata_props.extend(node.metadata_props)
             node.CopyFrom(new)
+            self.sound.pop(node.output[0], None)
             self._import(domain, version)
             for name in inputs:
                 self._count(name, 1)
@@ -299,6 +297,11 @@ class Graph:
         info = next((value for value in self.owner.value_info if value.name == name), None)
         if info is not None:
             self.owner.value_info.remove(info)
+
+
+def _is_variadic(node, opset):
+    inputs = onnx.defs.get_schema(node.op_type, opset).inputs
+    return inputs[-1].option == onnx.defs.OpSchema.FormalParameterOption.Variadic
 
 
 def _run_onnx_runtime(proto, feeds, name):

@@ -9,8 +9,7 @@ from onnx import TensorProto, helper
 
 from ..errors import OpError
 from ..operators import grid_sample
-from .affine_grid import pixel_coordinates
-from .expressions import AXES, OPERATIONS, Constant, Leaf, expression
+from .expressions import AXES, NARROWING, OPERATIONS, Constant, Leaf, expression
 from .finding import NearMiss
 from .graph import AI_ONNX
 from .indices import MOVES, integer_list, shape
@@ -20,16 +19,16 @@ from .programs import Program
 DOMAIN, OPERATOR = "onnx_ops", "ComputedGridSample"
 NAME = "grid_sample"
 LARGEST = 2**24  # pixels along an axis of the grid that a constant states
+NEEDS = (("GridSample",),)  # sets of types of nodes, one of which a graph with the pattern has
 LAST, DOMAINS = ("GridSample",), (*AI_ONNX, "com.microsoft")  # type and domains of the node that ends the pattern
 IMAGES = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16
 GRIDS = {TensorProto.FLOAT: "float32", TensorProto.DOUBLE: "float64"}
-NARROWING = {TensorProto.FLOAT16: "CastFloat16", TensorProto.BFLOAT16: "CastBFloat16"}
 MODES = {b"linear": b"bilinear", b"cubic": b"bicubic"}  # {newer name: older name}
 
 
-def match(graph, node, standard):
+def match(graph, node):
     """Return the arguments of `Graph.replace` for a node without a grid; None if no nodes make the grid alone."""
-    if standard or len(node.input) != 2 or any(a.ref_attr_name for a in node.attribute):
+    if len(node.input) != 2 or any(a.ref_attr_name for a in node.attribute):
         return None
     attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     try:
@@ -39,8 +38,11 @@ def match(graph, node, standard):
     attributes = {name: MODES.get(value, value) for name, value in attributes.items()}
     grid = node.input[1]
     dimensions = shape(graph, grid)
-    if dimensions is None and graph.producer(grid, *MOVES, *OPERATIONS):
-        raise NearMiss("the rank of its grid is not known")
+    if graph.producer(grid, *MOVES, *OPERATIONS, "DequantizeLinear"):
+        if dimensions is None:
+            raise NearMiss("the rank of its grid is not known")
+        if dimensions and not isinstance(dimensions[-1], int):
+            raise NearMiss("the number of its coordinates is not known")
     if dimensions is None or len(dimensions) not in (4, 5) or dimensions[-1] != len(dimensions) - 2:
         return None
     images = (shape(graph, node.input[0]) or (None,))[0]
@@ -71,9 +73,27 @@ def _coordinates(program, dimensions):
     maker = graph.producers.get(leaves.pop())
     if maker is not None and maker.op_type == "AffineGrid":
         return _of_affine_grid(program, maker, len(indices))
-    if maker is not None and maker.domain in AI_ONNX and maker.op_type in (*MOVES, *OPERATIONS):
-        raise NearMiss(f"what {maker.op_type} {maker.output[0]} does to coordinates isn't known, or not for certain")
+    if maker is not None and maker.domain in AI_ONNX:
+        _explain(graph, maker)
     return None
+
+
+def _explain(graph, maker):
+    """Raise NearMiss if the node that makes a grid looks like a part of what a program could compute."""
+    rounded = maker.input[0] if maker.input else ""
+    if maker.op_type == "DequantizeLinear":
+        quantizer = graph.producer(rounded, "QuantizeLinear")
+        computed = quantizer and graph.producer(quantizer.input[0], *MOVES, *OPERATIONS)
+    elif maker.op_type == "Cast" and graph.type(rounded).elements in NARROWING:
+        computed = graph.producer(rounded, *MOVES, *OPERATIONS)
+    elif maker.op_type in (*MOVES, *OPERATIONS):
+        raise NearMiss(f"what {maker.op_type} {maker.output[0]} does to coordinates isn't known, or not for certain")
+    else:
+        return
+    if computed is not None:
+        kind = helper.tensor_dtype_to_np_dtype(graph.type(rounded).elements)
+        what = f"{maker.op_type} {maker.output[0]}"
+        raise NearMiss(f"its coordinates are of {kind} before {what}, so that every rounding matters")
 
 
 def axes_of(dimensions):
@@ -171,3 +191,13 @@ def _open_coordinates(program, maker, position, axis, align_corners):
     steps = step("Max", last, number(1))  # of one pixel, whose coordinate is 1
     doubled = step("Mul", number(2), step("Add", places, step("Sub", steps, last)))
     return step("Sub", step("Div", doubled, steps), number(1))
+
+
+def pixel_coordinates(size, align_corners):
+    """Return the coordinates of the pixels along an axis, as PyTorch defines them.
+
+    With `align_corners` -1 and 1 are the centres of the outer pixels, else their outer edges.
+    """
+    if align_corners:
+        return np.linspace(-1, 1, size) if size > 1 else np.zeros(1)
+    return (2 * np.arange(size) + 1) / size - 1

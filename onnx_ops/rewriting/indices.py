@@ -10,19 +10,22 @@ only one of them can hold are left to `Graph.folded`, and so is arithmetic in ot
 """
 
 import math
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
 from .finding import tried
 from .positions import Position, broadcast_index, divided, reshaped, solved, variables
-from .sizes import Size, factors, never_negative
+from .sizes import Size, factors, never_negative, quotient
 
 LONGEST = 60  # nodes of a path, and on the way to an integer
 LARGEST = 2**22  # elements of a constant whose steps are looked for
 MANY = 2**10  # integers that are worked out one by one
 INT32_MAX = 2**31 - 1
 INT32 = range(-INT32_MAX - 1, INT32_MAX + 1)
+QUANTIZED = TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16
 WIDE_FLOATS = TensorProto.FLOAT, TensorProto.DOUBLE
 
 
@@ -44,21 +47,84 @@ def moved(graph, node, name, index):
     return tried(MOVES[node.op_type], graph, node, attributes_of(node), name, index)
 
 
-def path(graph, name, source=None, shared=True):
+def path(graph, name, source=None, uses=None, through_blocks=False):
     """Go back from a value through nodes that only move elements; returns ([(node, its output), ...], where it ends).
 
-    The path ends at the source, if one is given and the path leads there, and where several values are put together;
-    unless `shared`, also at a value that has other users.
+    The path ends at the source, if one is given and the path leads there, and where several values are put together,
+    except for blocks of one value, if it leads through_blocks. If it is said how many uses the first value may have, it
+    also ends at a value that is used elsewhere, too, except for its shape.
     """
     steps = []
-    while name != source and len(steps) < LONGEST and (node := graph.producer(name, *MOVES)) is not None:
-        if node.op_type in JOINS or (node.op_type == "Cast" and not _keeps_type(graph, node)):
+    while name != source and len(steps) < LONGEST:
+        if uses is not None and graph.users[name] - graph.measured[name] > uses:
             break
-        if graph.users[name] > 1 and not shared:
+        uses = uses and 1
+        unrounded = requantized(graph, name)
+        node = graph.producer(name, *MOVES)
+        blocks = through_blocks and node is not None and node.op_type == "Concat" and blocks_of(graph, node)
+        if unrounded is not None:
+            name = unrounded
+        elif blocks:
+            steps.append((node, name))
+            name, uses = blocks.source, uses and len(node.input)
+        elif node is None or not _moves_one(graph, node):
             break
-        steps.append((node, name))
-        name = node.input[0]
+        else:
+            steps.append((node, name))
+            name = node.input[0]
     return steps, name
+
+
+class Blocks(NamedTuple):
+    """Operands of a Concat that are blocks of one value, side by side or overlapping, each in an axis of one element.
+
+    source      the value
+    steps       of the path from the first block to the source
+    axis, step  of the source: where one block begins after the other
+    length      of a block along this axis
+    """
+
+    source: str
+    steps: list
+    axis: int
+    step: int
+    length: int
+
+
+def blocks_of(graph, concat):
+    """Return the Blocks that a Concat puts together, or None if there are none, or not for certain."""
+    name = concat.output[0]
+    if name not in graph.blocks:
+        graph.blocks[name] = tried(_blocks_of, graph, concat)
+    return graph.blocks[name]
+
+
+def _blocks_of(graph, concat):
+    dimensions = shape(graph, concat.input[0])
+    axis = range(len(dimensions))[attributes_of(concat)["axis"]]
+    if dimensions[axis] != 1 or len(concat.input) < 2:
+        return None
+    indices, sources, first_steps = [], set(), path(graph, concat.input[0])[0]
+    for operand in concat.input:
+        steps, source = path(graph, operand)
+        sources.add(source)
+        indices.append(followed(graph, steps, variables(dimensions)))
+        if len(sources) > 1 or shape(graph, operand) != dimensions or indices[-1] is None:
+            return None
+    first, second = ([at.start for at in index] for index in indices[:2])
+    steps = [b - a for a, b in zip(first, second, strict=True)]
+    for k, index in enumerate(indices):
+        starts = [start + k * step for start, step in zip(first, steps, strict=True)]
+        if list(index) != [replace(at, start=start) for at, start in zip(indices[0], starts, strict=True)]:
+            return None
+    ((a, step),) = [(a, step) for a, step in enumerate(steps) if step != 0]
+    length = math.prod(term.size for term in indices[0][a].terms)
+    return Blocks(source, first_steps, a, step, length)
+
+
+def _moves_one(graph, node):
+    """Return whether a node of MOVES moves the elements of its first input alone, as they are."""
+    return node.op_type not in JOINS and (node.op_type != "Cast" or keeps_type(graph, node))
 
 
 def followed(graph, steps, index):
@@ -71,6 +137,53 @@ def followed(graph, steps, index):
     return index
 
 
+# Tools quantize and dequantize after every node. Of what only moves quantized elements that changes nothing.
+
+
+def requantized(graph, name):
+    """Return the value of which another one is the same, quantized and dequantized again; None if there is none.
+
+    All elements of that value are from an equal DequantizeLinear, or zeros of a Pad.
+    """
+    node = graph.producer(name, "DequantizeLinear")
+    quantizer = node and graph.producer(node.input[0], "QuantizeLinear")
+    step = quantizer and tried(_step, graph, node, node.input[0])
+    if not step or step != tried(_step, graph, quantizer, node.input[0]):
+        return None
+    name = quantizer.input[0]
+    for _ in range(LONGEST):
+        node = graph.producer(name, "DequantizeLinear", "Pad", *MOVES)
+        if node is None or node.op_type == "DequantizeLinear":
+            is_quantized = node is not None and tried(_step, graph, node, node.input[0]) == step
+            return quantizer.input[0] if is_quantized else None
+        if not (pads_with_zeros(graph, node) if node.op_type == "Pad" else _moves_one(graph, node)):
+            return None
+        name = node.input[0]
+    return None
+
+
+def _step(graph, node, quantized):
+    """Return all that decides what a QuantizeLinear or DequantizeLinear makes of an element, by one step for all.
+
+    Fails, or returns None, unless dequantized integers certainly become the same ones when they are quantized.
+    """
+    scale, zero = graph.folded(node.input[1]).item(), 0
+    if len(node.input) > 2 and node.input[2]:
+        zero = graph.folded(node.input[2]).item()
+    kinds = graph.type(node.input[1]).elements, graph.type(quantized).elements
+    is_exact = kinds[0] == TensorProto.FLOAT and kinds[1] in QUANTIZED and 1e-30 < scale < 1e30
+    return (scale, zero, *kinds) if is_exact and attributes_of(node).keys() <= {"axis", "saturate"} else None
+
+
+def pads_with_zeros(graph, pad):
+    """Return whether a Pad with one value pads with zeros, or none, whose bits are all 0."""
+    if len(pad.input) < 3 or not pad.input[2]:
+        return True
+    value = graph.array(pad.input[2])
+    is_zero = value is not None and value.size == 1 and value.item() in (0, "", b"", False)
+    return is_zero and not value.tobytes().strip(b"\0")
+
+
 # Rules for `moved`: each returns (input, index), or fails, or returns None.
 
 
@@ -79,10 +192,10 @@ def _same(graph, node, attributes, name, index):
 
 
 def _cast(graph, node, attributes, name, index):
-    return (node.input[0], index) if _keeps_type(graph, node) else None
+    return (node.input[0], index) if keeps_type(graph, node) else None
 
 
-def _keeps_type(graph, node):
+def keeps_type(graph, node):
     return graph.type(node.input[0]).elements == attributes_of(node)["to"]
 
 
@@ -185,7 +298,10 @@ def _concat(graph, node, attributes, name, index):
     axis, target = range(len(index))[attributes["axis"]], list(shape(graph, name))
     start = index[axis].start
     if not index[axis].is_number():
-        return None
+        blocks = blocks_of(graph, node)
+        first = followed(graph, blocks.steps, (*index[:axis], Position(), *index[axis + 1 :]))
+        along = first[blocks.axis] + index[axis].times(blocks.step)
+        return blocks.source, (*first[: blocks.axis], along, *first[blocks.axis + 1 :])
     for operand in node.input:
         target[axis] = shape(graph, operand)[axis]
         if shape(graph, operand) != tuple(target) or not isinstance(target[axis], int):
@@ -207,6 +323,20 @@ def _tile(graph, node, attributes, name, index):
     return node.input[0], tuple(at if r == 1 else Position() for r, at in zip(repeats, index, strict=True))
 
 
+def _resize(graph, node, attributes, name, index):
+    """Of the nearest elements, where all are repeated equally often."""
+    settings = {"mode": b"nearest", "coordinate_transformation_mode": b"asymmetric", "nearest_mode": b"floor"}
+    is_whole = attributes.get("keep_aspect_ratio_policy", b"stretch") == b"stretch" and not attributes.get("axes")
+    if graph.opset < 11 or not is_whole or any(attributes.get(key) != value for key, value in settings.items()):
+        return None
+    dimensions = shape(graph, node.input[0])
+    times = [quotient(made, size) for made, size in zip(shape(graph, name), dimensions, strict=True)]
+    scales = graph.folded(node.input[2]) if len(node.input) < 4 else times  # of sizes, it makes them itself
+    if not all(isinstance(each, int) for each in times) or [*scales] != times:
+        return None
+    return node.input[0], tuple(divided(at, n)[0] if n != 1 else at for at, n in zip(index, times, strict=True))
+
+
 MOVES = {
     "Cast": _cast,
     "Concat": _concat,
@@ -216,6 +346,7 @@ MOVES = {
     "GatherND": _gather_nd,
     "Identity": _same,
     "Reshape": _reshape,
+    "Resize": _resize,
     "ScatterElements": _scatter_elements,
     "ScatterND": _scatter_nd,
     "SequenceAt": _sequence_at,

@@ -83,6 +83,7 @@ def _outputs(graph, node, name):
     if tensor is not None:
         return {name: Type(tensor.data_type, tuple(tensor.dims))}
     inputs = [type_of(graph, each) if each else None for each in node.input]
+    names, node = [each for each in node.output if each], _of_onnx(node)
     if any(subgraphs(node)):
         made = _by_subgraphs(graph, node)
     elif any(a.ref_attr_name for a in node.attribute):
@@ -91,7 +92,6 @@ def _outputs(graph, node, name):
         made = {node.output[0]: tried(_by_rule, graph, node, *inputs)}
     else:
         made = _by_onnx(graph, node, inputs)
-    names = [each for each in node.output if each]
     return {each: _completed(graph, each, made.get(each, UNKNOWN)) for each in names}
 
 
@@ -106,7 +106,8 @@ def _completed(graph, name, inferred):
     if dimensions is None and inferred is not None:
         dimensions = stated.shape
     if dimensions is not None:
-        dimensions = tuple(sizes.unknown(f"{name}[{k}]") if d is None else d for k, d in enumerate(dimensions))
+        is_size = lambda d: d is not None and not (isinstance(d, int) and d < 0)  # CenterCropPad makes 0 of less
+        dimensions = tuple(d if is_size(d) else sizes.unknown(f"{name}[{k}]") for k, d in enumerate(dimensions))
     return Type(elements, dimensions)
 
 
@@ -144,7 +145,7 @@ def _by_rule(graph, node, *inputs):
 
 def _by_onnx(graph, node, inputs):
     """Return {output: Type} as far as onnx infers them for a node."""
-    node, letters = _of_onnx(node), {}
+    letters = {}
     imports = [helper.make_opsetid(i.domain, i.version) for i in graph.model.proto.opset_import]
     types, data = {}, {}
     for name, its_type in zip(node.input, inputs, strict=False):
@@ -197,21 +198,26 @@ def _constant(graph, name, its_type):
     return None if array is None else numpy_helper.from_array(np.asarray(array))
 
 
-# What ONNX Runtime's optimizer makes of others: {its operator: one of ai.onnx whose output has the same shape}
+# What ONNX Runtime's optimizer makes of others: {its operator: one of ai.onnx whose output has the same shape}. Where
+# channels are in blocks, there are as many of them as the weights have, which are filled up to whole blocks.
+BLOCKS = "com.microsoft.nchwc"
+IN_BLOCKS = "AveragePool", "Conv", "GlobalAveragePool", "GlobalMaxPool", "MaxPool"
+LIKE_ITS_INPUT = ("BiasGelu", "BiasSoftmax", "FastGelu", "Gelu", "QuickGelu", "SkipLayerNormalization",
+                  "SkipSimplifiedLayerNormalization")  # fmt: skip
 FUSED = {
-    "FusedConv": "Conv", "FusedGemm": "Gemm",
-    **dict.fromkeys(("BiasGelu", "BiasSoftmax", "FastGelu", "Gelu", "QuickGelu", "SkipLayerNormalization",
-                     "SkipSimplifiedLayerNormalization"), "Identity"),
+    ("com.microsoft", "FusedConv"): "Conv", ("com.microsoft", "FusedGemm"): "Gemm",
+    **{("com.microsoft", op_type): "Identity" for op_type in LIKE_ITS_INPUT},
+    **{(BLOCKS, op_type): op_type for op_type in IN_BLOCKS},
 }  # fmt: skip
 
 
 def _of_onnx(node):
-    """Return a node of ai.onnx whose first output has the shape of that of a node of com.microsoft."""
-    if node.domain != "com.microsoft" or node.op_type not in FUSED:
+    """Return a node of ai.onnx whose first output has the shape of that of a node of ONNX Runtime's; others as such."""
+    if (node.domain, node.op_type) not in FUSED:
         return node
     alike = onnx.NodeProto()
     alike.CopyFrom(node)
-    alike.op_type, alike.domain = FUSED[node.op_type], ""
+    alike.op_type, alike.domain = FUSED[node.domain, node.op_type], ""
     kept = [a for a in node.attribute if not a.name.startswith("activation")]
     del alike.attribute[:]
     if alike.op_type == "Identity":
@@ -440,6 +446,12 @@ def _einsum(graph, node, attributes, *inputs):
     return made if is_certain else Type(made.elements, (None,) * len(made.shape))
 
 
+def _stft(graph, node, attributes, signal, *others):
+    """Without the attribute onesided, onnx takes it for 0, and its default is 1."""
+    made = _by_onnx(graph, node, [signal, *others])[node.output[0]]
+    return made if "onesided" in attributes else Type(made.elements, (*made.shape[:2], None, 2))
+
+
 def _non_zero(graph, node, attributes, x):
     """ONNX Runtime takes a scalar for a vector."""
     return Type(TensorProto.INT64, (None if x.shape is None else max(len(x.shape), 1), None))
@@ -459,6 +471,23 @@ def _fused_matmul(graph, node, attributes, a, b):
     return Type(a.elements, (*broadcast(first[:-2], second[:-2]), rows, columns))
 
 
+def _into_blocks(graph, node, attributes, x):
+    """The number of channels is filled up to whole blocks, whose size depends on the CPU."""
+    n, *others = x.shape
+    return Type(x.elements, (n, None, *(others[:-1] if attributes.get("channels_last") else others[1:])))
+
+
+def _out_of_blocks(graph, node, attributes, x):
+    n, _, *image = x.shape
+    channels = attributes["channels"]
+    return Type(x.elements, (n, *image, channels) if attributes.get("channels_last") else (n, channels, *image))
+
+
+def _upsample_blocks(graph, node, attributes, x):
+    factors = attributes.get("scales", [1] * len(x.shape))
+    return Type(x.elements, tuple(size * factor for size, factor in zip(x.shape, factors, strict=True)))
+
+
 def _sequence_at(graph, node, attributes, sequence, at):
     axis, _, size = part_of_sequence(graph, node)
     x = type_of(graph, graph.producer(node.input[0]).input[0])
@@ -469,8 +498,22 @@ def _grid_sample(graph, node, attributes, x, grid):
     return Type(x.elements, (*x.shape[:2], *grid.shape[1:-1]))
 
 
+def _im2col(graph, node, attributes, x):
+    kernel = attributes["kernel_shape"]
+    axes = len(kernel)
+    strides, dilations = (attributes.get(name, [1] * axes) for name in ("strides", "dilations"))
+    pads = attributes.get("pads", [0] * 2 * axes)
+    counts = [
+        sizes.block_count(size + pads[a] + pads[axes + a], kernel[a], dilations[a], strides[a])
+        for a, size in enumerate(x.shape[2:])
+    ]
+    return Type(x.elements, (x.shape[0], x.shape[1] * math.prod(kernel), math.prod(counts)))
+
+
 PREDICATES = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
-ELEMENTWISE = ("Add", "And", "Div", "Max", "Mean", "Min", "Mod", "Mul", "Or", "Pow", "Sub", "Sum", "Where", "Xor")
+ELEMENTWISE = (
+    "Add", "And", "Div", "Max", "Mean", "Min", "Mod", "Mul", "Or", "Pow", "PRelu", "Sub", "Sum", "Where", "Xor",
+)  # fmt: skip
 RULES = {
     **dict.fromkeys((("ai.onnx", op_type) for op_type in (*ELEMENTWISE, *PREDICATES)), _elementwise),
     **dict.fromkeys((("ai.onnx", op_type) for op_type in ("AveragePool", "LpPool", "MaxPool")), _pool),
@@ -493,8 +536,13 @@ RULES = {
     ("ai.onnx", "Shape"): _shape,
     ("ai.onnx", "Slice"): _slice,
     ("ai.onnx", "Squeeze"): _squeeze,
+    ("ai.onnx", "STFT"): _stft,
     ("ai.onnx", "Tile"): _tile,
     ("ai.onnx", "Unsqueeze"): _unsqueeze,
     ("ai.onnx", "Upsample"): _resize,
     ("com.microsoft", "FusedMatMul"): _fused_matmul,
+    (BLOCKS, "ReorderInput"): _into_blocks,
+    (BLOCKS, "ReorderOutput"): _out_of_blocks,
+    (BLOCKS, "Upsample"): _upsample_blocks,
+    ("onnx_ops", "Im2Col"): _im2col,
 }

@@ -131,6 +131,19 @@ def at_least_zero(size):
     return size if never_negative(size) else unknown(f"max({size},0)")
 
 
+def block_count(size, kernel, dilation, stride):
+    """Return how many blocks of so many positions fit along an axis of this size."""
+    return at_least_zero((size - dilation * (kernel - 1) - 1) // stride + 1)
+
+
+def parts_of_product(size):
+    """Return sizes whose product a size is: a number and unknowns, or the size itself if it is a sum."""
+    if isinstance(size, int) or len(size.terms) > 1:
+        return [size]
+    ((names, factor),) = size.terms.items()
+    return [*([factor] if factor != 1 else []), *(Size({(name,): 1}) for name in names)]
+
+
 def quotient(size, by):
     """Return q with q * by = size for certain, or None if no such q is known."""
     if size == by:

@@ -17,16 +17,30 @@ import numpy as np
 
 from .finding import NearMiss, tried
 from .graph import AI_ONNX
-from .indices import JOINS, MOVES, attributes_of, followed, integer_list, integers, path, shape
+from .indices import (
+    JOINS,
+    MOVES,
+    attributes_of,
+    blocks_of,
+    followed,
+    integer_list,
+    integers,
+    pads_with_zeros,
+    path,
+    requantized,
+    shape,
+)
 from .positions import reshaped, variables
-from .sizes import Size, at_least_zero, least
+from .sizes import Size, block_count, least
 
 DOMAIN, OPERATOR = "onnx_ops", "Im2Col"
 NAME = "unfold"
-LAST, DOMAINS = ("Reshape", "Transpose"), AI_ONNX  # types and domains of the node that ends the pattern
+NEEDS = ("Gather",), ("Slice", "Concat")  # sets of types of nodes, one of which a graph with the pattern has
+LAST, DOMAINS = ("Reshape", "Transpose", "Concat"), AI_ONNX  # types and domains of the node that ends the pattern
+ROUNDS = "QuantizeLinear", "DequantizeLinear"  # which `path` may go through
 
 
-def match(graph, node, standard):
+def match(graph, node):
     """Return the arguments of `Graph.replace` that make a node, or what a Reshape reads, an Im2Col.
 
     None if it is nothing like the end of an unfold, or nodes that only move its elements follow and are a better end.
@@ -35,43 +49,48 @@ def match(graph, node, standard):
     later = [*_later(graph, node)] if steps else []
     for end in later:
         with suppress(NearMiss):
-            if _fit(graph, _steps(graph, end), end) is not None:
+            if _replacement(graph, _steps(graph, end), end) is not None:
                 return None
     try:
-        fit = _fit(graph, steps, node)
+        replacement = _replacement(graph, steps, node)
     except NearMiss:
-        if later:
+        if later or (node.op_type == "Concat" and graph.users[node.output[0]] > 1):
             return None  # the last one says it
         raise
+    if replacement is None:
+        return None
+    source, made = replacement
+    if len(shape(graph, source)) == 1 + len(made["kernel_shape"]):  # without a batch
+        if graph.opset < 13:
+            raise NearMiss("it has no batch")
+        source = graph.add_node(node, "Unsqueeze", [source, graph.add_constant("axes", np.array([0]))])
+    return {"inputs": [source], "op_type": OPERATOR, "domain": DOMAIN, **made}
+
+
+def _replacement(graph, steps, node):
+    """Return (source, arguments of `Graph.replace`) of an Im2Col for a node that ends an unfold; None if it is none."""
+    fit = _fit(graph, steps, node)
     if fit is None:
         return None
-    if standard:
-        raise NearMiss("ai.onnx has no operator for it")
     source, sizes, attributes = fit
-    made = {"op_type": OPERATOR, "domain": DOMAIN, **attributes}
     axes = len(attributes["kernel_shape"])
     if node.op_type == "Reshape":
         *batch, channels = sizes[: -2 * axes]
         kernel, blocks = (math.prod(each) for each in (sizes[-2 * axes : -axes], sizes[-axes:]))
-        made["before"] = not _flattens(graph, node, [*(batch or [1]), channels * kernel, blocks])
-    else:
-        target = [size if isinstance(size, int) else -1 for size in shape(graph, node.output[0])]
-        if target.count(-1) > 1 or 0 in target:
-            raise NearMiss("more than one of its sizes is open")
-        made["target"] = target
-    if len(sizes) == 1 + 2 * axes:  # without a batch
-        if graph.opset < 13:
-            raise NearMiss("it has no batch")
-        source = graph.add_node(node, "Unsqueeze", [source, graph.add_constant("axes", np.array([0]))])
-    return {"inputs": [source], **made}
+        is_same = _flattens(graph, node, [*(batch or [1]), channels * kernel, blocks])
+        return source, {**attributes, "before": not is_same}
+    target = [size if isinstance(size, int) else -1 for size in shape(graph, node.output[0])]
+    if target.count(-1) > 1 or 0 in target:
+        raise NearMiss("more than one of its sizes is open")
+    return source, {**attributes, "target": target}
 
 
 def _steps(graph, node):
     """Return the path [(node, its output), ...] to the first table from a node, or from what a Reshape reads; or []."""
-    steps, _ = path(graph, node.input[0], shared=False)
-    if node.op_type != "Reshape":
-        steps = [(node, node.output[0]), *steps]
-    tables = [k for k, (step, _) in enumerate(steps) if _is_table(graph, step)]
+    is_before, end = node.op_type == "Reshape", node.output[0]
+    start, uses = (node.input[0], 1) if is_before else (end, max(1, graph.users[end]))
+    steps, _ = path(graph, start, uses=uses, through_blocks=True)
+    tables = [k for k, (step, _) in enumerate(steps) if _table(graph, step)]
     return steps[: tables[-1] + 1] if tables else []
 
 
@@ -80,6 +99,8 @@ def _later(graph, node):
     consumers = graph.consumers()
     while graph.users[node.output[0]] == 1 and len(consumers[node.output[0]]) == 1:
         ((node, position),) = consumers[node.output[0]]
+        if node.op_type in ROUNDS and position == 0:
+            continue
         moves = node.op_type in MOVES and node.op_type not in JOINS and node.domain in DOMAINS and position == 0
         if not moves or not graph.is_sound(node):
             break
@@ -94,8 +115,10 @@ def _fit(graph, steps, node):
     """
     if not steps:
         return None
-    x = steps[-1][0].input[0]  # of the nodes before it only Pad is part of the unfold
-    tables = [shape(graph, step.input[1]) for step, _ in reversed(steps) if _is_table(graph, step)]
+    last, _ = steps[-1]
+    x = blocks_of(graph, last).source if last.op_type == "Concat" else last.input[0]
+    x = requantized(graph, x) or x  # of the nodes before it only Pad is part of the unfold
+    tables = [_table(graph, step) for step, _ in reversed(steps) if _table(graph, step)]
     axes, dimensions = len(tables), shape(graph, x)
     if dimensions is None and axes > 1:
         raise NearMiss(f"the rank of {x} is unknown")
@@ -108,7 +131,7 @@ def _fit(graph, steps, node):
         pads = [0] * 2 * axes
     dimensions = shape(graph, source)
     padded = [size + pads[a] + pads[axes + a] for a, size in enumerate(dimensions[-axes:])]
-    if graph.is_constant(source):
+    if graph.folded(source) is not None:
         raise NearMiss(f"{source} is constant: ONNX Runtime computes it once")
     target = shape(graph, node.input[0] if node.op_type == "Reshape" else node.output[0])
     firsts, seconds = zip(*tables, strict=True)
@@ -118,7 +141,7 @@ def _fit(graph, steps, node):
         try:
             dilations, strides = _attributes(graph, steps, sizes, target, axes)
             for a, size in enumerate(padded):
-                count = at_least_zero((size - dilations[a] * (kernel[a] - 1) - 1) // strides[a] + 1)
+                count = block_count(size, kernel[a], dilations[a], strides[a])
                 if blocks[a] != count:
                     raise NearMiss(f"axis {len(dimensions) - axes + a} has {blocks[a]} blocks instead of {count}")
         except NearMiss as miss:
@@ -154,9 +177,15 @@ def _attributes(graph, steps, sizes, target, axes):
     return dilations, strides
 
 
-def _is_table(graph, node):
-    """Return whether a node is a Gather whose indices are a matrix, of positions in the kernel and blocks."""
-    return node.op_type == "Gather" and len(shape(graph, node.input[1]) or ()) == 2
+def _table(graph, node):
+    """Return the sizes of a Gather's indices, positions in the kernel and blocks, if they are a matrix; else None.
+
+    Of a Concat of blocks those that they would have.
+    """
+    if node.op_type == "Concat":
+        return len(node.input), blocks_of(graph, node).length
+    dimensions = shape(graph, node.input[1]) if node.op_type == "Gather" else None
+    return dimensions if len(dimensions or ()) == 2 else None
 
 
 def _pads(graph, pad, axes):
@@ -165,10 +194,8 @@ def _pads(graph, pad, axes):
     pads, padded_axes, rank = lists[0], lists[2], len(shape(graph, pad.output[0]))
     if pads is None or attributes_of(pad).get("mode", b"constant") != b"constant":
         return None
-    if len(pad.input) > 2 and pad.input[2]:
-        value = graph.array(pad.input[2])
-        if value is None or value.size != 1 or value.item() not in (0, "", b"", False) or value.tobytes().strip(b"\0"):
-            return None
+    if not pads_with_zeros(graph, pad):
+        return None
     if len(pad.input) > 3 and pad.input[3]:
         if padded_axes is None or len(pads) != 2 * len(padded_axes):
             return None
@@ -189,7 +216,9 @@ def _flattens(graph, node, im2col_shape):
         raise NearMiss("the shape that it gets is unknown")
     copies, sizes = not attributes_of(node).get("allowzero"), shape(graph, node.input[0])
     target = [sizes[k] if copies and size == 0 else size for k, size in enumerate(reshape[: len(sizes)])]
-    same = len(target) == 3 and [t if t != -1 else e for t, e in zip(target, im2col_shape, strict=True)] == im2col_shape
+    same = (
+        len(reshape) == 3 and [t if t != -1 else e for t, e in zip(target, im2col_shape, strict=True)] == im2col_shape
+    )
     if same and target.count(-1) < 2:
         return True
     copied = reshape[int(sizes[0] == im2col_shape[0]) :]  # sizes that are not copied if they aren't 0

@@ -21,7 +21,6 @@ from ..system import NAME as THIS
 from ..system import available_cpus
 from . import table, variants
 from .variants import Variant
-from .workers import share_out
 
 SOURCES = Path(__file__).parent.parent / "native"
 FLAGS = ["-std=c11", "-O2", "-shared", "-fvisibility=hidden", "-DONNX_OPS_AHEAD", "-s"]
@@ -99,8 +98,7 @@ def build(
             if progress:
                 progress(f"{cpu}: {name}", k * total + index, len(cpus) * total)
 
-        jobs = jobs or len(available_cpus())
-        by_name = share_out(compile_objects, requested, jobs, report, level=(cpu, system), own=declarations)
+        by_name = variants.compile_variants(requested, jobs or len(available_cpus()), report, (cpu, system))
         objects[cpu] = {requested[name].key: functions for name, functions in by_name.items()}
     try:
         with TemporaryDirectory() as folder:
@@ -110,11 +108,6 @@ def build(
             "output", repr(str(output)), f"can't be written: {error.strerror or error}", "onnx_ops"
         ) from error
     return cpus
-
-
-def compile_objects(variant):
-    """Compile a variant, in a worker; returns [symbol, object file] for each of its functions."""
-    return [[code.symbol, str(code.kept.path)] for code in variant.codes()]
 
 
 def c_compiler(system, architecture):
@@ -150,14 +143,14 @@ def link(compiler, system, architecture, objects, operators, folder, output):
     """Write the library: the C sources, the operators' table for each CPU, and the compiled functions.
 
     compiler   the C compiler's command
-    objects    {cpu: {key of a variant: what `compile_objects` returns}}
+    objects    {cpu: {key of a variant: what `Variant.compile` returns}}
     folder     for files that are needed on the way
     """
     from ..compiler.cache import object_in
 
     files, tables = [], TableWriter()
     for cpu, by_key in objects.items():
-        for symbol, path in {tuple(each) for functions in by_key.values() for each in functions}:
+        for symbol, path in {each for functions in by_key.values() for each in functions}:
             files.append(folder / f"{symbol}.o")
             files[-1].write_bytes(object_in(path))
         tables.add_level(cpu, operators, by_key)

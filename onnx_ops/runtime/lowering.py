@@ -25,11 +25,11 @@ from onnx import TensorProto, helper
 from .. import dtypes, plain
 from ..attributes import KINDS
 from ..errors import OpError, errors_of
+from ..model_files import EXTENSIONS
 from ..nodes import declared, in_its_versions, inlined, model_nodes, subgraphs, value_names
 from ..operators import OPERATORS, available
 from ..rewriting.graph import Graph, Model
 from ..schemas import node_attribute, register_schemas
-from .model import EXTENSIONS
 
 RUN = "onnx_ops_run"  # the input `run` of a graph, unless the model has such a name
 RUN_SHAPE = [2]
@@ -56,12 +56,13 @@ def lower(model: onnx.ModelProto, *, operators: Iterable[Any] = ()) -> onnx.Mode
     return lowered
 
 
-def lower_for_session(model, operators, has_run_input=True):
+def lower_for_session(model, operators, origin=None, has_run_input=True):
     """Lower a model for `onnx_ops.InferenceSession`; returns the copy and the name of its additional graph input.
 
     The name is None if there was nothing to lower.
 
     operators      what `operators.available` returns
+    origin         the model's file or the folder of its external data, or None if unknown
     has_run_input  whether there is such an input
     """
     operators, lowered = in_its_versions(operators, model), onnx.ModelProto()
@@ -81,7 +82,7 @@ def lower_for_session(model, operators, has_run_input=True):
     original = onnx.ModelProto()
     original.CopyFrom(lowered)
     register_schemas(operator for operator in operators.values() if operator not in OPERATORS)
-    _Lowering(operators, run, names).graph(lowered.graph, Graph(Model(original), original.graph, "main"))
+    _Lowering(operators, run, names).graph(lowered.graph, Graph(Model(original, origin), original.graph, "main"))
     if all(i.domain != DOMAIN for i in lowered.opset_import):
         lowered.opset_import.append(helper.make_opsetid(DOMAIN, VERSION))
     if run:

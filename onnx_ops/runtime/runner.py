@@ -13,9 +13,9 @@ import onnxruntime as ort
 
 from .. import dtypes
 from ..errors import OpError
+from ..model_files import EXTENSIONS, is_lowered
 from ..operators import as_list, declaration_of
 from ..own.files import sources_of, use_source
-from .model import EXTENSIONS, is_lowered
 from .session import Backend, InferenceSession
 
 QUIET = 4  # a severity: errors are not logged, since exceptions have the same text

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import onnxruntime as ort
 
+from .. import ort_format
 from ..errors import OpError
 from ..locks import OPTIONS
+from ..model_files import imported_domains, warn_of_unknown_attributes
 from ..operators import OPERATORS, as_list, available
-from . import native, ort_format
-from .model import imported_domains, warn_of_unknown_attributes
+from . import native
 
 if TYPE_CHECKING:
     import onnx
@@ -167,8 +168,7 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
             path_or_bytes = self._rewritten(path_or_bytes, options, optimize, backend)
         register(options, path_or_bytes if backend == "native" else None, backend=backend, operators=operators)
         try:
-            is_shared = sess_options is not None and isinstance(path_or_bytes, bytes)
-            with _external_data_in(self._folder, options, is_shared):
+            with _external_data_in(self._folder, options, is_shared=sess_options is not None):
                 super().__init__(path_or_bytes, options, providers, provider_options, **kwargs)
         except Exception as error:
             if refusal := op_error(error, self._operators):
@@ -201,22 +201,25 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
         from ..rewriting import rewritten
         from .lowering import lower_for_session
 
+        with OPTIONS:  # while another thread makes a session with them, they may state its folder
+            folder = native.config_entry(options, EXTERNAL_DATA) or None  # from which ONNX Runtime reads them
         if isinstance(path_or_bytes, bytes):
-            model, origin = onnx.ModelProto.FromString(path_or_bytes), native.config_entry(options, EXTERNAL_DATA)
+            model, path = onnx.ModelProto.FromString(path_or_bytes), None
         else:
-            model, origin = external_data.load(path_or_bytes), path_or_bytes
+            model, path = external_data.model_in(path_or_bytes), path_or_bytes
+        origin = folder or path
         if optimize:
-            model, findings = rewritten(model, folder=origin, operators=self._operators)
+            model, findings = rewritten(model, folder=origin, operators=self._operators, in_place=True)
             if backend == "native" and not any(finding.operator for finding in findings):
                 return path_or_bytes
         if backend == "extensions":
-            model, self._run_input = lower_for_session(model, self._operators)
-        if not isinstance(path_or_bytes, bytes) and (tensors := external_data.external(model)):
+            model, self._run_input = lower_for_session(model, self._operators, origin)
+        if path and (tensors := external_data.external(model)):
             if ort.__version__.startswith("1.20."):  # for a model that is passed as bytes, it finds no external data
                 for tensor in tensors:
-                    external_data.read(tensor, path_or_bytes)
-            else:
-                self._folder = external_data.relocate(model, path_or_bytes)
+                    external_data.read(tensor, origin)
+            elif not folder:
+                self._folder = external_data.relocate(model, path)
         return model.SerializeToString()
 
     def set_providers(

@@ -96,10 +96,10 @@ def array(kind, items):
     return (kind * max(len(items), 1))(*items)
 
 
-def table(operators):
-    """The table of these operators, without functions; an operator's number is its position."""
-    rows = [operator(o, list(o.signatures()), number) for number, o in enumerate(operators)]
-    return Table(array(Operator, rows), len(rows))
+def listed(kind, **lists):
+    """The fields for a structure's lists: for `names` the array, and how many there are in `name_count`."""
+    arrays = {name: array(kind, items) for name, items in lists.items()}
+    return arrays | {f"{name[:-1]}_count": len(items) for name, items in lists.items()}
 
 
 def declaration(declared):
@@ -119,7 +119,6 @@ def declaration(declared):
 def operator(declared, signatures, number):
     """The row of an operator, with an overload for each of the signatures, {type variable: element type}."""
     terms = [term.encode() for pair in declared.terms.items() for term in pair]
-    overloads = [overload(declared, signature) for signature in signatures]
     likeness = [-1 if k is None else k for k in declared.likeness()]
     plans = len(declared.combinations)
     chooser, chosen = declared.chooser or (-1, [])
@@ -130,19 +129,9 @@ def operator(declared, signatures, number):
         number=number,
         first_version=first_version(declared),
         geometry_size=declared.geometry_dtype.itemsize,
-        attributes=array(Attribute, [attribute(a) for a in declared.attributes]),
-        attribute_count=len(declared.attributes),
-        inputs=array(Input, [input(declared, i) for i in declared.inputs]),
-        input_count=len(declared.inputs),
-        outputs=array(NUMBER, likeness),
-        output_count=len(likeness),
-        overloads=array(Overload, overloads),
-        overload_count=len(overloads),
         terms=array(TEXT, terms),
         term_count=len(terms) // 2,
         chooser=chooser,
-        choices=array(NUMBER, chosen),
-        choice_count=len(chosen),
         kernel_count=len(declared.kernels),
         phase_count=declared.phase_count,
         combination_count=0 if numba_obstacle() else plans,
@@ -151,8 +140,11 @@ def operator(declared, signatures, number):
         has_bound=declared.plan.is_bound,
         counts_steps=declared.plan.counts_steps,
         widens_halves=declared.has_axes,
-        plans=array(POINTER, [None] * plans),
-        plan_count=plans,
+        **listed(Attribute, attributes=[attribute(a) for a in declared.attributes]),
+        **listed(Input, inputs=[input(declared, i) for i in declared.inputs]),
+        **listed(Overload, overloads=[overload(declared, signature) for signature in signatures]),
+        **listed(NUMBER, outputs=likeness, choices=chosen),
+        **listed(POINTER, plans=[None] * plans),
     )
 
 
@@ -170,10 +162,7 @@ def attribute(declared):
     """The row of an attribute."""
     least, most = declared.limits
     default = None if declared.default is None else declared.vector(declared.default)
-    initials = [] if default is None else declared.content(default).tolist()
     return Attribute(
-        names=array(TEXT, [name.encode() for name in declared.names]),
-        name_count=len(declared.names),
         kind_rule=declared.kind_rule.encode(),
         rule=declared.rule.encode(),
         kind=_KINDS.index(declared.kind),
@@ -183,11 +172,11 @@ def attribute(declared):
         most=most,
         shortest=declared.length_bounds[0],
         longest=declared.length_bounds[1],
-        choices=array(TEXT, [choice.encode() for choice in declared.choices]),
-        choice_count=len(declared.choices),
-        initials=array(NUMBER, initials),
-        initial_count=len(initials),
         value_count=declared.count_of(default),
+        **listed(
+            TEXT, names=[name.encode() for name in declared.names], choices=[c.encode() for c in declared.choices]
+        ),
+        **listed(NUMBER, initials=[] if default is None else declared.content(default).tolist()),
     )
 
 
@@ -198,8 +187,7 @@ def input(operator, declared):
         name=declared.name.encode(),
         wants_values=declared.values,
         presence=_PRESENCES.index(declared.presence),
-        ranks=array(NUMBER, ranks),
-        rank_count=len(ranks),
+        **listed(NUMBER, ranks=ranks),
     )
 
 
@@ -209,8 +197,7 @@ def overload(declared, signature):
     types[: len(declared.inputs)] = [dtypes.TABLE[signature[i.type]].onnx for i in declared.inputs]
     for k, o in enumerate(declared.outputs):
         types[MAX_INPUTS + k] = dtypes.TABLE[signature[o.type]].onnx
-    count = len(declared.positions)
-    row = Overload(types=(NUMBER * len(types))(*types), kernels=array(POINTER, [None] * count), kernel_count=count)
+    row = Overload(types=(NUMBER * len(types))(*types), **listed(POINTER, kernels=[None] * len(declared.positions)))
     for k, kernel in enumerate(declared.kernels):
         row.has_code[k] = declared.storage(kernel, signature) is not None
         try:

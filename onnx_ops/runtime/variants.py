@@ -1,11 +1,13 @@
 """Variants: what is compiled of an operator for one of its kernels and one combination of element types."""
 
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from itertools import count
 from typing import Any, NamedTuple
 
 from .. import dtypes as element_types
 from .. import operators as every
 from ..compiler import records
+from ..compiler.jit import numba_obstacle
 from ..errors import OpError
 from ..limits import ABSENT
 
@@ -74,16 +76,61 @@ class Variant(NamedTuple):
         if self.storage:
             yield records.kernel_entry(self.operator, self.position, self.signature)
 
-    def codes(self):
-        """Compile it; returns the `Code` of each of its entries. Raises OpError where one isn't kept."""
+    def compile(self):
+        """Compile it; returns [(symbol, object file)] of its functions. Raises OpError where one isn't kept."""
         from ..compiler import cache
         from ..compiler.code import code
 
-        compiled = list(map(code, self.entries()))
-        for each in compiled:
-            if missing := each.kept.missing():
-                raise OpError("cache", cache.directory(), f"can't keep what is compiled: {missing}", "onnx_ops")
-        return compiled
+        with silence():
+            compiled = list(map(code, self.entries()))
+            for each in compiled:
+                if missing := each.kept.missing():
+                    raise OpError("cache", cache.directory(), f"can't keep what is compiled: {missing}", "onnx_ops")
+            return [(each.symbol, str(each.kept.path)) for each in compiled]
+
+
+@contextmanager
+def silence():
+    """A context in which no message tells users that something is compiled."""
+    if numba_obstacle():  # then nothing is compiled
+        yield
+        return
+    from ..compiler import code
+
+    token = code.is_silent.set(True)
+    try:
+        yield
+    finally:
+        code.is_silent.reset(token)
+
+
+def compile_variants(by_name, jobs, progress=None, level=None):
+    """Compile {name: variant} in this process or, side by side, in `jobs` others; returns {name: its functions}.
+
+    progress  called before each variant with (its name, its index, the number of variants)
+    level     the CPU and the system to compile for (`level` of compiler/target.py); default: these here
+
+    Raises the first OpError.
+    """
+    from .workers import answers
+
+    names, needed, numbers, results = list(by_name), list(by_name.values()), count(), {}
+
+    def begin(index):
+        if progress:
+            progress(names[index], next(numbers), len(names))
+
+    if min(jobs, len(names)) < 2 and level is None:
+        for index, variant in enumerate(needed):
+            begin(index)
+            results[names[index]] = variant.compile()
+        return results
+    tasks, own = [(variant,) for variant in needed], [variant.operator for variant in needed]
+    for index, functions, has_ended in answers(Variant.compile, tasks, jobs, begin=begin, level=level, own=own):
+        if has_ended:
+            raise OpError(None, None, f"a process that compiles {names[index]} has ended", "onnx_ops")
+        results[names[index]] = functions
+    return results
 
 
 def named(domain, name, position, signature):

@@ -2,18 +2,16 @@
 
 import os
 from collections.abc import Callable, Collection, Iterable
-from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 from .. import operators as every
 from ..compiler.jit import numba_obstacle
 from ..dtypes import FLOATS
 from ..errors import OpError
+from ..model_files import EXTENSIONS, is_lowered
 from ..system import available_cpus
 from . import library, native, variants
-from .model import EXTENSIONS, is_lowered
 from .runner import open_session
-from .workers import share_out
 
 _Model: TypeAlias = "str | os.PathLike[str] | bytes"
 
@@ -50,7 +48,7 @@ def warmup(
     missing = {name: variant for name, variant in needed.items() if not library.functions(*variant)}
     if missing and (obstacle := numba_obstacle()):
         raise OpError(None, None, obstacle, "onnx_ops")
-    compile_variants(missing, jobs or len(available_cpus()), progress or (lambda name, index, total: None))
+    variants.compile_variants(missing, jobs or len(available_cpus()), progress)
     return len(needed)
 
 
@@ -61,54 +59,22 @@ def needed_by(models, own=()):
     a session of each model, which compiles nothing. As for any session, ONNX Runtime loads the model's weights and
     computes what is constant in it.
     """
-    needed = variants.distinct(node for model in models for node in nodes(model, own))
-    if not needed:
+    found = []
+    for model in models:
+        if is_lowered(model):
+            rule = f"imports {EXTENSIONS}, as lowered models do; what types its nodes have is known only when they run"
+            raise OpError("models", _title(model), f"{rule}; give operators and dtypes instead", "onnx_ops")
+        with variants.silence(), native.survey() as needed:
+            try:
+                open_session(model, operators=own)
+            except OpError:
+                raise
+            except Exception as error:
+                raise OpError("models", _title(model), f"no session can be made of it: {error}", "onnx_ops") from error
+        found += needed
+    if not found:
         raise OpError("models", ", ".join(map(_title, models)), "have no nodes for onnx_ops", "onnx_ops")
-    return needed
-
-
-def nodes(model, own=()):
-    """The variants that the nodes of a model need, as `native.survey` lists them."""
-    if is_lowered(model):
-        rule = f"imports {EXTENSIONS}, as lowered models do; what types its nodes have is known only when they run"
-        raise OpError("models", _title(model), f"{rule}; give operators and dtypes instead", "onnx_ops")
-    with _silence(), native.survey() as needed:
-        try:
-            open_session(model, operators=own)
-        except OpError:
-            raise
-        except Exception as error:
-            raise OpError("models", _title(model), f"no session can be made of it: {error}", "onnx_ops") from error
-    return needed
-
-
-def compile_variants(by_name, jobs, progress):
-    """Compile these {name: variant} in this process or, side by side, in `jobs` others.
-
-    Raises OpError where they aren't kept.
-    """
-    share_out(compile_variant, by_name, jobs, progress, own=[variant.operator for variant in by_name.values()])
-
-
-def compile_variant(variant):
-    """Compile a variant. Raises OpError where it isn't kept."""
-    with _silence():
-        variant.codes()
-
-
-@contextmanager
-def _silence():
-    """A context in which no message tells users that something is compiled."""
-    if not library.have_numba():  # then nothing is compiled
-        yield
-        return
-    from ..compiler import code
-
-    token = code.is_silent.set(True)
-    try:
-        yield
-    finally:
-        code.is_silent.reset(token)
+    return variants.distinct(found)
 
 
 def _title(model):

@@ -13,7 +13,6 @@ import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from itertools import count
 from queue import SimpleQueue
 from subprocess import PIPE
 
@@ -27,34 +26,6 @@ _is_importing = False  # whether this process is a worker, and imports the files
 ATTEMPTS = 3  # to start a process, which may be killed before it begins, for want of memory for example
 
 
-def share_out(function, tasks, jobs, progress, *, level=None, own=()):
-    """Have `jobs` processes, or this one, compute function(task) for each of {name: task}; returns {name: result}.
-
-    progress  called before each task with (its name, its index, the number of tasks)
-    level     the CPU and the system that the processes compile for (`level` of compiler/target.py); default:
-              these here
-    own       the operators of one's own that they need, in addition to those that this process uses
-
-    Raises the first OpError.
-    """
-    numbers, names, results = count(), list(tasks), {}
-
-    def begin(index):
-        progress(names[index], next(numbers), len(tasks))
-
-    if min(jobs, len(tasks)) < 2 and level is None:
-        for index, (name, task) in enumerate(tasks.items()):
-            begin(index)
-            results[name] = function(task)
-        return results
-    each = [(task,) for task in tasks.values()]
-    for index, result, has_ended in answers(function, each, jobs, begin=begin, level=level, own=own):
-        if has_ended:
-            raise OpError(None, None, f"a process that compiles {names[index]} has ended", "onnx_ops")
-        results[names[index]] = result
-    return results
-
-
 def answers(function, tasks, jobs, *, begin=lambda index: None, level=None, own=(), patience=None):
     """Have `jobs` processes run tasks; yields (index of a task, function(*task), False) as each is done.
 
@@ -62,6 +33,8 @@ def answers(function, tasks, jobs, *, begin=lambda index: None, level=None, own=
     first OpError. However this generator ends, it ends the processes.
 
     begin     called with the index of each task before it begins
+    level     the CPU and the system that the processes compile for (`level` of compiler/target.py); default: these here
+    own       the operators of one's own that they need, in addition to those that this process uses
     patience  seconds that processes then have before they are killed; None: no limit, so that they leave no locks
     """
     if _is_importing:  # its workers would import the file that calls this, and so on

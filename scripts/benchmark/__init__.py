@@ -1,1 +1,1 @@
-"""The parts of scripts/bench.py: cases, lower limits of the time, measurement, accuracy and reports."""
+"""The parts of scripts/bench.py: cases, lower limits of the time, measurement and reports."""

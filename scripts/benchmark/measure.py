@@ -19,6 +19,7 @@ from support.cases import model
 import onnx_ops
 
 from .limit import limit
+from .reads import has_reads, reads
 
 PAUSE, LONGEST_REST = 0.01, 1.0  # seconds in which no thread may have spun; the longest wait for that
 WAKE = 0.03  # seconds until threads run on cores of their own, and tensors are in the caches that hold them
@@ -130,8 +131,6 @@ def ours(case, inputs, threads, backend="native"):
 
 def prepare(case, group, threads, runtimes):
     """Return the row of a case, with all calls that are to be timed."""
-    from .reads import has_reads, reads  # imports Numba, which accuracy does not need; must precede the first session
-
     threads = case.threads or threads
     inputs = [aligned(v) for v in case.inputs()]
     y = aligned(np.empty(output_shape(case, inputs), inputs[0].dtype))

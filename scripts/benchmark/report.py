@@ -1,5 +1,10 @@
 """Present measurements: as a table for the terminal or docs/performance.md, as data, in sentences and in a picture."""
 
+import os
+import platform
+import textwrap
+from importlib.metadata import version
+from pathlib import Path
 from statistics import geometric_mean
 
 import numpy as np
@@ -16,6 +21,8 @@ COLUMNS = {
     **{c: h for p in peers.PEERS for c, h in ((p, p), *([(f"{p} run", "run")] if p == "ONNX Runtime" else []))},
     LIMIT: LIMIT, READS: READS,
 }  # fmt: skip
+
+DISTRIBUTIONS = {name: name.replace(" ", "").replace("PyTorch", "torch").lower() for name in peers.PEERS}
 
 
 def milliseconds(row, column):
@@ -112,6 +119,26 @@ def data(row):
         "to_fastest_peer": row.to_fastest, "of_limit": row.of_limit, "of_reads": row.of_reads,
         "to_one_thread": row.speed_up,
     }  # fmt: skip
+
+
+def processor():
+    """The processor, as the system calls it, and as LLVM does, which tells more of many virtual machines."""
+    import llvmlite.binding as llvm
+
+    information = Path("/proc/cpuinfo")
+    lines = information.read_text().splitlines() if information.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0] if names else platform.processor()} ({llvm.get_host_cpu_name()})"
+
+
+def setting(threads):
+    """A paragraph for docs/performance.md: what was timed where."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    versions = ", ".join(f"{name} {version(distribution)}" for name, distribution in DISTRIBUTIONS.items())
+    text = (
+        f"Milliseconds of one run on {cores} cores of {processor()}, float32, {threads} threads each, with {versions}."
+    )
+    return textwrap.fill(text, 120)
 
 
 def markdown(rows):

@@ -232,6 +232,53 @@ IM2COL = [
 ]
 
 
+def im2col_product(name, x, kernel, sum_over, group=1, **attributes):
+    counts, positions = block_counts(x[2:], kernel, **attributes), int(np.prod(kernel))
+    shapes = (
+        tuple(x),
+        (x[0], x[1] if sum_over == "channels" else group * positions, int(np.prod(np.maximum(counts, 0)))),
+    )
+    attributes = {"kernel_shape": list(kernel), "sum_over": sum_over, **attributes}
+    return Case(name, "onnx_ops", "Im2ColProduct", shapes, attributes | ({"group": group} if group > 1 else {}))
+
+
+IM2COL_PRODUCT = [
+    im2col_product(f"product_{name}_{sum_over}", x, kernel, sum_over, **attributes)
+    for sum_over in ("channels", "kernel")
+    for name, x, kernel, attributes in (
+        ("whole", (2, 3, 9, 11), (3, 3), {}),
+        ("groups", (2, 12, 9, 11), (3, 5), {"group": 4, "pads": [1, 2, 1, 2]}),
+        ("everything", (2, 6, 31, 32), (4, 3), {
+            "group": 2, "dilations": [2, 1], "pads": [1, 0, 2, 3], "strides": [2, 3]}),
+        ("a_group_for_each_channel", (2, 5, 6, 7), (3, 3), {"group": 5, "pads": [1, 1, 1, 1]}),
+        ("correlation", (1, 64, 24, 32), (9, 9), {"pads": [4, 4, 4, 4]}),
+        ("more_channels_than_rows", (1, 37, 6, 7), (3, 3), {"pads": [1, 1, 1, 1]}),
+        ("dilated", (2, 3, 14, 15), (3, 2), {"dilations": [2, 5], "pads": [2, 1, 2, 1]}),
+        ("dilated_past_a_span", (1, 2, 5, 150), (2, 5), {"dilations": [1, 20], "pads": [0, 40, 1, 40]}),
+        ("every_second", (2, 3, 20, 41), (3, 3), {"strides": [2, 2], "pads": [1, 1, 1, 1]}),
+        ("patches", (2, 3, 24, 30), (4, 5), {"strides": [4, 5]}),
+        ("stride_past_the_image", (2, 3, 4, 4), (2, 2), {"strides": [100, 100]}),
+        ("mostly_padding", (2, 3, 1, 2), (3, 3), {"pads": [5, 6, 7, 8]}),
+        ("nothing_but_padding", (1, 2, 3, 3), (2, 2), {"pads": [9, 9, 9, 9], "dilations": [2, 2]}),
+        ("pixels", (2, 3, 5, 6), (1, 1), {}),
+        ("one_pixel", (1, 1, 1, 1), (1, 1), {}),
+        ("one_block", (2, 3, 13, 17), (13, 17), {}),
+        ("small_planes", (8, 30, 4, 4), (3, 3), {"group": 3, "pads": [1, 1, 1, 1]}),
+        ("wider_than_a_band", (1, 3, 3, 500), (2, 3), {"pads": [0, 1, 1, 1]}),
+        ("longer_than_a_span", (1, 2, 4, 60), (1, 50), {"pads": [0, 9, 0, 30]}),
+        ("no_batch", (0, 3, 5, 5), (2, 2), {}),
+        ("no_channels", (2, 0, 5, 5), (2, 2), {}),
+        ("no_block", (2, 3, 2, 5), (3, 3), {}),
+        ("no_pixels", (2, 3, 0, 2), (3, 3), {"pads": [2, 1, 2, 1]}),
+        ("1d", (2, 4, 20), (3,), {"group": 2, "strides": [2]}),
+        ("1d_longer_than_a_band", (1, 2, 1000), (5,), {"pads": [1, 3]}),
+        ("3d", (2, 4, 4, 5, 6), (2, 3, 2), {"group": 2, "pads": [1, 0, 1, 0, 2, 1]}),
+        ("3d_dilated", (2, 3, 7, 6, 8), (2, 3, 2), {"dilations": [3, 2, 2], "strides": [1, 2, 3]}),
+        ("5d", (1, 2, 3, 2, 4, 3, 5), (2, 2, 1, 2, 3), {"dilations": [1, 1, 2, 1, 2]}),
+    )
+]  # fmt: skip
+
+
 def grid_sample(name, x, out, extent=1.3, domain="com.microsoft", **attributes):
     return Case(name, domain, "GridSample", (x, (x[0], *out, len(out))), attributes, extent)
 
@@ -586,7 +633,7 @@ EXTREME = [
     + ROI_ALIGN[:16] + MMCV_ROI_ALIGN[:8] + ROTATED[:8]
 ]  # fmt: skip
 CASES = COL2IM + GRID_SAMPLE + VOLUMES + OPENVINO + AFFINE_GRID + EXTREME + IM2COL + ATTENTION + FUSED
-CASES += DEFORM_CONV + REGIONS
+CASES += DEFORM_CONV + REGIONS + IM2COL_PRODUCT
 # Operators with several outputs, or with outputs of which only a bound is known: tests/test_mmdeploy.py checks them.
 OTHERS = [o for o in OPERATORS if all(c.operator is not o for c in CASES)]
 

@@ -255,6 +255,18 @@ def im2col(draw, declared):
 
 
 @st.composite
+def im2col_product(draw, declared):
+    (x,), attributes = draw(im2col(declared))
+    group, kernel = attributes.get("group", 1), attributes["kernel_shape"]
+    x = (x[0], x[1] * group if draw(st.integers(0, 9)) else x[1], *x[2:])
+    rows = x[1] if attributes["sum_over"] == "channels" else max(group, 0) * math.prod(kernel)
+    blocks = math.prod(max(count, 0) for count in blocks_of(attributes, x[2:], kernel))
+    assume(max(math.prod(x), x[0] * rows * blocks) <= TOO_LARGE // 4 and min(x) >= 0)
+    assume(x[0] * x[1] * math.prod(kernel) * blocks <= TOO_LARGE)
+    return (x, (x[0], rows, blocks)), attributes
+
+
+@st.composite
 def grid_sample(draw, declared):
     axes = max(declared.ranks) - 2 - draw(st.integers(0, len(declared.ranks) - 1))
     n = draw(BATCH)
@@ -497,6 +509,18 @@ def im2col_shape(call, attributes):
     return x[0], x[1] * math.prod(kernel), math.prod(counts)
 
 
+def im2col_product_shape(call, attributes):
+    (x, factors), kernel, group = call.shapes, attributes["kernel_shape"], attributes.get("group", 1)
+    columns = im2col_shape(replace(call, shapes=(x,)), attributes)
+    if columns is None or x[1] % group:
+        return None
+    positions, blocks = math.prod(kernel), columns[2]
+    if max(x[0], 1) * max(x[1], group) * positions * max(blocks, 1) > ELEMENTS:
+        return None
+    rows = [x[1], group * positions][:: 1 if attributes["sum_over"] == "channels" else -1]
+    return (x[0], rows[1], blocks) if factors == (x[0], rows[0], blocks) else None
+
+
 def col2im_shape(call, attributes):
     x, image, block = call.shapes
     unbatched = call.domain and len(x) == 2
@@ -668,6 +692,11 @@ def sum_scale(call, inputs, y):
     return reference_of(call.operator, call.attributes, absolute)
 
 
+def product_scale(call, inputs, y):
+    """Each of a sum's products may be rounded to a multiple of a smallest number."""
+    return sum_scale(call, [*map(finite, inputs)], y) + 4 * math.prod(inputs[0].shape[1:]) * smallest_of(call)
+
+
 def sample_scale(call, inputs, y):
     """The absolute values of cubic's weights add up to at most 1.375 on each axis."""
     return None if is_nearest(call) else np.broadcast_to(largest_of(inputs[0]) * 1.375 ** (y.ndim - 2), y.shape)
@@ -746,6 +775,7 @@ FAMILIES = {  # {operator: (what draws a call of it, the shape of its first outp
     **dict.fromkeys(ORDERS, (deform_conv, deform_conv_shape, deform_conv_scale)),
     **dict.fromkeys(("GridSample", "grid_sampler"), (grid_sample, grid_sample_shape, sample_scale)),
     "Im2Col": (im2col, im2col_shape, None),
+    "Im2ColProduct": (im2col_product, im2col_product_shape, product_scale),
     "MMCVRotatedFeatureAlign": (feature_align, feature_align_shape, feature_scale),
     "MultiScaleDeformableAttention": (attention, attention_shape, attention_scale),
     **dict.fromkeys(ROI_ALIGNS, (roi_align, roi_align_shape, region_scale)),

@@ -87,6 +87,13 @@ def im2col(name, message, x=(1, 1, 5, 5), kernel_shape=(3, 3), **attributes):
     return Malformed(name, "onnx_ops", "Im2Col", message, (np.zeros(x, np.float32),), {**required, **attributes})
 
 
+def im2col_product(name, message, x=(1, 4, 5, 5), factors=(1, 4, 9), **attributes):
+    right = {"kernel_shape": [3, 3], "sum_over": "channels", "group": 2}
+    given = {name: value for name, value in {**right, **attributes}.items() if value is not None}
+    inputs = np.zeros(x, np.float32), np.zeros(factors, np.float32)
+    return Malformed(name, "onnx_ops", "Im2ColProduct", message, inputs, given)
+
+
 MANY = 0, 2**20, 2**20, 1  # images, queries, heads, levels
 
 
@@ -274,6 +281,26 @@ AT_RUN = [
     im2col("output_past_2**58", r"shape of x = .*: output .* 2\*\*58", (0, 2**30, 5, 5), pads=[2**14] * 4),
     im2col("blocks_past_2**63", r"shape of x = .*: output must have at most", kernel_shape=(1, 1), pads=[2**40] * 4),
     im2col("one_block_too_many", r"shape of x = .*: output .* 2\*\*58", (0, 2**56 + 1, 2, 2), kernel_shape=(1, 1)),
+    im2col_product("x_scalar", r"shape of x = \[\]: must be \[N, C, \*image\], .* kernel_shape has: 2", x=()),
+    im2col_product("x_rank_3", r"shape of x = \[1, 4, 5\]: must be \[N, C, \*image\], .* 2", x=(1, 4, 5)),
+    im2col_product("x_of_3_channels", r"shape of x = .*: axis 1 must be a multiple of group, 2", x=(1, 3, 5, 5)),
+    im2col_product("image_huge", r"image axes of x = \[5, \d+\]: must be at most 2\*\*40", x=(1, 0, 5, 2**41)),
+    im2col_product(
+        "columns_past_2**58", r"shape of x = .*: the columns would have", (0, 2**30, 5, 5), pads=[2**14] * 4
+    ),
+    im2col_product(
+        "positions_past_2**58",
+        r"shape of x = .*: the columns would",
+        (0, 0, 5, 5),
+        group=2**40,
+        kernel_shape=[2**10] * 2,
+        pads=[2**10] * 4,
+    ),
+    im2col_product("factors_rank_4", r"shape of factors = \[1, 4, 3, 3\]: must be of rank 3", factors=(1, 4, 3, 3)),
+    im2col_product("factors_of_2_images", r"shape of factors = .*: axis 0 must be .* 1", factors=(2, 4, 9)),
+    im2col_product("factors_of_3_channels", r"shape of factors = .*: axis 1 must be .* 4", factors=(1, 3, 9)),
+    im2col_product("factors_of_4_positions", r"shape of factors = .*: axis 1 must be .* 18", sum_over="kernel"),
+    im2col_product("factors_of_8_blocks", r"shape of factors = .*: axis 2 must be .* 9", factors=(1, 4, 8)),
 ]
 
 REGIONS = (2, 1, 5, 6), (3, 5)
@@ -465,6 +492,11 @@ AT_CREATION = [
     im2col("strides_zero", r"strides = \[1, 0\]: must be 1 to 14 numbers in \[1, 2\*\*40\]", strides=[1, 0]),
     im2col("dilations_zero", r"dilations = \[0, 1\]: must be .* numbers in", dilations=[0, 1]),
     im2col("pads_negative", r"pads = \[0, 0, 0, -1\]: must be 2 to 28 numbers in \[0, 2\*\*40\]", pads=[0, 0, 0, -1]),
+    im2col_product("group_zero", r"group = 0: must lie in \[1, 2\*\*40\]", group=0),
+    im2col_product("no_sum_over", r"sum_over = None: must be given", sum_over=None),
+    im2col_product("another_sum_over", r"sum_over = .*: must be one of channels, kernel", sum_over="blocks"),
+    im2col_product("no_kernel", r"kernel_shape = None: must be given", kernel_shape=None),
+    im2col_product("pads_differ", r"kernel_shape = .*: must agree with other attributes .* 1", pads=[1, 1]),
     im2col("pads_odd", r"pads = \[1, 1, 1\]: must have two elements per image axis", pads=[1, 1, 1]),
     volumes("mode_unknown", r"mode = 'area': must be one of nearest, bilinear, bicubic, linear, cubic", mode="area"),
     volumes("mode_not_text", r"mode = .*: must be a string", mode=b"\xff\xfe"),

@@ -27,7 +27,7 @@ def use(x: NDArray[np.float32], model: onnx.ModelProto, options: ort.SessionOpti
     options = onnx_ops.register(options, model, backend="native")
     onnx_ops.register(options, domains=["com.microsoft"])
     path: str = onnx_ops.get_library_path()
-    lowered: onnx.ModelProto = onnx_ops.lower(onnx_ops.optimize(model, standard=True))
+    lowered: onnx.ModelProto = onnx_ops.lower(onnx_ops.optimize(model, folder="."))
     versions: list[dict[str, Any]] = onnx_ops.operators()
     onnx_ops.register_schemas()
     print(path, lowered, versions, onnx_ops.reference_ops()[0].__name__)

@@ -81,7 +81,7 @@ def unfold(open_sizes=False, opset=18, after=None, **edits):
     y = w.add("Reshape", y, target, allowzero=edits.get("allowzero", 0), name="y")
     rank = len(edits.get("target", "NKL"))
     if after:
-        y, rank = after(w), 3
+        y, rank = after(w), edits.get("rank", 3)
     return w.model({"x": (s["dtype"], dims), **edits.get("inputs", {})}, (y, s["dtype"], [None] * rank), opset)
 
 
@@ -105,17 +105,93 @@ def _open_target(w, s):
     return w.add("Concat", *parts, w.constant([-1]), axis=0)
 
 
-def windows(order=None, steps=(1, 1), size=7, kernel=3, lead=(2, 3), is_open=False, after=None, opset=18):
+PRODUCT = {
+    "image": (6, 5), "kernel": (3, 2), "dilations": (1, 1), "pads": (1, 0, 1, 1), "strides": (1, 1), "channels": 6,
+    "groups": 2,
+}  # fmt: skip
+
+
+def unfold_product(columns="ngdkl", factors="ngdl", summed="d", how="ReduceSum", order=None, after=None, **edits):
+    """An unfold that is multiplied by "factors" and added up over some axes.
+
+    Letters stand for axes: n (batch), g (group), d (channel of a group) or both as c; k (position in the kernel) or
+    i, j, or with c together as x; l (block) or h, w.
+
+    columns  the axes of the columns, which have these in this order
+    factors  those of the factors
+    summed   those over which products are added up
+    order    of the columns' axes in their product
+    after    a function that adds nodes to the Writer at the end and returns the output
+    """
+    s = UNFOLD | PRODUCT | edits
+    channels, (kernel_i, kernel_j) = s["channels"], s["kernel"]
+    height, width = counts(s["image"], s["kernel"], s["dilations"], s["pads"], s["strides"])
+    size = {
+        "n": s["batch"], "g": s["groups"], "d": channels // s["groups"], "c": channels, "i": kernel_i, "j": kernel_j,
+        "k": kernel_i * kernel_j, "x": channels * kernel_i * kernel_j, "h": height, "w": width, "l": height * width,
+    }  # fmt: skip
+    order, open_names = order or columns, {"n": 0, "h": 2, "w": 3} if s.get("open_sizes") else {}
+    result = "".join(a for a in order if a not in summed)
+
+    def target(w, axes):
+        """The sizes of axes, 1 for a point; of open ones those that x has."""
+        shape = w.add("Shape", "x") if open_names else None
+        parts = [
+            w.add("Gather", shape, w.constant([open_names[a]])) if a in open_names
+            else w.constant([-1 if a == "l" else size.get(a, 1)]) for a in axes
+        ]  # fmt: skip
+        return w.add("Concat", *parts, axis=0)
+
+    def add_up(w):
+        allowzero = {"allowzero": 1} if open_names else {}
+        y = w.add("Reshape", "y", target(w, columns), **allowzero, name="columns")
+        if order != columns:
+            y = w.add("Transpose", y, perm=[columns.index(a) for a in order])
+        if how == "Einsum":
+            return w.add("Einsum", "factors", y, equation=f"{factors},{order}->{result}", name="summed")
+        has = factors + "l" * ("h" in factors and "h" not in order)
+        f = w.add("Reshape", "factors", target(w, [a if a in has else "." for a in order]), **allowzero)
+        if how == "MatMul":
+            f = w.add("Transpose", f, perm=[*range(len(order) - 2), len(order) - 1, len(order) - 2])
+            return w.add("MatMul", f, y, name="summed")
+        y = w.add(edits.get("product", "Mul"), *(y, f)[:: -1 if edits.get("swapped") else 1], name="product")
+        axes = [order.index(a) - len(order) * edits.get("from_the_end", False) for a in summed]
+        keeps = {"keepdims": edits.get("keepdims", 0)}
+        if how == "ReduceSum" or s.get("opset", 18) >= 18:
+            return w.add(how, y, w.constant(axes), **keeps, name="summed")
+        return w.add(how, y, axes=axes, **keeps, name="summed")
+
+    if open_names:
+        factors = factors.replace("l", "hw")
+    names = {"n": "n", "h": "size_0", "w": "size_1"} if open_names else {}
+    dims = [names.get(a, size[a]) for a in factors]
+    keeps_rank = edits.get("keepdims") or how == "MatMul"
+    rank = edits.pop("rank", len(order) if keeps_rank else len(result))
+    more = {"inputs": {"factors": (s["dtype"], dims), **edits.pop("inputs", {})}, "rank": rank}
+    return unfold(after=lambda w: after(w, add_up(w)) if after else add_up(w), **{**PRODUCT, **edits, **more})
+
+
+def windows(order=None, steps=(1, 1), size=7, kernel=3, lead=(2, 3), is_open=False, after=None, opset=18, blocks=None):
     """Tensor.unfold of "x" along its last two axes, as PyTorch's default exporter writes it.
 
-    order  of the result's last axes, by their numbers; None for the result itself
-    after  a function of the Writer and the result that adds nodes and returns another result
+    order   of the result's last axes, by their numbers; None for the result itself
+    after   a function of the Writer and the result that adds nodes and returns another result
+    blocks  a function of the blocks' starts along an axis, which may change them, if the result is made of Slices,
+            as the exporter for TorchScript writes them
     """
     w, y, rank = Writer(), "x", len(lead) + 2
     for axis, step in enumerate(steps, len(lead)):
+        if blocks:
+            parts = []
+            for start in blocks(range(0, size - kernel + 1, step)):
+                block = w.add("Slice", y, w.constant([start]), w.constant([start + kernel]), w.constant([axis]))
+                block = w.add("Transpose", block, perm=[*range(axis), *range(axis + 1, rank), axis])
+                parts.append(w.add("Unsqueeze", block, w.constant([axis])))
+            y, rank = w.add("Concat", *parts, axis=axis), rank + 1
+            continue
         table = np.arange(0, size - kernel + 1, step)[:, None] + np.arange(kernel)
         if is_open:
-            count = w.add("Sub", w.add("Gather", w.add("Shape", "x"), w.constant(axis)), w.constant(kernel - 1))
+            count = w.add("Sub", w.add("Gather", w.add("Shape", y), w.constant(axis)), w.constant(kernel - 1))
             starts = w.add("Range", w.constant(0), count, w.constant(step))
             table = w.add("Add", w.add("Unsqueeze", starts, w.constant([1])), w.constant(np.arange(kernel)))
         else:
@@ -192,6 +268,9 @@ def attention(open_sizes=False, opset=20, after=None, **edits):
     cut         the operator that separates levels: "Split", "Slice" as the TorchScript exporter writes, or
                 "SplitToSequence" as the other one of PyTorch 2.5 writes, which casts constants, too
     merged      whether levels and points share an axis, as in RT-DETRv2
+    weights     a function of the Writer that returns what stands for "attention_weights"
+    weighed     a function of the Writer, the samples and their weights that returns others
+    bare        whether the model states no shapes of values in between
     """
     s = ATTENTION | edits
     pixels, count = [h * w for h, w in s["levels"]], len(s["levels"])
@@ -251,8 +330,10 @@ def attention(open_sizes=False, opset=20, after=None, **edits):
     if not merged:
         y = reshaped(y, 0, 0, 0, -1)
     order = [0, 2, 1, 3, 4][: 4 if merged else 5]
-    weights = w.add("Transpose", "attention_weights", perm=s.get("weights_perm", order))
+    weights = s["weights"](w) if "weights" in s else "attention_weights"
+    weights = w.add("Transpose", weights, perm=s.get("weights_perm", order))
     weights = reshaped(weights, images, 1, q, count * points, name="weights")
+    y, weights = s["weighed"](w, y, weights) if "weighed" in s else (y, weights)
     y = w.add("Mul", *[y, weights][:: -1 if s.get("swapped") else 1], name="product")
     keeps = s.get("keepdims", 0)
     y = w.add("ReduceSum", y, w.constant(s.get("over", [-1])), keepdims=keeps, name="summed")
@@ -267,9 +348,39 @@ def attention(open_sizes=False, opset=20, after=None, **edits):
         **s.get("inputs", {}),
     }
     proto = w.model(inputs, (after(w) if after else y, s["dtype"], None), opset)
-    if cut == "SplitToSequence":  # onnx infers that all members of a sequence are as large as the first one
+    if cut == "SplitToSequence" or s.get("bare"):  # onnx infers that all of a sequence are as large as the first one
         del proto.graph.value_info[:]
     return proto
+
+
+def in_a_branch(proto, first=0):
+    """Move nodes from a position on into a branch of an If; the other branch returns the input `otherwise`."""
+    graph, (y,) = proto.graph, [*proto.graph.output]
+    kind, dims = y.type.tensor_type.elem_type, y.type.tensor_type.shape.dim
+    branches = onnx.GraphProto(name="then", node=graph.node[first:], output=[y]), helper.make_graph(
+        [helper.make_node("Identity", ["otherwise"], ["other"])], "else", [],
+        [helper.make_tensor_value_info("other", kind, None)],
+    )  # fmt: skip
+    del graph.node[first:], graph.output[:], graph.value_info[:]
+    graph.node.append(helper.make_node("If", ["c"], ["chosen"], then_branch=branches[0], else_branch=branches[1]))
+    graph.output.append(helper.make_tensor_value_info("chosen", kind, None))
+    graph.input.append(helper.make_tensor_value_info("otherwise", kind, [d.dim_param or d.dim_value for d in dims]))
+    graph.input.append(helper.make_tensor_value_info("c", onnx.TensorProto.BOOL, []))
+
+
+def in_a_function(proto, *constants):
+    """Move all nodes into a local function, whose parameters are the inputs and initializers, but for its constants."""
+    graph = proto.graph
+    inside = [t for t in graph.initializer if t.name in constants]
+    names = [v.name for v in (*graph.input, *graph.initializer) if v.name not in constants]
+    nodes = [*(helper.make_node("Constant", [], [t.name], value=t) for t in inside), *graph.node]
+    outputs = [value.name for value in graph.output]
+    proto.functions.append(helper.make_function("local", "Inner", names, outputs, nodes, proto.opset_import))
+    proto.opset_import.append(helper.make_opsetid("local", 1))
+    for tensor in inside:
+        graph.initializer.remove(tensor)
+    del graph.node[:], graph.value_info[:]
+    graph.node.append(helper.make_node("Inner", names, outputs, domain="local"))
 
 
 def feeds(proto, sizes=(), seed=0):

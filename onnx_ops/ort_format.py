@@ -12,8 +12,8 @@ The format is a flatbuffer: https://flatbuffers.dev/internals. Its tables and fi
 import os
 import struct
 
-from ..errors import OpError
-from .model import content_of
+from .errors import OpError
+from .model_files import content_of
 
 IDENTIFIER = slice(4, 8), b"ORTM"
 RESOLVER, OPERATORS_OF_RESOLVER, OP_ID, TYPES, TYPE_NAME = 3, 0, 0, 1, 0  # numbers of fields

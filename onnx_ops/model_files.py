@@ -10,8 +10,8 @@ import os
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from ..errors import errors_of
-from ..nodes import declared, model_nodes
+from .errors import errors_of
+from .nodes import declared, model_nodes
 
 MODEL_IMPORT, FUNCTION_IMPORT, IMPORT_DOMAIN, MODEL_FUNCTIONS = 8, 9, 1, 25
 NODE_NAME, NODE_OP_TYPE, NODE_ATTRIBUTE, NODE_DOMAIN, ATTRIBUTE_NAME = 3, 4, 5, 7, 1

@@ -1,0 +1,213 @@
+"""optimize() of an unfold that is only multiplied and added up, and of models that only resemble that."""
+
+import numpy as np
+import onnx
+import pytest
+from support.written import PRODUCT, feeds, unfold, unfold_product, windows
+from test_rewriting import compare, in_a_branch, near_miss, results
+
+from onnx_ops.nodes import all_nodes
+from onnx_ops.rewriting import rewritten
+
+TOLERANCE = {"float32": 1e-5, "float64": 1e-13, "float16": 0.03}  # of sums of some ten products of normal numbers
+OPERATOR = "Im2ColProduct"
+
+KERNEL = {"factors": "ngkl", "summed": "k"}
+PRODUCTS = {
+    "over channels": {},
+    "over channels, one group": {"columns": "ncijhw", "factors": "nchw", "summed": "c"},
+    "over channels, mean": {"how": "ReduceMean"},
+    "over channels, mean, opset 16": {"how": "ReduceMean", "opset": 16},
+    "over channels, image axes, batch of one": {"columns": "ngdijhw", "factors": "ngdhw", "batch": 1},
+    "over channels, Einsum": {"how": "Einsum"},
+    "over channels, Einsum of other orders": {"how": "Einsum", "order": "nlgkd", "factors": "lngd"},
+    "over channels, MatMul": {"how": "MatMul", "order": "ngldk", "factors": "ngld"},
+    "over channels, blocks first": {"order": "nlgkd", "factors": "nlgd"},
+    "over channels, factors in another order": {"how": "Einsum", "factors": "dlng"},
+    "over channels, factors of axes that are joined": {"columns": "ngdkhw", "factors": "ngdhw", "how": "Einsum"},
+    "over channels, axis kept": {"keepdims": 1},
+    "over channels, axis from the end": {"from_the_end": True},
+    "over channels, factors first": {"swapped": True},
+    "over channels, strides": {"strides": (2, 3), "dilations": (1, 2)},
+    "over channels, pixels": {"kernel": (1, 1), "pads": (0,) * 4},
+    "over channels, one block": {"image": (3, 2), "pads": (0,) * 4},
+    "over channels, factors of positions in the place of blocks": {"factors": "ngdk"},
+    "over channels, float64": {"dtype": "float64"},
+    "over channels, float16": {"dtype": "float16"},
+    "over positions": KERNEL,
+    "over positions, one group": {"columns": "nckhw", "factors": "nkhw", "summed": "k"},
+    "over positions, each channel its own": {"columns": "nckl", "factors": "nckl", "summed": "k"},
+    "over positions, two axes": {"columns": "ngdijhw", "factors": "ngijhw", "summed": "ij"},
+    "over positions, two axes, mean": {"columns": "ngdijhw", "factors": "ngijhw", "summed": "ij", "how": "ReduceMean"},
+    "over positions, Einsum": {**KERNEL, "how": "Einsum"},
+    "over positions, MatMul": {**KERNEL, "how": "MatMul", "order": "nglkd", "factors": "nglk"},
+    "over positions, blocks first": {**KERNEL, "order": "nlgdk", "factors": "nlgk"},
+    "over positions, one channel": {**KERNEL, "groups": 6},
+    "over positions, float64": {**KERNEL, "dtype": "float64"},
+    "over positions, float16": {**KERNEL, "dtype": "float16"},
+}
+OPEN = {
+    "over channels": {"columns": "ngdkhw", "factors": "ngdhw"},
+    "over channels, mean": {"columns": "nckhw", "factors": "nchw", "summed": "c", "how": "ReduceMean"},
+    "over channels, blocks in one axis": {},
+    "over channels, Einsum": {"columns": "ngdkhw", "factors": "ngdhw", "how": "Einsum"},
+    "over positions": {"columns": "ngdkhw", "factors": "ngkhw", "summed": "k"},
+    "over positions, two axes": {"columns": "ncijhw", "factors": "nijhw", "summed": "ij"},
+    "over positions, blocks in one axis": KERNEL,
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_product(name):
+    case = PRODUCTS[name]
+    nodes, findings = compare(unfold_product(**case), tolerance=TOLERANCE[case.get("dtype", "float32")])
+    assert [f.operator for f in findings] == ["Im2Col", OPERATOR]
+    assert OPERATOR in nodes
+    assert not {"Im2Col", "Mul", "Einsum", "MatMul", "ReduceSum", "ReduceMean"} & {*nodes}
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_product_of_open_sizes(name):
+    proto = unfold_product(**OPEN[name], open_sizes=True, kernel=(3, 3), pads=(1, 1, 1, 1), image=(6, 5))
+    for batch, height, width in (2, 6, 5), (1, 1, 1), (3, 2, 9):
+        sizes = {"n": batch, "size_0": height, "size_1": width}
+        nodes, _ = compare(proto, sizes, tolerance=TOLERANCE["float32"])
+        assert OPERATOR in nodes
+        assert not {"Im2Col", "Einsum", "ReduceSum", "ReduceMean"} & {*nodes}
+
+
+def used(name):
+    return lambda w, y: w.add("Add", y, w.add("ReduceMax", name, keepdims=0))
+
+
+MISSES = {
+    "over channels and positions": ({"summed": "dk", "factors": "ngdkl"}, "other axes than the channels"),
+    "over groups": ({"summed": "g", "order": "ngdkl"}, "other axes than the channels"),
+    "over the batch": ({"summed": "n"}, "other axes than the channels"),
+    "over one of the kernel's axes": ({"columns": "ngdijl", "factors": "ngijl", "summed": "i"}, "other axes than the"),
+    "factors of channels and positions": ({"factors": "ngdkl"}, "other axes than batch, channels and blocks"),
+    "factors of channels, over positions": ({"factors": "ngdl", "summed": "k"}, "other axes than batch, groups"),
+    "factors for all images": ({"factors": "gdl"}, "other axes than batch"),
+    "factors for all channels": ({"factors": "ngl"}, "other axes than batch"),
+    "factors for rows of blocks": ({"columns": "ngdkhw", "factors": "ngdh"}, "other axes than batch"),
+    "factors of positions, strides": ({"factors": "ngdk", "strides": (2, 2), "image": (7, 6)}, "others would fit, too"),
+    "product used twice": ({"after": used("product")}, "product is used elsewhere, too"),
+    "channels and positions in one axis": ({"columns": "nxl", "factors": "nxl", "summed": "x"}, "one axis for chan"),
+}  # fmt: skip
+STAY = {  # for which there is no reason to give
+    "factors for all blocks": {"factors": "ngd"},
+    "over blocks": {"summed": "l"},
+    "a maximum": {"how": "ReduceMax"},
+    "a sum": {"product": "Add"},
+    "a sum over nothing": {"columns": "ngdkl", "factors": "ngdl", "summed": ""},
+}
+
+
+@pytest.mark.parametrize("name", MISSES)
+def test_near_miss(name):
+    case, expected = MISSES[name]
+    (reason,) = near_miss(unfold_product(**case), also=["Im2Col"])
+    assert expected in reason
+
+
+@pytest.mark.parametrize("name", STAY)
+def test_no_product(name):
+    assert near_miss(unfold_product(**STAY[name]), also=["Im2Col"]) == []
+
+
+def test_columns_that_are_used_elsewhere_stay_beside_the_product():
+    proto = unfold_product(after=used("columns"))
+    nodes, findings = compare(proto, tolerance=TOLERANCE["float32"])
+    assert [f.operator for f in findings] == ["Im2Col", OPERATOR]
+    assert {"Im2Col", OPERATOR} <= {*nodes}
+
+
+def test_one_unfold_of_two_products():
+    def again(w, y):
+        product = w.add("Mul", "columns", w.add("Reshape", "weights", w.constant([2, 2, 1, 6, -1])))
+        return w.add("Concat", y, w.add("ReduceSum", product, w.constant([3]), keepdims=0), axis=2)
+
+    nodes, findings = compare(
+        unfold_product(after=again, inputs={"weights": ("float32", [2, 2, 6, 30])}), tolerance=TOLERANCE["float32"]
+    )
+    assert [f.operator for f in findings] == ["Im2Col", OPERATOR, OPERATOR]
+    assert "Im2Col" not in nodes
+
+
+def test_windows_with_their_blocks_first():
+    """Of Tensor.unfold: the same Im2Col is that of blocks and of positions."""
+
+    def attended(w, y):
+        scores = w.add("Einsum", w.add("MaxPool", "x", kernel_shape=[3, 3]), y, equation="nchw,nchwij->nhwij")
+        scores = w.add("Sigmoid", scores)
+        return w.add("Einsum", scores, y, equation="nhwij,nchwij->nchw")
+
+    nodes, findings = compare(windows(None, lead=(2, 4), size=8, after=attended), tolerance=TOLERANCE["float32"])
+    assert [f.operator for f in findings] == ["Im2Col", OPERATOR, OPERATOR]
+    assert not {"Im2Col", "Einsum"} & {*nodes}
+
+
+@pytest.mark.parametrize("settings", [
+    {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"},
+    {"mode": "nearest"}, {"mode": "linear"},
+])  # fmt: skip
+@pytest.mark.parametrize("scales", [(2, 3), (1, 1), (2.2, 3)], ids=str)
+def test_enlarged_windows(scales, settings):
+    """CARAFE's: each column is there several times, for weights of their own."""
+    height, width = int(6 * scales[0]), int(5 * scales[1])
+
+    def enlarged(w):
+        y = w.add("Reshape", "y", w.constant([2, 36, 6, 5]))
+        y = w.add("Resize", y, "", w.constant([1, 1, *scales], np.float32), **settings)
+        y = w.add("Reshape", y, w.constant([2, 6, 6, height, width]))
+        product = w.add("Mul", y, w.add("Unsqueeze", "weights", w.constant([1])))
+        return w.add("ReduceSum", product, w.constant([2]), keepdims=0)
+
+    inputs = {"weights": ("float32", [2, 6, height, width])}
+    proto = unfold(after=enlarged, inputs=inputs, rank=4, **PRODUCT)
+    nodes, _ = compare(proto, tolerance=TOLERANCE["float32"])
+    repeats = len(settings) > 1 and scales != (2.2, 3)
+    assert (OPERATOR in nodes) == repeats
+    assert ("Resize" in nodes) != repeats
+
+
+def test_elements_that_are_no_floats():
+    (reason,) = near_miss(unfold_product(dtype="int32"), also=["Im2Col"])
+    assert reason == "its elements are not known to be floats"
+
+
+def test_optimizing_again_finds_nothing():
+    optimized, _ = rewritten(unfold_product())
+    again, findings = rewritten(optimized)
+    assert again == optimized
+    assert findings == []
+
+
+def test_in_a_branch():
+    proto = unfold_product(rank=4)
+    in_a_branch(proto)
+    optimized, findings = rewritten(proto)
+    assert [f.operator for f in findings] == ["Im2Col", OPERATOR]
+    assert OPERATOR in [n.op_type for n in all_nodes(optimized.graph)]
+    inputs = feeds(proto)
+    inputs["c"] = np.array(True)
+    got, expected = results(optimized, inputs, True)[0], results(proto, inputs)[0]
+    np.testing.assert_allclose(got, expected, rtol=0, atol=TOLERANCE["float32"])
+
+
+def test_in_a_local_function():
+    proto = unfold_product()
+    nodes = [
+        *(onnx.helper.make_node("Constant", [], [t.name], value=t) for t in proto.graph.initializer),
+        *proto.graph.node,
+    ]
+    function = onnx.helper.make_function("local", "Scores", ["x", "factors"], ["summed"], nodes, proto.opset_import)
+    del proto.graph.node[:], proto.graph.initializer[:], proto.graph.value_info[:]
+    proto.graph.node.append(onnx.helper.make_node("Scores", ["x", "factors"], ["summed"], domain="local"))
+    proto.functions.append(function)
+    proto.opset_import.append(onnx.helper.make_opsetid("local", 1))
+    optimized, findings = rewritten(proto)
+    assert [f.operator for f in findings] == ["Im2Col", OPERATOR]
+    inputs = feeds(proto)
+    got, expected = results(optimized, inputs, True)[0], results(proto, inputs)[0]
+    np.testing.assert_allclose(got, expected, rtol=0, atol=TOLERANCE["float32"])
