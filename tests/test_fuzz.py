@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import fuzz
+import numpy as np
 import pytest
 from support import fuzzing
 from support.processes import python
 
+from onnx_ops import dtypes
 from onnx_ops.operators import OPERATORS
 
 SCRIPT = Path(fuzz.__file__)
@@ -18,6 +20,15 @@ SCRIPT = Path(fuzz.__file__)
 def test_a_fixed_slice(count, grids):
     done = fuzz.examples(0, count, fuzzing.calls(fuzzing.FEW_TYPES, grids))
     assert done >= 2.8 * count, "cases: each is one call on one backend"
+
+
+@pytest.mark.parametrize("dtype", dtypes.FLOATS)
+def test_nan_is_the_same_in_every_type(dtype):
+    """A reference that only moves elements returns them in their own type, in which NumPy may not know NaN."""
+    y = np.array([np.nan, 1], dtypes.TABLE[dtype].numpy)
+    fuzzing.assert_result(None, dtype, y, y, None)
+    with pytest.raises(AssertionError):
+        fuzzing.assert_result(None, dtype, y, y[::-1], None)
 
 
 @pytest.mark.long
