@@ -54,6 +54,14 @@ def test_unfold_whose_sizes_are_copied_afterwards():
     assert compare(proto)[0] == ["Im2Col", "Reshape", "Reshape"]
 
 
+def test_unfold_of_an_open_batch_whose_size_is_copied_from_another_axis():
+    """Of no images, the Reshape makes as many as the kernel has positions."""
+    row = {**ONES, "image": (4,), "kernel": (1,), "pads": (0, 0), "dilations": (1,), "strides": (1,)}
+    proto = unfold(open_sizes=True, perm=[2, 0, 3, 1], **row)
+    assert "copies sizes" in near_miss(proto, {"n": 0, "size_0": 4})[0]
+    assert "Im2Col" in compare(unfold(open_sizes=True, **row), {"n": 2, "size_0": 4})[0]
+
+
 def test_unfold_that_is_flat_in_between():
     last = {"target": [-1], "after": lambda w: w.add("Reshape", "y", w.constant([2, 18, -1]))}
     assert compare(unfold(**last))[0] == ["Im2Col"]

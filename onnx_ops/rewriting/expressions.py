@@ -37,6 +37,8 @@ def axes_apart(index, dimensions):
 
     An entry is a number or one of AXES. Raises ValueError if some run in another way than along all of one of AXES.
     """
+    if 0 in dimensions:
+        raise ValueError("no elements: any digits could be those of its axes")
     sizes, entries, parts = [], [], []  # parts: what may be one axis together with the digits that follow
     for at, size in zip(index, dimensions, strict=True):
         for digit in digits_of(at, size):

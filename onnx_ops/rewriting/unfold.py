@@ -31,7 +31,7 @@ from .indices import (
     shape,
 )
 from .positions import reshaped, variables
-from .sizes import Size, block_count, least
+from .sizes import Size, block_count, least, quotient
 
 DOMAIN, OPERATOR = "onnx_ops", "Im2Col"
 NAME = "unfold"
@@ -217,12 +217,18 @@ def _flattens(graph, node, im2col_shape):
     copies, sizes = not attributes_of(node).get("allowzero"), shape(graph, node.input[0])
     target = [sizes[k] if copies and size == 0 and k < len(sizes) else size for k, size in enumerate(reshape)]
     same = len(target) == 3 and [t if t != -1 else e for t, e in zip(target, im2col_shape, strict=True)] == im2col_shape
-    if same and target.count(-1) < 2:
+    may_copy = copies and not all(map(_is_zero_with, sizes[:2], target[:2]))
+    if same and target.count(-1) < 2 and not may_copy:
         return True
     copied = reshape[int(sizes[0] == im2col_shape[0]) :]  # sizes that are not copied if they aren't 0
     if copies and any(size == 0 or may_be_zero(size) for size in copied):
         raise NearMiss("the shape that it gets copies sizes from its input")
     return False
+
+
+def _is_zero_with(size, other):
+    """Return whether a size is certain to be 0 where another one is, which is then copied from it."""
+    return not may_be_zero(other) or quotient(size, other) is not None or isinstance(quotient(other, size), int)
 
 
 def may_be_zero(size):
