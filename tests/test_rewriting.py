@@ -672,7 +672,7 @@ def test_time_on_a_large_model():
 
 
 def test_what_lacks_a_pattern_costs_little(monkeypatch):
-    """A model without the types of nodes that patterns need isn't copied; of one that has them, no shape is inferred."""
+    """A model without the types of nodes that patterns need isn't copied; no shape of one with them is worked out."""
     asked = []
     monkeypatch.setattr("onnx_ops.rewriting.graph.type_of", lambda graph, name: asked.append(name))
     relu = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 20]>
