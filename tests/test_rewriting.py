@@ -48,6 +48,11 @@ def test_unfold_of_one_position_to_more_axes():
     assert compare(proto)[0] == ["Im2Col", "Reshape"]
 
 
+def test_unfold_that_is_flattened_and_gets_its_axes_again():
+    proto = unfold(target=[-1, 72], after=lambda w: w.add("Reshape", "y", w.constant([2, 18, 72])))
+    assert compare(proto)[0] == ["Im2Col"]
+
+
 def test_unfold_whose_sizes_are_copied_afterwards():
     """The Reshape, which copies sizes from what it reads, stays; the Transpose before it ends the unfold."""
     proto = unfold(target=[0, 0, 0, 0, -1])

@@ -215,10 +215,8 @@ def _flattens(graph, node, im2col_shape):
     if reshape is None or None in reshape:
         raise NearMiss("the shape that it gets is unknown")
     copies, sizes = not attributes_of(node).get("allowzero"), shape(graph, node.input[0])
-    target = [sizes[k] if copies and size == 0 else size for k, size in enumerate(reshape[: len(sizes)])]
-    same = (
-        len(reshape) == 3 and [t if t != -1 else e for t, e in zip(target, im2col_shape, strict=True)] == im2col_shape
-    )
+    target = [sizes[k] if copies and size == 0 and k < len(sizes) else size for k, size in enumerate(reshape)]
+    same = len(target) == 3 and [t if t != -1 else e for t, e in zip(target, im2col_shape, strict=True)] == im2col_shape
     if same and target.count(-1) < 2:
         return True
     copied = reshape[int(sizes[0] == im2col_shape[0]) :]  # sizes that are not copied if they aren't 0
