@@ -145,7 +145,8 @@ def span_of(g):
     for i in range(g.axes):
         pixels *= min(g.image[i], LARGE)
     if g.channels >= FEW_CHANNELS and g.images == 1 and pixels >= SMALL:
-        most = min(kernels.MOST, g.points)
+        # Units must be enough for threads, with the parts of channels that `cut_tiles` makes of them.
+        most = min(kernels.MOST, g.points, g.batch * g.points * max(1, g.channels // PART) // FEW_UNITS)
         if g.channels < LARGE // pixels:  # an image in the third-level cache may be read again
             most = min(most, pixels // 8)
         while span < most:
