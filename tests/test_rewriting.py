@@ -59,6 +59,11 @@ def test_unfold_whose_sizes_are_copied_afterwards():
     assert compare(proto)[0] == ["Im2Col", "Reshape", "Reshape"]
 
 
+def test_unfold_that_is_flat_in_between():
+    last = {"target": [-1], "after": lambda w: w.add("Reshape", "y", w.constant([2, 18, -1]))}
+    assert compare(unfold(**last))[0] == ["Im2Col"]
+
+
 def used_twice(name, result):
     """A function that adds another use of an intermediate value to a Writer."""
     return lambda w: w.add("Add", result, w.add("ReduceMax", name, keepdims=0), name="z")

@@ -91,6 +91,7 @@ MISSES = {
     "factors for all channels": ({"factors": "ngl"}, "other axes than batch"),
     "factors for rows of blocks": ({"columns": "ngdkhw", "factors": "ngdh"}, "other axes than batch"),
     "factors of positions, strides": ({"factors": "ngdk", "strides": (2, 2), "image": (7, 6)}, "others would fit, too"),
+    "mean of float16": ({"how": "ReduceMean", "dtype": "float16"}, "float16 might not hold sums"),
     "product used twice": ({"after": used("product")}, "product is used elsewhere, too"),
     "channels and positions in one axis": ({"columns": "nxl", "factors": "nxl", "summed": "x"}, "one axis for chan"),
 }  # fmt: skip
@@ -113,6 +114,19 @@ def test_near_miss(name):
 @pytest.mark.parametrize("name", STAY)
 def test_no_product(name):
     assert near_miss(unfold_product(**STAY[name]), also=["Im2Col"]) == []
+
+
+def test_columns_of_which_two_indices_are_the_same():
+    def diagonal(w):
+        y = w.add("Reshape", "y", w.constant([2, 6, 6, 6]))
+        places = w.constant(np.stack([np.arange(6)] * 2, 1))
+        y = w.add("GatherND", w.add("Transpose", y, perm=[1, 3, 0, 2]), places)  # [channel and block, n, k]
+        return w.add("ReduceSum", w.add("Mul", y, "weights"), w.constant([2]), keepdims=0)
+
+    inputs = {"weights": ("float32", [6, 2, 6])}
+    edits = PRODUCT | {"image": (3, 2), "pads": (0, 0, 2, 1)}
+    (reason,) = near_miss(unfold(after=diagonal, inputs=inputs, rank=2, **edits), also=["Im2Col"])
+    assert "two indices are the same" in reason
 
 
 def test_columns_that_are_used_elsewhere_stay_beside_the_product():

@@ -88,6 +88,8 @@ def match(graph, node):
     x = im2col.input[0]
     if graph.type(x).elements not in FLOATS:
         raise NearMiss("its elements are not known to be floats")
+    if node.op_type == "ReduceMean" and graph.type(x).elements == TensorProto.FLOAT16:
+        raise NearMiss("float16 might not hold sums of which it holds the means")
     rows, group, times = (
         math.prod(sizes[d] for d in some)
         for some in ([d for d in roles.factors if d[0] in "eck"], roles.groups, [d for d in sizes if d[0] == "e"])
@@ -225,6 +227,8 @@ def _digits(graph, im2col, name, index):
             term, *others = digit.terms or [None]
             if digit.start != 0 or term is None or others or (term.step, term.size) != (1, its_size):
                 raise NearMiss(f"{name} has not all columns, or they are in another order")
+            if (term.variable.name, term.inner) in digits:
+                raise NearMiss(f"{name} has only columns of which two indices are the same")
             if role == "c" and math.prod(each for _, each in parts[k:]) == positions:
                 role = "k"
             digits[term.variable.name, term.inner] = f"{role}{k}"

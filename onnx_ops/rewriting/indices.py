@@ -195,6 +195,8 @@ def _step(graph, node, quantized):
 
 def pads_with_zeros(graph, pad):
     """Return whether a Pad with one value pads with zeros, or none, whose bits are all 0."""
+    if attributes_of(pad).get("value"):  # before version 11
+        return False
     if len(pad.input) < 3 or not pad.input[2]:
         return True
     value = graph.array(pad.input[2])
