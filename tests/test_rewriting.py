@@ -48,6 +48,11 @@ def test_unfold_of_one_position_to_more_axes():
     assert compare(proto)[0] == ["Im2Col", "Reshape"]
 
 
+def test_unfold_that_is_flattened_and_gets_its_axes_again():
+    proto = unfold(target=[-1, 72], after=lambda w: w.add("Reshape", "y", w.constant([2, 18, 72])))
+    assert compare(proto)[0] == ["Im2Col"]
+
+
 def test_unfold_whose_sizes_are_copied_afterwards():
     """The Reshape, which copies sizes from what it reads, stays; the Transpose before it ends the unfold."""
     proto = unfold(target=[0, 0, 0, 0, -1])
@@ -657,3 +662,23 @@ def test_time_on_a_large_model():
     _, findings = rewritten(proto)
     assert time.process_time() - begin < 4
     assert [f.operator for f in findings] == ["Im2Col"]
+
+
+def test_what_lacks_a_pattern_costs_little(monkeypatch):
+    """A model without the types of nodes that patterns need isn't copied; no shape of one with them is worked out."""
+    asked = []
+    monkeypatch.setattr("onnx_ops.rewriting.graph.type_of", lambda graph, name: asked.append(name))
+    relu = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 20]>
+    main (float[n, 6] x) => (float[6, n] y) { z = Relu (x) y = Transpose (z) }""")
+    assert rewritten(relu)[0] is relu
+    halves = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 20]>
+    main (float[n, 6] x) => (float[2, n, 6] y)
+    <int64[1] zero = {0}, int64[1] one = {1}, int64[1] three = {3}, int64[1] six = {6}, int64[3] sizes = {2, -1, 6}> {
+        left = Slice (x, zero, three, one)
+        right = Slice (x, three, six, one)
+        turned = Concat <axis: int = 1> (right, left)
+        doubled = Concat <axis: int = 0> (turned, x)
+        y = Reshape (doubled, sizes)
+    }""")
+    assert rewritten(halves) == (halves, [])
+    assert not asked

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from support.backends import quiet
-from support.written import Writer, attention, feeds, unfold, windows, written_in_place
+from support.written import Writer, attention, feeds, unfold, unfold_product, windows, written_in_place
 from test_rewriting import NO_ATTENTIONS, OTHER_ENDS
 
 import onnx_ops
@@ -45,6 +45,8 @@ FOUND = {
     "Tensor.unfold, strides": (windows(None, (2, 2)), "Im2Col"),
     "Tensor.unfold, flattened": (windows(after=flattened), "Im2Col"),
     "Tensor.unfold of no batch": (windows(lead=(3,)), "Im2Col"),
+    "products of columns": (unfold_product(), "Im2ColProduct"),
+    "products of columns over positions": (unfold_product(factors="ngkl", summed="k"), "Im2ColProduct"),
     **{f"attention, {name}": (attention(**edits), "MultiScaleDeformableAttention")
        for name, edits in OTHER_ENDS.items()},
 }  # fmt: skip
@@ -52,6 +54,7 @@ MISSED = {
     "added in place": written_in_place(reduction="add"),
     "Tensor.unfold with strides that leave something over": windows(None, (2, 2), size=8),
     "unfold by an irregular index": unfold(indices=lambda i: [np.minimum(i[0] * i[0], 13), i[1]]),
+    "products of columns over channels and positions": unfold_product(summed="dk", factors="ngdkl"),
     "unfold of another order": unfold(perm=[0, 1, 4, 2, 3, 5]),
     **{f"attention, {name}": attention(**NO_ATTENTIONS[name])
        for name in ("a sample used twice", "a sum over channels", "heads and queries mixed", "nine levels")},
@@ -160,7 +163,7 @@ def test_found_there(place, name):
     expected, got = outputs(moved, inputs), outputs(optimized, inputs)
     assert got.shape == expected.shape
     np.testing.assert_array_equal(expected, outputs(proto, inputs))
-    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5 if "attention" in name else 0)
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5 if "attention" in name or "products" in name else 0)
 
 
 def words(reason, proto):

@@ -1,12 +1,10 @@
 """optimize() of an unfold that is only multiplied and added up, and of models that only resemble that."""
 
 import numpy as np
-import onnx
 import pytest
-from support.written import PRODUCT, feeds, unfold, unfold_product, windows
-from test_rewriting import compare, in_a_branch, near_miss, results
+from support.written import PRODUCT, unfold, unfold_product, windows
+from test_rewriting import compare, near_miss
 
-from onnx_ops.nodes import all_nodes
 from onnx_ops.rewriting import rewritten
 
 TOLERANCE = {"float32": 1e-5, "float64": 1e-13, "float16": 0.03}  # of sums of some ten products of normal numbers
@@ -195,33 +193,3 @@ def test_optimizing_again_finds_nothing():
     again, findings = rewritten(optimized)
     assert again == optimized
     assert findings == []
-
-
-def test_in_a_branch():
-    proto = unfold_product(rank=4)
-    in_a_branch(proto)
-    optimized, findings = rewritten(proto)
-    assert [f.operator for f in findings] == ["Im2Col", OPERATOR]
-    assert OPERATOR in [n.op_type for n in all_nodes(optimized.graph)]
-    inputs = feeds(proto)
-    inputs["c"] = np.array(True)
-    got, expected = results(optimized, inputs, True)[0], results(proto, inputs)[0]
-    np.testing.assert_allclose(got, expected, rtol=0, atol=TOLERANCE["float32"])
-
-
-def test_in_a_local_function():
-    proto = unfold_product()
-    nodes = [
-        *(onnx.helper.make_node("Constant", [], [t.name], value=t) for t in proto.graph.initializer),
-        *proto.graph.node,
-    ]
-    function = onnx.helper.make_function("local", "Scores", ["x", "factors"], ["summed"], nodes, proto.opset_import)
-    del proto.graph.node[:], proto.graph.initializer[:], proto.graph.value_info[:]
-    proto.graph.node.append(onnx.helper.make_node("Scores", ["x", "factors"], ["summed"], domain="local"))
-    proto.functions.append(function)
-    proto.opset_import.append(onnx.helper.make_opsetid("local", 1))
-    optimized, findings = rewritten(proto)
-    assert [f.operator for f in findings] == ["Im2Col", OPERATOR]
-    inputs = feeds(proto)
-    got, expected = results(optimized, inputs, True)[0], results(proto, inputs)[0]
-    np.testing.assert_allclose(got, expected, rtol=0, atol=TOLERANCE["float32"])

@@ -17,7 +17,10 @@ IMAGE, VOLUME = (64, 128), (16, 32, 16)  # as many pixels as the smallest image 
 MODES = ("nearest", "linear", "cubic")
 
 
-def case(points, channels=operator.FEW_CHANNELS, image=IMAGE, batch=1, mode="linear", padding_mode="zeros"):
+ENOUGH_CHANNELS = operator.PART * operator.FEW_UNITS  # for parts of one unit that are enough for threads
+
+
+def case(points, channels=ENOUGH_CHANNELS, image=IMAGE, batch=1, mode="linear", padding_mode="zeros"):
     shapes = (batch, channels, *image), (batch, *(1,) * (len(image) - 1), points, len(image))
     return Case("scattered", "", "GridSample", shapes, {"mode": mode, "padding_mode": padding_mode})
 
@@ -25,11 +28,11 @@ def case(points, channels=operator.FEW_CHANNELS, image=IMAGE, batch=1, mode="lin
 CASES = [
     *(case(n, mode=m) for n in (BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 17) for m in MODES),
     *(
-        case(n, 130, (128, 256), mode=m)
+        case(n, ENOUGH_CHANNELS + 2, (128, 256), mode=m)
         for n in (MOST - 1, MOST, MOST + 1, 2 * MOST + 19)
         for m in ("nearest", "linear")
     ),
-    *(case(BLOCK + 33, channels, mode="linear") for channels in (operator.FEW_CHANNELS - 1, 64, 65, 67, 131)),
+    *(case(4 * BLOCK + 33, channels, mode="linear") for channels in (operator.FEW_CHANNELS - 1, 64, 65, 67, 131)),
     *(case(BLOCK + 33, image=VOLUME, mode=m) for m in MODES),
     *(case(2 * BLOCK + 5, batch=3, mode=m, padding_mode=p) for m in MODES for p in ("border", "reflection")),
     case(BLOCK + 1, image=(63, 130), mode="cubic"),
@@ -118,11 +121,13 @@ def test_units():
         assert g.parts == 1 or g.part >= operator.PART
 
 
-ENOUGH = {  # the fewest tiles of shapes with work for many threads
+LEAST_TILES = {  # of shapes with work for many threads
     "PointRend": (case(8096, 256, (128, 256)), operator.FEW_UNITS),
     "planes of EG3D": (case(100_000, 32, (256, 256), batch=3), 39),
-    "windows": (case(2000 * 49, 128, (128, 128)), 48),
+    "windows": (case(2000 * 49, 128, (128, 128)), 12),
     "a map of features": (case(128 * 128, 64, (128, 128)), operator.FEW_UNITS),
+    "few channels": (case(8096, 32, (256, 256)), 2),
+    "few channels of a volume": (case(20_000, 32, (32, 64, 64)), 3),
     "a photo": (case(1080 * 1920, 3, (1080, 1920)), 64),
     "a map of depths": (case(2160 * 3840, 1, (2160, 3840)), 64),
     "a batch of photos": (case(224 * 224, 3, (224, 224), batch=8), 64),
@@ -130,7 +135,7 @@ ENOUGH = {  # the fewest tiles of shapes with work for many threads
 }
 
 
-@pytest.mark.parametrize(("case", "least"), ENOUGH.values(), ids=ENOUGH)
+@pytest.mark.parametrize(("case", "least"), LEAST_TILES.values(), ids=LEAST_TILES)
 def test_tiles_for_many_threads(case, least):
     assert geometry(case).tiles >= least
 

@@ -178,13 +178,17 @@ def plan(attributes, inputs, outputs, g):
 
 @jitable
 def cut_stripes(g):
-    """Cut the output into stripes of whole rows, or of as large parts of one. g.rows: the most rows of a stripe."""
+    """Cut the output into stripes of whole rows, or of as large parts of one. g.rows: the most rows of a stripe.
+
+    Where points may be scattered, a stripe is as large as GridSample's span: only what lies in one is read together.
+    """
+    most = max(STRIPE, g.span)
     g.row = max(g.output[g.axes - 1], 1)
-    blocks = min(STRIPE, g.batch * g.points // STRIPES) // BLOCK + 1  # a stripe's
-    g.rows = max(1, min(blocks * BLOCK, g.points) // g.row)
+    points = min(STRIPE, g.batch * g.points // STRIPES) // BLOCK * BLOCK + BLOCK
+    g.rows = max(1, min(max(points, g.span), g.points) // g.row)
     g.stripe = g.rows * g.row
-    if g.row > STRIPE:
-        parts = (g.row + STRIPE - 1) // STRIPE
+    if g.row > most:
+        parts = (g.row + most - 1) // most
         g.stripe = ((g.row + parts - 1) // parts + BLOCK - 1) // BLOCK * BLOCK
     if g.images > 1:
         g.rows *= g.images

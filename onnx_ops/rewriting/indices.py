@@ -22,6 +22,7 @@ from .sizes import Size, factors, never_negative, quotient
 
 LONGEST = 60  # nodes of a path, and on the way to an integer
 LARGEST = 2**22  # elements of a constant whose steps are looked for
+MOST_STEPS = 4  # nodes between a Slice and the Concat of blocks
 MANY = 2**10  # integers that are worked out one by one
 INT32_MAX = 2**31 - 1
 INT32 = range(-INT32_MAX - 1, INT32_MAX + 1)
@@ -95,8 +96,25 @@ def blocks_of(graph, concat):
     """Return the Blocks that a Concat puts together, or None if there are none, or not for certain."""
     name = concat.output[0]
     if name not in graph.blocks:
-        graph.blocks[name] = tried(_blocks_of, graph, concat)
+        # Shapes take long to work out: in most models no Concat gets so far.
+        sources = {_sliced_value(graph, operand) for operand in concat.input}
+        may_be = len(sources) == 1 and None not in sources
+        graph.blocks[name] = tried(_blocks_of, graph, concat) if may_be else None
     return graph.blocks[name]
+
+
+def _sliced_value(graph, name):
+    """Return the value that a block is cut out of by a Slice, before it gets another axis; or None."""
+    has_axis = False
+    for _ in range(MOST_STEPS):
+        node = graph.producers.get(name)
+        if node is None or node.op_type not in ("Identity", "Reshape", "Slice", "Transpose", "Unsqueeze"):
+            return None
+        name = node.input[0]
+        if node.op_type == "Slice":
+            return name if has_axis else None
+        has_axis = has_axis or node.op_type in ("Reshape", "Unsqueeze")
+    return None
 
 
 def _blocks_of(graph, concat):
