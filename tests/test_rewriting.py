@@ -6,7 +6,7 @@ import onnxruntime as ort
 import pytest
 from onnx import helper, numpy_helper, parser
 from support.backends import quiet
-from support.written import affine_grid, attention, feeds, in_a_branch, in_a_function, unfold, windows
+from support.written import Writer, affine_grid, attention, feeds, in_a_branch, in_a_function, unfold, windows
 
 import onnx_ops
 from onnx_ops.nodes import all_nodes
@@ -65,6 +65,16 @@ def test_unfold_of_an_open_batch_whose_size_is_copied_from_another_axis():
     proto = unfold(open_sizes=True, perm=[2, 0, 3, 1], **row)
     assert "copies sizes" in near_miss(proto, {"n": 0, "size_0": 4})[0]
     assert "Im2Col" in compare(unfold(open_sizes=True, **row), {"n": 2, "size_0": 4})[0]
+
+
+def test_blocks_of_one_axis_and_positions_of_the_other():
+    """The tables are [block, position], and their axes transposed so that [4, 4, 1, 2] has as many elements."""
+    w = Writer()
+    y = w.add("Gather", "x", w.constant(np.arange(4)[:, None]), axis=2)
+    y = w.add("Gather", y, w.constant(np.add.outer(np.arange(4), np.arange(2))), axis=4)
+    y = w.add("Transpose", y, perm=[0, 1, 2, 3, 5, 4])
+    proto = w.model({"x": ("float32", [2, 3, 4, 5])}, (y, "float32", [2, 3, 4, 1, 2, 4]))
+    assert "another order" in near_miss(proto)[0]
 
 
 def test_unfold_that_is_flat_in_between():

@@ -165,12 +165,14 @@ def _attributes(graph, steps, sizes, target, axes):
     dilations, strides = [], []
     for a, at in enumerate(index[before:]):
         step_along = {term.variable.name: term.step for term in at.terms}
+        digits = [term for term in at.terms if (term.inner, term.size) != (1, term.variable.size)]
         # Along an axis with one position, or one block, there is no step.
         dilations.append(step_along.pop(str(before + a), 0 if sizes[before + a] != 1 else 1))
         strides.append(step_along.pop(str(before + axes + a), 0 if sizes[before + axes + a] != 1 else 1))
-        if step_along or at.start != 0:
+        others = bool(step_along or digits or at.start != 0)
+        if others:
             break
-    if index[:before] != variables(sizes)[:before] or len(strides) != axes or step_along or at.start != 0:
+    if index[:before] != variables(sizes)[:before] or len(strides) != axes or others:
         raise NearMiss("its axes are in another order than batch, channel, positions in the kernel, blocks")
     if not all(isinstance(step, int) and step > 0 for step in (*dilations, *strides)):
         raise NearMiss("its indices repeat")
