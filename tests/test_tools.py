@@ -283,7 +283,7 @@ def test_a_value_of_padding_that_is_an_attribute_is_rounded():
     proto = unfold(opset=10)
     for node in proto.graph.node:
         if node.op_type == "Pad":
-            attributes = {"pads": [0, 0, 1, 0, 0, 0, 2, 1], "value": 0.98}
+            attributes = {"pads": [0, 0, 1, 0, 0, 0, 2, 1], "value": 0.93}
             node.CopyFrom(helper.make_node("Pad", ["x"], ["padded"], **attributes))
         if node.op_type == "Reshape":
             del node.attribute[:]
