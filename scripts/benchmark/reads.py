@@ -21,7 +21,7 @@ import onnx_ops
 from onnx_ops import operators
 from onnx_ops.compiler.jit import FLAGS, INNER, jitable
 from onnx_ops.compiler.simd import plus, put
-from onnx_ops.compiler.simd_points import four_count, fours, pair_count, pairs, transposed
+from onnx_ops.compiler.simd_points import four_count, fours, indices, pair_count, pairs, transposed
 from onnx_ops.declaration import Kernel
 from onnx_ops.kernels.elements import indices_in
 from onnx_ops.kernels.grid_sample import (
@@ -54,9 +54,10 @@ def _(source, pixels, channels, base, width, taps, target, target_pitch):
 
     def add_square(source, pixels, channels, base, width, taps, target, target_pitch):
         for b in range(0, base.size - step + 1 if taps == 2 else 0, step):
+            index = indices(source, base, b)
             for c in range(len(channels)):
-                low, high = pairs(source, base, b, c * pixels)
-                next_low, next_high = pairs(source, base, b, c * pixels + width)
+                low, high = pairs(source, index, c * pixels)
+                next_low, next_high = pairs(source, index, c * pixels + width)
                 put(target, c * target_pitch + b, plus(plus(low, high), plus(next_low, next_high)))
         for b in range(0, base.size - step_of_fours + 1 if taps == 4 else 0, step_of_fours):
             c0, c1, c2, c3 = transposed(
