@@ -551,6 +551,8 @@ WRITTEN = {
 def test_exports_that_are_optimized(name, dynamo, is_open):
     """What both exporters write in other ways is found, and keeps its bits, but for sums. The batch is open."""
     function, operator = WRITTEN[name]
+    if name == "attended by Einsum" and not dynamo:
+        pytest.skip("this exporter refuses Tensor.unfold of what F.pad returns")
     if name == "by keypoints" and is_open:
         pytest.skip("it states its sizes")
     generator, count = torch.manual_seed(0), 2
