@@ -69,6 +69,7 @@ assert all(f"{name} " in text for name in peers.PEERS), text
 """
 
 
+@on_demand
 def test_what_the_page_says_of_the_machine():
     python(SETTING)
 
@@ -81,5 +82,6 @@ assert "points" in bench.SHOWN_GROUPS and len(list(GROUPS["points"]())) == 2
 """
 
 
+@on_demand
 def test_points_anywhere_are_on_the_page():
     python(SHOWN)
