@@ -56,7 +56,7 @@ def failures(with_traceback):
         if with_traceback:
             raise
         text = one_line(error)
-        raise Failure(text + HINT * ("is not a registered function/op" in text)) from error
+        raise Failure(text + HINT if "is not a registered function/op" in text else text) from error
 
 
 @contextmanager

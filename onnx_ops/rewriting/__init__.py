@@ -52,8 +52,8 @@ def rewritten(
     operators  what `operators.available` returns, by default without operators of one's own
     in_place   change the model that is given, if it has no functions: weights are not copied
     """
-    nodes = list(model_nodes(model))
-    if not any(_may_fit(pattern, nodes) for pattern in PATTERNS):
+    op_types = {node.op_type for node in model_nodes(model)}
+    if not any(_may_fit(pattern, op_types) for pattern in PATTERNS):
         return model, []
     flat = model
     if model.functions:
@@ -67,9 +67,8 @@ def rewritten(
     return flat if any(f.operator for f in findings) else model, findings
 
 
-def _may_fit(pattern: ModuleType, nodes: list[onnx.NodeProto]) -> bool:
-    """Return whether nodes have the types without which there is none of a pattern."""
-    op_types = {node.op_type for node in nodes}
+def _may_fit(pattern: ModuleType, op_types: set[str]) -> bool:
+    """Return whether there are the types of nodes without which there is none of a pattern."""
     return any(map(op_types.issuperset, pattern.NEEDS))
 
 
@@ -80,7 +79,7 @@ def _rewrite(model: onnx.ModelProto, folder: "str | os.PathLike[str] | None") ->
         reported = set()  # outputs of nodes that have a Finding: one per node is enough
         for pattern in PATTERNS:
             nodes = list(graph.owner.node)
-            if not _may_fit(pattern, nodes):
+            if not _may_fit(pattern, {node.op_type for node in nodes}):
                 continue
             for node in [n for n in nodes if n.op_type in pattern.LAST and n.domain in pattern.DOMAINS]:
                 # An earlier replacement may have removed the node.

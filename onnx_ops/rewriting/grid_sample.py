@@ -7,6 +7,7 @@ program, with the nodes' roundings, so that any mode may follow.
 import numpy as np
 from onnx import TensorProto, helper
 
+from .. import dtypes
 from ..errors import OpError
 from ..operators import grid_sample
 from .expressions import AXES, NARROWING, OPERATIONS, Constant, Leaf, expression
@@ -21,7 +22,6 @@ NAME = "grid_sample"
 LARGEST = 2**24  # pixels along an axis of the grid that a constant states
 NEEDS = (("GridSample",),)  # sets of types of nodes, one of which a graph with the pattern has
 LAST, DOMAINS = ("GridSample",), (*AI_ONNX, "com.microsoft")  # type and domains of the node that ends the pattern
-IMAGES = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16
 GRIDS = {TensorProto.FLOAT: "float32", TensorProto.DOUBLE: "float64"}
 MODES = {b"linear": b"bilinear", b"cubic": b"bicubic"}  # {newer name: older name}
 
@@ -104,7 +104,7 @@ def axes_of(dimensions):
 def _grid_type(graph, node):
     """Return the name of the type in which coordinates are computed. Raises NearMiss unless types fit."""
     image_type, grid_type = (graph.type(name).elements for name in node.input)
-    if image_type not in IMAGES or grid_type not in IMAGES:
+    if any(dtypes.NAMES.get(each) not in dtypes.FLOATS for each in (image_type, grid_type)):
         raise NearMiss("the types of its image and its grid are not known to be floats")
     return GRIDS.get(grid_type)
 

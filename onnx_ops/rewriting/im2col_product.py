@@ -16,18 +16,19 @@ from typing import NamedTuple
 import numpy as np
 from onnx import TensorProto, helper
 
+from .. import dtypes
 from .expressions import axes_apart
 from .finding import NearMiss, tried
 from .graph import AI_ONNX
 from .indices import attributes_of, axes_of, followed, path, shape
 from .positions import broadcast_index, digits_of, joined, variable
-from .sizes import block_count, parts_of_product, quotient
+from .shapes import im2col_blocks
+from .sizes import parts_of_product, quotient
 
 DOMAIN, OPERATOR = "onnx_ops", "Im2ColProduct"
 NAME = "unfold_product"
 LAST, DOMAINS = ("ReduceSum", "ReduceMean", "Einsum", "MatMul"), AI_ONNX  # of the node that adds up
 NEEDS = (("Im2Col",),)  # sets of types of nodes, one of which a graph with the pattern has
-FLOATS = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16
 
 
 class Products(NamedTuple):
@@ -60,10 +61,11 @@ def match(graph, node):
     None if it adds up nothing like products of columns.
     """
     operands = _operands(graph, node)
-    which = next((k for k, name in enumerate(operands) if _im2col(graph, name) is not None), None)
-    if which is None:
+    found = [(k, im2col) for k, name in enumerate(operands) if (im2col := _im2col(graph, name)) is not None]
+    if not found:
         return None
-    im2col, columns, factors = _im2col(graph, operands[which]), operands[which], operands[1 - which]
+    (which, im2col), *_ = found
+    columns, factors = operands[which], operands[1 - which]
     if graph.array(factors) is not None:
         return None  # the weights of a convolution
     products = tried(PRODUCTS[node.op_type], graph, node)
@@ -86,7 +88,7 @@ def match(graph, node):
         return None
     _check_uses(graph, node)
     x = im2col.input[0]
-    if graph.type(x).elements not in FLOATS:
+    if dtypes.NAMES.get(graph.type(x).elements) not in dtypes.FLOATS:
         raise NearMiss("its elements are not known to be floats")
     if node.op_type == "ReduceMean" and graph.type(x).elements == TensorProto.FLOAT16:
         raise NearMiss("float16 might not hold sums of which it holds the means")
@@ -252,18 +254,17 @@ def _turned(graph, im2col, digits, sizes):
     The pattern `unfold` makes one of a Tensor.unfold whose result has its blocks first.
     """
     attributes, image = attributes_of(im2col), shape(graph, im2col.input[0])[2:]
-    kernel, axes = attributes["kernel_shape"], len(image)
-    strides, dilations = (attributes.get(name, [1] * axes) for name in ("strides", "dilations"))
-    pads = attributes.get("pads", [0] * 2 * axes)
-    padded = [size + pads[a] + pads[axes + a] for a, size in enumerate(image)]
-    blocks = [*map(block_count, padded, kernel, dilations, strides)]
+    blocks, ones = im2col_blocks(attributes, image), [1] * len(image)
+    turned = {
+        **attributes, "kernel_shape": blocks, "strides": attributes.get("dilations", ones),
+        "dilations": attributes.get("strides", ones),
+    }  # fmt: skip
     are_known = all(isinstance(count, int) and count > 0 for count in blocks)
-    if not are_known or [*map(block_count, padded, blocks, strides, dilations)] != kernel:
+    if not are_known or im2col_blocks(turned, image) != attributes["kernel_shape"]:
         raise NearMiss("its blocks come before its positions, and others would fit, too")
     others = {digit: {"k": "l", "l": "k"}.get(digit[0], digit[0]) + digit[1:] for digit in sizes}
     digits = {place: others[digit] for place, digit in digits.items()}
-    attributes = {"kernel_shape": blocks, "strides": dilations, "dilations": strides, "pads": pads}
-    return attributes, digits, {others[digit]: size for digit, size in sizes.items()}
+    return turned, digits, {others[digit]: size for digit, size in sizes.items()}
 
 
 def _values(products, digits, sizes):

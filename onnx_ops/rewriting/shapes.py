@@ -499,15 +499,17 @@ def _grid_sample(graph, node, attributes, x, grid):
 
 
 def _im2col(graph, node, attributes, x):
-    kernel = attributes["kernel_shape"]
-    axes = len(kernel)
+    blocks = im2col_blocks(attributes, x.shape[2:])
+    return Type(x.elements, (x.shape[0], x.shape[1] * math.prod(attributes["kernel_shape"]), math.prod(blocks)))
+
+
+def im2col_blocks(attributes, image):
+    """Return how many blocks an Im2Col with these attributes finds along each axis of an image."""
+    axes = len(image)
     strides, dilations = (attributes.get(name, [1] * axes) for name in ("strides", "dilations"))
     pads = attributes.get("pads", [0] * 2 * axes)
-    counts = [
-        sizes.block_count(size + pads[a] + pads[axes + a], kernel[a], dilations[a], strides[a])
-        for a, size in enumerate(x.shape[2:])
-    ]
-    return Type(x.elements, (x.shape[0], x.shape[1] * math.prod(kernel), math.prod(counts)))
+    padded = [size + pads[a] + pads[axes + a] for a, size in enumerate(image)]
+    return [*map(sizes.block_count, padded, attributes["kernel_shape"], dilations, strides)]
 
 
 PREDICATES = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
