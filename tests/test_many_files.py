@@ -21,7 +21,7 @@ import pytest
 from PIL import Image
 from support.cases import parsed
 from support.processes import environment, python
-from support.worker import deadly, sleep
+from support.worker import deadly, sleep, terminate_in_a_callback
 from test_cli import call, call_json, saved, sentences
 from test_files import contents
 
@@ -635,6 +635,12 @@ def test_a_process_that_is_killed_before_it_begins_is_replaced(tmp_path, monkeyp
     once += "began.exists() or (began.touch(), os.kill(os.getpid(), 9)); "
     monkeypatch.setattr(workers, "PROGRAM", once + workers.PROGRAM)
     assert list(workers.answers(sleep, [(0,)], 1)) == [(0, 0, False)]
+
+
+@needs_signals
+def test_a_process_that_is_terminated_where_a_callback_begins_ends_silently(capfd):
+    assert list(workers.answers(terminate_in_a_callback, [()], 1)) == [(0, None, True)]
+    assert capfd.readouterr().err == ""
 
 
 def test_a_process_ends_silently_if_nobody_waits_for_its_answer():

@@ -147,7 +147,7 @@ def _end(processes, patience):
 
 def serve(level, own):
     """Answer messages: the first one is a function, all others are tasks. `own`: where operators of one's own are."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # an exit leaves no half-written file
+    signal.signal(signal.SIGTERM, _exit)
     logging.getLogger("onnx_ops").setLevel(logging.ERROR)  # no warnings: an answer tells of code that isn't kept
     output = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # so that nothing that a library prints gets between the answers
@@ -174,6 +174,16 @@ def serve(level, own):
             raise
         with suppress(OSError):  # nobody waits for the answer
             output.close()  # else Python would try to write the rest when it exits, and complain
+
+
+def _exit(*_):
+    """Exit, which leaves no half-written file.
+
+    If the signal arrives where a C callback begins, Python can but report the exit, and SIGINT is simulated after C.
+    """
+    sys.unraisablehook = lambda _: None
+    signal.signal(signal.SIGINT, lambda *_: sys.exit())
+    sys.exit()
 
 
 def _import(own):

@@ -1,6 +1,8 @@
 """Functions that spawned workers run; they are in a module of their own because workers import it."""
 
+import ctypes
 import os
+import signal
 import time
 
 
@@ -15,6 +17,13 @@ def deadly(*names):
 def sleep(seconds):
     time.sleep(seconds)
     return seconds
+
+
+def terminate_in_a_callback():
+    """SIGTERM arrives before the callback can catch anything; SIGINT follows, as from the library in C."""
+    ctypes.CFUNCTYPE(None)(lambda: signal.raise_signal(signal.SIGTERM))()
+    signal.raise_signal(signal.SIGINT)
+    print("goes on")
 
 
 class Deadly:
