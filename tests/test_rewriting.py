@@ -6,9 +6,11 @@ import onnxruntime as ort
 import pytest
 from onnx import helper, numpy_helper, parser
 from support.backends import quiet
+from support.cases import CASES, DEFORM_CONV, ROI_ALIGN, assert_close, model, reference
 from support.written import Writer, affine_grid, attention, feeds, in_a_branch, in_a_function, unfold, windows
 
 import onnx_ops
+from onnx_ops import dtypes
 from onnx_ops.nodes import all_nodes
 from onnx_ops.rewriting import rewritten
 
@@ -510,15 +512,32 @@ def test_near_misses(name):
     assert any(REASONS.get(name, "") in reason for reason in reasons) or name not in REASONS
 
 
-def test_attention_of_constants():
-    """Some inputs may be constant. If all are, nothing is replaced: ONNX Runtime computes the result once."""
-    for constant in (["value"], ["sampling_locations"], ["value", "sampling_locations", "attention_weights"]):
-        proto = attention()
-        make_constant(proto, feeds(proto), constant)
-        if len(constant) < 3:
-            assert compare(proto, tolerance=1e-5)[0] == [ATTENTION]
-        else:
-            assert all("constant" in reason for reason in near_miss(proto))
+@pytest.mark.parametrize("names", [["value"], ["sampling_locations"], ["value", "sampling_locations"]])
+def test_attention_of_constants(names):
+    """If both are constant, so is each sample."""
+    proto = attention()
+    make_constant(proto, feeds(proto), names)
+    nodes, _ = compare(proto, tolerance=1e-5)
+    assert nodes == [ATTENTION] or (len(names), nodes.count("Constant"), nodes.count("GridSample")) == (2, 2, 0)
+
+
+FOLDED = [
+    (case, dtype)
+    for case in CASES + DEFORM_CONV + ROI_ALIGN
+    for dtype in (*dtypes.FLOATS, *(("int32", "uint8", "bool", "string") if case.op_type == "Col2Im" else ()))
+    if not case.domain and case.extent < np.inf and dtype in case.operator.types[case.operator.outputs[0].type]
+]
+
+
+@pytest.mark.parametrize(("case", "dtype"), FOLDED, ids=str)
+def test_constants_are_computed_once(case, dtype):
+    """ONNX Runtime would, by its own kernels; other models' nodes would run again and again."""
+    inputs = case.inputs(dtype)
+    proto = model(case.domain, case.op_type, inputs, case.attributes, constants=[i.name for i in case.operator.inputs])
+    optimized, (finding,) = rewritten(proto)
+    (node,) = optimized.graph.node
+    assert (finding.operator, node.op_type, len(optimized.graph.initializer)) == ("Constant", "Constant", 0)
+    assert_close(numpy_helper.to_array(node.attribute[0].t), reference(case, inputs), dtype)
 
 
 def test_shapes_of_values_in_between_are_no_other_use():

@@ -66,8 +66,6 @@ def match(graph, node):
     weights = _weights(graph, factor, _operand(graph, product, 1 if first else 0, index), sizes)
     constants = [each for each in (*grids, factor) if graph.folded(each) is not None]
     _check_uses(graph, result, (value, grid, weights, *constants))
-    if all(graph.folded(name) is not None for name in (value, locations, weights)):
-        raise NearMiss("all of it is constant: ONNX Runtime computes it once")
     points = sizes["P"] if isinstance(sizes["P"], int) else -1  # which Reshape can't work out of no elements
     inputs = [
         _with_last_axes(graph, node, value, 4, (sizes["M"], sizes["D"])),
