@@ -9,6 +9,7 @@ large for 32-bit indices.
 A unit of work has a span of points, and some or all channels. Its blocks are read one after the other, each from all
 channels. But if the first one's points are scattered over the image, those of the next one read the same parts again:
 then the places of all blocks are kept, and all of them are read from a channel, or from three, before the next ones.
+Linear reads three channels in one loop, unless points jump about: then what three need leaves the caches too early.
 """
 
 import numpy as np
@@ -23,6 +24,7 @@ from .vectors import MOST_LANES, blend, prefetch, take
 
 LINEAR, CUBIC = (0, 1), (-1, 0, 1, 2)  # their taps, from the floor of a coordinate
 ONE, THREE = known(1), known(3)  # channels that linear reads in one loop: more of their loads are on the way at a time
+SAMPLED, FAR = 32, 32  # of so many points of a block one is looked at; part of the image that is far
 MOST = 2**13  # points whose places are kept, at most
 CACHE = 2**20  # bytes
 ALONG, ACROSS = 16, 4  # of so many points one's pixels are prefetched; along a row, 64 bytes have those of 16
@@ -100,6 +102,16 @@ def is_scattered(base, pixels):
     for b in range(base.size):
         low, high = min(low, base[b]), max(high, base[b])
     return np.int64(high) - np.int64(low) > pixels // 2
+
+
+@jitable
+def jumps(base, pixels):
+    """Whether most points of a block read far from those before them, by some that are looked at."""
+    far, sampled = 0, 0
+    for b in range(0, base.size - 1, SAMPLED):
+        far += 1 if abs(distance(base, b, b + 1)) > pixels // FAR else 0
+        sampled += 1
+    return 2 * far > sampled
 
 
 @jitable
@@ -188,9 +200,10 @@ def interpolate(x, sources, points, g, offsets, tile, workspace, out):
                 continue
             if prefetches and span == BLOCK:
                 ahead = distance_ahead(base[0, : images * (last - first)], first, g)
+            at_once = 1 if fits and images == 1 and jumps(base[0, : min(BLOCK, last - first)], pixels) else most
             c = channel
             while c < last_channel:
-                together = most if c <= last_channel - most else 1
+                together = at_once if c <= last_channel - at_once else 1
                 for k in range((last - first + BLOCK - 1) // BLOCK):
                     b = first + k * BLOCK
                     count = min(BLOCK, last - b)

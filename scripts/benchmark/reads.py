@@ -32,6 +32,7 @@ from onnx_ops.kernels.grid_sample import (
     distance_ahead,
     is_large,
     is_scattered,
+    jumps,
     part,
     prefetch_channels,
     shift_images,
@@ -91,11 +92,12 @@ def read(x, numbers, g, taps, tile, workspace, out):
             if span < min(g.span, end - first) and is_scattered(base[:count], pixels):
                 span = g.span
                 continue
+            at_once = 1 if images == 1 and jumps(base[: min(count, BLOCK)], pixels) else channels_at_once(taps)
             shift_images(base, images, count, g.channels * pixels)
             ahead = distance_ahead(base[: images * count], first, g) if prefetches and taps > 1 and span == BLOCK else 0
-            c, width, most = channel, g.image[1], channels_at_once(taps)
+            c, width = channel, g.image[1]
             while c < last_channel:
-                source, together = x[(n * g.channels + c) * pixels :], most if c <= last_channel - most else 1
+                source, together = x[(n * g.channels + c) * pixels :], at_once if c <= last_channel - at_once else 1
                 for m in range(images):
                     for b in range(0, count, BLOCK):
                         at = base[m * count : (m + 1) * count][b:][:BLOCK]
