@@ -20,6 +20,7 @@ from support.written import (
     Writer,
     affine_grid,
     attention,
+    divided_fold,
     feeds,
     perspective,
     unfold,
@@ -101,6 +102,12 @@ def _unfold_product(rng):
     return proto, {"n": batch, "size_0": image[0], "size_1": image[1]}
 
 
+def _divided_fold(rng):
+    kernel, strides, pads = _ints(rng, 1, 3, 2), _ints(rng, 1, 2, 2), _ints(rng, 0, chance(rng), 4)
+    image, sizes = tuple(k + int(rng.integers(4)) for k in kernel), _ints(rng, 1, 3, 2)
+    return divided_fold(kernel, image, strides, pads, *sizes, opset=_opset(rng, 18)), {}
+
+
 def _written_in_place(rng):
     size, opset = _ints(rng, 1, 4, one_of(rng, [2, 2, 3])), _opset(rng)
     edits = {"layout": one_of(rng, ["last", "first"]), "batch": int(rng.integers(1, 3))}
@@ -173,6 +180,7 @@ SEEDS = {
     "unfold of open sizes": partial(_unfold, open_sizes=True),
     "Tensor.unfold": _windows,
     "products of an unfold": _unfold_product,
+    "fold of ones": _divided_fold,
     "written in place": _written_in_place,
     "affine_grid": _affine_grid,
     "affine_grid by rows": partial(_affine_grid, by_rows=True),

@@ -7,7 +7,16 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from support.backends import quiet
-from support.written import Writer, attention, feeds, unfold, unfold_product, windows, written_in_place
+from support.written import (
+    Writer,
+    attention,
+    divided_fold,
+    feeds,
+    unfold,
+    unfold_product,
+    windows,
+    written_in_place,
+)
 from test_rewriting import NO_ATTENTIONS, OTHER_ENDS
 
 import onnx_ops
@@ -27,21 +36,12 @@ def along_joined_axes(turned=False):
     return w.model({"image": ("float32", [10, 1, 7, 8]), "flow": ("float32", dims)}, (y, "float32", None), 20)
 
 
-def folded_ones():
-    """F.fold of an unfolded image, divided by that of ones: how many blocks there are at each pixel."""
-    w = Writer()
-    ones = w.add("Expand", w.constant(1, "float32"), w.constant([1, 12, 20]))
-    image, ones = (w.add("Col2Im", x, w.constant([5, 6]), w.constant([2, 2])) for x in ("columns", ones))
-    y = w.add("Div", image, ones, name="y")
-    return w.model({"columns": ("float32", [2, 12, 20])}, (y, "float32", None))
-
-
 def flattened(w, y):
     return w.add("Reshape", y, w.constant([2, 3, 25, 9]))
 
 
 FOUND = {
-    "fold of constants": (folded_ones(), "Constant"),
+    "fold of constants": (divided_fold(), "Constant"),
     "written in place": (written_in_place(), "ComputedGridSample"),
     "written in place, coordinates first": (written_in_place(layout="first"), "ComputedGridSample"),
     "written in place by ScatterND": (written_in_place(how="ScatterND"), "ComputedGridSample"),

@@ -85,6 +85,17 @@ def unfold(open_sizes=False, opset=18, after=None, **edits):
     return w.model({"x": (s["dtype"], dims), **edits.get("inputs", {})}, (y, s["dtype"], [None] * rank), opset)
 
 
+def divided_fold(kernel=(2, 2), image=(5, 6), strides=(1, 1), pads=(0, 0, 0, 0), batch=2, channels=3, opset=18):
+    """F.fold of "columns", divided by that of ones, which says of how many blocks each pixel is the sum."""
+    w, positions = Writer(), int(np.prod(kernel))
+    blocks = int(np.prod(counts(image, kernel, [1, 1], pads, strides)))
+    ones = w.add("Expand", w.constant(1, "float32"), w.constant([1, channels * positions, blocks]))
+    sums = [w.add("Col2Im", x, w.constant(image), w.constant(kernel), strides=[*strides], pads=[*pads])
+            for x in ("columns", ones)]  # fmt: skip
+    y = w.add("Div", *sums, name="y")
+    return w.model({"columns": ("float32", [batch, channels * positions, blocks])}, (y, "float32", None), opset)
+
+
 def _open_indices(w, s):
     axes = len(s["image"])
     shape = w.add("Shape", "x")
