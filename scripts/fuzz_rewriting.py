@@ -125,10 +125,13 @@ class Checker:
             yield self.fail("values in between: stated shapes", note=notes[0])
 
     def misstated_in_between(self, proto):
-        """Return what `misstated` does, for all values of the main graph."""
-        session = attempt(mutants.opened, mutants.with_all_outputs(proto), self.other_level)
-        results = attempt(lambda: session.run(None, self.draft.feeds(self.draft.sizes)))
-        return {} if isinstance(results, Exception) else misstated(session, results)
+        """Return what `misstated` does, for all values of the main graph, with some and without optimizations."""
+        found = {}
+        for level in {*LEVELS}:
+            session = attempt(mutants.opened, mutants.with_all_outputs(proto), level)
+            results = attempt(lambda session=session: session.run(None, self.draft.feeds(self.draft.sizes)))
+            found |= {} if isinstance(results, Exception) else misstated(session, results)
+        return found
 
     def compared(self, plain, session, how):
         """Compare two sessions, for several sizes and values."""
@@ -180,7 +183,7 @@ class Checker:
     def is_close(self, one, other):
         """Return whether results are equal, or differ as docs/optimize.md says."""
         is_float, tolerance = one.dtype.kind == "f", 0.1 if one.dtype == np.float16 else 1e-3
-        sums = "Im2ColProduct", "MultiScaleDeformableAttention"
+        sums = "Constant", "Im2ColProduct", "MultiScaleDeformableAttention"
         differs = {*sums, *["AffineGrid"] * (tolerance == 0.1)} & {*self.operators}
         if is_float and (differs or any(n.op_type == "AffineGrid" and not n.domain for n in model_nodes(self.proto))):
             return np.allclose(one, other, tolerance, tolerance, equal_nan=True)
