@@ -485,6 +485,19 @@ def test_a_pattern_that_fails_leaves_the_model_as_it_is(monkeypatch):
         assert rewritten(proto) == (proto, [])
 
 
+def test_a_node_that_lacks_its_inputs():
+    """The session will report it."""
+    proto = parser.parse_model(
+        """<ir_version: 9, opset_import: ["": 18]> written (float[1] x, int64[2,2] k) => (float[a,b,c,d] y) {
+            t = Transpose ()
+            blocks = Concat <axis = 0> (t, t)
+            columns = Gather <axis = 1> (blocks, k)
+            y = Transpose <perm = [0, 2, 1, 3]> (columns)
+        }"""
+    )
+    assert rewritten(proto) == (proto, [])
+
+
 @pytest.mark.parametrize("ir_version", [3, 9])
 @pytest.mark.parametrize(
     "proto", [perspective(), warp(), affine_grid(opset=20), unfold()], ids=["perspective", "flow", "affine", "unfold"]

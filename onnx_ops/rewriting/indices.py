@@ -110,7 +110,7 @@ def _sliced_value(graph, name):
         node = graph.producers.get(name)
         if node is None or node.op_type not in ("Identity", "Reshape", "Slice", "Transpose", "Unsqueeze"):
             return None
-        name = node.input[0]
+        (name, *_) = node.input or [""]  # it may not be sound
         if node.op_type == "Slice":
             return name if has_axis else None
         has_axis = has_axis or node.op_type in ("Reshape", "Unsqueeze")
