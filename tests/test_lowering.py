@@ -1,6 +1,7 @@
 """lower() rewrites the nodes that it should and leaves the rest alone."""
 
 import time
+from contextlib import nullcontext
 
 import numpy as np
 import onnx
@@ -141,6 +142,43 @@ def test_a_refusal_in_a_branch_whose_shape_is_stated():
     assert_close(run_session(session, inputs), expected, "float32")
     with pytest.raises(onnx_ops.OpError, match="axis 0 must be the batch size"):
         run_session(session, [inputs[0][:1], *inputs[1:]])
+
+
+REUSED = """(float[1,3,l] columns, bool condition) => (float[a,b,c,d] z)
+    <int64[2] image = {2, 6}, int64[2] block = {1, 3}, int64[3] sizes = {1, 3, 2}, int64[4] shape = {1, 1, 2, 6},
+     float one = {1.0}> {
+        y = Col2Im <strides = [2, 2]> (columns, image, block)
+        ones = Expand (one, sizes)
+        divisor = Col2Im <strides = [2, 2]> (ones, image, block)
+        dividend = If (condition) <then_branch = then () => (then_y) { then_y = Identity (y) },
+                                   else_branch = else () => (else_y) { else_y = Expand (one, shape) }>
+        quotient = Div (dividend, divisor)
+        z = Transpose <perm = [2, 0, 3, 1]> (quotient)
+    }"""
+
+
+def test_a_refusal_where_another_value_had_memory():
+    """ONNX Runtime re-uses memory of a size that it knows, and would end the process when it gets the empty tensor."""
+    session = onnx_ops.InferenceSession(parsed(REUSED, 19).SerializeToString(), quiet(), backend="extensions")
+    for blocks in (2, 0, 0):
+        feeds = {"columns": np.ones((1, 3, blocks), np.float32), "condition": np.array(False)}
+        with nullcontext() if blocks == 2 else pytest.raises(onnx_ops.OpError, match="axis 2"):
+            session.run(None, feeds)
+
+
+def test_a_refusal_where_the_caller_has_memory():
+    """So it would for the memory that an output is bound to, if a result doesn't fit it."""
+    sizes = {"image_shape": np.array([2, 6]), "block_shape": np.array([1, 3])}
+    for blocks, pixels, error in (8, 6, None), (5, 6, onnx_ops.OpError), (8, 5, RuntimeError):
+        x, y = np.ones((1, 3, blocks), np.float32), np.zeros((1, 1, 2, pixels), np.float32)
+        proto = model("", "Col2Im", [x, *sizes.values()], {}, constants=sizes)
+        session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend="extensions")
+        binding = session.io_binding()
+        binding.bind_cpu_input("input", x)
+        binding.bind_output("y", "cpu", 0, y.dtype, y.shape, y.ctypes.data)
+        with pytest.raises(error) if error else nullcontext():
+            session.run_with_iobinding(binding)
+        assert error or y.sum() == x.size
 
 
 def in_branches(case, then_type, else_type):

@@ -90,18 +90,6 @@ def lower_for_session(model, operators, origin=None, has_run_input=True):
     return lowered, run
 
 
-def forget_sizes(subgraph):
-    """Leave open the sizes of what our ops make in a lowered subgraph.
-
-    ONNX Runtime allocates a branch's output in advance if it knows the sizes. An op that refuses returns an empty
-    tensor, for which onnxruntime-extensions would then end the process.
-    """
-    made = {name for node in subgraph.node if node.domain == DOMAIN for name in node.output}
-    for value in (*subgraph.output, *subgraph.value_info):
-        for dimension in value.type.tensor_type.shape.dim if value.name in made else ():
-            dimension.Clear()
-
-
 class _Lowering:
     """Lowers a graph with its subgraphs. run: the name of the graph's input `run`, or None; names: new ones."""
 
@@ -114,7 +102,6 @@ class _Lowering:
         for node, original in zip(owner.node, graph.owner.node, strict=True):
             for inner, original_inner in zip(subgraphs(node), subgraphs(original), strict=True):
                 self.graph(inner, Graph(graph.model, original_inner, graph.title, graph))
-                forget_sizes(inner)
             operator = declared(node, self.operators)
             if not operator:
                 nodes.append(node)
@@ -166,9 +153,14 @@ class _Lowering:
                 name = made(before, "Cast", [name], to=TensorProto.FLOAT)
             inputs.append(name)
         for k, (o, name) in enumerate(zip(operator.outputs, outputs, strict=False)):
-            if name and elements.get(o.type) in dtypes.HALVES:
+            # Nothing is known of the sizes of what an op makes, and it is no output of a graph. Else ONNX Runtime might
+            # have memory for it already, and the empty tensor of an op that refuses would end the process.
+            if name:
                 outputs[k] = next(self.names)
+            if name and elements.get(o.type) in dtypes.HALVES:
                 made(after, "Cast", [outputs[k]], [name], to=dtypes.TABLE[elements[o.type]].onnx)
+            elif name:
+                made(after, "Reshape", [outputs[k], made(after, "Shape", [outputs[k]])], [name])
         kept = []
         for a, vector in zip(operator.attributes, values.vectors, strict=True):
             if not KINDS[a.kind].is_list:
