@@ -367,6 +367,14 @@ def test_shapes(name):
     assert all(size == n for d, size in zip(expected or (), result.shape, strict=False) if d == "n")
 
 
+def test_one_of_very_many_parts():
+    """A model states such sizes by mistake. Looking at it takes no memory."""
+    w = Writer()
+    part = at(w, "SplitToSequence", w.add("Expand", "x", w.constant([1, 2**50])), w.constant(3), axis=1)
+    proto = w.model({"x": ("float32", [1, 1])}, (part, "float32", None))
+    assert shape(next(Model(proto).graphs()), part) == (1, 3)
+
+
 @pytest.mark.parametrize("op_type", ["Slice", "Squeeze", "Unsqueeze"])
 def test_axes_that_are_a_range_of_open_size(op_type):
     w = Writer()

@@ -464,7 +464,8 @@ def part_of_sequence(graph, node):
         raise ValueError("ONNX Runtime may leave the axis out, which onnx says it doesn't where there are sizes")
     if shape(graph, split.input[1]) == ():
         size, (each,) = dimensions[axis], parts
-        parts = [min(each, size - start) for start in range(0, size, each)]
+        start = range(0, size, each)[at]
+        return axis, start, min(each, size - start)
     at = range(len(parts))[at]
     return axis, sum(parts[:at]), parts[at]
 
