@@ -70,7 +70,8 @@ class Graph:
         self.initializers = {tensor.name: tensor for tensor in owner.initializer}
         self.added = []  # what patterns have added since `sweep_added`: names of constants and nodes' outputs
         self.integers = {}  # {(value, index): what indices.py has worked out}
-        self.constants = {}  # {value: what `folded` returns for it}
+        self.are_constant = {}  # {value: whether it comes from constants alone}
+        self.constants = {}  # {value: what `folded` returns for it, if it is}
         self.blocks = {}  # {output of a Concat: the Blocks that indices.py has found}
         self.sound = {}  # {output: whether its node is sound}
 
@@ -163,25 +164,37 @@ class Graph:
         except (OSError, ValueError, TypeError):  # the session will report it
             return None
 
-    def folded(self, name, depth=DEEPEST):
+    def folded(self, name):
         """Return a value as an array if it is a constant, or nodes compute it from constants alone; else None."""
         graph = self.home(name)
-        if graph is None or depth == 0:
+        if graph is None or not self._is_constant(name, DEEPEST):
             return None
         if name not in graph.constants:
             array = graph.array(name)
-            graph.constants[name] = graph._fold(name, depth) if array is None else array
+            graph.constants[name] = graph._fold(name) if array is None and name in graph.producers else array
         return graph.constants[name]
 
-    def _fold(self, name, depth):
+    def _is_constant(self, name, depth):
+        """Return whether a value comes from constants alone, which is told before any of them is read."""
+        graph = self.home(name)
+        if graph is None or depth == 0:
+            return False
+        if name not in graph.are_constant:
+            node = graph.producer(name)
+            graph.are_constant[name] = (name in graph.initializers and name not in graph.inputs) or (
+                node is not None
+                and (node.op_type == "Constant" or len(node.input) > 0)
+                and node.op_type not in RANDOM
+                and not any(subgraphs(node))
+                and all(self._is_constant(operand, depth - 1) for operand in filter(None, node.input))
+            )
+        return graph.are_constant[name]
+
+    def _fold(self, name):
         node = self.producer(name)
-        if node is None or node.op_type in RANDOM or not node.input or any(subgraphs(node)):
+        feeds = {operand: self.folded(operand) for operand in filter(None, node.input)}
+        if not feeds or any(array is None for array in feeds.values()):
             return None
-        feeds = {}
-        for operand in filter(None, node.input):
-            feeds[operand] = self.folded(operand, depth - 1)
-            if feeds[operand] is None:
-                return None
         if "" in node.input and _is_variadic(node, self.opset):  # reading what isn't there ends the process
             return None
         divisor = feeds[node.input[1]] if node.op_type == "Div" else np.empty(0)
