@@ -550,7 +550,9 @@ def loop(draft, rng):
     """Put nodes into the body of a Loop that runs once; one of their inputs may be the value that is carried."""
     nodes, used, made = take_some(draft, rng)
     inner = {name: draft.name(name) for name in made}
-    carried = [one_of(rng, used)] if used and chance(rng) else []
+    steps = {node.input[4] for node in nodes if node.op_type == "Slice" and node.input[4:]}
+    free = [name for name in used if name not in steps]  # ONNX Runtime states sizes as if unknown steps were 1
+    carried = [one_of(rng, free)] if free and chance(rng) else []
     step, go_on, state, going_on, passed, last = map(
         draft.name, ("step", "go_on", "state", "going_on", "passed", "last")
     )
