@@ -133,6 +133,7 @@ AFFINE_GRIDS = {
     "every matrix, row and column": {"picked": {0: [0, 1], 1: [0, 1, 2], 2: [0, 1]}},
 }
 NO_AFFINE_GRIDS = {
+    "a theta for several grids": {"size": (1, 1), "repeated": 2, "target": [-1, 1, 1, 2]},
     "a base that is bent": {"base": lambda base: np.where(np.arange(7)[:, None] == 3, base[::-1], base)},
     "a base that is turned": {"base": lambda base: base[..., [1, 0, 2]]},
     "a last coordinate of 2": {"base": lambda base: base * np.float32([1, 1, 2])},

@@ -45,7 +45,7 @@ def match(graph, node):
         raise NearMiss("what leads to it is used elsewhere, too")
     size = target[1:-1]
     theta, along = _theta(graph, factor, len(size))
-    base = _base(graph, reduced, base, along, size)
+    base = _base(graph, reduced, base, shape(graph, factor), along, size)
     if along.index(J) > along.index(I):
         raise NearMiss("it adds up neighbouring values, which ONNX Runtime may do in another order")
     if target[0] not in (-1, shape(graph, theta)[N]):
@@ -82,12 +82,12 @@ def _theta(graph, name, axes):
     raise NearMiss(f"{name} is not known to be made of a theta of shape [N, {axes}, {axes + 1}] alone")
 
 
-def _base(graph, reduced, base, along, size):
-    """Return the base grid as an array [*size, axes + 1]."""
+def _base(graph, reduced, base, sizes, along, size):
+    """Return the base grid as an array [*size, axes + 1]. sizes: of what it is multiplied by."""
     axes = len(size)
     rank = max(base.ndim, len(along))
     base = base.reshape((1,) * (rank - base.ndim) + base.shape)
-    along = [None] * (rank - len(along)) + along
+    along, sizes = [None] * (rank - len(along)) + along, (1,) * (rank - len(sizes)) + sizes
     reduced_axes = axes_of(graph, reduced)
     if reduced_axes is None or [k % rank for k in reduced_axes] != [along.index(J)]:
         raise NearMiss("it adds up over another axis than the last one of theta")
@@ -96,7 +96,7 @@ def _base(graph, reduced, base, along, size):
     if order[0] != N or order[-1] != I or any(base.shape[along.index(k)] != 1 for k in (N, I)):
         raise NearMiss("its axes are in another order than batch, pixels, coordinates")
     is_grid = min(size) > 0 and (base.size, base.shape[along.index(J)]) == (math.prod(size) * (axes + 1), axes + 1)
-    if not is_grid or not points:
+    if not is_grid or not points or any(sizes[k] not in (1, base.shape[k]) for k in points):
         raise NearMiss(f"the constant is not a base grid of {size} pixels")
     return np.moveaxis(base, along.index(J), -1).reshape(*size, axes + 1)
 

@@ -250,6 +250,8 @@ def affine_grid(open_batch=False, opset=18, after=None, sample=None, **edits):
     for axis, indices in edits.get("picked", {}).items():
         theta = w.add("Gather", theta, w.constant(indices), axis=axis)
     theta = w.add("Unsqueeze", theta, w.constant([1]), name="unsqueezed")
+    if "repeated" in edits:
+        theta = w.add("Expand", theta, w.constant([1, edits["repeated"], 1, 1]))
     factors = (theta, base) if edits.get("swapped") else (base, theta)
     y = w.add(edits.get("product", "Mul"), *factors, name="product")
     over = w.constant(edits.get("over", [-1 if rows else -2]))
