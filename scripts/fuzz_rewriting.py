@@ -157,9 +157,11 @@ class Checker:
     def inputs(self, plain):
         """Yield inputs of the sizes of the draft, and then of others where these are open."""
         sizes = self.draft.sizes
+        # ONNX Runtime's Einsum of an empty value ends the process.
+        deadly = 0 if any(node.op_type == "Einsum" for node in model_nodes(self.proto)) else None
         yield from (self.draft.feeds(sizes, seed) for seed in range(3))
         for name in sorted(sizes.keys() & {dimension.dim_param for _, _, dimension in self.draft.dimensions()}):
-            for size in {0, 1, sizes[name] - 1, sizes[name] + int(self.rng.integers(1, 4))} - {sizes[name]}:
+            for size in {0, 1, sizes[name] - 1, sizes[name] + int(self.rng.integers(1, 4))} - {sizes[name], deadly}:
                 yield self.draft.feeds({**sizes, name: size})
         if defaults := plain.get_overridable_initializers():
             name = one_of(self.rng, defaults).name
