@@ -140,8 +140,9 @@ def _engine():
 @functools.cache
 def _outcome(entry):
     """The `Code` of an entry, or the OpError: Numba explains a mistake in full only once."""
+    steps = [step.function for step in entry.steps]  # in their order: one function may be several phases
     try:
-        key, obstacle = digest(entry.functions, entry.name, entry), None
+        key, obstacle = digest([*steps, *(f for f in entry.functions if f not in steps)], entry.name, entry), None
     except OSError as error:
         key, obstacle = secrets.token_hex(8), error
     try:
