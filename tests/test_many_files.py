@@ -236,6 +236,17 @@ def test_a_bad_file_costs_its_own_result(engine, tmp_path):
     assert "0000 has failed: " in text
 
 
+def test_a_link_to_a_file_that_is_not_there_is_an_item(tmp_path):
+    """It fails: tools that fetch data as they are needed leave such links, which must not look like a finished run."""
+    others = inputs(2, tmp_path)
+    (tmp_path / "frames" / "gone.npy").symlink_to("nowhere.npy")
+    (tmp_path / "frames" / "folder.npy").mkdir()
+    (failed,) = call_json(*run_arguments(fold(tmp_path), tmp_path, "out"), exit_code=1)["failed"]
+    assert failed["item"] == "gone"
+    assert "gone.npy can't be read: No such file" in failed["problem"]
+    assert_complete(others, tmp_path)
+
+
 def test_an_item_that_lacks_an_input(tmp_path):
     model, feeds = sampled(tmp_path)
     np.savez(tmp_path / "0.npz", **feeds[0])
