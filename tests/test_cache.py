@@ -202,12 +202,16 @@ def test_a_helper_that_reads_another_value_now(monkeypatch):
     assert key.digest([function]) == plain
 
 
-def test_another_compiler_finds_nothing(monkeypatch):
+def test_another_compiler_finds_nothing(monkeypatch, tmp_path):
+    settings_file = tmp_path / ".numba_config.yaml"
+    settings_file.write_text('opt: "1"\n')
     plain = key.digest([pieces])
     for change in (
         lambda patched: patched.setattr(importlib.metadata, "version", lambda name: "9.9"),
         lambda patched: patched.setenv("NUMBA_OPT", "1"),
         lambda patched: patched.setenv("NUMBA_BOUNDSCHECK", "1"),
+        lambda patched: patched.setenv("NUMBA_DEBUGINFO", "1"),
+        lambda patched: patched.chdir(settings_file.parent),
         lambda patched: patched.setenv("NUMBA_CPU_NAME", "generic"),
         lambda patched: patched.setattr(key, "BOUNDSCHECK", True),
         lambda patched: patched.setitem(jit.COMPILER, "onnx_ops.errors", jit.COMPILER["onnx_ops.dtypes"]),
