@@ -21,7 +21,7 @@ import pytest
 from PIL import Image
 from support.cases import parsed
 from support.processes import environment, python
-from support.worker import deadly, sleep, terminate_in_a_callback
+from support.worker import deadly, sleep, terminate_in_a_callback, terminate_in_an_import
 from test_cli import call, call_json, saved, sentences
 from test_files import contents
 
@@ -649,8 +649,9 @@ def test_a_process_that_is_killed_before_it_begins_is_replaced(tmp_path, monkeyp
 
 
 @needs_signals
-def test_a_process_that_is_terminated_where_a_callback_begins_ends_silently(capfd):
-    assert list(workers.answers(terminate_in_a_callback, [()], 1)) == [(0, None, True)]
+@pytest.mark.parametrize("terminate", [terminate_in_a_callback, terminate_in_an_import])
+def test_a_process_that_is_terminated_at_a_bad_moment_ends_silently(terminate, capfd):
+    assert list(workers.answers(terminate, [()], 1)) == [(0, None, True)]
     assert capfd.readouterr().err == ""
 
 
