@@ -42,9 +42,13 @@ def model_in(path):
 def read(tensor, origin):
     """Put a tensor's external data into the tensor. Raises OSError and OpError."""
     info = ExternalDataInfo(tensor)
+    size = size_of(tensor) if info.length is None else info.length
     with open(file_of(info.location, origin), "rb") as file:
         file.seek(info.offset or 0)
-        data = file.read(size_of(tensor) if info.length is None else info.length)
+        data = file.read(size)
+    if len(data) < size:
+        rule = f"must have {size} bytes of {tensor.name} from {info.offset or 0} on; the file ends before"
+        raise OpError("external data", repr(info.location), rule, "onnx_ops")
     tensor.raw_data = data
     tensor.data_location = onnx.TensorProto.DEFAULT
     del tensor.external_data[:]

@@ -202,12 +202,31 @@ def test_a_helper_that_reads_another_value_now(monkeypatch):
     assert key.digest([function]) == plain
 
 
-def test_another_compiler_finds_nothing(monkeypatch):
+def test_a_value_that_changes_while_code_is_compiled(monkeypatch, tmp_path):
+    """What is compiled then isn't kept, as its key tells of the value before."""
+    function = made("V = 1\ndef f(x):\n    return V", 0)
+
+    def object_code(entry, symbol):
+        function.__globals__["V"] = 2
+        return b"code"
+
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(compilation, "object_code", object_code)
+    compiled = code.code(Entry((Step(function, ()),)))
+    assert compiled.kept.missing() == "what it reads has changed while it was compiled"
+    assert not list(tmp_path.rglob("*.code"))
+
+
+def test_another_compiler_finds_nothing(monkeypatch, tmp_path):
+    settings_file = tmp_path / ".numba_config.yaml"
+    settings_file.write_text('opt: "1"\n')
     plain = key.digest([pieces])
     for change in (
         lambda patched: patched.setattr(importlib.metadata, "version", lambda name: "9.9"),
         lambda patched: patched.setenv("NUMBA_OPT", "1"),
         lambda patched: patched.setenv("NUMBA_BOUNDSCHECK", "1"),
+        lambda patched: patched.setenv("NUMBA_DEBUGINFO", "1"),
+        lambda patched: patched.chdir(settings_file.parent),
         lambda patched: patched.setenv("NUMBA_CPU_NAME", "generic"),
         lambda patched: patched.setattr(key, "BOUNDSCHECK", True),
         lambda patched: patched.setitem(jit.COMPILER, "onnx_ops.errors", jit.COMPILER["onnx_ops.dtypes"]),

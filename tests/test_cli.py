@@ -703,8 +703,9 @@ def test_errors_are_one_line_and_a_traceback_only_on_request(tmp_path):
     arguments = ["run", path, "--random", "-i", "image_shape=[9,11]", "-i", "block_shape=[3,4]"]
     rule = "axis 1 must be divisible by the product of block_shape, 12"
     assert call(*arguments, exit_code=3) == f"Error: Col2Im: shape of input = [2, 27, 99]: {rule}\n"
-    done = CliRunner().invoke(app, ["--traceback", *map(str, arguments)])
-    assert isinstance(done.exception, onnx_ops.OpError)
+    text = call("--traceback", *arguments, exit_code=3)
+    assert text.startswith("Traceback (most recent call last):")
+    assert text.endswith(f"\nError: Col2Im: shape of input = [2, 27, 99]: {rule}\n")
 
 
 def lookup(directory):

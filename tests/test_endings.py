@@ -107,10 +107,13 @@ main()
     assert stderr == b""
 
 
-def test_an_interrupt_while_the_command_line_is_imported(monkeypatch):
+@pytest.mark.parametrize("by_a_module_in_cpp", [False, True])
+def test_an_interrupt_while_the_command_line_is_imported(by_a_module_in_cpp, monkeypatch):
     class Interrupt:
         def find_spec(self, name, path=None, target=None):
             if name == "onnx_ops.cli.app":
+                if by_a_module_in_cpp:  # as pybind11's
+                    raise ImportError("initialization failed") from KeyboardInterrupt()
                 raise KeyboardInterrupt
 
     monkeypatch.delitem(sys.modules, "onnx_ops.cli.app")

@@ -21,7 +21,7 @@ import pytest
 from PIL import Image
 from support.cases import parsed
 from support.processes import environment, python
-from support.worker import deadly, sleep, terminate_in_a_callback
+from support.worker import deadly, sleep, terminate_in_a_callback, terminate_in_an_import
 from test_cli import call, call_json, saved, sentences
 from test_files import contents
 
@@ -234,6 +234,17 @@ def test_a_bad_file_costs_its_own_result(engine, tmp_path):
     assert "8 items in" in text
     assert "0 run, 4 finished before, 4 failed" in text
     assert "0000 has failed: " in text
+
+
+def test_a_link_to_a_file_that_is_not_there_is_an_item(tmp_path):
+    """It fails: tools that fetch data as they are needed leave such links, which must not look like a finished run."""
+    others = inputs(2, tmp_path)
+    (tmp_path / "frames" / "gone.npy").symlink_to("nowhere.npy")
+    (tmp_path / "frames" / "folder.npy").mkdir()
+    (failed,) = call_json(*run_arguments(fold(tmp_path), tmp_path, "out"), exit_code=1)["failed"]
+    assert failed["item"] == "gone"
+    assert "gone.npy can't be read: No such file" in failed["problem"]
+    assert_complete(others, tmp_path)
 
 
 def test_an_item_that_lacks_an_input(tmp_path):
@@ -638,8 +649,9 @@ def test_a_process_that_is_killed_before_it_begins_is_replaced(tmp_path, monkeyp
 
 
 @needs_signals
-def test_a_process_that_is_terminated_where_a_callback_begins_ends_silently(capfd):
-    assert list(workers.answers(terminate_in_a_callback, [()], 1)) == [(0, None, True)]
+@pytest.mark.parametrize("terminate", [terminate_in_a_callback, terminate_in_an_import])
+def test_a_process_that_is_terminated_at_a_bad_moment_ends_silently(terminate, capfd):
+    assert list(workers.answers(terminate, [()], 1)) == [(0, None, True)]
     assert capfd.readouterr().err == ""
 
 

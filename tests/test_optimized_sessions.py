@@ -1,5 +1,7 @@
 """InferenceSession(..., optimize=True) runs the optimized model, wherever the model's data are."""
 
+import os
+import re
 import threading
 
 import numpy as np
@@ -205,6 +207,18 @@ def test_external_data_without_a_length(tmp_path):
         tensor.external_data.extend(kept)
         external_data.read(tensor, tmp_path / "model.onnx")
         np.testing.assert_array_equal(numpy_helper.to_array(tensor), numpy_helper.to_array(whole))
+
+
+@pytest.mark.parametrize("command", ["optimize", "lower"])
+def test_a_file_of_external_data_that_was_cut_off(command, tmp_path):
+    """It is refused where its data are copied, and no model is written that nothing could open."""
+    path, target = tmp_path / "model.onnx", tmp_path / "out" / "model.onnx"
+    onnx.save(weighed_down(), path, save_as_external_data=True, location="data", size_threshold=100)
+    os.truncate(tmp_path / "data", (tmp_path / "data").stat().st_size - 1)
+    done = CliRunner().invoke(app, [command, str(path), str(target)])
+    assert done.exit_code == 3
+    assert re.search(r"data = .data.: must have \d+ bytes of \w+ from \d+ on; the file ends before", done.output)
+    assert not target.parent.exists()
 
 
 @pytest.mark.parametrize("how", ["path", "bytes"])

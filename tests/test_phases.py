@@ -117,6 +117,36 @@ def test_mistakes_are_seen(mistake):
                 check_sorted(x, outputs)
 
 
+def begin(x, index, count, workspace, shared, y):
+    for k in range(len(x)):
+        y[k] = x[k]
+
+
+def add(x, index, count, workspace, shared, y):
+    for k in range(len(x)):
+        y[k] += 1
+
+
+def double(x, index, count, workspace, shared, y):
+    for k in range(len(x)):
+        y[k] *= 2
+
+
+ORDERS = {"AddAddDouble": (begin, add, add, double, double), "AddDoubleAdd": (begin, add, double, add, double)}
+
+
+def test_a_function_that_is_several_phases():
+    """Each order of the same phases has code of its own, also where the first and the last ones are alike."""
+    for name, phases in ORDERS.items():
+        operator = onnx_ops.operator(f"my.domain::{name}", inputs="x: int64", outputs="y: int64")(lambda x: x)
+        operator.shape(lambda x: x)
+        operator.kernel(phases)
+        expected = np.arange(3)
+        for phase in phases[1:]:
+            expected = expected + 1 if phase is add else expected * 2
+        np.testing.assert_array_equal(operator(np.arange(3)), expected)
+
+
 TOO_MUCH = {
     2**40 + 1: r"shared = 1099511627777: must be a number of bytes in \[0, 2\*\*40\]",
     -1: r"shared = -1: must be a number of bytes in \[0, 2\*\*40\]",

@@ -12,8 +12,10 @@ def main():
         if error.name not in ("click", "rich", "PIL"):
             raise
         sys.exit(f'Error: the command line needs {error.name}: pip install "onnx-ops[cli]"')
-    except KeyboardInterrupt:
-        sys.exit(130)
+    except (KeyboardInterrupt, ImportError) as error:
+        if not isinstance(error.__cause__ or error, KeyboardInterrupt):
+            raise
+        sys.exit(130)  # a module in C++ that Ctrl-C interrupts raises an ImportError
     # Else a name that the terminal can't show would end a command after its work. Errors are "surrogateescape" in the
     # locale C, which suffices for UTF-8 alone.
     out = sys.stdout

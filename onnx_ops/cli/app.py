@@ -47,14 +47,14 @@ class Failure(click.ClickException):
 
 @contextmanager
 def failures(with_traceback):
-    """Turn an exception into a message with its reason that ends the command, unless its traceback is asked for."""
+    """Turn an exception into a message with its reason that ends the command, after its traceback if asked for."""
     try:
         yield
     except (click.ClickException, click.exceptions.Exit, click.Abort):
         raise
     except Exception as error:
         if with_traceback:
-            raise
+            click.echo(traceback.format_exc(), err=True)
         text = one_line(error)
         raise Failure(text + HINT if "is not a registered function/op" in text else text) from error
 

@@ -56,6 +56,8 @@ class Code:
             content = self.kept.load()
             if content is None:
                 content = self.compile()
+                if not self.kept.obstacle and key_of(self.entry) != (self.kept.key, None):
+                    self.kept.obstacle = "what it reads has changed while it was compiled"
                 self.kept.save(content)
             return content
 
@@ -137,15 +139,20 @@ def _engine():
     return llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
 
 
+def key_of(entry):
+    """(The key of an entry's code, why it can't be kept or None)."""
+    steps = [step.function for step in entry.steps]  # in their order: one function may be several phases
+    try:
+        return digest([*steps, *(f for f in entry.functions if f not in steps)], entry.name, entry), None
+    except OSError as error:
+        return secrets.token_hex(8), error
+
+
 @functools.cache
 def _outcome(entry):
     """The `Code` of an entry, or the OpError: Numba explains a mistake in full only once."""
     try:
-        key, obstacle = digest(entry.functions, entry.name, entry), None
-    except OSError as error:
-        key, obstacle = secrets.token_hex(8), error
-    try:
-        return Code(entry, Kept(entry.name + "-checked" * BOUNDSCHECK, key, obstacle))
+        return Code(entry, Kept(entry.name + "-checked" * BOUNDSCHECK, *key_of(entry)))
     except OpError as error:
         return error
 

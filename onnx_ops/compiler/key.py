@@ -13,6 +13,7 @@ import functools
 import hashlib
 import os
 import sys
+from pathlib import Path
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
 
 import llvmlite
@@ -21,7 +22,11 @@ import numpy as np
 from . import target
 from .jit import BOUNDSCHECK, COMPILER, flags_of, stamps, stamps_at_import
 
-NUMBA_SETTINGS = {f"NUMBA_{name}" for name in "BOUNDSCHECK ENABLE_AVX OPT LOOP_VECTORIZE SLP_VECTORIZE".split()}
+NUMBA_SETTINGS = {  # those of Numba's variables on which code depends
+    f"NUMBA_{name}" for name in """BOUNDSCHECK DEBUGINFO DISABLE_INTEL_SVML ENABLE_AVX ENABLE_PROFILING
+    EXTEND_VARIABLE_LIFETIMES LOOP_VECTORIZE OPT SLP_VECTORIZE""".split()
+}  # fmt: skip
+NUMBA_FILE = ".numba_config.yaml"  # in the current folder: Numba reads settings from it, too, whenever it compiles
 PLAIN = {bool, int, float, complex, str, bytes, slice, type(None), type(...)}  # types whose repr tells their values
 # What compiled code depends on in a code object, besides its constants.
 FIELDS = "code exceptiontable names varnames cellvars freevars argcount posonlyargcount kwonlyargcount flags".split()
@@ -43,7 +48,9 @@ def compiler():
     """What all code depends on: the compiler, its versions and settings, and the CPU. Raises OSError."""
     if stamps() != stamps_at_import:
         raise OSError("onnx_ops has been edited since it was imported")
-    settings = sorted((name, value) for name, value in os.environ.items() if name in NUMBA_SETTINGS)
+    settings: list = sorted((name, value) for name, value in os.environ.items() if name in NUMBA_SETTINGS)
+    if os.path.exists(NUMBA_FILE):
+        settings.append(Path(NUMBA_FILE).read_bytes())
     return versions(), target.current(), settings, BOUNDSCHECK
 
 

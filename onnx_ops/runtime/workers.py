@@ -179,9 +179,10 @@ def serve(level, own):
 def _exit(*_):
     """Exit, which leaves no half-written file.
 
-    If the signal arrives where a C callback begins, Python can but report the exit, and SIGINT is simulated after C.
+    If the signal arrives where a C callback begins, Python can but report the exit, and SIGINT is simulated after C. If
+    it arrives while a module in C++ is imported, an ImportError ends the process.
     """
-    sys.unraisablehook = lambda _: None
+    sys.unraisablehook = sys.excepthook = lambda *_: None
     signal.signal(signal.SIGINT, lambda *_: sys.exit())
     sys.exit()
 

@@ -26,6 +26,14 @@ def terminate_in_a_callback():
     print("goes on")
 
 
+def terminate_in_an_import():
+    """SIGTERM arrives while a module in C++ begins, which makes an ImportError of the exit, as pybind11's do."""
+    try:
+        signal.raise_signal(signal.SIGTERM)
+    except SystemExit as error:
+        raise ImportError("initialization failed") from error
+
+
 class Deadly:
     """The work of `deadly` as a cluster gets it."""
 
