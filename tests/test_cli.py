@@ -637,6 +637,7 @@ def test_run_compare_tells_differences(tmp_path):
     assert re.search(r"y against builtin: largest difference .* exceeded by [1-9]\d* of \d+ elements\n", text)
     assert "evaluator" not in text
     call(*arguments, "--tolerance", "100")
+    assert "nan is not a number of at least 0" in call(*arguments, "--tolerance", "nan", exit_code=2)
 
 
 def test_run_compare_with_an_evaluator_that_is_wrong(tmp_path, monkeypatch):

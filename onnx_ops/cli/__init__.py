@@ -23,4 +23,6 @@ def main():
         out.errors == "strict" or (out.errors == "surrogateescape" and out.encoding != "utf-8")
     ):
         out.reconfigure(errors="backslashreplace")
+    # Python can but report a Ctrl-C that arrives where a C callback begins. It arrives again after the callback.
+    sys.unraisablehook = lambda report: report.exc_type is KeyboardInterrupt or sys.__unraisablehook__(report)
     app(prog_name="onnx-ops")

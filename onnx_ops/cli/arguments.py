@@ -55,6 +55,8 @@ def tolerance_option(help_text):
     """An option whose value is {element type: tolerance}, as `comparison.difference` takes it."""
 
     def by_type(context, parameter, value):
+        if value is not None and not value >= 0:  # nor NaN, which nothing exceeds
+            raise click.BadParameter(f"{value} is not a number of at least 0")
         return TOLERANCES if value is None else dict.fromkeys(TOLERANCES, value)
 
     return click.option("--tolerance", "tolerances", type=float, callback=by_type, help=help_text)
