@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from onnx import helper, numpy_helper, parser
+from onnx import TensorProto, helper, numpy_helper, parser
 from support.backends import quiet
 from support.cases import CASES, DEFORM_CONV, ROI_ALIGN, assert_close, model, reference
 from support.written import Writer, affine_grid, attention, feeds, in_a_branch, in_a_function, unfold, windows
@@ -12,7 +12,7 @@ from support.written import Writer, affine_grid, attention, feeds, in_a_branch, 
 import onnx_ops
 from onnx_ops import dtypes
 from onnx_ops.nodes import all_nodes
-from onnx_ops.rewriting import rewritten
+from onnx_ops.rewriting import graph, rewritten
 
 NEWEST = {"1.20": 21, "1.21": 22}.get(ort.__version__.rpartition(".")[0], 23)  # opset that ONNX Runtime opens
 
@@ -538,6 +538,33 @@ def test_constants_are_computed_once(case, dtype):
     (node,) = optimized.graph.node
     assert (finding.operator, node.op_type, len(optimized.graph.initializer)) == ("Constant", "Constant", 0)
     assert_close(numpy_helper.to_array(node.attribute[0].t), reference(case, inputs), dtype)
+
+
+def folds_of_ones(*sizes):
+    """Divisors of folds, as large as images of these sizes, which are Relu of 1."""
+    w = Writer()
+    one = w.add("Relu", w.constant(1, "float32"))
+    for size in sizes:
+        ones = w.add("Expand", one, w.constant([1, 1, size**2]))
+        last = w.add("Col2Im", ones, w.constant([size] * 2), w.constant([1, 1]))
+        last = w.add("Add", w.add("ReduceMax", last, keepdims=0), "x")
+    return w.model({"x": ("float32", [1])}, (last, "float32", [1]))
+
+
+def test_large_constants_are_not_computed(monkeypatch):
+    """NumPy would need three times the memory that ONNX Runtime needs, and a model has less than 2**31 bytes."""
+    computed = []
+    run = graph._run_reference
+    monkeypatch.setattr(graph, "LARGEST", 4 * 100**2)
+    monkeypatch.setattr(graph, "_run_reference", lambda *arguments: computed.append(1) or run(*arguments))
+    made = lambda proto: (len([f for f in rewritten(proto)[1] if f.operator == "Constant"]), len(computed))
+    assert made(folds_of_ones(100)) == (1, 1)
+    assert made(folds_of_ones(101)) == (0, 1)
+    assert made(folds_of_ones(70, 70, 70)) == (2, 4)  # the third one would be too much
+    proto = folds_of_ones(100)
+    proto.graph.initializer.append(TensorProto(name="weights", data_type=TensorProto.FLOAT, dims=[2**29 - 2000]))
+    assert made(proto)[0] == 0
+    assert made(folds_of_ones(100))[0] == 1
 
 
 def test_shapes_of_values_in_between_are_no_other_use():
