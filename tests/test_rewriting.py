@@ -703,6 +703,22 @@ def test_external_data_is_read_where_it_is_needed_and_stays(tmp_path):
     assert not left.raw_data
 
 
+@pytest.mark.parametrize("is_large", [False, True])
+def test_external_data_are_not_read_in_vain(is_large, tmp_path, monkeypatch):
+    """A plane of features, sampled at an input, or at a constant if it is too large to be computed in NumPy."""
+    w, read = Writer(), []
+    if is_large:
+        monkeypatch.setattr(graph, "LARGEST", 10_000)
+    places = w.constant(np.zeros([1, 1, 1, 2]), "float32") if is_large else "places"
+    w.add("GridSample", w.constant(np.ones([1, 3, 40, 50]), "float32"), w.add("Neg", places), name="sample")
+    y = w.add("Add", "sample", w.add("ReduceSum", "places", keepdims=0))
+    proto = w.model({"places": ("float32", [1, 1, 7, 2])}, (y, "float32", None), 20)
+    onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, location="data", size_threshold=100)
+    monkeypatch.setattr(graph.external_data, "read", lambda tensor, origin: read.append(tensor.name))
+    rewritten(onnx.load(tmp_path / "m.onnx", load_external_data=False), folder=tmp_path)
+    assert not read
+
+
 def test_time_on_a_large_model():
     """5,000 nodes take a fraction of a second; the limit is generous for the sake of slow machines."""
     import time

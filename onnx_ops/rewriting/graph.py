@@ -186,13 +186,13 @@ class Graph:
         node = self.producer(name)
         if node is None or node.op_type in RANDOM or not node.input or any(subgraphs(node)):
             return None
+        if node.op_type in OURS and not self._is_small(node):
+            return None
         feeds = {}
-        for operand in filter(None, node.input):
+        for operand in sorted(filter(None, node.input), key=self._is_initializer):  # which may have to be read
             feeds[operand] = self.folded(operand, depth - 1)
             if feeds[operand] is None:
                 return None
-        if node.op_type in OURS and not self._is_small(node, feeds.values()):
-            return None
         if "" in node.input and _is_variadic(node, self.opset):  # reading what isn't there ends the process
             return None
         divisor = feeds[node.input[1]] if node.op_type == "Div" else np.empty(0)
@@ -210,12 +210,18 @@ class Graph:
         except Exception:  # ONNX Runtime refuses the inputs, or doesn't have the operator
             return None
 
-    def _is_small(self, node, inputs):
-        """Return whether no array that a node reads, or is known to make, is too large to be computed in NumPy."""
-        made, bytes_made = self.type(node.output[0]), 0
-        if made.elements and made.shape is not None and all(isinstance(size, int) for size in made.shape):
-            bytes_made = helper.tensor_dtype_to_np_dtype(made.elements).itemsize * math.prod(made.shape)
-        return max(bytes_made, *(array.nbytes for array in inputs)) <= LARGEST
+    def _is_initializer(self, name):
+        graph = self.home(name)
+        return graph is not None and name in graph.initializers
+
+    def _is_small(self, node):
+        """Return whether nothing that a node reads or makes is known to be too large to be computed in NumPy."""
+        for its_type in map(self.type, filter(None, (*node.input, *node.output))):
+            if its_type.elements and its_type.shape and all(isinstance(size, int) for size in its_type.shape):
+                itemsize = helper.tensor_dtype_to_np_dtype(its_type.elements).itemsize
+                if itemsize * math.prod(its_type.shape) > LARGEST:
+                    return False
+        return True
 
     def consumers(self):
         """Return {value: [(node, position among its inputs)]} for the inputs of this graph's own nodes."""
