@@ -2,6 +2,7 @@
 
 import numpy as np
 import onnx
+import onnx.inliner
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
@@ -686,6 +687,21 @@ def test_two_that_share_their_constants():
     nodes, findings = compare(proto)
     assert nodes == ["Im2Col", "Im2Col"]
     assert len(findings) == 2
+
+
+def test_weights_do_not_pass_through_the_inliner(monkeypatch):
+    """They may be more than the 2**31 bytes of a protobuf, which the inliner reads."""
+    proto, sizes, inline = unfold(), [], onnx.inliner.inline_local_functions
+    in_a_function(proto, *(t.name for t in proto.graph.initializer))
+    weights = numpy_helper.from_array(np.arange(5000, dtype=np.float32), "weights")
+    proto.graph.initializer.append(weights)
+    monkeypatch.setattr(
+        onnx.inliner, "inline_local_functions", lambda model: sizes.append(model.ByteSize()) or inline(model)
+    )
+    optimized, (finding,) = rewritten(proto)
+    assert finding.operator == "Im2Col"
+    assert sizes[0] < 10_000
+    assert [*optimized.graph.initializer] == [weights]
 
 
 def test_external_data_is_read_where_it_is_needed_and_stays(tmp_path):
