@@ -98,7 +98,13 @@ def inlined(model, operators=None):
                 )
     for key, function in functions.items():
         _remove_types(function, is_called_once(key, calls))
-    return onnx.inliner.inline_local_functions(explicit)
+    # What goes through the inliner must fit into a protobuf, which weights may not.
+    for tensor in explicit.graph.initializer:
+        tensor.CopyFrom(onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims))
+    flat = onnx.inliner.inline_local_functions(explicit)
+    for tensor, weights in zip(flat.graph.initializer, model.graph.initializer, strict=True):
+        tensor.CopyFrom(weights)
+    return flat
 
 
 def is_called_once(key, calls):

@@ -2,9 +2,10 @@
 
 import numpy as np
 import onnx
+import onnx.inliner
 import onnxruntime as ort
 import pytest
-from onnx import helper, numpy_helper, parser
+from onnx import TensorProto, helper, numpy_helper, parser
 from support.backends import quiet
 from support.cases import CASES, DEFORM_CONV, ROI_ALIGN, assert_close, model, reference
 from support.written import Writer, affine_grid, attention, feeds, in_a_branch, in_a_function, unfold, windows
@@ -12,7 +13,7 @@ from support.written import Writer, affine_grid, attention, feeds, in_a_branch, 
 import onnx_ops
 from onnx_ops import dtypes
 from onnx_ops.nodes import all_nodes
-from onnx_ops.rewriting import rewritten
+from onnx_ops.rewriting import graph, rewritten
 
 NEWEST = {"1.20": 21, "1.21": 22}.get(ort.__version__.rpartition(".")[0], 23)  # opset that ONNX Runtime opens
 
@@ -541,6 +542,33 @@ def test_constants_are_computed_once(case, dtype):
     assert_close(numpy_helper.to_array(node.attribute[0].t), reference(case, inputs), dtype)
 
 
+def folds_of_ones(*sizes):
+    """Divisors of folds, as large as images of these sizes, which are Relu of 1."""
+    w = Writer()
+    one = w.add("Relu", w.constant(1, "float32"))
+    for size in sizes:
+        ones = w.add("Expand", one, w.constant([1, 1, size**2]))
+        last = w.add("Col2Im", ones, w.constant([size] * 2), w.constant([1, 1]))
+        last = w.add("Add", w.add("ReduceMax", last, keepdims=0), "x")
+    return w.model({"x": ("float32", [1])}, (last, "float32", [1]))
+
+
+def test_large_constants_are_not_computed(monkeypatch):
+    """NumPy would need three times the memory that ONNX Runtime needs, and a model has less than 2**31 bytes."""
+    computed = []
+    run = graph._run_reference
+    monkeypatch.setattr(graph, "LARGEST", 4 * 100**2)
+    monkeypatch.setattr(graph, "_run_reference", lambda *arguments: computed.append(1) or run(*arguments))
+    made = lambda proto: (len([f for f in rewritten(proto)[1] if f.operator == "Constant"]), len(computed))
+    assert made(folds_of_ones(100)) == (1, 1)
+    assert made(folds_of_ones(101)) == (0, 1)
+    assert made(folds_of_ones(70, 70, 70)) == (2, 4)  # the third one would be too much
+    proto = folds_of_ones(100)
+    proto.graph.initializer.append(TensorProto(name="weights", data_type=TensorProto.FLOAT, dims=[2**29 - 2000]))
+    assert made(proto)[0] == 0
+    assert made(folds_of_ones(100))[0] == 1
+
+
 def test_shapes_of_values_in_between_are_no_other_use():
     """TorchScript's exporter computes shapes from them; nodes stay that are needed for another purpose."""
     proto = attention(after=lambda w: w.add("Mul", "y", w.add("Cast", w.add("Shape", "samples", end=1), to=1)))
@@ -662,6 +690,21 @@ def test_two_that_share_their_constants():
     assert len(findings) == 2
 
 
+def test_weights_do_not_pass_through_the_inliner(monkeypatch):
+    """They may be more than the 2**31 bytes of a protobuf, which the inliner reads."""
+    proto, sizes, inline = unfold(), [], onnx.inliner.inline_local_functions
+    in_a_function(proto, *(t.name for t in proto.graph.initializer))
+    weights = numpy_helper.from_array(np.arange(5000, dtype=np.float32), "weights")
+    proto.graph.initializer.append(weights)
+    monkeypatch.setattr(
+        onnx.inliner, "inline_local_functions", lambda model: sizes.append(model.ByteSize()) or inline(model)
+    )
+    optimized, (finding,) = rewritten(proto)
+    assert finding.operator == "Im2Col"
+    assert sizes[0] < 10_000
+    assert [*optimized.graph.initializer] == [weights]
+
+
 def test_external_data_is_read_where_it_is_needed_and_stays(tmp_path):
     proto = affine_grid(size=(20, 30))
     weights = numpy_helper.from_array(np.ones(5000, np.float32), "weights")
@@ -675,6 +718,22 @@ def test_external_data_is_read_where_it_is_needed_and_stays(tmp_path):
     (left,) = [t for t in optimized.graph.initializer if t.name == "weights"]
     assert left.data_location == onnx.TensorProto.EXTERNAL
     assert not left.raw_data
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_external_data_are_not_read_in_vain(is_large, tmp_path, monkeypatch):
+    """A plane of features, sampled at an input, or at a constant if it is too large to be computed in NumPy."""
+    w, read = Writer(), []
+    if is_large:
+        monkeypatch.setattr(graph, "LARGEST", 10_000)
+    places = w.constant(np.zeros([1, 1, 1, 2]), "float32") if is_large else "places"
+    w.add("GridSample", w.constant(np.ones([1, 3, 40, 50]), "float32"), w.add("Neg", places), name="sample")
+    y = w.add("Add", "sample", w.add("ReduceSum", "places", keepdims=0))
+    proto = w.model({"places": ("float32", [1, 1, 7, 2])}, (y, "float32", None), 20)
+    onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, location="data", size_threshold=100)
+    monkeypatch.setattr(graph.external_data, "read", lambda tensor, origin: read.append(tensor.name))
+    rewritten(onnx.load(tmp_path / "m.onnx", load_external_data=False), folder=tmp_path)
+    assert not read
 
 
 def test_time_on_a_large_model():

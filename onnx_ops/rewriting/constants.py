@@ -10,13 +10,13 @@ from .graph import AI_ONNX, OURS
 
 NAME = "constant"
 NEEDS = tuple((name,) for name in OURS)  # sets of types of nodes, one of which a graph with the pattern has
-LARGEST = 2**28  # bytes that a model, of at most 2**31, gets in place of a node
 LAST, DOMAINS = OURS, AI_ONNX  # types and domains of the node that ends the pattern
 
 
 def match(graph, node):
     """Return the arguments of `Graph.replace` for a node whose inputs are constant; None for others."""
     value = graph.folded(node.output[0])
-    if value is None or value.nbytes > LARGEST:
+    if value is None or value.nbytes > graph.model.room:
         return None
+    graph.model.room -= value.nbytes
     return {"op_type": "Constant", "inputs": [], "value": numpy_helper.from_array(value)}

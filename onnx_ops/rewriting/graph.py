@@ -4,6 +4,7 @@ Names are looked up through the graphs around a subgraph. A change overwrites on
 longer used; everything else stays where it is.
 """
 
+import math
 from collections import Counter, defaultdict
 from functools import cached_property
 
@@ -13,13 +14,14 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import uses_external_data
 
 from .. import external_data
-from ..nodes import own_names, subgraphs, value_names
+from ..nodes import graphs_in, own_names, subgraphs, value_names
 from ..operators import OPERATORS
 from .shapes import type_of
 
 AI_ONNX = ("", "ai.onnx")
 OURS = {operator.name for operator in OPERATORS if operator.domain in AI_ONNX}  # types of nodes that this package runs
 DEEPEST = 60  # nodes on the longest way through what computes a constant
+LARGEST = 2**28  # bytes of an input or output of a node that is computed in NumPy, which takes three times the memory
 RANDOM = {"Bernoulli", "Dropout", "Multinomial", "RandomNormalLike", "RandomUniformLike"}  # results differ in each run
 
 
@@ -44,6 +46,13 @@ class Model:
         name = next(name for name in (like, *candidates) if name not in self.names)
         self.names.add(name)
         return name
+
+    @cached_property
+    def room(self):
+        """The bytes that constants may still add to the model: few, and a protobuf has less than 2**31."""
+        weights = (tensor for graph in graphs_in(self.proto.graph) for tensor in graph.initializer)
+        inside = sum(external_data.size_of(tensor) for tensor in weights if not uses_external_data(tensor))
+        return min(LARGEST, external_data.LARGEST - inside - LARGEST // 16)
 
     def import_domain(self, domain, version):
         if all(opset.domain != domain for opset in self.proto.opset_import):
@@ -192,6 +201,8 @@ class Graph:
 
     def _fold(self, name):
         node = self.producer(name)
+        if node.op_type in OURS and not self._is_small(node):
+            return None
         feeds = {operand: self.folded(operand) for operand in filter(None, node.input)}
         if not feeds or any(array is None for array in feeds.values()):
             return None
@@ -211,6 +222,15 @@ class Graph:
             return (_run_reference if node.op_type in OURS else _run_onnx_runtime)(proto, feeds, name)
         except Exception:  # ONNX Runtime refuses the inputs, or doesn't have the operator
             return None
+
+    def _is_small(self, node):
+        """Return whether nothing that a node reads or makes is known to be too large to be computed in NumPy."""
+        for its_type in map(self.type, filter(None, (*node.input, *node.output))):
+            if its_type.elements and its_type.shape and all(isinstance(size, int) for size in its_type.shape):
+                itemsize = helper.tensor_dtype_to_np_dtype(its_type.elements).itemsize
+                if itemsize * math.prod(its_type.shape) > LARGEST:
+                    return False
+        return True
 
     def consumers(self):
         """Return {value: [(node, position among its inputs)]} for the inputs of this graph's own nodes."""
