@@ -227,6 +227,7 @@ class Draft:
 
     def __init__(self, proto, sizes):
         self.proto, self.sizes, self.runs, self.count, self.at, self.position = proto, sizes, True, 0, 0, 0
+        self.values: dict = {}
         del self.graph.value_info[:]
         self.evaluate()
 
@@ -259,7 +260,10 @@ class Draft:
             output.CopyFrom(described(output.name, array, [None] * array.ndim))
 
     def feeds(self, sizes, seed=0):
-        return feeds(self.proto, sizes, seed)
+        # Tools give dimensions of inputs names of their own.
+        shapes = {name: array.shape for name, array in self.values.items()}
+        named = {d.dim_param: shapes[v.name][axis] for v, axis, d in self.dimensions() if v.name in shapes}
+        return feeds(self.proto, named | sizes, seed)
 
     def apply(self, mutation, number, may_break=False):
         """Apply a mutation; returns whether the model has changed. It doesn't if the mutation finds nothing to change.
