@@ -109,9 +109,11 @@ def test_nothing_outside_is_touched(case, at_end):
 def test_units():
     """Units are as the comments in the operator say: from the shapes alone."""
     assert geometry(case(4 * MOST, 256, (128, 256))).span == MOST
-    assert geometry(case(4 * MOST, 64, (128, 128))).span == 128 * 128 // 8
-    assert geometry(case(4 * MOST, operator.FEW_CHANNELS - 1, (512, 512))).span == BLOCK
-    assert geometry(case(4 * MOST, 64, (64, 64))).span == BLOCK
+    few = operator.FEW_CHANNELS - 1
+    assert geometry(case(4 * MOST, few, (1024, 512))).span == 4 * MOST // operator.MANY_UNITS
+    assert geometry(case(4 * MOST, few, (512, 512))).span == BLOCK
+    assert geometry(case(4 * MOST, 1, (1024, 1024))).span == BLOCK
+    assert geometry(case(4 * MOST, 64, (16, 16))).span == BLOCK
     few = geometry(case(300, 128, (100, 136)))
     assert (few.span, few.units, few.tiles) == (BLOCK, few.parts, few.parts)
     assert few.parts > 1
@@ -123,7 +125,7 @@ def test_units():
 
 LEAST_TILES = {  # of shapes with work for many threads
     "PointRend": (case(8096, 256, (128, 256)), operator.FEW_UNITS),
-    "planes of EG3D": (case(100_000, 32, (256, 256), batch=3), 39),
+    "planes of EG3D": (case(100_000, 32, (256, 256), batch=3), 12),
     "windows": (case(2000 * 49, 128, (128, 128)), 12),
     "a map of features": (case(128 * 128, 64, (128, 128)), operator.FEW_UNITS),
     "few channels": (case(8096, 32, (256, 256)), 2),
@@ -150,4 +152,4 @@ def test_what_is_scattered(pixels, expected):
 
 def test_workspaces_stay_small():
     for mode, image in (("cubic", (512, 512)), ("cubic", (64, 64, 64)), ("linear", (2048, 2048))):
-        assert geometry(case(10**6, 256, image, mode=mode)).workspace < 5e6
+        assert geometry(case(10**6, 256, image, mode=mode)).workspace <= operator.ROOM

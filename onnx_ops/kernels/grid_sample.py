@@ -25,7 +25,7 @@ from .vectors import MOST_LANES, blend, prefetch, take
 LINEAR, CUBIC = (0, 1), (-1, 0, 1, 2)  # their taps, from the floor of a coordinate
 ONE, THREE = known(1), known(3)  # channels that linear reads in one loop: more of their loads are on the way at a time
 SAMPLED, FAR = 32, 32  # of so many points of a block one is looked at; part of the image that is far
-MOST = 2**13  # points whose places are kept, at most
+MOST = 2**15  # points whose places are kept, at most
 CACHE = 2**20  # bytes
 ALONG, ACROSS = 16, 4  # of so many points one's pixels are prefetched; along a row, 64 bytes have those of 16
 

@@ -48,9 +48,11 @@ NEWER_MODES = (*MODES, "linear", "cubic")
 NAMES = (("nearest",), ("bilinear", "linear"), ("bicubic", "cubic"))  # of each mode
 PADDING_MODES = ("zeros", "border", "reflection")  # in the order of kernels/coordinates.py
 WORK = 2**13  # outputs that a tile computes, in about 10 us
-FEW_CHANNELS, SMALL = 8, 2**13  # of an image, pixels of one: with less, scattered points are read as all others are
-LARGE = 2**21  # elements of an image that is too large for the third-level cache, or nearly so
-FEW_UNITS, PART = 8, 32  # channels are cut into parts, which have at least so many, if there are fewer units
+FEW_CHANNELS = 8  # with less, many units of work matter more than few
+SMALL, LARGE = 2**10, 2**19  # pixels of an image: with less, or of few channels, scattered points are read as all are
+FEW_UNITS, MANY_UNITS = 8, 128
+ROOM = 2**21  # bytes of a tile's workspace, at most
+PART = 32  # channels are cut into parts, which have at least so many, if there are fewer units than FEW_UNITS
 GEOMETRY = {
     "batch": None, "channels": None, "axes": None, "points": None, "images": None, "units": None, "row": None,
     "stripe": None, "stripes": None, "span": None, "parts": None, "part": None, "image": 3, "output": 3,
@@ -129,14 +131,14 @@ def plan_samples(attributes, mode, x, y, g):
     g.padding_mode, g.align_corners = attributes.padding_mode, attributes.align_corners
     # A unit of work has several images if they are small, as far as 32 bits hold the indices of their pixels.
     g.images = max(1, min(kernels.BLOCK // max(points, 1), indexed_images(g) // max(x[1], 1)))
-    g.span = span_of(g)
+    g.span = span_of(g, TAPS[mode])
     g.row, g.stripe, g.of_points = points, g.span, 0  # there is one row of blocks
     g.workspace = kernels.workspace_size(axes, TAPS[mode], g.span)
     cut_tiles(g)
 
 
 @jitable
-def span_of(g):
+def span_of(g, taps):
     """How many points a unit of work has, which it reads channel by channel if they are scattered.
 
     The more these are, the more of them read what the caches still have of a channel, but places take room there, too.
@@ -144,13 +146,12 @@ def span_of(g):
     pixels, span = 1, kernels.BLOCK
     for i in range(g.axes):
         pixels *= min(g.image[i], LARGE)
-    if g.channels >= FEW_CHANNELS and g.images == 1 and pixels >= SMALL:
-        # Two threads have work, by the parts of channels, too, that `cut_tiles` makes. Shorter spans for more threads
-        # would cost one thread too much: half as long, 1.3 times the time.
-        most = min(kernels.MOST, g.points, g.batch * g.points * max(1, g.channels // PART) // 2)
-        if g.channels < LARGE // pixels:  # an image in the third-level cache may be read again
-            most = min(most, pixels // 8)
-        while span < most:
+    if g.channels > 1 and g.images == 1 and pixels >= (LARGE if g.channels < FEW_CHANNELS else SMALL):
+        # There is work for many threads where few channels gain little by long spans, for some where more channels gain
+        # much, by the parts of channels, too, that `cut_tiles` makes.
+        units = MANY_UNITS if g.channels < FEW_CHANNELS else FEW_UNITS
+        most = min(kernels.MOST, g.points, g.batch * g.points * max(1, g.channels // PART) // units)
+        while span < most and kernels.workspace_size(g.axes, taps, 2 * span) <= ROOM:
             span *= 2
     return span
 
