@@ -127,7 +127,7 @@ class Checker:
     def misstated_in_between(self, proto):
         """Return what `misstated` does, for all values of the main graph, with some and without optimizations."""
         found = {}
-        for level in {*LEVELS}:
+        for level in dict.fromkeys(LEVELS):
             session = attempt(mutants.opened, mutants.with_all_outputs(proto), level)
             results = attempt(lambda session=session: session.run(None, self.draft.feeds(self.draft.sizes)))
             found |= {} if isinstance(results, Exception) else misstated(session, results)
@@ -204,23 +204,24 @@ class Checker:
         reference = ReferenceEvaluator(self.proto, new_ops=onnx_ops.reference_ops())
         reference = attempt(reference.run, None, inputs)
         if isinstance(reference, Exception):
-            flat = attempt(inlined, self.proto)  # functions hide their values
-            shown = self.proto if isinstance(flat, Exception) else flat
-            values = attempt(run, mutants.with_all_outputs(shown))
-            values = [*inputs.values(), *([] if isinstance(values, Exception) else values)]
-            return any(isinstance(value, np.ndarray) and value.size == 0 for value in values)
+            _, values = self.in_between(inputs)
+            return any(isinstance(value, np.ndarray) and value.size == 0 for value in values.values())
         confirmed, doubted = (not isinstance(r, Exception) and same(r, reference) for r in (got, expected))
         return (confirmed and not doubted) or self.copies_sizes(inputs)
 
+    def in_between(self, inputs):
+        """Return (model without functions, which hide their values, {name: value} as far as it runs)."""
+        flat = attempt(inlined, self.proto)
+        flat = self.proto if isinstance(flat, Exception) else flat
+        session = attempt(mutants.opened, mutants.with_all_outputs(flat), self.other_level)
+        results = attempt(lambda: session.run(None, inputs))
+        if isinstance(results, Exception):
+            return flat, inputs
+        return flat, {o.name: value for o, value in zip(session.get_outputs(), results, strict=True)} | inputs
+
     def copies_sizes(self, inputs):
         """Return whether a Reshape of no elements copies sizes where an open one is 0, see docs/optimize.md."""
-        try:
-            flat = inlined(self.proto)
-            session = mutants.opened(mutants.with_all_outputs(flat), self.other_level)
-            results = session.run(None, inputs)
-        except Exception:
-            return False
-        values = {output.name: array for output, array in zip(session.get_outputs(), results, strict=True)} | inputs
+        flat, values = self.in_between(inputs)
         pairs = [n.input for n in flat.graph.node if n.op_type == "Reshape" and values.keys() >= {*n.input}]
         return any(values[data].size == 0 and 0 in values[target] for data, target in pairs)
 

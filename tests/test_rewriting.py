@@ -514,13 +514,17 @@ def test_near_misses(name):
     assert any(REASONS.get(name, "") in reason for reason in reasons) or name not in REASONS
 
 
-@pytest.mark.parametrize("names", [["value"], ["sampling_locations"], ["value", "sampling_locations"]])
+@pytest.mark.parametrize("names", [
+    ["value"], ["sampling_locations"], ["value", "sampling_locations"],
+    ["value", "sampling_locations", "attention_weights"],
+])  # fmt: skip
 def test_attention_of_constants(names):
-    """If both are constant, so is each sample."""
+    """If values and locations are constant, so is each sample."""
     proto = attention()
     make_constant(proto, feeds(proto), names)
     nodes, _ = compare(proto, tolerance=1e-5)
-    assert nodes == [ATTENTION] or (len(names), nodes.count("Constant"), nodes.count("GridSample")) == (2, 2, 0)
+    counts = [nodes.count(op_type) for op_type in (ATTENTION, "Constant", "GridSample")]
+    assert nodes == [ATTENTION] if len(names) == 1 else counts == [0, 2, 0]
 
 
 FOLDED = [

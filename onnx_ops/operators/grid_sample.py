@@ -48,10 +48,10 @@ NEWER_MODES = (*MODES, "linear", "cubic")
 NAMES = (("nearest",), ("bilinear", "linear"), ("bicubic", "cubic"))  # of each mode
 PADDING_MODES = ("zeros", "border", "reflection")  # in the order of kernels/coordinates.py
 WORK = 2**13  # outputs that a tile computes, in about 10 us
-FEW_CHANNELS = 8  # with less, many units of work matter more than few
-SMALL, LARGE = 2**10, 2**19  # pixels of an image: with less, or of few channels, scattered points are read as all are
-FEW_UNITS, MANY_UNITS = 8, 128
-ROOM = 2**21  # bytes of a tile's workspace, at most
+FEW_CHANNELS = 8  # an image that has fewer gains less by long spans, and more by many units of work
+SMALL, LARGE = 2**10, 2**19  # pixels from which on an image, and one of few channels, has spans of more than a block
+FEW_UNITS, MANY_UNITS = 8, 128  # units of work for which long spans leave enough points; the latter with few channels
+ROOM = 2**21  # bytes of a tile's workspace that long spans may take
 PART = 32  # channels are cut into parts, which have at least so many, if there are fewer units than FEW_UNITS
 GEOMETRY = {
     "batch": None, "channels": None, "axes": None, "points": None, "images": None, "units": None, "row": None,

@@ -28,7 +28,8 @@ def optimize(model: onnx.ModelProto, folder: "str | os.PathLike[str] | None" = N
 
     PyTorch's `unfold` and `affine_grid`, as its exporters write them, become nodes Im2Col and AffineGrid of the domain
     onnx_ops; an `unfold` that is only multiplied and added up Im2ColProduct; a GridSample and what makes its grid one
-    node ComputedGridSample; the attention of Deformable DETR and its successors MultiScaleDeformableAttention.
+    node ComputedGridSample; the attention of Deformable DETR and its successors MultiScaleDeformableAttention. What
+    this package's operators of ai.onnx compute from constants becomes a Constant.
     Subgraphs are searched, too, and local functions, which are inlined if they, or others, are found to have something
     that is replaced. A model in which nothing is comes back equal.
 

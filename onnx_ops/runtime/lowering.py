@@ -5,7 +5,8 @@ empty one stands for "absent"), other attributes are spelled out, and 16-bit flo
 rounds the float32 result once, as the kernels themselves do.
 
     y = Col2Im(x, image_shape, block_shape, strides=[2, 2])
-    y = ai.onnx.contrib.ai_onnx_Col2Im(x, image_shape, block_shape, dilations, pads, strides, run)
+    z = ai.onnx.contrib.ai_onnx_Col2Im(x, image_shape, block_shape, dilations, pads, strides, run)
+    y = Reshape(z, Shape(z))
 
 An optional input that a node doesn't have becomes an empty tensor, and the attribute PRESENT says so.
 
@@ -153,13 +154,14 @@ class _Lowering:
                 name = made(before, "Cast", [name], to=TensorProto.FLOAT)
             inputs.append(name)
         for k, (o, name) in enumerate(zip(operator.outputs, outputs, strict=False)):
+            if not name:
+                continue
             # Nothing is known of the sizes of what an op makes, and it is no output of a graph. Else ONNX Runtime might
             # have memory for it already, and the empty tensor of an op that refuses would end the process.
-            if name:
-                outputs[k] = next(self.names)
-            if name and elements.get(o.type) in dtypes.HALVES:
+            outputs[k] = next(self.names)
+            if elements.get(o.type) in dtypes.HALVES:
                 made(after, "Cast", [outputs[k]], [name], to=dtypes.TABLE[elements[o.type]].onnx)
-            elif name:
+            else:
                 made(after, "Reshape", [outputs[k], made(after, "Shape", [outputs[k]])], [name])
         kept = []
         for a, vector in zip(operator.attributes, values.vectors, strict=True):
