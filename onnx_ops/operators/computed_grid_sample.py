@@ -168,9 +168,9 @@ def plan(attributes, inputs, outputs, g):
     x, (y,), axes = inputs[0], outputs, len(attributes.coordinates)
     require(len(x) == axes + 2, "shape of {X}", x, "must have two axes more than there are coordinates,", axes)
     count = check_program(attributes)
-    grid_sample.plan_samples(attributes, grid_sample.mode_of(attributes), x, y, g)
+    turned = grid_sample.plan_samples(attributes, grid_sample.mode_of(attributes), x, y, g)
     cut_stripes(g)
-    find_sources(attributes, inputs, y, g)
+    find_sources(attributes, inputs, turned, g)
     order_values(attributes, count, g)
     g.of_points = LINE + (LARGEST * g.room + LINE - 1) // LINE * LINE
     g.workspace += g.of_points
@@ -196,8 +196,8 @@ def cut_stripes(g):
 
 
 @jitable
-def find_sources(attributes, inputs, y, g):
-    """Check the sources' shapes. Store of each the first element, and its strides along n, (d,) h and w."""
+def find_sources(attributes, inputs, turned, g):
+    """Check the sources' shapes. Store of each the first element, and its strides along n and the axes of g.output."""
     sources, axes, s, k = attributes.sources, g.axes, 0, 0
     while k < len(sources):
         rank, shape, stride = sources[k + 1], inputs[1 + sources[k]], 1
@@ -213,7 +213,7 @@ def find_sources(attributes, inputs, y, g):
                 require(at < size, "shape of a source", shape, "must have the element that {sources} names,", at)
                 source[1] += at * stride
             else:
-                axis = 0 if at == -4 else at + axes + 1
+                axis = 0 if at == -4 else 1 + (at + axes + turned) % axes
                 whole = g.batch if axis == 0 else g.output[axis - 1]
                 require(size == 1 or size == whole, "shape of a source", shape,
                         "must be 1 or that of the others along each axis that they share; one of them has",

@@ -116,7 +116,10 @@ def plan_mmcv(attributes, inputs, outputs, g):
 
 @jitable
 def plan_samples(attributes, mode, x, y, g):
-    """Plan for images of shape `x` and an output of shape `y`, and for mode NEAREST, LINEAR or CUBIC."""
+    """Plan for images of shape `x` and an output of shape `y`, and for mode NEAREST, LINEAR or CUBIC.
+
+    Points that lie in a column are planned as a row. Returns the number of axes that came first by that.
+    """
     axes, points = len(x) - 2, 1
     for i in range(axes):
         require(x[2 + i] >= 1, "shape of {X}", x, "image axes must not be empty; is axis", 2 + i)
@@ -135,6 +138,13 @@ def plan_samples(attributes, mode, x, y, g):
     g.row, g.stripe, g.of_points = points, g.span, 0  # there is one row of blocks
     g.workspace = kernels.workspace_size(axes, TAPS[mode], g.span)
     cut_tiles(g)
+    turned = 0
+    while g.output[axes - 1] == 1 and turned < axes - 1:
+        for i in range(axes - 1, 0, -1):
+            g.output[i] = g.output[i - 1]
+        g.output[0] = 1
+        turned += 1
+    return turned
 
 
 @jitable
