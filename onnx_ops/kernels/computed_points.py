@@ -18,8 +18,9 @@ OPERATIONS = (
 )  # fmt: skip
 ADD, SUB, MUL, DIV, NEG, ABS, SQRT, FLOOR, CEIL, ROUND, MIN, MAX, LESS, LESS_OR_EQUAL, EQUAL, CLIP = range(16)
 WHERE, MUL_ADD, CAST_FLOAT16, CAST_BFLOAT16, COPY, LOAD = range(16, 22)
-# a + b + c, a + b + c + d, (a + b + c) / d, where a, and d of the last one, vary along rows, the others don't.
-ADD_TWO, ADD_THREE, ADD_TWO_DIV = range(22, 25)
+# a + b + c, a + b + c + d, a * b / c, a * b / c - d, where a varies along rows, the others don't; (a + b + c) / d,
+# where d does, too.
+ADD_TWO, ADD_THREE, MUL_DIV, MUL_DIV_SUB, ADD_TWO_DIV = range(22, 27)
 VECTOR, ROWS = 1, 2  # bits of a value's kind: whether it varies along rows, and whether it does from row to row
 STEP = 5  # words about a value: the operation and its operands
 SOURCE = 6  # words about a source: the input's position, the first element and its strides along n, (d,) h and w
@@ -134,7 +135,7 @@ def run_step(v, rows, columns, g, values):
     elif operation >= ADD_TWO:
         d, (d_pitch, _) = values[g.place[step[4]] :], distances(g.kind[step[4]], kind, columns)
         operands = (a, a_pitch), (b, b_pitch), (c, c_pitch), (d, d_pitch)
-        add_numbers(operation, operands, rows, columns, whole(columns), result)
+        calculate_joined(operation, operands, rows, columns, whole(columns), result)
     else:
         for r in range(rows):
             row = result[r * columns :][:columns]
@@ -204,21 +205,26 @@ def combine(operation, one, other, rows, columns, count, result):
 
 
 @jitable(**APART)
-def add_numbers(operation, operands, rows, columns, count, result):
-    """Add two or three numbers to each row, one after the other, or add two and divide by a row.
+def calculate_joined(operation, operands, rows, columns, count, result):
+    """Compute one of the plan's operations that are several in one.
 
     operands: (numbers, how far from one row's to the next row's); rows, columns, count: see `combine`
     """
     (a, a_pitch), (b, b_pitch), (c, c_pitch), (d, d_pitch) = operands
     for r in range(rows):
-        x, u, v, y, z = a[r * a_pitch :], b[r * b_pitch], c[r * c_pitch], d[r * d_pitch :], result[r * columns :]
-        w = y[0]
-        for k in range(count if operation == ADD_TWO else 0):
-            z[k] = x[k] + u + v
-        for k in range(count if operation == ADD_THREE else 0):
-            z[k] = x[k] + u + v + w
-        for k in range(count if operation == ADD_TWO_DIV else 0):
-            z[k] = (x[k] + u + v) / y[k]
+        # Without signs: a negative index would count from the end, and rows may be as short as a vector.
+        x, y, z = np.uintp(r * a_pitch), np.uintp(r * d_pitch), np.uintp(r * columns)
+        u, v, w = b[np.uintp(r * b_pitch)], c[np.uintp(r * c_pitch)], d[y]
+        for k in range(np.uintp(count if operation == ADD_TWO else 0)):
+            result[z + k] = a[x + k] + u + v
+        for k in range(np.uintp(count if operation == ADD_THREE else 0)):
+            result[z + k] = a[x + k] + u + v + w
+        for k in range(np.uintp(count if operation == MUL_DIV else 0)):
+            result[z + k] = a[x + k] * u / v
+        for k in range(np.uintp(count if operation == MUL_DIV_SUB else 0)):
+            result[z + k] = a[x + k] * u / v - w
+        for k in range(np.uintp(count if operation == ADD_TWO_DIV else 0)):
+            result[z + k] = (a[x + k] + u + v) / d[y + k]
 
 
 @jitable

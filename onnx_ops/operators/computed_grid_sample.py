@@ -47,12 +47,16 @@ from ..kernels.computed_points import (
     LINE,
     LOAD,
     MIN,
+    MUL,
+    MUL_DIV,
+    MUL_DIV_SUB,
     NEG,
     OPERATIONS,
     ROWS,
     SOURCE,
     SPARE,
     STEP,
+    SUB,
     VECTOR,
 )
 from ..kernels.grid_points import BLOCK
@@ -67,6 +71,10 @@ STRIPE = 4096  # points for which the program is run at a time, at most, and a b
 STRIPES = 8  # at least, where they are not smaller than a block: threads get equal shares
 LARGEST = 8  # bytes of a value's number
 FULL = VECTOR | ROWS  # kind of a value with a number for each point
+JOINED = (  # an operation, the one before it, and the one that computes both
+    (ADD, ADD, ADD_TWO), (ADD, ADD_TWO, ADD_THREE), (DIV, MUL, MUL_DIV), (SUB, MUL_DIV, MUL_DIV_SUB),
+    (DIV, ADD_TWO, ADD_TWO_DIV),
+)  # fmt: skip
 
 
 def program(sources, steps, coordinates):
@@ -92,7 +100,7 @@ def program(sources, steps, coordinates):
 def operand_count(operation):
     """How many operands an operation takes."""
     if operation >= LOAD:
-        return 0 if operation == LOAD else 3 if operation == ADD_TWO else 4
+        return 0 if operation == LOAD else 3 if operation in (ADD_TWO, MUL_DIV) else 4
     if operation >= CLIP:
         return 1 if operation >= CAST_FLOAT16 else 3
     return 1 if NEG <= operation < MIN else 2
@@ -280,23 +288,21 @@ def put_steps(steps, count, values, g):
         for a in range(operand_count(step[0])):
             g.kind[v] |= g.kind[step[1 + a]]
             g.level[v] = max(g.level[v], g.level[step[1 + a]])
-        if step[0] == ADD and not g.kind[step[1]] & VECTOR:  # a number comes last
+        if (step[0] == ADD or step[0] == MUL) and not g.kind[step[1]] & VECTOR:  # a number comes last
             step[1], step[2] = step[2], step[1]
 
 
 @jitable
 def join_steps(v, g):
-    """Have a value that needs a sum of rows and numbers compute that, too, if nothing else needs it."""
+    """Have a value that needs another one, of a row and numbers, compute that, too, if nothing else needs it."""
     step = g.steps[STEP * v :]
-    total, other = step[1], step[2]
-    inner, adds_number = g.steps[STEP * total :], step[0] == ADD and not g.kind[other] & VECTOR
-    if adds_number and inner[0] == ADD and not g.kind[inner[2]] & VECTOR and g.kind[total] & VECTOR:
-        joined = ADD_TWO
-    elif adds_number and inner[0] == ADD_TWO:
-        joined = ADD_THREE
-    elif step[0] == DIV and inner[0] == ADD_TWO and g.kind[total] == g.kind[other] == FULL:
-        joined = ADD_TWO_DIV
-    else:
+    total, other, joined = step[1], step[2], LOAD
+    inner, by_number = g.steps[STEP * total :], not g.kind[other] & VECTOR
+    for outer, first, both in JOINED:
+        fits = by_number if both < ADD_TWO_DIV else g.kind[total] == g.kind[other] == FULL
+        if step[0] == outer and inner[0] == first and fits:
+            joined = both
+    if joined == LOAD or not g.kind[total] & VECTOR or g.kind[inner[2]] & VECTOR:
         return
     if total == other or g.last[total] != v or g.level[total] != g.level[v]:
         return

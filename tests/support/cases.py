@@ -492,10 +492,10 @@ def flow(x, out, order="nkhw", shape=None):
     size = dict(zip("nhw", (x[0], *out), strict=True)) | {"k": 2}
     sources = {"u": (0, *order.replace("k", "0")), "v": (0, *order.replace("k", "1"))}
     sources = {name: (0, *(int(at) if at.isdigit() else at for at in index)) for name, (_, *index) in sources.items()}
-    sources |= {"x": (1, "w"), "y": (2, "h"), "a": (3, 0), "b": (3, 1)}
-    steps = {"s": ("Add", "u", "x"), "t": ("Add", "v", "y"), "s2": ("Mul", "s", "a"), "t2": ("Mul", "t", "a"),
-             "s3": ("Sub", "s2", "b"), "t3": ("Sub", "t2", "b")}  # fmt: skip
-    return (shape or [size[axis] for axis in order], (out[1],), (out[0],), (2,)), sources, steps, ["s3", "t3"]
+    sources |= {"x": (1, "w"), "y": (2, "h"), "a": (3, 0), "b": (3, 1), "c": (3, 2)}
+    steps = {"s": ("Add", "u", "x"), "t": ("Add", "v", "y"), "s2": ("Mul", "a", "s"), "t2": ("Mul", "t", "a"),
+             "s3": ("Div", "s2", "c"), "t3": ("Div", "t2", "c"), "s4": ("Sub", "s3", "b")}  # fmt: skip
+    return (shape or [size[axis] for axis in order], (out[1],), (out[0],), (3,)), sources, steps, ["s4", "t3"]
 
 
 ALL_STEPS = {  # each operation once, of vectors, rows and numbers
