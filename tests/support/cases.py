@@ -493,8 +493,9 @@ def flow(x, out, order="nkhw", shape=None):
     sources = {"u": (0, *order.replace("k", "0")), "v": (0, *order.replace("k", "1"))}
     sources = {name: (0, *(int(at) if at.isdigit() else at for at in index)) for name, (_, *index) in sources.items()}
     sources |= {"x": (1, "w"), "y": (2, "h"), "a": (3, 0), "b": (3, 1), "c": (3, 2)}
-    steps = {"s": ("Add", "u", "x"), "t": ("Add", "v", "y"), "s2": ("Mul", "a", "s"), "t2": ("Mul", "t", "a"),
-             "s3": ("Div", "s2", "c"), "t3": ("Div", "t2", "c"), "s4": ("Sub", "s3", "b")}  # fmt: skip
+    steps = {"|a|": ("Abs", "a"), "|c|": ("Abs", "c"), "d": ("Max", "|a|", "|c|"),  # a / d isn't large
+             "s": ("Add", "u", "x"), "t": ("Add", "v", "y"), "s2": ("Mul", "a", "s"), "t2": ("Mul", "t", "a"),
+             "s3": ("Div", "s2", "d"), "t3": ("Div", "t2", "d"), "s4": ("Sub", "s3", "b")}  # fmt: skip
     return (shape or [size[axis] for axis in order], (out[1],), (out[0],), (3,)), sources, steps, ["s4", "t3"]
 
 
