@@ -1,5 +1,6 @@
 """The commands, as a shell calls them."""
 
+import errno
 import json
 import os
 import re
@@ -782,6 +783,22 @@ def test_validate_fails(tmp_path):
     empty = tmp_path / "refused" / "test_data_set_0"
     text = " ".join(call("validate", PATCH_FOLD, empty, exit_code=2).split())
     assert f"no model.onnx next to a test_data_set_0 below {empty}" in text
+
+
+def test_validate_searches_all_folders(tmp_path, monkeypatch):
+    (tmp_path / "tests" / "more").mkdir(parents=True)
+    for link, target in ("patch", PATCH_FOLD), ("more/up", tmp_path / "tests"):
+        (tmp_path / "tests" / link).symlink_to(target)
+    assert [t["test"] for t in call_json("validate", tmp_path / "tests")["tests"]] == ["patch"]
+    scandir = os.scandir
+
+    def deny(path):
+        if str(path).endswith("more"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", deny)
+    assert "Permission denied" in call("validate", tmp_path / "tests", exit_code=3)
 
 
 # the others

@@ -1,5 +1,6 @@
 """`onnx-ops validate`: compare models with the outputs in their test data."""
 
+import os
 import warnings
 from pathlib import Path
 
@@ -57,10 +58,21 @@ def validate(paths, with_onnx, backend, tolerances, as_json):
 
 def tests_below(path):
     """Yield (name, model, function that returns its data) of each test below a folder."""
-    directories = sorted(p.parent for p in path.rglob("model.onnx") if any(p.parent.glob("test_data_set_*")))
-    for directory in directories:
+    directories, seen = [], set()
+    for folder, folders, files in os.walk(path, onerror=refuse, followlinks=True):
+        folders.sort()
+        if os.path.realpath(folder) in seen:  # a link to a folder above it, or to one that was searched
+            folders.clear()
+        elif "model.onnx" in files and any(name.startswith("test_data_set_") for name in folders):
+            directories.append(Path(folder))
+        seen.add(os.path.realpath(folder))
+    for directory in sorted(directories):
         name = str(directory.relative_to(path)) if directory != path else path.name
         yield name, directory / "model.onnx", lambda directory=directory: data_sets(directory)
+
+
+def refuse(error):
+    raise error
 
 
 def data_sets(directory):
