@@ -61,6 +61,20 @@ def size_of(tensor):
     return -(-count * itemsize // packed.get(onnx.TensorProto.DataType.Name(tensor.data_type), 1))
 
 
+def stated_size(tensors, origin):
+    """The bytes of external data that tensors have; infinite if one of them doesn't say so, or its file isn't there."""
+    total = 0
+    for tensor in tensors:
+        try:
+            info = ExternalDataInfo(tensor)
+        except ValueError:  # a length that is no number
+            return math.inf
+        if info.length is None or info.length < 0 or not os.path.exists(file_of(info.location, origin)):
+            return math.inf
+        total += info.length
+    return total
+
+
 def file_of(location, origin):
     """The path of a file of external data, with all links resolved.
 

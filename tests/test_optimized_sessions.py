@@ -51,7 +51,8 @@ def test_the_same_results_by_our_nodes(name, backend, how, tmp_path, kernels_mad
 @pytest.mark.parametrize("release", ["1.20.1", ort.__version__])
 @pytest.mark.parametrize("backend", ["native", "extensions"])
 def test_external_data_stay_where_they_are(backend, release, tmp_path, monkeypatch):
-    """They are copied for ONNX Runtime 1.20 only, which doesn't find them; the model is in another folder."""
+    """They are copied for ONNX Runtime 1.20, which doesn't find them, and if they are few; the model is elsewhere."""
+    monkeypatch.setattr("onnx_ops.runtime.session.FEW", 0)
     proto = weighed_down()
     folder = tmp_path / "folder"
     folder.mkdir()
@@ -196,6 +197,34 @@ def test_files_written_beside_links_to_external_data(target, tmp_path):
         assert done.exit_code == 0, done.output
 
 
+@finds_folders
+@pytest.mark.parametrize("few", [True, False])
+def test_what_is_logged_of_external_data(few, tmp_path, capfd, monkeypatch):
+    """ONNX Runtime warns of a folder that is taken out of the options again, as it is if they are not few."""
+    if not few:
+        monkeypatch.setattr("onnx_ops.runtime.session.FEW", 0)
+    path, proto = tmp_path / "model.onnx", weighed_down()
+    expected = results(ort.InferenceSession(proto.SerializeToString(), quiet()), proto)[0]
+    onnx.save(proto, path, save_as_external_data=True, location="data", size_threshold=100)
+    for options in (None, quiet()):
+        session = onnx_ops.InferenceSession(path, options, optimize=True)
+        np.testing.assert_array_equal(results(session, weighed_down())[0], expected)
+        assert ("overwritten" in capfd.readouterr().err) == (options is not None and not few)
+
+
+@pytest.mark.parametrize("length", [None, "-8", "no number"])
+def test_external_data_that_do_not_say_how_many_they_are(length, tmp_path):
+    path = scaled_in(tmp_path, [0.5, 1])
+    (tensor,) = onnx.load(path, load_external_data=False).graph.initializer
+    assert external_data.stated_size([tensor], path) == 8
+    kept = [entry for entry in tensor.external_data if entry.key != "length"]
+    del tensor.external_data[:]
+    tensor.external_data.extend(kept)
+    if length:
+        tensor.external_data.add(key="length", value=length)
+    assert external_data.stated_size([tensor], path) == np.inf
+
+
 def test_external_data_without_a_length(tmp_path):
     """A small tensor is read, and other data follow its own in the file."""
     onnx.save(weighed_down(), tmp_path / "model.onnx", save_as_external_data=True, location="data", size_threshold=0)
@@ -228,7 +257,7 @@ def test_options_that_threads_share(how, tmp_path):
     onnx.save(weighed_down(), tmp_path / "model.onnx")
     model = tmp_path / "model.onnx" if how == "path" else weighed_down().SerializeToString()
     thread = threading.Thread(target=lambda: made.append(onnx_ops.InferenceSession(model, options)))
-    with session._external_data_in(str(tmp_path), options):
+    with session._external_data_in(str(tmp_path), options, True):
         thread.start()
         thread.join(0.3)
         assert not made
@@ -241,7 +270,7 @@ def test_options_that_state_the_folder_of_another_thread(tmp_path):
     path, other = (scaled_in(tmp_path / name, [scale, 1]) for name, scale in (("a", 0.5), ("b", 0.1)))
     options, made, proto = quiet(), [], onnx.load(path)
     thread = threading.Thread(target=lambda: made.append(onnx_ops.InferenceSession(path, options, optimize=True)))
-    with session._external_data_in(str(other.parent), options):
+    with session._external_data_in(str(other.parent), options, True):
         thread.start()
         thread.join(1)
     thread.join()

@@ -25,6 +25,7 @@ Model: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto"
 Backend: TypeAlias = Literal["native", "extensions"]
 BACKENDS = get_args(Backend)
 EXTERNAL_DATA = "session.model_external_initializers_file_folder_path"
+FEW = 2**28  # bytes of external data that are read here, if need be
 _QUOTED = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
 _END_OF_VALUE = re.compile(rf"(?:{_QUOTED})|(?P<end>: )")  # matches a quoted part whole, or the ": " after a value
 
@@ -85,23 +86,21 @@ def extensions():
 
 
 @contextmanager
-def _external_data_in(folder, options, is_shared=True):
+def _external_data_in(folder, options, is_shared):
     """A context in which a session that is made with these options reads external data from a folder.
 
     folder     None for no change
-    is_shared  whether another thread may make a session with these options meanwhile, which must not change the folder
+    is_shared  whether other sessions may be made with these options, too, which must not read from there
     """
-    if folder is None:
-        with OPTIONS if is_shared else nullcontext():
-            yield
-        return
-    with OPTIONS:
-        before = native.config_entry(options, EXTERNAL_DATA)
-        options.add_session_config_entry(EXTERNAL_DATA, folder)
+    with OPTIONS if is_shared else nullcontext():
+        before = native.config_entry(options, EXTERNAL_DATA) or ""
+        if folder and folder != before:
+            options.add_session_config_entry(EXTERNAL_DATA, folder)
         try:
             yield
         finally:
-            options.add_session_config_entry(EXTERNAL_DATA, before or "")
+            if folder and folder != before and is_shared:  # ONNX Runtime logs a warning
+                options.add_session_config_entry(EXTERNAL_DATA, before)
 
 
 @functools.lru_cache
@@ -159,6 +158,7 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
         options = sess_options or ort.SessionOptions()
         path_or_bytes = os.fspath(path_or_bytes) if isinstance(path_or_bytes, os.PathLike) else path_or_bytes
         self._options, self._threads = options, options.intra_op_num_threads
+        self._is_shared = sess_options is not None
         self._run_input: str | None = None  # see lowering.py
         self._folder: str | None = None  # of the external data of a model that has been rewritten
         operators = as_list(operators)
@@ -168,7 +168,7 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
             path_or_bytes = self._rewritten(path_or_bytes, options, optimize, backend)
         register(options, path_or_bytes if backend == "native" else None, backend=backend, operators=operators)
         try:
-            with _external_data_in(self._folder, options, is_shared=sess_options is not None):
+            with _external_data_in(self._folder, options, self._is_shared):
                 super().__init__(path_or_bytes, options, providers, provider_options, **kwargs)
         except Exception as error:
             if refusal := op_error(error, self._operators):
@@ -187,7 +187,7 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
     def _rewritten(self, path_or_bytes, options, optimize, backend):
         """Rewrite the model as `optimize` and `backend` ask for; returns its bytes, or the argument if nothing changes.
 
-        External data stay where they are.
+        External data stay where they are, unless they are few.
         """
         if ort_format.is_ort_format(path_or_bytes):
             argument, value, advice = "backend", "'extensions'", 'take backend="native"'
@@ -215,7 +215,10 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
         if backend == "extensions":
             model, self._run_input = lower_for_session(model, self._operators, origin)
         if path and (tensors := external_data.external(model)):
-            if ort.__version__.startswith("1.20."):  # for a model that is passed as bytes, it finds no external data
+            # ONNX Runtime 1.20 finds no external data of a model that is passed as bytes. Newer ones log a warning when
+            # a folder is taken out of the options again, which is worth a copy of few data.
+            are_few = self._is_shared and not folder and external_data.stated_size(tensors, origin) <= FEW
+            if are_few or ort.__version__.startswith("1.20."):
                 for tensor in tensors:
                     external_data.read(tensor, origin)
             elif not folder:
@@ -225,7 +228,7 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
     def set_providers(
         self, providers: Sequence[Any] | None = None, provider_options: Sequence[dict[Any, Any]] | None = None
     ) -> None:
-        with _external_data_in(self._folder, self._options):
+        with _external_data_in(self._folder, self._options, self._is_shared):
             super().set_providers(providers, provider_options)
 
     def get_inputs(self) -> list[Any]:
