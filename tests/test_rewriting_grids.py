@@ -3,7 +3,7 @@
 import numpy as np
 import onnxruntime as ort
 import pytest
-from onnx import parser
+from onnx import numpy_helper, parser
 from support.backends import quiet
 from support.written import (
     Writer,
@@ -243,6 +243,40 @@ def test_affine_grid_of_onnx_runtime(name, dtype, align_corners):
     assert got.shape == expected.shape
     assert np.unique(got).size > 1
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-4)
+
+
+CHANGED_WEIGHTS = {  # what ONNX Runtime may compute in a Conv or MatMul before, whose rounding then is another one
+    "times a number": "a = Conv <pads: ints = [1, 1, 1, 1]> (x, w, b)  flow = Mul (a, scale)",
+    "times one for each channel": "a = Conv <pads: ints = [1, 1, 1, 1]> (x, w)  flow = Mul (a, each)",
+    "plus one for each channel": "a = Conv <pads: ints = [1, 1, 1, 1]> (x, w, b)  flow = Add (a, each)",
+    "several": """a = Conv <pads: ints = [1, 1, 1, 1]> (x, w, b)  c = Identity (a)
+                  d = Mul (c, scale)  flow = Add (d, each)""",
+    "a sum": """a = Conv <pads: ints = [1, 1, 1, 1]> (x, w, b)  c = Conv <pads: ints = [1, 1, 1, 1]> (x, w, each_1)
+                d = Conv <pads: ints = [1, 1, 1, 1]> (x, w)  e = Add (a, c)  flow = Add (d, e)""",
+    "of a normalization": """a = Conv <pads: ints = [1, 1, 1, 1]> (x, w, b)
+                             c = BatchNormalization (a, each_1, b, b, each_1)  flow = Mul (c, scale)""",
+    "of a MatMul": "a = MatMul (rows, matrix)  moved = Div (a, scale)",
+    "plus, of a MatMul": "a = MatMul (rows, matrix)  moved = Add (a, each_1)",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHANGED_WEIGHTS)
+def test_changed_weights(name):
+    text = CHANGED_WEIGHTS[name]
+    text += "" if "MatMul" in name else "  moved = Transpose <perm: ints = [0, 2, 3, 1]> (flow)"
+    proto = parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 20]>
+        main (float[1, 3, 32, 48] image, float[1, 16, 32, 48] x, float[1, 32, 48, 1024] rows)
+            => (float[1, 3, 32, 48] y)
+        <float scale = {{0.3}}, float[1, 2, 1, 1] each = {{0.3, 0.7}}, float[2] each_1 = {{0.3, 0.7}}> {{
+            {text}
+            grid = Add (moved, base)
+            y = GridSample (image, grid)
+        }}""")
+    rng = np.random.default_rng(0)
+    arrays = {"w": rng.normal(size=(2, 16, 3, 3)) / 50, "b": rng.uniform(0, 1, 2),
+              "matrix": rng.normal(size=(1024, 2)) / 32, "base": rng.uniform(-1, 1, (1, 32, 48, 2))}  # fmt: skip
+    proto.graph.initializer.extend(numpy_helper.from_array(a.astype("float32"), n) for n, a in arrays.items())
+    assert compared(proto)[-1] == "ComputedGridSample"
 
 
 @pytest.mark.parametrize("kind", ["float", "double"])

@@ -162,7 +162,33 @@ def is_exact(graph, node):
         return graph.opset >= 11
     # ONNX Runtime makes y / x of 1 / x * y.
     makers = [graph.producer(name, "Div") for name in node.input] if node.op_type == "Mul" else []
-    return all(graph.folded(maker.input[0]) is None for maker in makers if maker is not None)
+    if any(graph.folded(maker.input[0]) is not None for maker in makers if maker is not None):
+        return False
+    return not changes_weights(graph, node)
+
+
+def changes_weights(graph, node):
+    """Return whether ONNX Runtime may do in the Conv or MatMul before what a node does, which rounds otherwise.
+
+    It multiplies weights by a number, or by one for each channel, and adds these to a bias, or a Conv's sums to others.
+    """
+    for _ in range(DEEPEST):
+        if node is None or node.op_type in WEIGHTED:
+            return node is not None
+        makers = [_producer(graph, name) for name in node.input if not _is_few(graph.folded(name))]
+        if node.op_type == "Add" and len(makers) == 2:
+            makers.sort(key=lambda maker: maker is not None and maker.op_type == "Conv")
+            if makers[1] is None or makers[1].op_type != "Conv":
+                return False
+        elif node.op_type not in ("Add", "Div", "Identity", "Mul") or len(makers) != 1:
+            return False
+        node = makers[0]
+    return False
+
+
+def _is_few(array):
+    """Return whether an array is a constant that is a number, or a vector along one axis."""
+    return array is not None and array.size == max(array.shape, default=1)
 
 
 def _products(graph, node, name, index):
@@ -194,6 +220,7 @@ def _products(graph, node, name, index):
 
 
 MOST_TERMS = 4  # of a product of matrices
+WEIGHTED = "BatchNormalization", "Conv", "FusedMatMul", "MatMul"
 
 
 def exponent(graph, node):
