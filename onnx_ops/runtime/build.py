@@ -134,9 +134,14 @@ def c_compiler(system, architecture):
     raise OpError(None, None, f"for {system} on {architecture}: {rule}", "onnx_ops")
 
 
-def ziglang(system, architecture, *options):
-    """The command of ziglang's C compiler for a system and architecture. options: of the Python that runs it"""
-    return [sys.executable, *options, "-m", "ziglang", "cc", "-target", SYSTEMS[system].zig.format(architecture)]
+def ziglang(system, architecture):
+    """The command of ziglang's C compiler for a system and architecture, if there is this package.
+
+    It names the package's program, as `python -m ziglang` looks into the current folder first.
+    """
+    package = find_spec("ziglang")
+    assert package and package.origin  # of its __init__.py
+    return [str(Path(package.origin).with_name("zig")), "cc", "-target", SYSTEMS[system].zig.format(architecture)]
 
 
 def link(compiler, system, architecture, objects, operators, folder, output):
