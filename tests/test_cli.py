@@ -739,6 +739,25 @@ def test_what_is_no_model(arguments, content, tmp_path):
     assert "it.onnx is no ONNX model" in sentences(command, tmp_path / "it.onnx", *more)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no /dev/fd")
+def test_a_model_in_a_pipe():
+    """A shell makes one of <(zcat model.onnx.gz)."""
+    read, write = os.pipe()
+    try:
+        assert f"/dev/fd/{read} must be an ordinary file" in sentences("inspect", f"/dev/fd/{read}")
+    finally:
+        os.close(read)
+        os.close(write)
+
+
+def test_names_are_shown_as_they_are(tmp_path, monkeypatch):
+    """Neither as an emoji nor as markup."""
+    path = saved(parsed("(float[2] x) => (float[2] y) { y = Relu(x) }", 20), tmp_path)
+    monkeypatch.chdir(tmp_path)
+    folder = Path("[red]") / ":x:"
+    assert f"written: {folder / 'y.npy'}" in call("run", path, "--random", "--output", folder)
+
+
 def test_random_inputs_fit_the_model(tmp_path):
     text = "(double[N, C, D, H, W] X, double[N, d, h, w, 3] Grid) => (double[N, C, d, h, w] y)"
     path = saved(parsed(f"{text} {{ y = GridSample (X, Grid) }}", 20), tmp_path)
