@@ -6,7 +6,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -140,7 +139,8 @@ def ziglang(system, architecture):
     It names the package's program, as `python -m ziglang` looks into the current folder first.
     """
     package = find_spec("ziglang")
-    assert package and package.origin  # of its __init__.py
+    assert package is not None, "there is no package ziglang"
+    assert package.origin is not None  # it has an __init__.py
     return [str(Path(package.origin).with_name("zig")), "cc", "-target", SYSTEMS[system].zig.format(architecture)]
 
 
