@@ -971,6 +971,24 @@ def test_no_data_of_the_model_are_replaced(target, command, tmp_path):
     assert contents(tmp_path) == before
 
 
+@rewrites
+def test_no_data_of_other_models_are_replaced(command, backend, tmp_path):
+    """What was made of a model beside it has its weights in that model's data."""
+    source, other = weighed_down(tmp_path / "in"), tmp_path / "out" / "other.onnx"
+    model = tmp_path / "out" / "model.onnx"
+    call(command, source, model)
+    call("lower", model, model)  # no other one has weights there yet
+    call("lower", model, other)
+    (tmp_path / "out" / "damaged.onnx").write_text("nonsense")
+    before = contents(tmp_path)
+    text = "".join(call(command, source, model, exit_code=2).split())
+    assert f"{model}.datawouldbereplaced,inwhich{other}hasweights" in text
+    assert contents(tmp_path) == before
+    other.unlink()
+    call(command, source, model)
+    np.testing.assert_array_equal(result(model, "float32", backend=backend), result(source, "float32"))
+
+
 def test_no_file_of_operators_is_replaced(tmp_path, monkeypatch):
     monkeypatch.setattr("onnx_ops.operators._used", {})
     path = shutil.copy(Path(__file__).parent / "support" / "own_operators.py", tmp_path / "replaced_operators.py")
