@@ -24,9 +24,8 @@ def build(platform, system, architecture, folder, cpus):
     if not levels:
         raise SystemExit(f"{platform}: none of {', '.join(cpus)} is of {architecture}")
     # Ziglang also for this machine: the tags say with which oldest version of the system the library runs.
-    # -E, because pip hides this environment's packages from Python, by variables, while it builds.
-    compiler = ziglang(system, architecture, "-E")
-    variables = {"ONNX_OPS_AHEAD": " ".join(levels), "ONNX_OPS_SYSTEM": system, "CC": shlex.join(compiler)}
+    compiler = shlex.join(ziglang(system, architecture))
+    variables = {"ONNX_OPS_AHEAD": " ".join(levels), "ONNX_OPS_SYSTEM": system, "CC": compiler}
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT]
     print(platform, *levels, flush=True)
     subprocess.run(list(map(str, command)), env={**os.environ, **variables}, check=True)

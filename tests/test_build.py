@@ -282,6 +282,24 @@ def test_linked_by_ziglang(path, tmp_path, monkeypatch):
     assert_close(np.load(tmp_path / "y.npy"), expected, "float32")
 
 
+def test_ziglang_is_not_looked_for_in_the_current_folder(tmp_path, monkeypatch):
+    """As `python -m` would do."""
+    package, here = tmp_path / "packages" / "ziglang", tmp_path / "here"
+    package.mkdir(parents=True)
+    here.mkdir()
+    (package / "__init__.py").touch()
+    (package / "zig").write_text('#!/bin/sh\necho "$@"')
+    (package / "zig").chmod(0o755)
+    run_zig = f"import os, sys; os.execv({str(package / 'zig')!r}, ['zig', *sys.argv[1:]])"
+    (package / "__main__.py").write_text(run_zig)
+    (here / "ziglang.py").write_text("raise SystemExit('of the current folder')")
+    monkeypatch.syspath_prepend(package.parent)
+    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    command = building.ziglang("linux", "x86_64")
+    done = subprocess.run([*command, "-v"], cwd=here, capture_output=True, text=True)
+    assert done.stdout == "cc -target x86_64-linux-gnu.2.28 -v\n", done.stderr
+
+
 def test_wrong_numbers_of_processes(tmp_path):
     with pytest.raises(onnx_ops.OpError, match="jobs = -1: must be at least 1"):
         onnx_ops.build(tmp_path / "a.so", jobs=-1)

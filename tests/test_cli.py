@@ -740,6 +740,25 @@ def test_what_is_no_model(arguments, content, tmp_path):
     assert "it.onnx is no ONNX model" in sentences(command, tmp_path / "it.onnx", *more)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no /dev/fd")
+def test_a_model_in_a_pipe():
+    """A shell makes one of <(zcat model.onnx.gz)."""
+    read, write = os.pipe()
+    try:
+        assert f"/dev/fd/{read} must be an ordinary file" in sentences("inspect", f"/dev/fd/{read}")
+    finally:
+        os.close(read)
+        os.close(write)
+
+
+def test_names_are_shown_as_they_are(tmp_path, monkeypatch):
+    """Neither as an emoji nor as markup."""
+    path = saved(parsed("(float[2] x) => (float[2] y) { y = Relu(x) }", 20), tmp_path)
+    monkeypatch.chdir(tmp_path)
+    folder = Path("[red]") / ":x:"
+    assert f"written: {folder / 'y.npy'}" in call("run", path, "--random", "--output", folder)
+
+
 def test_random_inputs_fit_the_model(tmp_path):
     text = "(double[N, C, D, H, W] X, double[N, d, h, w, 3] Grid) => (double[N, C, d, h, w] y)"
     path = saved(parsed(f"{text} {{ y = GridSample (X, Grid) }}", 20), tmp_path)
@@ -967,6 +986,24 @@ def test_no_data_of_the_model_are_replaced(target, command, tmp_path):
     text = "".join(call(command, tmp_path / "model.onnx", tmp_path / target, exit_code=2).split())
     assert f"{tmp_path}/{location}wouldreplace{tmp_path}/{location},whichisread" in text
     assert contents(tmp_path) == before
+
+
+@rewrites
+def test_no_data_of_other_models_are_replaced(command, backend, tmp_path):
+    """What was made of a model beside it has its weights in that model's data."""
+    source, other = weighed_down(tmp_path / "in"), tmp_path / "out" / "other.onnx"
+    model = tmp_path / "out" / "model.onnx"
+    call(command, source, model)
+    call("lower", model, model)  # no other one has weights there yet
+    call("lower", model, other)
+    (tmp_path / "out" / "damaged.onnx").write_text("nonsense")
+    before = contents(tmp_path)
+    text = "".join(call(command, source, model, exit_code=2).split())
+    assert f"{model}.datawouldbereplaced,inwhich{other}hasweights" in text
+    assert contents(tmp_path) == before
+    other.unlink()
+    call(command, source, model)
+    np.testing.assert_array_equal(result(model, "float32", backend=backend), result(source, "float32"))
 
 
 def test_no_file_of_operators_is_replaced(tmp_path, monkeypatch):

@@ -37,6 +37,8 @@ class ModelFile(click.Path):
 
     def convert(self, value, parameter, context):
         path = super().convert(value, parameter, context)
+        if not path.is_file():
+            self.fail(f"{path} must be an ordinary file, as it is read more than once.", parameter, context)
         if path.suffix != ORT_FORMAT and not imported_domains(path):
             self.fail(f"{path} is no ONNX model, or a damaged one.", parameter, context)
         return path

@@ -26,8 +26,9 @@ class Screen(Console):
 
 
 def console(stderr=False):
-    screen = Screen(stderr=stderr, highlight=False)
-    return screen if screen.is_terminal else Screen(stderr=stderr, highlight=False, width=WIDTH)
+    plain = {"stderr": stderr, "highlight": False, "emoji": False}  # names may have ":x:"
+    screen = Screen(**plain)
+    return screen if screen.is_terminal else Screen(**plain, width=WIDTH)
 
 
 def progress(*more):

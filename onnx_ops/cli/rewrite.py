@@ -19,6 +19,8 @@ from ..rewriting import rewritten
 from .arguments import ModelFile, check_targets, json_option
 from .console import print_json, say, table
 
+UNREADABLE = OSError, OpError, DecodeError, onnx.checker.ValidationError  # what reading a model's file may raise
+
 source_argument = click.argument("source", metavar="IN.ONNX", type=ModelFile())
 target_argument = click.argument("target", metavar="OUT.ONNX", type=click.Path(dir_okay=False, path_type=Path))
 
@@ -97,6 +99,8 @@ def rewrite(source, target, function):
     is_beside = target.parent == source.parent.resolve() and all(f.is_relative_to(target.parent) for f in external)
     data = target.with_name(f"{target.name}.data")
     check_targets([target] if is_beside else [target, data], external)
+    if external and not is_beside and (user := next(users(data, target), None)):
+        raise click.UsageError(f"{data} would be replaced, in which {user} has weights; choose another output.")
     model, report = function(load(source))
     if not is_beside:
         move(model, source, data.name)
@@ -105,9 +109,17 @@ def rewrite(source, target, function):
     return target, report
 
 
+def users(data, target):
+    """Yield the models beside `target` that have weights in the file `data`, such as those made of an earlier one."""
+    for path in sorted(target.parent.glob("*.onnx")) if data.exists() else ():
+        with suppress(*UNREADABLE):
+            if path.resolve() != target and data.resolve() in files(path):
+                yield path
+
+
 def find_patterns(path):
     """Return the Findings of `optimize` in a model's file; none if it can't be read, which its session reports."""
-    with suppress(OSError, OpError, DecodeError, onnx.checker.ValidationError):
+    with suppress(*UNREADABLE):
         if not is_ort_format(path):
             return rewritten(load(path), folder=path)[1]
     return []

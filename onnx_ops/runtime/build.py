@@ -6,7 +6,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -134,9 +133,15 @@ def c_compiler(system, architecture):
     raise OpError(None, None, f"for {system} on {architecture}: {rule}", "onnx_ops")
 
 
-def ziglang(system, architecture, *options):
-    """The command of ziglang's C compiler for a system and architecture. options: of the Python that runs it"""
-    return [sys.executable, *options, "-m", "ziglang", "cc", "-target", SYSTEMS[system].zig.format(architecture)]
+def ziglang(system, architecture):
+    """The command of ziglang's C compiler for a system and architecture, if there is this package.
+
+    It names the package's program, as `python -m ziglang` looks into the current folder first.
+    """
+    package = find_spec("ziglang")
+    assert package is not None, "there is no package ziglang"
+    assert package.origin is not None  # it has an __init__.py
+    return [str(Path(package.origin).with_name("zig")), "cc", "-target", SYSTEMS[system].zig.format(architecture)]
 
 
 def link(compiler, system, architecture, objects, operators, folder, output):
