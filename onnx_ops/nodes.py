@@ -76,6 +76,9 @@ def inlined(model, operators=None):
         first = own[key].versions[0] if key in own else builtin_operators().get(key)
         if first and first <= versions.get(key[0], 0):
             explicit.functions.remove(function)
+    for function in explicit.functions:
+        for i in function.opset_import:  # ONNX Runtime takes the model's, onnx inlines no function with others
+            i.version = versions.get(domain_of(i), i.version)
     functions = {(f.domain, f.name, f.overload): f for f in explicit.functions}
     owners = [("", explicit.graph), *functions.items()]
     nodes = [(owner, node, (node.domain, node.op_type, node.overload)) for owner, o in owners for node in all_nodes(o)]

@@ -120,6 +120,13 @@ IN_FUNCTIONS = {  # a model, and what its first function states of its values, w
             g = Mul (p, two)
             y = GridSample (x, g)
         }""", {"x": [1, 3, 6, 7], "p": [1, 4, 5, 2], "g": [1, 4, 5, 2]}),
+    # ONNX Runtime takes all nodes for those of the version that the model imports; Softmax was another one before 13.
+    "that imports an older version of ai.onnx": ("""
+        main (float[2, 3, 6, 7] x) => (float[2, 3, 42] y) { y = local.F (x) }
+        <opset_import: ["" : 12, "onnx_ops" : 1], domain: "local"> F (x) => (y) {
+            s = Softmax <axis = 1> (x)
+            y = onnx_ops.Im2Col <kernel_shape = [1, 1]> (s)
+        }""", {}),
     # ONNX Runtime runs an operator rather than a function of that name, and asks a Loop for ranks.
     "by the name of an operator of ONNX Runtime": (inlined_beside("", "Mul (p, p)", "Mul (p, q)", "f = Neg (p)"), {}),
     "by this name in ai.onnx": (inlined_beside("ai.onnx", "Mul (p, p)", "Mul (p, q)", "f = Neg (p)"), {}),
