@@ -245,6 +245,8 @@ def test_affine_grid_of_onnx_runtime(name, dtype, align_corners):
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-4)
 
 
+FIRST, LAST = (f"perm: ints = {order}" for order in ([0, 3, 1, 2], [0, 2, 3, 1]))
+TURNED = f"c = Transpose <{LAST}> (a)  d = Mul (c, scale)"
 CHANGED_WEIGHTS = {  # what ONNX Runtime may compute in a Conv or MatMul before, whose rounding then is another one
     "times a number": "a = Conv <pads: ints = [1, 1, 1, 1]> (x, w, b)  flow = Mul (a, scale)",
     "times one for each channel": "a = Conv <pads: ints = [1, 1, 1, 1]> (x, w)  flow = Mul (a, each)",
@@ -257,17 +259,42 @@ CHANGED_WEIGHTS = {  # what ONNX Runtime may compute in a Conv or MatMul before,
                              c = BatchNormalization (a, each_1, b, b, each_1)  flow = Mul (c, scale)""",
     "of a MatMul": "a = MatMul (rows, matrix)  moved = Div (a, scale)",
     "plus, of a MatMul": "a = MatMul (rows, matrix)  moved = Add (a, each_1)",
+    "plus a value, of a MatMul": """a = Reshape (rows, flat)  c = MatMul (a, matrix)  d = Add (c, more)
+                                    moved = Reshape (d, shape)""",
+    **{f"after {node}, which is left out": f"""a = Conv <pads: ints = [1, 1, 1, 1]> (x, w, b)  c = {node}
+       flow = Mul (c, scale)""" for node in ("Cast <to: int = 1> (a)", "Dropout (a)", "Expand (a, ones)",
+                                             "Slice (a, first, last)", "Sub (a, zero)")},
+    "before a Transpose": f"a = Conv <pads: ints = [1, 1, 1, 1]> (x, w, b) {TURNED} flow = Transpose <{FIRST}> (d)",
+    "before a Transpose of what is also sampled": f"a = Conv <pads: ints = [1, 1, 1, 1]> (x, w, b) {TURNED} "
+    f"moved = Identity (d)  z = Transpose <{FIRST}> (d)",
+    "before a Transpose, a sum": f"""a = Conv <pads: ints = [1, 1, 1, 1]> (x, w, b)
+        e = Conv <pads: ints = [1, 1, 1, 1]> (x, w, each_1) f = Transpose <{LAST}> (e)
+        {TURNED} g = Add (d, f)  flow = Transpose <{FIRST}> (g)""",
+    # What ONNX Runtime makes one node of.
+    "a normalized value": """m = ReduceMean (more_rows, axis)  a = Sub (more_rows, m)  c = Pow (a, two)
+        d = ReduceMean (c, axis)  e = Add (d, tiny)  f = Sqrt (e)  g = Div (a, f)  h = Mul (g, each_1)
+        moved = Add (h, each_1)""",
+    "a Gelu": """a = Div (more_rows, root)  c = Erf (a)  d = Add (c, one)  e = Mul (more_rows, d)
+                 moved = Mul (e, half)""",
+    "a Gelu by Tanh": """a = Pow (more_rows, three)  c = Mul (a, cubed)  d = Add (more_rows, c)  e = Mul (d, wide)
+        f = Tanh (e)  g = Add (f, one)  h = Mul (more_rows, half)  i = Mul (h, g)  moved = Sub (i, one)""",
+    "divided by what a number is divided by": """a = Abs (more_rows)  c = ReduceMax (a)  d = Div (one, c)
+                                                 e = Identity (d)  moved = Mul (more_rows, e)""",
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CHANGED_WEIGHTS)
 def test_changed_weights(name):
     text = CHANGED_WEIGHTS[name]
-    text += "" if "MatMul" in name else "  moved = Transpose <perm: ints = [0, 2, 3, 1]> (flow)"
+    text += "" if "moved =" in text else f"  moved = Transpose <{LAST}> (flow)"
     proto = parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 20]>
-        main (float[1, 3, 32, 48] image, float[1, 16, 32, 48] x, float[1, 32, 48, 1024] rows)
-            => (float[1, 3, 32, 48] y)
-        <float scale = {{0.3}}, float[1, 2, 1, 1] each = {{0.3, 0.7}}, float[2] each_1 = {{0.3, 0.7}}> {{
+        main (float[1, 3, 32, 48] image, float[1, 16, 32, 48] x, float[1, 32, 48, 1024] rows, float[2] more,
+              float[1, 32, 48, 2] more_rows) => (float[1, 3, 32, 48] y {", float[1, 2, 32, 48] z" * ("z =" in text)})
+        <float scale = {{0.3}}, float[1, 2, 1, 1] each = {{0.3, 0.7}}, float[2] each_1 = {{0.3, 0.7}},
+         int64[2] flat = {{1536, 1024}}, int64[4] shape = {{1, 32, 48, 2}}, int64[1] ones = {{1}},
+         int64[1] first = {{0}}, int64[1] last = {{{2**63 - 1}}}, int64[1] axis = {{-1}}, float zero = {{0}},
+         float half = {{0.5}}, float one = {{1}}, float two = {{2}}, float three = {{3}}, float root = {{{2**0.5}}},
+         float tiny = {{0.00001}}, float cubed = {{0.044715}}, float wide = {{{(2 / np.pi) ** 0.5}}}> {{
             {text}
             grid = Add (moved, base)
             y = GridSample (image, grid)
@@ -277,6 +304,30 @@ def test_changed_weights(name):
               "matrix": rng.normal(size=(1024, 2)) / 32, "base": rng.uniform(-1, 1, (1, 32, 48, 2))}  # fmt: skip
     proto.graph.initializer.extend(numpy_helper.from_array(a.astype("float32"), n) for n, a in arrays.items())
     assert compared(proto)[-1] == "ComputedGridSample"
+
+
+ROUNDED = {  # coordinates that are rounded to 16 bits and widened again, beside arithmetic in 16 bits
+    "of float32": ("a = Cast <to: int = 10> (places)  moved = Cast <to: int = 1> (a)", True),
+    "of a sum in 16 bits": ("""a = Cast <to: int = 10> (places)  c = Add (a, a)  d = Cast <to: int = 1> (c)
+        e = Cast <to: int = 10> (d)  moved = Cast <to: int = 1> (e)""", False),
+    "of which another node makes a product": ("""a = Cast <to: int = 10> (places)  moved = Cast <to: int = 1> (a)
+        z = Mul (a, a)""", False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_coordinates_that_are_rounded_to_16_bits(name):
+    """ONNX Runtime computes 16-bit floats in float32, and then leaves out some casts, as other nodes allow."""
+    text, is_found = ROUNDED[name]
+    proto = parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 20]>
+        main (float[1, 3, 9, 12] image, float[1, 9, 12, 2] places) => (
+            float[1, 3, 9, 12] y {", float16[1, 9, 12, 2] z" * ("z =" in text)})
+        <float scale = {{0.3}}> {{
+            {text}
+            grid = Mul (moved, scale)
+            y = GridSample (image, grid)
+        }}""")
+    assert compared(proto) == ["ComputedGridSample"] if is_found else compared(proto)[-1] == "ComputedGridSample"
 
 
 @pytest.mark.parametrize("kind", ["float", "double"])

@@ -114,7 +114,8 @@ def _producer(graph, name):
 def _sources(graph, node, name, index):
     """Return [(name, index)] of what a node computes its output from, at an index; [None] for a leaf."""
     if node.op_type in MOVES and (node.op_type != "Cast" or keeps_type(graph, node)):
-        return [moved(graph, node, name, index)]
+        is_certain = node.op_type != "Transpose" or not changes_weights(graph, node)
+        return [moved(graph, node, name, index) if is_certain else None]
     if not axes_in(index) & set(AXES[1:]):
         return [None]
     if node.op_type == "Cast":
@@ -137,10 +138,11 @@ def _before_narrowing(graph, node, index):
     is_wide = attributes_of(node)["to"] == TensorProto.FLOAT and narrow in NARROWING
     for _ in range(DEEPEST if is_wide else 0):
         maker = graph.producer(name, *MOVES)
-        if maker is None:
+        # ONNX Runtime, which computes in float32, may leave out casts between arithmetic in 16 bits and in float32.
+        if maker is None or any(user.op_type not in MOVES for user, _ in graph.consumers()[name]):
             return None
         if maker.op_type == "Cast" and graph.type(maker.input[0]).elements == TensorProto.FLOAT:
-            return maker.input[0], index
+            return None if graph.producer(maker.input[0], "Cast") else (maker.input[0], index)
         name, index = moved(graph, maker, name, index)
     return None
 
@@ -161,29 +163,85 @@ def is_exact(graph, node):
     if node.op_type == "Clip":
         return graph.opset >= 11
     # ONNX Runtime makes y / x of 1 / x * y.
-    makers = [graph.producer(name, "Div") for name in node.input] if node.op_type == "Mul" else []
-    if any(graph.folded(maker.input[0]) is not None for maker in makers if maker is not None):
+    makers = [_maker(graph, name)[0] for name in node.input] if node.op_type == "Mul" else []
+    if any(_is(maker, "Div") and graph.folded(maker.input[0]) is not None for maker in makers):
         return False
-    return not changes_weights(graph, node)
+    return not (changes_weights(graph, node) or may_be_joined(graph, node))
+
+
+def _maker(graph, name):
+    """Return the node that makes a value, and whether a Transpose follows it.
+
+    Nodes that ONNX Runtime leaves out, or a Transpose, which it may move elsewhere, are passed.
+    """
+    is_turned = False
+    for _ in range(DEEPEST):
+        node = _producer(graph, name)
+        if node is None or node.op_type not in ("Cast", "Dropout", "Expand", "Identity", "Slice", "Transpose"):
+            return node, is_turned
+        if node.op_type != "Transpose" and graph.type(node.input[0]) != graph.type(name):
+            return node, is_turned
+        name, is_turned = node.input[0], is_turned or node.op_type == "Transpose"
+    return None, is_turned
 
 
 def changes_weights(graph, node):
     """Return whether ONNX Runtime may do in the Conv or MatMul before what a node does, which rounds otherwise.
 
     It multiplies weights by a number, or by one for each channel, and adds these to a bias, or a Conv's sums to others.
+    A Transpose between them it moves to the next one, if there is one. So of a Transpose: whether it makes that happen.
     """
+    first, was_turned = node, False
     for _ in range(DEEPEST):
         if node is None or node.op_type in WEIGHTED:
-            return node is not None
-        makers = [_producer(graph, name) for name in node.input if not _is_few(graph.folded(name))]
+            break
+        names = [name for name in node.input if not _is_few(graph.folded(name))]
+        makers = [_maker(graph, name) for name in names]
         if node.op_type == "Add" and len(makers) == 2:
-            makers.sort(key=lambda maker: maker is not None and maker.op_type == "Conv")
-            if makers[1] is None or makers[1].op_type != "Conv":
+            others = zip(makers, names[::-1], strict=True)
+            if any(_is(maker, "MatMul") and len(shape(graph, other) or ()) < 3 for (maker, _), other in others):
+                return True  # a Gemm adds products up to the other operand
+            makers.sort(key=lambda maker: _is(maker[0], "Conv"))
+            if not _is(makers[1][0], "Conv"):
                 return False
-        elif node.op_type not in ("Add", "Div", "Identity", "Mul") or len(makers) != 1:
+        elif not _is(node, "Add", "Div", "Mul", "Sub", "Transpose") or len(makers) != 1:
             return False
-        node = makers[0]
+        was_turned = any(is_turned for _, is_turned in makers) or was_turned
+        node = makers[0][0]
+    if not _is(node, *WEIGHTED) or (first.op_type == "Transpose" and not was_turned):
+        return False
+    return first.op_type == "Transpose" or not was_turned or _leads_to_transpose(graph, first.output[0])
+
+
+def _is(node, *op_types):
+    return node is not None and node.op_type in op_types
+
+
+def _leads_to_transpose(graph, name):
+    """Return whether a Transpose follows a value, before a Conv, MatMul or GridSample does."""
+    consumers, names, seen = graph.consumers(), [name], set()
+    while names:
+        users = [user for user, _ in consumers[names.pop()] if user.op_type not in (*WEIGHTED, "GridSample")]
+        if any(user.op_type == "Transpose" for user in users):
+            return True
+        names += [output for user in users for output in user.output if output not in seen]
+        seen.update(names)
     return False
+
+
+def may_be_joined(graph, node, depth=5):
+    """Return whether ONNX Runtime may make one node of some that compute a LayerNormalization or a Gelu.
+
+    They end by up to 4 nodes after the sum of a number and a mean, or by 2 after that of a number and an Erf or a Tanh.
+    """
+    if depth == 0 or not _is(node, "Add", "Div", "Mul", "Sqrt"):
+        return False
+    makers = [_maker(graph, name)[0] for name in node.input]
+    numbers = [array for array in map(graph.folded, node.input) if array is not None and array.size == 1]
+    last = ("ReduceMean",) if depth < 3 else ("ReduceMean", "Erf", "Tanh")
+    if node.op_type == "Add" and numbers and any(_is(maker, *last) for maker in makers):
+        return True
+    return any(may_be_joined(graph, maker, depth - 1) for maker in makers)
 
 
 def _is_few(array):
