@@ -3,7 +3,7 @@ import signal
 import pytest
 from hypothesis import settings
 from support import backends
-from support.selection import has_representative_types
+from support.selection import has_representative_types, is_representative
 
 from onnx_ops import dtypes
 from onnx_ops.operators import OPERATORS
@@ -34,6 +34,13 @@ def pytest_sessionstart(session):
         combinations = variants.combinations(OPERATORS, dtypes.TABLE)
         needed = variants.distinct(c for c in combinations if everything or has_representative_types(c.signature))
         variants.compile_variants(needed, processes)
+
+
+def pytest_itemcollected(item):
+    """Leave a parameter `dtype` that another one represents to the long run."""
+    dtype = item.callspec.params.get("dtype") if hasattr(item, "callspec") else None
+    if isinstance(dtype, str) and not is_representative(dtype):
+        item.add_marker("long")
 
 
 @pytest.fixture

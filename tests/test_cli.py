@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+import shlex
 import shutil
 import struct
 import subprocess
@@ -1063,6 +1064,11 @@ def test_optimize_json_and_run_optimized(tmp_path, kernels_made):
     assert report["written"] == str(target)
     finding = {"pattern": "unfold", "graph": "main", "node": "node_y", "operator": "Im2Col", "reason": None}
     assert report["findings"] == [finding]
+    assert call_json("run", target, "--random", "--compare", path)["compare"]["outputs"][0]["largest"] == 0
+    proto = onnx.load(path)
+    proto.graph.output[0].name = "padded"
+    text = call("run", target, "--random", "--compare", saved(proto, tmp_path), exit_code=2)
+    assert "that model has no output y" in " ".join(text.split())
 
 
 @pytest.mark.parametrize(
@@ -1091,9 +1097,10 @@ def test_inspect_says_what_optimize_would_do(proto, advice, tmp_path):
         (
             written.unfold(),
             0,
-            "in Python, onnx_ops.InferenceSession(path, optimize=True); onnx-ops bench times it",
+            "in Python, onnx_ops.InferenceSession(path, optimize=True); onnx-ops bench times it, onnx-ops run "
+            "{} --random --optimize --compare builtin checks it",
         ),
-        (sampling(), 0, "in Python, onnx_ops.InferenceSession(path); onnx-ops"),
+        (sampling(), 0, "InferenceSession(path); onnx-ops bench times it, onnx-ops run {} --random --compare "),
         (sampling("GridSampl"), 1, "mend what is named above"),
         (parsed("(float[1] x) => (float[1] y) { y = Relu (x) }"), 0, "nothing, "),
         (parsed("(float[1] x) => (float[1] y) { y = my.domain.Foo (x) }", 21, "my.domain"), 1, "write these operators"),
@@ -1105,7 +1112,9 @@ def test_inspect_ends_with_what_to_do_next(proto, exit_code, step, tmp_path):
     path = saved(proto, tmp_path)
     text, report = call("inspect", path, exit_code=exit_code), call_json("inspect", path, exit_code=exit_code)
     assert text.splitlines()[-1] == f"next: {report['next']}"
-    assert step in report["next"]
+    assert step.format(path) in report["next"]
+    for command in re.findall("onnx-ops (run .*) checks it", report["next"]):
+        call(*shlex.split(command))
 
 
 @on_demand

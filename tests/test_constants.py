@@ -19,7 +19,6 @@ from support.cases import (
     parsed,
     reference,
 )
-from support.selection import is_representative, long_unless
 
 import onnx_ops
 from onnx_ops import dtypes
@@ -62,9 +61,7 @@ def test_every_level_of_optimization(level, results_made):
     assert results_made == ["Col2Im"]
 
 
-@pytest.mark.parametrize(
-    "dtype", [long_unless(is_representative(name), name) for name in dtypes.ALL if dtypes.TABLE[name].in_sessions]
-)
+@pytest.mark.parametrize("dtype", [name for name in dtypes.ALL if dtypes.TABLE[name].in_sessions])
 def test_every_element_type(dtype, results_made):
     """Results of strings, for which there is no kernel, are computed in every run."""
     proto, expected = constant(COL2IM[2], dtype)

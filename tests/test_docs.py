@@ -87,6 +87,7 @@ def test_python_examples(page, directory):
     exec(compile(code, directory / "example.py", "exec"), {"__name__": "example"})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", [page for page in PAGES if files(page)], ids=lambda p: p.stem)
 def test_files_and_commands(page, directory):
     """The files of a page, and then its commands, in a folder beside the clone."""
@@ -112,6 +113,7 @@ def commands():
     return [shlex.split(line, comments=True)[1:] for line in text.splitlines() if line.startswith("onnx-ops")]
 
 
+@pytest.mark.long
 def test_command_line_examples(directory):
     assert {arguments[0] for arguments in commands()} == set(app.commands)
     demo.write_pictures(directory / "out")  # as `onnx-ops demo` does

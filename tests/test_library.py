@@ -892,6 +892,7 @@ def test_it_compiles_without_warnings(tmp_path):
 SANITIZERS = "-g -fsanitize=address,undefined -fno-sanitize-recover=all"
 
 
+@pytest.mark.long
 @pytest.mark.skipif(FLAGS in os.environ, reason="this is the build that it makes")
 def test_with_sanitizers(tmp_path):
     """Run the other tests with a build that ends the process at an access out of bounds, an overflow and the like."""

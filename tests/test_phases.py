@@ -72,6 +72,7 @@ def test_functions(operator):
             check_sorted(bytes_of(size), functions.call(operator, bytes_of(size), threads=threads))
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="there is no C compiler")
 def test_a_library_built_ahead(tmp_path):
     path = tmp_path / "library"

@@ -183,6 +183,7 @@ print(onnx_ops.col2im(x, [2, 2], [2, 2]).tolist(), onnx_ops.system.NAME, len(loc
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="it takes from Linux what other systems lack")
 def test_the_package_without_what_windows_lacks(tmp_path):
     """Functions compile, are kept in the cache, and run."""

@@ -112,7 +112,7 @@ class Grid(torch.nn.Module):
 
 
 EXPORTS = [(True, 18), (True, 20), (True, 23), (False, 11), (False, 16), (False, 20)]  # dynamo, opset
-FEW = (True, 18), (True, 23), (False, 11), (False, 20)
+FEW = (True, 18), (False, 20)
 exports = pytest.mark.parametrize(("dynamo", "opset"), [long_unless(e in FEW, *e) for e in EXPORTS], ids=str)
 
 
@@ -144,7 +144,7 @@ EXPORTED = {  # what exports, the network, its inputs, the exporters, the operat
 @pytest.mark.parametrize(
     ("name", "dynamo", "opset"),
     [
-        pytest.param(name, *each, marks=[] if each in FEW or "grid_sample" in name else pytest.mark.long)
+        long_unless(each in FEW, name, *each)
         for name, (_, _, _, exporters, *_) in EXPORTED.items()
         for each in exporters
     ],
@@ -430,9 +430,7 @@ def test_what_pytorch_exports_is_what_bits_are_compared_with(shape, align_corner
 
 
 @pytest.mark.parametrize("opened", [False, True], ids=["fixed", "open"])
-@pytest.mark.parametrize(
-    ("dynamo", "opset"), [(True, 18), long_unless(False, True, 23), long_unless(False, False, 16), (False, 20)], ids=str
-)
+@pytest.mark.parametrize(("dynamo", "opset"), [long_unless(e in FEW, *e) for e in EXPORTS if e[1] > 11], ids=str)
 @pytest.mark.parametrize("kind", [by_torch.Attention, by_torch.MergedAttention, by_torch.PlainAttention])
 def test_exported_attention_becomes_one_node(kind, dynamo, opset, opened, kernels_made):
     model, how = kind((8, 10), (4, 5), (2, 3)), {}

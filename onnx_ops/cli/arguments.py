@@ -44,6 +44,13 @@ class ModelFile(click.Path):
         return path
 
 
+class Peer(ModelFile):
+    """What --compare takes: a name, or the path of a model."""
+
+    def convert(self, value, parameter, context):
+        return value if value in ("builtin", "reference") else super().convert(value, parameter, context)
+
+
 model_argument = click.argument("model", type=ModelFile())
 operator_option = click.option(
     "--operator", "operators", multiple=True, type=OperatorName(), help="Only this one; may be repeated."

@@ -2,6 +2,7 @@
 
 import difflib
 import logging
+import shlex
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 
@@ -363,7 +364,9 @@ def advice(model, reports, unknown_operators, obstacle, patterns):
     if not (reports or gains or model.suffix == ORT_FORMAT):
         return "nothing, onnx_ops changes nothing for this model"
     call = f"onnx_ops.InferenceSession(path{', optimize=True' if gains else ''})"
-    return f"in Python, {call}; onnx-ops bench times it, run --compare checks it"
+    peer = "reference" if any(r.builtin.startswith("refuses") for r in reports) else "builtin"
+    check = f"onnx-ops run {shlex.quote(str(model))} --random{' --optimize' if gains else ''} --compare {peer}"
+    return f"in Python, {call}; onnx-ops bench times it, {check} checks it"
 
 
 def tensors(report):

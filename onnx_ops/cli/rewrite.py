@@ -4,6 +4,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 
 import click
 import onnx
@@ -61,6 +62,8 @@ def optimize(source, target, as_json):
     if replaced:
         options = " ".join(f"--operator {name}" for name in names)
         say(f"onnx_ops.InferenceSession runs it; so does plain ONNX Runtime with what onnx-ops build {options} makes")
+        if source.resolve() != target:
+            say(f"onnx-ops run {quote(str(target))} --random --compare {quote(str(source))} checks it")
 
 
 @click.command()

@@ -20,7 +20,7 @@ from ..runtime.runner import Runner
 from ..runtime.workers import answers
 from ..system import available_cpus
 from . import data
-from .arguments import check_targets, json_option, model_argument, own_files, threads_option, tolerance_option
+from .arguments import Peer, check_targets, json_option, model_argument, own_files, threads_option, tolerance_option
 from .console import dimensions, format_difference, milliseconds, print_json, progress, say, table
 from .items import MANIFEST, Manifest, Problem, Work, digest, digest_of_file, encode, find, first_size, suffix
 
@@ -38,8 +38,8 @@ ENDED = Problem("a process that worked on it has ended, and so has another one t
 @click.option("--backend", type=click.Choice(["native", "extensions"]), default="native", show_default=True)
 @click.option("--optimize", is_flag=True, help="Run what `onnx-ops optimize` makes of the model.")
 @click.option(
-    "--compare", type=click.Choice(["builtin", "reference"]),
-    help="Also run it by ONNX Runtime's own kernels, or by onnx's evaluator, and compare.",
+    "--compare", type=Peer(), metavar="builtin|reference|MODEL",
+    help="Also run it by ONNX Runtime's own kernels, or by onnx's evaluator, or another model by the former; compare.",
 )  # fmt: skip
 @tolerance_option("Of --compare, relative to the largest value.  [default: by type]")
 @threads_option
@@ -65,6 +65,7 @@ def run(
       onnx-ops run model.onnx --input photo.png --output out/ --compare builtin
       onnx-ops run model.onnx --random --shape x=1,3,224,224 --json
       onnx-ops run model.onnx --random --optimize --compare builtin
+      onnx-ops run optimized.onnx --random --compare model.onnx
       onnx-ops run model.onnx --input 'x=frames/*.png' --output out/ --workers 4
     """
     if any(map(data.is_pattern, given)):
@@ -80,8 +81,13 @@ def run(
         report = {"model": str(model), "backend": backend, "optimize": optimize, "seconds": {"open": seconds}}
         feeds, outputs = run_once(runner, report, model, given, output, shapes, random)
         if compare:
-            others, seconds = timed(open_model(model, compare, threads), feeds)
-            report["compare"] = {"with": compare, "seconds": seconds, "outputs": compared(outputs, others, tolerances)}
+            is_other = isinstance(compare, Path)
+            peer = open_model(compare, "builtin", threads) if is_other else open_model(model, compare, threads)
+            others, seconds = timed(peer, feeds)
+            if missing := outputs.keys() - others.keys():
+                raise click.UsageError(f"--compare {compare}: that model has no output {', '.join(sorted(missing))}.")
+            differences = compared(outputs, others, tolerances)
+            report["compare"] = {"with": str(compare), "seconds": seconds, "outputs": differences}
         is_well = not compare or all(d["ok"] for d in report["compare"]["outputs"])
     if as_json:
         print_json(report)
