@@ -118,7 +118,7 @@ class _Reach:
         if isinstance(value, enum.Enum):
             return kind.__qualname__, value.name, self.value(value.value)
         if isinstance(value, enum.EnumMeta):
-            return value.__qualname__, [*map(self.value, value)]
+            return value.__qualname__, self.value(dict(value.__members__))  # which has aliases, too
         if isinstance(value, type) and issubclass(value, tuple) and hasattr(value, "_fields"):
             return value.__qualname__, value._fields, self.value(value._field_defaults)
         if isinstance(value, FunctionType) and value in flags_of:
