@@ -885,15 +885,17 @@ def test_extensions_know_operators_from_the_first_session_on():
     code = """
         from test_own import *
         run_operator(own.combine, [BIAS, BIAS], backend="extensions", mode="product")
-        for operator, inputs in ((shifted(1), [BIAS]), (own.join, [np.array(["a"], object)])):
+        combine = declare(name="my_domain::Combine")
+        for operator, inputs in ((shifted(1), [BIAS]), (own.join, [np.array(["a"], object)]), (combine, [BIAS])):
             try:
                 run_operator(operator, inputs, backend="extensions")
             except OpError as error:
                 print(error)
     """
-    first, second = run_script(code).stdout.splitlines()
+    first, second, third = run_script(code).stdout.splitlines()
     assert first.startswith("my.domain.Shift: backend = 'extensions': must have been there when the first session was")
     assert re.match(r"my\.domain\.Join.*: backend = 'extensions': has no variadic inputs", second)
+    assert third.endswith("would be my_domain_Combine there, as my.domain.Combine is; rename one of them")
 
 
 def test_an_interrupt_in_a_body():
