@@ -40,8 +40,12 @@ def digest(functions, *details):
 
     Raises OSError where no key can tell the code from other code.
     """
-    reached = [_Reach().function(function) for function in functions]
-    return hashlib.sha256(repr((compiler(), details, reached)).encode()).hexdigest()[:16]
+    return hashlib.sha256(repr((compiler(), details, reached(functions))).encode()).hexdigest()[:16]
+
+
+def reached(functions):
+    """Digests of all that functions can reach, which are the same for every CPU. Raises OSError as `digest` does."""
+    return [_Reach().function(function) for function in functions]
 
 
 def compiler():
