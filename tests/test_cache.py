@@ -123,6 +123,7 @@ READ = {
     "a named tuple": ("V = namedtuple('V', pick('a b', 'b a'))(1, 2)", "V.a"),
     "a class of named tuples": ("V = namedtuple('V', pick('a b', 'b a'))", "V(1, 2).a"),
     "an enumeration": ("V = enum.IntEnum('V', {'A': pick(1, 2)})", "V.A.value"),
+    "an alias in one": ("V = enum.IntEnum('V', [('A', 1), ('B', 2), ('C', pick(1, 2))])", "V.C.value"),
     "a member of one": ("V = enum.Enum('V', 'A B')[pick('A', 'B')]", "V.value"),
     "a type": ("V = pick(np.float32, np.float64)", "V(1)"),
     "a type of Numba": ("V = pick(numba.float32, numba.float64)", "V(1)"),

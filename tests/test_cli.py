@@ -556,11 +556,11 @@ def read_image(path, kind="float32", mode="RGB"):
     return data.read("x", path, path, {"x": (kind, [1, len(mode), "h", "w"])})["x"]
 
 
-def png_of_16_bits(path, colour, channels):
-    """Write a PNG of one pixel of white, as Pillow itself can't."""
+def png_of_16_bits(path, colour, channels, *more):
+    """Write a PNG of one pixel of white, with more chunks, as Pillow itself can't."""
     header = struct.pack(">IIBBBBB", 1, 1, 16, colour, 0, 0, 0)
     pixel = zlib.compress(b"\0" + b"\xff\xff" * channels)
-    chunks = [(b"IHDR", header), (b"IDAT", pixel), (b"IEND", b"")]
+    chunks = [(b"IHDR", header), *more, (b"IDAT", pixel), (b"IEND", b"")]
     lengths = [struct.pack(">I", len(content)) for _, content in chunks]
     sums = [struct.pack(">I", zlib.crc32(kind + content)) for kind, content in chunks]
     parts = zip(lengths, chunks, sums, strict=True)
@@ -586,19 +586,21 @@ def test_images_that_would_lose_values_are_refused(tmp_path):
     Image.fromarray(GREY.astype(np.int32)).save(tmp_path / "integers.tif")
     for colour, name, channels in ((2, "rgb.png", 3), (4, "la.png", 2), (6, "rgba.png", 4)):
         png_of_16_bits(tmp_path / name, colour, channels)
+    png_of_16_bits(tmp_path / "transparent.png", 0, 1, (b"tRNS", b"\xff\xff"))
     tiff(tmp_path / "signed.tif", GREY.astype(np.int8), 2, 1)
     tiff(tmp_path / "white.tif", GREY.astype(np.uint16), 1, 0)
     reasons = {
         "frames": "it has 2 frames",
         "signed": "its integers have signs",
         "white": "its 0 stands for white",
+        "transparent": "it states a transparent value",
         "integers": r"its integers \(I;32S\) have no largest value",
         "program": "cannot identify image file",
     }
     for path in tmp_path.iterdir():
         reason = reasons.get(path.stem, "its colours have 16 bits, of which only 8 would be read")
         with pytest.raises(click.UsageError, match=rf"{path.name} can't be read: {reason}"):
-            read_image(path)
+            read_image(path, mode="RGBA")
 
 
 def test_images_of_every_mode(tmp_path):

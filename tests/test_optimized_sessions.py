@@ -197,6 +197,19 @@ def test_files_written_beside_links_to_external_data(target, tmp_path):
         assert done.exit_code == 0, done.output
 
 
+@pytest.mark.parametrize(("command", "backend"), [("optimize", "native"), ("lower", "extensions")])
+def test_a_link_to_a_model_is_rewritten_where_it_leads(command, backend, tmp_path):
+    """Its data stay where they are found from the link's folder."""
+    path = in_a_cache(tmp_path)
+    expected, files = results(ort.InferenceSession(path, quiet()), weighed_down()), sorted(tmp_path.rglob("*"))
+    done = CliRunner().invoke(app, [command, str(path), str(path)])
+    assert done.exit_code == 0, done.output
+    assert f"\n{path}: " in f"\n{done.output}"
+    session = onnx_ops.InferenceSession(path, quiet(), backend=backend)
+    np.testing.assert_array_equal(results(session, weighed_down())[0], expected[0])
+    assert sorted(tmp_path.rglob("*")) == files
+
+
 @finds_folders
 @pytest.mark.parametrize("few", [True, False])
 def test_what_is_logged_of_external_data(few, tmp_path, capfd, monkeypatch):

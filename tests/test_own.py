@@ -885,15 +885,17 @@ def test_extensions_know_operators_from_the_first_session_on():
     code = """
         from test_own import *
         run_operator(own.combine, [BIAS, BIAS], backend="extensions", mode="product")
-        for operator, inputs in ((shifted(1), [BIAS]), (own.join, [np.array(["a"], object)])):
+        combine = declare(name="my_domain::Combine")
+        for operator, inputs in ((shifted(1), [BIAS]), (own.join, [np.array(["a"], object)]), (combine, [BIAS])):
             try:
                 run_operator(operator, inputs, backend="extensions")
             except OpError as error:
                 print(error)
     """
-    first, second = run_script(code).stdout.splitlines()
+    first, second, third = run_script(code).stdout.splitlines()
     assert first.startswith("my.domain.Shift: backend = 'extensions': must have been there when the first session was")
     assert re.match(r"my\.domain\.Join.*: backend = 'extensions': has no variadic inputs", second)
+    assert third.endswith("would be my_domain_Combine there, as my.domain.Combine is; rename one of them")
 
 
 def test_an_interrupt_in_a_body():
@@ -977,6 +979,48 @@ def test_a_file_that_builds_when_it_is_imported(tmp_path):
     rule = 'onnx_ops: write what compiles, in a file of operators, under `if __name__ == "__main__":`'
     assert done.stderr.splitlines()[-1].endswith(rule)
     assert "builds.py" in done.stderr
+
+
+@need_numba
+def test_other_processes_work_with_the_same_operator(tmp_path):
+    """They import its module anew. What they would find in another state there, or not at all, is refused."""
+    (tmp_path / "operators_of_mine.py").write_text(FILE.format(factor=2, summand=1))
+    code = """
+        import importlib, pickle, onnx_ops, operators_of_mine
+        declared_before = operators_of_mine.scale
+        importlib.reload(operators_of_mine)
+        build = lambda operator: onnx_ops.build("lib.so", operators=[operator], cpus=["x86-64-v2"])
+        copied = lambda operator: pickle.dumps(onnx_ops.Runner("model.onnx", operators=[operator]))
+        operators_of_mine.FACTOR = 3
+        for work, operator in (build, declared_before), (copied, declared_before), (build, operators_of_mine.scale):
+            try:
+                work(operator)
+            except onnx_ops.OpError as error:
+                print(error)
+    """
+    lost, lost_too, changed = run_script(code, tmp_path, NUMBA_CACHE_DIR=str(tmp_path)).stdout.splitlines()
+    rule = "is in no variable of operators_of_mine, where other processes could find it"
+    assert lost == lost_too == f"onnx_ops: operators = my.domain.Scale: {rule}"
+    assert changed.startswith("onnx_ops: kernel = my.domain.Scale float32: has read other values here than in a proc")
+
+
+def test_copies_of_a_runner_have_its_operators(tmp_path):
+    """Only those, whose module may be a package; sessions without them stay as they are."""
+    package, text = tmp_path / "operators_of_mine", FILE.format(factor="FACTOR", summand=1)
+    package.mkdir()
+    (package / "factors.py").write_text("FACTOR = 2")
+    another = text.replace("::Scale", "::Other").replace("scale(", "other(").replace("@scale", "@other")
+    (package / "__init__.py").write_text(f"from .factors import FACTOR\n{text}\n{another}")
+    code = """
+        import pickle, operators_of_mine, onnx_ops
+        pickle.dump(onnx_ops.Runner("model.onnx", operators=[operators_of_mine.scale]), open("runner", "wb"))
+    """
+    run_script(code, tmp_path)
+    code = """
+        import pickle, onnx_ops
+        print(*pickle.load(open("runner", "rb")).operators, onnx_ops.operators.own_operators())
+    """
+    assert run_script(code, tmp_path).stdout == "<operator my.domain.Scale of operators_of_mine> []\n"
 
 
 @need_numba

@@ -296,6 +296,8 @@ def read_image(path, file, element_type, dims):
             pixels = np.array(image.convert("RGBA" if image.has_transparency_data else "RGB").convert(mode))
         else:
             image.load()
+            if "A" in mode and image.has_transparency_data:
+                raise ValueError("it states a transparent value, which is read with 8 bits only; save a .npy")
             grey = np.array(image, np.float32)
             pixels = np.stack([np.full_like(grey, largest) if band == "A" else grey for band in mode], -1)
     pixels = np.atleast_3d(pixels)[None]

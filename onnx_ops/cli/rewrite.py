@@ -92,14 +92,16 @@ def rewrite(source, target, function):
 
     function  onnx.ModelProto -> (onnx.ModelProto, a report)
 
-    Returns the model's path, with all links resolved, and the report. Data in other files stay there if the folder is
+    Returns the path at which the model finds its data, and the report. Data in other files stay there if the folder is
     the same, and are copied beside the model otherwise.
     """
     if is_ort_format(source):
         raise click.UsageError(f"{source} is in ONNX Runtime's own format; it must be in that of ONNX.")
-    target = target.resolve()  # the model's data belong to the folder in which a link ends
+    is_same = target.resolve() == source.resolve()  # whose data are found from where its link is
+    target = source if is_same else target.resolve()  # the model's data belong to the folder in which a link ends
     _, *external = files(source)
-    is_beside = target.parent == source.parent.resolve() and all(f.is_relative_to(target.parent) for f in external)
+    has_folder = target.parent == source.parent.resolve() and all(f.is_relative_to(target.parent) for f in external)
+    is_beside = is_same or has_folder
     data = target.with_name(f"{target.name}.data")
     check_targets([target] if is_beside else [target, data], external)
     if external and not is_beside and (user := next(users(data, target), None)):

@@ -40,8 +40,12 @@ def digest(functions, *details):
 
     Raises OSError where no key can tell the code from other code.
     """
-    reached = [_Reach().function(function) for function in functions]
-    return hashlib.sha256(repr((compiler(), details, reached)).encode()).hexdigest()[:16]
+    return hashlib.sha256(repr((compiler(), details, reached(functions))).encode()).hexdigest()[:16]
+
+
+def reached(functions):
+    """Digests of all that functions can reach, which are the same for every CPU. Raises OSError as `digest` does."""
+    return [_Reach().function(function) for function in functions]
 
 
 def compiler():
@@ -118,7 +122,7 @@ class _Reach:
         if isinstance(value, enum.Enum):
             return kind.__qualname__, value.name, self.value(value.value)
         if isinstance(value, enum.EnumMeta):
-            return value.__qualname__, [*map(self.value, value)]
+            return value.__qualname__, self.value(dict(value.__members__))  # which has aliases, too
         if isinstance(value, type) and issubclass(value, tuple) and hasattr(value, "_fields"):
             return value.__qualname__, value._fields, self.value(value._field_defaults)
         if isinstance(value, FunctionType) and value in flags_of:

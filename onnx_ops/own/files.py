@@ -7,11 +7,18 @@ from pathlib import Path
 
 from ..declaration import Operator
 from ..errors import OpError, reason
-from ..operators import OPERATORS, use
+from ..operators import OPERATORS, declaration_of, use
 
 
 def use_file(path):
     """Make the operators in a Python file known to this process; returns them. Raises OpError."""
+    operators = operators_in(module_of(path))
+    use(operators)
+    return operators
+
+
+def module_of(path):
+    """Import a Python file. Raises OpError."""
     file, name = Path(path).resolve(), Path(path).stem
     if file.suffix != ".py" or not name.isidentifier():
         rule = "must be the name of a module and .py, such as my_operators.py"
@@ -32,16 +39,15 @@ def use_file(path):
     elif Path(getattr(module, "__file__", None) or "").resolve() != file:
         rule = f"has the name of the module {name}, which is imported; rename it"
         raise OpError("operators", repr(str(path)), rule, "onnx_ops")
-    return use_module(module)
+    return module
 
 
-def use_module(module):
-    """Make the operators in a module known to this process; returns them. Raises OpError."""
+def operators_in(module):
+    """The operators that a module's variables have. Raises OpError if there are none."""
     members = {id(each): each for each in vars(module).values()}.values()
     operators = [each for each in members if isinstance(getattr(each, "declaration", each), Operator)]
     if not operators:
         raise OpError("operators", repr(module.__file__), "has no operators, which onnx_ops.operator makes", "onnx_ops")
-    use(operators)
     return operators
 
 
@@ -55,16 +61,17 @@ def sources_of(operators):
         if operator in OPERATORS:
             continue
         module = sys.modules[operator.source]
-        if module.__name__ != "__main__" and "." in module.__name__:
-            locations.append(module.__name__)
-        elif (file := getattr(module, "__file__", None)) is None:
+        if (file := getattr(module, "__file__", None)) is None:
             rule = "is of no file, which other processes could read; write it into one"
             raise OpError("operators", operator.title, rule, "onnx_ops")
-        else:
-            locations.append(str(Path(file).resolve()))
+        if all(declaration_of(each) is not operator for each in operators_in(module)):
+            rule = f"is in no variable of {module.__name__}, where other processes could find it"
+            raise OpError("operators", operator.title, rule, "onnx_ops")
+        is_of_package = "." in module.__name__ or hasattr(module, "__path__")
+        locations.append(module.__name__ if is_of_package else str(Path(file).resolve()))
     return list(dict.fromkeys(locations))
 
 
-def use_source(source):
-    """Make the operators at one of `sources_of` known to this process; returns them."""
-    return use_file(source) if Path(source).suffix == ".py" else use_module(import_module(source))
+def operators_at(source):
+    """The operators at one of `sources_of`. Raises OpError."""
+    return operators_in(module_of(source) if Path(source).suffix == ".py" else import_module(source))

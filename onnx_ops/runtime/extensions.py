@@ -100,7 +100,9 @@ def declare(operator):
     """Add the ops of an operator to the library. Raises OpError if it's too late, or if the library can't have them."""
     if operator in _declared:
         return
-    obstacle = unable(operator)
+    obstacle, name = unable(operator), op_type(operator)
+    if other := next((o.title for o in _declared if op_type(o) == name and o.title != operator.title), None):
+        obstacle = f"would be {name} there, as {other} is; rename one of them"
     if _handed_over and not obstacle:
         obstacle = "must have been there when the first session was made with it, as its list of ops is then final"
     if obstacle:

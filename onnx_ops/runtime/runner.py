@@ -15,7 +15,7 @@ from .. import dtypes
 from ..errors import OpError
 from ..model_files import EXTENSIONS, is_lowered
 from ..operators import as_list, declaration_of
-from ..own.files import sources_of, use_source
+from ..own.files import operators_at, sources_of
 from .session import Backend, InferenceSession
 
 QUIET = 4  # a severity: errors are not logged, since exceptions have the same text
@@ -58,8 +58,9 @@ class Runner:
         self._key = uuid.uuid4().hex
 
     def __reduce__(self) -> tuple[Any, ...]:
-        own = tuple(sources_of(map(declaration_of, self.operators)))
-        return _copy, (self._key, self.model, self.threads, self.backend, self.optimize, own)
+        own = [*map(declaration_of, self.operators)]
+        titles, sources = tuple(each.title for each in own), tuple(sources_of(own))
+        return _copy, (self._key, self.model, self.threads, self.backend, self.optimize, titles, sources)
 
     @functools.cached_property
     def session(self) -> InferenceSession:
@@ -87,9 +88,10 @@ class Runner:
 
 
 @functools.lru_cache(maxsize=4)
-def _copy(key, model, threads, backend, optimize, own):
-    """The copy of a Runner, with its key: each process has only one."""
-    operators = [operator for source in own for operator in use_source(source)]
+def _copy(key, model, threads, backend, optimize, titles, sources):
+    """The copy of a Runner, with its key: each process has only one. It has the operators with these titles."""
+    found = [operator for source in sources for operator in operators_at(source)]
+    operators = [operator for operator in found if declaration_of(operator).title in titles]
     copy = Runner(model, threads=threads, backend=backend, optimize=optimize, operators=operators)
     copy._key = key
     return copy

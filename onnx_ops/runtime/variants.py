@@ -76,11 +76,28 @@ class Variant(NamedTuple):
         if self.storage:
             yield records.kernel_entry(self.operator, self.position, self.signature)
 
-    def compile(self):
-        """Compile it; returns [(symbol, object file)] of its functions. Raises OpError where one isn't kept."""
+    def reached(self):
+        """What it is made from; None for this package's operators, whose modules are the same in every process."""
+        from ..compiler import key
+
+        if self.operator in every.OPERATORS:
+            return None
+        try:
+            return key.reached([function for entry in self.entries() for function in entry.functions])
+        except OSError as error:
+            return str(error)
+
+    def compile(self, reached=None):
+        """Compile it; returns [(symbol, object file)] of its functions. Raises OpError where one isn't kept.
+
+        reached  what it is made from in the process that asks for this; None: this process
+        """
         from ..compiler import cache
         from ..compiler.code import code
 
+        if reached is not None and reached != self.reached():
+            rule = "has read other values here than in a process that imports its module anew, as those that compile do"
+            raise OpError("kernel", self.name, rule, "onnx_ops")
         with silence():
             compiled = list(map(code, self.entries()))
             for each in compiled:
@@ -125,7 +142,7 @@ def compile_variants(by_name, jobs, progress=None, level=None):
             begin(index)
             results[names[index]] = variant.compile()
         return results
-    tasks, own = [(variant,) for variant in needed], [variant.operator for variant in needed]
+    tasks, own = [(each, each.reached()) for each in needed], [variant.operator for variant in needed]
     for index, functions, has_ended in answers(Variant.compile, tasks, jobs, begin=begin, level=level, own=own):
         if has_ended:
             raise OpError(None, None, f"a process that compiles {names[index]} has ended", "onnx_ops")

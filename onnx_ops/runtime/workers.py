@@ -18,8 +18,8 @@ from subprocess import PIPE
 
 from .. import system
 from ..errors import OpError
-from ..operators import own_operators
-from ..own.files import sources_of, use_source
+from ..operators import own_operators, use
+from ..own.files import operators_at, sources_of
 
 PROGRAM = "import sys; sys.path[:] = {!a}; from onnx_ops.runtime import workers; workers.serve(*{!a})"
 _is_importing = False  # whether this process is a worker, and imports the files with operators of one's own
@@ -193,7 +193,7 @@ def _import(own):
     _is_importing = True
     try:
         for source in own:
-            use_source(source)
+            use(operators_at(source))
     except OpError as error:
         return error.args
     finally:
