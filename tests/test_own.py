@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, parser
 from support import own_operators as own
 from support.backends import quiet
 from support.processes import python, together
@@ -872,6 +872,30 @@ def test_beside_those_of_this_package():
     proto.graph.output[0].name = "z"
     session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), operators=[function])
     assert session.run(None, {"input_0": np.zeros((1, 9, 9), np.float32)})[0].max() == 1
+
+
+def test_in_place_of_an_operator_of_onnx_runtime():
+    """It may compute something else: optimize doesn't take it for that operator."""
+
+    @onnx_ops.operator("::Abs", inputs="x: T", outputs="y: T", types={"T": onnx_ops.FLOATS})
+    def square(x):
+        return x * x
+
+    proto = parser.parse_model("""<ir_version: 9, opset_import: ["" : 20]>
+        main (float[1, 1, 2, 9] image, float[1, 2, 3, 2] places) => (float[1, 1, 2, 3] y) {
+            squares = Abs (places)
+            grid = Neg (squares)
+            y = GridSample (image, grid)
+        }""")
+    image = np.arange(18, dtype=np.float32).reshape(1, 1, 2, 9)
+    inputs = {"image": image, "places": np.full((1, 2, 3, 2), 0.5, np.float32)}
+    plain, optimized = (
+        onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), operators=[square], optimize=optimize)
+        for optimize in (False, True)
+    )
+    (expected,), (got,) = plain.run(None, inputs), optimized.run(None, inputs)
+    np.testing.assert_array_equal(got, expected)
+    assert (expected == onnx_ops.grid_sample(image, -(inputs["places"] ** 2))).all()
 
 
 def test_what_operators_must_be():

@@ -330,6 +330,24 @@ def test_coordinates_that_are_rounded_to_16_bits(name):
     assert compared(proto) == ["ComputedGridSample"] if is_found else compared(proto)[-1] == "ComputedGridSample"
 
 
+def test_a_product_of_matrices_that_is_zero():
+    """Each of the products that it adds up is -0, and it is 0: the places are infinite, and positive."""
+    proto = parser.parse_model("""<ir_version: 9, opset_import: ["" : 20]>
+        main (float[1, 1, 4, 4] image, float[1, 4, 4, 2] places) => (float[1, 1, 4, 4] y)
+        <float[2, 2] matrix = {-1, -1, -1, -1}> {
+            product = MatMul (places, matrix)
+            grid = Reciprocal (product)
+            y = GridSample <padding_mode: string = "border"> (image, grid)
+        }""")
+    image = np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4)
+    inputs = {"image": image, "places": np.zeros((1, 4, 4, 2), np.float32)}
+    optimized, (finding,) = rewritten(proto)
+    assert (finding.operator, len(optimized.graph.node)) == ("ComputedGridSample", 1)
+    for each in (proto, optimized):
+        session = onnx_ops.InferenceSession(each.SerializeToString(), quiet())
+        assert (session.run(None, inputs)[0] == 15).all()
+
+
 @pytest.mark.parametrize("kind", ["float", "double"])
 @pytest.mark.parametrize("operands", ["places", "places, low", "places, , high"])
 def test_a_clip_of_infinities(operands, kind):

@@ -64,7 +64,7 @@ def rewritten(
             flat = inlined(model, operators=operators)
     if flat is model and not in_place:
         flat = _copy(model)
-    findings = _rewrite(flat, folder)
+    findings = _rewrite(Model(flat, folder, operators))
     return flat if any(f.operator for f in findings) else model, findings
 
 
@@ -73,10 +73,10 @@ def _may_fit(pattern: ModuleType, op_types: set[str]) -> bool:
     return any(map(op_types.issuperset, pattern.NEEDS))
 
 
-def _rewrite(model: onnx.ModelProto, folder: "str | os.PathLike[str] | None") -> list[Finding]:
+def _rewrite(model: Model) -> list[Finding]:
     """Change a model, and return the findings."""
     findings = []
-    for graph in Model(model, folder).graphs():
+    for graph in model.graphs():
         reported = set()  # outputs of nodes that have a Finding: one per node is enough
         for pattern in PATTERNS:
             nodes = list(graph.owner.node)

@@ -15,7 +15,7 @@ from onnx.external_data_helper import uses_external_data
 
 from .. import external_data
 from ..nodes import graphs_in, own_names, subgraphs, value_names
-from ..operators import OPERATORS
+from ..operators import OPERATORS, available
 from .shapes import type_of
 
 AI_ONNX = ("", "ai.onnx")
@@ -26,10 +26,15 @@ RANDOM = {"Bernoulli", "Dropout", "Multinomial", "RandomNormalLike", "RandomUnif
 
 
 class Model:
-    """A model, which its graphs share. origin: its file or the folder of its external data, or None if unknown."""
+    """A model, which its graphs share.
 
-    def __init__(self, proto, origin=None):
+    origin     its file or the folder of its external data, or None if unknown
+    operators  what `operators.available` returns, by default without operators of one's own
+    """
+
+    def __init__(self, proto, origin=None, operators=None):
         self.proto, self.origin = proto, origin
+        self.own = {o.name for o in (operators or available()).values() if o.domain in AI_ONNX} - OURS
 
     def graphs(self):
         """Yield all graphs, each before its subgraphs. A graph may be changed before the next one is taken."""
@@ -120,7 +125,8 @@ class Graph:
     def is_sound(self, node):
         """Return whether a node has the inputs, outputs and attributes of its operator, and these have values here.
 
-        Only the caller of a function knows the value of an attribute that refers to one of the function's.
+        Only the caller of a function knows the value of an attribute that refers to one of the function's. And only who
+        declared an operator in place of one of ONNX Runtime's knows what it computes.
         """
         name = node.output[0] if node.output else None
         if name not in self.sound:
@@ -128,7 +134,7 @@ class Graph:
         return self.sound[name]
 
     def _check(self, node):
-        if any(a.ref_attr_name for a in node.attribute):
+        if any(a.ref_attr_name for a in node.attribute) or (node.domain in AI_ONNX and node.op_type in self.model.own):
             return False
         context = onnx.checker.C.CheckerContext()
         context.ir_version = self.model.proto.ir_version

@@ -50,8 +50,8 @@ class Program:
         if op_type == "Reciprocal":
             return self.step("Div", self.number(1), *operands)
         if op_type == "MatMul":
-            total = self.step("Mul", *operands[:2])
-            for pair in zip(operands[2::2], operands[3::2], strict=True):
+            total = self.number(0.0)  # so that the sum is never -0
+            for pair in zip(operands[::2], operands[1::2], strict=True):
                 total = self.step("MulAdd", *pair, total)
             return total
         if op_type == "Cube":

@@ -83,7 +83,8 @@ def lower_for_session(model, operators, origin=None, has_run_input=True):
     original = onnx.ModelProto()
     original.CopyFrom(lowered)
     register_schemas(operator for operator in operators.values() if operator not in OPERATORS)
-    _Lowering(operators, run, names).graph(lowered.graph, Graph(Model(original, origin), original.graph, "main"))
+    known = Graph(Model(original, origin, operators), original.graph, "main")
+    _Lowering(operators, run, names).graph(lowered.graph, known)
     if all(i.domain != DOMAIN for i in lowered.opset_import):
         lowered.opset_import.append(helper.make_opsetid(DOMAIN, VERSION))
     if run:
