@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import struct
 import subprocess
 import sys
@@ -1009,9 +1008,12 @@ def test_no_data_of_other_models_are_replaced(command, backend, tmp_path):
     np.testing.assert_array_equal(result(model, "float32", backend=backend), result(source, "float32"))
 
 
-def test_no_file_of_operators_is_replaced(tmp_path, monkeypatch):
+@pytest.mark.parametrize("is_written_there", [True, False])
+def test_no_file_of_operators_is_replaced(is_written_there, tmp_path, monkeypatch):
     monkeypatch.setattr("onnx_ops.operators._used", {})
-    path = shutil.copy(Path(__file__).parent / "support" / "own_operators.py", tmp_path / "replaced_operators.py")
+    path = tmp_path / f"replaced_{is_written_there}.py"
+    text = (Path(__file__).parent / "support" / "own_operators.py").read_text()
+    path.write_text(text if is_written_there else "from support.own_operators import topk")
     source = saved(written.unfold(), tmp_path)
     before = contents(tmp_path)
     for command in (["build", "--output", path], ["optimize", source, path]):

@@ -4,6 +4,7 @@ import functools
 import gc
 import itertools
 import re
+import textwrap
 import threading
 import time
 import types
@@ -1177,7 +1178,12 @@ def test_the_command_line(tmp_path):
     without = python(code, *run, "x.npy", cwd=tmp_path, check=False)
     assert without.returncode == 3
     assert "operators of your own: onnx-ops --operators FILE" in without.stderr
-    for factor, count in ((2, 1), (2, 0), (3, 1)):  # what an older file has computed is computed again
-        (tmp_path / "mine.py").write_text(FILE.format(factor=factor, summand=1))
+    declaration = FILE.partition("\n@scale")[0].format(factor="factor", summand=1)
+    made = textwrap.indent(f"{declaration}\nreturn scale\n", "    ")
+    (tmp_path / "theirs.py").write_text(f"def made(factor):\n{made}")
+    texts = [FILE.format(factor=factor, summand=1) for factor in (2, 2, 3)]
+    texts += [f"from theirs import made\n\nscale = made({factor})" for factor in (2, 3)]
+    for text, count in zip(texts, (1, 0, 1, 1, 1), strict=True):  # what an older file has computed is computed again
+        (tmp_path / "mine.py").write_text(text)
         done = python(code, *use, *run, "*.npy", "--output", "out", "--json", cwd=tmp_path)
         assert f'"run": {count}' in done.stdout

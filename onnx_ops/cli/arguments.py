@@ -72,8 +72,10 @@ def tolerance_option(help_text):
 
 
 def own_files():
-    """Return the files with operators of one's own that this process uses."""
-    return sorted({sys.modules[operator.source].__file__ for operator in own_operators()})
+    """Return the files with operators of one's own: those that --operators names, and those with their bodies."""
+    named = click.get_current_context().find_root().params.get("own", ())
+    of_bodies = [sys.modules[operator.source].__file__ for operator in own_operators()]
+    return sorted({Path(path).resolve() for path in (*named, *of_bodies)})
 
 
 def check_targets(targets, sources):
