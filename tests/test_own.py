@@ -464,6 +464,14 @@ def sign(mode):
     return -1 if mode in ("minus", "other") else 1
 
 
+MINUS, NAMES = "minus", types.ModuleType("names")
+NAMES.MINUS = MINUS
+
+
+def compared(text):
+    return lambda x, mode, index, count, workspace, y: 1 if mode == text else 2
+
+
 COMPARISONS = {  # parts of an operator that compare a Literal, which is a position there, with a string
     "a rule": lambda f: f.shape(lambda x, *, mode: x if mode == "minus" else (1,)),
     "a rule that looks for it among several": lambda f: f.shape(
@@ -475,6 +483,13 @@ COMPARISONS = {  # parts of an operator that compare a Literal, which is a posit
     "what a kernel calls": lambda f: f.shape(lambda x, mode: x).kernel(
         lambda x, mode, index, count, workspace, y: sign(mode)
     ),
+    "a kernel and a variable": lambda f: f.shape(lambda x, mode: x).kernel(
+        lambda x, mode, index, count, workspace, y: 1 if mode == MINUS else 2
+    ),
+    "a kernel and a module's": lambda f: f.shape(lambda x, mode: x).kernel(
+        lambda x, mode, index, count, workspace, y: 1 if mode == NAMES.MINUS else 2
+    ),
+    "a kernel and one around it": lambda f: f.shape(lambda x, mode: x).kernel(compared("minus")),
     "a loop": lambda f: f.shape(lambda x, mode: x).kernel(
         lambda x, mode, index, count, workspace, y: 0, loop=lambda x, *, mode: x[0] if mode == "minus" else 1
     ),

@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import CellType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ..compiler.jit import flags_of, jitable
@@ -238,7 +238,7 @@ def check_parameters(
 def check_comparisons(what: str, function: Any, operator: "Operator") -> None:
     """Raise OpError if a function compares something with a choice of a Literal, which it gets as a position.
 
-    Compiled code would take the two for unequal, without a word. The marked functions that it names are looked at, too.
+    Compiled code would take the two for unequal, without a word. The marked functions that it reads are looked at, too.
     """
     if any(a.kind == "text" for a in operator.attributes):
         return  # a rule without a kernel gets that as a string
@@ -247,23 +247,32 @@ def check_comparisons(what: str, function: Any, operator: "Operator") -> None:
     for each in functions:  # which grows
         code = each.__code__
         place = f"{Path(code.co_filename).name}, line {code.co_firstlineno}"
-        for text in compared_constants(code):
-            if isinstance(text, str) and text in choices:
-                rule = "compares with a string, but gets a Literal as its position:"
-                require(False, what, place, f"{rule} write {choices[text]} for {text!r}")
-        named = (each.__globals__.get(name) for name in code.co_names)
-        functions += [f for f in named if isinstance(f, FunctionType) and f in flags_of and f not in functions]
+        loads = list(loaded(each))
+        for k, (opname, _) in enumerate(loads):
+            operands = loads[max(k - 2, 0) : k] if opname in ("COMPARE_OP", "CONTAINS_OP") else ()
+            for _, value in operands:
+                for text in value if isinstance(value, tuple | frozenset) else (value,):
+                    if isinstance(text, str) and text in choices:
+                        rule = "compares with a string, but gets a Literal as its position:"
+                        require(False, what, place, f"{rule} write {choices[text]} for {text!r}")
+        functions += [f for _, f in loads if isinstance(f, FunctionType) and f in flags_of and f not in functions]
 
 
-def compared_constants(code: CodeType) -> Iterator[Any]:
-    """Yield the constants that a function's code compares something with, or looks for it among."""
-    instructions = list(dis.get_instructions(code))
-    for k, instruction in enumerate(instructions):
-        if instruction.opname in ("COMPARE_OP", "CONTAINS_OP"):
-            for operand in instructions[max(k - 2, 0) : k]:
-                if operand.opname == "LOAD_CONST":
-                    value = operand.argval
-                    yield from value if isinstance(value, tuple | frozenset) else (value,)
+def loaded(function: Any) -> Iterator[tuple[str, Any]]:
+    """Yield each instruction's name, and the constant or the value from around the function that it loads, or None."""
+    code, value = function.__code__, None
+    cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
+    around = function.__globals__ | {name: cell.cell_contents for name, cell in cells if cell != CellType()}
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "LOAD_CONST":
+            value = instruction.argval
+        elif instruction.opname in ("LOAD_GLOBAL", "LOAD_DEREF"):
+            value = around.get(instruction.argval)
+        elif instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and isinstance(value, ModuleType):
+            value = getattr(value, instruction.argval, None)
+        else:
+            value = None
+        yield instruction.opname, value
 
 
 def compilable(function: Any) -> Any:
