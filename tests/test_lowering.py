@@ -243,6 +243,28 @@ def test_branches_know_the_types_around_them():
     np.testing.assert_array_equal(plain, native)
 
 
+SEQUENCES = {  # nodes that make x of a sequence or of an optional value, which holds 16-bit floats
+    "parts": "q = SplitToSequence (a)  x = SequenceAt (q, zero)",
+    "parts together": "q = SplitToSequence (a)  x = ConcatFromSequence <axis = 0> (q)",
+    "changed": "q = SequenceConstruct (a, a)  r = SequenceErase (q)  x = SequenceAt (r, zero)",
+    "an optional value": "q = Optional (a)  x = OptionalGetElement (q)",
+    "from a loop": f"""yes = Cast <to = {TensorProto.BOOL}> (two)  q = SequenceEmpty <dtype = {HALF}> ()
+        r = Loop (two, yes, q) <body = g (int64 k, bool i, seq(float16) some) => (bool o, seq(float16) more) {{
+            o = Identity (i)  more = SequenceInsert (some, a) }}>
+        x = SequenceAt (r, zero)""",
+}
+
+
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_16_bit_floats_of_sequences_are_cast_around(name):
+    proto = parsed(f"""(float[1, 9, 4] wide) => (float[] y) {{
+        a = Cast <to = {HALF}> (wide)  {SEQUENCES[name]}  narrow = Col2Im (x, image, block)  y = Cast <to = 1> (narrow)
+    }}""", image=[4, 4], block=[3, 3], zero=0, two=2)  # fmt: skip
+    x = np.random.default_rng(0).standard_normal((1, 9, 4)).astype(np.float32)
+    first, *others = (run_session(session, [x]) for session in all_sessions(proto))
+    assert all(np.array_equal(first, other) for other in others)
+
+
 def test_names_inside_hide_those_outside():
     """A value inside whose type is unknown does not get the type of a value outside with the same name."""
     proto = parsed("(float16[2] a, float16[2] b) => () { }")

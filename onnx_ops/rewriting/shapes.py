@@ -36,7 +36,10 @@ LARGEST = 256  # elements of a constant that onnx's inference gets to know
 
 @dataclass(frozen=True)
 class Type:
-    """The type of a tensor. elements: their number in ONNX, 0 if unknown; shape: None if the rank is unknown."""
+    """The type of a tensor. elements: their number in ONNX, 0 if unknown; shape: None if the rank is unknown.
+
+    Of a sequence or an optional value: that of the tensors in it, of which only the elements are known.
+    """
 
     elements: int = 0
     shape: tuple | None = None
@@ -47,7 +50,7 @@ class Type:
         return None if self.shape is None else [d if isinstance(d, int) else sizes.name_of(d) for d in self.shape]
 
 
-UNKNOWN = Type()
+UNKNOWN, MISREAD = Type(), object()
 
 
 def type_of(graph, name):
@@ -98,13 +101,15 @@ def _outputs(graph, node, name):
 def _completed(graph, name, inferred):
     """Return the type of a value with what isn't known: unknown sizes get names, an unknown rank is as stated.
 
-    Where a rule has failed, which is None, the rank that is stated may be what another tool has misread.
+    Where a rule has failed, which is None or a shape MISREAD, the rank that is stated may be what another tool misread.
     """
     stated = _stated(graph, name)
-    elements, dimensions = (stated.elements, None) if inferred is None else (inferred.elements, inferred.shape)
+    elements, dimensions = (0, MISREAD) if inferred is None else (inferred.elements, inferred.shape)
     elements = elements or stated.elements
-    if dimensions is None and inferred is not None:
+    if dimensions is None:
         dimensions = stated.shape
+    if dimensions is MISREAD:
+        dimensions = None
     if dimensions is not None:
         is_size = lambda d: d is not None and not (isinstance(d, int) and d < 0)  # CenterCropPad makes 0 of less
         dimensions = tuple(d if is_size(d) else sizes.unknown(f"{name}[{k}]") for k, d in enumerate(dimensions))
@@ -117,8 +122,10 @@ def _stated(graph, name):
     if stated is None:
         return UNKNOWN
     must_hold = name in graph.inputs and graph.is_main  # a Loop's body may get other sizes in each turn
-    dimensions = None
-    if stated.tensor_type.HasField("shape"):
+    dimensions, holds_many = None, False
+    while (kind := stated.WhichOneof("value")) in ("sequence_type", "optional_type"):
+        stated, holds_many = getattr(stated, kind).elem_type, True
+    if stated.tensor_type.HasField("shape") and not holds_many:
         dimensions = tuple(
             d.dim_value if must_hold and d.HasField("dim_value") and d.dim_value >= 0
             else sizes.named(d.dim_param) if must_hold and d.dim_param
@@ -488,8 +495,19 @@ def _upsample_blocks(graph, node, attributes, x):
     return Type(x.elements, tuple(size * factor for size, factor in zip(x.shape, factors, strict=True)))
 
 
+def _like_the_first(graph, node, attributes, x, *others):
+    return Type(x.elements)
+
+
+def _sequence_empty(graph, node, attributes):
+    return Type(attributes.get("dtype", TensorProto.FLOAT))
+
+
 def _sequence_at(graph, node, attributes, sequence, at):
-    axis, _, size = part_of_sequence(graph, node)
+    part = tried(part_of_sequence, graph, node)
+    if part is None:
+        return Type(sequence.elements, MISREAD)
+    axis, _, size = part
     x = type_of(graph, graph.producer(node.input[0]).input[0])
     return Type(x.elements, (*x.shape[:axis], size, *x.shape[axis + 1 :]))
 
@@ -516,8 +534,11 @@ PREDICATES = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 ELEMENTWISE = (
     "Add", "And", "Div", "Max", "Mean", "Min", "Mod", "Mul", "Or", "Pow", "PRelu", "Sub", "Sum", "Where", "Xor",
 )  # fmt: skip
+OF_SEQUENCES = ("ConcatFromSequence", "Optional", "OptionalGetElement", "SequenceConstruct", "SequenceErase",
+                "SequenceInsert", "SplitToSequence")  # fmt: skip
 RULES = {
     **dict.fromkeys((("ai.onnx", op_type) for op_type in (*ELEMENTWISE, *PREDICATES)), _elementwise),
+    **dict.fromkeys((("ai.onnx", op_type) for op_type in OF_SEQUENCES), _like_the_first),
     **dict.fromkeys((("ai.onnx", op_type) for op_type in ("AveragePool", "LpPool", "MaxPool")), _pool),
     ("ai.onnx", "AffineGrid"): _affine_grid,
     ("ai.onnx", "Attention"): _attention,
@@ -535,6 +556,7 @@ RULES = {
     ("ai.onnx", "Reshape"): _reshape,
     ("ai.onnx", "Resize"): _resize,
     ("ai.onnx", "SequenceAt"): _sequence_at,
+    ("ai.onnx", "SequenceEmpty"): _sequence_empty,
     ("ai.onnx", "Shape"): _shape,
     ("ai.onnx", "Slice"): _slice,
     ("ai.onnx", "Squeeze"): _squeeze,
