@@ -73,7 +73,8 @@ def inlined(model, operators=None):
     versions = {domain_of(i): i.version for i in model.opset_import}
     for function in model.functions:
         key = domain_of(function), function.name
-        first = own[key].versions[0] if key in own else builtin_operators().get(key)
+        builtin = builtin_operators().get(key)
+        first = own[key].versions[0] if key in own else builtin and builtin.since_version
         if first and first <= versions.get(key[0], 0):
             explicit.functions.remove(function)
     for function in explicit.functions:
@@ -134,11 +135,11 @@ def _remove_types(owner, keeps_elements, kept=0):
 
 @functools.cache
 def builtin_operators():
-    """Return {(domain, name): first version} of the operators that ONNX Runtime has."""
+    """Return {(domain, name): schema of its first version} of the operators that ONNX Runtime has."""
     from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
     schemas = sorted(get_all_operator_schema(), key=lambda each: -each.since_version)
-    return {(each.domain, each.name): each.since_version for each in schemas}
+    return {(each.domain, each.name): each for each in schemas}
 
 
 def graphs_in(graph):

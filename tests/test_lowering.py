@@ -243,7 +243,12 @@ def test_branches_know_the_types_around_them():
     np.testing.assert_array_equal(plain, native)
 
 
-SEQUENCES = {  # nodes that make x of a sequence or of an optional value, which holds 16-bit floats
+PARTLY_KNOWN = {  # nodes that make x of a, whose rank isn't known, or of a sequence or optional value with it
+    "a slice": "x = Slice (a, first, last, first)",
+    "some rows": "k = Identity (first)  x = Gather (a, k)",
+    "enlarged": "x = Resize (a, , scales)",
+    "repeated": "x = Tile (a, ones)",
+    "of an operator of ONNX Runtime": "b = com.microsoft.GatherND (a, row)  x = Reshape (b, around)",
     "parts": "q = SplitToSequence (a)  x = SequenceAt (q, zero)",
     "parts together": "q = SplitToSequence (a)  x = ConcatFromSequence <axis = 0> (q)",
     "changed": "q = SequenceConstruct (a, a)  r = SequenceErase (q)  x = SequenceAt (r, zero)",
@@ -255,12 +260,15 @@ SEQUENCES = {  # nodes that make x of a sequence or of an optional value, which 
 }
 
 
-@pytest.mark.parametrize("name", SEQUENCES)
-def test_16_bit_floats_of_sequences_are_cast_around(name):
-    proto = parsed(f"""(float[1, 9, 4] wide) => (float[] y) {{
-        a = Cast <to = {HALF}> (wide)  {SEQUENCES[name]}  narrow = Col2Im (x, image, block)  y = Cast <to = 1> (narrow)
-    }}""", image=[4, 4], block=[3, 3], zero=0, two=2)  # fmt: skip
-    x = np.random.default_rng(0).standard_normal((1, 9, 4)).astype(np.float32)
+@pytest.mark.parametrize("name", PARTLY_KNOWN)
+def test_16_bit_floats_of_which_little_else_is_known_are_cast_around(name):
+    ones = {"ones": [1, 1, 1], "scales": np.ones(3, np.float32)}
+    proto = parsed(f"""(float[] wide) => (float[] y) {{
+        a = Cast <to = {HALF}> (wide)  {PARTLY_KNOWN[name]}
+        narrow = Col2Im (x, image, block)  y = Cast <to = 1> (narrow)
+    }}""", 18, "com.microsoft", image=[4, 4], block=[3, 3], zero=0, two=2, first=[0], last=[1], row=[[0]],
+       around=[1, 9, 4], **ones)  # fmt: skip
+    x = np.random.default_rng(0).integers(-8, 8, (1, 9, 4)).astype(np.float32)
     first, *others = (run_session(session, [x]) for session in all_sessions(proto))
     assert all(np.array_equal(first, other) for other in others)
 

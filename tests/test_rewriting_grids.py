@@ -312,6 +312,10 @@ ROUNDED = {  # coordinates that are rounded to 16 bits and widened again, beside
         e = Cast <to: int = 10> (d)  moved = Cast <to: int = 1> (e)""", False),
     "of which another node makes a product": ("""a = Cast <to: int = 10> (places)  moved = Cast <to: int = 1> (a)
         z = Mul (a, a)""", False),
+    "which another node normalizes": ("""a = Cast <to: int = 10> (places)  moved = Cast <to: int = 1> (a)
+        m = ReduceMean (moved, axis)  c = Sub (moved, m)  d = Pow (c, two)  e = ReduceMean (d, axis)
+        f = Add (e, tiny)  g = Sqrt (f)  h = Div (c, g)  i = Mul (h, each)
+        k = Add (i, each)  z = Cast <to: int = 10> (k)""", False),
 }  # fmt: skip
 
 
@@ -322,7 +326,8 @@ def test_coordinates_that_are_rounded_to_16_bits(name):
     proto = parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 20]>
         main (float[1, 3, 9, 12] image, float[1, 9, 12, 2] places) => (
             float[1, 3, 9, 12] y {", float16[1, 9, 12, 2] z" * ("z =" in text)})
-        <float scale = {{0.3}}> {{
+        <float scale = {{0.3}}, float two = {{2}}, float[2] each = {{0.3, 0.7}}, float tiny = {{0.00001}},
+         int64[1] axis = {{-1}}> {{
             {text}
             grid = Mul (moved, scale)
             y = GridSample (image, grid)

@@ -136,15 +136,22 @@ def _before_narrowing(graph, node, index):
     """Return (name, index) of the float32 that a Cast to 16 bits has rounded before this Cast widens it; or None."""
     name, narrow = node.input[0], graph.type(node.input[0]).elements
     is_wide = attributes_of(node)["to"] == TensorProto.FLOAT and narrow in NARROWING
-    for _ in range(DEEPEST if is_wide else 0):
+    # ONNX Runtime, which computes in float32, may leave out casts between arithmetic in 16 bits and in float32, or make
+    # them a part of other nodes.
+    if not is_wide or not _only_leads_to(graph, node.output[0], (*MOVES, *OPERATIONS, "GridSample")):
+        return None
+    for _ in range(DEEPEST):
         maker = graph.producer(name, *MOVES)
-        # ONNX Runtime, which computes in float32, may leave out casts between arithmetic in 16 bits and in float32.
-        if maker is None or any(user.op_type not in MOVES for user, _ in graph.consumers()[name]):
+        if maker is None or not _only_leads_to(graph, name, MOVES):
             return None
         if maker.op_type == "Cast" and graph.type(maker.input[0]).elements == TensorProto.FLOAT:
             return None if graph.producer(maker.input[0], "Cast") else (maker.input[0], index)
         name, index = moved(graph, maker, name, index)
     return None
+
+
+def _only_leads_to(graph, name, op_types):
+    return all(user.op_type in op_types for user, _ in graph.consumers()[name])
 
 
 COMPARISONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")

@@ -88,6 +88,7 @@ class Graph:
         self.constants = {}  # {value: what `folded` returns for it, if it is}
         self.blocks = {}  # {output of a Concat: the Blocks that indices.py has found}
         self.sound = {}  # {output: whether its node is sound}
+        self.known_consumers = None  # what `consumers` returns, until a node changes
 
     def nested(self):
         """Yield this graph, then the graphs inside it."""
@@ -240,11 +241,12 @@ class Graph:
 
     def consumers(self):
         """Return {value: [(node, position among its inputs)]} for the inputs of this graph's own nodes."""
-        consumers = defaultdict(list)
-        for node in self.owner.node:
-            for position, name in enumerate(node.input):
-                consumers[name].append((node, position))
-        return consumers
+        if self.known_consumers is None:
+            self.known_consumers = defaultdict(list)
+            for node in self.owner.node:
+                for position, name in enumerate(node.input):
+                    self.known_consumers[name].append((node, position))
+        return self.known_consumers
 
     def add_constant(self, like, array):
         """Add a constant; returns its name."""
@@ -308,7 +310,8 @@ class Graph:
             self.model.import_domain(domain, version)
 
     def _count(self, name, change):
-        graph = self
+        """Count a use of a value more, or less, by a node that has changed."""
+        self.known_consumers, graph = None, self
         while graph:
             graph.users[name] += change
             graph = graph.outer if graph is not graph.home(name) else None

@@ -6,6 +6,7 @@ Where a rule is missing here, onnx's own inference is asked about the one node. 
 either, it is the one that the model states.
 """
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from ..nodes import subgraphs
+from ..nodes import builtin_operators, domain_of, subgraphs
 from ..operators import available
 from ..schemas import schema
 from . import sizes
@@ -93,19 +94,20 @@ def _outputs(graph, node, name):
         made = {}
     elif (node.domain or "ai.onnx", node.op_type) in RULES:
         made = {node.output[0]: tried(_by_rule, graph, node, *inputs)}
+        if None in made.values():
+            made = _by_onnx_runtime(node, inputs, MISREAD)
     else:
-        made = _by_onnx(graph, node, inputs)
+        made = _by_onnx(graph, node, inputs) or _by_onnx_runtime(node, inputs)
     return {each: _completed(graph, each, made.get(each, UNKNOWN)) for each in names}
 
 
 def _completed(graph, name, inferred):
     """Return the type of a value with what isn't known: unknown sizes get names, an unknown rank is as stated.
 
-    Where a rule has failed, which is None or a shape MISREAD, the rank that is stated may be what another tool misread.
+    Where a rule has failed, so that the shape is MISREAD, the rank that is stated may be what another tool misread.
     """
     stated = _stated(graph, name)
-    elements, dimensions = (0, MISREAD) if inferred is None else (inferred.elements, inferred.shape)
-    elements = elements or stated.elements
+    elements, dimensions = inferred.elements or stated.elements, inferred.shape
     if dimensions is None:
         dimensions = stated.shape
     if dimensions is MISREAD:
@@ -176,6 +178,18 @@ def _by_onnx(graph, node, inputs):
     except Exception:  # an operator that onnx doesn't know, or a node that the session will refuse
         return {}
     return {name: _read(its_type.tensor_type, letters) for name, its_type in made.items()}
+
+
+def _by_onnx_runtime(node, inputs, shape=None):
+    """Return {output: Type} with this shape, and the elements if a schema says that those of an input are the same."""
+    known, kinds = builtin_operators().get((domain_of(node), node.op_type)), []
+    if known is not None:
+        pairs = [*zip(known.inputs, inputs, strict=False)][
+            ::-1
+        ]  # the first ones count: once, Tile's repeats were floats
+        same = {formal.typeStr: its_type.elements for formal, its_type in pairs if its_type}
+        kinds = [same.get(formal.typeStr, 0) for formal in known.outputs]
+    return {name: Type(kind, shape) for name, kind in itertools.zip_longest(node.output, kinds, fillvalue=0) if name}
 
 
 def _schema(node, version):
