@@ -184,10 +184,9 @@ def _by_onnx_runtime(node, inputs, shape=None):
     """Return {output: Type} with this shape, and the elements if a schema says that those of an input are the same."""
     known, kinds = builtin_operators().get((domain_of(node), node.op_type)), []
     if known is not None:
-        pairs = [*zip(known.inputs, inputs, strict=False)][
-            ::-1
-        ]  # the first ones count: once, Tile's repeats were floats
-        same = {formal.typeStr: its_type.elements for formal, its_type in pairs if its_type}
+        pairs = list(zip(known.inputs, inputs, strict=False))
+        # Of inputs with one type the first one counts: once, Tile's repeats were floats.
+        same = {formal.typeStr: its_type.elements for formal, its_type in reversed(pairs) if its_type}
         kinds = [same.get(formal.typeStr, 0) for formal in known.outputs]
     return {name: Type(kind, shape) for name, kind in itertools.zip_longest(node.output, kinds, fillvalue=0) if name}
 
