@@ -2,7 +2,6 @@
 
 import difflib
 import logging
-import shlex
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 
@@ -365,8 +364,7 @@ def advice(model, reports, unknown_operators, obstacle, patterns):
         return "nothing, onnx_ops changes nothing for this model"
     call = f"onnx_ops.InferenceSession(path{', optimize=True' if gains else ''})"
     peer = "reference" if any(r.builtin.startswith("refuses") for r in reports) else "builtin"
-    check = f"onnx-ops run {shlex.quote(str(model))} --random{' --optimize' if gains else ''} --compare {peer}"
-    return f"in Python, {call}; onnx-ops bench times it, {check} checks it"
+    return f"{call}; onnx-ops bench, run --random{' --optimize' if gains else ''} --compare {peer} try it"
 
 
 def tensors(report):
