@@ -73,6 +73,12 @@ def attempt(function, *arguments, **more):
         return error
 
 
+def without_functions(proto):
+    """Return a model with its functions inlined; as it is, where that can't be."""
+    flat = attempt(inlined, proto)
+    return proto if isinstance(flat, Exception) else flat
+
+
 class Checker:
     """Compares a mutant with what is made of it. number: from which it draws what is checked."""
 
@@ -125,10 +131,10 @@ class Checker:
             yield self.fail("values in between: stated shapes", note=notes[0])
 
     def misstated_in_between(self, proto):
-        """Return what `misstated` does, for all values of the main graph, with some and without optimizations."""
-        found = {}
+        """Return what `misstated` does, for all values but those in subgraphs, with and without optimizations."""
+        found, flat = {}, without_functions(proto)
         for level in dict.fromkeys(LEVELS):
-            session = attempt(mutants.opened, mutants.with_all_outputs(proto), level)
+            session = attempt(mutants.opened, mutants.with_all_outputs(flat), level)
             results = attempt(lambda session=session: session.run(None, self.draft.feeds(self.draft.sizes)))
             found |= {} if isinstance(results, Exception) else misstated(session, results)
         return found
@@ -144,7 +150,10 @@ class Checker:
                 return [self.fail(f"{how}: other {what}", note=f"{other} instead of {one}")]
         failures = {}  # one of each kind
         for inputs in self.inputs(plain):
-            expected, got = (attempt(s.run, None, inputs) for s in (plain, session))
+            expected = attempt(plain.run, None, inputs)
+            if isinstance(expected, Exception) and how.startswith("extensions"):
+                continue  # onnxruntime-extensions ends the process where ONNX Runtime has lost a value
+            got = attempt(session.run, None, inputs)
             failure = self.difference(expected, got, how)
             if failure is None and not isinstance(expected, Exception) and not misstated(plain, expected):
                 notes = misstated(session, got).values()
@@ -211,8 +220,7 @@ class Checker:
 
     def in_between(self, inputs):
         """Return (model without functions, which hide their values, {name: value} as far as it runs)."""
-        flat = attempt(inlined, self.proto)
-        flat = self.proto if isinstance(flat, Exception) else flat
+        flat = without_functions(self.proto)
         session = attempt(mutants.opened, mutants.with_all_outputs(flat), self.other_level)
         results = attempt(lambda: session.run(None, inputs))
         if isinstance(results, Exception):

@@ -396,7 +396,8 @@ def duplicate(draft, rng):
 
 def damage(draft, rng):
     """Damage a node, most likely so that it no longer runs."""
-    node, kind = one_of(rng, draft.graph.node), rng.integers(5)
+    # ONNX Runtime's Einsum ends the process where an input is missing.
+    node, kind = one_of(rng, [n for n in draft.graph.node if n.op_type != "Einsum"]), rng.integers(5)
     if kind == 0 and node.input:
         del node.input[rng.integers(len(node.input))]
     elif kind == 1:
