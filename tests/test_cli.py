@@ -32,7 +32,7 @@ from test_ort_format import written as written_in_ort_format
 import onnx_ops
 from onnx_ops.cli import data, demo
 from onnx_ops.cli.app import app
-from onnx_ops.cli.bench import by_operator
+from onnx_ops.cli.bench import by_operator, show_operators
 from onnx_ops.cli.console import dimensions, print_json
 from onnx_ops.comparison import Difference, difference
 from onnx_ops.runtime import runner
@@ -872,6 +872,14 @@ def test_bench_adds_up_what_runs_in_each_run():
     assert {o["operator"]: round(o["seconds"] * 1e6) for o in listed} == {"Mul": 87, "Add": 80, "If": 20, "Loop": 0}
     assert [o["operator"] for o in listed] == ["Mul", "Add", "If", "Loop"]
     assert sum(o["share"] for o in listed) == pytest.approx(1)
+
+
+def test_bench_shows_what_optimize_made(capsys):
+    before = [{"operator": f"Old{k}", "seconds": 1e-3, "share": 0.1} for k in range(10)]
+    after = [*before[1:], {"operator": "Made", "seconds": 1e-6, "share": 0.001}]
+    show_operators({"builtin": before, "optimized": after})
+    rows = [line.split()[0] for line in capsys.readouterr().out.splitlines() if "%" in line]
+    assert rows == [*(f"Old{k}" for k in range(8)), "Made", "2"]
 
 
 def test_bench_blames_onnxruntime_for_nothing_else(tmp_path, monkeypatch):

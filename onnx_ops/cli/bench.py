@@ -190,11 +190,13 @@ def show(report, doubts):
 
 
 def show_operators(profiles):
-    """Print a table of the types of operators that take longest in any of the models."""
+    """Print a table of the types of operators that take longest in any of the models, or that the first one lacks."""
     every = sorted((o for profile in profiles.values() for o in profile), key=lambda o: -o["seconds"])
     longest = list(dict.fromkeys(o["operator"] for o in every))
-    groups = [(name, [name]) for name in longest[:SHOWN]]
-    if rest := longest[SHOWN:]:
+    before = {o["operator"] for o in next(iter(profiles.values()))}
+    shown = [name for k, name in enumerate(longest) if k < SHOWN or name not in before]
+    groups = [(name, [name]) for name in shown]
+    if rest := [name for name in longest if name not in shown]:
         groups.append((f"{len(rest)} others", rest))
     rows = [(title, *(cell for p in profiles.values() for cell in cells(p, names))) for title, names in groups]
     columns = [header for way in profiles for header in (f"{WAYS[way][0]}, ms|", "share|")]
