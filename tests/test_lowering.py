@@ -271,6 +271,9 @@ PARTLY_KNOWN = {  # nodes that make x of a, whose rank isn't known, or of a sequ
         r = Loop (two, yes, q) <body = g (int64 k, bool i, seq(float16) some) => (bool o, seq(float16) more) {{
             o = Identity (i)  more = SequenceInsert (some, a) }}>
         x = SequenceAt (r, zero)""",
+    "in a body that states no type": f"""yes = Cast <to = {TensorProto.BOOL}> (two)
+        x, sums = Loop (two, yes, a) <body = g (int64 k, bool i, b) => (o, c, d) {{
+            o = Identity (i)  c = Identity (b)  d = Col2Im (b, image, block) }}>""",
 }
 
 

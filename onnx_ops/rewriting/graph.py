@@ -68,13 +68,14 @@ class Graph:
     """One graph.
 
     outer      the graph around a subgraph
+    node       the node in that graph which has the subgraph
     producers  {value: the node that makes it}
     users      {value: how many inputs of nodes, also in subgraphs, and outputs of the graph it is}
     measured   {value: of how many Shape nodes, of the graph as it was, it is the input}
     """
 
-    def __init__(self, model, owner, title, outer=None):
-        self.model, self.owner, self.title, self.outer = model, owner, title, outer
+    def __init__(self, model, owner, title, outer=None, node=None):
+        self.model, self.owner, self.title, self.outer, self.node = model, owner, title, outer, node
         self.producers = {name: node for node in owner.node for name in node.output if name}
         self.users = _users(owner)
         self.measured = Counter(node.input[0] for node in owner.node if node.op_type == "Shape" and node.input)
@@ -96,7 +97,7 @@ class Graph:
         for node in list(self.owner.node):
             for inner in subgraphs(node):
                 title = f"{self.title} / {node.name or node.op_type} / {inner.name}"
-                yield from Graph(self.model, inner, title, self).nested()
+                yield from Graph(self.model, inner, title, self, node).nested()
 
     @property
     def is_main(self):

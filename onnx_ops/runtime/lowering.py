@@ -103,7 +103,7 @@ class _Lowering:
         nodes, stated = [], {value.name: value.type for value in (*owner.value_info, *owner.output)}
         for node, original in zip(owner.node, graph.owner.node, strict=True):
             for inner, original_inner in zip(subgraphs(node), subgraphs(original), strict=True):
-                self.graph(inner, Graph(graph.model, original_inner, graph.title, graph))
+                self.graph(inner, Graph(graph.model, original_inner, graph.title, graph, original))
             operator = declared(node, self.operators)
             if not operator:
                 nodes.append(node)
