@@ -22,6 +22,7 @@ LEADS_TO = {  # {message: {number of a field: the message in it}}, for messages 
     "node": {NODE_ATTRIBUTE: "attribute"},
     "attribute": {6: "graph", 11: "graph"},
 }
+BUILTIN = "", "ai.onnx", "com.microsoft"  # domains of operators of which ONNX Runtime has some, too
 EXTENSIONS = "ai.onnx.contrib"  # the domain of onnxruntime-extensions' Python ops
 VARINT, BYTES = 0, 2
 FIXED_SIZES = {1: 8, 5: 4}  # {wire type: bytes}
@@ -42,17 +43,21 @@ class Node(NamedTuple):
 def imported_domains(model):
     """The domains that a model (path, bytes or ModelProto) and its local functions import, "" being ai.onnx.
 
+    Those that ONNX Runtime has operators of only if the model itself imports them: in functions it takes its own
+    version of them, and finds none of these operators once such a domain is a custom one, too.
+
     Returns None for other formats than the ONNX protobuf; whether they are valid is for ONNX Runtime to tell.
     """
     if hasattr(model, "opset_import"):
-        domains = {i.domain for owner in (model, *model.functions) for i in owner.opset_import}
+        imports = [(owner is model, i.domain) for owner in (model, *model.functions) for i in owner.opset_import]
     else:
         try:
             with content_of(model) as content:
-                domains = set(_domains(content))
+                imports = list(_imports(content))
         except (ValueError, IndexError):
             return None
-    return {"" if domain == "ai.onnx" else domain for domain in domains}
+    counted = {domain for is_models, domain in imports if is_models or domain not in BUILTIN}
+    return {"" if domain == "ai.onnx" else domain for domain in counted}
 
 
 def is_lowered(model):
@@ -109,14 +114,15 @@ def content_of(model):
         yield content
 
 
-def _domains(content):
+def _imports(content):
+    """Yield (whether the model itself imports it, a domain)."""
     for number, begin, end in _fields(content, 0, len(content)):
         if number == MODEL_IMPORT:
-            yield _text(content, begin, end, IMPORT_DOMAIN)
+            yield True, _text(content, begin, end, IMPORT_DOMAIN)
         elif number == MODEL_FUNCTIONS:
             for field, inner_begin, inner_end in _fields(content, begin, end):
                 if field == FUNCTION_IMPORT:
-                    yield _text(content, inner_begin, inner_end, IMPORT_DOMAIN)
+                    yield False, _text(content, inner_begin, inner_end, IMPORT_DOMAIN)
 
 
 def _nodes(content, message, begin, end, op_types, names):

@@ -144,6 +144,20 @@ def test_a_refusal_in_a_branch_whose_shape_is_stated():
         run_session(session, [inputs[0][:1], *inputs[1:]])
 
 
+def test_a_scan_whose_result_has_no_stated_shape():
+    """ONNX Runtime must know its rank."""
+    proto = parsed("""(float[k,1,2,4,5] images, float[k,1,3,3,2] grids) => (y) {
+        y = Scan <num_scan_inputs = 2, body = body (float[1,2,4,5] x, float[1,3,3,2] grid) => (z) {
+            z = GridSample (x, grid)
+        }> (images, grids)
+    }""", 20)  # fmt: skip
+    rng = np.random.default_rng(0)
+    inputs = [rng.uniform(-1, 1, (3, 1, *sizes)).astype(np.float32) for sizes in ((2, 4, 5), (3, 3, 2))]
+    plain, native, extensions = (run_session(session, inputs) for session in all_sessions(proto))
+    np.testing.assert_array_equal(plain, native)
+    np.testing.assert_array_equal(extensions, native)
+
+
 REUSED = """(float[1,3,l] columns, bool condition) => (float[a,b,c,d] z)
     <int64[2] image = {2, 6}, int64[2] block = {1, 3}, int64[3] sizes = {1, 3, 2}, int64[4] shape = {1, 1, 2, 6},
      float one = {1.0}> {
@@ -257,6 +271,9 @@ PARTLY_KNOWN = {  # nodes that make x of a, whose rank isn't known, or of a sequ
         r = Loop (two, yes, q) <body = g (int64 k, bool i, seq(float16) some) => (bool o, seq(float16) more) {{
             o = Identity (i)  more = SequenceInsert (some, a) }}>
         x = SequenceAt (r, zero)""",
+    "in a body that states no type": f"""yes = Cast <to = {TensorProto.BOOL}> (two)
+        x, sums = Loop (two, yes, a) <body = g (int64 k, bool i, b) => (o, c, d) {{
+            o = Identity (i)  c = Identity (b)  d = Col2Im (b, image, block) }}>""",
 }
 
 

@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 from support.backends import quiet
 from support.processes import python
-from support.written import Writer, affine_grid, feeds, perspective, unfold, warp
+from support.written import Writer, affine_grid, feeds, perspective, unfold, warp, windows
 from test_rewriting import near_miss
 
 import onnx_ops
@@ -549,6 +549,14 @@ def test_constants_of_one_name():
     proto.graph.output[0].name = "z"
     optimized = compare(proto)
     assert not {tensor.name for tensor in optimized.graph.initializer} & {*names}
+
+
+def test_nodes_of_one_name():
+    """A node has the name that optimize would give to another one, without an output of that name."""
+    proto = windows(after=lambda w, y: w.add("Abs", y))
+    proto.graph.node[-1].name = f"{proto.graph.node[-1].input[0]}_Im2Col"
+    names = [node.name for node in compare(proto).graph.node]
+    assert len({*names}) == len(names) == 3
 
 
 @pytest.mark.parametrize("size", [(4, 5), (3, 4, 5)], ids=str)

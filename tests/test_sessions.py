@@ -78,6 +78,21 @@ def test_graph_that_imports_com_microsoft(kernels_made):
     assert kernels_made == ["Col2Im", "com.microsoft.GridSample"]
 
 
+@pytest.mark.parametrize("session", [ours, registered])
+@pytest.mark.parametrize("domain", ["", "com.microsoft"])
+def test_domains_that_only_a_function_imports(domain, session):
+    """ONNX Runtime runs its own operators there, as in models that onnxscript makes of such functions."""
+    proto = parsed(f"""(float[2, 3] x) => (float[2, 3] y) {{ y = local.F (x) }}
+        <opset_import: ["{domain}" : {1 if domain else 20}], domain: "local"> F (x) => (y) {{
+            y = {f"{domain}.Gelu".removeprefix(".")} (x)
+        }}""", 20, "local")  # fmt: skip
+    if not domain:
+        del proto.opset_import[0]
+    inputs = [np.ones((2, 3), np.float32)]
+    builtin = run_session(ort.InferenceSession(proto.SerializeToString(), quiet()), inputs)
+    np.testing.assert_array_equal(run_session(session(proto, quiet()), inputs), builtin)
+
+
 @pytest.mark.parametrize("case", [*COL2IM[1:3], *GRID_SAMPLE[6:9], GRID_SAMPLE[-7]], ids=str)
 def test_thread_count_does_not_change_a_bit(case):
     """On inputs that are large enough for many tiles."""

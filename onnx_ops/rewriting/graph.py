@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import uses_external_data
 
 from .. import external_data
-from ..nodes import graphs_in, own_names, subgraphs, value_names
+from ..nodes import all_nodes, graphs_in, own_names, subgraphs, value_names
 from ..operators import OPERATORS, available
 from .shapes import type_of
 
@@ -42,11 +42,11 @@ class Model:
 
     @cached_property
     def names(self):
-        """The names of all values, including added ones."""
-        return set(value_names(self.proto.graph))
+        """The names of all values and nodes, including added ones: nodes get their outputs' names."""
+        return {*value_names(self.proto.graph), *(node.name for node in all_nodes(self.proto.graph))}
 
     def new_name(self, like):
-        """Return a name that no value has, and reserve it."""
+        """Return a name that no value and no node has, and reserve it."""
         candidates = (f"{like}_{k}" for k in range(len(self.names) + 1))
         name = next(name for name in (like, *candidates) if name not in self.names)
         self.names.add(name)
@@ -68,13 +68,14 @@ class Graph:
     """One graph.
 
     outer      the graph around a subgraph
+    node       the node in that graph which has the subgraph
     producers  {value: the node that makes it}
     users      {value: how many inputs of nodes, also in subgraphs, and outputs of the graph it is}
     measured   {value: of how many Shape nodes, of the graph as it was, it is the input}
     """
 
-    def __init__(self, model, owner, title, outer=None):
-        self.model, self.owner, self.title, self.outer = model, owner, title, outer
+    def __init__(self, model, owner, title, outer=None, node=None):
+        self.model, self.owner, self.title, self.outer, self.node = model, owner, title, outer, node
         self.producers = {name: node for node in owner.node for name in node.output if name}
         self.users = _users(owner)
         self.measured = Counter(node.input[0] for node in owner.node if node.op_type == "Shape" and node.input)
@@ -96,7 +97,7 @@ class Graph:
         for node in list(self.owner.node):
             for inner in subgraphs(node):
                 title = f"{self.title} / {node.name or node.op_type} / {inner.name}"
-                yield from Graph(self.model, inner, title, self).nested()
+                yield from Graph(self.model, inner, title, self, node).nested()
 
     @property
     def is_main(self):

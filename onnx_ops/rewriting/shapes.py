@@ -83,7 +83,7 @@ def _outputs(graph, node, name):
     """Return {value: Type} for a value, and for what else its node makes."""
     tensor = graph.initializers.get(name)
     if name in graph.inputs or (node is None and tensor is None):
-        return {name: _stated(graph, name)}
+        return {name: _completed(graph, name, _of_body(graph, name))}
     if tensor is not None:
         return {name: Type(tensor.data_type, tuple(tensor.dims))}
     inputs = [type_of(graph, each) if each else None for each in node.input]
@@ -137,10 +137,24 @@ def _stated(graph, name):
     return Type(stated.tensor_type.elem_type, dimensions)
 
 
+def _of_body(graph, name):
+    """Return the Type of an input of a Loop's or Scan's body, with the elements, which needn't be stated there."""
+    if graph.is_main or name not in graph.inputs:
+        return UNKNOWN
+    names, given = [value.name for value in graph.owner.input], graph.node.input
+    if len(given) > len(names):  # a Scan before version 9 has one more
+        return UNKNOWN
+    outside = dict(zip(names, given, strict=False)).get(name)
+    return Type(type_of(graph.outer, outside).elements) if outside else UNKNOWN
+
+
 def _by_subgraphs(graph, node):
     """Return {output: Type} with the element types, which those of the last outputs of all subgraphs are."""
     columns = [
-        [type_of(type(graph)(graph.model, inner, graph.title, graph), each.name).elements for each in inner.output]
+        [
+            type_of(type(graph)(graph.model, inner, graph.title, graph, node), each.name).elements
+            for each in inner.output
+        ]
         for inner in subgraphs(node)
     ]
     count = len(node.output)  # a Loop's body has a condition before these

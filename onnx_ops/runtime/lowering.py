@@ -100,18 +100,21 @@ class _Lowering:
 
     def graph(self, owner, graph):
         """Lower `owner`, which is a copy of what `graph` has, whose types are known."""
-        nodes, stated = [], {value.name for value in (*owner.value_info, *owner.output)}
+        nodes, stated = [], {value.name: value.type for value in (*owner.value_info, *owner.output)}
         for node, original in zip(owner.node, graph.owner.node, strict=True):
             for inner, original_inner in zip(subgraphs(node), subgraphs(original), strict=True):
-                self.graph(inner, Graph(graph.model, original_inner, graph.title, graph))
+                self.graph(inner, Graph(graph.model, original_inner, graph.title, graph, original))
             operator = declared(node, self.operators)
             if not operator:
                 nodes.append(node)
                 continue
             for name in node.output:
                 its_type = graph.type(name)
+                info = helper.make_tensor_value_info(name, its_type.elements, its_type.dimensions)
                 if its_type.elements and name not in stated:
-                    owner.value_info.append(helper.make_tensor_value_info(name, its_type.elements, its_type.dimensions))
+                    owner.value_info.append(info)
+                elif its_type.elements and not (graph.is_main or stated[name].tensor_type.HasField("shape")):
+                    stated[name].CopyFrom(info.type)  # a Scan asks for the ranks of its body's outputs
             nodes += self.node(operator, node, graph)
         del owner.node[:]
         owner.node.extend(nodes)
