@@ -7,10 +7,8 @@ from pathlib import Path
 
 import click
 import numpy as np
-import onnxruntime as ort
 from rich.progress import TimeRemainingColumn
 
-from .. import __version__
 from ..comparison import difference
 from ..external_data import files, pack
 from ..operators import own_operators
@@ -247,7 +245,7 @@ def dependencies(model, shared):
         "model": [digest_of_file(path) for path in files(model)],
         "inputs": {name: digest(encode({name: array})) for name, array in shared.items()},
         "operators": sorted(map(digest_of_file, own_files())),
-        "versions": {"onnx_ops": __version__, "onnxruntime": ort.__version__},
+        "versions": ray_cluster.versions(),
     }
 
 
