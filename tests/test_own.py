@@ -1071,6 +1071,9 @@ def test_copies_of_a_runner_have_its_operators(tmp_path):
         print(*pickle.load(open("runner", "rb")).operators, onnx_ops.operators.own_operators())
     """
     assert run_script(code, tmp_path).stdout == "<operator my.domain.Scale of operators_of_mine> []\n"
+    (package / "__init__.py").write_text(f"FACTOR = 3\n{text}\n{another}")  # as on another machine
+    done = run_script(code, tmp_path, check=False)
+    assert "__init__.py': is not the file that the other process has; copy it, or start again" in done.stderr
 
 
 @need_numba
