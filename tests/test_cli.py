@@ -1101,6 +1101,17 @@ def test_optimize_json_and_run_optimized(tmp_path, kernels_made):
     assert "that model has no output y" in " ".join(text.split())
 
 
+def test_what_optimize_made_of_a_model_that_only_onnx_ops_runs(tmp_path):
+    """The command that `optimize` names compares the two."""
+    proto = written.unfold()
+    proto.graph.node.append(helper.make_node("cummax", ["y"], ["z", "indices"], domain="mmcv", dim=1))
+    proto.graph.output[0].name = "z"
+    proto.opset_import.append(helper.make_opsetid("mmcv", 1))
+    source, target = saved(proto, tmp_path), tmp_path / "optimized.onnx"
+    command = call("optimize", source, target).splitlines()[-1].removeprefix("onnx-ops ").removesuffix(" checks it")
+    assert f"z against {source}: largest difference 0," in call(*command.split())
+
+
 @pytest.mark.parametrize(
     ("proto", "advice"),
     [
