@@ -111,11 +111,23 @@ def relocate(model, path):
     return folder
 
 
-def move(model, origin, name):
-    """Read a model's external data, so that onnx.save writes them to one file of this name beside the model."""
-    for tensor in external(model):
+def read_all(model, origin):
+    """Put a model's external data into it; returns the tensors that had some. Raises OSError and OpError."""
+    tensors = external(model)
+    for tensor in tensors:
         read(tensor, origin)
-        set_external_data(tensor, name)
+    return tensors
+
+
+def write(tensors, path):
+    """Write the data of tensors into one file, which is to be beside their model.
+
+    onnx.save would leave out those of sparse tensors, and of subgraphs in functions.
+    """
+    with open(path, "wb") as file:
+        for tensor in tensors:
+            set_external_data(tensor, path.name, file.tell(), file.write(tensor.raw_data))
+            tensor.ClearField("raw_data")
 
 
 def files(path):
@@ -144,6 +156,7 @@ def external(model):
     attributes = [a for node in nodes for a in node.attribute]
     tensors = [
         *(tensor for graph in graphs for tensor in graph.initializer),
+        *(t for graph in graphs for sparse in graph.sparse_initializer for t in (sparse.values, sparse.indices)),
         *(tensor for a in attributes for tensor in (*([a.t] if a.HasField("t") else []), *a.tensors)),
     ]
     return [tensor for tensor in tensors if uses_external_data(tensor)]

@@ -311,6 +311,35 @@ def test_code_with_addresses_of_another_process(tmp_path):
     assert [name.partition("-f")[0] for name in kernels] == ["addresses-table"]
 
 
+CACHED_BY_NUMBA = """
+import numba
+import numpy as np
+import onnx_ops
+import values
+@numba.njit(cache=True)
+def gain():
+    return values.GAIN
+def compiled(types):
+    declared = onnx_ops.operator("my::Gain", inputs="x: T", outputs="y: T", types={"T": types})(lambda x: x)
+    @declared.shape(lambda x: x).kernel
+    def _(x, index, count, workspace, y):
+        for i in range(x.size):
+            y[i] = x[i] * gain()
+    return declared(np.ones(2, types[0])).tolist()
+"""
+
+
+def test_functions_in_numbas_own_cache(tmp_path):
+    """Numba sees no change outside of their file, so kernels have them compiled anew, for these kernels alone."""
+    (tmp_path / "cached.py").write_text(CACHED_BY_NUMBA)
+    kernels = "print(*(cached.compiled([name]) for name in ('float32', 'float64')))"
+    for value, script in (2.0, kernels), (3.0, kernels), (4.0, "print(cached.gain())"), (5.0, kernels):
+        (tmp_path / "values.py").write_text(f"GAIN = {value}")
+        arguments = {"folders": [tmp_path], "cwd": tmp_path, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+        done = python(f"import cached; {script}", PYTHONDONTWRITEBYTECODE="1", **arguments)
+        assert done.stdout == (f"{[value, value]} {[value, value]}\n" if script == kernels else f"{value}\n")
+
+
 @pytest.mark.parametrize("domain", dict.fromkeys(o.domain for o in OPERATORS))
 def test_warmup_knows_every_kernel(domain):
     """Warmup compiles every kernel that a case of the tests needs."""

@@ -983,6 +983,33 @@ def test_models_are_written_through_links(command, backend, tmp_path):
     np.testing.assert_array_equal(result(tmp_path / "real" / "model.onnx", "float32", backend=backend), expected)
 
 
+IN_A_FUNCTION = """<ir_version: 9, opset_import: ["" : 18, "f" : 1]>
+g (float[100] x, bool c) => (float[100] y) { y = f.Add (x, c) }
+<domain: "f", opset_import: ["" : 18]> Add (x, c) => (y) {
+    w = If (c) <then_branch = one () => (float[100] a) { a = Identity (w) }, else_branch = two () => (float[100] b)
+        { b = Identity (x) }>
+    y = Add (x, w)
+}"""
+SPARSE = """<ir_version: 9, opset_import: ["" : 18]> g (float[100] x, bool c) => (float[100] y) { y = Add (x, w) }"""
+
+
+@pytest.mark.parametrize("text", [SPARSE, IN_A_FUNCTION], ids=["sparse", "in a function"])
+def test_weights_that_onnx_does_not_save(text, tmp_path):
+    (tmp_path / "in").mkdir()
+    proto, rng = onnx.parser.parse_model(text), np.random.default_rng(0)
+    weights = external(onnx.numpy_helper.from_array(rng.random(100, np.float32), "w"), tmp_path / "in")
+    if text == SPARSE:
+        positions = external(onnx.numpy_helper.from_array(np.arange(100), "positions"), tmp_path / "in")
+        proto.graph.sparse_initializer.append(helper.make_sparse_tensor(weights, positions, [100]))
+    else:
+        proto.functions[0].node[0].attribute[0].g.initializer.append(weights)
+    source, feeds = saved(proto, tmp_path / "in"), {"x": np.zeros(100, np.float32), "c": np.array(True)}
+    call("optimize", source, tmp_path / "out" / "model.onnx")
+    expected, actual = (onnx_ops.Runner(path)(feeds)["y"] for path in (source, tmp_path / "out" / "model.onnx"))
+    np.testing.assert_array_equal(actual, expected)
+    assert np.all(expected)
+
+
 @pytest.mark.parametrize("command", ["lower", "optimize"])
 @pytest.mark.parametrize("target", ["weights", "sub/model.onnx"])
 def test_no_data_of_the_model_are_replaced(target, command, tmp_path):
@@ -1080,6 +1107,17 @@ def test_optimize_json_and_run_optimized(tmp_path, kernels_made):
     proto.graph.output[0].name = "padded"
     text = call("run", target, "--random", "--compare", saved(proto, tmp_path), exit_code=2)
     assert "that model has no output y" in " ".join(text.split())
+
+
+def test_what_optimize_made_of_a_model_that_only_onnx_ops_runs(tmp_path):
+    """The command that `optimize` names compares the two."""
+    proto = written.unfold()
+    proto.graph.node.append(helper.make_node("cummax", ["y"], ["z", "indices"], domain="mmcv", dim=1))
+    proto.graph.output[0].name = "z"
+    proto.opset_import.append(helper.make_opsetid("mmcv", 1))
+    source, target = saved(proto, tmp_path), tmp_path / "optimized.onnx"
+    command = call("optimize", source, target).splitlines()[-1].removeprefix("onnx-ops ").removesuffix(" checks it")
+    assert f"z against {source}: largest difference 0," in call(*command.split())
 
 
 @pytest.mark.parametrize(

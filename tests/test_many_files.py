@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -374,6 +375,18 @@ def test_the_data_of_a_model_count(tmp_path):
         onnx.save(proto, folder / "model.onnx", save_as_external_data=True, location="weights", size_threshold=0)
         assert call_json(*run_arguments(folder / "model.onnx", tmp_path))["run"] == 1
         np.testing.assert_array_equal(results(tmp_path)["0000"], factor * folded(array))
+
+
+def test_the_sources_of_the_package_count(tmp_path):
+    """They change between releases, too."""
+    shutil.copytree(Path(onnx_ops.__file__).parent, tmp_path / "onnx_ops")
+    inputs(1, tmp_path)
+    command = run_arguments(fold(tmp_path), tmp_path)
+    for before, comment in (0, ""), (1, ""), (0, "# another one"):
+        with open(tmp_path / "onnx_ops" / "kernels" / "__init__.py", "a") as file:
+            file.write(comment)
+        done = python("from onnx_ops.cli import main; main()", *command, folders=[tmp_path], cwd=tmp_path)
+        assert f"{before} finished before" in done.stdout
 
 
 def test_results_are_no_inputs(tmp_path):

@@ -545,6 +545,12 @@ def test_a_mistake_in_a_kernel_names_its_line():
 
 @need_numba
 def test_kernels_that_are_refused():
+    import numba
+
+    @numba.njit
+    def calling_itself(n):
+        return 1 if n < 2 else n * calling_itself(n - 1)
+
     def kernel(x, index, count, workspace, y):
         print(x[0])
 
@@ -569,6 +575,9 @@ def test_kernels_that_are_refused():
     def speaking(x, index, count, workspace, y):
         onnx_ops.require(x[0] < 0, "x", x[0], f"must be below {len(x)}")
 
+    def repeating(x, index, count, workspace, y):
+        y[0] = calling_itself(x[0])
+
     messages = {
         spreading: r"kernel = test_own\.py, line \d+ for float32, float32: can't be compiled: it allocates memory",
         without_workspace: "can't be compiled: .*none",
@@ -578,6 +587,7 @@ def test_kernels_that_are_refused():
         caller: "must be marked by onnx_ops.jitable",
         allocating: "can't be compiled: it allocates memory",
         raising: "compiled code has raised an exception",
+        repeating: "can't be compiled: a function calls itself with other types, or through another one",
     }
     for each, message in messages.items():
         function = declare()
@@ -1061,6 +1071,9 @@ def test_copies_of_a_runner_have_its_operators(tmp_path):
         print(*pickle.load(open("runner", "rb")).operators, onnx_ops.operators.own_operators())
     """
     assert run_script(code, tmp_path).stdout == "<operator my.domain.Scale of operators_of_mine> []\n"
+    (package / "__init__.py").write_text(f"FACTOR = 3\n{text}\n{another}")  # as on another machine
+    done = run_script(code, tmp_path, check=False)
+    assert "__init__.py': is not the file that the other process has; copy it, or start again" in done.stderr
 
 
 @need_numba

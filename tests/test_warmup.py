@@ -68,6 +68,26 @@ def test_what_a_model_needs_is_compiled_and_nothing_else(tmp_path):
     assert python(script, tmp_path / "network.onnx", NUMBA_CACHE_DIR=str(tmp_path)).stderr == ""
 
 
+OWN = """
+import onnx_ops
+twice = onnx_ops.operator("my::Twice", inputs="x: float32", outputs="y: float32")(lambda x: x * 2).shape(lambda x: x)
+@twice.kernel
+def _(x, index, count, workspace, y):
+    for k in range(len(x)):
+        y[k] = x[k] * 2
+"""
+
+
+def test_operators_of_ones_own_are_not_in_the_library(tmp_path):
+    """Even where it has all others."""
+    (tmp_path / "twice.py").write_text(OWN)
+    command = f"from onnx_ops.runtime import library; library.is_complete = lambda: True; {COMMAND}"
+    arguments = "--operators", tmp_path / "twice.py", "warmup", "--operator", "Twice"
+    done = python(command, *arguments, NUMBA_CACHE_DIR=str(tmp_path))
+    assert done.stdout.endswith(f" or the cache, {tmp_path / 'onnx_ops'}\n")
+    assert len(list((tmp_path / "onnx_ops").glob("*.code"))) == 2
+
+
 def test_models_in_every_form(tmp_path):
     proto = network()
     onnx.save(proto, tmp_path / "model.onnx")
@@ -98,7 +118,7 @@ FOLD = model("", "Col2Im", COL2IM[1].inputs("float32"), COL2IM[1].attributes)
 MODELS = {
     "none of ours": (
         parsed("(float[1] x) => (float[1] y) { y = Relu (x) }"),
-        r"^onnx_ops: models = '.*model.onnx': have no nodes for onnx_ops$",
+        r"^onnx_ops: models = '.*model.onnx': have no nodes with kernels of onnx_ops$",
     ),
     "lowered": (
         onnx_ops.lower(FOLD),

@@ -86,8 +86,9 @@ def compiling(work):
 
 def place():
     """Return a text on where sessions find compiled kernels."""
-    if library.is_complete():
-        return f"the library, {library.PLACE}"
     from ..compiler.cache import directory
 
-    return f"the cache, {directory()}"
+    places = [f"the library, {library.PLACE}"] if library.is_complete() else []
+    if own_operators() or not places:
+        places.append(f"the cache, {directory()}")
+    return " or ".join(places)

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 
 from .. import lower as lowered
 from ..errors import OpError
-from ..external_data import files, load, move
+from ..external_data import files, load, read_all, write
 from ..files import staged_file
 from ..nodes import declared_nodes
 from ..ort_format import is_ort_format
@@ -107,9 +107,10 @@ def rewrite(source, target, function):
     if external and not is_beside and (user := next(users(data, target), None)):
         raise click.UsageError(f"{data} would be replaced, in which {user} has weights; choose another output.")
     model, report = function(load(source))
-    if not is_beside:
-        move(model, source, data.name)
+    moved = [] if is_beside else read_all(model, source)
     with staged_file(target) as path:
+        if moved:
+            write(moved, path.with_name(data.name))
         onnx.save(model, path, "protobuf")  # whatever its name ends in
     return target, report
 

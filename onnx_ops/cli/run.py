@@ -7,10 +7,8 @@ from pathlib import Path
 
 import click
 import numpy as np
-import onnxruntime as ort
 from rich.progress import TimeRemainingColumn
 
-from .. import __version__
 from ..comparison import difference
 from ..external_data import files, pack
 from ..operators import own_operators
@@ -39,7 +37,8 @@ ENDED = Problem("a process that worked on it has ended, and so has another one t
 @click.option("--optimize", is_flag=True, help="Run what `onnx-ops optimize` makes of the model.")
 @click.option(
     "--compare", type=Peer(), metavar="builtin|reference|MODEL",
-    help="Also run it by ONNX Runtime's own kernels, or by onnx's evaluator, or another model by the former; compare.",
+    help="Also run it by ONNX Runtime's own kernels, or by onnx's evaluator; or another model by these kernels or, if "
+    "they don't run it, by onnx_ops. Compare.",
 )  # fmt: skip
 @tolerance_option("Of --compare, relative to the largest value.  [default: by type]")
 @threads_option
@@ -82,7 +81,7 @@ def run(
         feeds, outputs = run_once(runner, report, model, given, output, shapes, random)
         if compare:
             is_other = isinstance(compare, Path)
-            peer = open_model(compare, "builtin", threads) if is_other else open_model(model, compare, threads)
+            peer = open_other(compare, threads) if is_other else open_model(model, compare, threads)
             others, seconds = timed(peer, feeds)
             if missing := outputs.keys() - others.keys():
                 raise click.UsageError(f"--compare {compare}: that model has no output {', '.join(sorted(missing))}.")
@@ -109,6 +108,14 @@ def open_model(model, backend, threads=None, optimize=False):
     runner = Runner(model, backend=backend, threads=threads, optimize=optimize)
     runner.session  # noqa: B018  makes it
     return runner
+
+
+def open_other(model, threads):
+    """Open a model by ONNX Runtime's own kernels or, if it has nodes that these don't run, by onnx_ops."""
+    try:
+        return open_model(model, "builtin", threads)
+    except Exception:
+        return open_model(model, "native", threads)
 
 
 def run_once(runner, report, model, given, output, shapes, random):
@@ -247,7 +254,7 @@ def dependencies(model, shared):
         "model": [digest_of_file(path) for path in files(model)],
         "inputs": {name: digest(encode({name: array})) for name, array in shared.items()},
         "operators": sorted(map(digest_of_file, own_files())),
-        "versions": {"onnx_ops": __version__, "onnxruntime": ort.__version__},
+        "versions": ray_cluster.versions(),
     }
 
 

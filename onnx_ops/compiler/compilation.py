@@ -23,6 +23,7 @@ from . import arrays, refusals, simd_points, simd_products, simd_rows, target  #
 from .halves import I64
 from .jit import BOUNDSCHECK, FLAGS, INNER, flags_of, marked
 from .numba_internals import (
+    calls_itself,
     cgutils,
     compiler,
     cpu_target,
@@ -30,6 +31,7 @@ from .numba_internals import (
     global_compiler_lock,
     optimized_once,
     whole_arrays,
+    without_cache,
 )
 from .records import (
     ATTRIBUTES,
@@ -95,11 +97,17 @@ def object_code(entry, symbol):
     """
     try:
         machine = _target_machine()
-        with global_compiler_lock, uncollected(), whole_arrays(), optimized_once(symbol, machine):
+        with global_compiler_lock, uncollected(), without_cache(), whole_arrays(), optimized_once(symbol, machine):
             tell_numba()
             module = final_module(_compiled(entry, symbol))
             if any(f.is_declaration and f.name.startswith(OF_PYTHON) for f in module.functions):
                 raise OpError("kernel", entry.name, "can't be compiled: it calls Python, as `print` does")
+            if calls_itself(module):
+                raise OpError(
+                    "kernel",
+                    entry.name,
+                    "can't be compiled: a function calls itself with other types, or through another one; write a loop",
+                )
             # In a shared library, the symbol can't be seen from outside.
             module.get_function(symbol).visibility = "hidden"
             return machine.emit_object(module)

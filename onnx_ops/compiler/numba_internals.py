@@ -13,6 +13,8 @@
     do_boundscheck                  is replaced to count checks (bounds.py)
     c_helpers                       functions of Numba's own that cached code calls
     Dispatcher._can_compile         whether a user's compiled function is limited to some types
+    FunctionCache                   is changed by `without_cache`
+    RuntimeLinker.PREFIX            how the names of variables begin by which a function that calls itself finds itself
 
 Of llvmlite, all is public, but target.py replaces the names by which Numba asks it for the system: before Numba is
 imported, so not here.
@@ -26,6 +28,7 @@ import numpy as np
 from numba import _helperlib, config
 from numba.core import callconv, cgutils, codegen, compiler
 from numba.core.bytecode import FunctionIdentity
+from numba.core.caching import FunctionCache
 from numba.core.compiler_lock import global_compiler_lock as global_compiler_lock
 from numba.core.dispatcher import Dispatcher
 from numba.core.options import TargetOptions
@@ -51,6 +54,8 @@ def check_numba():
         cgutils: "alloca_once do_boundscheck for_range get_or_insert_function unpack_tuple",
         _helperlib: "c_helpers",
         Dispatcher: "disable_compile",
+        FunctionCache: "load_overload save_overload",
+        codegen.RuntimeLinker: "PREFIX",
     }
     missing = [name for owner, names in required.items() for name in names.split() if not hasattr(owner, name)]
     disabled = config.DISABLE_JIT and "NUMBA_DISABLE_JIT is set, with which Numba compiles nothing; unset it"
@@ -103,6 +108,14 @@ def whole_arrays():
             return constant(builder, kind, array if kind.layout in "CF" else np.ascontiguousarray(array))
 
     return replaced(context, make_constant_array=whole)
+
+
+def without_cache():
+    """A context in which Numba neither loads users' functions from its own cache, cache=True, nor saves them there.
+
+    It would load what other modules' values were part of before they changed, and `optimized_once` can't finish that.
+    """
+    return replaced(FunctionCache, load_overload=lambda *_: None, save_overload=lambda *_: None)
 
 
 def defined(library):
@@ -170,6 +183,11 @@ def prepare(module, machine):
 def final_module(library):
     """LLVM's module of a finished library."""
     return library._final_module
+
+
+def calls_itself(module):
+    """Whether a module has a variable by which a function calls itself, and that only Numba's own linker fills in."""
+    return any(variable.name.startswith(codegen.RuntimeLinker.PREFIX) for variable in module.global_variables)
 
 
 # How functions return: Numba's status of an exception, and the type of its description of one.

@@ -1,6 +1,8 @@
 """Python files with operators of one's own, for the command line and for processes that compile."""
 
 import sys
+import zlib
+from contextlib import suppress
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -52,9 +54,9 @@ def operators_in(module):
 
 
 def sources_of(operators):
-    """Return where other processes find these operators: names of modules, or paths of files. Raises OpError.
+    """Return where other processes find these operators: (name of a module, or path; digest of the file) of each.
 
-    Those of this package are known to every process.
+    Those of this package are known to every process. Raises OpError.
     """
     locations = []
     for operator in operators:
@@ -68,10 +70,21 @@ def sources_of(operators):
             rule = f"is in no variable of {module.__name__}, where other processes could find it"
             raise OpError("operators", operator.title, rule, "onnx_ops")
         is_of_package = "." in module.__name__ or hasattr(module, "__path__")
-        locations.append(module.__name__ if is_of_package else str(Path(file).resolve()))
+        locations.append((module.__name__ if is_of_package else str(Path(file).resolve()), digest(file)))
     return list(dict.fromkeys(locations))
 
 
 def operators_at(source):
-    """The operators at one of `sources_of`. Raises OpError."""
-    return operators_in(module_of(source) if Path(source).suffix == ".py" else import_module(source))
+    """The operators at one of `sources_of`. Raises OpError, also if its file is another one here."""
+    place, expected = source
+    module = module_of(place) if Path(place).suffix == ".py" else import_module(place)
+    if digest(module.__file__) != expected:
+        rule = "is not the file that the other process has; copy it, or start again"
+        raise OpError("operators", repr(module.__file__), rule, "onnx_ops")
+    return operators_in(module)
+
+
+def digest(file):
+    with suppress(OSError):  # as in a zip file
+        return zlib.crc32(Path(file).read_bytes())
+    return None

@@ -29,8 +29,8 @@ class Runner:
     threads   number of each session's threads; None: the number of the machine's cores. The default suits one process
               for each core
     backend   as for onnx_ops.InferenceSession, or "builtin": ONNX Runtime's own kernels alone
-    optimize, operators   as for onnx_ops.InferenceSession; the modules of operators of one's own must be there in every
-              such process
+    optimize, operators   as for onnx_ops.InferenceSession; the modules of operators of one's own must be there, and be
+              the same, in every such process
 
     Called with {input: array}, a Runner returns {output: array}. Columns that are no inputs of the model, such as the
     names of the items, come back unchanged, unless an output has their name.

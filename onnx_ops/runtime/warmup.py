@@ -73,7 +73,7 @@ def needed_by(models, own=()):
                 raise OpError("models", _title(model), f"no session can be made of it: {error}", "onnx_ops") from error
         found += needed
     if not found:
-        raise OpError("models", ", ".join(map(_title, models)), "have no nodes for onnx_ops", "onnx_ops")
+        raise OpError("models", ", ".join(map(_title, models)), "have no nodes with kernels of onnx_ops", "onnx_ops")
     return variants.distinct(found)
 
 
