@@ -165,8 +165,8 @@ def own_names(graph):
     return names | {name for node in graph.node for name in node.output if name}
 
 
-def value_names(owner):
-    """Yield the names of all values in a graph or function and its subgraphs."""
+def used_names(owner):
+    """Yield the names of all values and nodes in a graph or function and its subgraphs."""
     if not hasattr(owner, "initializer"):
         yield from (*owner.input, *owner.output)
     else:
@@ -174,6 +174,6 @@ def value_names(owner):
         yield from (tensor.values.name for tensor in owner.sparse_initializer)
     yield from (value.name for value in owner.value_info)
     for node in owner.node:
-        yield from (*node.input, *node.output)
+        yield from (node.name, *node.input, *node.output)
         for inner in subgraphs(node):
-            yield from value_names(inner)
+            yield from used_names(inner)

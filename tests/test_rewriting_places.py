@@ -20,7 +20,7 @@ from support.written import (
 from test_rewriting import NO_ATTENTIONS, OTHER_ENDS
 
 import onnx_ops
-from onnx_ops.nodes import all_nodes, value_names
+from onnx_ops.nodes import all_nodes, used_names
 from onnx_ops.rewriting import rewritten
 
 
@@ -178,7 +178,7 @@ def test_found_there(place, name):
 
 def words(reason, proto):
     """Return what a reason says, without names of values, which inlining changes."""
-    names = set(value_names(proto.graph))
+    names = set(used_names(proto.graph))
     return [word for word in re.findall(r"\w+", reason) if word not in names and not re.search(r"[\d_]", word)]
 
 

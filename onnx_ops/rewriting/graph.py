@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import uses_external_data
 
 from .. import external_data
-from ..nodes import all_nodes, graphs_in, own_names, subgraphs, value_names
+from ..nodes import graphs_in, own_names, subgraphs, used_names
 from ..operators import OPERATORS, available
 from .shapes import type_of
 
@@ -43,7 +43,7 @@ class Model:
     @cached_property
     def names(self):
         """The names of all values and nodes, including added ones: nodes get their outputs' names."""
-        return {*value_names(self.proto.graph), *(node.name for node in all_nodes(self.proto.graph))}
+        return set(used_names(self.proto.graph))
 
     def new_name(self, like):
         """Return a name that no value and no node has, and reserve it."""

@@ -27,7 +27,7 @@ from .. import dtypes, plain
 from ..attributes import KINDS
 from ..errors import OpError, errors_of
 from ..model_files import EXTENSIONS
-from ..nodes import declared, in_its_versions, inlined, model_nodes, subgraphs, value_names
+from ..nodes import declared, in_its_versions, inlined, model_nodes, subgraphs, used_names
 from ..operators import OPERATORS, available
 from ..rewriting.graph import Graph, Model
 from ..schemas import node_attribute, register_schemas
@@ -76,9 +76,9 @@ def lower_for_session(model, operators, origin=None, has_run_input=True):
         except RuntimeError as error:
             rule = f"can't inline the model's functions: {error}"
             raise OpError("backend", "'extensions'", rule, "onnx_ops") from error
-    used_names = set(value_names(lowered.graph))
+    used = set(used_names(lowered.graph))
     candidates = itertools.chain([RUN] if has_run_input else [], map("onnx_ops_{}".format, itertools.count()))
-    names = (name for name in candidates if name not in used_names)
+    names = (name for name in candidates if name not in used)
     run = next(names) if has_run_input else None
     original = onnx.ModelProto()
     original.CopyFrom(lowered)
@@ -138,7 +138,9 @@ class _Lowering:
         before, after = [], []
 
         def made(nodes, op_type, inputs=(), outputs=(), **attributes):
-            nodes.append(helper.make_node(op_type, inputs, outputs or [next(self.names)], **attributes))
+            # ONNX Runtime names a shape after the node that it fuses: the shapes of two unnamed ones had one name.
+            name = next(self.names)
+            nodes.append(helper.make_node(op_type, inputs, outputs or [name], name, **attributes))
             return nodes[-1].output[0]
 
         def constant(values):
