@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Build the package's wheel for arm64 on x86-64 and test it in an emulated arm64 system: models, onnx's node tests, and
-# the tests that run sessions. Run it as root, on Debian with qemu-user-static, debootstrap and gcc-aarch64-linux-gnu:
+# the tests that run sessions. Run it as root, on Debian with qemu-user-static and debootstrap, where python3 has the
+# package (pip install -e ".[cross]"):
 #
 #     scripts/arm64.sh FOLDER [TEST...]
 #
-# FOLDER gets the system (1 GB, installed once, in 10 to 20 minutes) and the wheel. python3 must have what builds the
-# package ahead (pip install -e ".[jit]"). MIRROR names a Debian mirror.
+# FOLDER gets the system (1 GB, installed once, in 10 to 20 minutes) and the wheel. MIRROR names a Debian mirror.
 set -euo pipefail
 clone=$(cd "$(dirname "$0")/.." && pwd)
 mkdir -p "$1" && cd "$1"
@@ -44,8 +44,7 @@ fi
 
 # The wheel, with every kernel for armv8-a; and what it needs, for the Python of that Debian.
 rm -rf wheels "$packages"
-_PYTHON_HOST_PLATFORM=linux-aarch64 ONNX_OPS_AHEAD=armv8-a python3 -m pip wheel --no-deps --no-build-isolation \
-    --wheel-dir wheels "$clone"
+python3 "$clone/scripts/wheels.py" wheels manylinux_2_28_aarch64
 python3 -m pip install --quiet --only-binary=:all: --python-version 3.11 --implementation cp --target "$packages" \
     --platform linux_aarch64 --platform manylinux_2_28_aarch64 --platform manylinux_2_27_aarch64 \
     --platform manylinux_2_26_aarch64 --platform manylinux_2_17_aarch64 --platform manylinux2014_aarch64 \
