@@ -141,6 +141,17 @@ def test_grids(name):
     assert operators == ["ComputedGridSample"] or "matrix" in name
 
 
+@pytest.mark.parametrize("power", [2, 3])
+def test_powers_of_a_distance(power):
+    """Along a last axis of one element ONNX Runtime doesn't multiply, and rounds otherwise."""
+    w = Writer()
+    distance = w.add("ReduceL2", "flow", w.constant([-1]), keepdims=1)
+    grid = w.add("Mul", "flow", w.add("Pow", distance, w.constant(power, "float32")))
+    w.add("GridSample", "image", grid, align_corners=1, name="y")
+    inputs = {"image": ("float32", [2, 3, 9, 12]), "flow": ("float32", [2, 90, 120, 2])}
+    assert compared(w.model(inputs, ("y", "float32", None), 20)) == ["ReduceL2", "Pow", "ComputedGridSample"]
+
+
 @pytest.mark.parametrize("name", NO_WRITES)
 def test_no_writes(name):
     """What is added to elements is no part of a program."""
