@@ -68,7 +68,20 @@ WARPS |= {
     "limited": warp([*in_pixels(SIZE), ("Min", 0.5), ("Max", -0.75)]),
     "rounded": warp([("Floor", None), ("Mul", 0.2), ("Abs", None), ("Sqrt", None)], mode="nearest"),
 }
+
+
+def of_many_axes(count):
+    """A grid that is the half of a value with so many axes, of which all but the last three have one element."""
+    w, axes = Writer(), [*range(count - 4)]
+    grid = w.add("Squeeze", w.add("Mul", "flow", w.constant(0.5, "float32")), w.constant(axes))
+    w.add("GridSample", "image", grid, name="y")
+    inputs = {"image": ("float32", [1, 3, 9, 12]), "flow": ("float32", [*[1] * len(axes), 1, 5, 6, 2])}
+    return w.model(inputs, ("y", "float32", None), 20)
+
+
+WARPS["a value of eight axes"] = of_many_axes(8)
 NO_GRIDS = {
+    "nine axes": (of_many_axes(9), "an index of that length"),
     "16 bits": (warp(dtype="float16", mode="nearest"), "float32 or float64"),
     "too many steps": (warp([("Add", 1), ("Mul", 0.5)] * 17), "ComputedGridSample takes 64"),
     "a matrix in 16 bits": (perspective(dtype="float16"), "float32 or float64"),
