@@ -144,13 +144,15 @@ def test_a_refusal_in_a_branch_whose_shape_is_stated():
         run_session(session, [inputs[0][:1], *inputs[1:]])
 
 
-def test_a_scan_whose_result_has_no_stated_shape():
-    """ONNX Runtime must know its rank."""
-    proto = parsed("""(float[k,1,2,4,5] images, float[k,1,3,3,2] grids) => (y) {
-        y = Scan <num_scan_inputs = 2, body = body (float[1,2,4,5] x, float[1,3,3,2] grid) => (z) {
+@pytest.mark.parametrize("types", [("float[1,2,4,5]", "float[1,3,3,2]"), ("", "")], ids=str)
+def test_a_scan_whose_result_has_no_stated_shape(types):
+    """ONNX Runtime must know its rank. What onnxscript writes states no types of inputs, either."""
+    image, grid = types
+    proto = parsed(f"""(float[k,1,2,4,5] images, float[k,1,3,3,2] grids) => (y) {{
+        y = Scan <num_scan_inputs = 2, body = body ({image} x, {grid} grid) => (z) {{
             z = GridSample (x, grid)
-        }> (images, grids)
-    }""", 20)  # fmt: skip
+        }}> (images, grids)
+    }}""", 20)  # fmt: skip
     rng = np.random.default_rng(0)
     inputs = [rng.uniform(-1, 1, (3, 1, *sizes)).astype(np.float32) for sizes in ((2, 4, 5), (3, 3, 2))]
     plain, native, extensions = (run_session(session, inputs) for session in all_sessions(proto))

@@ -68,7 +68,20 @@ WARPS |= {
     "limited": warp([*in_pixels(SIZE), ("Min", 0.5), ("Max", -0.75)]),
     "rounded": warp([("Floor", None), ("Mul", 0.2), ("Abs", None), ("Sqrt", None)], mode="nearest"),
 }
+
+
+def of_many_axes(count):
+    """A grid that is the half of a value with so many axes, of which all but the last three have one element."""
+    w, axes = Writer(), [*range(count - 4)]
+    grid = w.add("Squeeze", w.add("Mul", "flow", w.constant(0.5, "float32")), w.constant(axes))
+    w.add("GridSample", "image", grid, name="y")
+    inputs = {"image": ("float32", [1, 3, 9, 12]), "flow": ("float32", [*[1] * len(axes), 1, 5, 6, 2])}
+    return w.model(inputs, ("y", "float32", None), 20)
+
+
+WARPS["a value of eight axes"] = of_many_axes(8)
 NO_GRIDS = {
+    "nine axes": (of_many_axes(9), "an index of that length"),
     "16 bits": (warp(dtype="float16", mode="nearest"), "float32 or float64"),
     "too many steps": (warp([("Add", 1), ("Mul", 0.5)] * 17), "ComputedGridSample takes 64"),
     "a matrix in 16 bits": (perspective(dtype="float16"), "float32 or float64"),
@@ -139,6 +152,17 @@ def test_grids(name):
     operators = compared(GRIDS[name])
     assert operators[-1] == "ComputedGridSample"
     assert operators == ["ComputedGridSample"] or "matrix" in name
+
+
+@pytest.mark.parametrize("power", [2, 3])
+def test_powers_of_a_distance(power):
+    """Along a last axis of one element ONNX Runtime doesn't multiply, and rounds otherwise."""
+    w = Writer()
+    distance = w.add("ReduceL2", "flow", w.constant([-1]), keepdims=1)
+    grid = w.add("Mul", "flow", w.add("Pow", distance, w.constant(power, "float32")))
+    w.add("GridSample", "image", grid, align_corners=1, name="y")
+    inputs = {"image": ("float32", [2, 3, 9, 12]), "flow": ("float32", [2, 90, 120, 2])}
+    assert compared(w.model(inputs, ("y", "float32", None), 20)) == ["ReduceL2", "Pow", "ComputedGridSample"]
 
 
 @pytest.mark.parametrize("name", NO_WRITES)

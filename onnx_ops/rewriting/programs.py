@@ -3,6 +3,7 @@
 import numpy as np
 from onnx import TensorProto, helper
 
+from .. import plain
 from ..errors import OpError
 from ..operators.computed_grid_sample import COMPUTED_GRID_SAMPLE, INPUTS, SOURCES, STEPS, program
 from .expressions import AXES, Leaf, Operation, axes_apart
@@ -174,8 +175,9 @@ class Program:
                    for k, (position, index) in enumerate(self.sources)}  # fmt: skip
         steps = {~k: (op_type, *operands) for k, (op_type, operands) in enumerate(self.steps)}
         attributes = program(sources, steps, coordinates)
+        unknown = [None] * (1 + len(inputs))
         try:
-            COMPUTED_GRID_SAMPLE.values(attributes)
+            plain.infer(COMPUTED_GRID_SAMPLE, COMPUTED_GRID_SAMPLE.values(attributes), unknown, unknown)
         except OpError as error:
             raise NearMiss(str(error)) from None
         return inputs, attributes

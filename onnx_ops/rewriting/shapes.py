@@ -83,7 +83,7 @@ def _outputs(graph, node, name):
     """Return {value: Type} for a value, and for what else its node makes."""
     tensor = graph.initializers.get(name)
     if name in graph.inputs or (node is None and tensor is None):
-        return {name: _completed(graph, name, _of_body(graph, name))}
+        return {name: _completed(graph, name, tried(_of_body, graph, name) or UNKNOWN)}
     if tensor is not None:
         return {name: Type(tensor.data_type, tuple(tensor.dims))}
     inputs = [type_of(graph, each) if each else None for each in node.input]
@@ -138,14 +138,21 @@ def _stated(graph, name):
 
 
 def _of_body(graph, name):
-    """Return the Type of an input of a Loop's or Scan's body, with the elements, which needn't be stated there."""
+    """Return the Type of an input of a Loop's or Scan's body as far as it needn't be stated there.
+
+    It has the elements that are passed and, of a Scan, the rank, which in a Loop may be another one in each turn.
+    """
     if graph.is_main or name not in graph.inputs:
         return UNKNOWN
     names, given = [value.name for value in graph.owner.input], graph.node.input
     if len(given) > len(names):  # a Scan before version 9 has one more
         return UNKNOWN
     outside = dict(zip(names, given, strict=False)).get(name)
-    return Type(type_of(graph.outer, outside).elements) if outside else UNKNOWN
+    passed = type_of(graph.outer, outside) if outside else UNKNOWN
+    if graph.node.op_type != "Scan" or passed.shape is None:
+        return Type(passed.elements)
+    is_scanned = names.index(name) >= len(names) - attributes_of(graph.node)["num_scan_inputs"]
+    return Type(passed.elements, (None,) * (len(passed.shape) - is_scanned))
 
 
 def _by_subgraphs(graph, node):
