@@ -102,7 +102,8 @@ class Attribute:
 
                 value = numpy_helper.to_array(value)
             array = np.asarray(value)
-            array = np.asarray(array, array.dtype.newbyteorder("="), order="C")
+            array = np.asarray(array, array.dtype.newbyteorder("="), order="C").view()
+            array.flags.writeable = False  # as in sessions: it may be a default, or the caller's
             if dtypes.name_of(array) not in dtypes.TABLE or dtypes.name_of(array) == "string":
                 raise TypeError
             return array

@@ -337,6 +337,22 @@ def test_tensors_of_any_byte_order():
         assert np.array_equal(function(BIAS, **a), BIAS + np.arange(5))
 
 
+def test_a_body_cannot_write_to_a_tensor():
+    """Which may be the default of later calls, or the caller's own."""
+    ones = np.ones(5, np.float32)
+    plus = onnx_ops.operator("my.domain::Plus", inputs="x: float32", outputs="y: float32")
+
+    @plus
+    def function(x, *, a: np.ndarray = ones):
+        a += x
+        return a
+
+    for call in (function, lambda x: function(x, a=ones), lambda x: run_operator(function, [x])[0]):
+        with pytest.raises(OpError, match=r"my\.domain\.Plus: ValueError: output array is read-only"):
+            call(BIAS)
+    ones[0] = 2  # its owner can
+
+
 def test_tensors_of_unknown_types():
     plus = onnx_ops.operator("my.domain::Plus", inputs="x: float32", outputs="y: float32")
 

@@ -1,5 +1,8 @@
 """Warmup compiles what a model needs and nothing else, and fails if the code can't be kept."""
 
+from dataclasses import replace
+
+import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
@@ -9,6 +12,7 @@ from support.processes import python
 from test_ort_format import written
 
 import onnx_ops
+from onnx_ops import functions, operators
 from onnx_ops.cli.app import app
 from onnx_ops.compiler import cache
 from onnx_ops.runtime import native, variants, warmup, workers
@@ -167,6 +171,17 @@ def test_types_that_share_a_kernel_are_found():
     """A type is not taken for one without kernels although another type has the same kernel."""
     asked_for = variants.asked_for(["Col2Im"], ["int8", "uint8"], ())
     assert list(variants.distinct(asked_for)) == ["Col2Im uint8", "org.openvinotoolkit.Col2Im uint8"]
+
+
+def test_operators_whose_attributes_differ_share_no_code():
+    """Compiled code finds an attribute by its position, even if the plan and the kernel are the same."""
+    one = operators.col2im.COL2IM
+    same, other = (replace(one, name="Other", attributes=one.attributes[::step]) for step in (1, -1))
+    for second, count in (same, 1), (other, 2):
+        assert len(variants.distinct(variants.combinations([one, second], ["float32"]))) == count
+        for each in one, second:
+            image = functions.call(each, np.ones((1, 9, 4), np.float32), [5, 5], [3, 3], strides=[2, 2])
+            assert image[0, 0, 2].tolist() == [2, 2, 4, 2, 2]
 
 
 def test_the_command_line_refuses_them():

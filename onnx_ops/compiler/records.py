@@ -83,9 +83,10 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Values:
-    """The values of the node's attribute k, an array; or its only value."""
+    """The values of the node's attribute k, an array; or its only value. Plans read it by its name."""
 
     k: int
+    name: str
     dtype: np.dtype
     is_list: bool
 
@@ -280,6 +281,6 @@ def _of_outputs(operator, name, what):
 def _attributes(operator):
     """Views of the values of an operator's attributes."""
     return tuple(
-        Values(k, np.dtype(np.float64 if a.kind.startswith("float") else np.int64), a.is_list)
+        Values(k, a.name, np.dtype(np.float64 if a.kind.startswith("float") else np.int64), a.is_list)
         for k, a in enumerate(operator.attributes)
     )

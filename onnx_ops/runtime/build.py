@@ -209,7 +209,7 @@ class TableWriter:
                 kernels = {}
                 for position in operator.positions:
                     variant = Variant(operator, position, signature)
-                    if (each := by_key.get(variant.key)) and variant.is_possible:
+                    if variant.is_possible and (each := by_key.get(variant.key)):
                         *earlier, (plan, _), (kernels[position], _) = each
                         plans[position // len(operator.kernels)] = plan
                         infer = earlier[0][0] if earlier else None

@@ -34,8 +34,7 @@ class Variant(NamedTuple):
 
     @property
     def key(self):
-        combination = self.operator.combination(self.position)
-        return self.operator.plan, self.operator.kernel(self.position).function, combination, self.storage
+        return tuple(self.entries())
 
     @property
     def name(self):
