@@ -133,26 +133,6 @@ def test_names_of_sizes_differ_by_process():
     assert python(script).stdout != python(script).stdout
 
 
-def test_later_nodes_see_it():
-    case = GRID_SAMPLE[6]
-    proto = model(case.domain, case.op_type, case.inputs("float32"), case.attributes, dims="symbolic")
-    proto.graph.node.append(helper.make_node("Transpose", ["y"], ["z"], perm=[0, 2, 3, 1]))
-    proto.graph.output[0].name = "z"
-    assert output_shape(proto) == ["X_0", "Grid_1", "Grid_2", "X_1"]
-
-
-def test_stated_shapes_survive():
-    case = COL2IM[1]
-    proto = model(case.domain, case.op_type, case.inputs("float32"), case.attributes)
-    for d in ("batch", 3, 9, 11):
-        dim = proto.graph.output[0].type.tensor_type.shape.dim.add()
-        if isinstance(d, str):
-            dim.dim_param = d
-        else:
-            dim.dim_value = d
-    assert output_shape(proto)[1:] == [3, 9, 11]
-
-
 def test_shape_of_an_output_is_true_when_it_runs():
     """A Shape node on an output with unknown dimensions must not have been folded into something else."""
     case = COL2IM[1]
