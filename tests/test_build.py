@@ -147,10 +147,9 @@ def test_every_cpu(cpu, path_for_all, tmp_path):
     assert_close(np.load(tmp_path / "y.npy"), expected, "float32")
 
 
-@pytest.mark.parametrize("cpu", ["armv8-a", "x86-64-v9", "nonsense"])
-def test_a_cpu_that_the_library_has_not(cpu, path, tmp_path):
-    process, _ = alone(path, tmp_path, ONNX_OPS_CPU=cpu)
-    assert f"ONNX_OPS_CPU = {cpu}: can't be run here by this library, which has x86-64-v" in process.stderr
+def test_a_cpu_that_the_library_has_not(path, tmp_path):
+    process, _ = alone(path, tmp_path, ONNX_OPS_CPU="armv8-a")
+    assert "ONNX_OPS_CPU = armv8-a: can't be run here by this library, which has x86-64-v" in process.stderr
 
 
 @pytest.fixture(scope="module")
@@ -264,12 +263,6 @@ def test_what_goes_wrong(failure, path, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [output]
 
 
-def test_a_compiler_with_arguments(path, tmp_path, monkeypatch):
-    monkeypatch.setenv("CC", "cc -O1")
-    outcome = call_build("--output", tmp_path / "a.so", "--operator", "Col2Im", "--dtype", "float32", "--cpu", BEST)
-    assert outcome.exit_code == 0, outcome.output
-
-
 @pytest.mark.skipif(not find_spec("ziglang"), reason="there is no ziglang")
 def test_linked_by_ziglang(path, tmp_path, monkeypatch):
     """Wheels are, and libraries for other systems: they must find out what the CPU can run, too."""
@@ -280,24 +273,6 @@ def test_linked_by_ziglang(path, tmp_path, monkeypatch):
     process, expected = alone(output, tmp_path)
     assert process.returncode == 0, process.stderr
     assert_close(np.load(tmp_path / "y.npy"), expected, "float32")
-
-
-def test_ziglang_is_not_looked_for_in_the_current_folder(tmp_path, monkeypatch):
-    """As `python -m` would do."""
-    package, here = tmp_path / "packages" / "ziglang", tmp_path / "here"
-    package.mkdir(parents=True)
-    here.mkdir()
-    (package / "__init__.py").touch()
-    (package / "zig").write_text('#!/bin/sh\necho "$@"')
-    (package / "zig").chmod(0o755)
-    run_zig = f"import os, sys; os.execv({str(package / 'zig')!r}, ['zig', *sys.argv[1:]])"
-    (package / "__main__.py").write_text(run_zig)
-    (here / "ziglang.py").write_text("raise SystemExit('of the current folder')")
-    monkeypatch.syspath_prepend(package.parent)
-    monkeypatch.setenv("PYTHONPATH", str(package.parent))
-    command = building.ziglang("linux", "x86_64")
-    done = subprocess.run([*command, "-v"], cwd=here, capture_output=True, text=True)
-    assert done.stdout == "cc -target x86_64-linux-gnu.2.28 -v\n", done.stderr
 
 
 def test_wrong_numbers_of_processes(tmp_path):
@@ -372,6 +347,7 @@ def test_for_another_system(system, cpu, tmp_path):
     check_library(output.read_bytes(), system, LEVELS[cpu][0], output.name)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("threads", ["win32", "posix"])
 def test_a_dll_needs_windows_alone(threads, tmp_path, monkeypatch):
     """Whichever threads mingw was built for: distributions differ in that."""

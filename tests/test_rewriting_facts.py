@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 from support.backends import quiet
 from support.processes import python
-from support.written import Writer, affine_grid, feeds, perspective, unfold, warp
+from support.written import Writer, affine_grid, feeds, warp
 from test_rewriting import near_miss
 
 import onnx_ops
@@ -392,47 +392,6 @@ def test_axes_that_are_a_range_of_open_size(op_type):
     assert integers(next(Model(proto).graphs()), value) is None
 
 
-def test_names_of_dimensions_that_look_like_formulas():
-    w = Writer()
-    inputs = {"x": ("float32", ["a", "b", "a-b"]), "y": ("float32", ["2*a", "a*2"])}
-    graph = next(Model(w.model(inputs, (w.add("Identity", "x"), "float32", None))).graphs())
-    a, b, difference = shape(graph, "x")
-    twice, again = shape(graph, "y")
-    assert difference != a - b
-    assert len({twice, again, a + a}) == 3
-
-
-def squeeze_what_is_not_there(proto):
-    node = next(node for node in proto.graph.node if node.op_type == "Unsqueeze")
-    node.op_type = "Squeeze"
-    next(t for t in proto.graph.initializer if t.name == node.input[1]).CopyFrom(
-        numpy_helper.from_array(np.array([4]), node.input[1])
-    )
-
-
-@pytest.mark.parametrize("pads", [[0, 0, 1, 1], [0, 0, 1, 1, 1]])
-def test_pads_of_other_axes(pads):
-    proto = unfold(all_pads=pads)
-    proto.graph.node[0].input.extend(["", "axes"])
-    proto.graph.initializer.append(numpy_helper.from_array(np.array([1, 2, 3]), "axes"))
-    assert "blocks instead of" in near_miss(proto, runs=False)[0]
-
-
-def empty_base(*dims):
-    def edit(proto):
-        proto.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.zeros(dims, np.float32), "constant_0"))
-
-    return edit
-
-
-@pytest.mark.parametrize("edit", [squeeze_what_is_not_there, empty_base(35, 0, 1), empty_base(0, 3, 1)])
-@pytest.mark.parametrize("size", [(5, 7), (0, 7), (-5, -7)], ids=str)
-def test_affine_grids_that_do_not_run(edit, size):
-    proto = affine_grid(target=[2, *size, 2])
-    edit(proto)
-    near_miss(proto, runs=False)
-
-
 def test_a_division_that_ends_the_process(tmp_path):
     """It is ONNX Runtime's, of the least integer by -1. A session that optimizes nothing may never run it."""
     proto = in_functions("""main (float[1, 1, 6, 7] x, float[1, 4, 5, 2] p) => (float[N, C, H, W] y) {
@@ -462,31 +421,6 @@ def test_constants_that_are_compared_in_another_type():
     compare(proto, found=False)
 
 
-@pytest.mark.parametrize("opset", [16, 20])
-def test_a_grid_that_is_an_initializer(opset):
-    """Such a grid is what tools leave that compute constants ahead."""
-    proto = parser.parse_model(
-        f'<ir_version: 9, opset_import: ["" : {opset}]> g (float[2, 3, 6, 7] x) => (float[2, 3, 4, 5] y) '
-        "{ y = GridSample (x, grid) }"
-    )
-    proto.graph.initializer.append(numpy_helper.from_array(np.zeros((2, 4, 5, 2), np.float32), "grid"))
-    assert "constant" in near_miss(proto)[0]
-
-
-def test_sizes_that_a_caller_may_change():
-    """onnx infers the shape of a Slice from a default, which the caller may replace."""
-    w = Writer()
-    w.add("Slice", "p", *map(w.constant, ([0], [9], [1])), "steps", name="sliced")
-    grid = w.add("Transpose", w.add("Mul", "sliced", w.constant(2, np.float32)), perm=[0, 2, 3, 1])
-    y = w.add("GridSample", "x", grid)
-    w.initializers.append(numpy_helper.from_array(np.array([2]), "steps"))
-    inputs = {"x": ("float32", [1, 1, 4, 4]), "p": ("float32", [1, 4, 3, 3]), "steps": ("int64", [1])}
-    proto = w.model(inputs, (y, "float32", None))
-    del proto.graph.value_info[:]
-    assert shape(next(Model(proto).graphs()), "sliced")[1] not in (2, 4)
-    assert rewritten(proto)[0] == proto
-
-
 def test_a_pattern_that_fails_leaves_the_model_as_it_is(monkeypatch):
     def match(graph, node):
         graph.add_constant("something", np.zeros(3))
@@ -500,69 +434,10 @@ def test_a_pattern_that_fails_leaves_the_model_as_it_is(monkeypatch):
         assert rewritten(proto) == (proto, [])
 
 
-def test_a_node_that_lacks_its_inputs():
-    """The session will report it."""
-    proto = parser.parse_model(
-        """<ir_version: 9, opset_import: ["": 18]> written (float[1] x, int64[2,2] k) => (float[a,b,c,d] y) {
-            t = Transpose ()
-            blocks = Concat <axis = 0> (t, t)
-            columns = Gather <axis = 1> (blocks, k)
-            y = Transpose <perm = [0, 2, 1, 3]> (columns)
-        }"""
-    )
-    assert rewritten(proto) == (proto, [])
-
-
-@pytest.mark.parametrize("ir_version", [3, 9])
-@pytest.mark.parametrize(
-    "proto", [perspective(), warp(), affine_grid(opset=20), unfold()], ids=["perspective", "flow", "affine", "unfold"]
-)
-def test_constants_of_old_and_new_models(proto, ir_version):
-    """In version 3 of the format initializers are inputs. No constant is added that nothing uses."""
-    proto = onnx.ModelProto.FromString(proto.SerializeToString())
-    proto.ir_version = ir_version
-    if ir_version == 3:  # nodes, as initializers that are inputs are no constants
-        nodes = [helper.make_node("Constant", [], [t.name], value=t) for t in proto.graph.initializer]
-        nodes += proto.graph.node
-        del proto.graph.initializer[:], proto.graph.node[:]
-        proto.graph.node.extend(nodes)
-    optimized = compare(proto)
-    used = {name for node in optimized.graph.node for name in node.input}
-    made = {t.name for t in optimized.graph.initializer}
-    made |= {n.output[0] for n in optimized.graph.node if n.op_type == "Constant"}
-    assert made <= used
-    assert not {t.name for t in optimized.graph.initializer} - used
-    assert ir_version > 3 or not optimized.graph.initializer
-
-
-def test_constants_of_one_name():
-    """A branch has a constant with the name of one outside. That one is unused once the grid is."""
-    proto = warp([("Mul", 2), ("Sub", 1)])
-    w = Writer()
-    names = [node.input[1] for node in proto.graph.node if node.op_type in ("Mul", "Sub")]
-    w.add("Add", "y", names[0], name="sum")
-    w.add("Identity", "y", name="same")
-    one, two = (helper.make_graph([node], "branch", [], [onnx.ValueInfoProto(name=node.output[0])]) for node in w.nodes)
-    one.initializer.append(numpy_helper.from_array(np.float32(7), names[0]))
-    proto.graph.node.append(helper.make_node("If", ["yes"], ["z"], then_branch=one, else_branch=two))
-    proto.graph.input.append(helper.make_tensor_value_info("yes", TensorProto.BOOL, []))
-    proto.graph.output[0].name = "z"
-    optimized = compare(proto)
-    assert not {tensor.name for tensor in optimized.graph.initializer} & {*names}
-
-
 @pytest.mark.parametrize("size", [(4, 5), (3, 4, 5)], ids=str)
 def test_sums_of_neighbouring_values(size):
     """ONNX Runtime may add up neighbouring values in another order than one after the other."""
     assert "neighbouring values" in near_miss(affine_grid(size=size, by_rows=True))[0]
-
-
-@pytest.mark.parametrize(("height", "width"), [(1, 5), (5, 1), (0, 9), (9, 0), (1, 1), (0, 0), (4, 4)])
-@pytest.mark.parametrize("pads", [(0, 0, 0, 0), (1, 1, 1, 1), (2, 0, 1, 3)], ids=str)
-def test_images_smaller_than_the_kernel(height, width, pads):
-    """Where no block fits, plain and optimized models give none."""
-    proto = unfold(open_sizes=True, pads=pads)
-    assert_same(proto, feeds(proto, {"n": 1, "size_0": height, "size_1": width}))
 
 
 GATHERED = """
