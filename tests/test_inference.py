@@ -40,7 +40,7 @@ def stated_shapes(proto):
     return [output_shape(proto), dimensions]
 
 
-def called(proto, case, how):
+def called(proto, how):
     """Move a model's node into a function, which gets its attributes from the caller or as defaults."""
     (node,) = proto.graph.node
     attributes, defaults = list(node.attribute), how == "by default"
@@ -73,7 +73,7 @@ def test_stated_shapes_are_real(operator, dims, how):
         real = functions.call(operator, *inputs, **case.attributes).shape
         for constants in ((), [i.name for i in operator.inputs if i.values]):
             proto = model(case.domain, case.op_type, inputs, case.attributes, dims=dims, constants=constants)
-            for shape in stated_shapes(called(proto, case, how) if how else proto):
+            for shape in stated_shapes(called(proto, how) if how else proto):
                 assert len(shape) in (0, len(real)), case
                 known = [(d, e) for d, e in zip(shape, real, strict=False) if d is not None]
                 assert all(sizes.get(d, e) == e if isinstance(d, str) else d == e for d, e in known), case

@@ -109,9 +109,11 @@ def test_every_way_against_the_body(operator):
 
 
 @need_numba
-@pytest.mark.parametrize("wrong_way", ["function", "native session", "onnx's evaluator"])
+@pytest.mark.parametrize("wrong_way", ["function", "native session", "onnx's evaluator", "PyTorch"])
 def test_check_finds_what_is_wrong(wrong_way, monkeypatch):
     """`check` detects one way whose numbers are off, and names it."""
+    if wrong_way == "PyTorch":
+        pytest.importorskip("torch")
     real = check.ways
 
     def ways(*args):

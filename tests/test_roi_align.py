@@ -51,33 +51,6 @@ def f32(values):
 
 
 @pytest.mark.parametrize("mode", ["avg", "max"])
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_a_bin_on_each_pixel_is_the_image(backend, mode, dtype):
-    """One sample in the middle of each bin, and one bin for each pixel."""
-    case = roi_align("identity", (2, 3, 5, 8), 2, (5, 8), mode=mode, sampling_ratio=1)
-    x, _, images = case.inputs(dtype)
-    images[:] = 1, 0
-    rois = f32([[0, 0, 8, 5]] * 2).astype(x.dtype)
-    expected = x[::-1] if mode == "avg" else np.where(x[::-1] > 0, x[::-1], 0)  # taps with a weight of 0 count as 0
-    np.testing.assert_array_equal(backend(case, [x, rois, images]), expected)
-
-
-@pytest.mark.parametrize("ratio", [0, 1, 3])
-def test_averages_of_a_slope_are_its_values_in_the_middle_of_bins(backend, ratio):
-    """Linear interpolation is exact for it; so are averages over samples that lie symmetrically."""
-    case = roi_align("slope", (1, 1, 40, 50), 20, (3, 4), sampling_ratio=ratio)
-    _, _, images = case.inputs("float64")
-    rng = np.random.default_rng(0)
-    x = (np.arange(40)[:, None] * 3.0 + np.arange(50) * -0.5)[None, None]
-    begins = rng.uniform(1, 15, (20, 2))
-    rois = np.concatenate([begins, begins + rng.uniform(0.5, 20, (20, 2))], 1)
-    left, top, right, bottom = rois.T[:, :, None, None]
-    v = top + (np.arange(3)[:, None] + 0.5) * (bottom - top) / 3 - 0.5
-    u = left + (np.arange(4) + 0.5) * (right - left) / 4 - 0.5
-    np.testing.assert_allclose(backend(case, [x, rois, images])[:, 0], 3 * v - 0.5 * u, rtol=1e-13)
-
-
-@pytest.mark.parametrize("mode", ["avg", "max"])
 def test_regions_and_channels_are_independent(backend, mode):
     """Each of them alone gives the same bits."""
     case = roi_align("many", (2, 70, 9, 11), 30, mode=mode)

@@ -533,24 +533,6 @@ def test_translations_for_pytorchs_own_export():
         torch.onnx.export(model, (X,), dynamo=True, verbose=False)
 
 
-class Twice(torch.autograd.Function):
-    """What people have written for the exporter before."""
-
-    @staticmethod
-    def forward(ctx, x):
-        return x * 2
-
-    @staticmethod
-    def symbolic(g, x):
-        return g.op("their.domain::Twice", x)
-
-
-def test_export_leaves_symbolic_functions():
-    model = Call(lambda x: scale.torch(Twice.apply(x), factors=[1.0, 2.0]))
-    proto = exported(model, [X], False, operators=[scale])
-    assert [(n.domain, n.op_type) for n in proto.graph.node] == [("their.domain", "Twice"), ("my.domain", "Scale")]
-
-
 def assert_runs(model, inputs, dynamo, opset, refused):
     """Assert that an export computes what the model does. refused: words of ONNX Runtime alone, if it refuses it"""
     proto = exported(model, inputs, dynamo, opset=opset)
@@ -583,22 +565,3 @@ def test_roi_align_runs(dynamo, aligned, ratio, torchvision):
     model = Call(lambda x, boxes: roi_align(x, boxes, (3, 4), 0.5, ratio, aligned))
     for opset in (18, 21, 22) if dynamo else (16, 20, 22):
         assert_runs(model, inputs, dynamo, opset, "RoiAlign" if opset == 22 else None)
-
-
-# onnx_ops.check
-
-
-@pytest.mark.parametrize("mistake", ["value", "shape", "words"])
-def test_check_finds_mistakes_in_pytorchs_route(mistake, monkeypatch):
-    as_tensor, refused = torch_operators.as_tensor, mistake == "words"
-
-    def wrong(array, arrays):
-        y = as_tensor(array, arrays)
-        return y if not arrays else y + (1 if mistake == "value" else 0) if mistake != "shape" else y[..., :1]
-
-    monkeypatch.setattr(torch_operators, "as_tensor", wrong)
-    if refused:
-        monkeypatch.setattr(torch_operators, "outputs_of", lambda *_: onnx_ops.require(False, "x", 0, "is wrong"))
-    x = np.ones((1, 2, 3))
-    with pytest.raises(AssertionError, match=r"PyTorch"):
-        onnx_ops.check(scale, [(x, {"factors": [1.0] if refused else [1.0, 2.0]})], extremes=False)
