@@ -1,6 +1,5 @@
 """Relations of MultiScaleDeformableAttention to GridSample, between levels, heads and queries, and at the edges."""
 
-
 import numpy as np
 import pytest
 from support.cases import ATTENTION, TOLERANCE, attention

@@ -43,18 +43,6 @@ def test_blocks_of_whole_rows(output, slope):
         assert is_right[as_many_rows].all()
 
 
-@pytest.mark.parametrize("slope", [0.2, -0.1])
-def test_blocks_within_a_row(slope):
-    base, output = pixels((2, 1920), slope, step=0.2), (2, 1920)
-    for first in (0, BLOCK):
-        ahead, is_right = guess(base, output, first)
-        assert ahead != 0
-        assert is_right[: 1920 - 2 * BLOCK].all()
-    for first in (3 * BLOCK, 1920 - BLOCK + 1):
-        assert distance_ahead(base[first:][:BLOCK], first, geometry(output)) == 0
-    assert distance_ahead(base[1920 - BLOCK :][:BLOCK], 1920 - BLOCK, geometry(output)) != 0
-
-
 NO_GUESS = {
     "along rows": (pixels((4, 700), 0.0), geometry((4, 700))),
     "nearly along rows": (pixels((4, 700), 0.05), geometry((4, 700))),

@@ -243,27 +243,3 @@ def goes_on(session, inputs):
         sum(range(100))
         longest = max(longest, time.perf_counter() - before)
     return longest < seconds[0] / 2
-
-
-def vector_run(backend, inputs):
-    from onnxruntime.capi._pybind_state import OrtDevice, OrtValueVector, RunOptions
-
-    proto = model("", "Col2Im", OVERLAPPING.inputs("float32"), OVERLAPPING.attributes, dims="none")
-    session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend=backend)
-    feeds, fetches = OrtValueVector(), OrtValueVector()
-    kept = [ort.OrtValue.ortvalue_from_numpy(v) for v in inputs]
-    for value in kept:
-        feeds.push_back(value._ortvalue)
-    device = OrtDevice(OrtDevice.cpu(), OrtDevice.default_memory(), 0)
-    names = [i.name for i in session.get_inputs()]
-    session.run_with_ortvaluevector(RunOptions(), names, feeds, ["y"], fetches, [device])
-    return ort.OrtValue(fetches[0]).numpy()
-
-
-def test_ort_value_vectors():
-    inputs = OVERLAPPING.inputs("float32")
-    assert_close(vector_run("native", inputs), reference(OVERLAPPING, inputs), "float32")
-    with pytest.raises(onnx_ops.OpError, match=r"^Col2Im: shape of input = .* axis 1 must be divisible"):
-        vector_run("native", [inputs[0][:, 1:], *inputs[1:]])
-    with pytest.raises(onnx_ops.OpError, match=r"run_with_ortvaluevector = called: is for backend=.native"):
-        vector_run("extensions", inputs)
