@@ -226,17 +226,6 @@ def test_the_command(path, tmp_path):
     assert alone(output, tmp_path)[0].returncode == 0
 
 
-def test_all_types_of_an_operator(tmp_path):
-    """An operator has not all of the types that there are."""
-    output = tmp_path / LIBRARY
-    outcome = call_build("--output", output, "--operator", "AffineGrid", "--cpu", BEST)
-    assert outcome.exit_code == 0, outcome.output
-    table = building.table.Table.in_dll(loaded := C.CDLL(str(output)), "onnx_ops_table")
-    assert loaded.onnx_ops_choose() == 0
-    (row,) = table.operators[: table.operator_count]
-    assert (row.name, row.overload_count) == (b"AffineGrid", 4)
-
-
 FOREIGN = r"for windows on x86_64: cc -fPIC can't build the library: \S+ error: #error .* is for another system"
 FAILURES = {
     "no compiler": ({"CC": "/none/cc -O3"}, [], 3, "for linux on x86_64: there is no C compiler called /none"),

@@ -88,14 +88,6 @@ def test_commands(command, encoding, folder, call, monkeypatch):
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-@pytest.mark.parametrize("command", ["list", "inspect", "run", "validate", "bench", "optimize"])
-def test_json(command, encoding, folder, call):
-    code, output, errors = call(encoding, command, *(word.format(folder) for word in COMMANDS[command]), "--json")
-    assert code == 0, output + errors
-    assert output.isascii()
-
-
-@pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.parametrize("command", EVERY)
 def test_errors(command, encoding, folder, call):
     """A sentence with the name: the model isn't there, or the folder can't be written to."""

@@ -113,15 +113,6 @@ def test_what_is_known_of_an_output(case, fixed, symbolic, none):
         assert len({d for d in shape if isinstance(d, str)}) == sum(isinstance(d, str) for d in expected)
 
 
-@pytest.mark.parametrize("known", [(2, None), (None, 3)])
-def test_either_size_of_theta_tells_the_number_of_axes(known):
-    proto = model("onnx_ops", "AffineGrid", AFFINE_GRID[0].inputs("float32"), {}, dims="symbolic")
-    for dim, size in zip(proto.graph.input[0].type.tensor_type.shape.dim[1:], known, strict=True):
-        if size is not None:
-            dim.dim_value = size
-    assert output_shape(proto) == ["theta_0", "y_in_0", "x_0", 2]
-
-
 def test_names_of_sizes_differ_by_process():
     """A model may have them from another process, by way of `get_outputs`. One name must not stand for two sizes."""
     script = """

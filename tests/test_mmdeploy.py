@@ -17,7 +17,6 @@ from test_cli import call_json, saved, sentences
 
 import onnx_ops
 from onnx_ops import functions
-from onnx_ops.kernels import suppression
 
 NAN, INF = np.nan, np.inf
 
@@ -412,17 +411,3 @@ def test_inspect_completes_types_by_the_declaration(tmp_path):
 
 def test_the_cases_cover_all_operators():
     assert {o.name for o in OTHERS} == set(CASES)
-
-
-@pytest.mark.parametrize("above", [-np.inf, 0, 0.3])
-def test_the_order_of_scores(above):
-    """By descending score, with NaN at the end and equal ones as they were, among them zeros of both signs."""
-    rng = np.random.default_rng(0)
-    scores = rng.choice([np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -1e-40, 1, -1, 0.3, 3e38], 500)
-    scores = scores.astype(np.float32)
-    order, room = np.arange(500), np.empty(suppression.sorting(500), np.int64)
-    suppression.sort_by_score(scores, order, room)
-    expected = sorted(range(500), key=lambda k: (np.isnan(scores[k]), 0 if np.isnan(scores[k]) else -scores[k]))
-    assert order.tolist() == expected
-    count = suppression.by_score(scores, above, order, room)
-    assert order[:count].tolist() == [k for k in expected if scores[k] > above]

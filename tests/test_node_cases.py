@@ -6,9 +6,7 @@ from importlib import import_module
 import numpy as np
 import onnx
 import pytest
-from spec_examples import COL2IM, DEFORM_CONV, GRID_SAMPLE
 from support.backends import quiet, run_session
-from support.cases import operator
 
 import onnx_ops
 
@@ -54,25 +52,3 @@ def assert_passes(case, proto, kernels_made):
     assert len(kernels_made) == 1
     for inputs, (expected,) in case.data_sets:
         np.testing.assert_allclose(run_session(session, inputs), expected, rtol=case.rtol, atol=case.atol)
-
-
-OTHER_NAMES = {
-    "deform_conv": "basic_deform_conv_without_padding",
-    "deform_conv_pads": "basic_deform_conv_with_padding",
-    "deform_conv_mask_bias": "deform_conv_with_mask_bias",
-    "deform_conv_offset_groups": "deform_conv_with_multiple_offset_groups",
-}
-
-
-@pytest.mark.parametrize("example", [*COL2IM, *GRID_SAMPLE, *DEFORM_CONV], ids=lambda e: e.name)
-def test_examples_are_those_of_onnx(example):
-    """But for names of modes, which the domain com.microsoft has older ones for."""
-    case = node_cases()[f"test_{OTHER_NAMES.get(example.name, example.name)}"]
-    proto = as_com_microsoft(case.model) if example.domain else case.model
-    ((inputs, outputs),) = case.data_sets
-    for got, expected in zip((*example.inputs.values(), *example.outputs.values()), (*inputs, *outputs), strict=True):
-        np.testing.assert_allclose(got, expected, rtol=0, atol=5e-5, strict=True)  # some are printed with four decimals
-    theirs = {a.name: onnx.helper.get_attribute_value(a) for a in proto.graph.node[0].attribute}
-    theirs = {name: value.decode() if isinstance(value, bytes) else value for name, value in theirs.items()}
-    declared = operator(example.domain, example.op_type)
-    assert declared.values(example.attributes).by_name == declared.values(theirs).by_name

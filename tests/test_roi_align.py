@@ -50,17 +50,6 @@ def f32(values):
     return np.array(values, np.float32)
 
 
-@pytest.mark.parametrize("mode", ["avg", "max"])
-def test_regions_and_channels_are_independent(backend, mode):
-    """Each of them alone gives the same bits."""
-    case = roi_align("many", (2, 70, 9, 11), 30, mode=mode)
-    x, rois, images = case.inputs("float32")
-    whole = backend(case, [x, rois, images])
-    for r, c in ((0, 0), (29, 69), (7, 64), (15, 63)):
-        one = backend(case, [np.ascontiguousarray(x[:, c : c + 1]), rois[r : r + 1], images[r : r + 1]])
-        np.testing.assert_array_equal(one[0, 0], whole[r, c])
-
-
 @pytest.mark.parametrize("ratio", [0, 1, 2])
 @pytest.mark.parametrize("mode", ["avg", "max"])
 def test_only_pixels_around_samples_are_read(backend, mode, ratio):

@@ -1,6 +1,5 @@
 """Sessions: registration, graphs, threads, and which kernel runs."""
 
-import shutil
 import threading
 import time
 from dataclasses import replace
@@ -152,26 +151,6 @@ def test_the_library_in_a_process_that_has_not_asked_for_it(imported):
     done = python(script, onnx_ops.get_library_path(), check=False)
     rule = "must be imported in this process, and its get_library_path() called, before the library is registered"
     assert (done.returncode, f"onnx_ops {rule}" in done.stderr) == (1, True)
-
-
-def test_a_package_in_a_zip_file(tmp_path):
-    """A library can't be loaded from there, and the error says so; functions work."""
-    script = """
-        import numpy as np
-        import onnxruntime
-        import onnx_ops
-        assert ".zip" in onnx_ops.__file__, onnx_ops.__file__
-        print(onnx_ops.col2im(np.ones((1, 4, 1)), (2, 2), (2, 2)).sum())
-        try:
-            onnx_ops.register(onnxruntime.SessionOptions())
-        except onnx_ops.OpError as error:
-            print(error)
-    """
-    package = Path(onnx_ops.__file__).parent
-    archive = shutil.make_archive(str(tmp_path / "archive"), "zip", package.parent, package.name)
-    rule = "no C library can be loaded from inside a zip file, where onnx_ops is; unpack it, or use backend="
-    expected = f"4.0\nonnx_ops: backend = 'native': {rule}\"extensions\"\n"
-    assert python(script, folders=[archive], cwd=tmp_path).stdout == expected
 
 
 def test_a_model_that_is_none_is_left_to_onnx_runtime():
