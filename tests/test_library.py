@@ -276,7 +276,7 @@ BLOCKS = node(COL2IM[7], known_shapes=(None,) * 3)
 GRID = node(VOLUMES[6])
 CONSTANT = node(COL2IM[0], constants=(0, 1, 2))
 INFERENCE = node(VOLUMES[0], "float64", "float32", known_shapes=(("N", 3, None, None), ("M", None, "W", 2)))
-BLEND, POSITIVE, FILL, JOIN, _ = FUNCTIONS
+BLEND, POSITIVE, FILL, JOIN = FUNCTIONS
 NUMBERS_OF_OWN = np.arange(-10_000, 10_000, dtype=np.float32) / 2
 MANY = Node(BLEND, [NUMBERS_OF_OWN, np.array([0.5], np.float32)], {"weights": [0.5, 1.0], "mode": "subtract"})
 HALVES = Node(BLEND, [np.arange(100, dtype=np.float16), None], {"weights": [2.0], "factor": 0.5, "shifts": [1]})

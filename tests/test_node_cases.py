@@ -4,7 +4,6 @@ import functools
 from importlib import import_module
 
 import numpy as np
-import onnx
 import pytest
 from support.backends import quiet, run_session
 
@@ -25,26 +24,9 @@ def node_cases():
     return {c.name: c for c in node._NodeTestCases if any(name in c.name for name in names)}
 
 
-def as_com_microsoft(proto):
-    """Move a model's node to com.microsoft, which has older names for the modes."""
-    proto = onnx.ModelProto.FromString(proto.SerializeToString())
-    proto.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
-    (node,) = proto.graph.node
-    node.domain = "com.microsoft"
-    for attribute in node.attribute:
-        if attribute.name == "mode":
-            attribute.s = {b"linear": b"bilinear", b"cubic": b"bicubic"}.get(attribute.s, attribute.s)
-    return proto
-
-
 @pytest.mark.parametrize("name", node_cases())
 def test_unmodified(name, kernels_made):
     assert_passes(node_cases()[name], node_cases()[name].model, kernels_made)
-
-
-@pytest.mark.parametrize("name", [n for n in node_cases() if "gridsample" in n and "volumetric" not in n])
-def test_as_com_microsoft(name, kernels_made):
-    assert_passes(node_cases()[name], as_com_microsoft(node_cases()[name].model), kernels_made)
 
 
 def assert_passes(case, proto, kernels_made):
