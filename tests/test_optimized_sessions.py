@@ -129,34 +129,6 @@ def test_options_that_state_the_folder_of_a_files_data(how, tmp_path):
     np.testing.assert_array_equal(got, expected)
 
 
-@finds_folders
-@HOW
-def test_small_external_data_in_memory(how, tmp_path):
-    """The options have what the file had."""
-    path = scaled_in(tmp_path, [0.5, 1])
-    proto = onnx.load(path)
-    (tensor,) = onnx.load(path, load_external_data=False).graph.initializer
-    (tmp_path / "data").unlink()
-    value, options = ort.OrtValue.ortvalue_from_numpy(np.array([0.5, 1], np.float32)), quiet()
-    options.add_external_initializers([tensor.name], [value])
-    expected = results(onnx_ops.InferenceSession(proto.SerializeToString(), quiet()), proto)[0]
-    got = results(onnx_ops.InferenceSession(path, options, **how), proto)[0]
-    np.testing.assert_array_equal(got, expected)
-
-
-@pytest.mark.parametrize("name", ["model.json", "model.textproto", "model.onnxtxt"])
-def test_names_by_which_onnx_would_take_a_model_for_text(name, tmp_path):
-    proto, path = MODELS["Im2Col"], tmp_path / name
-    path.write_bytes(proto.SerializeToString())
-    expected = results(onnx_ops.InferenceSession(path, quiet()), proto)[0]
-    for how in ({"optimize": True}, {"backend": "extensions"}):
-        np.testing.assert_array_equal(results(onnx_ops.InferenceSession(path, quiet(), **how), proto)[0], expected)
-    call("optimize", path, path)
-    np.testing.assert_array_equal(results(onnx_ops.InferenceSession(path, quiet()), proto)[0], expected)
-    for command in (["inspect"], ["run", "--random", "--compare", "reference"]):
-        call(command[0], path, *command[1:])
-
-
 def in_a_cache(folder):
     """Save a model as Hugging Face's cache keeps it: model and data are links into another folder."""
     blobs, snapshot = folder / "blobs", folder / "snapshots" / "revision"

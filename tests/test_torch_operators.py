@@ -8,7 +8,6 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from support import fuzzing
 from support.backends import quiet
 from support.cases import CASES
 from support.own_operators import above, combine, join, topk, window
@@ -24,7 +23,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext  # noqa: E402
 
 from onnx_ops import torch_operators  # noqa: E402
-from onnx_ops.torch_operators import compute_by_torch, declared_attributes, positional, torch_operator  # noqa: E402
+from onnx_ops.torch_operators import declared_attributes, positional, torch_operator  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch's compiler and exporters give many
 DIM = torch.export.Dim
@@ -119,29 +118,7 @@ def assert_same(outputs, expected):
 exporters = pytest.mark.parametrize("dynamo", [True, False], ids=["dynamo", "torchscript"])
 
 
-def outcome(call):
-    """Return what a call returns, or the text with which it is refused."""
-    try:
-        return call()
-    except onnx_ops.OpError as refusal:
-        return str(refusal)
-
-
 # Calls
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "uint16", "bool", "complex64"])
-@pytest.mark.parametrize("case", CASES[::7], ids=str)
-def test_calls(case, dtype):
-    """A call has the function's bits, and fake tensors have the shape, and may be refused in the same words."""
-    inputs = case.inputs(dtype, "float32" if np.isinf(case.extent) else None)
-    of_function = outcome(lambda: functions.call(case.operator, *inputs, **case.attributes))
-    of_torch = outcome(lambda: compute_by_torch(case.operator, inputs, case.attributes))
-    if isinstance(of_function, str):
-        assert of_torch == of_function
-        return
-    (got,), expected = of_torch, of_function
-    assert (got.dtype, got.shape, fuzzing.bits(got)) == (expected.dtype, expected.shape, fuzzing.bits(expected))
 
 
 @pytest.mark.parametrize("case", CASES[::3], ids=str)
