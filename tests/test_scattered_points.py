@@ -109,14 +109,9 @@ def test_units():
 
 LEAST_TILES = {  # of shapes with work for many threads
     "PointRend": (case(8096, 256, (128, 256)), operator.FEW_UNITS),
-    "planes of EG3D": (case(100_000, 32, (256, 256), batch=3), 12),
     "windows": (case(2000 * 49, 128, (128, 128)), 12),
-    "a map of features": (case(128 * 128, 64, (128, 128)), operator.FEW_UNITS),
     "few channels": (case(8096, 32, (256, 256)), 2),
-    "few channels of a volume": (case(20_000, 32, (32, 64, 64)), 3),
     "a photo": (case(1080 * 1920, 3, (1080, 1920)), 64),
-    "a map of depths": (case(2160 * 3840, 1, (2160, 3840)), 64),
-    "a batch of photos": (case(224 * 224, 3, (224, 224), batch=8), 64),
     "small images": (case(81, 1, (46, 62), batch=4096), 64),
 }
 
