@@ -1,6 +1,5 @@
 """The commands, as a shell calls them."""
 
-import errno
 import json
 import os
 import re
@@ -279,20 +278,6 @@ def test_inspect_a_model_without_these_operators(operator, obstacle, tmp_path):
     if obstacle:
         assert obstacle in report["session"]
         assert "no session can be made" in text
-
-
-def test_inspect_makes_the_whole_session(tmp_path):
-    """A node that onnx_ops can't run makes a model fail whose GridSample has no problem."""
-    proto = sampling()
-    proto.graph.node.append(helper.make_node("Foo", ["X"], ["z"], domain="my.domain"))
-    proto.opset_import.append(helper.make_opsetid("my.domain", 1))
-    report = call_json("inspect", saved(proto, tmp_path), exit_code=1)
-    assert "my.domain:Foo" in report["session"]
-    assert [n["problems"] for n in report["nodes"]] == [[]]
-    text = call("inspect", tmp_path / "model.onnx", exit_code=1)
-    assert "no session can be made: Fatal error: my.domain:Foo(-1) is not a registered function/op\n" in text
-    assert "without problems" not in text
-    assert "0 of 1 nodes have problems of their own" in text
 
 
 def test_inspect_the_format_of_onnxruntime(tmp_path):
@@ -712,20 +697,11 @@ def test_validate_fails(tmp_path):
     assert f"no model.onnx next to a test_data_set_0 below {empty}" in text
 
 
-def test_validate_searches_all_folders(tmp_path, monkeypatch):
+def test_validate_searches_all_folders(tmp_path):
     (tmp_path / "tests" / "more").mkdir(parents=True)
     for link, target in ("patch", PATCH_FOLD), ("more/up", tmp_path / "tests"):
         (tmp_path / "tests" / link).symlink_to(target)
     assert [t["test"] for t in call_json("validate", tmp_path / "tests")["tests"]] == ["patch"]
-    scandir = os.scandir
-
-    def deny(path):
-        if str(path).endswith("more"):
-            raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return scandir(path)
-
-    monkeypatch.setattr(os, "scandir", deny)
-    assert "Permission denied" in call("validate", tmp_path / "tests", exit_code=3)
 
 
 # the others

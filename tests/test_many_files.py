@@ -658,21 +658,6 @@ def test_a_process_that_is_kept_busy_ends_too():
     assert psutil.Process().children() == before
 
 
-def test_workers_share_the_cores(tmp_path, monkeypatch):
-    inputs(1, tmp_path)
-    threads = []
-
-    def answers(run_items, tasks, jobs, **_):
-        threads.append(run_items.__self__.runner.threads)
-        yield from ()
-
-    monkeypatch.setattr(many, "answers", answers)
-    monkeypatch.setattr(many, "available_cpus", lambda: range(8))
-    for more in ([3], [16], [3, "--threads", 5]):
-        call(*run_arguments(fold(tmp_path), tmp_path, "out", "--workers", *more))
-    assert threads == [2, 1, 5]
-
-
 def test_without_ray_one_line_says_what_to_install(tmp_path, monkeypatch):
     inputs(1, tmp_path)
     monkeypatch.setitem(sys.modules, "ray", None)

@@ -170,20 +170,6 @@ def test_writes_of_open_sizes():
     assert "isn't known" in finding.reason
 
 
-def test_parts_of_what_has_no_elements():
-    """The rows are some of those of a value whose axes no index tells apart."""
-    text = """<ir_version: 9, opset_import: ["" : 20]>
-    main (float[2, 3, 5, 6] image, float[2, 3, 0, 1] x) => (float[2, 3, 3, 0] y)
-    <int64[1] one = {1}, int64[1] three = {3}, int64[1] zero = {0}, float half = {0.5}> {
-        scaled = Mul (x, half)
-        twice = Concat <axis: int = 1> (x, x)
-        rows = Slice (twice, zero, three, one)
-        grid = Concat <axis: int = -1> (rows, scaled)
-        y = GridSample (image, grid)
-    }"""
-    compare(parser.parse_model(text))
-
-
 @pytest.mark.parametrize("name", NO_GRIDS)
 def test_no_grids(name):
     proto, reason = NO_GRIDS[name]

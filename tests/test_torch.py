@@ -202,15 +202,6 @@ def test_export_of_affine_grid_of_open_sizes(axes, opset, align_corners, kernels
     assert kernels_made == ["onnx_ops.AffineGrid"]
 
 
-def test_dynamo_fixes_the_size_of_an_affine_grid():
-    """If this fails: test it above, and say so in docs/export.md."""
-    model = Grid(False)
-    inputs, opened = model.inputs((2, 3, 5, 7)), torch.export.Dim.DYNAMIC
-    shapes = {"theta": {0: opened}, "image": {0: opened, 2: opened, 3: opened}}
-    with pytest.raises(torch.onnx.errors.OnnxExporterError, match=r"inferred a static shape of 5 .*inputs\['image'\]"):
-        exported(export, model, inputs, dynamo=True, opset_version=18, dynamic_shapes=shapes)
-
-
 class ImageAndVolume(torch.nn.Module):
     def forward(self, image, grid, volume, volume_grid):
         sample = torch.nn.functional.grid_sample
