@@ -1,4 +1,4 @@
-"""Deformable convolution against convolution, torchvision and ONNX Runtime; its edges; how mmdeploy writes it."""
+"""Deformable convolution against convolution and ONNX Runtime; its edges; how mmdeploy writes it."""
 
 from dataclasses import replace
 
@@ -44,22 +44,6 @@ def test_without_offsets_it_is_convolution(backend, case):
     graph = onnx.helper.make_graph([node], "g", infos, [onnx.helper.make_tensor_value_info("y", 1, None)])
     expected = run_session(ort.InferenceSession(finished(graph, 11).SerializeToString(), quiet()), conv)
     assert_close(backend(case, inputs), expected.astype(np.float64), "float32")
-
-
-@pytest.mark.parametrize("case", [c for c in IMAGES if 0 not in c.shapes[1]], ids=str)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_torchvision_agrees(case, dtype, torchvision):
-    import torch
-
-    pads = case.attributes.get("pads", [0] * 4)
-    if pads[:2] != pads[2:]:
-        pytest.skip("torchvision pads both ends alike")
-    inputs = case.inputs(dtype)
-    x, w, offset, b, mask = [torch.from_numpy(v) for v in inputs] + [None] * (5 - len(inputs))
-    names = ("strides", [1, 1]), ("dilations", [1, 1])
-    stride, dilation = (case.attributes.get(*each) for each in names)
-    expected = torchvision.ops.deform_conv2d(x, offset, w, b, stride, pads[:2], dilation, mask).numpy()
-    assert_close(BACKENDS["function"](case, inputs), expected.astype(np.float64), dtype)
 
 
 @pytest.mark.skipif(tuple(map(int, ort.__version__.split(".")[:2])) < (1, 26), reason="ONNX Runtime lacks it, or NaN")

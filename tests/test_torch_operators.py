@@ -491,6 +491,46 @@ def test_translations_for_pytorchs_own_export():
         torch.onnx.export(model, (X,), dynamo=True, verbose=False)
 
 
+@pytest.fixture
+def deform_conv2d():
+    """torchvision's operator, or where torchvision can't be imported, one with its schema that only has a shape."""
+    try:
+        import torchvision  # noqa: F401
+    except (ImportError, RuntimeError):
+        stand_in = torch.library.Library("torchvision", "FRAGMENT")
+        numbers = "stride_h stride_w pad_h pad_w dilation_h dilation_w groups offset_groups"
+        ints = ", ".join(f"SymInt {name}" for name in numbers.split())
+        stand_in.define(
+            "deform_conv2d(Tensor input, Tensor weight, Tensor offset, Tensor mask, Tensor bias, "
+            f"{ints}, bool use_mask) -> Tensor"
+        )
+        stand_in.impl("deform_conv2d", lambda x, w, offset, *_: x.new_zeros(len(x), len(w), *offset.shape[2:]), "CPU")
+        yield torch.ops.torchvision.deform_conv2d
+        stand_in._destroy()
+    else:
+        yield torch.ops.torchvision.deform_conv2d
+
+
+@pytest.mark.parametrize("use_mask", [False, True])
+def test_export_of_deform_conv2d(use_mask, deform_conv2d):
+    """PyTorch's exporter with dynamo=True has it."""
+    generator = torch.manual_seed(0)
+    x, w, b = (torch.randn(*shape, generator=generator) for shape in [(2, 4, 9, 10), (6, 2, 3, 2), (6,)])
+    offset, mask = torch.randn(2, 24, 4, 7, generator=generator), torch.rand(2, 12, 4, 7, generator=generator)
+    settings = (2, 1, 1, 0, 2, 3, 2, 2, use_mask)
+    model = Call(lambda x, offset, mask: deform_conv2d(x, w, offset, mask, b, *settings))
+    inputs = [x, offset, mask if use_mask else torch.zeros(2, 1)]
+    proto = exported(model, inputs, False)
+    (node,) = (n for n in proto.graph.node if n.op_type == "DeformConv")
+    assert (node.domain, len(node.input)) == ("", 4 + use_mask)
+    assert {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute} == {
+        "strides": [2, 1], "pads": [1, 0, 1, 0], "dilations": [2, 3], "group": 2, "offset_group": 2,
+    }  # fmt: skip
+    onnx.checker.check_model(proto)
+    with pytest.raises(torch.onnx.errors.UnsupportedOperatorError, match=r"opset version 18 .* added in version 19"):
+        exported(model, inputs, False, opset=18)
+
+
 def assert_runs(model, inputs, dynamo, opset, refused):
     """Assert that an export computes what the model does. refused: words of ONNX Runtime alone, if it refuses it"""
     proto = exported(model, inputs, dynamo, opset=opset)
