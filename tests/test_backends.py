@@ -244,18 +244,6 @@ def test_async_runs_and_bindings():
                 assert_close(answers[0][0][0], expected, "float32")
 
 
-def test_external_data(tmp_path):
-    """Lowering leaves an image in the file beside the model."""
-    inputs = OVERLAPPING.inputs("float32")
-    proto = model("", "Col2Im", inputs, OVERLAPPING.attributes, constants=["input"])
-    path = tmp_path / "model.onnx"
-    onnx.save(proto, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
-    assert (tmp_path / "weights.bin").stat().st_size >= inputs[0].nbytes
-    for backend in ("native", "extensions"):
-        session = onnx_ops.InferenceSession(path, quiet(), backend=backend)
-        assert_close(run_session(session, inputs[1:]), reference(OVERLAPPING, inputs), "float32")
-
-
 @on_demand
 def test_without_numba():
     """Functions and backend="extensions" run the references; the native backend says what is missing."""

@@ -49,11 +49,3 @@ def test_times_and_ratios(tmp_path):
 @NEEDS_A_PEER
 def test_a_result_that_differs_is_not_timed():
     python(DIFFERING)
-
-
-@on_demand
-def test_picture(tmp_path):
-    pytest.importorskip("matplotlib")
-    file = tmp_path / "times.png"
-    bench("--quick", "--only", "5x5", "--runtimes", "ONNX Runtime", "--plot", str(file))
-    assert file.read_bytes().startswith(b"\x89PNG")

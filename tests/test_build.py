@@ -199,17 +199,6 @@ def test_what_it_needs_and_what_it_shows(path):
     assert all(name == "RegisterCustomOps" or name.startswith("onnx_ops_") for name in exported), exported
 
 
-def test_the_domains_that_are_registered(path):
-    """The library registers all but com.microsoft, unless entries of the options name others."""
-    case, plain, before = GRID_SAMPLE[0], quiet(), kernels(path)
-    proto = model(case.domain, case.op_type, case.inputs("float32"), case.attributes)
-    plain.register_custom_ops_library(str(path))
-    ort.InferenceSession(proto.SerializeToString(), plain)
-    assert kernels(path) == before
-    session(path, proto, "com.microsoft")
-    assert kernels(path) == before + 1
-
-
 def call_build(*arguments):
     return CliRunner().invoke(app, ["build", *map(str, arguments)])
 
