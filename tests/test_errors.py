@@ -7,12 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from support.backends import quiet
-from support.cases import (
-    COL2IM,
-    GRID_SAMPLE,
-    model,
-    operator,
-)
+from support.cases import COL2IM, GRID_SAMPLE, model, operator
 
 import onnx_ops
 from onnx_ops import functions, plain

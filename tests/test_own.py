@@ -1012,11 +1012,8 @@ def test_a_library_of_ones_own(tmp_path):
     rule = "its kernel takes other types or ranks than 4, 1, for which it runs in Python only"
     assert f"my.domain.TopK: {rule}" in of_rank
     for name, (operator, inputs, attributes) in list(models.items())[:3]:
-        got, expected = (
-            np.load(tmp_path / f"{name}_out.npz").values(),
-            operator.declaration.reference(*inputs, **attributes),
-        )
-        for a, b in zip(got, expected if isinstance(expected, tuple) else [expected], strict=True):
+        got, expected = np.load(tmp_path / f"{name}_out.npz"), operator.declaration.reference(*inputs, **attributes)
+        for a, b in zip(got.values(), expected if isinstance(expected, tuple) else [expected], strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-3 if name == "combine" else 1e-6)
 
 

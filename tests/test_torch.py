@@ -181,11 +181,7 @@ def test_export_of_affine_grid_in_other_types(dtype, tolerance, dynamo):
     model = Grid(False, (2, 3, 9, 70))
     inputs = model.inputs(dtype=dtype)
     proto = exported(export, model, inputs, dynamo=dynamo, opset_version=18)
-    got, expected = (
-        run_session(onnx_ops.InferenceSession(proto.SerializeToString(), quiet()), [inputs[0].numpy()]),
-        model(*inputs),
-    )
-    np.testing.assert_allclose(got, expected.numpy(), rtol=0, atol=tolerance * float(expected.abs().max()))
+    assert_runs_alike(proto, model, inputs, tolerance=tolerance * float(model(*inputs).abs().max()))
 
 
 @pytest.mark.parametrize("align_corners", [True, False])
