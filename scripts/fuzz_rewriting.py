@@ -303,10 +303,6 @@ class Report:
         if text not in printed:
             print(f"{' | '.join(origin)}\n   by {text}\n   {failure.note[:300]}\n   again: {again(self.options, case)}")
             sys.stdout.flush()
-            if self.options.save:
-                Path(self.options.save).mkdir(parents=True, exist_ok=True)
-                proto, name = mutants.made(start, steps)[0].proto, f"{self.options.seed}_{case}.onnx"
-                onnx.save(proto, Path(self.options.save) / name)
 
 
 def again(options, case):
@@ -332,7 +328,6 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--case", type=int, help="examine this mutant only")
     parser.add_argument("--without", action="append", default=[], metavar="NAME", help="leave out a seed or mutation")
-    parser.add_argument("--save", metavar="FOLDER", help="write failing models there")
     options = parser.parse_args()
     if options.case is not None:
         report = Report(options, {}, {})

@@ -7,7 +7,7 @@ import onnxruntime as ort
 import pytest
 from onnx.reference import ReferenceEvaluator
 from support.backends import quiet
-from support.cases import AFFINE_GRID, TOLERANCE, affine_grid, affine_grid_nodes, parsed
+from support.cases import AFFINE_GRID, TOLERANCE, affine_grid_nodes, parsed
 
 import onnx_ops
 
@@ -87,27 +87,6 @@ def test_agrees_with_affine_grid_of_onnx(dtype, shape, align_corners):
     (expected,) = ReferenceEvaluator(proto).run(None, {"theta": theta, "size": np.array([2, 1, *shape])})
     vectors = [places(n, align_corners).astype(dtype) for n in reversed(shape)]
     np.testing.assert_allclose(onnx_ops.affine_grid(theta, *vectors), expected, atol=4 * TOLERANCE[dtype])
-
-
-@pytest.mark.parametrize("out", [(5, 9), (3, 4, 9)], ids=["image", "volume"])
-def test_identity_and_translation(backend, out):
-    """The identity with a translation gives the places themselves, moved."""
-    case = affine_grid("identity", out, N=1)
-    _, *vectors = case.inputs("float32")
-    axes = len(out)
-    shift = np.arange(1, axes + 1, dtype=np.float32)
-    theta = np.concatenate([np.eye(axes, dtype=np.float32), shift[:, None]], 1)[None]
-    mesh = np.meshgrid(*vectors[:axes][::-1], indexing="ij")[::-1]
-    np.testing.assert_array_equal(backend(case, [theta, *vectors])[0], np.stack(mesh, -1) + shift)
-
-
-def test_a_volume_of_one_plane_is_an_image(backend):
-    image, volume = affine_grid("image", (6, 11)), affine_grid("volume", (1, 6, 11))
-    theta, x, y, _ = image.inputs("float64")
-    rng = np.random.default_rng(2)
-    lifted = np.insert(np.insert(theta, 2, rng.standard_normal(2), axis=2), 2, rng.standard_normal(4), axis=1)
-    flat = backend(image, [theta, x, y, np.empty(0)])
-    np.testing.assert_array_equal(backend(volume, [lifted, x, y, np.zeros(1)])[:, 0, ..., :2], flat)
 
 
 def test_function_without_z():

@@ -80,21 +80,6 @@ def test_inspect_says_so_among_the_problems(misspelt):
     assert done.output.count("did you mean padding_mode?") == 1
 
 
-def test_logging_is_as_before_after_a_command(misspelt):
-    log = logging.getLogger("onnx_ops")
-    before = list(log.handlers), list(log.filters)
-    CliRunner().invoke(app, ["inspect", str(misspelt)])
-    assert (log.handlers, log.filters) == before
-
-
-def test_logging_that_fails_fails_no_session(misspelt, monkeypatch):
-    def fail(*args):
-        raise RuntimeError("a filter of the user's")
-
-    monkeypatch.setattr(logging.getLogger("onnx_ops"), "filter", fail)
-    onnx_ops.InferenceSession(misspelt, quiet())
-
-
 def nested():
     """A model with a node of ours in a branch of a branch, beside a large tensor, and in a local function."""
     none = helper.make_empty_tensor_value_info

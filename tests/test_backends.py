@@ -1,16 +1,14 @@
 """All backends give the same bits and the same errors, and none of them ends the process."""
 
-import logging
 import re
 import threading
-import time
 from dataclasses import replace
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from support.backends import BACKENDS, quiet, run_session, with_extensions
+from support.backends import quiet, run_session, with_extensions
 from support.cases import (
     AFFINE_GRID,
     ATTENTION,
@@ -35,9 +33,7 @@ from test_errors import parts, unshaped
 
 import onnx_ops
 from onnx_ops import functions
-from onnx_ops.operators import available
 from onnx_ops.runtime import extensions
-from onnx_ops.runtime.session import op_error
 
 OVERLAPPING, BILINEAR = COL2IM[1], GRID_SAMPLE[6]
 
@@ -89,7 +85,7 @@ def test_same_parts_of_an_error(bad):
     assert by_backend["native"] == (argument, shown if is_of_other_kind else value, rule)
 
 
-@pytest.mark.parametrize("bad", AT_RUN + BY_TYPE, ids=str)
+@pytest.mark.parametrize("bad", [*AT_RUN[::9], *BY_TYPE], ids=str)
 def test_a_lowered_model_in_a_plain_session(bad):
     """It can't raise our error: the output is empty, and the log says why."""
     proto = onnx_ops.lower(onnx.ModelProto.FromString(unshaped(bad)))
@@ -97,62 +93,29 @@ def test_a_lowered_model_in_a_plain_session(bad):
     assert run_session(session, bad.inputs).size == 0
 
 
-TEXTS = {
-    "colon": "a: b",
-    "equals": "a = b: c",
-    "single_quote": "it's: 'so'",
-    "double_quote": 'say "a: b": c',
-    "both": """it's "a: b": c""",
-    "newline": "a\n: b\r\n",
-    "backslash": "a\\: \\",
-    "only_backslashes": "\\" * 1000,
-    "long": "a: b " * 200,
-    "long_both": """'": """ * 300,
-    "long_both_after_one": """x'": """ * 301,
-    "long_newlines": "\n: " * 999,
-    "not_ascii": "\u00e9: \U0001f408" * 100,
-    "control": "\x01: \x7f" * 100,
-    "title": "GridSample: mode = 'x': must",
-    "braces": "{X}: {}",
-}
+TEXTS = [
+    "a = b: c",
+    "it's: 'so'",
+    """it's "a: b": c""",
+    "a\n: b\r\n",
+    "\\" * 1000,
+    """'": """ * 300,
+    "\u00e9: \x7f" * 99,
+]
 
 
-@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
-def test_values_that_look_like_messages(text):
+@pytest.mark.parametrize("name", ["the_node", "a'): mode = b: c", """Col2Im: it's "so": x = 1: y"""])
+@pytest.mark.parametrize("text", TEXTS, ids=lambda text: ascii(text[:9]))
+def test_values_and_names_that_look_like_messages(text, name):
     """A session parses ONNX Runtime's message and raises the same error as the function."""
     bad = grid_sample("of_many_colons", "", mode=text)
     function = refusal(lambda: functions.call(operator(bad.domain, bad.op_type), *bad.inputs, mode=text))
-    for backend in ("native", "extensions"):
-        error = refusal(lambda backend=backend: in_session(backend, bad))
-        assert parts(error) == parts(function)
-        assert error.operator == "com.microsoft.GridSample (node 'the_node')"
-
-
-@pytest.mark.parametrize("name", ["a'): mode = b: c", """it's "so": x = 1: y"""])
-def test_names_of_nodes_that_look_like_messages(name):
-    bad = grid_sample("of_another_name", "", mode="area")
     proto = onnx.ModelProto.FromString(unshaped(bad))
     proto.graph.node[0].name = name
     for backend in ("native", "extensions"):
         error = refusal(lambda b=backend: onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend=b))
-        assert (error.operator, error.value) == (f"com.microsoft.GridSample (node {name!r})", "'area'")
-
-
-def test_a_node_that_is_called_like_a_message():
-    """ONNX Runtime puts the name of a node that fails before the message."""
-    bad = next(b for b in AT_RUN if b.op_type == "Col2Im" and not b.domain)
-    proto = onnx.ModelProto.FromString(unshaped(bad))
-    proto.graph.node[0].name = "Col2Im: x = 1: y"
-    session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet())
-    assert re.match(f"Col2Im: {bad.message}", str(refusal(lambda: run_session(session, bad.inputs))))
-
-
-@pytest.mark.parametrize("quotes", ["'", '"', "'\"", "\\'"])
-def test_a_message_of_many_quotes_takes_no_time(quotes):
-    """Parsing takes time that grows with the square of the length at most: it does not try all alternatives."""
-    began = time.perf_counter()
-    op_error(RuntimeError("Col2Im: mode = " + quotes * 1000), available())
-    assert time.perf_counter() - began < 1
+        assert parts(error) == parts(function)
+        assert error.operator == f"com.microsoft.GridSample (node {name!r})"
 
 
 def test_whatever_a_body_does_the_process_lives(monkeypatch, caplog):
@@ -237,31 +200,6 @@ def a_lowered_model():
     ).SerializeToString()
 
 
-def test_registering_in_several_threads(monkeypatch):
-    """Threads share options: each finds the library there, which is registered once."""
-    registered = extensions._registered
-
-    def with_pauses(*args):  # in which other threads run
-        time.sleep(0.05)
-        result = registered(*args)
-        time.sleep(0.05)
-        return result
-
-    monkeypatch.setattr(extensions, "_registered", with_pauses)
-    options, proto = quiet(), a_lowered_model()
-    together(lambda _: ort.InferenceSession(proto, onnx_ops.register(options, backend="extensions")), 4)
-
-
-def test_a_registration_that_fails(monkeypatch):
-    """The next registration does all that the failed one should have done."""
-    options = quiet()
-    with monkeypatch.context() as patched:
-        patched.setattr(extensions.extensions, "get_library_path", lambda: "no_such_library.so")
-        with pytest.raises(Exception, match="no_such_library"):
-            onnx_ops.register(options, backend="extensions")
-    ort.InferenceSession(a_lowered_model(), onnx_ops.register(options, backend="extensions"))
-
-
 @pytest.mark.parametrize("by_user", [True, False])
 def test_registering_writes_nothing(by_user, tmp_path):
     """It writes neither an optimized model nor a profile, and leaves these options as they are."""
@@ -272,50 +210,6 @@ def test_registering_writes_nothing(by_user, tmp_path):
     assert options.enable_profiling
     ort.InferenceSession(a_lowered_model(), options).end_profiling()
     assert {path.suffix for path in tmp_path.iterdir()} == {".onnx", ".json"}
-
-
-def test_a_probe_that_fails_for_another_reason():
-    """The error is the caller's; it does not say whether the library is registered."""
-    options = quiet(intra_op_num_threads=2)  # with one, ONNX Runtime does not read affinities
-    options.add_session_config_entry("session.intra_op_thread_affinities", "nonsense")
-    with pytest.raises(Exception, match=r"(?i)affinit"):
-        onnx_ops.register(options, backend="extensions")
-
-
-def test_an_asynchronous_run_that_does_not_start():
-    """The call raises its error, forgets the run, and calls nobody back."""
-    inputs, calls = OVERLAPPING.inputs("float32"), []
-    proto = model("", "Col2Im", inputs, OVERLAPPING.attributes).SerializeToString()
-    session = onnx_ops.InferenceSession(proto, quiet(intra_op_num_threads=2), backend="extensions")
-    for feeds in ({"no_such_input": inputs[0]}, None):
-        with pytest.raises((ValueError, TypeError, AttributeError)):
-            session.run_async(["y"], feeds, lambda *args: calls.append(args), None)
-    assert not extensions._errors
-    assert calls == []
-
-
-def test_an_interrupt_is_not_lost():
-    """A KeyboardInterrupt takes precedence over an operator's error."""
-    watched = in_session("extensions", AT_RUN[0])._run_context()
-    (run_input,) = watched.begin().values()
-    extensions._errors[int(run_input[0])] = onnx_ops.OpError("x", 1, "is refused", "Col2Im")
-    assert not watched.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
-    assert not extensions._errors
-
-
-def test_logging_that_fails():
-    def fail(record):
-        raise RuntimeError("no room for a log")
-
-    bad = AT_RUN[0]
-    session = in_session("extensions", bad)
-    logger = logging.getLogger("onnx_ops")
-    logger.addFilter(fail)
-    try:
-        with pytest.raises(onnx_ops.OpError, match=f"^{bad.title}: {bad.message}"):
-            run_session(session, bad.inputs)
-    finally:
-        logger.removeFilter(fail)
 
 
 def test_async_runs_and_bindings():
@@ -348,32 +242,6 @@ def test_async_runs_and_bindings():
             assert answers[0][1] == "data"
             if not message:
                 assert_close(answers[0][0][0], expected, "float32")
-
-
-def test_external_data(tmp_path):
-    """Lowering leaves an image in the file beside the model."""
-    inputs = OVERLAPPING.inputs("float32")
-    proto = model("", "Col2Im", inputs, OVERLAPPING.attributes, constants=["input"])
-    path = tmp_path / "model.onnx"
-    onnx.save(proto, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
-    assert (tmp_path / "weights.bin").stat().st_size >= inputs[0].nbytes
-    for backend in ("native", "extensions"):
-        session = onnx_ops.InferenceSession(path, quiet(), backend=backend)
-        assert_close(run_session(session, inputs[1:]), reference(OVERLAPPING, inputs), "float32")
-
-
-def test_16_mb_of_output_do_not_become_a_list(monkeypatch):
-    """The backend hands over the result's buffer, not a list."""
-    array_types = []
-    monkeypatch.setattr(extensions.Output, "tolist", lambda self: array_types.append(type(self.array)) or self.array)
-    BACKENDS["extensions"](OVERLAPPING, OVERLAPPING.inputs("float32"))
-    assert array_types == [np.ndarray]
-
-
-def test_a_thread_whose_first_output_is_empty():
-    case = replace(COL2IM[1], shapes=((0, 27, 99), *COL2IM[1].shapes[1:]))
-    (y,) = together(lambda _: BACKENDS["extensions"](case, case.inputs("float32")), 1)
-    assert y.shape == (0, 3, 9, 11)
 
 
 @on_demand

@@ -49,39 +49,3 @@ def test_times_and_ratios(tmp_path):
 @NEEDS_A_PEER
 def test_a_result_that_differs_is_not_timed():
     python(DIFFERING)
-
-
-@on_demand
-def test_picture(tmp_path):
-    pytest.importorskip("matplotlib")
-    file = tmp_path / "times.png"
-    bench("--quick", "--only", "5x5", "--runtimes", "ONNX Runtime", "--plot", str(file))
-    assert file.read_bytes().startswith(b"\x89PNG")
-
-
-SETTING = """
-from benchmark import report
-import peers
-
-text = " ".join(report.setting(3).split())
-assert "3 threads" in text and report.processor() in text, text
-assert all(f"{name} " in text for name in peers.PEERS), text
-"""
-
-
-@on_demand
-def test_what_the_page_says_of_the_machine():
-    python(SETTING)
-
-
-SHOWN = """
-import bench
-from benchmark.cases import GROUPS
-
-assert "points" in bench.SHOWN_GROUPS and len(list(GROUPS["points"]())) == 2
-"""
-
-
-@on_demand
-def test_points_anywhere_are_on_the_page():
-    python(SHOWN)

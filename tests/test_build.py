@@ -147,10 +147,9 @@ def test_every_cpu(cpu, path_for_all, tmp_path):
     assert_close(np.load(tmp_path / "y.npy"), expected, "float32")
 
 
-@pytest.mark.parametrize("cpu", ["armv8-a", "x86-64-v9", "nonsense"])
-def test_a_cpu_that_the_library_has_not(cpu, path, tmp_path):
-    process, _ = alone(path, tmp_path, ONNX_OPS_CPU=cpu)
-    assert f"ONNX_OPS_CPU = {cpu}: can't be run here by this library, which has x86-64-v" in process.stderr
+def test_a_cpu_that_the_library_has_not(path, tmp_path):
+    process, _ = alone(path, tmp_path, ONNX_OPS_CPU="armv8-a")
+    assert "ONNX_OPS_CPU = armv8-a: can't be run here by this library, which has x86-64-v" in process.stderr
 
 
 @pytest.fixture(scope="module")
@@ -200,17 +199,6 @@ def test_what_it_needs_and_what_it_shows(path):
     assert all(name == "RegisterCustomOps" or name.startswith("onnx_ops_") for name in exported), exported
 
 
-def test_the_domains_that_are_registered(path):
-    """The library registers all but com.microsoft, unless entries of the options name others."""
-    case, plain, before = GRID_SAMPLE[0], quiet(), kernels(path)
-    proto = model(case.domain, case.op_type, case.inputs("float32"), case.attributes)
-    plain.register_custom_ops_library(str(path))
-    ort.InferenceSession(proto.SerializeToString(), plain)
-    assert kernels(path) == before
-    session(path, proto, "com.microsoft")
-    assert kernels(path) == before + 1
-
-
 def call_build(*arguments):
     return CliRunner().invoke(app, ["build", *map(str, arguments)])
 
@@ -225,17 +213,6 @@ def test_the_command(path, tmp_path):
     assert outcome.output.startswith(f"{output}: {size}, for linux on {BEST}\nIn Python: options.register_custom_ops_")
     assert output.stat().st_size < path.stat().st_size
     assert alone(output, tmp_path)[0].returncode == 0
-
-
-def test_all_types_of_an_operator(tmp_path):
-    """An operator has not all of the types that there are."""
-    output = tmp_path / LIBRARY
-    outcome = call_build("--output", output, "--operator", "AffineGrid", "--cpu", BEST)
-    assert outcome.exit_code == 0, outcome.output
-    table = building.table.Table.in_dll(loaded := C.CDLL(str(output)), "onnx_ops_table")
-    assert loaded.onnx_ops_choose() == 0
-    (row,) = table.operators[: table.operator_count]
-    assert (row.name, row.overload_count) == (b"AffineGrid", 4)
 
 
 FOREIGN = r"for windows on x86_64: cc -fPIC can't build the library: \S+ error: #error .* is for another system"
@@ -264,12 +241,6 @@ def test_what_goes_wrong(failure, path, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [output]
 
 
-def test_a_compiler_with_arguments(path, tmp_path, monkeypatch):
-    monkeypatch.setenv("CC", "cc -O1")
-    outcome = call_build("--output", tmp_path / "a.so", "--operator", "Col2Im", "--dtype", "float32", "--cpu", BEST)
-    assert outcome.exit_code == 0, outcome.output
-
-
 @pytest.mark.skipif(not find_spec("ziglang"), reason="there is no ziglang")
 def test_linked_by_ziglang(path, tmp_path, monkeypatch):
     """Wheels are, and libraries for other systems: they must find out what the CPU can run, too."""
@@ -280,24 +251,6 @@ def test_linked_by_ziglang(path, tmp_path, monkeypatch):
     process, expected = alone(output, tmp_path)
     assert process.returncode == 0, process.stderr
     assert_close(np.load(tmp_path / "y.npy"), expected, "float32")
-
-
-def test_ziglang_is_not_looked_for_in_the_current_folder(tmp_path, monkeypatch):
-    """As `python -m` would do."""
-    package, here = tmp_path / "packages" / "ziglang", tmp_path / "here"
-    package.mkdir(parents=True)
-    here.mkdir()
-    (package / "__init__.py").touch()
-    (package / "zig").write_text('#!/bin/sh\necho "$@"')
-    (package / "zig").chmod(0o755)
-    run_zig = f"import os, sys; os.execv({str(package / 'zig')!r}, ['zig', *sys.argv[1:]])"
-    (package / "__main__.py").write_text(run_zig)
-    (here / "ziglang.py").write_text("raise SystemExit('of the current folder')")
-    monkeypatch.syspath_prepend(package.parent)
-    monkeypatch.setenv("PYTHONPATH", str(package.parent))
-    command = building.ziglang("linux", "x86_64")
-    done = subprocess.run([*command, "-v"], cwd=here, capture_output=True, text=True)
-    assert done.stdout == "cc -target x86_64-linux-gnu.2.28 -v\n", done.stderr
 
 
 def test_wrong_numbers_of_processes(tmp_path):
@@ -372,6 +325,7 @@ def test_for_another_system(system, cpu, tmp_path):
     check_library(output.read_bytes(), system, LEVELS[cpu][0], output.name)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("threads", ["win32", "posix"])
 def test_a_dll_needs_windows_alone(threads, tmp_path, monkeypatch):
     """Whichever threads mingw was built for: distributions differ in that."""

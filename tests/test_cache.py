@@ -13,7 +13,6 @@ from types import ModuleType
 import numba
 import numpy as np
 import pytest
-from numba import njit
 from support.cases import CASES, model
 from support.malformed import col2im
 from support.processes import python
@@ -21,7 +20,7 @@ from support.processes import python
 import onnx_ops
 from onnx_ops import dtypes, operators
 from onnx_ops.compiler import cache, code, compilation, jit, key, numba_internals
-from onnx_ops.compiler.records import Entry, Step, Tensor, Tile
+from onnx_ops.compiler.records import Entry, Step
 from onnx_ops.kernels.blocks import pieces
 from onnx_ops.operators import OPERATORS
 from onnx_ops.runtime import variants
@@ -384,35 +383,3 @@ def test_slow_compilation_is_told(monkeypatch, caplog):
     assert [r.getMessage() for r in caplog.records if "not kept in" not in r.getMessage()] == [
         "onnx_ops: compiling blocks-pieces (once; not kept)"
     ]
-
-
-def a_users_function():
-    def add_up(a, times):
-        for _ in range(times):
-            for i in range(a.size):
-                a[i] = a[i] * 3 + i
-
-    return njit(add_up)
-
-
-within_a_kernel, alone = a_users_function(), a_users_function()
-
-
-def kernel(array, times):
-    within_a_kernel(array, times)
-
-
-def test_functions_that_python_calls_are_optimized():
-    """They are optimized even if a kernel has them compiled first."""
-    array = np.zeros(1000)
-    record = np.array([array.ctypes.data, array.size])  # the beginning of a call
-    steps = (Step(kernel, (Tensor(0, array.dtype), Tile())),)
-    compiled = code.Code(Entry(steps, 2), cache.Kept("kernel", "key", OSError("a test")))
-    assert compiled.call(record.ctypes.data, 1) == 0
-    np.testing.assert_array_equal(array, np.arange(1000.0))
-    seconds = {within_a_kernel: [], alone: []}
-    for function in [within_a_kernel, alone] * 6:
-        start = time.perf_counter()
-        function(array, 3000)
-        seconds[function].append(time.perf_counter() - start)
-    assert min(seconds[within_a_kernel]) < 2.5 * min(seconds[alone])

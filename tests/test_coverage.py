@@ -198,19 +198,6 @@ def test_booleans_add_up_to_or_however_many():
     assert onnx_ops.col2im(x, [64, 64], [32, 32]).sum() == 1
 
 
-def test_5d_cubic_is_4d_cubic_on_a_unit_axis():
-    rng = np.random.default_rng(0)
-    x, grid = rng.standard_normal((2, 3, 6, 7)), rng.uniform(-1.3, 1.3, (2, 5, 4, 2))
-    for position in range(3):
-        volume = np.expand_dims(x, 2 + position)
-        points = np.expand_dims(np.insert(grid, 2 - position, 0, axis=-1), 1)
-        for padding_mode, align_corners in itertools.product(("border", "reflection"), (0, 1)):
-            settings = {"mode": "cubic", "padding_mode": padding_mode, "align_corners": align_corners}
-            flat = onnx_ops.grid_sample(x, grid, **settings)
-            lifted = onnx_ops.grid_sample(volume, points, **settings)
-            np.testing.assert_allclose(lifted[:, :, 0], flat, atol=1e-14)
-
-
 def test_5d_cubic_is_separable():
     """On a rectangular grid it equals one 4-D cubic interpolation along each axis after the other."""
     rng = np.random.default_rng(1)

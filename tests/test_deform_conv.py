@@ -1,4 +1,4 @@
-"""Deformable convolution against convolution, torchvision and ONNX Runtime; its edges; how mmdeploy writes it."""
+"""Deformable convolution against convolution and ONNX Runtime; its edges; how mmdeploy writes it."""
 
 from dataclasses import replace
 
@@ -19,6 +19,7 @@ from support.cases import (
     parsed,
     reference,
 )
+from test_inference import called
 
 import onnx_ops
 from onnx_ops import functions, plain
@@ -45,22 +46,6 @@ def test_without_offsets_it_is_convolution(backend, case):
     assert_close(backend(case, inputs), expected.astype(np.float64), "float32")
 
 
-@pytest.mark.parametrize("case", [c for c in IMAGES if 0 not in c.shapes[1]], ids=str)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_torchvision_agrees(case, dtype, torchvision):
-    import torch
-
-    pads = case.attributes.get("pads", [0] * 4)
-    if pads[:2] != pads[2:]:
-        pytest.skip("torchvision pads both ends alike")
-    inputs = case.inputs(dtype)
-    x, w, offset, b, mask = [torch.from_numpy(v) for v in inputs] + [None] * (5 - len(inputs))
-    names = ("strides", [1, 1]), ("dilations", [1, 1])
-    stride, dilation = (case.attributes.get(*each) for each in names)
-    expected = torchvision.ops.deform_conv2d(x, offset, w, b, stride, pads[:2], dilation, mask).numpy()
-    assert_close(BACKENDS["function"](case, inputs), expected.astype(np.float64), dtype)
-
-
 @pytest.mark.skipif(tuple(map(int, ort.__version__.split(".")[:2])) < (1, 26), reason="ONNX Runtime lacks it, or NaN")
 @pytest.mark.parametrize("case", [c for c in IMAGES if 0 not in c.shapes[1]], ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -74,42 +59,6 @@ def test_onnxruntime_agrees(case, dtype):
 
 def f32(values, shape):
     return np.array(values, np.float32).reshape(shape)
-
-
-def counting(shape, function):
-    return function(np.arange(np.prod(shape))).reshape(shape).astype(np.float32)
-
-
-def test_points_on_the_border(backend):
-    """A quarter of a pixel, nothing outside, half a pixel, nothing a pixel outside."""
-    x, w, b = f32([1, 2, 3, 4], (1, 1, 2, 2)), f32([2], (1, 1, 1, 1)), f32([10], 1)
-    offset = f32([-0.5, 0, 0, -2, -0.5, 1, 1.5, -1], (1, 2, 2, 2))
-    inputs = [x, w, offset, b, np.full((1, 1, 2, 2), 0.5, np.float32)]
-    case = deform_conv("border", x.shape, w.shape, mask=True)
-    assert backend(case, inputs).ravel().tolist() == [10.25, 10, 12, 10]
-
-
-# Worked out by hand: exact in any type with as many digits.
-TWO_GROUPS = [
-    -0.75, 0.5, -0.4375, 0.125, -2.9921875, 2.421875, 1.625, -1.140625,
-    0.875, -1, -2.625, -0.46875, 1.5078125, -3.25, -0.625, 0.484375,
-]  # fmt: skip
-UNMODULATED = [
-    -2.5, 0, 0.0625, -1.5, -7.125, 1.78125, -2.625, -7.40625, 3.75, 0, -3.5, 2.1875, 4.96875, -2.34375, 6, 5.65625,
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("domain", ["mmdeploy", "mmcv"])
-def test_two_deformable_groups(backend, domain):
-    x = counting((1, 2, 3, 3), lambda i: i * i % 13)
-    offset = counting((1, 16, 4, 2), lambda i: (7 * i % 11 - 5) * 0.75)
-    mask = counting((1, 8, 4, 2), lambda i: 3 * i % 5 / 4)
-    weight = counting((2, 2, 2, 2), lambda i: (5 * i % 7 - 3) / 4)
-    settings = {"D": 2, "padding": [1, 0], "domain": domain}
-    case = mmcv("two_groups", x.shape, weight.shape, bias=True, **settings)
-    assert backend(case, [x, offset, mask, weight, f32([0.5, -1], 2)]).ravel().tolist() == TWO_GROUPS
-    case = mmcv("two_groups", x.shape, weight.shape, modulated=False, **settings)
-    assert backend(case, [x, offset, weight]).ravel().tolist() == UNMODULATED
 
 
 def test_groups_of_channels_and_of_offsets_are_both_of_all_channels(backend):
@@ -210,22 +159,6 @@ FORMS = {
 }
 
 
-def in_a_function(proto):
-    """Move the node into a local function, whose caller passes the attributes."""
-    (node,) = proto.graph.node
-    inner = onnx.NodeProto.FromString(node.SerializeToString())
-    for a in inner.attribute:
-        kind, name = a.type, a.name
-        a.Clear()
-        a.name, a.type, a.ref_attr_name = name, kind, name
-    names = [a.name for a in node.attribute]
-    function = onnx.helper.make_function("own", "F", node.input, node.output, [inner], proto.opset_import, names)
-    node.op_type, node.domain = "F", "own"
-    proto.functions.append(function)
-    proto.opset_import.append(onnx.helper.make_opsetid("own", 1))
-    return proto
-
-
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("route", [*BACKENDS, "in a function"])
 def test_forms_of_attributes(route, form):
@@ -234,7 +167,7 @@ def test_forms_of_attributes(route, form):
     others = {n: v for n, v in case.attributes.items() if not (form == "other name" and n == "deform_groups")}
     written = replace(case, attributes=others | FORMS[form])
     if route == "in a function":
-        proto = in_a_function(model(case.domain, case.op_type, inputs, written.attributes))
+        proto = called(model(case.domain, case.op_type, inputs, written.attributes), "by the caller")
         got = run_session(onnx_ops.InferenceSession(proto.SerializeToString(), quiet()), inputs)
     else:
         got = BACKENDS[route](written, inputs)

@@ -1,7 +1,5 @@
 """Relations of MultiScaleDeformableAttention to GridSample, between levels, heads and queries, and at the edges."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from support.cases import ATTENTION, TOLERANCE, attention
@@ -35,19 +33,6 @@ def test_is_weighted_sums_of_samples(backend, case):
     np.testing.assert_allclose(backend(case, [value, sizes, locations, weights]), expected, atol=1e-13)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_centres_of_pixels_are_the_pixels(backend, dtype):
-    """Only one point of a query has a weight, and it reads one pixel: the output is that pixel."""
-    case = attention("centres", (8, 4), (2, 16), N=1, Q=64, M=2, D=3, P=1)  # sizes by which halves are exact
-    value, sizes, locations, weights = case.inputs(dtype)
-    weights[:] = 0
-    for level, (start, h, w) in enumerate(levels_of(sizes)):
-        y, x = np.divmod(np.arange(h * w), w)
-        locations[0, start : start + h * w, :, level, 0] = np.stack([(x + 0.5) / w, (y + 0.5) / h], -1)[:, None]
-        weights[0, start : start + h * w, :, level] = 1
-    np.testing.assert_array_equal(backend(case, [value, sizes, locations, weights]), value.reshape(1, 64, 6))
-
-
 OUTSIDE = [(NAN, 0.5), (0.5, NAN), (INF, 0.5), (0.5, -INF), (3e38, -3e38), (-0.6, 0.5), (0.5, 1.6), (-1e10, 1e10)]
 
 
@@ -74,30 +59,6 @@ def test_only_taps_have_an_influence(backend):
     share = np.array([(0.5 + 4 * 0.01) * (0.5 + 3 * 0.01)])
     expected = value[0, at, 0] * share * weights[0, :, 0, 1]
     np.testing.assert_allclose(backend(case, [value, sizes, locations, weights])[0], expected, rtol=1e-5)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_heads_queries_and_images_are_independent(backend, dtype):
-    """Each of them alone gives the same bits."""
-    case = attention("many", (5, 6), (3, 3), N=2, Q=3, M=2, D=6)
-    value, sizes, locations, weights = case.inputs(dtype)
-    whole = backend(case, [value, sizes, locations, weights]).reshape(2, 3, 2, 6)
-    for n, q, m in np.ndindex(2, 3, 2):
-        alone = attention("alone", (5, 6), (3, 3), N=1, Q=1, M=1, D=6)
-        part = (slice(n, n + 1), slice(q, q + 1), slice(m, m + 1))
-        inputs = [value[n : n + 1, :, m : m + 1], sizes, locations[part], weights[part]]
-        y = backend(alone, [np.ascontiguousarray(v) for v in inputs])
-        np.testing.assert_array_equal(y[0, 0], whole[n, q, m])
-
-
-def test_a_level_without_weight_changes_nothing(backend):
-    case = attention("two", (5, 6), (3, 3))
-    value, sizes, locations, weights = case.inputs("float64")
-    weights[:, :, :, 1] = 0
-    alone = replace(case, shapes=attention("one", (5, 6)).shapes)
-    inputs = [value[:, :30], sizes[:2], locations[:, :, :, :1], weights[:, :, :, :1]]
-    y = backend(alone, [np.ascontiguousarray(v) for v in inputs])
-    np.testing.assert_allclose(backend(case, [value, sizes, locations, weights]), y, atol=1e-14)
 
 
 def test_locations_of_another_type():

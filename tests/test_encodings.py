@@ -88,21 +88,6 @@ def test_commands(command, encoding, folder, call, monkeypatch):
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-@pytest.mark.parametrize("command", ["list", "inspect", "run", "validate", "bench", "optimize"])
-def test_json(command, encoding, folder, call):
-    code, output, errors = call(encoding, command, *(word.format(folder) for word in COMMANDS[command]), "--json")
-    assert code == 0, output + errors
-    assert output.isascii()
-
-
-@pytest.mark.parametrize("encoding", ENCODINGS)
-@pytest.mark.parametrize("command", [[], *[[name] for name in app.commands]], ids=str)
-def test_help(command, encoding, call):
-    code, output, _ = call(encoding, *command, "--help")
-    assert (code, "Usage: onnx-ops" in output) == (0, True)
-
-
-@pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.parametrize("command", EVERY)
 def test_errors(command, encoding, folder, call):
     """A sentence with the name: the model isn't there, or the folder can't be written to."""

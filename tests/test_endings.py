@@ -11,7 +11,6 @@ from click.testing import CliRunner
 from support.processes import environment
 from support.selection import long_unless
 
-import onnx_ops
 from onnx_ops.cli import app
 
 COMMANDS = [["--help"], ["inspect", "--help"], ["inspect"], ["inspect", "--json"]]
@@ -71,19 +70,6 @@ def test_where_not_even_the_error_can_be_said():
         assert ended(["run", "nothing"], "", stdout=pipe, stderr=pipe)[0] == 141
 
 
-def test_a_broken_pipe_to_another_process_is_an_error(monkeypatch):
-    """A broken pipe that is not the output's is an error like any other."""
-
-    def backends():
-        with closed_pipe() as pipe:
-            print("to a process that has ended", file=pipe, flush=True)
-
-    monkeypatch.setattr("onnx_ops.cli.list.backends", backends)
-    done = CliRunner().invoke(app.app, ["list", "--json"])
-    assert done.exit_code == 3
-    assert "Broken pipe" in done.output
-
-
 def test_an_interrupted_command():
     """Ctrl-C ends a command while it works."""
     code = """
@@ -105,22 +91,6 @@ main()
         _, stderr = process.communicate(timeout=30)
     assert process.returncode == 130
     assert stderr == b""
-
-
-@pytest.mark.parametrize("by_a_module_in_cpp", [False, True])
-def test_an_interrupt_while_the_command_line_is_imported(by_a_module_in_cpp, monkeypatch):
-    class Interrupt:
-        def find_spec(self, name, path=None, target=None):
-            if name == "onnx_ops.cli.app":
-                if by_a_module_in_cpp:  # as pybind11's
-                    raise ImportError("initialization failed") from KeyboardInterrupt()
-                raise KeyboardInterrupt
-
-    monkeypatch.delitem(sys.modules, "onnx_ops.cli.app")
-    monkeypatch.setattr(sys, "meta_path", [Interrupt(), *sys.meta_path])
-    with pytest.raises(BaseException) as ended:  # a KeyboardInterrupt would end pytest  # noqa: PT011
-        onnx_ops.cli.main()
-    assert (type(ended.value), ended.value.args) == (SystemExit, (130,))
 
 
 def test_exit_codes_are_documented():

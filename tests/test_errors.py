@@ -7,13 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from support.backends import quiet
-from support.cases import (
-    COL2IM,
-    GRID_SAMPLE,
-    model,
-    operator,
-)
-from support.malformed import AT_RUN
+from support.cases import COL2IM, GRID_SAMPLE, model, operator
 
 import onnx_ops
 from onnx_ops import functions, plain
@@ -30,20 +24,6 @@ def parts(error):
 def unshaped(bad):
     """A model whose inputs may have any shape."""
     return model(bad.domain, bad.op_type, bad.inputs, bad.attributes, dims="none").SerializeToString()
-
-
-# A declared rank of 0 means an unknown one, and shapes are declared only up to the largest rank.
-SHOWN = [b for b in AT_RUN if b.op_type == "Col2Im" and b.inputs[1].ndim == 1 and b.inputs[0].ndim not in (0, 17)]
-
-
-@pytest.mark.parametrize("bad", SHOWN, ids=str)
-def test_session_is_refused_where_the_model_shows_it(bad):
-    constants = [i.name for i in operator(bad.domain, bad.op_type).inputs[1:]]
-    proto = model(bad.domain, "Col2Im", bad.inputs, bad.attributes, constants=constants)
-    with pytest.raises(
-        Exception, match=rf"{bad.title} \(node 'the_node'\): {bad.message}|attributes are for image axes"
-    ):
-        onnx_ops.InferenceSession(proto.SerializeToString(), quiet())
 
 
 def test_attributes_of_wrong_length_are_refused_by_the_declared_shape():

@@ -112,18 +112,6 @@ class TestPosix:
         with pytest.raises(OSError, match="must be an ordinary file"), staged_file(tmp_path / "z"):
             pytest.fail("it is refused before the work")
 
-    def test_a_pipe_that_only_the_system_can_name_is_refused(self):
-        """Such is /dev/stdout in a shell's pipeline: a link to a file that does not exist."""
-        ends = os.pipe()
-        try:
-            if not os.path.exists(f"/dev/fd/{ends[1]}"):
-                pytest.skip("there is no /dev/fd")
-            with pytest.raises(OSError, match="must be an ordinary file"), staged_file(f"/dev/fd/{ends[1]}"):
-                pytest.fail("it is refused before the work")
-        finally:
-            for end in ends:
-                os.close(end)
-
     def test_what_must_not_be_written_is_refused(self, tmp_path, monkeypatch):
         (tmp_path / "a").write_text("first")
         monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write everything

@@ -8,13 +8,12 @@ import onnx
 import pytest
 from onnx import AttributeProto, TensorProto, helper
 from support.backends import quiet, run_session
-from support.cases import COL2IM, GRID_SAMPLE, OPENVINO, Case, assert_close, model, reference
+from support.cases import COL2IM, GRID_SAMPLE, Case, assert_close, model, reference
 from support.processes import python
 
 import onnx_ops
 
-OVERLAPPING, BILINEAR, TWO_AXES = COL2IM[1], GRID_SAMPLE[6], OPENVINO[0]
-HUGE = 2**31 - 1
+OVERLAPPING, BILINEAR = COL2IM[1], GRID_SAMPLE[6]
 ONNX_RUNTIMES = r"^\[ONNXRuntimeError\] "  # the rest of its messages differs between versions
 
 
@@ -111,7 +110,7 @@ def annotated(where, dims):
 
 
 A, INT64, SIZE = AttributeProto, TensorProto.INT64, np.array([9, 11]).tobytes()
-A_GRAPH, A_TENSOR = onnx.GraphProto(name="g"), helper.make_tensor("t", INT64, [4], [1] * 4)
+A_TENSOR = helper.make_tensor("t", INT64, [4], [1] * 4)
 PASSWORDS = onnx.StringStringEntryProto(key="location", value="../../../etc/passwd")
 PADS = r"(?s)^Col2Im \(node 'the_node'\): pads = .*: must be a list of integers"
 MODE = r"(?s)^com\.microsoft\.GridSample \(node 'the_node'\): mode = .*: must be "
@@ -128,12 +127,7 @@ HOSTILE = [
     Hostile("its_own_output", OVERLAPPING, node(input=["y", "image_shape", "block_shape"])),
     Hostile("no_outputs", OVERLAPPING, node(output=[])),
     Hostile("unnamed_output", OVERLAPPING, node(output=[""])),
-    Hostile("two_outputs", OVERLAPPING, node(output=["y", "z"])),
-    Hostile("an_input_as_output", OVERLAPPING, node(output=["input"])),
-    Hostile("unknown_operator", BILINEAR, node(op_type="GridSampler")),
-    Hostile("pads_of_floats", OVERLAPPING, attribute("pads", A.FLOATS, floats=[1.0] * 4), PADS),
     Hostile("pads_a_tensor", OVERLAPPING, attribute("pads", A.TENSOR, t=A_TENSOR), PADS),
-    Hostile("pads_a_graph", OVERLAPPING, attribute("pads", A.GRAPH, g=A_GRAPH), PADS),
     Hostile("pads_of_no_kind", OVERLAPPING, attribute("pads", A.UNDEFINED, ints=[1] * 4), extensions=" pads = "),
     Hostile("pads_that_are_not_there", OVERLAPPING, attribute("pads", A.INTS, floats=[1.0] * 4), extensions=" pads = "),
     Hostile("pads_that_are_ints", OVERLAPPING, attribute("pads", A.FLOATS, ints=[1] * 4), extensions=" pads = "),
@@ -142,32 +136,22 @@ HOSTILE = [
         r"pads = \(what a caller passes as p\): must be a value, outside of functions",
     ),
     Hostile("unknown_attribute", OVERLAPPING, attribute("stride", A.INTS, ints=[2, 2]), None, "stride" + NO_SUCH),
-    Hostile("unknown_attribute_of_grid_sample", BILINEAR, attribute("modus", A.STRING, s=b"nearest"), None, NO_SUCH),
     Hostile("unnamed_attribute", OVERLAPPING, attribute("", A.INTS, ints=[2, 2]), extensions=NO_SUCH[3:]),
     Hostile("mode_an_integer", BILINEAR, attribute("mode", A.INT, i=1), MODE),
     Hostile("mode_that_is_not_there", BILINEAR, attribute("mode", A.STRING), MODE),
     Hostile("mode_with_a_nul", BILINEAR, attribute("mode", A.STRING, s=b"bilinear\0x"), MODE),
     Hostile("align_corners_a_tensor", BILINEAR, attribute("align_corners", A.TENSOR, t=A_TENSOR), "must be an integer"),
-    Hostile("image_shape_of_floats", OVERLAPPING, typed(1, TensorProto.FLOAT)),
     Hostile("image_shape_of_int32", OVERLAPPING, typed(1, TensorProto.INT32)),
-    Hostile("sizes_of_two_types", TWO_AXES, typed(1, TensorProto.INT32)),
-    Hostile("grid_of_integers", BILINEAR, typed(1, TensorProto.INT32)),
     Hostile("image_of_type_999", BILINEAR, typed(0, 999)),
-    Hostile("complex_blocks", OVERLAPPING, typed(0, TensorProto.COMPLEX64)),
     Hostile("blocks_of_4_bits", OVERLAPPING, typed(0, TensorProto.INT4)),
     Hostile("opset_0", BILINEAR, opset("com.microsoft", 0), extensions=None),
-    Hostile("opset_huge", BILINEAR, opset("com.microsoft", HUGE)),
     Hostile("opset_past_32_bits", BILINEAR, opset("com.microsoft", 2**63 - 1), extensions=None),
     Hostile("opset_of_onnx_negative", OVERLAPPING, opset("", -1), extensions="No Op registered for Shape"),
     Hostile("opset_of_onnx_without_col2im", OVERLAPPING, opset("", 16), extensions=None),
     Hostile("no_opsets", OVERLAPPING, lambda proto: proto.ClearField("opset_import"), extensions=None),
     Hostile("constant_cut_short", OVERLAPPING, constant(1, data_type=INT64, dims=[2], raw_data=SIZE[:7])),
-    Hostile("constant_too_long", OVERLAPPING, constant(1, data_type=INT64, dims=[2], raw_data=SIZE * 3)),
-    Hostile("constant_of_negative_size", OVERLAPPING, constant(1, data_type=INT64, dims=[-2], raw_data=SIZE)),
     Hostile("constant_of_2**80", OVERLAPPING, constant(1, data_type=INT64, dims=[2**40] * 2, raw_data=SIZE)),
     Hostile("constant_without_data", OVERLAPPING, constant(1, data_type=INT64, dims=[2])),
-    Hostile("constant_with_others_data", OVERLAPPING, constant(1, data_type=INT64, dims=[2], float_data=[9, 11])),
-    Hostile("constant_of_floats", OVERLAPPING, constant(1, data_type=TensorProto.FLOAT, dims=[2], float_data=[9, 11])),
     Hostile(
         "constant_from_outside", OVERLAPPING,
         constant(1, data_type=INT64, dims=[2], data_location=TensorProto.EXTERNAL, external_data=[PASSWORDS]),
@@ -177,7 +161,6 @@ HOSTILE = [
     Hostile("output_annotated_negative", BILINEAR, annotated("y", [2, 3, -5, 1]), None),
     Hostile("input_annotated_negative", OVERLAPPING, annotated("input", [-2, 27, 99]), None),
     Hostile("input_annotated_otherwise", OVERLAPPING, annotated("input", [2, 27, 98])),
-    Hostile("image_annotated_of_rank_2", BILINEAR, annotated("X", [2, 3])),
     Hostile("image_annotated_past_2**63", BILINEAR, annotated("X", [2**62] * 3 + [3])),
 ]  # fmt: skip
 
@@ -210,16 +193,6 @@ def test_hostile_model(hostile, backend, good):
     else:
         with pytest.raises(Exception, match=message):
             output(hostile, backend)
-
-
-def test_long_names_are_shown_in_part():
-    """ONNX Runtime cuts messages at about 2,000 characters, and the rule must come before that."""
-    renamed = Hostile("long_name", OVERLAPPING, lambda proto: (
-        node(name="n" * 2**20)(proto), attribute("pads", A.INTS, ints=[-1] * 4)(proto)
-    ))  # fmt: skip
-    for backend in ("native", "extensions"):
-        with pytest.raises(onnx_ops.OpError, match=r"^Col2Im \(node 'nnn.* ... .*'\): pads = .*: must be 2 to 28"):
-            output(renamed, backend)
 
 
 def test_cut_and_garbled_files():

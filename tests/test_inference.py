@@ -40,7 +40,7 @@ def stated_shapes(proto):
     return [output_shape(proto), dimensions]
 
 
-def called(proto, case, how):
+def called(proto, how):
     """Move a model's node into a function, which gets its attributes from the caller or as defaults."""
     (node,) = proto.graph.node
     attributes, defaults = list(node.attribute), how == "by default"
@@ -73,7 +73,7 @@ def test_stated_shapes_are_real(operator, dims, how):
         real = functions.call(operator, *inputs, **case.attributes).shape
         for constants in ((), [i.name for i in operator.inputs if i.values]):
             proto = model(case.domain, case.op_type, inputs, case.attributes, dims=dims, constants=constants)
-            for shape in stated_shapes(called(proto, case, how) if how else proto):
+            for shape in stated_shapes(called(proto, how) if how else proto):
                 assert len(shape) in (0, len(real)), case
                 known = [(d, e) for d, e in zip(shape, real, strict=False) if d is not None]
                 assert all(sizes.get(d, e) == e if isinstance(d, str) else d == e for d, e in known), case
@@ -113,15 +113,6 @@ def test_what_is_known_of_an_output(case, fixed, symbolic, none):
         assert len({d for d in shape if isinstance(d, str)}) == sum(isinstance(d, str) for d in expected)
 
 
-@pytest.mark.parametrize("known", [(2, None), (None, 3)])
-def test_either_size_of_theta_tells_the_number_of_axes(known):
-    proto = model("onnx_ops", "AffineGrid", AFFINE_GRID[0].inputs("float32"), {}, dims="symbolic")
-    for dim, size in zip(proto.graph.input[0].type.tensor_type.shape.dim[1:], known, strict=True):
-        if size is not None:
-            dim.dim_value = size
-    assert output_shape(proto) == ["theta_0", "y_in_0", "x_0", 2]
-
-
 def test_names_of_sizes_differ_by_process():
     """A model may have them from another process, by way of `get_outputs`. One name must not stand for two sizes."""
     script = """
@@ -131,26 +122,6 @@ def test_names_of_sizes_differ_by_process():
         print(onnx_ops.InferenceSession(proto.SerializeToString()).get_outputs()[0].shape[1])
     """
     assert python(script).stdout != python(script).stdout
-
-
-def test_later_nodes_see_it():
-    case = GRID_SAMPLE[6]
-    proto = model(case.domain, case.op_type, case.inputs("float32"), case.attributes, dims="symbolic")
-    proto.graph.node.append(helper.make_node("Transpose", ["y"], ["z"], perm=[0, 2, 3, 1]))
-    proto.graph.output[0].name = "z"
-    assert output_shape(proto) == ["X_0", "Grid_1", "Grid_2", "X_1"]
-
-
-def test_stated_shapes_survive():
-    case = COL2IM[1]
-    proto = model(case.domain, case.op_type, case.inputs("float32"), case.attributes)
-    for d in ("batch", 3, 9, 11):
-        dim = proto.graph.output[0].type.tensor_type.shape.dim.add()
-        if isinstance(d, str):
-            dim.dim_param = d
-        else:
-            dim.dim_value = d
-    assert output_shape(proto)[1:] == [3, 9, 11]
 
 
 def test_shape_of_an_output_is_true_when_it_runs():

@@ -140,24 +140,15 @@ def test_an_exit_while_a_kernel_compiles(work, tmp_path):
 def test_ctrl_c_while_onnx_runtime_works(tmp_path):
     """Python raises it when it is called next, before the first line of our function and outside of any `try`."""
     script = """
-import onnx
-from onnx import helper, TensorProto
-from support.cases import finished
+from support.cases import parsed
 import onnxruntime as ort
 
-ones = np.ones((2000, 2000), np.float32)
-products = [helper.make_node("MatMul", [f"product_{k}", "ones"], [f"product_{k + 1}"]) for k in range(9)]
-nodes = [
-    helper.make_node("Identity", ["ones"], ["product_0"]),
-    *products,  # ONNX Runtime computes them when the session is made, which takes longer than the signal
-    helper.make_node("ReduceMin", ["product_9"], ["scale"], keepdims=0),
-    helper.make_node("Mul", ["x", "scale"], ["scaled"]),
-    *(helper.make_node("Col2Im", ["scaled", "image_shape", "block_shape"], [y]) for y in "yz"),
-]
-constants = {"ones": ones, "image_shape": np.array([5, 5]), "block_shape": np.array([3, 3])}
-described = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in "xyz"]
-initializers = [onnx.numpy_helper.from_array(value, name) for name, value in constants.items()]
-proto = finished(helper.make_graph(nodes, "long", described[:1], described[1:], initializers)).SerializeToString()
+# ONNX Runtime computes the products when the session is made, which takes longer than the signal.
+products = " ".join(f"product_{k + 1} = MatMul (product_{k}, ones)" for k in range(9))
+proto = parsed("(float[N, C, L] x) => (float[D, E, F, G] y, float[H, I, J, K] z) { product_0 = Identity (ones) "
+    + products + "scale = ReduceMin <keepdims = 0> (product_9) scaled = Mul (x, scale)"
+    + "y = Col2Im (scaled, image, block) z = Col2Im (scaled, image, block) }",
+    ones=np.ones((2000, 2000), np.float32), image=[5, 5], block=[3, 3]).SerializeToString()
 options = onnx_ops.register(quiet())
 print("ready", flush=True)
 try:

@@ -14,11 +14,8 @@ CASES = [*GRID_SAMPLE[:18:5], *VOLUMES[:18:7]]
 
 def run_plainly(case, inputs, expected):
     """Run the operator's kernel uncompiled and return its output."""
-    operator, values, out = (
-        case.operator,
-        case.operator.values(case.attributes),
-        np.empty(expected.size, inputs[0].dtype),
-    )
+    operator, values = case.operator, case.operator.values(case.attributes)
+    out = np.empty(expected.size, inputs[0].dtype)
     g = Record(plain.plan(operator, values, [np.array(v.shape) for v in inputs])[1][0])
     kernel = operator.kernels[operator.choice(values)].function
     for tile in range(g.tiles):

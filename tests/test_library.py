@@ -275,7 +275,8 @@ MANY_TILES = node(replace(COL2IM[2], shapes=((2400, 36, 15), *COL2IM[2].shapes[1
 BLOCKS = node(COL2IM[7], known_shapes=(None,) * 3)
 GRID = node(VOLUMES[6])
 CONSTANT = node(COL2IM[0], constants=(0, 1, 2))
-BLEND, POSITIVE, FILL, JOIN, EITHER = FUNCTIONS
+INFERENCE = node(VOLUMES[0], "float64", "float32", known_shapes=(("N", 3, None, None), ("M", None, "W", 2)))
+BLEND, POSITIVE, FILL, JOIN = FUNCTIONS
 NUMBERS_OF_OWN = np.arange(-10_000, 10_000, dtype=np.float32) / 2
 MANY = Node(BLEND, [NUMBERS_OF_OWN, np.array([0.5], np.float32)], {"weights": [0.5, 1.0], "mode": "subtract"})
 HALVES = Node(BLEND, [np.arange(100, dtype=np.float16), None], {"weights": [2.0], "factor": 0.5, "shifts": [1]})
@@ -285,36 +286,43 @@ JOINED = Node(JOIN, [np.array(texts, object) for texts in (["a", "bc"], ["", "d"
     "order": np.array([2, 0, 1]), "between": ", "
 })  # fmt: skip
 JOINED_AGAIN = replace(JOINED, attributes={"order": np.array([2, 0, 1] * 100)})
-SCENARIOS = {  # a node, and the step that is tried; the steps before it succeed
-    "creation with lists": (BLOCKS, "create"),
-    "creation with a list that is required": (node(IM2COL[2], known_shapes=(None,)), "create"),
-    "creation with strings and a number": (GRID, "create"),
-    "creation for constants": (CONSTANT, "create"),
-    "creation for tensors of strings": (node(COL2IM[0], "string"), "create"),
-    "inference": (
-        node(VOLUMES[0], "float64", "float32", known_shapes=(("N", 3, None, None), ("M", None, "W", 2))),
-        "create",
-    ),
-    "run": (MANY_TILES, "run"),
-    "run without a workspace": (node(IM2COL[2]), "run"),
-    "run with constants": (node(COL2IM[0], constants=(1, 2)), "run"),
-    "run with a constant result": (CONSTANT, "run"),
-    "run with tensors of strings": (node(COL2IM[0], "string"), "run"),
-    "creation of a function": (MANY, "create"),
-    "creation of a function that lacks an input": (HALVES, "create"),
-    "creation of a function with long lists": (LONG, "create"),
-    "creation of a function with a rule in Python": (FILLED, "create"),
-    "creation of a function in Python": (JOINED, "create"),
-    "creation of a function in Python with a large tensor": (JOINED_AGAIN, "create"),
-    "inference of a function": (MANY, "create"),
-    "run of a function": (MANY, "run"),
-    "run of a function on halves": (HALVES, "run"),
-    "run of a function without its last input": (replace(HALVES, inputs=HALVES.inputs[:1]), "run"),
-    "run of a function with a bound": (Node(POSITIVE, [NUMBERS_OF_OWN], {}), "run"),
-    "run of a function in Python": (FILLED, "run"),
-    "run of a function in Python on strings": (JOINED, "run"),
-}
-RUNS = [name for name, (_, step) in SCENARIOS.items() if step == "run"]
+NO_NAME, NO_ATTRIBUTES = "onnx_ops: no room for a node's name", "onnx_ops: no room for attributes"
+NO_ATTRIBUTE, NO_STATE = "onnx_ops: no room for an attribute", "onnx_ops: no room for a kernel's state"
+NO_STRINGS = "onnx_ops: no room for the strings of an input"
+NO_COPIES = "onnx_ops: no room for copies of what a kernel is given"
+NO_WORKSPACE, NONE_OF_BLEND = (f"{o}: workspace = N bytes: can't be allocated" for o in ("Col2Im", "test.own.Blend"))
+CREATION = [NO_NAME, "", NO_ATTRIBUTES, NO_STATE]
+SCENARIOS = {
+    # A node, the step that is tried, before which others succeed, and the messages if each of its allocations in turn
+    # fails; empty if it was for a message that is not needed.
+    "creation with lists": (BLOCKS, "create", CREATION),
+    "creation with a list that is required": (node(IM2COL[2], known_shapes=(None,)), "create", CREATION),
+    "creation with strings and a number": (GRID, "create", CREATION),
+    "creation for constants": (CONSTANT, "create", [NO_NAME, "", NO_ATTRIBUTES, "", ""]),
+    "creation for tensors of strings": (node(COL2IM[0], "string"), "create", CREATION),
+    "inference": (INFERENCE, "create", CREATION),
+    "run": (MANY_TILES, "run", [NO_WORKSPACE]),
+    "run without a workspace": (node(IM2COL[2]), "run", []),
+    "run with constants": (node(COL2IM[0], constants=(1, 2)), "run", [NO_WORKSPACE]),
+    "run with a constant result": (CONSTANT, "run", []),
+    "run with tensors of strings": (node(COL2IM[0], "string"), "run", [NO_STRINGS]),
+    "creation of a function": (MANY, "create", CREATION),
+    "creation of a function that lacks an input": (HALVES, "create", CREATION),
+    "creation of a function with long lists": (
+        LONG, "create", [NO_NAME, "", NO_ATTRIBUTES, NO_ATTRIBUTE, NO_ATTRIBUTE, NO_STATE]),
+    "creation of a function with a rule in Python": (FILLED, "create", CREATION),
+    "creation of a function in Python": (JOINED, "create", CREATION),
+    "creation of a function in Python with a large tensor": (
+        JOINED_AGAIN, "create", [NO_NAME, "", NO_ATTRIBUTES, NO_ATTRIBUTE, NO_STATE]),
+    "run of a function": (MANY, "run", [NONE_OF_BLEND]),
+    "run of a function on halves": (HALVES, "run", [NO_COPIES, NONE_OF_BLEND]),
+    "run of a function without its last input": (
+        replace(HALVES, inputs=HALVES.inputs[:1]), "run", [NO_COPIES, NONE_OF_BLEND]),
+    "run of a function with a bound": (Node(POSITIVE, [NUMBERS_OF_OWN], {}), "run", [NO_COPIES]),
+    "run of a function in Python": (FILLED, "run", []),
+    "run of a function in Python on strings": (JOINED, "run", [NO_STRINGS] * 3),
+}  # fmt: skip
+RUNS = [name for name, (_, step, _) in SCENARIOS.items() if step == "run"]
 AT_WORKSPACE = records.GEOMETRY + MANY_TILES.operator.geometry_dtype.fields["workspace"][1]  # its size, in a call
 FEW = [o for o in OPERATORS if o.title in ("onnx_ops.AffineGrid", "org.openvinotoolkit.Col2Im")]
 
@@ -394,7 +402,7 @@ def assert_outputs(outputs, node):
 
 @pytest.mark.parametrize("name", RUNS)
 def test_runs(runtime, name):
-    node, step = SCENARIOS[name]
+    node, step, _ = SCENARIOS[name]
     with prepared(runtime, node, step) as attempt:
         for _ in range(2):
             outputs, error = attempt()
@@ -417,8 +425,7 @@ def stated(node, runtime):
 
 def test_inference(new):
     """An unknown dimension gets a name that is used nowhere else."""
-    node, _ = SCENARIOS["inference"]
-    (kind, first), (_, again) = (stated(node, new)[0] for _ in range(2))
+    (kind, first), (_, again) = (stated(INFERENCE, new)[0] for _ in range(2))
     assert kind == "tensor(double)"
     assert re.fullmatch(r"N 3 onnx_ops_[0-9a-f]+_\d+ W", " ".join(map(str, first)))
     assert again[2] != first[2]
@@ -450,7 +457,7 @@ def test_every_function_is_called(make, key):
     runtime = make(RELEASES[key])
     runtime.shared, _ = runtime.attempt(lambda: runtime.register(runtime.options()))
     called = {*runtime.calls, "GetSessionConfigEntry"}  # of options that were registered before
-    for node, step in SCENARIOS.values():
+    for node, step, _ in SCENARIOS.values():
         with prepared(runtime, node, step) as attempt:
             assert attempt()[1] is None
             called.update(runtime.calls)
@@ -463,12 +470,13 @@ def test_every_function_is_called(make, key):
 UNREADABLE = re.compile(r".*: \w+ = (None: must be given|\(not of kind \w+\): must be an? .*)", re.DOTALL)
 
 
+@pytest.mark.parametrize("runtime", ["new", pytest.param("old", marks=pytest.mark.long)], indirect=True)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_no_status_is_dropped(runtime, name):
     """Whichever call fails, its status is returned at once. For an attribute, failure means that it is absent, or
     that nothing is inferred.
     """
-    with prepared(runtime, *SCENARIOS[name]) as attempt:
+    with prepared(runtime, *SCENARIOS[name][:2]) as attempt:
         assert attempt()[1] is None
         calls = runtime.calls
         for n, called in enumerate(calls, 1):
@@ -536,17 +544,6 @@ def test_domains_of_options(make):
         assert runtime.number("handles").value == 0
 
 
-def test_another_operator_of_the_same_name(make):
-    """Options keep the operator that they have; another of its name is refused."""
-    runtime = make(operators=FEW, own=(BLEND,))
-    options = runtime.options()
-    assert runtime.attempt(runtime.register, options)[1] is None
-    runtime.add(replace(BLEND))
-    _, error = runtime.attempt(runtime.register, options)
-    assert "test.own.Blend: the session's options have another operator of this name; use new options" in error
-    assert "CustomOpDomain_Add" not in runtime.calls
-
-
 @pytest.mark.parametrize(
     ("release", "asked_for"),
     [("1.31.1", 24), ("1.24.0", 24), ("1.24.0-dev", 24), ("1.23.2", 23), ("1.20.0", 20), ("1.17.0", 17)],
@@ -612,40 +609,6 @@ def test_a_tile_that_fails(make):
             assert attempt()[1].endswith("Col2Im: compiled code has failed")
 
 
-NO_NAME, NO_ATTRIBUTES = "onnx_ops: no room for a node's name", "onnx_ops: no room for attributes"
-NO_ATTRIBUTE, NO_STATE = "onnx_ops: no room for an attribute", "onnx_ops: no room for a kernel's state"
-NO_STRINGS = "onnx_ops: no room for the strings of an input"
-NO_COPIES = "onnx_ops: no room for copies of what a kernel is given"
-NO_WORKSPACE = "{}: workspace = N bytes: can't be allocated"
-CREATION = [NO_NAME, "", NO_ATTRIBUTES, NO_STATE]
-NO_ROOM = {  # the messages if each allocation in turn fails; empty if it was for a message that is not needed
-    "creation with lists": CREATION,
-    "creation with a list that is required": CREATION,
-    "creation with strings and a number": CREATION,
-    "creation for constants": [NO_NAME, "", NO_ATTRIBUTES, "", ""],
-    "creation for tensors of strings": CREATION,
-    "inference": CREATION,
-    "run": [NO_WORKSPACE.format("Col2Im")],
-    "run without a workspace": [],
-    "run with constants": [NO_WORKSPACE.format("Col2Im")],
-    "run with a constant result": [],
-    "run with tensors of strings": [NO_STRINGS],
-    "creation of a function": CREATION,
-    "creation of a function that lacks an input": CREATION,
-    "creation of a function with long lists": [NO_NAME, "", NO_ATTRIBUTES, NO_ATTRIBUTE, NO_ATTRIBUTE, NO_STATE],
-    "creation of a function with a rule in Python": CREATION,
-    "creation of a function in Python": CREATION,
-    "creation of a function in Python with a large tensor": [NO_NAME, "", NO_ATTRIBUTES, NO_ATTRIBUTE, NO_STATE],
-    "inference of a function": CREATION,
-    "run of a function": [NO_WORKSPACE.format("test.own.Blend")],
-    "run of a function on halves": [NO_COPIES, NO_WORKSPACE.format("test.own.Blend")],
-    "run of a function without its last input": [NO_COPIES, NO_WORKSPACE.format("test.own.Blend")],
-    "run of a function with a bound": [NO_COPIES],
-    "run of a function in Python": [],
-    "run of a function in Python on strings": [NO_STRINGS] * 3,
-}
-
-
 def without_room(runtime, node, step):
     """Return the messages if each allocation in turn fails, but for those of the inference, which fail silently."""
     with prepared(runtime, node, step) as attempt:
@@ -663,7 +626,8 @@ def without_room(runtime, node, step):
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_no_room(runtime, name):
-    assert without_room(runtime, *SCENARIOS[name]) == NO_ROOM[name]
+    node, step, messages = SCENARIOS[name]
+    assert without_room(runtime, node, step) == messages
 
 
 def test_no_room_for_messages(new):
@@ -708,11 +672,11 @@ def test_malformed_attributes(new, bad):
 
 
 @pytest.mark.parametrize("bad", AT_RUN, ids=str)
-def test_malformed_inputs(runtime, bad):
+def test_malformed_inputs(new, bad):
     """Inputs are refused in a run and, unless a kernel does it, as constants."""
-    with prepared(runtime, malformed(bad, known_shapes=(None,) * len(bad.inputs)), "run") as attempt:
+    with prepared(new, malformed(bad, known_shapes=(None,) * len(bad.inputs)), "run") as attempt:
         assert re.search(f"{bad.title}: {bad.message}", attempt()[1])
-    with prepared(runtime, malformed(bad, constants=range(len(bad.inputs))), "create") as attempt:
+    with prepared(new, malformed(bad, constants=range(len(bad.inputs))), "create") as attempt:
         refused = attempt()[1]
         if any(bad is each for each in BY_ELEMENTS):
             assert refused is None
@@ -746,7 +710,7 @@ def assert_same_message(runtime, node):
         assert error is None if expected is None else error.endswith(expected)
 
 
-examples = settings(max_examples=20 if FLAGS in os.environ else 100)  # sanitizers take long
+examples = settings(max_examples=20 if FLAGS in os.environ else 50)  # sanitizers take long
 
 
 @examples
@@ -828,7 +792,7 @@ def test_what_python_answers(make, outcome):
     runtime, interrupts = make(), outcome == native.UNFINISHED
     runtime.shared = runtime.register(runtime.options())
     created, ran, ran_on_strings = ANSWERS[outcome]
-    with prepared(runtime, *SCENARIOS["run with tensors of strings"]) as attempt:
+    with prepared(runtime, *SCENARIOS["run with tensors of strings"][:2]) as attempt:
         questions = answering(runtime, outcome)
         assert attempt()[1].endswith(ran_on_strings)
         assert questions == ["run", *["interrupt"] * interrupts]
@@ -842,18 +806,6 @@ def test_what_python_answers(make, outcome):
         if made:
             assert runtime.attempt(made[0].run, None, made[1])[1].endswith(ran)
         made = None
-
-
-def test_python_fails_after_a_status(make):
-    """One of the two errors is reported, the other released."""
-    runtime, (strings, step) = make(), SCENARIOS["run with tensors of strings"]
-    runtime.shared = runtime.register(runtime.options())
-    with prepared(runtime, strings, step) as attempt:
-        answering(runtime, native.FAILED, strings.expected()[0])
-        assert attempt()[1].endswith(PYTHONS_MESSAGE)
-        for n, called in enumerate(runtime.calls, 1):
-            if called in ("KernelContext_GetOutput", "GetResizedStringTensorElementBuffer"):
-                assert attempt(fails=n)[1].endswith((PYTHONS_MESSAGE, FAILURE))
 
 
 def test_python_is_not_called_while_an_interrupt_waits(make):

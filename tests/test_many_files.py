@@ -4,7 +4,6 @@ import importlib
 import io
 import json
 import os
-import pickle
 import shutil
 import signal
 import subprocess
@@ -19,10 +18,9 @@ import numpy as np
 import onnx
 import psutil
 import pytest
-from PIL import Image
 from support.cases import parsed
 from support.processes import environment, python
-from support.worker import deadly, sleep, terminate_in_a_callback, terminate_in_an_import
+from support.worker import deadly, sleep
 from test_cli import call, call_json, saved, sentences
 from test_files import contents
 
@@ -179,18 +177,6 @@ def test_patterns_of_several_inputs_are_paired_by_name(tmp_path):
     assert_sampled(feeds, tmp_path / "out")
     (tmp_path / "Grid" / "1.npy").unlink()
     assert "1.npy has no counterpart called 1 that matches" in " ".join(call(*command, exit_code=2).split())
-
-
-def test_images_become_arrays(tmp_path):
-    model = saved(parsed(SAMPLE), tmp_path)
-    grid = np.random.default_rng(0).random((1, 3, 3, 2), np.float32)
-    np.save(tmp_path / "grid.npy", grid)
-    Image.new("L", (5, 4), "white").save(tmp_path / "white.png")
-    shared = ["-i", f"Grid={tmp_path}/grid.npy", "--output", tmp_path / "out"]
-    call("run", model, "-i", f"X={tmp_path}/*.png", *shared)
-    with np.load(tmp_path / "out" / "white.npz") as outputs:
-        white = np.ones((1, 1, 4, 5), np.float32)
-        np.testing.assert_array_equal(outputs["Y"], onnx_ops.grid_sample(white, grid, mode="linear"))
 
 
 def test_any_name_of_an_output():
@@ -661,23 +647,6 @@ def test_a_process_that_is_killed_before_it_begins_is_replaced(tmp_path, monkeyp
     assert list(workers.answers(sleep, [(0,)], 1)) == [(0, 0, False)]
 
 
-@needs_signals
-@pytest.mark.parametrize("terminate", [terminate_in_a_callback, terminate_in_an_import])
-def test_a_process_that_is_terminated_at_a_bad_moment_ends_silently(terminate, capfd):
-    assert list(workers.answers(terminate, [()], 1)) == [(0, None, True)]
-    assert capfd.readouterr().err == ""
-
-
-def test_a_process_ends_silently_if_nobody_waits_for_its_answer():
-    """Python 3.13 complains at the end of a process of what it can't write."""
-    with subprocess.Popen(workers.program(None, []), stdin=PIPE, stdout=PIPE, stderr=PIPE) as process:
-        process.stdout.close()
-        pickle.dump(int, process.stdin)
-        process.stdin.close()
-        assert process.stderr.read() == b""
-        assert process.wait(PATIENCE) == 0
-
-
 def test_a_process_imports_from_where_this_one_does(tmp_path, monkeypatch):
     """The current folder is no such place, even before a program's first statement."""
     here, there = tmp_path / "here", tmp_path / "there"
@@ -702,21 +671,6 @@ def test_a_process_that_is_kept_busy_ends_too():
     assert psutil.Process().children() == before
 
 
-def test_workers_share_the_cores(tmp_path, monkeypatch):
-    inputs(1, tmp_path)
-    threads = []
-
-    def answers(run_items, tasks, jobs, **_):
-        threads.append(run_items.__self__.runner.threads)
-        yield from ()
-
-    monkeypatch.setattr(many, "answers", answers)
-    monkeypatch.setattr(many, "available_cpus", lambda: range(8))
-    for more in ([3], [16], [3, "--threads", 5]):
-        call(*run_arguments(fold(tmp_path), tmp_path, "out", "--workers", *more))
-    assert threads == [2, 1, 5]
-
-
 def test_without_ray_one_line_says_what_to_install(tmp_path, monkeypatch):
     inputs(1, tmp_path)
     monkeypatch.setitem(sys.modules, "ray", None)
@@ -732,18 +686,6 @@ def in_a_cluster(test):
     for mark in CLUSTER:
         test = mark(test)
     return test
-
-
-@in_a_cluster
-def test_a_cluster_imports_nothing_from_the_current_folder(cluster, tmp_path, monkeypatch):
-    arrays, here = inputs(2, tmp_path), tmp_path / "here"
-    here.mkdir()
-    for name in ("numpy", "onnx_ops"):
-        (here / f"{name}.py").write_text("import os; os._exit(1)")
-    monkeypatch.chdir(here)
-    call_json(*run_arguments(fold(tmp_path), tmp_path, "out", "--cluster", cluster[1]))
-    assert_complete(arrays, tmp_path)
-    assert Path.cwd() == here
 
 
 DEADLY = """

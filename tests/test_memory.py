@@ -90,19 +90,6 @@ def test_blocks_longer_than_the_runs_found_at_once(block, stride):
     assert_close(got, reference_of(case.operator, attributes, inputs), "float32")
 
 
-def test_a_function_without_memory_to_work_in():
-    def empty(shape, dtype):
-        if dtype == np.uint8:
-            raise MemoryError("no room")
-        return np.empty(shape, dtype)
-
-    inputs, attributes = OVERLAPPING.inputs("float32"), OVERLAPPING.attributes
-    with pytest.raises(MemoryError, match="no room"):
-        execute.compute(OVERLAPPING.operator, OVERLAPPING.operator.values(attributes), inputs, 2, empty)
-    got = onnx_ops.col2im(*inputs, **OVERLAPPING.attributes)
-    assert_close(got, reference(OVERLAPPING, inputs), "float32")
-
-
 def test_tiles_side_by_side_have_workspaces_of_their_own(monkeypatch):
     """64 threads give the same result as one, with a kernel that needs its workspace."""
     x = np.random.default_rng(0).standard_normal((4, 64 * 9, 64 * 64)).astype(np.float16)

@@ -9,7 +9,7 @@ import onnxruntime as ort
 import pytest
 from spec_examples import DEFORM_CONV, EXAMPLES, OPENVINO_MISPRINTED
 from support.backends import BACKENDS, quiet, run_session, with_extensions
-from support.cases import Case, parsed
+from support.cases import Case
 
 import onnx_ops
 from onnx_ops.operators import OPERATORS
@@ -115,50 +115,3 @@ def test_block_counts_that_a_specification_misprints_are_refused(name):
     session = onnx_ops.InferenceSession(build_models.build(example).SerializeToString(), quiet())
     with pytest.raises(Exception, match=r"Col2Im: shape of input = .*: axis 2 must be the number of blocks"):
         run_session(session, list(example.inputs.values()))
-
-
-def in_a_larger_graph(example, is_open):
-    """A model with the example's node between Conv with Relu, which ONNX Runtime fuses, and Sigmoid, in float32.
-
-    is_open: whether sizes have names, and all inputs but the first are initializers
-    """
-    built = build_models.build(example)
-    (node,) = built.graph.node
-    first, *others = example.inputs
-    channels, *axes = example.inputs[first].shape[1:]
-    if not axes:
-        pytest.skip("Conv has no unbatched input")
-    proto = parsed(f"""(float[N] {first}) => (float[N] numbers, float[N] sigmoid) {{
-        widened = Cast <to = 1> ({first})
-        convolved = Conv (widened, identity)
-        positive = Relu (convolved)
-        before = Cast <to = {built.graph.input[0].type.tensor_type.elem_type}> (positive)
-        numbers = Cast <to = 1> (after)
-        sigmoid = Sigmoid (numbers)
-    }}""", identity=np.eye(channels, dtype=np.float32).reshape(channels, channels, *[1] * len(axes)))  # fmt: skip
-    node.input[0], node.output[0] = "before", "after"
-    proto.graph.node.insert(4, node)
-    del proto.graph.input[:], proto.opset_import[:]
-    proto.opset_import.extend(built.opset_import)
-    proto.graph.input.extend(built.graph.input[:1] if is_open else built.graph.input)
-    for value in proto.graph.output:
-        value.type.tensor_type.ClearField("shape")
-    if is_open:
-        for axis, dim in enumerate(proto.graph.input[0].type.tensor_type.shape.dim):
-            if axis != 1:  # Conv needs a known number of channels
-                dim.dim_param = f"axis_{axis}"
-        proto.graph.initializer.extend(onnx.numpy_helper.from_array(example.inputs[name], name) for name in others)
-    return proto
-
-
-@pytest.mark.parametrize("is_open", [False, True], ids=["fixed", "open"])
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.name)
-def test_example_in_a_larger_graph(example, is_open, kernels_made):
-    assert np.min(next(iter(example.inputs.values()))) >= 0, "Relu must not change the example"
-    model = in_a_larger_graph(example, is_open)
-    feeds = {i.name: example.inputs[i.name] for i in model.graph.input}
-    numbers, sigmoid = through_our_session(model.SerializeToString()).run(None, feeds)
-    tolerance = PRINTED.get(example.name, {"rtol": 1e-4, "atol": 1e-5})
-    np.testing.assert_allclose(numbers, example.output, **tolerance)
-    np.testing.assert_allclose(sigmoid, 1 / (1 + np.exp(-example.output.astype(np.float64))), **tolerance)
-    assert len(kernels_made) == 1

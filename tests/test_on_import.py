@@ -1,10 +1,8 @@
 """An action that waits for the import of a module happens then, once, even if the module is looked up before."""
 
 import importlib.util
-import inspect
 import sys
 import threading
-from importlib.machinery import SourceFileLoader
 
 import onnx
 import pytest
@@ -44,24 +42,6 @@ def test_looking_up_is_not_importing(hook):
     importlib.import_module(NAME)
     assert hook.acts == [True]
     assert hook not in sys.meta_path
-
-
-def test_a_spec_from_before(hook):
-    """Several specs may be found, and any of them executed later."""
-    first, second = importlib.util.find_spec(NAME), importlib.util.find_spec(NAME)
-    for spec in (first, second):
-        sys.modules[NAME] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[NAME])
-    assert hook.acts == [True]
-
-
-def test_the_loader_is_as_always(hook, file):
-    spec = importlib.util.find_spec(NAME)
-    assert spec.loader.get_filename() == spec.loader.path == spec.origin == str(file)
-    assert "sleep" in spec.loader.get_source(NAME)
-    module = importlib.import_module(NAME)
-    assert type(module.__loader__) is type(module.__spec__.loader) is SourceFileLoader
-    assert "sleep" in inspect.getsource(module)
 
 
 def test_an_import_that_fails_does_not_count(hook, file):

@@ -103,22 +103,15 @@ def test_channels_do_not_depend_on_each_other(out, mode, dtype):
     assert np.isnan(alone[4][2]).any()
 
 
-@pytest.mark.parametrize(
-    "case", [COL2IM[7], GRID_SAMPLE[2], IM2COL[2], AFFINE_GRID[6], ATTENTION[1], DEFORM_CONV[3], ROI_ALIGN[0]], ids=str
-)
-def test_any_memory_order_and_number_of_threads(case):
+@pytest.mark.parametrize(("function", "case"), [
+    (onnx_ops.col2im, COL2IM[7]), (onnx_ops.grid_sample, GRID_SAMPLE[2]), (onnx_ops.im2col, IM2COL[2]),
+    (onnx_ops.affine_grid, AFFINE_GRID[6]), (onnx_ops.deformable_attention, ATTENTION[1]),
+    (onnx_ops.deform_conv, DEFORM_CONV[3]), (onnx_ops.roi_align, ROI_ALIGN[0]),
+], ids=str)  # fmt: skip
+def test_any_memory_order_and_number_of_threads(function, case):
     """Functions take any NumPy array, never write to it, and give the same bits on any number of threads."""
     inputs = case.inputs("float32")
     first = inputs[0]
-    function = {
-        "AffineGrid": onnx_ops.affine_grid,
-        "Col2Im": onnx_ops.col2im,
-        "DeformConv": onnx_ops.deform_conv,
-        "GridSample": onnx_ops.grid_sample,
-        "Im2Col": onnx_ops.im2col,
-        "MultiScaleDeformableAttention": onnx_ops.deformable_attention,
-        "RoiAlign": onnx_ops.roi_align,
-    }[case.op_type]
     expected = function(*inputs, threads=1, **case.attributes)
     shuffled = np.moveaxis(np.ascontiguousarray(np.moveaxis(first, 0, -1)), -1, 0)
     read_only = first.copy()

@@ -2,23 +2,20 @@
 
 import os
 import re
-import threading
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from click.testing import CliRunner
 from onnx import numpy_helper
 from support.backends import quiet
 from support.written import Writer, affine_grid, feeds, unfold
+from test_cli import call
 from test_ort_format import written as written_in_ort_format
 
 import onnx_ops
 from onnx_ops import OpError, external_data
-from onnx_ops.cli.app import app
 from onnx_ops.rewriting import rewritten
-from onnx_ops.runtime import session
 
 MODELS = {"Im2Col": unfold(), "AffineGrid": affine_grid(size=(20, 30))}
 
@@ -132,36 +129,6 @@ def test_options_that_state_the_folder_of_a_files_data(how, tmp_path):
     np.testing.assert_array_equal(got, expected)
 
 
-@finds_folders
-@HOW
-def test_small_external_data_in_memory(how, tmp_path):
-    """The options have what the file had."""
-    path = scaled_in(tmp_path, [0.5, 1])
-    proto = onnx.load(path)
-    (tensor,) = onnx.load(path, load_external_data=False).graph.initializer
-    (tmp_path / "data").unlink()
-    value, options = ort.OrtValue.ortvalue_from_numpy(np.array([0.5, 1], np.float32)), quiet()
-    options.add_external_initializers([tensor.name], [value])
-    expected = results(onnx_ops.InferenceSession(proto.SerializeToString(), quiet()), proto)[0]
-    got = results(onnx_ops.InferenceSession(path, options, **how), proto)[0]
-    np.testing.assert_array_equal(got, expected)
-
-
-@pytest.mark.parametrize("name", ["model.json", "model.textproto", "model.onnxtxt"])
-def test_names_by_which_onnx_would_take_a_model_for_text(name, tmp_path):
-    proto, path = MODELS["Im2Col"], tmp_path / name
-    path.write_bytes(proto.SerializeToString())
-    expected = results(onnx_ops.InferenceSession(path, quiet()), proto)[0]
-    for how in ({"optimize": True}, {"backend": "extensions"}):
-        np.testing.assert_array_equal(results(onnx_ops.InferenceSession(path, quiet(), **how), proto)[0], expected)
-    done = CliRunner().invoke(app, ["optimize", str(path), str(path)])
-    assert done.exit_code == 0, done.output
-    np.testing.assert_array_equal(results(onnx_ops.InferenceSession(path, quiet()), proto)[0], expected)
-    for command in (["inspect"], ["run", "--random", "--compare", "reference"]):
-        done = CliRunner().invoke(app, [command[0], str(path), *command[1:]])
-        assert done.exit_code == 0, done.output
-
-
 def in_a_cache(folder):
     """Save a model as Hugging Face's cache keeps it: model and data are links into another folder."""
     blobs, snapshot = folder / "blobs", folder / "snapshots" / "revision"
@@ -186,15 +153,13 @@ def test_links_to_external_data(how, tmp_path):
 def test_files_written_beside_links_to_external_data(target, tmp_path):
     path = in_a_cache(tmp_path)
     target = tmp_path / target
-    done = CliRunner().invoke(app, ["optimize", str(path), str(target)])
-    assert done.exit_code == 0, done.output
-    assert "1 affine_grid" in done.output
+    text = call("optimize", path, target)
+    assert "1 affine_grid" in text
     expected = results(ort.InferenceSession(path, quiet()), weighed_down())
     np.testing.assert_array_equal(results(onnx_ops.InferenceSession(target, quiet()), weighed_down())[0], expected[0])
     assert (target.parent / "optimized.onnx.data").stat().st_size == 4 * 2 * 20 * 30 * 2  # the weight alone
     for command in ("inspect", "bench"):
-        done = CliRunner().invoke(app, [command, str(path), *(["--repeats", "1"] if command == "bench" else [])])
-        assert done.exit_code == 0, done.output
+        call(command, path, *(["--repeats", "1"] if command == "bench" else []))
 
 
 @pytest.mark.parametrize(("command", "backend"), [("optimize", "native"), ("lower", "extensions")])
@@ -202,40 +167,11 @@ def test_a_link_to_a_model_is_rewritten_where_it_leads(command, backend, tmp_pat
     """Its data stay where they are found from the link's folder."""
     path = in_a_cache(tmp_path)
     expected, files = results(ort.InferenceSession(path, quiet()), weighed_down()), sorted(tmp_path.rglob("*"))
-    done = CliRunner().invoke(app, [command, str(path), str(path)])
-    assert done.exit_code == 0, done.output
-    assert f"\n{path}: " in f"\n{done.output}"
+    text = call(command, path, path)
+    assert f"\n{path}: " in f"\n{text}"
     session = onnx_ops.InferenceSession(path, quiet(), backend=backend)
     np.testing.assert_array_equal(results(session, weighed_down())[0], expected[0])
     assert sorted(tmp_path.rglob("*")) == files
-
-
-@finds_folders
-@pytest.mark.parametrize("few", [True, False])
-def test_what_is_logged_of_external_data(few, tmp_path, capfd, monkeypatch):
-    """ONNX Runtime warns of a folder that is taken out of the options again, as it is if they are not few."""
-    if not few:
-        monkeypatch.setattr("onnx_ops.runtime.session.FEW", 0)
-    path, proto = tmp_path / "model.onnx", weighed_down()
-    expected = results(ort.InferenceSession(proto.SerializeToString(), quiet()), proto)[0]
-    onnx.save(proto, path, save_as_external_data=True, location="data", size_threshold=100)
-    for options in (None, quiet()):
-        session = onnx_ops.InferenceSession(path, options, optimize=True)
-        np.testing.assert_array_equal(results(session, weighed_down())[0], expected)
-        assert ("overwritten" in capfd.readouterr().err) == (options is not None and not few)
-
-
-@pytest.mark.parametrize("length", [None, "-8", "no number"])
-def test_external_data_that_do_not_say_how_many_they_are(length, tmp_path):
-    path = scaled_in(tmp_path, [0.5, 1])
-    (tensor,) = onnx.load(path, load_external_data=False).graph.initializer
-    assert external_data.stated_size([tensor], path) == 8
-    kept = [entry for entry in tensor.external_data if entry.key != "length"]
-    del tensor.external_data[:]
-    tensor.external_data.extend(kept)
-    if length:
-        tensor.external_data.add(key="length", value=length)
-    assert external_data.stated_size([tensor], path) == np.inf
 
 
 def test_external_data_without_a_length(tmp_path):
@@ -257,38 +193,9 @@ def test_a_file_of_external_data_that_was_cut_off(command, tmp_path):
     path, target = tmp_path / "model.onnx", tmp_path / "out" / "model.onnx"
     onnx.save(weighed_down(), path, save_as_external_data=True, location="data", size_threshold=100)
     os.truncate(tmp_path / "data", (tmp_path / "data").stat().st_size - 1)
-    done = CliRunner().invoke(app, [command, str(path), str(target)])
-    assert done.exit_code == 3
-    assert re.search(r"data = .data.: must have \d+ bytes of \w+ from \d+ on; the file ends before", done.output)
+    text = call(command, path, target, exit_code=3)
+    assert re.search(r"data = .data.: must have \d+ bytes of \w+ from \d+ on; the file ends before", text)
     assert not target.parent.exists()
-
-
-@pytest.mark.parametrize("how", ["path", "bytes"])
-def test_options_that_threads_share(how, tmp_path):
-    """While one makes a session of a rewritten model, another one's model finds its own data."""
-    options, made = quiet(), []
-    onnx.save(weighed_down(), tmp_path / "model.onnx")
-    model = tmp_path / "model.onnx" if how == "path" else weighed_down().SerializeToString()
-    thread = threading.Thread(target=lambda: made.append(onnx_ops.InferenceSession(model, options)))
-    with session._external_data_in(str(tmp_path), options, True):
-        thread.start()
-        thread.join(0.3)
-        assert not made
-    thread.join()
-    assert made
-
-
-@finds_folders
-def test_options_that_state_the_folder_of_another_thread(tmp_path):
-    path, other = (scaled_in(tmp_path / name, [scale, 1]) for name, scale in (("a", 0.5), ("b", 0.1)))
-    options, made, proto = quiet(), [], onnx.load(path)
-    thread = threading.Thread(target=lambda: made.append(onnx_ops.InferenceSession(path, options, optimize=True)))
-    with session._external_data_in(str(other.parent), options, True):
-        thread.start()
-        thread.join(1)
-    thread.join()
-    expected = results(onnx_ops.InferenceSession(path, quiet()), proto)[0]
-    np.testing.assert_array_equal(results(*made, proto)[0], expected)
 
 
 @pytest.mark.parametrize("location", ["../data", "{}/data", "link"])
@@ -307,22 +214,9 @@ def test_external_data_from_outside_is_refused(location, tmp_path):
     assert all(finding.operator is None for finding in rewritten(external_data.load(path), folder=path)[1])
     with pytest.raises(OpError, match=r"external data = '.*': must lie in the folder of the model"):
         onnx_ops.InferenceSession(path, quiet(), backend="extensions").run(None, {})
-    done = CliRunner().invoke(app, ["lower", str(path), str(tmp_path / "lowered.onnx")])
-    assert done.exit_code == 3
-    assert "must lie in the folder of the model" in done.output
+    text = call("lower", path, tmp_path / "lowered.onnx", exit_code=3)
+    assert "must lie in the folder of the model" in text
     assert not (tmp_path / "lowered.onnx").exists()
-
-
-@pytest.mark.parametrize("how", [{"optimize": True}, {"backend": "extensions"}])
-def test_data_in_a_model_that_also_names_a_file(how):
-    """Such entries are left over from before the data were put into the model."""
-    proto = weighed_down()
-    weights = max(proto.graph.initializer, key=lambda t: t.ByteSize())
-    weights.external_data.add(key="location", value="nowhere")
-    weights.data_location = onnx.TensorProto.DEFAULT
-    content = proto.SerializeToString()
-    expected = results(ort.InferenceSession(content, quiet()), proto)
-    np.testing.assert_array_equal(results(onnx_ops.InferenceSession(content, quiet(), **how), proto)[0], expected[0])
 
 
 @pytest.mark.parametrize(

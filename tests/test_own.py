@@ -1,12 +1,9 @@
 """Operators of one's own, run in every way."""
 
 import functools
-import gc
 import itertools
 import re
 import textwrap
-import threading
-import time
 import types
 import typing
 
@@ -68,17 +65,13 @@ CASES = {
     own.topk: [
         (X, [2]),
         (X, [5], BIAS, {"scale": -0.5}),
-        (X[0], [1]),
         (np.random.default_rng(1).standard_normal((4, 30, 70)), [3], {"axes": [2]}),
         (X[:0], [2]),
         (X, [6]),
-        (X, [0]),
         (X, [2], {"axes": [0]}),
     ],
     own.above: [
         (numbers(1, -2, 3, 0),),
-        (numbers(1, 2),),
-        (numbers(-1),),
         (numbers(),),
         (numbers(5, 7), {"limit": 6.0}),
     ],
@@ -93,7 +86,6 @@ CASES = {
         (BIAS,),
         (BIAS, [3]),
         (BIAS, [3], 2),
-        (BIAS, [3], [4]),
         (BIAS, None, 1),
         (BIAS, [9]),
     ],
@@ -112,9 +104,11 @@ def test_every_way_against_the_body(operator):
 
 
 @need_numba
-@pytest.mark.parametrize("wrong_way", ["function", "native session", "onnx's evaluator"])
+@pytest.mark.parametrize("wrong_way", ["function", "native session", "onnx's evaluator", "PyTorch"])
 def test_check_finds_what_is_wrong(wrong_way, monkeypatch):
     """`check` detects one way whose numbers are off, and names it."""
+    if wrong_way == "PyTorch":
+        pytest.importorskip("torch")
     real = check.ways
 
     def ways(*args):
@@ -135,24 +129,17 @@ def test_extensions_sessions_against_the_body():
         from test_own import own
         names = []
         real = test_own.check.ways
+        test_own.check.has_torch = lambda operator: False  # its import takes long
         test_own.check.ways = lambda *args: ((names.append(name), (name, way))[1] for name, way in real(*args))
         for operator in (own.topk, own.combine):
             test_own.check.has_extensions(operator.declaration)
         for operator in (own.topk, own.combine):
-            onnx_ops.check(operator, test_own.CASES[operator], extremes=False)
+            onnx_ops.check(operator, test_own.CASES[operator][1::3], extremes=False)
         print(names.count("extensions session"))
     """
     done = run_script(code)
-    assert int(done.stdout) == (3 * (8 + 5) if numba_obstacle() is None else 0)
+    assert int(done.stdout) == (3 * (2 + 2) if numba_obstacle() is None else 0)
     assert "must not be" not in done.stderr  # that backend logs what cases of `combine` are refused for
-
-
-def test_attributes():
-    texts = [np.array(["a"], object), np.array(["b"], object)]
-    assert run_operator(own.join, texts)[0].tolist() == ["a, b"]
-    given = {"between": "é-", "table": numpy_helper.from_array(np.array([[2.0]])), "least": 9}
-    joined, length = run_operator(own.join, texts, **given)
-    assert (joined.tolist(), length.tolist()) == (["aé-b"], [[9]])
 
 
 BROKEN = [
@@ -179,23 +166,6 @@ def test_a_rule_is_heard_when_the_session_is_made():
     rule = r"TopK \(node 'the_node'\): k = \[9\]: must lie in \[1, size of the last axis\]"
     with pytest.raises(OpError, match=rule):
         onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), operators=[own.topk])
-
-
-@pytest.mark.parametrize("names", [["x"], ["x", "k"], ["x", "k", "bias"]])
-def test_optional_inputs(names):
-    optional = onnx_ops.operator(
-        "my.domain::Optional", inputs="x: T, k: T?, bias: T?", outputs="y: T", types={"T": ("float32",)}
-    )
-
-    @optional
-    def function(x, k=None, bias=None):
-        return x + (0 if k is None else k) * 10 + (0 if bias is None else bias) * 100
-
-    ones = [numbers(1)] * len(names)
-    assert run_operator(function, ones)[0] == [1, 11, 111][len(names) - 1]
-    if len(names) == 3:
-        assert run_operator(function, ones[:2], names=["x", "", "bias"])[0] == 101
-        assert function(numbers(1), None, numbers(1)) == 101
 
 
 def test_too_many_inputs():
@@ -289,7 +259,7 @@ def constant(value):
 
 
 def test_a_body_that_calls_itself():
-    """It leaves a cycle that holds the view, which another thread may be collecting."""
+    """It leaves a cycle that holds the view."""
 
     def body(x):
         def item(i):
@@ -297,44 +267,7 @@ def test_a_body_that_calls_itself():
 
         return x * item(3)
 
-    started, ended = threading.Event(), threading.Event()
-
-    class Blocking:
-        def __del__(self):
-            started.set()
-            ended.wait(0.002)
-
-    def collect():
-        while not ended.is_set():
-            blocking = Blocking()
-            blocking.itself = blocking
-            del blocking
-            gc.collect()
-            time.sleep(0.002)
-
-    def run():
-        try:
-            started.wait()
-            session = onnx_ops.InferenceSession(model(mistaken(body), [BIAS]), quiet(), operators=[mistaken(body)])
-            for _ in range(8):
-                assert np.array_equal(session.run(None, {"input_0": BIAS})[0], BIAS * BIAS[0])
-        finally:
-            ended.set()
-
-    together(lambda k: [collect, run][k](), 2)
-
-
-def test_tensors_of_any_byte_order():
-    plus = onnx_ops.operator("my.domain::Plus", inputs="x: float32", outputs="y: float32")
-
-    default = np.arange(5, dtype=">f4")
-
-    @plus
-    def function(x, *, a: np.ndarray = default):
-        return x + a.astype(np.float32)
-
-    for a in ({}, {"a": np.arange(5, dtype=">i4")}):
-        assert np.array_equal(function(BIAS, **a), BIAS + np.arange(5))
+    assert np.array_equal(run_operator(mistaken(body), [BIAS + 2])[0], (BIAS + 2) * 2)
 
 
 def test_a_body_cannot_write_to_a_tensor():
@@ -351,18 +284,6 @@ def test_a_body_cannot_write_to_a_tensor():
         with pytest.raises(OpError, match=r"my\.domain\.Plus: ValueError: output array is read-only"):
             call(BIAS)
     ones[0] = 2  # its owner can
-
-
-def test_tensors_of_unknown_types():
-    plus = onnx_ops.operator("my.domain::Plus", inputs="x: float32", outputs="y: float32")
-
-    @plus
-    def function(x, *, a: np.ndarray):
-        return x
-
-    tensor = helper.make_tensor("a", TensorProto.FLOAT8E4M3FN, [1], b"\0", raw=True)
-    with pytest.raises(OpError, match=r"a = \(not of kind TENSOR\): must be a tensor"):
-        run_operator(function, [BIAS], a=tensor)
 
 
 RULES = {
@@ -480,33 +401,25 @@ def sign(mode):
     return -1 if mode in ("minus", "other") else 1
 
 
-MINUS, NAMES = "minus", types.ModuleType("names")
-NAMES.MINUS = MINUS
-
-
 def compared(text):
     return lambda x, mode, index, count, workspace, y: 1 if mode == text else 2
 
 
+def of_kernel(kernel, **more):
+    return lambda f: f.shape(lambda x, mode: x).kernel(kernel, **more)
+
+
+MINUS, NAMES = "minus", types.ModuleType("names")
+NAMES.MINUS = MINUS
 COMPARISONS = {  # parts of an operator that compare a Literal, which is a position there, with a string
     "a rule": lambda f: f.shape(lambda x, *, mode: x if mode == "minus" else (1,)),
-    "a rule that looks for it among several": lambda f: f.shape(
-        lambda x, *, mode: x if mode in ("minus", "other") else (1,)
-    ),
-    "a kernel": lambda f: f.shape(lambda x, mode: x).kernel(
-        lambda x, mode, index, count, workspace, y: 1 if mode == "minus" else 2
-    ),
-    "what a kernel calls": lambda f: f.shape(lambda x, mode: x).kernel(
-        lambda x, mode, index, count, workspace, y: sign(mode)
-    ),
-    "a kernel and a variable": lambda f: f.shape(lambda x, mode: x).kernel(
-        lambda x, mode, index, count, workspace, y: 1 if mode == MINUS else 2
-    ),
-    "a kernel and a module's": lambda f: f.shape(lambda x, mode: x).kernel(
-        lambda x, mode, index, count, workspace, y: 1 if mode == NAMES.MINUS else 2
-    ),
-    "a kernel and one around it": lambda f: f.shape(lambda x, mode: x).kernel(compared("minus")),
-    "a loop": lambda f: f.shape(lambda x, mode: x).kernel(
+    "several in a rule": lambda f: f.shape(lambda x, *, mode: x if mode in ("minus", "other") else (1,)),
+    "a kernel": of_kernel(lambda x, mode, index, count, workspace, y: 1 if mode == "minus" else 2),
+    "what a kernel calls": of_kernel(lambda x, mode, index, count, workspace, y: sign(mode)),
+    "a kernel and a variable": of_kernel(lambda x, mode, index, count, workspace, y: 1 if mode == MINUS else 2),
+    "a kernel and a module's": of_kernel(lambda x, mode, index, count, workspace, y: 1 if mode == NAMES.MINUS else 2),
+    "a kernel and one around it": of_kernel(compared("minus")),
+    "a loop": of_kernel(
         lambda x, mode, index, count, workspace, y: 0, loop=lambda x, *, mode: x[0] if mode == "minus" else 1
     ),
 }
@@ -679,7 +592,7 @@ def test_floats_that_are_refused():
     compiled.kernel(refuse_first)
     rng = np.random.default_rng(0)
     some = [0.0, -0.0, -1.5, 1e15, 1e16, 123456789012345680.0, 1e-4, 1e-5, 0.1, np.inf, -np.inf, np.nan, 5e-324]
-    for value in [*some, *(rng.standard_normal(7) * 10.0 ** rng.integers(-30, 30, 7))]:
+    for value in [*some, *(rng.standard_normal(2) * 10.0 ** rng.integers(-30, 30, 2))]:
         for part, kind in itertools.product(range(4), ("float32", "float64")):
             with np.errstate(all="ignore"):
                 x, given = np.array([value], kind), {"scale": [value, 0.1], "part": part}
@@ -761,7 +674,7 @@ def test_a_body_in_place_of_a_kernel_is_told_of(caplog):
     function = mistaken(lambda x: x + 0)
     function.shape(lambda x: x).kernel(lambda x, index, count, workspace, y: None)
     for _ in range(2):
-        run_operator(function, [BIAS.reshape(1, 5)])
+        assert (run_operator(function, [BIAS.reshape(1, 5)])[0] == BIAS).all()
     assert [r.getMessage().partition(", since ")[0] for r in caplog.records] == [
         "my.domain.Mistake: its body in NumPy runs"
     ]
@@ -809,15 +722,6 @@ def test_compiling_while_a_module_is_imported(tmp_path):
 
 
 @need_numba
-@pytest.mark.parametrize("dtype", onnx_ops.FLOATS[:1] + onnx_ops.FLOATS[2:])
-def test_what_a_kernel_refuses(dtype):
-    a = np.arange(4).astype(dtype)
-    with pytest.raises(OpError, match=r"^my\.domain\.Combine: b = 0.0: must not be 0 where it divides$"):
-        run_operator(own.combine, [a, a], mode="quotient")
-    assert np.array_equal(run_operator(own.combine, [a, a + 1], mode="product")[0], (a * (a + 1) * 1.5).astype(dtype))
-
-
-@need_numba
 def test_a_kernel_for_one_of_the_types():
     """The function computes the others: both outputs of it are the same everywhere."""
 
@@ -843,15 +747,6 @@ def test_a_kernel_for_one_of_the_types():
     assert not variants.leaves_out(declared, "float32")
     with pytest.raises(OpError, match=r"my\.domain\.Halves: type T = int8: must be among float16, "):
         halves.kernel(lambda x, index, count, workspace, low, high: None, types={"T": ("int8",)})
-
-
-@need_numba
-def test_ranks_that_are_not_compiled_run_the_body():
-    x = np.random.default_rng(0).standard_normal((2, 2, 2, 6)).astype(np.float32)
-    assert own.topk.declaration.position(0, [4, 1, -1]) is None
-    for got in (run_operator(own.topk, [x, np.array([2])]), own.topk(x, [2])):
-        for a, b in zip(got, own.topk.declaration.reference(x, np.array([2])), strict=True):
-            np.testing.assert_array_equal(a, b)
 
 
 def test_many_threads():
@@ -900,20 +795,6 @@ def test_registering_more():
     onnx_ops.register(options, operators=[second, first])
     session = ort.InferenceSession(model(second, [BIAS]), options)
     assert session.run(None, {"input_0": BIAS})[0].tolist() == (BIAS + 2).tolist()
-
-
-def test_beside_those_of_this_package():
-    """ai.onnx then has operators of this package and one of one's own."""
-    function = shifted(1, "::Shift")
-    node = helper.make_node("Shift", ["y"], ["z"])
-    proto = onnx.ModelProto.FromString(model(shifted(1), [np.zeros((1, 9, 9), np.float32)]))
-    sizes = [numpy_helper.from_array(np.array(v), name) for name, v in (("image", [5, 5]), ("block", [3, 3]))]
-    proto.graph.node[0].CopyFrom(helper.make_node("Col2Im", ["input_0", "image", "block"], ["y"]))
-    proto.graph.node.append(node)
-    proto.graph.initializer.extend(sizes)
-    proto.graph.output[0].name = "z"
-    session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), operators=[function])
-    assert session.run(None, {"input_0": np.zeros((1, 9, 9), np.float32)})[0].max() == 1
 
 
 def test_in_place_of_an_operator_of_onnx_runtime():
@@ -1160,54 +1041,9 @@ def test_a_library_of_ones_own(tmp_path):
     rule = "its kernel takes other types or ranks than 4, 1, for which it runs in Python only"
     assert f"my.domain.TopK: {rule}" in of_rank
     for name, (operator, inputs, attributes) in list(models.items())[:3]:
-        got, expected = (
-            np.load(tmp_path / f"{name}_out.npz").values(),
-            operator.declaration.reference(*inputs, **attributes),
-        )
-        for a, b in zip(got, expected if isinstance(expected, tuple) else [expected], strict=True):
+        got, expected = np.load(tmp_path / f"{name}_out.npz"), operator.declaration.reference(*inputs, **attributes)
+        for a, b in zip(got.values(), expected if isinstance(expected, tuple) else [expected], strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-3 if name == "combine" else 1e-6)
-
-
-LETTERS = """
-from typing import Literal
-import numpy as np
-import onnx_ops
-
-@onnx_ops.operator("eigen::Größe", inputs="länge: T", outputs="größe: T", types={"T": ("float32",)})
-def größe(länge, *, einheit: Literal["Ångström", '🐈"\\\\??/'] = "Ångström", maß: float = 1.0):
-    return länge * np.float32(maß)
-
-@größe.shape
-def _(länge, *, einheit, maß):
-    onnx_ops.require(maß > 0, "maß", maß, "muß größer als 0 sein??!")
-    return länge
-
-@größe.kernel
-def KERN(länge, einheit, maß, index, count, workspace, größe):
-    for k in range(länge.size):
-        größe[k] = länge[k] * np.float32(maß) + np.float32(einheit)
-""".replace("KERN", "ö" * 300)
-
-
-@need_numba
-def test_a_library_of_all_letters(tmp_path, monkeypatch):
-    """Names of files, functions and operators may have letters that C and linkers don't know, and be long."""
-    monkeypatch.setattr("onnx_ops.operators._used", {})
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
-    file, library, x = tmp_path / "größen.py", tmp_path / "bücherei.so", np.ones(3, np.float32)
-    file.write_text(LETTERS, encoding="utf-8")
-    operator = files.use_file(file)[0]
-    onnx_ops.build(library, operators=[operator], cpus=["x86-64-v2"])
-    options = quiet()
-    options.register_custom_ops_library(str(library))
-
-    def run(factor):
-        proto = model(operator, [x], shapes=["N"], einheit='🐈"\\??/', maß=factor)
-        return ort.InferenceSession(proto, options).run(None, {"input_0": x})[0].tolist()
-
-    assert run(2.0) == [3, 3, 3]
-    with pytest.raises(Exception, match=r"maß = -1\.0: muß größer als 0 sein\?\?!"):
-        run(-1.0)
 
 
 def test_the_command_line(tmp_path):

@@ -9,7 +9,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 from support.backends import quiet
-from support.phases import PHASES, PLANNED, SHARED, sort
+from support.phases import PHASES, PLANNED, sort
 from support.processes import python
 from support.selection import on_demand
 
@@ -91,31 +91,6 @@ def changed(phases=PHASES, **more):
     declared = sort.declaration
     kernels = (replace(declared.kernels[0], function=phases),)
     return replace(declared, kernels=kernels, plan=replace(declared.plan, **more))
-
-
-def leave_one_out(x, index, count, workspace, shared, y, order):
-    if index != 1:
-        PHASES[0](x, index, count, workspace, shared, y, order)
-
-
-MISTAKES = {"phases in another order": (*PHASES[1:], PHASES[0]), "a tile left out": (leave_one_out, *PHASES[1:])}
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistakes_are_seen(mistake):
-    """As plain functions, since compiled ones might write outside of the arrays."""
-    x, shared = bytes_of(3000), np.zeros(SHARED, np.uint8)
-    outputs = np.zeros(3000, np.uint8), np.zeros(3000, np.int64)
-    for phases in (PHASES, MISTAKES[mistake]):
-        shared[:] = 0
-        for phase, count in zip(phases, (4, 1, 4), strict=True):
-            for tile in range(count):
-                phase(x, tile, count, np.zeros(1024, np.uint8), shared, *outputs)
-        if phases is PHASES:
-            check_sorted(x, outputs)
-        else:
-            with pytest.raises(AssertionError):
-                check_sorted(x, outputs)
 
 
 def begin(x, index, count, workspace, shared, y):

@@ -19,6 +19,7 @@ import logging, os, sys, threading, multiprocessing
 sys.path.insert(0, os.environ["TESTS"])
 logging.getLogger("onnx_ops").setLevel(logging.ERROR)  # other tests are about messages on compilation
 import numpy as np, onnx_ops
+from support import processes
 from support.backends import quiet, run_session
 from support.cases import COL2IM, GRID_SAMPLE, assert_close, model, reference
 
@@ -57,18 +58,7 @@ def as_anybody():
         assert ctypes.CDLL(None).capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()) == 0
 
 def together(works):
-    wrong = []
-    def caught(work):
-        try:
-            work()
-        except BaseException as error:
-            wrong.append(repr(error))
-    threads = [threading.Thread(target=caught, args=(work,)) for work in works]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong, wrong
+    processes.together(lambda k: works[k](), len(works))
 '''
 
 
@@ -223,31 +213,6 @@ def test_a_cache_that_cannot_be_written(place, tmp_path):
 
 
 @on_demand
-def test_that_nothing_is_kept_is_said_once(tmp_path):
-    """The error is logged once for many kernels, whose errors differ, and once for a function without a key."""
-    (tmp_path / "cache").touch()
-    script = """
-from onnx_ops.compiler.code import code
-from onnx_ops.compiler.records import Entry, Number, Step
-from onnx_ops.kernels.blocks import pieces
-import ctypes.util
-cosine = ctypes.CDLL(ctypes.util.find_library("m")).cos
-cosine.argtypes, cosine.restype = [ctypes.c_double], ctypes.c_double
-def function(x, y):
-    cosine(0.0)
-for owner in (pieces, function):
-    for parameters in (1, 3):
-        code(Entry((Step(owner, (Number(0), Number(8))),), parameters))
-"""
-    setup = NOT_KEPT.partition("one_kernel()")[0]
-    output = finished(started(setup + script + "print(*lines, sep='\\n')", NUMBA_CACHE_DIR=str(tmp_path / "cache")))
-    messages = [line for line in output.splitlines() if "compiling" not in line]
-    assert [line.rpartition(": ")[2] for line in messages] == [
-        "Not a directory", "function reads cosine, a CDLL.__init__.<locals>._FuncPtr, which no key can describe"
-    ], output  # fmt: skip
-
-
-@on_demand
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc and capset are Linux's")
 def test_a_cache_that_can_only_be_read(one_kernels_cache, tmp_path):
     """It is used without a message."""
@@ -346,76 +311,6 @@ def test_fork_while_another_thread_compiles(work, tmp_path):
     process = started(script, NUMBA_CACHE_DIR=str(tmp_path))
     out, err = process.communicate(timeout=PATIENCE)
     assert out == "0\n", err[-3000:]
-
-
-INTERRUPTED_FORK = """
-import signal, time, warnings
-from onnx_ops import locks
-warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads around
-held = threading.Event()
-def hold():
-    with locks.COMPILATION:
-        held.set()
-        time.sleep(1)
-threading.Thread(target=hold).start()
-held.wait()
-threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-def free(lock):
-    taken = lock.acquire(timeout=5)
-    if taken:
-        lock.release()
-    return taken
-def all_free():
-    answers = []
-    thread = threading.Thread(target=lambda: answers.extend(map(free, locks._ALL)))
-    thread.start()
-    thread.join()
-    return answers == [True] * len(locks._ALL)
-child = None
-try:
-    child = os.fork()
-    if not child:
-        os._exit(0 if all_free() else 1)
-    time.sleep(1)
-    print("not interrupted")
-except KeyboardInterrupt:
-    print("interrupted", child is not None and os.waitpid(child, 0)[1], all_free())
-"""
-
-
-@pytest.mark.long
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_an_interrupt_while_a_fork_waits():
-    """The interrupt arrives after the fork; all locks are free in parent and child."""
-    assert finished(started(INTERRUPTED_FORK)) == "interrupted 0 True\n"
-
-
-@pytest.mark.long
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_fork_while_another_thread_begins_a_run():
-    """The lock of the extensions backend for the errors of runs is free in the child."""
-    script = """
-import signal, warnings
-from onnx_ops.runtime import extensions
-warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads around
-going = True
-def work():
-    while going:
-        extensions.end(extensions.begin(1))
-threads = [threading.Thread(target=work) for _ in range(2)]
-for thread in threads:
-    thread.start()
-for _ in range(300):
-    child = os.fork()
-    if not child:
-        signal.alarm(60)
-        extensions.end(extensions.begin(1))
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-going = False
-print("done")
-"""
-    assert finished(started(script)) == "done\n"
 
 
 @pytest.mark.long

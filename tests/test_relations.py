@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from support.backends import BACKENDS
-from support.cases import COL2IM, IM2COL, IM2COL_PRODUCT, block_counts, col2im, grid_sample, im2col_product
+from support.cases import COL2IM, IM2COL, IM2COL_PRODUCT, block_counts, grid_sample, im2col_product
 
 import onnx_ops
 from onnx_ops import functions
@@ -82,40 +82,6 @@ def test_products_on_several_threads(case):
     one, two, seven = (functions.call(case.operator, *inputs, threads=k, **case.attributes) for k in (1, 2, 7))
     np.testing.assert_array_equal(one, two)
     np.testing.assert_array_equal(one, seven)
-
-
-def test_one_hot_probing(backend):
-    """Each input element lands on the pixel that the formula names, or nowhere."""
-    case = col2im("one_hot", (4, 5), (2, 3), N=1, C=1, dilations=[2, 1], pads=[1, 0, 0, 1], strides=[1, 2])
-    x, image, block = case.inputs("float32")
-    s, (_, width) = all_settings(case), block_counts(image, block, **case.attributes)
-    for k, l in np.ndindex(*x.shape[1:]):
-        x[:] = 0
-        x[0, k, l] = 1
-        expected = np.zeros((1, 1, *image), np.float32)
-        terms = zip(divmod(l, width), s["strides"], divmod(k, block[1]), s["dilations"], s["pads"][:2], strict=True)
-        p = [l_i * stride + k_i * dilation - pad for l_i, stride, k_i, dilation, pad in terms]
-        if all(0 <= p_i < size for p_i, size in zip(p, image, strict=True)):
-            expected[0, 0, p[0], p[1]] = 1
-        np.testing.assert_array_equal(backend(case, [x, image, block]), expected)
-
-
-@pytest.mark.parametrize("position", [0, 1, 2])
-def test_unit_axis_lifting(backend, position):
-    """An axis of one pixel, wherever it is put, changes nothing but the shape."""
-    flat = col2im("flat", (7, 9), (2, 3), dilations=[2, 1], pads=[1, 2, 0, 1], strides=[1, 2])
-    x, image, block = flat.inputs("float32")
-
-    def insert(values, value):
-        return [*values[:position], value, *values[position:]]
-
-    pads, attributes = flat.attributes["pads"], flat.attributes
-    lifted = col2im(
-        "lifted", insert((7, 9), 1), insert((2, 3), 1), dilations=insert(attributes["dilations"], 3),
-        strides=insert(attributes["strides"], 4), pads=insert(pads[:2], 0) + insert(pads[2:], 0),
-    )  # fmt: skip
-    y = backend(lifted, [x, np.insert(image, position, 1), np.insert(block, position, 1)])
-    np.testing.assert_array_equal(y.squeeze(2 + position), backend(flat, [x, image, block]))
 
 
 @pytest.mark.parametrize("case", [case for case in IM2COL if 0 not in case.shapes[0]], ids=str)

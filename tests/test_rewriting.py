@@ -8,11 +8,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 from support.backends import quiet
 from support.cases import CASES, DEFORM_CONV, ROI_ALIGN, assert_close, model, reference
-from support.written import Writer, affine_grid, attention, feeds, in_a_branch, in_a_function, unfold, windows
+from support.written import Writer, affine_grid, attention, feeds, in_a_function, unfold, windows
 
 import onnx_ops
 from onnx_ops import dtypes
-from onnx_ops.nodes import all_nodes
 from onnx_ops.rewriting import graph, rewritten
 
 NEWEST = {"1.20": 21, "1.21": 22}.get(ort.__version__.rpartition(".")[0], 23)  # opset that ONNX Runtime opens
@@ -45,21 +44,25 @@ UNFOLDS = {
 ONES = {"image": (1, 1), "kernel": (1, 1), "pads": (0,) * 4, "dilations": (1, 1), "strides": (1, 1), "channels": 1}
 
 
-def test_unfold_of_one_position_to_more_axes():
-    """Its last axes are as large as those that the Reshape leaves out."""
-    proto = unfold(**ONES, after=lambda w: w.add("Reshape", "y", w.constant([2, 1, 1, 1, 1])), rank=5)
-    assert compare(proto)[0] == ["Im2Col", "Reshape"]
+RESHAPED = {  # by nodes after an unfold, and the nodes that are left
+    # Its last axes are as large as those that the Reshape leaves out.
+    "one position, more axes": (
+        unfold(**ONES, after=lambda w: w.add("Reshape", "y", w.constant([2, 1, 1, 1, 1])), rank=5),
+        ["Im2Col", "Reshape"],
+    ),
+    "flattened": (
+        unfold(target=[-1, 72], after=lambda w: w.add("Reshape", "y", w.constant([2, 18, 72]))), ["Im2Col"]
+    ),
+    "flat": (unfold(target=[-1], after=lambda w: w.add("Reshape", "y", w.constant([2, 18, -1]))), ["Im2Col"]),
+    # The Reshape copies sizes from what it reads, and stays; the Transpose before it ends the unfold.
+    "sizes copied": (unfold(target=[0, 0, 0, 0, -1]), ["Im2Col", "Reshape", "Reshape"]),
+}  # fmt: skip
 
 
-def test_unfold_that_is_flattened_and_gets_its_axes_again():
-    proto = unfold(target=[-1, 72], after=lambda w: w.add("Reshape", "y", w.constant([2, 18, 72])))
-    assert compare(proto)[0] == ["Im2Col"]
-
-
-def test_unfold_whose_sizes_are_copied_afterwards():
-    """The Reshape, which copies sizes from what it reads, stays; the Transpose before it ends the unfold."""
-    proto = unfold(target=[0, 0, 0, 0, -1])
-    assert compare(proto)[0] == ["Im2Col", "Reshape", "Reshape"]
+@pytest.mark.parametrize("name", RESHAPED)
+def test_unfold_that_is_reshaped(name):
+    proto, nodes = RESHAPED[name]
+    assert compare(proto)[0] == nodes
 
 
 def test_unfold_of_an_open_batch_whose_size_is_copied_from_another_axis():
@@ -78,11 +81,6 @@ def test_blocks_of_one_axis_and_positions_of_the_other():
     y = w.add("Transpose", y, perm=[0, 1, 2, 3, 5, 4])
     proto = w.model({"x": ("float32", [2, 3, 4, 5])}, (y, "float32", [2, 3, 4, 1, 2, 4]))
     assert "another order" in near_miss(proto)[0]
-
-
-def test_unfold_that_is_flat_in_between():
-    last = {"target": [-1], "after": lambda w: w.add("Reshape", "y", w.constant([2, 18, -1]))}
-    assert compare(unfold(**last))[0] == ["Im2Col"]
 
 
 def used_twice(name, result):
@@ -291,7 +289,6 @@ def by_a_size(w):
 
 def test_an_unfold_before_another_reshape():
     """Where what follows can't be the end, what precedes it is."""
-    assert compare(unfold(target=[0, 0, 0, 0, -1]))[0] == ["Im2Col", "Reshape", "Reshape"]
     nodes, _ = compare(unfold(open_sizes=True, after=by_a_size), {"n": 2, "size_0": 11, "size_1": 13})
     assert nodes == ["Im2Col", "Shape", "Concat", "Reshape"]
 
@@ -622,16 +619,6 @@ def test_the_model_given_is_not_modified():
         assert proto.SerializeToString() == before
 
 
-@pytest.mark.parametrize("make", [unfold, affine_grid, attention])
-def test_constants_that_callers_may_replace(make):
-    """An initializer that is an input, too, is only a default."""
-    proto = make()
-    tensor = max(proto.graph.initializer, key=lambda t: t.ByteSize())
-    kind = helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
-    proto.graph.input.append(kind)
-    near_miss(proto, runs=False, also=SAMPLERS)
-
-
 @pytest.mark.parametrize(("make", "name"), [(unfold, "x"), (affine_grid, "theta")])
 def test_what_is_constant_is_left_to_onnx_runtime(make, name):
     proto = make()
@@ -640,58 +627,6 @@ def test_what_is_constant_is_left_to_onnx_runtime(make, name):
     proto.graph.input.remove(value)
     proto.graph.initializer.append(numpy_helper.from_array(inputs[name], name))
     assert all("constant" in reason for reason in near_miss(proto))
-
-
-@pytest.mark.parametrize("make", [unfold, affine_grid, attention])
-def test_values_in_between_that_are_outputs_stay(make):
-    proto = make()
-    between = proto.graph.node[-2].output[0]
-    proto.graph.output.append(next(v for v in proto.graph.value_info if v.name == between))
-    near_miss(proto, also=[*SAMPLERS, "Im2Col"])  # which makes such a value
-
-
-@pytest.mark.parametrize(("make", "name"), [(unfold, "Im2Col"), (affine_grid, "AffineGrid"), (attention, ATTENTION)])
-def test_in_a_branch(make, name):
-    proto = make()
-    in_a_branch(proto)
-    optimized, findings = rewritten(proto)
-    assert [f.operator for f in findings] == [name]
-    assert [n.op_type for n in all_nodes(optimized.graph) if n.op_type != "Identity"] == ["If", name]
-    assert not {t.name for t in optimized.graph.initializer} & {t.name for t in proto.graph.initializer}
-    inputs = feeds(proto)
-    for chosen in (True, False):
-        inputs["c"] = np.array(chosen)
-        got, expected = results(optimized, inputs, True)[0], results(proto, inputs)[0]
-        np.testing.assert_allclose(got, expected, rtol=0, atol=2e-5 if make is attention else 0)
-
-
-def test_in_a_local_function():
-    """Its constants are nodes, and it states no shapes: open sizes are inferred nevertheless."""
-    proto = unfold(open_sizes=True)
-    in_a_function(proto, *(t.name for t in proto.graph.initializer))
-    proto.functions[0].value_info.append(helper.make_tensor_value_info("x", 1, ["n", "c", "h", "w"]))
-    optimized, (finding,) = rewritten(proto)
-    assert (finding.graph, finding.operator) == ("main", "Im2Col")  # where functions are inlined
-    assert [n.op_type for n in optimized.graph.node] == ["Im2Col"]
-    inputs = feeds(proto, {"n": 2, "size_0": 11, "size_1": 13})
-    np.testing.assert_array_equal(results(optimized, inputs, True)[0], results(proto, inputs)[0])
-
-
-def test_two_that_share_their_constants():
-    """Constants stay until the second pattern is replaced, too."""
-    proto = unfold()
-    again = [onnx.NodeProto.FromString(n.SerializeToString()) for n in proto.graph.node]
-    for node in again:
-        node.name += "_2"
-        node.output[0] += "_2"
-        if node.op_type != "Pad":
-            node.input[0] += "_2"
-    proto.graph.node.extend(again)
-    proto.graph.output.append(proto.graph.output[0])
-    proto.graph.output[1].name = "y_2"
-    nodes, findings = compare(proto)
-    assert nodes == ["Im2Col", "Im2Col"]
-    assert len(findings) == 2
 
 
 def test_weights_do_not_pass_through_the_inliner(monkeypatch):
@@ -707,21 +642,6 @@ def test_weights_do_not_pass_through_the_inliner(monkeypatch):
     assert finding.operator == "Im2Col"
     assert sizes[0] < 10_000
     assert [*optimized.graph.initializer] == [weights]
-
-
-def test_external_data_is_read_where_it_is_needed_and_stays(tmp_path):
-    proto = affine_grid(size=(20, 30))
-    weights = numpy_helper.from_array(np.ones(5000, np.float32), "weights")
-    proto.graph.initializer.append(weights)
-    onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, location="data", size_threshold=100)
-    stored = onnx.load(tmp_path / "m.onnx", load_external_data=False)
-    assert any("base grid" in (f.reason or "") or f.reason for f in rewritten(stored)[1]) or not rewritten(stored)[1]
-    assert rewritten(stored)[0] == stored
-    optimized, (finding,) = rewritten(stored, folder=tmp_path)
-    assert finding.operator == "AffineGrid"
-    (left,) = [t for t in optimized.graph.initializer if t.name == "weights"]
-    assert left.data_location == onnx.TensorProto.EXTERNAL
-    assert not left.raw_data
 
 
 @pytest.mark.parametrize("is_large", [False, True])

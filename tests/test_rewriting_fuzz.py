@@ -11,7 +11,7 @@ from onnx import numpy_helper
 
 def examined(seed, count, without=()):
     """Return ({kind of failure: how many mutants have it}, the number of mutants in which something was replaced)."""
-    report = fuzz_rewriting.Report(SimpleNamespace(seed=seed, without=without, save=None), {}, {})
+    report = fuzz_rewriting.Report(SimpleNamespace(seed=seed, without=without), {}, {})
     replaced = sum(map(report.examine, range(count)))
     return report.counts, replaced
 

@@ -9,6 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 from support.backends import quiet
 from support.written import (
     Writer,
+    affine_grid,
     attention,
     divided_fold,
     feeds,
@@ -36,6 +37,9 @@ def along_joined_axes(turned=False):
     return w.model({"image": ("float32", [10, 1, 7, 8]), "flow": ("float32", dims)}, (y, "float32", None), 20)
 
 
+SIZES = {"n": 2, "size_0": 11, "size_1": 13}
+
+
 def flattened(w, y):
     return w.add("Reshape", y, w.constant([2, 3, 25, 9]))
 
@@ -49,7 +53,9 @@ FOUND = {
     "written in place, then turned by GatherND": (written_in_place(order=[1, 0]), "ComputedGridSample"),
     "along joined axes": (along_joined_axes(), "ComputedGridSample"),
     "along axes that are turned, then joined": (along_joined_axes(turned=True), "ComputedGridSample"),
+    "affine_grid": (affine_grid(), "AffineGrid"),
     "unfold": (unfold(), "Im2Col"),
+    "unfold of open sizes": (unfold(open_sizes=True), "Im2Col"),
     "Tensor.unfold": (windows(), "Im2Col"),
     "Tensor.unfold, positions first": (windows((4, 5, 2, 3)), "Im2Col"),
     "Tensor.unfold, strides": (windows(None, (2, 2)), "Im2Col"),
@@ -169,7 +175,7 @@ def test_found_there(place, name):
     optimized, findings = rewritten(moved)
     assert operator in [finding.operator for finding in findings]
     assert operator in {node.op_type for node in all_nodes(optimized.graph)}
-    inputs = feeds(proto)
+    inputs = feeds(proto, SIZES)
     expected, got = outputs(moved, inputs), outputs(optimized, inputs)
     assert got.shape == expected.shape
     np.testing.assert_array_equal(expected, outputs(proto, inputs))

@@ -1,4 +1,4 @@
-"""RoiAlign and its relatives against torchvision, ONNX Runtime and each other; their edges; versions of RoiAlign."""
+"""RoiAlign and its relatives against ONNX Runtime and each other; their edges; versions of RoiAlign."""
 
 import numpy as np
 import onnxruntime as ort
@@ -12,7 +12,6 @@ from onnx_ops import functions
 NAN, INF = np.nan, np.inf
 ORT_VERSION = tuple(map(int, ort.__version__.split(".")[:2]))
 WHOLE = [c for c in ROI_ALIGN if all(0 not in shape for shape in c.shapes)]
-AVERAGES = [c for c in WHOLE if c.attributes.get("mode", "avg") == "avg"]
 
 
 def alone(case, inputs):
@@ -29,63 +28,8 @@ def test_onnxruntime_agrees(case, dtype):
     assert_close(BACKENDS["native"](case, inputs), alone(case, inputs).astype(np.float64), dtype)
 
 
-@pytest.mark.parametrize("case", AVERAGES, ids=str)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_torchvision_agrees(case, dtype, torchvision):
-    import torch
-
-    x, rois, images = case.inputs(dtype)
-    if (rois[:, 2:] < rois[:, :2]).any():
-        rois = np.concatenate([np.minimum(rois[:, :2], rois[:, 2:]), np.maximum(rois[:, :2], rois[:, 2:])], 1)
-    a = {"spatial_scale": 1.0, "sampling_ratio": 0, "coordinate_transformation_mode": "half_pixel", **case.attributes}
-    numbered = torch.from_numpy(np.concatenate([images[:, None].astype(rois.dtype), rois], 1))
-    expected = torchvision.ops.roi_align(
-        torch.from_numpy(x), numbered, (a["output_height"], a["output_width"]), a["spatial_scale"],
-        a["sampling_ratio"], a["coordinate_transformation_mode"] == "half_pixel",
-    ).numpy()  # fmt: skip
-    assert_close(BACKENDS["function"](case, [x, rois, images]), expected.astype(np.float64), dtype)
-
-
 def f32(values):
     return np.array(values, np.float32)
-
-
-@pytest.mark.parametrize("mode", ["avg", "max"])
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_a_bin_on_each_pixel_is_the_image(backend, mode, dtype):
-    """One sample in the middle of each bin, and one bin for each pixel."""
-    case = roi_align("identity", (2, 3, 5, 8), 2, (5, 8), mode=mode, sampling_ratio=1)
-    x, _, images = case.inputs(dtype)
-    images[:] = 1, 0
-    rois = f32([[0, 0, 8, 5]] * 2).astype(x.dtype)
-    expected = x[::-1] if mode == "avg" else np.where(x[::-1] > 0, x[::-1], 0)  # taps with a weight of 0 count as 0
-    np.testing.assert_array_equal(backend(case, [x, rois, images]), expected)
-
-
-@pytest.mark.parametrize("ratio", [0, 1, 3])
-def test_averages_of_a_slope_are_its_values_in_the_middle_of_bins(backend, ratio):
-    """Linear interpolation is exact for it; so are averages over samples that lie symmetrically."""
-    case = roi_align("slope", (1, 1, 40, 50), 20, (3, 4), sampling_ratio=ratio)
-    _, _, images = case.inputs("float64")
-    rng = np.random.default_rng(0)
-    x = (np.arange(40)[:, None] * 3.0 + np.arange(50) * -0.5)[None, None]
-    begins = rng.uniform(1, 15, (20, 2))
-    rois = np.concatenate([begins, begins + rng.uniform(0.5, 20, (20, 2))], 1)
-    left, top, right, bottom = rois.T[:, :, None, None]
-    v = top + (np.arange(3)[:, None] + 0.5) * (bottom - top) / 3 - 0.5
-    u = left + (np.arange(4) + 0.5) * (right - left) / 4 - 0.5
-    np.testing.assert_allclose(backend(case, [x, rois, images])[:, 0], 3 * v - 0.5 * u, rtol=1e-13)
-
-
-@pytest.mark.parametrize("mode", ["avg", "max"])
-def test_regions_and_channels_are_independent(backend, mode):
-    """Each of them alone gives the same bits."""
-    case = roi_align("many", (2, 70, 9, 11), 30, mode=mode)
-    x, rois, images = case.inputs("float32")
-    whole = backend(case, [x, rois, images])
-    for r, c in ((0, 0), (29, 69), (7, 64), (15, 63)):
-        one = backend(case, [np.ascontiguousarray(x[:, c : c + 1]), rois[r : r + 1], images[r : r + 1]])
-        np.testing.assert_array_equal(one[0, 0], whole[r, c])
 
 
 @pytest.mark.parametrize("ratio", [0, 1, 2])
@@ -253,59 +197,3 @@ def test_what_the_attribute_s_absence_means(way, is_constant, opset, kernels_mad
     got = run_session(session_of(way, proto), [] if constants else inputs)
     assert_close(got, expected.astype(np.float64), "float32")
     assert len(kernels_made) == (opset >= 16 and way in ("native", "registered"))
-
-
-# Detectors
-
-
-@pytest.fixture
-def mask_rcnn(torchvision):
-    """torchvision's Mask R-CNN on a small backbone of two levels, with random weights."""
-    import torch
-
-    detection = torchvision.models.detection
-
-    class Backbone(torch.nn.Module):
-        out_channels = 16
-
-        def __init__(self):
-            super().__init__()
-            self.first = torch.nn.Sequential(torch.nn.Conv2d(3, 16, 8, 4, 2), torch.nn.ReLU())
-            self.second = torch.nn.Sequential(torch.nn.Conv2d(16, 16, 4, 2, 1), torch.nn.ReLU())
-
-        def forward(self, x):
-            x = self.first(x)
-            return {"0": x, "1": self.second(x)}
-
-    torch.manual_seed(0)
-    return detection.MaskRCNN(
-        Backbone(), min_size=96, max_size=160, box_score_thresh=0.0, box_detections_per_img=20,
-        rpn_anchor_generator=detection.anchor_utils.AnchorGenerator(((16,), (32,)), ((0.5, 1.0, 2.0),) * 2),
-        box_head=detection.faster_rcnn.TwoMLPHead(16 * 7 * 7, 32),
-        box_predictor=detection.faster_rcnn.FastRCNNPredictor(32, 4),
-        mask_head=detection.mask_rcnn.MaskRCNNHeads(16, (16,), 1),
-        mask_predictor=detection.mask_rcnn.MaskRCNNPredictor(16, 16, 4),
-    ).eval()  # fmt: skip
-
-
-@pytest.mark.filterwarnings("ignore")  # the exporter's
-def test_a_mask_rcnn_of_opset_22(mask_rcnn, tmp_path):
-    """Images have open sizes, and regions of two levels are pooled to boxes and masks. As in PyTorch."""
-    import torch
-
-    path = tmp_path / "detector.onnx"
-    torch.onnx.export(
-        mask_rcnn, ([torch.rand(3, 96, 128)],), path, opset_version=22, dynamo=False, input_names=["image"],
-        dynamic_axes={"image": {1: "height", 2: "width"}},
-    )  # fmt: skip
-    with pytest.raises(Exception, match=r"implementation for RoiAlign\(22\)"):
-        ort.InferenceSession(path, quiet())
-    sessions = [onnx_ops.InferenceSession(path, quiet(), backend=backend) for backend in ("native", "extensions")]
-    for size in ((96, 128), (70, 110)):
-        image = torch.rand(3, *size)
-        with torch.no_grad():
-            expected = mask_rcnn([image])[0]
-        assert len(expected["boxes"]) == 20
-        for session in sessions:
-            for got, name in zip(session.run(None, {"image": image.numpy()}), expected, strict=True):
-                np.testing.assert_allclose(got, expected[name], rtol=1e-4, atol=1e-4, err_msg=name)

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 from support import guarded
-from support.backends import quiet
-from support.cases import Case, assert_close, model, reference
+from support.cases import Case, assert_close, reference
 from support.selection import long_unless
 
 import onnx_ops
@@ -28,11 +27,8 @@ def case(points, channels=ENOUGH_CHANNELS, image=IMAGE, batch=1, mode="linear", 
 
 CASES = [
     *(case(n, mode=m) for n in (BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 17) for m in MODES),
-    *(
-        case(n, ENOUGH_CHANNELS + 2, (128, 256), mode=m)
-        for n in (MOST - 1, MOST, MOST + 1, 2 * MOST + 19)
-        for m in ("nearest", "linear")
-    ),
+    *(case(MOST + more, ENOUGH_CHANNELS + 2, (128, 256), mode=m) for more, m in ((-1, "linear"), (0, "nearest"))),
+    *(case(n, ENOUGH_CHANNELS + 2, (128, 256)) for n in (MOST + 1, 2 * MOST + 19)),
     *(case(4 * BLOCK + 33, channels, mode="linear") for channels in (operator.FEW_CHANNELS - 1, 64, 65, 67, 131)),
     *(case(BLOCK + 33, image=VOLUME, mode=m) for m in MODES),
     *(case(2 * BLOCK + 5, batch=3, mode=m, padding_mode=p) for m in MODES for p in ("border", "reflection")),
@@ -67,19 +63,6 @@ def test_sums(case, dtype):
     some = slice(BLOCK // 2, BLOCK // 2 + 40)
     alone = onnx_ops.grid_sample(x, np.ascontiguousarray(grid[..., some, :]), **case.attributes)
     np.testing.assert_array_equal(alone, y[..., some])
-
-
-@pytest.mark.parametrize("backend", ["native", "extensions"])
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("case", CASES[:: len(CASES) // 4], ids=lambda c: f"{c.attributes['mode']}-{c.shapes[1]}")
-def test_sessions(case, backend, threads):
-    if backend == "extensions":
-        pytest.importorskip("onnxruntime_extensions")
-    inputs = inputs_of(case)
-    proto = model("", "GridSample", inputs, case.attributes, opset=20).SerializeToString()
-    session = onnx_ops.InferenceSession(proto, quiet(intra_op_num_threads=threads), backend=backend)
-    feeds = dict(zip((i.name for i in session.get_inputs()), inputs, strict=True))
-    np.testing.assert_array_equal(session.run(None, feeds)[0], onnx_ops.grid_sample(*inputs, **case.attributes))
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -126,14 +109,9 @@ def test_units():
 
 LEAST_TILES = {  # of shapes with work for many threads
     "PointRend": (case(8096, 256, (128, 256)), operator.FEW_UNITS),
-    "planes of EG3D": (case(100_000, 32, (256, 256), batch=3), 12),
     "windows": (case(2000 * 49, 128, (128, 128)), 12),
-    "a map of features": (case(128 * 128, 64, (128, 128)), operator.FEW_UNITS),
     "few channels": (case(8096, 32, (256, 256)), 2),
-    "few channels of a volume": (case(20_000, 32, (32, 64, 64)), 3),
     "a photo": (case(1080 * 1920, 3, (1080, 1920)), 64),
-    "a map of depths": (case(2160 * 3840, 1, (2160, 3840)), 64),
-    "a batch of photos": (case(224 * 224, 3, (224, 224), batch=8), 64),
     "small images": (case(81, 1, (46, 62), batch=4096), 64),
 }
 

@@ -49,16 +49,6 @@ def test_checker_takes_what_onnx_lacks(case, shape):
     assert inferred(proto) == (onnx.TensorProto.FLOAT16, shape)
 
 
-def test_symbolic_dimensions():
-    proto = model("com.microsoft", "GridSample", BILINEAR.inputs("float32"), BILINEAR.attributes, dims="symbolic")
-    assert inferred(proto) == (onnx.TensorProto.FLOAT, ["X_0", "X_1", "Grid_1", "Grid_2"])
-    x, grid = proto.graph.input
-    x.type.tensor_type.ClearField("shape")
-    assert inferred(proto)[1] == ["Grid_0", "unk__0", "Grid_1", "Grid_2"]
-    grid.type.tensor_type.ClearField("shape")
-    assert inferred(proto)[1] == []
-
-
 def test_checker_refuses_what_the_schema_does_not_know():
     proto = model("com.microsoft", "GridSample", BILINEAR.inputs("float32"), {"modus": "bilinear"})
     with pytest.raises(onnx.checker.ValidationError, match="modus"):
@@ -110,18 +100,3 @@ def test_onnx_can_be_imported_further_after_registration():
     """onnx.reference builds a table of all operators at its import; none may be in two domains."""
     script = "import onnx_ops; onnx_ops.register_schemas(); import onnx.reference"
     python(script)
-
-
-def test_schemas_that_another_thread_registers_meanwhile(monkeypatch):
-    """The other thread does so between this one's look-up and its registration."""
-    onnx_ops.register_schemas()
-    has, questions = onnx.defs.has, set()
-
-    def late(name, domain):
-        was_asked, _ = (name, domain) in questions, questions.add((name, domain))
-        return was_asked and has(name, domain=domain)
-
-    monkeypatch.setattr(onnx.defs, "has", late)
-    monkeypatch.setattr("onnx_ops.schemas._taught", {})
-    onnx_ops.register_schemas()
-    assert ("GridSample", "com.microsoft") in questions

@@ -62,24 +62,6 @@ def test_one_file(tmp_path):
     run_in(tmp_path, "import onnx_ops.functions\n" + SCRIPT)
 
 
-BUILD = """
-import numpy as np, onnx_ops, onnxruntime, my_shift
-assert onnx_ops.warmup(operators=[my_shift.SHIFT], dtypes=["float32", "int64"], jobs=2) == 2
-onnx_ops.build("shift.so", operators=[my_shift.SHIFT], dtypes=["int64"], jobs=1)
-options = onnxruntime.SessionOptions()
-options.register_custom_ops_library("./shift.so")
-session = onnxruntime.InferenceSession(proto.SerializeToString(), options)
-print(session.run(None, {"x": np.arange(3)})[0].tolist())
-"""
-
-
-@on_demand
-def test_processes_that_compile_it(tmp_path):
-    """Other processes than this one compile an operator with a plan that is no part of the package."""
-    (tmp_path / "my_shift.py").write_text(SOURCE)
-    assert run_in(tmp_path, BUILD) == "[5, 6, 7]\n"
-
-
 def test_too_many_inputs_and_too_large_a_geometry():
     operator = next(o for o in OPERATORS if o.title == "Col2Im")
     with pytest.raises(onnx_ops.OpError, match=r"Col2Im: inputs = 17: must be at most 16"):

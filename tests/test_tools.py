@@ -279,20 +279,6 @@ ROUNDED = {  # the operator, or None, and how a model differs from one that is q
 }  # fmt: skip
 
 
-def test_a_value_of_padding_that_is_an_attribute_is_rounded():
-    proto = unfold(opset=10)
-    for node in proto.graph.node:
-        if node.op_type == "Pad":
-            attributes = {"pads": [0, 0, 1, 0, 0, 0, 2, 1], "value": 0.93}
-            node.CopyFrom(helper.make_node("Pad", ["x"], ["padded"], **attributes))
-        if node.op_type == "Reshape":
-            del node.attribute[:]
-    proto = rounded(proto, {"y": ANOTHER})
-    optimized, _ = rewritten(proto)
-    inputs = feeds(proto)
-    np.testing.assert_array_equal(outputs(optimized, inputs)[0], outputs(proto, inputs)[0])
-
-
 @pytest.mark.parametrize("name", ROUNDED)
 def test_roundings_on_the_way(name):
     """What is rounded again by the step by which it was rounded stays the same; all other roundings stay nodes."""

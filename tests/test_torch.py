@@ -4,7 +4,6 @@ import inspect
 import io
 import itertools
 import os
-import threading
 import warnings
 from pathlib import Path
 
@@ -70,11 +69,15 @@ def exported(exporter, model, inputs, **kwargs):
     return written.model_proto if kwargs["dynamo"] else onnx.load_from_string(file.getvalue())
 
 
-def assert_runs_alike_by(title, proto, model, inputs, kernels_made):
+def assert_runs_alike(proto, model, *many, tolerance=1e-6):
+    """Assert that a model gives PyTorch's results on inputs of several sizes."""
     session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet())
-    assert kernels_made == [title]
-    feeds = {i.name: v.numpy() for i, v in zip(session.get_inputs(), inputs, strict=True)}
-    np.testing.assert_allclose(session.run(None, feeds)[0], model(*inputs).detach().numpy(), rtol=1e-5, atol=1e-5)
+    for inputs in many:
+        feeds = {i.name: v.numpy() for i, v in zip(session.get_inputs(), inputs, strict=True)}
+        expected = model(*inputs)
+        expected = expected if isinstance(expected, tuple) else (expected,)
+        for output, each in zip(session.run(None, feeds), expected, strict=True):
+            np.testing.assert_allclose(output, each.detach().numpy(), rtol=0, atol=tolerance, strict=True)
 
 
 def test_torchscript_mixes_up_paddings_that_differ():
@@ -144,7 +147,7 @@ EXPORTED = {  # what exports, the network, its inputs, the exporters, the operat
 @pytest.mark.parametrize(
     ("name", "dynamo", "opset"),
     [
-        long_unless(each in FEW, name, *each)
+        long_unless(each in FEW and not (each[0] and "{" in name and "zeros" not in name), name, *each)
         for name, (_, _, _, exporters, *_) in EXPORTED.items()
         for each in exporters
     ],
@@ -153,18 +156,8 @@ def test_exports(name, dynamo, opset, kernels_made):
     exporter, model, inputs, _, written, title = EXPORTED[name]
     proto = exported(exporter, model, inputs, dynamo=dynamo, opset_version=opset)
     assert written in (None, [n.op_type for n in proto.graph.node if n.op_type != "Constant"])
-    assert_runs_alike_by(title, proto, model, inputs, kernels_made)
-
-
-def assert_runs_alike(proto, model, *many):
-    """Assert that a model gives PyTorch's results on inputs of several sizes."""
-    session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet())
-    for inputs in many:
-        feeds = {i.name: v.numpy() for i, v in zip(session.get_inputs(), inputs, strict=True)}
-        expected = model(*inputs).numpy()
-        (output,) = session.run(None, feeds)
-        assert output.dtype == expected.dtype
-        np.testing.assert_allclose(output, expected, rtol=0, atol=1e-6)
+    assert_runs_alike(proto, model, inputs, tolerance=1e-5)
+    assert kernels_made == [title]
 
 
 @exports
@@ -188,11 +181,7 @@ def test_export_of_affine_grid_in_other_types(dtype, tolerance, dynamo):
     model = Grid(False, (2, 3, 9, 70))
     inputs = model.inputs(dtype=dtype)
     proto = exported(export, model, inputs, dynamo=dynamo, opset_version=18)
-    got, expected = (
-        run_session(onnx_ops.InferenceSession(proto.SerializeToString(), quiet()), [inputs[0].numpy()]),
-        model(*inputs),
-    )
-    np.testing.assert_allclose(got, expected.numpy(), rtol=0, atol=tolerance * float(expected.abs().max()))
+    assert_runs_alike(proto, model, inputs, tolerance=tolerance * float(model(*inputs).abs().max()))
 
 
 @pytest.mark.parametrize("align_corners", [True, False])
@@ -207,15 +196,6 @@ def test_export_of_affine_grid_of_open_sizes(axes, opset, align_corners, kernels
     how = {"dynamo": False, "opset_version": opset, "input_names": list(opened), "dynamic_axes": opened}
     assert_runs_alike(exported(export, model, many[0], **how), model, *many)
     assert kernels_made == ["onnx_ops.AffineGrid"]
-
-
-def test_dynamo_fixes_the_size_of_an_affine_grid():
-    """If this fails: test it above, and say so in docs/export.md."""
-    model = Grid(False)
-    inputs, opened = model.inputs((2, 3, 5, 7)), torch.export.Dim.DYNAMIC
-    shapes = {"theta": {0: opened}, "image": {0: opened, 2: opened, 3: opened}}
-    with pytest.raises(torch.onnx.errors.OnnxExporterError, match=r"inferred a static shape of 5 .*inputs\['image'\]"):
-        exported(export, model, inputs, dynamo=True, opset_version=18, dynamic_shapes=shapes)
 
 
 class ImageAndVolume(torch.nn.Module):
@@ -238,22 +218,8 @@ def test_export_leaves_volumes_to_pytorch(dynamo, opset, kernels_made):
     )
     assert [n.domain for n in proto.graph.node] == ["com.microsoft", ""]
     assert proto.graph.node[1].attribute == alone.graph.node[1].attribute
-    session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet())
+    assert_runs_alike(proto, model, model.inputs(), tolerance=1e-5)
     assert kernels_made == ["com.microsoft.GridSample", "GridSample"]
-    feeds = {i.name: v.numpy() for i, v in zip(session.get_inputs(), model.inputs(), strict=True)}
-    for output, expected in zip(session.run(None, feeds), model(*model.inputs()), strict=True):
-        np.testing.assert_allclose(output, expected.numpy(), rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("opset", [11, 18])
-def test_export_of_volumes_that_pytorch_refuses(opset):
-    """TorchScript knows volumes from opset 20 on; before, PyTorch raises the same error with and without us."""
-    model, errors = ImageAndVolume(), []
-    for function in (export, torch.onnx.export):
-        with pytest.raises(torch.onnx.errors.OnnxExporterError) as caught:
-            exported(function, model, model.inputs(), dynamo=False, opset_version=opset)
-        errors.append((type(caught.value), str(caught.value)))
-    assert errors[0] == errors[1]
 
 
 def test_export_in_a_fresh_process_knows_what_pytorch_has():
@@ -314,33 +280,6 @@ def test_export_gives_back_what_others_have_registered(fails, registered):
     settings = {"dynamo": False, "opset_version": 18, "custom_opsets": {"their.domain": 1}}
     proto = exported(torch.onnx.export, model, model.inputs(), **settings)
     assert [(n.domain, n.op_type) for n in proto.graph.node] == [("their.domain", "Sample")]
-
-
-def test_export_of_a_volume_for_which_others_have_registered(registered):
-    """The user's function exports what com.microsoft lacks."""
-    model = Sample(SETTINGS[0])
-    settings = {"dynamo": False, "opset_version": 18, "custom_opsets": {"their.domain": 1}}
-    proto = exported(export, model, model.inputs(3), **settings)
-    assert [(n.domain, n.op_type) for n in proto.graph.node] == [("their.domain", "Sample")]
-
-
-def test_exports_in_threads_wait_for_each_other(monkeypatch):
-    """PyTorch has one table: the export that ends first would remove the other's operator from it."""
-    inside, most = [], []
-
-    def torch_export(*args, **kwargs):
-        inside.append(threading.get_ident())
-        most.append(len(inside))
-        threading.Event().wait(0.1)
-        inside.pop()
-
-    monkeypatch.setattr(torch.onnx, "export", torch_export)
-    threads = [threading.Thread(target=export, args=(None,), kwargs={"dynamo": False}) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert most == [1, 1, 1]
 
 
 class Weighted(Sample):
@@ -543,7 +482,7 @@ WRITTEN = {
 }
 
 
-@pytest.mark.parametrize("is_open", [False, True], ids=["fixed", "open"])
+@pytest.mark.parametrize("is_open", [long_unless(False, False), True], ids=["fixed", "open"])
 @pytest.mark.parametrize("dynamo", [True, long_unless(False, False)], ids=["dynamo", "torchscript"])
 @pytest.mark.parametrize("name", WRITTEN)
 def test_exports_that_are_optimized(name, dynamo, is_open):

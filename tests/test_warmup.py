@@ -5,15 +5,14 @@ from dataclasses import replace
 import numpy as np
 import onnx
 import pytest
-from click.testing import CliRunner
 from support.backends import quiet
 from support.cases import COL2IM, OPENVINO, model, parsed
 from support.processes import python
+from test_cli import call
 from test_ort_format import written
 
 import onnx_ops
 from onnx_ops import functions, operators
-from onnx_ops.cli.app import app
 from onnx_ops.compiler import cache
 from onnx_ops.runtime import native, variants, warmup, workers
 
@@ -145,8 +144,7 @@ def test_models_that_are_refused(name, tmp_path):
     onnx.save(proto, tmp_path / "model.onnx")
     with pytest.raises(onnx_ops.OpError, match=message):
         onnx_ops.warmup(models=[tmp_path / "model.onnx"])
-    done = CliRunner().invoke(app, ["warmup", str(tmp_path / "model.onnx")])
-    assert (done.exit_code, done.output.count("\n")) == (3, 1)
+    assert call("warmup", tmp_path / "model.onnx", exit_code=3).count("\n") == 1
 
 
 NO_GRID_SAMPLE = "sessions have no GridSample of these"
@@ -185,12 +183,9 @@ def test_operators_whose_attributes_differ_share_no_code():
 
 
 def test_the_command_line_refuses_them():
-    done = CliRunner().invoke(app, ["warmup", "--operator", "GridSample", "--dtype", "int8"])
-    assert (done.exit_code, done.output) == (
-        3, "Error: onnx_ops: dtypes = int8: sessions have no GridSample of these types alone\n"
-    )  # fmt: skip
-    done = CliRunner().invoke(app, ["warmup", __file__, "--dtype", "string"])
-    assert done.exit_code == 2
+    text = "Error: onnx_ops: dtypes = int8: sessions have no GridSample of these types alone\n"
+    assert call("warmup", "--operator", "GridSample", "--dtype", "int8", exit_code=3) == text
+    call("warmup", __file__, "--dtype", "string", exit_code=2)
 
 
 @pytest.mark.long

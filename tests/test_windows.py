@@ -1,8 +1,6 @@
 """The library for Windows, built here, runs in ONNX Runtime's build for Windows, under Wine, with the bits of Linux.
 
 The variable ONNX_OPS_WINDOWS names a folder with that build, a folder for each version; scripts/windows.sh makes it.
-ONNX_OPS_HEADERS names one with onnxruntime_cxx_api.h and what it includes, as in the archives of ONNX Runtime's
-releases since 1.17: for the example in C++.
 """
 
 import os
@@ -20,7 +18,6 @@ from support.cases import model
 
 import onnx_ops
 from onnx_ops.runtime import build as building
-from onnx_ops.system import LIBRARIES
 
 HERE = Path(__file__).parent
 MODELS = sorted((HERE.parent / "models").rglob("model.onnx"))
@@ -28,7 +25,6 @@ SMALL = next(path for path in MODELS if path.parent.name == "col2im_openvino_3")
 CPU, DTYPES = "x86-64-v3", ["float32", "int32"]  # of the models
 DLLS = sorted(Path(os.environ.get("ONNX_OPS_WINDOWS") or "/nowhere").glob("*/onnxruntime/capi/onnxruntime.dll"))
 COMPILER = "x86_64-w64-mingw32-gcc"
-HEADERS = os.environ.get("ONNX_OPS_HEADERS")
 HOSTS = {"linux": ["cc"], "windows": [COMPILER]}
 QUIET = {**os.environ, "WINEDEBUG": "-all"}
 pytestmark = pytest.mark.wine
@@ -143,60 +139,3 @@ def test_what_a_thread_announces_is_its_own(linker, runtimes, hosts, tmp_path, m
     proto, inputs, _ = saved(SMALL)
     run = host("windows", tmp_path, runtimes["windows"])
     assert run(proto, inputs, HOST_OTHER_THREAD="1") == hosts["linux"](proto, inputs, HOST_OTHER_THREAD="1")
-
-
-# {system: (a header, an expression for the function of ONNX Runtime's library, which the first argument names)}
-IN_CPP = {
-    "linux": ("dlfcn.h", 'dlsym(dlopen(words[1], RTLD_NOW), "OrtGetApiBase")'),
-    "windows": ("windows.h", 'GetProcAddress(LoadLibraryA(words[1]), "OrtGetApiBase")'),
-}
-PROGRAM = """
-#define ORT_API_MANUAL_INIT
-#include <cstdio>
-#include <{header}>
-#include <onnxruntime_cxx_api.h>
-int main(int, char **words) {{
-    auto base = (const OrtApiBase *(*)()){function};
-    Ort::InitApi(base()->GetApi(17));
-    try {{
-        {example}
-        Ort::AllocatorWithDefaultOptions allocator;
-        std::printf("%s", session.GetInputNameAllocated(0, allocator).get());
-    }} catch (const Ort::Exception &error) {{
-        std::printf("%s", error.what());
-    }}
-}}
-"""
-
-
-@needs_wine
-@pytest.mark.skipif(not HEADERS, reason="ONNX_OPS_HEADERS names no folder with onnxruntime_cxx_api.h")
-@pytest.mark.parametrize("system", IN_CPP)
-def test_the_example_in_cpp(system, runtimes, tmp_path):
-    """The library's page shows it for Windows."""
-    page = (HERE.parent / "docs/library.md").read_text(encoding="utf-8")
-    example, name = page.partition("```cpp\n")[2].partition("```")[0], LIBRARIES[system]
-    if system == "linux":
-        example = example.replace('L"onnx_ops.dll"', f'"./{name}"').replace('L"', '"')
-    header, function = IN_CPP[system]
-    source = PROGRAM.format(header=header, function=function, example=example)
-    (tmp_path / "main.cc").write_text(source, encoding="utf-8")
-    if compiler := shutil.which("c++" if system == "linux" else "x86_64-w64-mingw32-g++"):
-        command = [
-            compiler,
-            *(["-static", "-D_stdcall=__stdcall", "-D_Frees_ptr_opt_="] if system == "windows" else []),
-        ]
-    else:
-        pytest.importorskip("ziglang")
-        command = [{"cc": "c++"}.get(word, word) for word in building.ziglang(system, "x86_64")]
-    flags = ["-std=c++17", f"-I{HEADERS}", "-o", "main.exe", "main.cc", "-ldl" if system == "linux" else "-O0"]
-    subprocess.run([*command, *flags], cwd=tmp_path, check=True)
-    shutil.copy(SMALL, tmp_path / "model.onnx")
-    run = [*(["wine"] if system == "windows" else []), "./main.exe", runtimes[system]]
-
-    def output():
-        return subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, env=QUIET, timeout=600).stdout
-
-    assert name in output()  # which isn't there
-    onnx_ops.build(tmp_path / name, operators=["Col2Im"], dtypes=DTYPES, cpus=[CPU], system=system)
-    assert output() == onnx.load(SMALL).graph.input[0].name

@@ -18,20 +18,14 @@ def function(case, inputs):
     return outputs[0] if isinstance(outputs, tuple) else outputs
 
 
-def native(case, inputs):
+def native(case, inputs, backend="native"):
     proto = model(case.domain, case.op_type, inputs, case.attributes)
-    return run_session(
-        onnx_ops.InferenceSession(proto.SerializeToString(), quiet()), inputs, output_shape(case, inputs)
-    )
+    session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend=backend)
+    return run_session(session, inputs, output_shape(case, inputs))
 
 
 def extensions(case, inputs):
-    proto = model(case.domain, case.op_type, inputs, case.attributes)
-    return run_session(
-        onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend="extensions"),
-        inputs,
-        output_shape(case, inputs),
-    )
+    return native(case, inputs, "extensions")
 
 
 def lowered(case, inputs):

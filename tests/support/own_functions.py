@@ -92,15 +92,4 @@ def join(*texts, between: str = " ", order: np.ndarray):
     return np.array([between.join(each[k] for k in order) for each in zip(*texts, strict=True)], object)
 
 
-@onnx_ops.operator("test.own::Either", inputs="k: int64, x: T?", outputs="y: T", types={"T": onnx_ops.FLOATS})
-def either(k, x=None):
-    """x, or three zeros if it is absent."""
-    return np.zeros(3, np.float32) if x is None else x
-
-
-@either.shape
-def _(k, x):
-    return ((3,) if x is None else x,)
-
-
-FUNCTIONS = tuple(each.declaration for each in (blend, positive, fill, join, either))
+FUNCTIONS = tuple(each.declaration for each in (blend, positive, fill, join))
