@@ -328,3 +328,31 @@ for kind in (np.float16, ml_dtypes.bfloat16):
     print(*onnx_ops.affine_grid(*(v.astype(kind) for v in (theta, places, places)))[0, 0, 0].tolist())
 """
     assert finished(started(script, **environment)) == "1.25 2.5\n" * 2
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_fork_while_another_thread_begins_a_run():
+    """The lock of the extensions backend for the errors of runs is free in the child."""
+    script = """
+import signal, warnings
+from onnx_ops.runtime import extensions
+warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads around
+going = True
+def work():
+    while going:
+        extensions.end(extensions.begin(1))
+threads = [threading.Thread(target=work) for _ in range(2)]
+for thread in threads:
+    thread.start()
+for _ in range(300):
+    child = os.fork()
+    if not child:
+        signal.alarm(60)
+        extensions.end(extensions.begin(1))
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+going = False
+print("done")
+"""
+    assert finished(started(script)) == "done\n"
