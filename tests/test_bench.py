@@ -29,6 +29,7 @@ def bench(*arguments):
     return python(code, "--group", "baseline", *arguments).stdout
 
 
+@pytest.mark.long
 @on_demand
 @NEEDS_A_PEER
 def test_times_and_ratios(tmp_path):

@@ -37,6 +37,7 @@ REGISTER = {
 }
 LIBRARY = system.LIBRARIES["linux"]
 pytestmark = [
+    pytest.mark.long,  # it compiles all kernels for another target
     pytest.mark.skipif(sys.platform != "linux", reason="tried on Linux only"),
     pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="there is no C compiler"),
     pytest.mark.skipif(not library.have_numba(), reason="there is no Numba"),

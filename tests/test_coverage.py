@@ -198,6 +198,7 @@ def test_booleans_add_up_to_or_however_many():
     assert onnx_ops.col2im(x, [64, 64], [32, 32]).sum() == 1
 
 
+@pytest.mark.long
 def test_5d_cubic_is_separable():
     """On a rectangular grid it equals one 4-D cubic interpolation along each axis after the other."""
     rng = np.random.default_rng(1)

@@ -68,7 +68,11 @@ def test_every_operator_is_listed():
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(page, marks=[pytest.mark.ray] * ("import ray" in "".join(examples(page, "python"))), id=page.stem)
+        pytest.param(
+            page,
+            marks=[pytest.mark.ray if "import ray" in "".join(examples(page, "python")) else pytest.mark.long],
+            id=page.stem,
+        )
         for page in PAGES
         if examples(page, "python") and not files(page)
     ],

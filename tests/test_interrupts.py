@@ -74,7 +74,7 @@ WORKS = {
 
 
 @on_demand
-@pytest.mark.parametrize("work", [long_unless(work in ("session", "function"), work) for work in WORKS])
+@pytest.mark.parametrize("work", [long_unless(work == "session", work) for work in WORKS])
 def test_ctrl_c_while_a_kernel_compiles(work, tmp_path):
     """Ctrl-C ends a program that catches every Exception."""
     out, err, code = interrupted(f"serve(lambda: {WORKS[work]})", tmp_path)

@@ -4,11 +4,10 @@ import logging
 
 import leaks
 import pytest
-from support.selection import long_unless
 
 # A leak of one C string, array or list per call is some 100 bytes; over 2,000 calls the allocator's own growth is less.
 ENOUGH = {"sessions": 6000, "runs": 60, "failing runs": 600}
-OURS = [long_unless(w[1] == "native", *w) for w in leaks.workloads() if w[1] in ("native", "extensions", "function")]
+OURS = [w for w in leaks.workloads() if w[1] in ("native", "extensions", "function")]
 CALLS = {"sessions": 150, "runs": 5000, "failing runs": 500}
 
 
@@ -20,6 +19,7 @@ def no_log():
     logging.disable(logging.NOTSET)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "name", "work"), OURS, ids=lambda v: v if isinstance(v, str) else "")
 def test_memory_stays_flat(kind, name, work):
     # The best of three: memory may also grow by the allocator's own doing.

@@ -275,7 +275,7 @@ MANY_TILES = node(replace(COL2IM[2], shapes=((2400, 36, 15), *COL2IM[2].shapes[1
 BLOCKS = node(COL2IM[7], known_shapes=(None,) * 3)
 GRID = node(VOLUMES[6])
 CONSTANT = node(COL2IM[0], constants=(0, 1, 2))
-INFERENCE = node(VOLUMES[0], "float64", "float32", known_shapes=(("N", 3, None, None), ("M", None, "W", 2)))
+INFERENCE = node(VOLUMES[0], known_shapes=(("N", 3, None, None), ("M", None, "W", 2)))
 BLEND, POSITIVE, FILL, JOIN = FUNCTIONS
 NUMBERS_OF_OWN = np.arange(-10_000, 10_000, dtype=np.float32) / 2
 MANY = Node(BLEND, [NUMBERS_OF_OWN, np.array([0.5], np.float32)], {"weights": [0.5, 1.0], "mode": "subtract"})

@@ -9,6 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 from support.backends import quiet, run_session, with_extensions
 from support.cases import COL2IM, GRID_SAMPLE, assert_close, model, parsed, reference
+from support.selection import long_unless
 
 import onnx_ops
 from onnx_ops.nodes import all_nodes, model_nodes
@@ -226,7 +227,9 @@ def rounded(array, kind):
 FLOAT, HALF, BFLOAT = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16
 
 
-@pytest.mark.parametrize("types", [(HALF, FLOAT), (FLOAT, HALF), (BFLOAT, HALF)], ids=str)
+@pytest.mark.parametrize(
+    "types", [(HALF, FLOAT), *(long_unless(False, each) for each in ((FLOAT, HALF), (BFLOAT, HALF)))], ids=str
+)
 @pytest.mark.parametrize("case", [EVERYTHING, BILINEAR], ids=str)
 def test_16_bit_floats_are_cast_around(case, types):
     """Results are computed in float32 and rounded once. Names may have another type in another branch."""

@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 from support import own_operators as own
 from support.backends import quiet
 from support.processes import python, together
+from support.selection import long_unless
 
 import onnx_ops
 from onnx_ops import OpError
@@ -213,7 +214,7 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("name", MISTAKES)
+@pytest.mark.parametrize("name", [long_unless("kept" not in name, name) for name in MISTAKES])
 def test_mistakes_of_a_body(name):
     body, message = MISTAKES[name]
     with pytest.raises(Exception, match=rf"my\.domain\.Mistake: {message}"):
@@ -1046,6 +1047,7 @@ def test_a_library_of_ones_own(tmp_path):
             np.testing.assert_allclose(a, b, rtol=1e-3 if name == "combine" else 1e-6)
 
 
+@pytest.mark.long
 def test_the_command_line(tmp_path):
     (tmp_path / "mine.py").write_text(FILE.format(factor=2, summand=1))
     declared = types.SimpleNamespace(declaration=declare(name="my.domain::Scale").declaration)

@@ -108,7 +108,7 @@ print("done")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-@pytest.mark.parametrize("before", ["assert_cases(); functions()", "pass"])
+@pytest.mark.parametrize("before", ["assert_cases(); functions()", long_unless(False, "pass")])
 def test_fork(before):
     """A child makes and runs sessions and starts threads for the functions, while the parent does so, too.
 

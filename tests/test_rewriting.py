@@ -483,6 +483,7 @@ def test_attention_that_onnx_runtime_has_optimized(constants, name, tmp_path):
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.long
 def test_attention_at_places_in_float64(kernels_made):
     """TorchScript's exporter makes such places of PyTorch's `linspace`; ONNX Runtime has no GridSample for them."""
     proto = attention(places="float64")

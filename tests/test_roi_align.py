@@ -123,31 +123,33 @@ def turned_boxes(rois, angle):
     return np.stack([image, (x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, y2 - y1, np.full(len(rois), angle)], 1)
 
 
+@pytest.mark.parametrize(("dtype", "close"), [("float32", 1e-4), ("float64", 1e-10)])
 @pytest.mark.parametrize("case", [c for c in MMCV_ROI_ALIGN if c.attributes["mode"] == "avg"][:4], ids=str)
-def test_boxes_that_are_not_turned(backend, case):
-    x, rois = case.inputs("float64")
+def test_boxes_that_are_not_turned(backend, case, dtype, close):
+    x, rois = case.inputs(dtype)
     rois = np.concatenate([rois[:, :3], np.maximum(rois[:, 3:], rois[:, 1:3])], 1)  # mmcv's boxes have no negative size
     kept = {name: case.attributes[name] for name in ("aligned", "sampling_ratio", "spatial_scale")}
     turned = mmcv("flat", x.shape, len(rois), (4, 5), "MMCVRoIAlignRotated", clockwise=0, **kept)
-    expected = functions.call(case.operator, x, rois, **case.attributes)
+    expected, boxes = functions.call(case.operator, x, rois, **case.attributes), turned_boxes(rois, 0).astype(dtype)
     if case.attributes["aligned"]:  # else sizes below 1 grow from their begin there, but from their centre here
-        np.testing.assert_allclose(backend(turned, [x, turned_boxes(rois, 0)]), expected, atol=1e-10)
+        np.testing.assert_allclose(backend(turned, [x, boxes]), expected, atol=close)
     else:
         large = (rois[:, 3] - rois[:, 1] >= 1) & (rois[:, 4] - rois[:, 2] >= 1)
         assert large.any()
-        got = backend(turned, [x, turned_boxes(rois, 0)])
-        np.testing.assert_allclose(got[large], expected[large], atol=1e-10)
+        got = backend(turned, [x, boxes])
+        np.testing.assert_allclose(got[large], expected[large], atol=close)
 
 
+@pytest.mark.parametrize(("dtype", "close"), [("float32", 1e-4), ("float64", 1e-12)])
 @pytest.mark.parametrize("clockwise", [0, 1])
-def test_a_quarter_of_a_turn_turns_bins(backend, clockwise):
+def test_a_quarter_of_a_turn_turns_bins(backend, clockwise, dtype, close):
     """Clockwise, as y points down: a box's rows become its columns."""
-    x = TURNED.inputs("float64")[0]
-    boxes = np.array([[0, 9, 8, 6, 6, 0], [1, 12, 9, 8, 8, 0]], np.float64)
-    quarter = np.add(boxes, [0, 0, 0, 0, 0, np.pi / 2])
+    x = TURNED.inputs(dtype)[0]
+    boxes = np.array([[0, 9, 8, 6, 6, 0], [1, 12, 9, 8, 8, 0]], dtype)
+    quarter = np.add(boxes, [0, 0, 0, 0, 0, np.pi / 2]).astype(dtype)
     case = mmcv("square", x.shape, 2, (5, 5), "MMCVRoIAlignRotated", clockwise=clockwise, sampling_ratio=2)
     upright, turned = backend(case, [x, boxes]), backend(case, [x, quarter])
-    np.testing.assert_allclose(turned, np.rot90(upright, 1 if clockwise else -1, (2, 3)), atol=1e-12)
+    np.testing.assert_allclose(turned, np.rot90(upright, 1 if clockwise else -1, (2, 3)), atol=close)
 
 
 def test_clockwise_negates_angles(backend):
