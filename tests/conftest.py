@@ -37,9 +37,11 @@ def pytest_sessionstart(session):
 
 
 def pytest_itemcollected(item):
-    """Leave a parameter `dtype` that another one represents to the long run."""
-    dtype = item.callspec.params.get("dtype") if hasattr(item, "callspec") else None
-    if isinstance(dtype, str) and not is_representative(dtype):
+    """Leave a parameter `dtype` that another one represents, and cases in float64, to the long run."""
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    dtype, texts = params.get("dtype"), [str(params.get(name)) for name in ("name", "types")]
+    is_wide = any("float64" in text for text in texts) and not is_representative("float64")
+    if is_wide or (isinstance(dtype, str) and not is_representative(dtype)):
         item.add_marker("long")
 
 

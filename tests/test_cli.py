@@ -22,7 +22,7 @@ from support import written
 from support.backends import quiet
 from support.cases import COL2IM, GRID_SAMPLE, VOLUMES, drawn, model, parsed
 from support.processes import python
-from support.selection import long_unless, on_demand
+from support.selection import on_demand
 from test_files import contents
 from test_ort_format import written as written_in_ort_format
 
@@ -135,8 +135,8 @@ def node(path, exit_code=0):
         (next(c for c in COL2IM if c.name == "1d_dilated"), "float32", "fixed", "runs it, wrong: off by "),
         (GRID_SAMPLE[0], "float32", "symbolic", "runs it"),
         (GRID_SAMPLE[0], "float32", "none", "makes a session of it; not run: shapes are unknown"),
-        long_unless(False, GRID_SAMPLE[0], "float32 float64", "fixed", "refuses it: no kernel for float64 Grid"),
-        long_unless(False, GRID_SAMPLE[0], "float64 float32", "fixed", "refuses it: no kernel for float64 X"),
+        (GRID_SAMPLE[0], "float32 float64", "fixed", "refuses it: no kernel for float64 Grid"),
+        (GRID_SAMPLE[0], "float64 float32", "fixed", "refuses it: no kernel for float64 X"),
         (GRID_SAMPLE[0], "int32 float64", "fixed", "refuses it: no kernel for int32 X and float64 Grid"),
         (VOLUMES[12], "float32", "fixed", "refuses it: "),
     ],
@@ -652,6 +652,7 @@ def test_names_are_shown_as_they_are(tmp_path, monkeypatch):
     assert f"written: {folder / 'y.npy'}" in call("run", path, "--random", "--output", folder)
 
 
+@pytest.mark.long
 def test_random_inputs_fit_the_model(tmp_path):
     text = "(double[N, C, D, H, W] X, double[N, d, h, w, 3] Grid) => (double[N, C, d, h, w] y)"
     path = saved(parsed(f"{text} {{ y = GridSample (X, Grid) }}", 20), tmp_path)

@@ -173,6 +173,7 @@ IN_16_BITS = [replace(c, domain="") for c in GRID_SAMPLE[:18] + VOLUMES[:3] + EX
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("case", IN_16_BITS, ids=str)
 def test_16_bit_places_are_the_float32_ones_of_their_values(case, dtype):

@@ -329,6 +329,7 @@ def test_gradients(function, x):
     assert torch.equal(torch.autograd.grad(compiled(x).square().sum(), x)[0], expected)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("align_corners", [False, True])
 @pytest.mark.parametrize("padding_mode", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize(
