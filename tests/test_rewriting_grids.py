@@ -266,6 +266,16 @@ CHANGED_WEIGHTS = {  # what ONNX Runtime may compute in a Conv or MatMul before,
                   d = Mul (c, scale)  flow = Add (d, each)""",
     "a sum": """a = Conv <pads: ints = [1, 1, 1, 1]> (x, w, b)  c = Conv <pads: ints = [1, 1, 1, 1]> (x, w, each_1)
                 d = Conv <pads: ints = [1, 1, 1, 1]> (x, w)  e = Add (a, c)  flow = Add (d, e)""",
+    "a sum with a multiple": """a = Conv <pads: ints = [1, 1, 1, 1]> (x, w, b)
+        c = Conv <pads: ints = [1, 1, 1, 1]> (x, w, each_1)  d = Add (a, c)
+        e = Conv <pads: ints = [1, 1, 1, 1]> (x, w, b)  f = Mul (e, scale)  flow = Add (d, f)""",
+    **{f"a sum with {node}": f"""a = Conv <pads: ints = [1, 1, 1, 1]> (x, w, b)  c = Sigmoid (a)  d = {node}
+       e = Conv <pads: ints = [1, 1, 1, 1]> (x, w, each_1)  flow = Add (d, e)"""
+       for node in ("Relu (a)", "Mul (a, c)")},
+    "a sum with what is enlarged": """a = Conv <pads: ints = [1, 1, 1, 1], strides: ints = [2, 2]> (x, w, b)
+        c = Resize <coordinate_transformation_mode: string = "asymmetric", mode: string = "nearest",
+                    nearest_mode: string = "floor"> (a, , twice)
+        d = Conv <pads: ints = [1, 1, 1, 1]> (x, w, each_1)  flow = Add (c, d)""",
     "of a normalization": """a = Conv <pads: ints = [1, 1, 1, 1]> (x, w, b)
                              c = BatchNormalization (a, each_1, b, b, each_1)  flow = Mul (c, scale)""",
     "of a MatMul": "a = MatMul (rows, matrix)  moved = Div (a, scale)",
@@ -305,7 +315,8 @@ def test_changed_weights(name):
          int64[2] flat = {{1536, 1024}}, int64[4] shape = {{1, 32, 48, 2}}, int64[1] ones = {{1}},
          int64[1] first = {{0}}, int64[1] last = {{{2**63 - 1}}}, int64[1] axis = {{-1}}, float zero = {{0}},
          float half = {{0.5}}, float one = {{1}}, float two = {{2}}, float three = {{3}}, float root = {{{2**0.5}}},
-         float tiny = {{0.00001}}, float cubed = {{0.044715}}, float wide = {{{(2 / np.pi) ** 0.5}}}> {{
+         float tiny = {{0.00001}}, float cubed = {{0.044715}}, float wide = {{{(2 / np.pi) ** 0.5}}},
+         float[4] twice = {{1, 1, 2, 2}}> {{
             {text}
             grid = Add (moved, base)
             y = GridSample (image, grid)

@@ -208,16 +208,35 @@ def changes_weights(graph, node):
             others = zip(makers, names[::-1], strict=True)
             if any(_is(maker, "MatMul") and len(shape(graph, other) or ()) < 3 for (maker, _), other in others):
                 return True  # a Gemm adds products up to the other operand
-            makers.sort(key=lambda maker: _is(maker[0], "Conv"))
-            if not _is(makers[1][0], "Conv"):
+            makers.sort(key=lambda maker: _ends_in_conv(graph, maker[0]))
+            if not (_ends_in_conv(graph, makers[1][0]) and _is_in_blocks(graph, makers[0][0])):
                 return False
         elif not _is(node, "Add", "Div", "Mul", "Sub", "Transpose") or len(makers) != 1:
             return False
         was_turned = any(is_turned for _, is_turned in makers) or was_turned
-        node = makers[0][0]
+        node = makers[-1][0]
     if not _is(node, *WEIGHTED) or (first.op_type == "Transpose" and not was_turned):
         return False
     return first.op_type == "Transpose" or not was_turned or _leads_to_transpose(graph, first.output[0])
+
+
+def _ends_in_conv(graph, node):
+    """Return whether ONNX Runtime may compute a node by a Conv, to whose sums it then adds others, once."""
+    for _ in range(DEEPEST):
+        if not _is(node, "Add", "Div", "Mul", "Sub"):
+            break
+        names = [name for name in node.input if not _is_few(graph.folded(name))]
+        node = _maker(graph, names[0])[0] if len(names) == 1 else None
+    return _is(node, "BatchNormalization", "Conv")
+
+
+def _is_in_blocks(graph, node, depth=5):
+    """Return whether ONNX Runtime may have a node's channels in blocks, as a Conv makes them: it adds only these."""
+    if depth == 0 or _is(node, "Conv"):
+        return True
+    names = [name for name in node.input if name and not _is_few(graph.folded(name))] if node else []
+    makers = [_maker(graph, name)[0] for name in names]
+    return _is(node, *KEEPING_BLOCKS) and all(_is_in_blocks(graph, maker, depth - 1) for maker in makers)
 
 
 def _is(node, *op_types):
@@ -286,6 +305,10 @@ def _products(graph, node, name, index):
 
 MOST_TERMS = 4  # of a product of matrices
 WEIGHTED = "BatchNormalization", "Conv", "FusedMatMul", "MatMul"
+KEEPING_BLOCKS = (
+    "Add", "BatchNormalization", "Clip", "Concat", "Div", "HardSigmoid", "LeakyRelu", "Mul", "Relu", "Resize",
+    "Sigmoid", "Sub", "Sum", "Tanh",
+)  # fmt: skip
 
 
 def exponent(graph, node):
