@@ -723,7 +723,7 @@ def test_bench(tmp_path):
     path = saved(parsed("(float[N, 3] x) => (float[N, 3] y) { y = Relu (x) }"), tmp_path)
     assert "open dimensions of x were made 1: state them with --shape" in call("bench", path, "--repeats", 1)
     assert "were made 1" not in call("bench", path, "--repeats", 1, "--shape", "x=2,3")
-    path, _ = of_case(GRID_SAMPLE[6], tmp_path, "float64")
+    path, _ = of_case(VOLUMES[12], tmp_path)
     text = call("bench", path, "--repeats", 1)
     assert "ONNX Runtime alone refuses the model" in text
     assert re.search(r"GridSample +[\d.]+ +100 % *\n", text)

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from support.selection import long_unless
 
 from onnx_ops import cli
 from onnx_ops.cli import demo
@@ -75,7 +76,7 @@ NEED_NUMBA = pytest.mark.skipif(not library.have_numba(), reason="there is no Nu
 EVERY = [pytest.param(name, marks=[NEED_NUMBA] * (name in ("build", "warmup"))) for name in app.commands]
 
 
-@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("encoding", [long_unless(encoding == "cp437", encoding) for encoding in ENCODINGS])
 @pytest.mark.parametrize("command", EVERY)
 def test_commands(command, encoding, folder, call, monkeypatch):
     monkeypatch.setattr("onnx_ops.cli.demo.examples", list)

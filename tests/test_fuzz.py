@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from support import fuzzing
 from support.processes import python
+from support.selection import REPRESENTATIVE, long_unless
 
 from onnx_ops import dtypes
 from onnx_ops.operators import OPERATORS
@@ -15,10 +16,12 @@ SCRIPT = Path(fuzz.__file__)
 
 
 @pytest.mark.parametrize(
-    ("count", "grids"), [(100, ["float32"]), pytest.param(700, fuzzing.FEW_GRIDS, marks=pytest.mark.long)]
+    ("count", "types", "grids"),
+    [(100, REPRESENTATIVE, ["float32"]), long_unless(False, 700, fuzzing.FEW_TYPES, fuzzing.FEW_GRIDS)],
+    ids=["100", "700"],
 )
-def test_a_fixed_slice(count, grids):
-    done = fuzz.examples(0, count, fuzzing.calls(fuzzing.FEW_TYPES, grids))
+def test_a_fixed_slice(count, types, grids):
+    done = fuzz.examples(0, count, fuzzing.calls([*types], grids))
     assert done >= 2.8 * count, "cases: each is one call on one backend"
 
 
