@@ -78,6 +78,24 @@ def finished(process):
     return out
 
 
+@on_demand
+def test_threads_that_connect_the_library_at_once():
+    """They share one table: with two, one lacked the functions that were compiled for the other, and sessions crashed."""
+    script = """
+import time
+from onnx_ops.runtime import table
+rows, operator = [], table.operator
+def slowly(*arguments):
+    rows.append(arguments[0].title)
+    time.sleep(0.001)
+    return operator(*arguments)
+table.operator = slowly
+together([onnx_ops.get_library_path] * 2)
+print(len(rows) == len({*rows}) > 0)
+"""
+    assert finished(started(script)) == "True\n"
+
+
 @pytest.mark.long
 def test_threads_that_make_sessions_at_once(tmp_path):
     """Threads make and run sessions of both backends; the cache is empty, so that all of them compile."""

@@ -67,7 +67,8 @@ def get_library_path() -> str:
 def _usable(obstacle):
     if obstacle:
         raise OpError("backend", "'native'", f'{obstacle}, or use backend="extensions"', "onnx_ops")
-    connect()
+    with REGISTRATION:  # functools.cache would have two threads make tables, and fill in that of the second one only
+        connect()
     return str(library.PLACE)
 
 
