@@ -80,7 +80,7 @@ def finished(process):
 
 @on_demand
 def test_threads_that_connect_the_library_at_once():
-    """They share one table: with two, one lacked the functions that were compiled for the other, and sessions crashed."""
+    """They share one table: with two, one lacked what was compiled for the other, and sessions crashed."""
     script = """
 import time
 from onnx_ops.runtime import table
