@@ -46,7 +46,7 @@ fi
 rm -rf wheels "$packages"
 python3 "$clone/scripts/wheels.py" wheels manylinux_2_28_aarch64
 python3 -m pip install --quiet --only-binary=:all: --python-version 3.11 --implementation cp --target "$packages" \
-    --platform linux_aarch64 --platform manylinux_2_28_aarch64 --platform manylinux_2_27_aarch64 \
+    --platform manylinux_2_28_aarch64 --platform manylinux_2_27_aarch64 \
     --platform manylinux_2_26_aarch64 --platform manylinux_2_17_aarch64 --platform manylinux2014_aarch64 \
     "$(echo wheels/*.whl)[cli]" hypothesis psutil pytest setuptools
 

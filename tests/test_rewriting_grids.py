@@ -386,8 +386,9 @@ def draw(rng, shape):
     return np.floor(numbers) + 0.5 if rng.random() < 0.5 else numbers
 
 
-def random_grid(rng, dtype):
-    """A model whose grid random nodes make of planes, vectors, matrices, numbers; its output shows its bits."""
+def random_grid(rng, dtype, pixels):
+    """A model whose grid random nodes make of planes, vectors, matrices, numbers; its output shows every bit of it
+    if the pixels are of float64."""
     w, (n, h, v) = Writer(), (2, 5, 6)
     inputs = {
         "planes": (dtype, [n, 2, h, v]),
@@ -431,7 +432,7 @@ def random_grid(rng, dtype):
     parts = [w.add("Unsqueeze", w.add("Add", values[-k], full), w.constant([-1])) for k in (1, rng.integers(1, 5))]
     grid = w.add("Mul", w.add("Concat", *parts, axis=-1), w.constant(1 / 8, dtype))  # most are then in the image
     w.add("GridSample", "image", grid, mode="linear", padding_mode="border", align_corners=1, name="y")
-    return w.model({"image": (dtype, [n, 2, 30, 20]), **inputs}, ("y", dtype, [n, 2, h, v]), 20)
+    return w.model({"image": (pixels, [n, 2, 30, 20]), **inputs}, ("y", pixels, [n, 2, h, v]), 20)
 
 
 RAMPS = {t: np.broadcast_to(np.stack(np.mgrid[:30, :20]).astype(t), (2, 2, 30, 20)) for t in ("float32", "float64")}
@@ -467,13 +468,18 @@ PLACES = {
 TAKEN = {t: {"c": np.array(True), "otherwise": np.zeros((2, 2, 5, 6), t)} for t in RAMPS}
 
 
+KINDS = {"float32": "float", "float64": "double"}
+# Types of what the grid is made of, and of the image, of which float64 shows every bit of a place.
+TYPES = pytest.mark.parametrize(
+    ("dtype", "pixels"), [("float32", "float32"), long_unless(False, "float32", "float64"), ("float64", "float64")]
+)
 CLIPS = {"Clip": [-0.5, 1], "Clip from": [-0.5], "Clip by nothing": []}
 SPECIAL = [0.0, -0.0, 0.5, -0.5, 1.5, 2.5, 1.0, -1.0, 1e-30, 3e30, np.inf, -np.inf, np.nan]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@TYPES
 @pytest.mark.parametrize("operation", [*UNARY, *BINARY, *COMPARISONS, "And", "Or", "Not", *CLIPS, "Pow"])
-def test_special_numbers(operation, dtype):
+def test_special_numbers(operation, dtype, pixels):
     """Every pair of numbers at which an operation may be special; the result's reciprocal shows the sign of a zero."""
     w, count = Writer(), len(SPECIAL)
     operands = [w.add("Gather", "planes", w.constant(k), axis=1) for k in (0, 1)]
@@ -495,10 +501,10 @@ def test_special_numbers(operation, dtype):
     grid = w.add("Concat", *(w.add("Unsqueeze", part, w.constant([-1])) for part in parts), axis=-1)
     w.add("GridSample", "image", grid, mode="linear", padding_mode="border", align_corners=1, name="y")
     shape = [1, 2, count, count]
-    proto = w.model({"image": (dtype, [1, 2, 30, 20]), "planes": (dtype, shape)}, ("y", dtype, shape), 20)
+    proto = w.model({"image": (pixels, [1, 2, 30, 20]), "planes": (dtype, shape)}, ("y", pixels, shape), 20)
     optimized, (finding,) = rewritten(proto)
     assert finding.operator == "ComputedGridSample"
-    feeds = {"image": RAMPS[dtype][:1], "planes": np.stack(np.meshgrid(SPECIAL, SPECIAL))[None].astype(dtype)}
+    feeds = {"image": RAMPS[pixels][:1], "planes": np.stack(np.meshgrid(SPECIAL, SPECIAL))[None].astype(dtype)}
     expected, got = (SESSIONS[0](each).run(None, feeds)[0] for each in (proto, optimized))
     np.testing.assert_array_equal(got, expected)
 
@@ -513,14 +519,14 @@ OPEN = {
 }
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@TYPES
 @pytest.mark.parametrize("is_in_a_branch", [False, True])
 @pytest.mark.parametrize("name", OPEN)
-def test_sizes_of_inputs(name, is_in_a_branch, dtype):
+def test_sizes_of_inputs(name, is_in_a_branch, dtype, pixels):
     """Sizes that no value of the program has are those of an input of the model, when it runs."""
-    kind = {"float32": "float", "float64": "double"}[dtype]
+    kind = KINDS[dtype]
     proto = parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 20]>
-    main ({kind}[n, 2, 30, 20] image, {kind}[n, 2, h, w] flow) => ({kind}[n, 2, h, w] y)
+    main ({KINDS[pixels]}[n, 2, 30, 20] image, {kind}[n, 2, h, w] flow) => ({KINDS[pixels]}[n, 2, h, w] y)
     <int64[1] zero = {{0}}, {kind} half = {{0.5}}> {{
         size = Shape (flow)
         {OPEN[name]}
@@ -535,24 +541,24 @@ def test_sizes_of_inputs(name, is_in_a_branch, dtype):
     before, after = (SESSIONS[0](each) for each in (proto, optimized))
     for count, height, width in ((2, 5, 6), (1, 1, 1), (2, 1, 7), (2, 4, 0), (0, 2, 3)):
         flow = np.random.default_rng(height).standard_normal((count, 2, height, width)).astype(dtype)
-        inputs = {"image": RAMPS[dtype][:count], "flow": flow, **(TAKEN[dtype] if is_in_a_branch else {})}
+        inputs = {"image": RAMPS[pixels][:count], "flow": flow, **(TAKEN[pixels] if is_in_a_branch else {})}
         expected, got = before.run(None, inputs)[0], after.run(None, inputs)[0]
         assert got.shape == (count, 2, height, width)
         np.testing.assert_array_equal(got, expected)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@TYPES
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("seed", range(12))
-def test_any_arithmetic(seed, place, dtype):
+def test_any_arithmetic(seed, place, dtype, pixels):
     """Wherever the nodes are, and whoever runs them, results are the same to the last bit."""
     rng = np.random.default_rng([seed, [*PLACES].index(place)])
-    proto = random_grid(rng, dtype)
+    proto = random_grid(rng, dtype, pixels)
     inputs = {v.name: draw(rng, [d.dim_value for d in v.type.tensor_type.shape.dim]).astype(dtype)
               for v in proto.graph.input if v.name != "image"}  # fmt: skip
     PLACES[place](proto, rng)
     optimized, findings = rewritten(proto)
-    feeds = {"image": RAMPS[dtype], **inputs, **(TAKEN[dtype] if "branch" in place else {})}
+    feeds = {"image": RAMPS[pixels], **inputs, **(TAKEN[pixels] if "branch" in place else {})}
     expected = SESSIONS[0](proto).run(None, feeds)
     got = SESSIONS[seed % len(SESSIONS)](optimized).run(None, feeds)
     for one, other in zip(got, expected, strict=True):
