@@ -20,7 +20,7 @@ def staged(directory):
     """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as stack:
+    with _named(directory), ExitStack() as stack:
         folder = stack.enter_context(_temporary_folder(directory))
         yield folder
         moves = []
@@ -50,7 +50,8 @@ def write(path, content):
     place = replaceable(path)
     temporary = place.with_name(f".onnx_ops-{uuid.uuid4().hex}")
     try:
-        temporary.write_bytes(content)
+        with _named(path):
+            temporary.write_bytes(content)
         if place.exists():
             shutil.copymode(place, temporary)
         system.replace(temporary, place)
@@ -66,6 +67,17 @@ def replaceable(path):
         rule = "must be an ordinary file that may be written, or not there yet"
         raise OSError(errno.EACCES, f"output file {rule}", str(path))
     return Path(os.path.realpath(path))
+
+
+@contextmanager
+def _named(path):
+    """Give an OSError of what is written to a path, such as that of a full disk, this path if it names none."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno and not error.filename:
+            error.filename = os.fspath(path)
+        raise
 
 
 @contextmanager

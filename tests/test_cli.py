@@ -985,9 +985,16 @@ def test_what_optimize_made_of_a_model_that_only_onnx_ops_runs(tmp_path):
     proto.graph.node.append(helper.make_node("cummax", ["y"], ["z", "indices"], domain="mmcv", dim=1))
     proto.graph.output[0].name = "z"
     proto.opset_import.append(helper.make_opsetid("mmcv", 1))
-    source, target = saved(proto, tmp_path), tmp_path / "optimized.onnx"
-    command = call("optimize", source, target).splitlines()[-1].removeprefix("onnx-ops ").removesuffix(" checks it")
-    assert f"z against {source}: largest difference 0," in call(*command.split())
+    source, target, file = saved(proto, tmp_path), tmp_path / "optimized.onnx", tmp_path / "my_ops.py"
+    file.write_text("""import onnx_ops
+@onnx_ops.operator("my.domain::Same", inputs="x: float32", outputs="y: float32")
+def same(x):
+    return x
+""")
+    text = call("--operators", file, "optimize", source, target)
+    command = text.splitlines()[-1].removeprefix("onnx-ops ").removesuffix(" checks it").split()
+    assert command[:3] == ["--operators", str(file), "run"]
+    assert f"z against {source}: largest difference 0," in call(*command)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """A file that is written replaces an existing one completely or not at all."""
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -62,6 +63,15 @@ def write_in_stages(path, content):
 @pytest.mark.parametrize("write", [write, write_in_stages])
 class TestOneFile:
     """Writing one file, in either way."""
+
+    def test_an_error_without_a_path_gets_it(self, write, tmp_path, monkeypatch):
+        def fill_disk(*_):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(Path, "write_bytes", fill_disk)
+        with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}"):
+            write(tmp_path / "a", b"new")
+        assert os.listdir(tmp_path) == []
 
     def test_permissions_stay(self, write, tmp_path):
         (tmp_path / "a").touch(0o600)

@@ -3,6 +3,7 @@
 import os
 import sys
 from pathlib import Path
+from shlex import quote
 
 import click
 
@@ -71,11 +72,20 @@ def tolerance_option(help_text):
     return click.option("--tolerance", "tolerances", type=float, callback=by_type, help=help_text)
 
 
+def named_files():
+    """Return the files that --operators names."""
+    return click.get_current_context().find_root().params.get("own", ())
+
+
+def program_with_operators():
+    """Return how to call this program again with the same operators, up to the command."""
+    return " ".join(["onnx-ops", *(f"--operators {quote(str(path))}" for path in named_files())])
+
+
 def own_files():
     """Return the files with operators of one's own: those that --operators names, and those with their bodies."""
-    named = click.get_current_context().find_root().params.get("own", ())
     of_bodies = [sys.modules[operator.source].__file__ for operator in own_operators()]
-    return sorted({Path(path).resolve() for path in (*named, *of_bodies)})
+    return sorted({Path(path).resolve() for path in (*named_files(), *of_bodies)})
 
 
 def check_targets(targets, sources):

@@ -17,7 +17,7 @@ from ..files import staged_file
 from ..nodes import declared_nodes
 from ..ort_format import is_ort_format
 from ..rewriting import rewritten
-from .arguments import ModelFile, check_targets, json_option
+from .arguments import ModelFile, check_targets, json_option, program_with_operators
 from .console import print_json, say, table
 
 UNREADABLE = OSError, OpError, DecodeError, onnx.checker.ValidationError  # what reading a model's file may raise
@@ -60,10 +60,10 @@ def optimize(source, target, as_json):
     replaced = counted(findings)
     say(f"{target}: {replaced} replaced" if replaced else f"{target}: nothing to replace")
     if replaced:
-        options = " ".join(f"--operator {name}" for name in names)
-        say(f"onnx_ops.InferenceSession runs it; so does plain ONNX Runtime with what onnx-ops build {options} makes")
+        options, program = " ".join(f"--operator {name}" for name in names), program_with_operators()
+        say(f"onnx_ops.InferenceSession runs it; so does plain ONNX Runtime with what {program} build {options} makes")
         if target != source:
-            say(f"onnx-ops run {quote(str(target))} --random --compare {quote(str(source))} checks it")
+            say(f"{program} run {quote(str(target))} --random --compare {quote(str(source))} checks it")
 
 
 @click.command()
