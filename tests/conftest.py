@@ -5,7 +5,7 @@ from hypothesis import settings
 from support import backends
 from support.selection import has_representative_types, is_representative
 
-from onnx_ops import dtypes
+from onnx_ops import dtypes as element_types
 from onnx_ops.operators import OPERATORS
 from onnx_ops.runtime import library, native, variants
 
@@ -31,17 +31,20 @@ def pytest_sessionstart(session):
     processes = getattr(session.config.option, "numprocesses", None)
     if processes and not hasattr(session.config, "workerinput") and not library.is_complete():
         everything = "long" not in session.config.option.markexpr
-        combinations = variants.combinations(OPERATORS, dtypes.TABLE)
-        needed = variants.distinct(c for c in combinations if everything or has_representative_types(c.signature))
+        combinations = variants.combinations(OPERATORS, element_types.TABLE)
+        needed = variants.distinct(
+            c for c in combinations if everything or has_representative_types(c.operator.name, c.signature)
+        )
         variants.compile_variants(needed, processes)
 
 
 def pytest_itemcollected(item):
-    """Leave a parameter `dtype` that another one represents, and cases in float64, to the long run."""
+    """Leave a parameter `dtype` that another one represents, and cases that name such a type, to the long run."""
     params = item.callspec.params if hasattr(item, "callspec") else {}
-    dtype, texts = params.get("dtype"), [str(params.get(name)) for name in ("name", "types")]
-    is_wide = any("float64" in text for text in texts) and not is_representative("float64")
-    if is_wide or (isinstance(dtype, str) and not is_representative(dtype)):
+    op_type, text = getattr(params.get("case"), "op_type", None), f"{params.get('name')} {params.get('types')}"
+    dtypes = [params["dtype"]] if isinstance(params.get("dtype"), str) else []
+    dtypes += [name for name in ("float16", "float64") if name in text]
+    if not all(is_representative(op_type, dtype) for dtype in dtypes):
         item.add_marker("long")
 
 

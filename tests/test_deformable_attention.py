@@ -74,9 +74,9 @@ def test_locations_of_another_type():
 
 
 def test_function_takes_sizes_as_pairs_or_flat():
-    value, sizes, locations, weights = ATTENTION[0].inputs("float16")
+    value, sizes, locations, weights = ATTENTION[0].inputs("float32")
     expected = onnx_ops.deformable_attention(value, sizes, locations, weights)
     for given in (sizes.reshape(-1, 2), sizes.tolist(), sizes.reshape(-1, 2).tolist()):
         np.testing.assert_array_equal(onnx_ops.deformable_attention(value, given, locations, weights), expected)
-    with pytest.raises(onnx_ops.OpError, match="dtype of attention_weights = float32: must be float16 as before"):
-        onnx_ops.deformable_attention(value, sizes, locations, weights.astype(np.float32))
+    with pytest.raises(onnx_ops.OpError, match="dtype of attention_weights = float64: must be float32 as before"):
+        onnx_ops.deformable_attention(value, sizes, locations, weights.astype(np.float64))

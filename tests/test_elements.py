@@ -47,14 +47,14 @@ def assert_same(got, expected, dtype):
     np.testing.assert_array_equal(got[~nan].view(unsigned), expected[~nan].view(unsigned))
 
 
-@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+@pytest.mark.parametrize("half", ["float16", "bfloat16"])
 @pytest.mark.parametrize("has_instructions", [False, halves.has_half_instructions()])
 @pytest.mark.filterwarnings("ignore:.*encountered in cast")
-def test_every_value(name, has_instructions, monkeypatch):
+def test_every_value(half, has_instructions, monkeypatch):
     monkeypatch.setattr(halves, "has_half_instructions", lambda: has_instructions)
-    dtype = np.dtype(getattr(ml_dtypes, name, None) or name)
-    wide = mapped(halves.WIDEN[name], ALL_BITS, np.float32)
-    narrow = mapped(halves.NARROW[name], floats(), np.uint16)
+    dtype = np.dtype(getattr(ml_dtypes, half, None) or half)
+    wide = mapped(halves.WIDEN[half], ALL_BITS, np.float32)
+    narrow = mapped(halves.NARROW[half], floats(), np.uint16)
     assert_same(wide, ALL_BITS.view(dtype).astype(np.float32), np.float32)
     assert_same(narrow, floats().astype(dtype), dtype)
 

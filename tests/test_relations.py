@@ -107,9 +107,9 @@ def test_unfold_is_the_transpose_of_fold(backend, case, dtype):
     columns = backend(case, [x])
     if not columns.shape[2]:
         return
-    y = rng.integers(-9, 9, columns.shape).astype(np.float64)
-    block = attributes.pop("kernel_shape")
-    assert np.vdot(columns, y) == np.vdot(x, onnx_ops.col2im(y, x.shape[2:], block, **attributes))
+    y = rng.integers(-9, 9, columns.shape).astype(np.float32)
+    folded = onnx_ops.col2im(y, x.shape[2:], attributes.pop("kernel_shape"), **attributes).astype(np.float64)
+    assert np.vdot(columns, y.astype(np.float64)) == np.vdot(x, folded)
 
 
 def identity_grid(height, width, align_corners):
