@@ -207,13 +207,21 @@ def opened(proto, level):
     return ort.InferenceSession(proto.SerializeToString(), options(level, *domains))
 
 
-def with_all_outputs(proto):
-    """Return a copy of a model in which all values of the main graph are outputs."""
+def with_all_outputs(proto, count=None):
+    """Return a copy of a model in which all values of the main graph are outputs; or only those of its first nodes."""
     copy = onnx.ModelProto.FromString(proto.SerializeToString())
+    if count is not None:
+        del copy.graph.node[count:], copy.graph.output[:]
     known = {output.name for output in copy.graph.output}
     names = dict.fromkeys(name for node in copy.graph.node for name in node.output if name and name not in known)
     copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
     return copy
+
+
+def run_all(proto, feeds, count=None):
+    """Run a model, or its first nodes; returns {name: array} of all values of the main graph that they make."""
+    session = opened(with_all_outputs(proto, count), "ORT_DISABLE_ALL")
+    return dict(zip([o.name for o in session.get_outputs()], session.run(None, feeds), strict=True))
 
 
 class Draft:
@@ -251,8 +259,12 @@ class Draft:
 
     def evaluate(self):
         """Run the model; raises what ONNX Runtime raises."""
-        session, arrays = opened(with_all_outputs(self.proto), "ORT_DISABLE_ALL"), self.feeds(self.sizes)
-        arrays |= dict(zip([o.name for o in session.get_outputs()], session.run(None, arrays), strict=True))
+        feeds = self.feeds(self.sizes)
+        for count, node in enumerate(self.graph.node):
+            values = run_all(self.proto, feeds, count) if node.op_type == "Einsum" and count else {}
+            if not all(values[name].size for name in node.input if name in values):
+                raise Inapplicable  # ONNX Runtime's Einsum of an empty value ends the process
+        arrays = feeds | run_all(self.proto, feeds)
         arrays |= {tensor.name: numpy_helper.to_array(tensor) for tensor in self.graph.initializer}
         self.values = {name: array for name, array in arrays.items() if isinstance(array, np.ndarray)}
         for output in self.graph.output:
