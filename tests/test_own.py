@@ -698,6 +698,16 @@ def test_files_that_have_none(name, tmp_path):
         files.use_file(tmp_path / name)
 
 
+def test_a_link_to_a_file_of_any_name(tmp_path):
+    """As in Hugging Face's cache. Other processes find the file by the link, whose name is the module's."""
+    (tmp_path / "0a1b2c").write_text(FILE.format(factor=2, summand=1))
+    (tmp_path / "linked_of_mine.py").symlink_to("0a1b2c")
+    operators = files.operators_in(files.module_of(tmp_path / "linked_of_mine.py"))
+    (source,) = files.sources_of([operators[0].declaration])
+    assert files.operators_at(source) == operators
+    assert source[0] == str(tmp_path / "linked_of_mine.py")
+
+
 def test_inputs_have_no_names():
     with pytest.raises(OpError, match=r"[xk] = given by name: is an input, which is given by its position"):
         own.topk(x=X, k=[2])

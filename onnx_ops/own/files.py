@@ -21,7 +21,7 @@ def use_file(path):
 
 def module_of(path):
     """Import a Python file. Raises OpError."""
-    file, name = Path(path).resolve(), Path(path).stem
+    file, name = Path(path).absolute(), Path(path).stem  # a link's own name: what it leads to may have any
     if file.suffix != ".py" or not name.isidentifier():
         rule = "must be the name of a module and .py, such as my_operators.py"
         raise OpError("operators", repr(str(path)), rule, "onnx_ops")
@@ -38,7 +38,7 @@ def module_of(path):
             if isinstance(error, OpError) or not isinstance(error, Exception | SystemExit):
                 raise
             raise OpError("operators", repr(str(path)), f"can't be imported: {reason(error)}", "onnx_ops") from error
-    elif Path(getattr(module, "__file__", None) or "").resolve() != file:
+    elif Path(getattr(module, "__file__", None) or "").resolve() != file.resolve():
         rule = f"has the name of the module {name}, which is imported; rename it"
         raise OpError("operators", repr(str(path)), rule, "onnx_ops")
     return module
@@ -70,7 +70,7 @@ def sources_of(operators):
             rule = f"is in no variable of {module.__name__}, where other processes could find it"
             raise OpError("operators", operator.title, rule, "onnx_ops")
         is_of_package = "." in module.__name__ or hasattr(module, "__path__")
-        locations.append((module.__name__ if is_of_package else str(Path(file).resolve()), digest(file)))
+        locations.append((module.__name__ if is_of_package else str(Path(file).absolute()), digest(file)))
     return list(dict.fromkeys(locations))
 
 
