@@ -1070,6 +1070,11 @@ def test_the_command_line(tmp_path):
     without = python(code, *run, "x.npy", cwd=tmp_path, check=False)
     assert without.returncode == 3
     assert "operators of your own: onnx-ops --operators FILE" in without.stderr
+    (tmp_path / "mine.py").write_text("import sys; assert sys.argv[0] == 'onnx-ops'" + FILE.format(factor=2, summand=1))
+    in_workers = python(code, *use, *run, "*.npy", "--output", "none", "--workers", "1", cwd=tmp_path, check=False)
+    assert (
+        in_workers.stderr == f"Error: onnx_ops: operators = '{tmp_path}/mine.py': can't be imported: AssertionError\n"
+    )
     declaration = FILE.partition("\n@scale")[0].format(factor="factor", summand=1)
     made = textwrap.indent(f"{declaration}\nreturn scale\n", "    ")
     (tmp_path / "theirs.py").write_text(f"def made(factor):\n{made}")
