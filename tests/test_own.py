@@ -984,6 +984,31 @@ def test_copies_of_a_runner_have_its_operators(tmp_path):
     assert "__init__.py': is not the file that the other process has; copy it, or start again" in done.stderr
 
 
+def test_a_process_that_has_the_module_of_before_an_edit(tmp_path):
+    """It runs no Runner that has the module of after the edit, unless it loads that again."""
+    (tmp_path / "operators_of_mine.py").write_text(FILE.format(factor=2, summand=1))
+    code = """
+        import importlib, operators_of_mine, onnx_ops, pickle, subprocess, sys
+        from onnx_ops import Runner
+        imports = "import operators_of_mine, pickle, sys; from onnx_ops import Runner"
+        made = "Runner('model.onnx', operators=[operators_of_mine.scale])"
+        code = f"{imports}; pickle.dump({made}, sys.stdout.buffer)"
+        elsewhere = lambda: subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE).stdout
+        pickle.loads(elsewhere())
+        with open("operators_of_mine.py", "a") as file:
+            file.write("FACTOR = 3")
+        after = elsewhere()
+        try:
+            pickle.loads(after)
+        except onnx_ops.OpError as error:
+            print(error.rule)
+        importlib.reload(operators_of_mine)
+        print(pickle.loads(after).operators == [operators_of_mine.scale])
+    """
+    lines = run_script(code, tmp_path).stdout.splitlines()
+    assert lines == ["is not the file that the other process has; copy it, or start again", "True"]
+
+
 @need_numba
 def test_the_cache_knows_the_users_module(tmp_path):
     """Code is compiled once for an unchanged file, and again after each edit: the kernel, not the rule."""
