@@ -955,11 +955,21 @@ def test_other_processes_work_with_the_same_operator(tmp_path):
                 work(operator)
             except onnx_ops.OpError as error:
                 print(error)
+        importlib.reload(operators_of_mine)
+        with open(operators_of_mine.__file__) as file:
+            edited = file.read().replace("types=", "ranks={'x': (2,)}, types=")
+        with open(operators_of_mine.__file__, "w") as file:
+            file.write(edited)
+        try:
+            build(operators_of_mine.scale)
+        except onnx_ops.OpError as error:
+            print(error)
     """
-    lost, lost_too, changed = run_script(code, tmp_path, NUMBA_CACHE_DIR=str(tmp_path)).stdout.splitlines()
+    lost, lost_too, changed, edited = run_script(code, tmp_path, NUMBA_CACHE_DIR=str(tmp_path)).stdout.splitlines()
     rule = "is in no variable of operators_of_mine, where other processes could find it"
     assert lost == lost_too == f"onnx_ops: operators = my.domain.Scale: {rule}"
     assert changed.startswith("onnx_ops: kernel = my.domain.Scale float32: has read other values here than in a proc")
+    assert edited == changed
 
 
 def test_copies_of_a_runner_have_its_operators(tmp_path):
