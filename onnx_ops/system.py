@@ -3,6 +3,7 @@
 Branches are on `sys.platform` itself, which type checkers follow.
 """
 
+import ctypes
 import errno
 import os
 import subprocess
@@ -76,6 +77,17 @@ def apart():
     if sys.platform == "win32":
         return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
     return {"start_new_session": True}
+
+
+def is_loaded(library):
+    """Whether this process has loaded the library in a file. It finds that one at the path also when it is replaced."""
+    if sys.platform == "win32":  # where such a file can't be replaced
+        return False
+    try:
+        ctypes.CDLL(os.path.abspath(library), os.RTLD_NOLOAD)
+    except OSError:
+        return False
+    return True
 
 
 def is_closed_pipe(error):

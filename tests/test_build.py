@@ -265,6 +265,15 @@ def kernels(path):
     return sum(row.kernels_made for row in table.operators[: table.operator_count])
 
 
+def test_a_library_that_is_loaded_is_replaced_for_other_processes(path, tmp_path, caplog):
+    output = shutil.copy(path, tmp_path)
+    for count in (0, 1):
+        onnx_ops.build(output, operators=["Col2Im"], dtypes=["float32"], cpus=[BEST])
+        warning = f"onnx_ops: {output} is loaded here: at that path, this process goes on to find the old one"
+        assert [r.getMessage() for r in caplog.records] == [warning] * count
+        C.CDLL(output)
+
+
 def test_it_stays_when_it_was_loaded(path, tmp_path):
     """Else its permanent allocations would be lost whenever ONNX Runtime unloads it with the last session."""
     proto = saved(tmp_path)[0].read_bytes()

@@ -426,7 +426,7 @@ def test_numbers_that_the_type_cannot_hold(kind, text):
 
 @pytest.mark.parametrize("name", ["y.npy", "y.png"])
 def test_run_replaces_no_file_that_it_reads(name, tmp_path):
-    path, out = identity("uint8", tmp_path), tmp_path / "out"
+    path, out = identity("uint8", tmp_path), tmp_path / "out=1"  # also a name for a folder
     out.mkdir()
     np.save(out / "x.npy", np.zeros(3, np.uint8))
     (out / name).symlink_to(out / "x.npy")
@@ -598,6 +598,7 @@ def test_run_compare_with_an_evaluator_that_is_wrong(tmp_path, monkeypatch):
         (["--random", "--shape", "inpt=3"], "the model has no input inpt, but input, image_shape, block_shape."),
         (["-i", "block_shape=[3,3]"] * 2, "--input block_shape=[3,3]: block_shape is given already."),
         (["-i", "block_shape=[3,3]", "--random", "--shape", "block_shape=2"], "--input gives block_shape."),
+        (["-i", "input={folder}"], "is no ordinary file."),
         (["-i", "input={folder}/double.npz"], "a .npz has its own names; leave out input=."),
     ],
 )

@@ -159,11 +159,14 @@ def assert_sampled(feeds, directory):
 
 
 def test_npz_of_all_inputs_and_of_all_outputs(tmp_path):
-    model, feeds = sampled(tmp_path)
+    """In a folder whose name is no input's, though it has a "="."""
+    (model, feeds), folder = sampled(tmp_path), tmp_path / "day=1"
+    folder.mkdir()
     for k, feed in enumerate(feeds):
-        np.savez(tmp_path / f"{k}.npz", **feed)
-    call("run", model, "-i", tmp_path / "*.npz", "--output", tmp_path / "out")
+        np.savez(folder / f"{k}.npz", **feed)
+    call("run", model, "-i", folder / "*.npz", "--output", tmp_path / "out")
     assert_sampled(feeds, tmp_path / "out")
+    call("run", model, "-i", folder / "0.npz")
 
 
 def test_patterns_of_several_inputs_are_paired_by_name(tmp_path):

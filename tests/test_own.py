@@ -698,6 +698,16 @@ def test_files_that_have_none(name, tmp_path):
         files.use_file(tmp_path / name)
 
 
+def test_a_link_to_a_file_of_any_name(tmp_path):
+    """As in Hugging Face's cache. Other processes find the file by the link, whose name is the module's."""
+    (tmp_path / "0a1b2c").write_text(FILE.format(factor=2, summand=1))
+    (tmp_path / "linked_of_mine.py").symlink_to("0a1b2c")
+    operators = files.operators_in(files.module_of(tmp_path / "linked_of_mine.py"))
+    (source,) = files.sources_of([operators[0].declaration])
+    assert files.operators_at(source) == operators
+    assert source[0] == str(tmp_path / "linked_of_mine.py")
+
+
 def test_inputs_have_no_names():
     with pytest.raises(OpError, match=r"[xk] = given by name: is an input, which is given by its position"):
         own.topk(x=X, k=[2])
@@ -945,11 +955,21 @@ def test_other_processes_work_with_the_same_operator(tmp_path):
                 work(operator)
             except onnx_ops.OpError as error:
                 print(error)
+        importlib.reload(operators_of_mine)
+        with open(operators_of_mine.__file__) as file:
+            edited = file.read().replace("types=", "ranks={'x': (2,)}, types=")
+        with open(operators_of_mine.__file__, "w") as file:
+            file.write(edited)
+        try:
+            build(operators_of_mine.scale)
+        except onnx_ops.OpError as error:
+            print(error)
     """
-    lost, lost_too, changed = run_script(code, tmp_path, NUMBA_CACHE_DIR=str(tmp_path)).stdout.splitlines()
+    lost, lost_too, changed, edited = run_script(code, tmp_path, NUMBA_CACHE_DIR=str(tmp_path)).stdout.splitlines()
     rule = "is in no variable of operators_of_mine, where other processes could find it"
     assert lost == lost_too == f"onnx_ops: operators = my.domain.Scale: {rule}"
     assert changed.startswith("onnx_ops: kernel = my.domain.Scale float32: has read other values here than in a proc")
+    assert edited == changed
 
 
 def test_copies_of_a_runner_have_its_operators(tmp_path):
@@ -972,6 +992,31 @@ def test_copies_of_a_runner_have_its_operators(tmp_path):
     (package / "__init__.py").write_text(f"FACTOR = 3\n{text}\n{another}")  # as on another machine
     done = run_script(code, tmp_path, check=False)
     assert "__init__.py': is not the file that the other process has; copy it, or start again" in done.stderr
+
+
+def test_a_process_that_has_the_module_of_before_an_edit(tmp_path):
+    """It runs no Runner that has the module of after the edit, unless it loads that again."""
+    (tmp_path / "operators_of_mine.py").write_text(FILE.format(factor=2, summand=1))
+    code = """
+        import importlib, operators_of_mine, onnx_ops, pickle, subprocess, sys
+        from onnx_ops import Runner
+        imports = "import operators_of_mine, pickle, sys; from onnx_ops import Runner"
+        made = "Runner('model.onnx', operators=[operators_of_mine.scale])"
+        code = f"{imports}; pickle.dump({made}, sys.stdout.buffer)"
+        elsewhere = lambda: subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE).stdout
+        pickle.loads(elsewhere())
+        with open("operators_of_mine.py", "a") as file:
+            file.write("FACTOR = 3")
+        after = elsewhere()
+        try:
+            pickle.loads(after)
+        except onnx_ops.OpError as error:
+            print(error.rule)
+        importlib.reload(operators_of_mine)
+        print(pickle.loads(after).operators == [operators_of_mine.scale])
+    """
+    lines = run_script(code, tmp_path).stdout.splitlines()
+    assert lines == ["is not the file that the other process has; copy it, or start again", "True"]
 
 
 @need_numba
@@ -1060,6 +1105,11 @@ def test_the_command_line(tmp_path):
     without = python(code, *run, "x.npy", cwd=tmp_path, check=False)
     assert without.returncode == 3
     assert "operators of your own: onnx-ops --operators FILE" in without.stderr
+    (tmp_path / "mine.py").write_text("import sys; assert sys.argv[0] == 'onnx-ops'" + FILE.format(factor=2, summand=1))
+    in_workers = python(code, *use, *run, "*.npy", "--output", "none", "--workers", "1", cwd=tmp_path, check=False)
+    assert (
+        in_workers.stderr == f"Error: onnx_ops: operators = '{tmp_path}/mine.py': can't be imported: AssertionError\n"
+    )
     declaration = FILE.partition("\n@scale")[0].format(factor="factor", summand=1)
     made = textwrap.indent(f"{declaration}\nreturn scale\n", "    ")
     (tmp_path / "theirs.py").write_text(f"def made(factor):\n{made}")

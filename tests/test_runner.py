@@ -4,6 +4,7 @@ import pickle
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -64,6 +65,15 @@ def test_byte_order():
     np.testing.assert_array_equal(onnx_ops.Runner(proto())(swapped)["y"], expected())
 
 
+def test_a_number_beside_bfloat16_gets_no_axis():
+    text = "g (float x, bfloat16[1] z) => (float y, bfloat16[1] w) { y = Identity (x) w = Identity (z) }"
+    proto = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 18]> {text}')
+    outputs = onnx_ops.Runner(proto.SerializeToString())(
+        {"x": np.array(2, np.float32), "z": np.ones(1, ml_dtypes.bfloat16)}
+    )
+    assert [array.shape for array in outputs.values()] == [(), (1,)]
+
+
 def test_a_session_is_made_when_it_is_needed(monkeypatch):
     """One session serves all copies that a process gets; pickles do not contain it."""
     opened, open_session = [], runner.open_session
@@ -86,11 +96,23 @@ def test_a_session_is_made_when_it_is_needed(monkeypatch):
     assert len(opened) == 3
 
 
-def test_the_map_of_an_engine(tmp_path):
+class Scaled(onnx_ops.Runner):
+    """A Runner that does more."""
+
+    def __init__(self, model, factor):
+        super().__init__(model)
+        self.factor = factor
+
+    def __call__(self, batch):
+        return {"y": super().__call__(batch)["y"] * self.factor}
+
+
+@pytest.mark.parametrize(("kind", "arguments", "factor"), [(onnx_ops.Runner, [], 1), (Scaled, [2], 2)])
+def test_the_map_of_an_engine(kind, arguments, factor, tmp_path):
     (tmp_path / "model.onnx").write_bytes(proto())
     with ProcessPoolExecutor(1, get_context("spawn")) as workers:
-        for columns in workers.map(onnx_ops.Runner(tmp_path / "model.onnx"), [batch()] * 3):
-            np.testing.assert_array_equal(columns["y"], expected())
+        for columns in workers.map(kind(tmp_path / "model.onnx", *arguments), [batch()] * 3):
+            np.testing.assert_array_equal(columns["y"], expected() * factor)
 
 
 def test_a_model_can_be_packed_with_its_data(tmp_path):

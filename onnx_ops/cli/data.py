@@ -66,7 +66,7 @@ def read_input(text, inputs):
     if os.path.isfile(value):
         return read(name, Path(value), Path(value), inputs)
     if name is None or (content := as_json(value)) is None:
-        raise click.UsageError(f"no such file: {value}")
+        raise click.UsageError(f"{value} is no ordinary file." if os.path.exists(value) else f"no such file: {value}")
     return {name: numbers(content, inputs[name][0], f"--input {text}")}
 
 
@@ -77,8 +77,8 @@ def is_pattern(text):
 
 
 def given_files(given):
-    """Return the paths of the files that the options --input name."""
-    return [value for value in map(value_of, given) if os.path.isfile(value)]
+    """Return the paths of the files that the options --input name, or may name (see `assignment`)."""
+    return [value for text in given for value in (text, value_of(text)) if os.path.isfile(value)]
 
 
 def value_of(text):
@@ -89,8 +89,8 @@ def value_of(text):
 def assignment(text, inputs):
     """Split one --input into (name of the input, file or numbers). The name is None for a .npz, which has its own."""
     name, separator, value = text.partition("=")
-    if not separator:
-        name, value = next(iter(inputs), ""), text
+    if not separator or (name not in inputs and any(glob.iglob(text, recursive=True))):  # a path may have a "="
+        name, separator, value = next(iter(inputs), ""), "", text
     if value.endswith(".npz"):
         if separator:
             raise click.UsageError(f"--input {text}: a .npz has its own names; leave out {name}=.")

@@ -11,6 +11,8 @@ from ..declaration import Operator
 from ..errors import OpError, reason
 from ..operators import OPERATORS, declaration_of, use
 
+DIGEST = "__onnx_ops_digest__"
+
 
 def use_file(path):
     """Make the operators in a Python file known to this process; returns them. Raises OpError."""
@@ -21,7 +23,7 @@ def use_file(path):
 
 def module_of(path):
     """Import a Python file. Raises OpError."""
-    file, name = Path(path).resolve(), Path(path).stem
+    file, name = Path(path).absolute(), Path(path).stem  # a link's own name: what it leads to may have any
     if file.suffix != ".py" or not name.isidentifier():
         rule = "must be the name of a module and .py, such as my_operators.py"
         raise OpError("operators", repr(str(path)), rule, "onnx_ops")
@@ -38,7 +40,7 @@ def module_of(path):
             if isinstance(error, OpError) or not isinstance(error, Exception | SystemExit):
                 raise
             raise OpError("operators", repr(str(path)), f"can't be imported: {reason(error)}", "onnx_ops") from error
-    elif Path(getattr(module, "__file__", None) or "").resolve() != file:
+    elif Path(getattr(module, "__file__", None) or "").resolve() != file.resolve():
         rule = f"has the name of the module {name}, which is imported; rename it"
         raise OpError("operators", repr(str(path)), rule, "onnx_ops")
     return module
@@ -70,7 +72,7 @@ def sources_of(operators):
             rule = f"is in no variable of {module.__name__}, where other processes could find it"
             raise OpError("operators", operator.title, rule, "onnx_ops")
         is_of_package = "." in module.__name__ or hasattr(module, "__path__")
-        locations.append((module.__name__ if is_of_package else str(Path(file).resolve()), digest(file)))
+        locations.append((module.__name__ if is_of_package else str(Path(file).absolute()), digest(module)))
     return list(dict.fromkeys(locations))
 
 
@@ -78,13 +80,17 @@ def operators_at(source):
     """The operators at one of `sources_of`. Raises OpError, also if its file is another one here."""
     place, expected = source
     module = module_of(place) if Path(place).suffix == ".py" else import_module(place)
-    if digest(module.__file__) != expected:
+    if digest(module) != expected:
         rule = "is not the file that the other process has; copy it, or start again"
         raise OpError("operators", repr(module.__file__), rule, "onnx_ops")
     return operators_in(module)
 
 
-def digest(file):
-    with suppress(OSError):  # as in a zip file
-        return zlib.crc32(Path(file).read_bytes())
-    return None
+def digest(module):
+    """Of a module's file when this is first asked for: the process has nothing of later edits before a reload."""
+    known = vars(getattr(module, "__spec__", None) or module)  # a module that is loaded again has a new spec
+    if DIGEST not in known:
+        known[DIGEST] = None
+        with suppress(OSError):  # as in a zip file
+            known[DIGEST] = zlib.crc32(Path(module.__file__).read_bytes())
+    return known[DIGEST]

@@ -1,6 +1,7 @@
 """Building a shared library of the operators, for ONNX Runtime in any process, with or without Python."""
 
 import ctypes as C
+import logging
 import os
 import re
 import shlex
@@ -17,7 +18,7 @@ from ..compiler.jit import numba_obstacle
 from ..errors import OpError
 from ..files import staged_file
 from ..system import NAME as THIS
-from ..system import available_cpus
+from ..system import available_cpus, is_loaded
 from . import table, variants
 from .variants import Variant
 
@@ -42,6 +43,7 @@ SYSTEMS = {
     "windows": System(["-static", "-Wl,--no-undefined"], "{}-windows-gnu", "_WIN32"),
     "macos": System(["-fPIC", "-Wl,-install_name,@rpath/{name}"], "{}-macos.11.0", "__APPLE__"),
 }
+log = logging.getLogger("onnx_ops")
 UNDEFINED = re.compile(r"undefined reference to [`'](\w+)")  # in a linker's errors
 UNSAFE = re.compile(rb"[^ !#-\[\]-~]|\?")  # bytes that a C string states by number: "??" may begin a trigraph
 
@@ -99,6 +101,8 @@ def build(
 
         by_name = variants.compile_variants(requested, jobs or len(available_cpus()), report, (cpu, system))
         objects[cpu] = {requested[name].key: functions for name, functions in by_name.items()}
+    if is_loaded(output):
+        log.warning("onnx_ops: %s is loaded here: at that path, this process goes on to find the old one", output)
     try:
         with TemporaryDirectory() as folder:
             link(compiler, system, architecture, objects, declarations, Path(folder), Path(output))

@@ -19,6 +19,7 @@ from ..own.files import operators_at, sources_of
 from .session import Backend, InferenceSession
 
 QUIET = 4  # a severity: errors are not logged, since exceptions have the same text
+_OF_RUNNER = {"model", "threads", "backend", "optimize", "operators", "_key", "session", "inputs", "outputs"}
 _TYPES = {"float": "float32", "double": "float64"}  # {ONNX Runtime's name: ours} where they differ
 
 
@@ -58,9 +59,11 @@ class Runner:
         self._key = uuid.uuid4().hex
 
     def __reduce__(self) -> tuple[Any, ...]:
-        own = [*map(declaration_of, self.operators)]
-        titles, sources = tuple(each.title for each in own), tuple(sources_of(own))
-        return _copy, (self._key, self.model, self.threads, self.backend, self.optimize, titles, sources)
+        declarations = [*map(declaration_of, self.operators)]
+        titles, sources = tuple(each.title for each in declarations), tuple(sources_of(declarations))
+        settings = self.model, self.threads, self.backend, self.optimize, titles, sources
+        own = {name: value for name, value in vars(self).items() if name not in _OF_RUNNER}  # a subclass has them
+        return _copy, (type(self), self._key, *settings), own
 
     @functools.cached_property
     def session(self) -> InferenceSession:
@@ -88,11 +91,12 @@ class Runner:
 
 
 @functools.lru_cache(maxsize=4)
-def _copy(key, model, threads, backend, optimize, titles, sources):
+def _copy(kind, key, model, threads, backend, optimize, titles, sources):
     """The copy of a Runner, with its key: each process has only one. It has the operators with these titles."""
     found = [operator for source in sources for operator in operators_at(source)]
     operators = [operator for operator in found if declaration_of(operator).title in titles]
-    copy = Runner(model, threads=threads, backend=backend, optimize=optimize, operators=operators)
+    copy = kind.__new__(kind)
+    Runner.__init__(copy, model, threads=threads, backend=backend, optimize=optimize, operators=operators)
     copy._key = key
     return copy
 
@@ -149,7 +153,7 @@ def _native(value):
 
 
 def _ort_value(array):
-    array = np.ascontiguousarray(array)
+    array = np.asarray(array, order="C")  # which a number without axes stays
     if array.dtype.name == "bfloat16":
         return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), dtypes.TABLE["bfloat16"].onnx)
     return ort.OrtValue.ortvalue_from_numpy(array)

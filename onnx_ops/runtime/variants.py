@@ -81,10 +81,12 @@ class Variant(NamedTuple):
 
         if self.operator in every.OPERATORS:
             return None
+        entries = list(self.entries())
         try:
-            return key.reached([function for entry in self.entries() for function in entry.functions])
+            reached = key.reached([function for entry in entries for function in entry.functions])
         except OSError as error:
-            return str(error)
+            reached = str(error)
+        return repr(entries), reached
 
     def compile(self, reached=None):
         """Compile it; returns [(symbol, object file)] of its functions. Raises OpError where one isn't kept.

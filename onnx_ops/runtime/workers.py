@@ -158,7 +158,7 @@ def serve(level, own):
     refusal = _import(own)
     function = None
     try:
-        for message in _messages():
+        for message in [None] if refusal else _messages():  # the function may need what can't be imported
             result = None
             if function is None:
                 function = message
