@@ -291,6 +291,9 @@ CHANGED_WEIGHTS = {  # what ONNX Runtime may compute in a Conv or MatMul before,
     "before a Transpose, a sum": f"""a = Conv <pads: ints = [1, 1, 1, 1]> (x, w, b)
         e = Conv <pads: ints = [1, 1, 1, 1]> (x, w, each_1) f = Transpose <{LAST}> (e)
         {TURNED} g = Add (d, f)  flow = Transpose <{FIRST}> (g)""",
+    **{f"before a Transpose, and {node} between": f"""a = Conv <pads: ints = [1, 1, 1, 1]> (x, w, b)
+        {TURNED} e = {node}  flow = Transpose <{FIRST}> (e)"""
+       for node in ("Add (d, base)", "Relu (d)", "Clip (d, zero, one)")},
     # What ONNX Runtime makes one node of.
     "a normalized value": """m = ReduceMean (more_rows, axis)  a = Sub (more_rows, m)  c = Pow (a, two)
         d = ReduceMean (c, axis)  e = Add (d, tiny)  f = Sqrt (e)  g = Div (a, f)  h = Mul (g, each_1)

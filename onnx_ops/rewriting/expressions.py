@@ -114,7 +114,7 @@ def _producer(graph, name):
 def _sources(graph, node, name, index):
     """Return [(name, index)] of what a node computes its output from, at an index; [None] for a leaf."""
     if node.op_type in MOVES and (node.op_type != "Cast" or keeps_type(graph, node)):
-        is_certain = node.op_type != "Transpose" or not changes_weights(graph, node)
+        is_certain = node.op_type != "Transpose" or not _turns_what_changes_weights(graph, node)
         return [moved(graph, node, name, index) if is_certain else None]
     if not axes_in(index) & set(AXES[1:]):
         return [None]
@@ -196,28 +196,48 @@ def changes_weights(graph, node):
     """Return whether ONNX Runtime may do in the Conv or MatMul before what a node does, which rounds otherwise.
 
     It multiplies weights by a number, or by one for each channel, and adds these to a bias, or a Conv's sums to others.
-    A Transpose between them it moves to the next one, if there is one. So of a Transpose: whether it makes that happen.
+    A Transpose between them it moves to the next one, if there is one.
     """
-    first, was_turned = node, False
+    is_turned = _is_after_weights(graph, node)
+    return is_turned is False or (is_turned is True and _leads_to_transpose(graph, node.output[0]))
+
+
+def _turns_what_changes_weights(graph, transpose):
+    """Return whether a Transpose may make ONNX Runtime do in weights what a node before it does."""
+    names, seen = [*transpose.input], set()
+    while names:
+        node = _producer(graph, names.pop())
+        if node is None or node.op_type in (*WEIGHTED, "GridSample", "Transpose"):
+            continue
+        if _is_after_weights(graph, node):
+            return True
+        names += [name for name in node.input if name not in seen]
+        seen.update(node.input)
+    return False
+
+
+def _is_after_weights(graph, node):
+    """Return whether a Transpose lies between a node and weights that could do what it does; None if none could."""
+    was_turned = False
     for _ in range(DEEPEST):
         if node is None or node.op_type in WEIGHTED:
             break
+        if not _is(node, "Add", "Div", "Mul", "Sub"):
+            return None
         names = [name for name in node.input if not _is_few(graph.folded(name))]
         makers = [_maker(graph, name) for name in names]
         if node.op_type == "Add" and len(makers) == 2:
             others = zip(makers, names[::-1], strict=True)
             if any(_is(maker, "MatMul") and len(shape(graph, other) or ()) < 3 for (maker, _), other in others):
-                return True  # a Gemm adds products up to the other operand
+                return False  # a Gemm adds products up to the other operand
             makers.sort(key=lambda maker: _ends_in_conv(graph, maker[0]))
             if not (_ends_in_conv(graph, makers[1][0]) and _is_in_blocks(graph, makers[0][0])):
-                return False
-        elif not _is(node, "Add", "Div", "Mul", "Sub", "Transpose") or len(makers) != 1:
-            return False
+                return None
+        elif len(makers) != 1:
+            return None
         was_turned = any(is_turned for _, is_turned in makers) or was_turned
         node = makers[-1][0]
-    if not _is(node, *WEIGHTED) or (first.op_type == "Transpose" and not was_turned):
-        return False
-    return first.op_type == "Transpose" or not was_turned or _leads_to_transpose(graph, first.output[0])
+    return was_turned if _is(node, *WEIGHTED) else None
 
 
 def _ends_in_conv(graph, node):
