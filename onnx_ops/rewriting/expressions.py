@@ -230,24 +230,39 @@ def _is_after_weights(graph, node):
             others = zip(makers, names[::-1], strict=True)
             if any(_is(maker, "MatMul") and len(shape(graph, other) or ()) < 3 for (maker, _), other in others):
                 return False  # a Gemm adds products up to the other operand
-            makers.sort(key=lambda maker: _ends_in_conv(graph, maker[0]))
-            if not (_ends_in_conv(graph, makers[1][0]) and _is_in_blocks(graph, makers[0][0])):
+            makers.sort(key=lambda maker: _conv(graph, maker[0]) is not None)
+            conv = _conv(graph, makers[1][0])
+            if conv is None or not (_is_in_blocks(graph, makers[0][0]) or _may_lack_blocks(graph, conv)):
                 return None
         elif len(makers) != 1:
             return None
-        was_turned = any(is_turned for _, is_turned in makers) or was_turned
+        turned = sum(is_turned for _, is_turned in makers)
+        was_turned = was_turned or turned == 1  # Transposes of both terms it moves to their sum
         node = makers[-1][0]
     return was_turned if _is(node, *WEIGHTED) else None
 
 
-def _ends_in_conv(graph, node):
-    """Return whether ONNX Runtime may compute a node by a Conv, to whose sums it then adds others, once."""
+def _conv(graph, node):
+    """Return the Conv by which ONNX Runtime may compute a node, and to whose sums it then adds others; None if none."""
     for _ in range(DEEPEST):
         if not _is(node, "Add", "Div", "Mul", "Sub"):
             break
         names = [name for name in node.input if not _is_few(graph.folded(name))]
         node = _maker(graph, names[0])[0] if len(names) == 1 else None
-    return _is(node, "BatchNormalization", "Conv")
+    return node if _is(node, "BatchNormalization", "Conv") else None
+
+
+def _may_lack_blocks(graph, node):
+    """Return whether ONNX Runtime may not have the channels of a Conv in blocks, as of groups or of uneven numbers.
+
+    It then adds anything to its sums. node: the Conv, or a BatchNormalization that may follow one.
+    """
+    conv = _maker(graph, node.input[0])[0] if node.op_type == "BatchNormalization" else node
+    if not _is(conv, "Conv"):
+        return False
+    _, channels, *_ = shape(graph, conv.input[1]) or (None, None)
+    is_even = isinstance(channels, int) and (channels < SMALLEST_BLOCK or channels % 4 == 0)
+    return attributes_of(conv).get("group", 1) != 1 or not is_even
 
 
 def _is_in_blocks(graph, node, depth=5):
@@ -324,6 +339,7 @@ def _products(graph, node, name, index):
 
 
 MOST_TERMS = 4  # of a product of matrices
+SMALLEST_BLOCK = 8  # channels; 16 on CPUs with AVX-512
 WEIGHTED = "BatchNormalization", "Conv", "FusedMatMul", "MatMul"
 KEEPING_BLOCKS = (
     "Add", "BatchNormalization", "Clip", "Concat", "Div", "HardSigmoid", "LeakyRelu", "Mul", "Relu", "Resize",
