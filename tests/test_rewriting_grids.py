@@ -290,6 +290,10 @@ CHANGED_WEIGHTS = {  # what ONNX Runtime may compute in a Conv or MatMul before,
     "of a normalization": """a = Conv <pads: ints = [1, 1, 1, 1]> (x, w, b)
                              c = BatchNormalization (a, each_1, b, b, each_1)  flow = Mul (c, scale)""",
     "of a MatMul": "a = MatMul (rows, matrix)  moved = Div (a, scale)",
+    **{f"before a MatMul and {node}": f"""a = Mul (more_rows, scale)  c = {node}  d = MatMul (c, turn)
+       moved = Abs (d)""" for node in ("Identity (a)", "Sub (a, zero)")},
+    "before a MatMul and a Transpose": """a = Transpose <perm: ints = [0, 1, 3, 2]> (more_rows)  c = Mul (a, scale)
+        d = Transpose <perm: ints = [0, 1, 3, 2]> (c)  e = MatMul (d, turn)  moved = Abs (e)""",
     "plus, of a MatMul": "a = MatMul (rows, matrix)  moved = Add (a, each_1)",
     "plus a value, of a MatMul": """a = Reshape (rows, flat)  c = MatMul (a, matrix)  d = Add (c, more)
                                     moved = Reshape (d, shape)""",
@@ -339,7 +343,7 @@ def test_changed_weights(name):
     rng = np.random.default_rng(0)
     arrays = {"w": rng.normal(size=(2, 16, 3, 3)) / 50, "b": rng.uniform(0, 1, 2),
               "deep": rng.normal(size=(2, 1, 3, 3)) / 9, "more_w": rng.normal(size=(2, 18, 3, 3)) / 50,
-              "matrix": rng.normal(size=(1024, 2)) / 32, "base": rng.uniform(-1, 1, (1, 32, 48, 2))}  # fmt: skip
+              "matrix": rng.normal(size=(1024, 2)) / 32, "turn": rng.normal(size=(2, 2)), "base": rng.uniform(-1, 1, (1, 32, 48, 2))}  # fmt: skip
     proto.graph.initializer.extend(numpy_helper.from_array(a.astype("float32"), n) for n, a in arrays.items())
     assert compared(proto)[-1] == "ComputedGridSample"
 

@@ -184,12 +184,17 @@ def _maker(graph, name):
     is_turned = False
     for _ in range(DEEPEST):
         node = _producer(graph, name)
-        if node is None or node.op_type not in ("Cast", "Dropout", "Expand", "Identity", "Slice", "Transpose"):
+        may_pass = _is(node, "Cast", "Dropout", "Expand", "Identity", "Slice", "Transpose")
+        if not (may_pass or (_is(node, "Add", "Sub") and _is_zero(graph.folded(node.input[1])))):
             return node, is_turned
         if node.op_type != "Transpose" and graph.type(node.input[0]) != graph.type(name):
             return node, is_turned
         name, is_turned = node.input[0], is_turned or node.op_type == "Transpose"
     return None, is_turned
+
+
+def _is_zero(array):
+    return array is not None and array.size == 1 and array.item() == 0
 
 
 def changes_weights(graph, node):
@@ -324,7 +329,8 @@ def _products(graph, node, name, index):
     (rows, terms), (_, columns) = (s[:-3:-1] if turn else s[-2:] for s, turn in zip(shapes, turned, strict=True))
     if not isinstance(terms, int) or not 0 < terms <= MOST_TERMS or 1 in (rows, columns):
         return [None]
-    neighbours = [graph.producer(operand, "Mul", "Div") for operand in node.input]
+    makers = [_maker(graph, operand)[0] for operand in node.input]
+    neighbours = [maker for maker in makers if _is(maker, "Mul", "Div")]
     neighbours += [user for user, _ in graph.consumers()[name] if user.op_type in ("Mul", "Div", "Add")]
     if any(neighbours) or not isinstance(columns, int):
         return [None]
