@@ -276,9 +276,24 @@ CHANGED_WEIGHTS = {  # what ONNX Runtime may compute in a Conv or MatMul before,
         c = Resize <coordinate_transformation_mode: string = "asymmetric", mode: string = "nearest",
                     nearest_mode: string = "floor"> (a, , twice)
         d = Conv <pads: ints = [1, 1, 1, 1]> (x, w, each_1)  flow = Add (c, d)""",
+    "a sum of what is turned": f"""a = Conv <pads: ints = [1, 1, 1, 1]> (x, w, b)
+        c = Conv <pads: ints = [1, 1, 1, 1]> (x, w, each_1)  d = Transpose <{LAST}> (a)
+        e = Transpose <{LAST}> (c)  moved = Add (d, e)""",
+    # Convs whose channels are not in blocks.
+    "a sum with one of groups": """a = Conv <pads: ints = [1, 1, 1, 1]> (x, w, b)
+        c = Conv <group: int = 2, pads: ints = [1, 1, 1, 1]> (a, deep, b)  flow = Add (c, pixels)""",
+    "a sum with a normalized one of groups": """a = Conv <pads: ints = [1, 1, 1, 1]> (x, w, b)
+        c = Conv <group: int = 2, pads: ints = [1, 1, 1, 1]> (a, deep, b)
+        d = BatchNormalization (c, each_1, b, b, each_1)  flow = Add (pixels, d)""",
+    "a sum with one of 18 channels": """a = Concat <axis: int = 1> (x, pixels)
+        c = Conv <pads: ints = [1, 1, 1, 1]> (a, more_w, b)  flow = Add (pixels, c)""",
     "of a normalization": """a = Conv <pads: ints = [1, 1, 1, 1]> (x, w, b)
                              c = BatchNormalization (a, each_1, b, b, each_1)  flow = Mul (c, scale)""",
     "of a MatMul": "a = MatMul (rows, matrix)  moved = Div (a, scale)",
+    **{f"before a MatMul and {node}": f"""a = Mul (more_rows, scale)  c = {node}  d = MatMul (c, turn)
+       moved = Abs (d)""" for node in ("Identity (a)", "Sub (a, zero)")},
+    "before a MatMul and a Transpose": """a = Transpose <perm: ints = [0, 1, 3, 2]> (more_rows)  c = Mul (a, scale)
+        d = Transpose <perm: ints = [0, 1, 3, 2]> (c)  e = MatMul (d, turn)  moved = Abs (e)""",
     "plus, of a MatMul": "a = MatMul (rows, matrix)  moved = Add (a, each_1)",
     "plus a value, of a MatMul": """a = Reshape (rows, flat)  c = MatMul (a, matrix)  d = Add (c, more)
                                     moved = Reshape (d, shape)""",
@@ -291,6 +306,9 @@ CHANGED_WEIGHTS = {  # what ONNX Runtime may compute in a Conv or MatMul before,
     "before a Transpose, a sum": f"""a = Conv <pads: ints = [1, 1, 1, 1]> (x, w, b)
         e = Conv <pads: ints = [1, 1, 1, 1]> (x, w, each_1) f = Transpose <{LAST}> (e)
         {TURNED} g = Add (d, f)  flow = Transpose <{FIRST}> (g)""",
+    **{f"before a Transpose, and {node} between": f"""a = Conv <pads: ints = [1, 1, 1, 1]> (x, w, b)
+        {TURNED} e = {node}  flow = Transpose <{FIRST}> (e)"""
+       for node in ("Add (d, base)", "Relu (d)", "Clip (d, zero, one)")},
     # What ONNX Runtime makes one node of.
     "a normalized value": """m = ReduceMean (more_rows, axis)  a = Sub (more_rows, m)  c = Pow (a, two)
         d = ReduceMean (c, axis)  e = Add (d, tiny)  f = Sqrt (e)  g = Div (a, f)  h = Mul (g, each_1)
@@ -310,7 +328,8 @@ def test_changed_weights(name):
     text += "" if "moved =" in text else f"  moved = Transpose <{LAST}> (flow)"
     proto = parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 20]>
         main (float[1, 3, 32, 48] image, float[1, 16, 32, 48] x, float[1, 32, 48, 1024] rows, float[2] more,
-              float[1, 32, 48, 2] more_rows) => (float[1, 3, 32, 48] y {", float[1, 2, 32, 48] z" * ("z =" in text)})
+              float[1, 32, 48, 2] more_rows, float[1, 2, 32, 48] pixels)
+          => (float[1, 3, 32, 48] y {", float[1, 2, 32, 48] z" * ("z =" in text)})
         <float scale = {{0.3}}, float[1, 2, 1, 1] each = {{0.3, 0.7}}, float[2] each_1 = {{0.3, 0.7}},
          int64[2] flat = {{1536, 1024}}, int64[4] shape = {{1, 32, 48, 2}}, int64[1] ones = {{1}},
          int64[1] first = {{0}}, int64[1] last = {{{2**63 - 1}}}, int64[1] axis = {{-1}}, float zero = {{0}},
@@ -323,7 +342,8 @@ def test_changed_weights(name):
         }}""")
     rng = np.random.default_rng(0)
     arrays = {"w": rng.normal(size=(2, 16, 3, 3)) / 50, "b": rng.uniform(0, 1, 2),
-              "matrix": rng.normal(size=(1024, 2)) / 32, "base": rng.uniform(-1, 1, (1, 32, 48, 2))}  # fmt: skip
+              "deep": rng.normal(size=(2, 1, 3, 3)) / 9, "more_w": rng.normal(size=(2, 18, 3, 3)) / 50,
+              "matrix": rng.normal(size=(1024, 2)) / 32, "turn": rng.normal(size=(2, 2)), "base": rng.uniform(-1, 1, (1, 32, 48, 2))}  # fmt: skip
     proto.graph.initializer.extend(numpy_helper.from_array(a.astype("float32"), n) for n, a in arrays.items())
     assert compared(proto)[-1] == "ComputedGridSample"
 

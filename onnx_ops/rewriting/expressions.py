@@ -114,7 +114,7 @@ def _producer(graph, name):
 def _sources(graph, node, name, index):
     """Return [(name, index)] of what a node computes its output from, at an index; [None] for a leaf."""
     if node.op_type in MOVES and (node.op_type != "Cast" or keeps_type(graph, node)):
-        is_certain = node.op_type != "Transpose" or not changes_weights(graph, node)
+        is_certain = node.op_type != "Transpose" or not _turns_what_changes_weights(graph, node)
         return [moved(graph, node, name, index) if is_certain else None]
     if not axes_in(index) & set(AXES[1:]):
         return [None]
@@ -184,7 +184,8 @@ def _maker(graph, name):
     is_turned = False
     for _ in range(DEEPEST):
         node = _producer(graph, name)
-        if node is None or node.op_type not in ("Cast", "Dropout", "Expand", "Identity", "Slice", "Transpose"):
+        may_pass = _is(node, "Cast", "Dropout", "Expand", "Identity", "Slice", "Transpose")
+        if not (may_pass or (_is(node, "Add", "Sub") and _is_zero(graph.folded(node.input[1])))):
             return node, is_turned
         if node.op_type != "Transpose" and graph.type(node.input[0]) != graph.type(name):
             return node, is_turned
@@ -192,42 +193,81 @@ def _maker(graph, name):
     return None, is_turned
 
 
+def _is_zero(array):
+    return array is not None and array.size == 1 and array.item() == 0
+
+
 def changes_weights(graph, node):
     """Return whether ONNX Runtime may do in the Conv or MatMul before what a node does, which rounds otherwise.
 
     It multiplies weights by a number, or by one for each channel, and adds these to a bias, or a Conv's sums to others.
-    A Transpose between them it moves to the next one, if there is one. So of a Transpose: whether it makes that happen.
+    A Transpose between them it moves to the next one, if there is one.
     """
-    first, was_turned = node, False
+    is_turned = _is_after_weights(graph, node)
+    return is_turned is False or (is_turned is True and _leads_to_transpose(graph, node.output[0]))
+
+
+def _turns_what_changes_weights(graph, transpose):
+    """Return whether a Transpose may make ONNX Runtime do in weights what a node before it does."""
+    names, seen = [*transpose.input], set()
+    while names:
+        node = _producer(graph, names.pop())
+        if node is None or node.op_type in (*WEIGHTED, "GridSample", "Transpose"):
+            continue
+        if _is_after_weights(graph, node):
+            return True
+        names += [name for name in node.input if name not in seen]
+        seen.update(node.input)
+    return False
+
+
+def _is_after_weights(graph, node):
+    """Return whether a Transpose lies between a node and weights that could do what it does; None if none could."""
+    was_turned = False
     for _ in range(DEEPEST):
         if node is None or node.op_type in WEIGHTED:
             break
+        if not _is(node, "Add", "Div", "Mul", "Sub"):
+            return None
         names = [name for name in node.input if not _is_few(graph.folded(name))]
         makers = [_maker(graph, name) for name in names]
         if node.op_type == "Add" and len(makers) == 2:
             others = zip(makers, names[::-1], strict=True)
             if any(_is(maker, "MatMul") and len(shape(graph, other) or ()) < 3 for (maker, _), other in others):
-                return True  # a Gemm adds products up to the other operand
-            makers.sort(key=lambda maker: _ends_in_conv(graph, maker[0]))
-            if not (_ends_in_conv(graph, makers[1][0]) and _is_in_blocks(graph, makers[0][0])):
-                return False
-        elif not _is(node, "Add", "Div", "Mul", "Sub", "Transpose") or len(makers) != 1:
-            return False
-        was_turned = any(is_turned for _, is_turned in makers) or was_turned
+                return False  # a Gemm adds products up to the other operand
+            makers.sort(key=lambda maker: _conv(graph, maker[0]) is not None)
+            conv = _conv(graph, makers[1][0])
+            if conv is None or not (_is_in_blocks(graph, makers[0][0]) or _may_lack_blocks(graph, conv)):
+                return None
+        elif len(makers) != 1:
+            return None
+        turned = sum(is_turned for _, is_turned in makers)
+        was_turned = was_turned or turned == 1  # Transposes of both terms it moves to their sum
         node = makers[-1][0]
-    if not _is(node, *WEIGHTED) or (first.op_type == "Transpose" and not was_turned):
-        return False
-    return first.op_type == "Transpose" or not was_turned or _leads_to_transpose(graph, first.output[0])
+    return was_turned if _is(node, *WEIGHTED) else None
 
 
-def _ends_in_conv(graph, node):
-    """Return whether ONNX Runtime may compute a node by a Conv, to whose sums it then adds others, once."""
+def _conv(graph, node):
+    """Return the Conv by which ONNX Runtime may compute a node, and to whose sums it then adds others; None if none."""
     for _ in range(DEEPEST):
         if not _is(node, "Add", "Div", "Mul", "Sub"):
             break
         names = [name for name in node.input if not _is_few(graph.folded(name))]
         node = _maker(graph, names[0])[0] if len(names) == 1 else None
-    return _is(node, "BatchNormalization", "Conv")
+    return node if _is(node, "BatchNormalization", "Conv") else None
+
+
+def _may_lack_blocks(graph, node):
+    """Return whether ONNX Runtime may not have the channels of a Conv in blocks, as of groups or of uneven numbers.
+
+    It then adds anything to its sums. node: the Conv, or a BatchNormalization that may follow one.
+    """
+    conv = _maker(graph, node.input[0])[0] if node.op_type == "BatchNormalization" else node
+    if not _is(conv, "Conv"):
+        return False
+    _, channels, *_ = shape(graph, conv.input[1]) or (None, None)
+    is_even = isinstance(channels, int) and (channels < SMALLEST_BLOCK or channels % 4 == 0)
+    return attributes_of(conv).get("group", 1) != 1 or not is_even
 
 
 def _is_in_blocks(graph, node, depth=5):
@@ -289,7 +329,8 @@ def _products(graph, node, name, index):
     (rows, terms), (_, columns) = (s[:-3:-1] if turn else s[-2:] for s, turn in zip(shapes, turned, strict=True))
     if not isinstance(terms, int) or not 0 < terms <= MOST_TERMS or 1 in (rows, columns):
         return [None]
-    neighbours = [graph.producer(operand, "Mul", "Div") for operand in node.input]
+    makers = [_maker(graph, operand)[0] for operand in node.input]
+    neighbours = [maker for maker in makers if _is(maker, "Mul", "Div")]
     neighbours += [user for user, _ in graph.consumers()[name] if user.op_type in ("Mul", "Div", "Add")]
     if any(neighbours) or not isinstance(columns, int):
         return [None]
@@ -304,6 +345,7 @@ def _products(graph, node, name, index):
 
 
 MOST_TERMS = 4  # of a product of matrices
+SMALLEST_BLOCK = 8  # channels; 16 on CPUs with AVX-512
 WEIGHTED = "BatchNormalization", "Conv", "FusedMatMul", "MatMul"
 KEEPING_BLOCKS = (
     "Add", "BatchNormalization", "Clip", "Concat", "Div", "HardSigmoid", "LeakyRelu", "Mul", "Relu", "Resize",
