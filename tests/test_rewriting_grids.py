@@ -343,7 +343,8 @@ def test_changed_weights(name):
     rng = np.random.default_rng(0)
     arrays = {"w": rng.normal(size=(2, 16, 3, 3)) / 50, "b": rng.uniform(0, 1, 2),
               "deep": rng.normal(size=(2, 1, 3, 3)) / 9, "more_w": rng.normal(size=(2, 18, 3, 3)) / 50,
-              "matrix": rng.normal(size=(1024, 2)) / 32, "turn": rng.normal(size=(2, 2)), "base": rng.uniform(-1, 1, (1, 32, 48, 2))}  # fmt: skip
+              "matrix": rng.normal(size=(1024, 2)) / 32, "turn": rng.normal(size=(2, 2)),
+              "base": rng.uniform(-1, 1, (1, 32, 48, 2))}  # fmt: skip
     proto.graph.initializer.extend(numpy_helper.from_array(a.astype("float32"), n) for n, a in arrays.items())
     assert compared(proto)[-1] == "ComputedGridSample"
 

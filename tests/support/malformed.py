@@ -151,6 +151,7 @@ AT_RUN = [
     deform_conv("bias_of_5", r"shape of B = \[5\]: must be \[M\], the number of output channels of W, 6", (3, (5,))),
     deform_conv("mask_scalar", r"shape of mask = \[\]: must have an axis", (4, ())),
     deform_conv("mask_rank_3", r"shape of mask = .*: must have the rank of X, 4", (4, (1, 12, 15))),
+    deform_conv("mask_of_2_images", r"shape of mask = .*: axis 0 must be the batch size N of X, 1", (4, (2, 12, 3, 5))),
     deform_conv("mask_of_offsets", r"shape of mask = .*: axis 1 must be offset_group .* 12", (4, (1, 24, 3, 5))),
     deform_conv("mask_narrow", r"shape of mask = .*: image .*; differs on axis 3", (4, (1, 12, 3, 4))),
     deform_conv("output_past_2**58", r"shape of X .* 2\*\*58 ", (0, (1, 4, 1, 1)), (1, (6, 2, 1, 1)), pads=[2**40] * 4),
