@@ -8,7 +8,17 @@ import onnxruntime as ort
 import pytest
 from onnx import helper, numpy_helper
 from support.backends import quiet
-from support.written import affine_grid, attention, feeds, in_pixels, unfold, warp, windows, written_in_place
+from support.written import (
+    affine_grid,
+    attention,
+    feeds,
+    in_pixels,
+    unfold,
+    unfold_product,
+    warp,
+    windows,
+    written_in_place,
+)
 
 import onnx_ops
 from onnx_ops.rewriting import rewritten
@@ -234,6 +244,17 @@ def test_a_tool_after(tool, name, tmp_path, monkeypatch):
     inputs = feeds(proto, SIZES)
     for got, expected in zip(outputs(changed, inputs), outputs(optimized, inputs), strict=True):
         np.testing.assert_allclose(got, expected, rtol=0, atol=AFTER[tool] * np.abs(expected).max())
+
+
+def test_onnxslim_of_known_shapes(tmp_path):
+    """It calls the sizes that it makes of a Reshape those of its output, "_shape", even if a value has that name."""
+    onnx_ops.register_schemas()
+    proto = unfold_product(how="MatMul", order="ngldk", factors="ngld", after=lambda w, y: w.add("Transpose", y))
+    optimized = onnx_ops.optimize(proto)
+    changed = TOOLS["onnxslim"](optimized, tmp_path)
+    inputs = feeds(proto)
+    for got, expected in zip(outputs(changed, inputs), outputs(optimized, inputs), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
 
 
 def rounded(proto, edits):

@@ -302,4 +302,4 @@ def _with_last_axes(graph, node, name, rank, last):
     if len(shape(graph, name) or ()) == rank:
         return name
     target = np.array([0] * (rank - len(last)) + [*last])
-    return graph.add_node(node, "Reshape", [name, graph.add_constant(f"{name}_shape", target)])
+    return graph.add_node(node, "Reshape", [name, graph.add_constant(f"{name}_sizes", target)])

@@ -283,7 +283,7 @@ class Graph:
         obsolete = [name for name in node.input if name][: 1 if before else None]
         if target is not None:
             made = self.add_node(node, op_type, inputs, domain, version, **attributes)
-            inputs = [made, self.add_constant(f"{made}_shape", np.array(target, np.int64))]
+            inputs = [made, self.add_constant(f"{made}_sizes", np.array(target, np.int64))]
             op_type, domain, attributes = "Reshape", "", {}
         if before:
             node.input[0] = self.add_node(node, op_type, inputs, domain, version, **attributes)

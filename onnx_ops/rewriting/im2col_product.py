@@ -356,7 +356,7 @@ def _to(graph, node, name, dimensions, open_in):
     if numbers.count(-1) + (0 in numbers) < 2:
         if not zeros and 0 in numbers:
             raise NearMiss("one of its sizes is 0")
-        return {"inputs": [name, graph.add_constant(f"{node.output[0]}_shape", np.array(numbers))], **zeros}
+        return {"inputs": [name, graph.add_constant(f"{node.output[0]}_sizes", np.array(numbers))], **zeros}
     if not zeros:
         raise NearMiss("more than one of its sizes is open")
     parts = [
