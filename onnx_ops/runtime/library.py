@@ -27,6 +27,12 @@ def lack():
     if not os.path.exists(__file__):
         return "no C library can be loaded from inside a zip file, where onnx_ops is; unpack it"
     if not PLACE.exists():
+        clone = PLACE.parents[2]
+        if (clone / "setup.py").exists():
+            advice = (
+                "start Python in another folder for what is installed, or build it by a C compiler and pip install -e ."
+            )
+            return f"the C library is not in the clone {clone}, which Python has imported; {advice}"
         return "the C library was not built when onnx_ops was installed; install a C compiler and onnx_ops again"
     return None
 
