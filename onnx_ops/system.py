@@ -9,12 +9,18 @@ import os
 import subprocess
 import sys
 import time
+import zlib
 from contextlib import contextmanager, suppress
 
 # {system: its file of the C library}
 LIBRARIES = {"linux": "libonnx_ops.so", "windows": "onnx_ops.dll", "macos": "libonnx_ops.dylib"}
 NAME = {"win32": "windows", "darwin": "macos"}.get(sys.platform, "linux")  # BSD's files and calls are those of Linux
 PATIENCE = 1.0  # seconds for which another process may keep Windows from replacing a file
+
+
+def digest(folder):
+    """A digest of the C sources in a folder, with which a library is compiled; 0 if there are none."""
+    return zlib.crc32(b"".join(path.read_bytes() for path in sorted(folder.glob("*.[ch]"))))
 
 
 def available_cpus():

@@ -33,7 +33,7 @@ from support.malformed import AT_CREATION, AT_RUN, BY_ELEMENTS, BY_TYPE
 from support.own_functions import FUNCTIONS
 
 import onnx_ops
-from onnx_ops import dtypes
+from onnx_ops import dtypes, system
 from onnx_ops.compiler import records
 from onnx_ops.errors import OpError, errors_of
 from onnx_ops.limits import LINE, MAX_TILES
@@ -330,7 +330,8 @@ FEW = [o for o in OPERATORS if o.title in ("onnx_ops.AffineGrid", "org.openvinot
 def build(directory, *flags):
     path = directory / "library.so"
     command = [COMPILER, "-std=gnu11", "-fPIC", "-shared", "-fvisibility=hidden", "-o", path, *flags]
-    subprocess.run([*command, *SOURCES.glob("*.c")], check=True)
+    sources = f"-DONNX_OPS_SOURCES={system.digest(SOURCES)}", *SOURCES.glob("*.c")
+    subprocess.run([*command, *sources], check=True)
     return path
 
 

@@ -214,17 +214,21 @@ print(line)
 
 @on_demand
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc and capset are Linux's")
-@pytest.mark.parametrize("place", ["a file", "read-only", "not to be entered", "relative"])
-def test_a_cache_that_cannot_be_written(place, tmp_path):
+@pytest.mark.parametrize("place", ["a file", "read-only", "not to be entered", "relative", "no home"])
+def test_a_cache_that_cannot_be_written(place, tmp_path, monkeypatch):
     """Compiled code then lasts as long as its process, one message says so, and nothing is written elsewhere."""
     (tmp_path / "file").touch()
     (tmp_path / "closed").mkdir(0)
     places = {
         "a file": tmp_path / "file" / "cache", "read-only": Path("/proc/onnx_ops"),
-        "not to be entered": tmp_path / "closed", "relative": "here",
+        "not to be entered": tmp_path / "closed", "relative": "here", "no home": "~/.cache",
     }  # fmt: skip
-    before = contents(PACKAGE)
-    message = finished(started("as_anybody()" + NOT_KEPT, NUMBA_CACHE_DIR=str(places[place])))
+    before, script, cache = contents(PACKAGE), "as_anybody()" + NOT_KEPT, str(places[place])
+    if place == "no home":
+        for name in "HOME", "XDG_CACHE_HOME":
+            monkeypatch.delenv(name, raising=False)
+        script, cache = "import pwd; pwd.getpwuid = {}.__getitem__\n" + script, ""
+    message = finished(started(script, NUMBA_CACHE_DIR=cache))
     assert message.startswith(f"onnx_ops: compiled code is not kept in {places[place]}/onnx_ops for the next process: ")
     assert contents(PACKAGE) == before
     assert contents(tmp_path).keys() == {tmp_path / "file"}

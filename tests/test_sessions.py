@@ -2,7 +2,6 @@
 
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
@@ -135,9 +134,14 @@ def test_wrong_arguments_of_register():
         onnx_ops.register(quiet(), backend="gpu")
 
 
-def test_without_the_library(monkeypatch):
-    monkeypatch.setattr(library, "PLACE", Path("/nowhere"))
-    with pytest.raises(onnx_ops.OpError, match=r"C library was not built .* backend=\"extensions\""):
+@pytest.mark.parametrize("is_clone", [False, True])
+def test_without_the_library(is_clone, tmp_path, monkeypatch):
+    """In a clone's folder Python imports the clone, which has no library, instead of what was installed from it."""
+    monkeypatch.setattr(library, "PLACE", tmp_path / "onnx_ops" / "runtime" / "library.so")
+    if is_clone:
+        (tmp_path / "setup.py").touch()
+    rule = f"not in the clone {tmp_path}, .* in another folder" if is_clone else "not built when onnx_ops was installed"
+    with pytest.raises(onnx_ops.OpError, match=rf"C library (was|is) {rule}.* backend=\"extensions\""):
         onnx_ops.register(quiet())
 
 

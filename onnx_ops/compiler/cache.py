@@ -26,8 +26,12 @@ def directory():
 
     Numba keeps its files beside the sources, where they would stay when the package is uninstalled.
     """
-    parent = os.environ.get("NUMBA_CACHE_DIR")
-    return Path(parent, ROOT) if parent else Path(platformdirs.user_cache_dir(ROOT, appauthor=False))
+    if parent := os.environ.get("NUMBA_CACHE_DIR"):
+        return Path(parent, ROOT)
+    try:
+        return Path(platformdirs.user_cache_dir(ROOT, appauthor=False))
+    except RuntimeError:  # there is no home directory
+        return Path("~", ".cache", ROOT)
 
 
 class Kept:
@@ -39,7 +43,7 @@ class Kept:
 
     def __init__(self, name, key, obstacle=None):
         self.key, self.path = key, directory() / f"{name}-{key}.code"
-        if not obstacle and not self.path.is_absolute():  # there is no home directory
+        if not obstacle and not self.path.is_absolute():  # as where there is no home directory
             obstacle = OSError(f"{self.path.parent} is no absolute path")
         self.obstacle = obstacle and reason(obstacle)
         self.path = None if obstacle else self.path

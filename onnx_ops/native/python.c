@@ -27,7 +27,8 @@ EXPORT struct {
     void (*interrupt)(void);
 } onnx_ops_python;
 EXPORT const int64_t onnx_ops_layout[] = {sizeof(struct attribute), sizeof(struct overload), sizeof(struct op),
-                                          sizeof(struct answer),    sizeof(struct run),      sizeof(struct call)};
+                                          sizeof(struct answer),    sizeof(struct run),      sizeof(struct call),
+                                          ONNX_OPS_SOURCES};
 static _Thread_local int waiting;   /* an interrupt waits to be raised: until then, Python is not called */
 static _Thread_local int surveying; /* a survey lists the kernels that sessions need: Python is asked for each */
 

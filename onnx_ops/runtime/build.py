@@ -18,11 +18,11 @@ from ..compiler.jit import numba_obstacle
 from ..errors import OpError
 from ..files import staged_file
 from ..system import NAME as THIS
-from ..system import available_cpus, is_loaded
+from ..system import available_cpus, digest, is_loaded
 from . import table, variants
+from .library import SOURCES
 from .variants import Variant
 
-SOURCES = Path(__file__).parent.parent / "native"
 FLAGS = ["-std=c11", "-O2", "-shared", "-fvisibility=hidden", "-DONNX_OPS_AHEAD", "-s"]
 
 
@@ -172,7 +172,8 @@ def link(compiler, system, architecture, objects, operators, folder, output):
     made = folder / output.name  # linkers may write more files beside it
     flags = [flag.replace("{name}", output.name) for flag in SYSTEMS[system].flags]
     command = [*compiler, *flags, *FLAGS]  # ziglang makes an archive of -static after -shared
-    command += [f"-I{SOURCES}", *sorted(SOURCES.glob("*.c")), folder / "levels.c", *files, "-lm"]
+    command += [f"-DONNX_OPS_SOURCES={digest(SOURCES)}", f"-I{SOURCES}", *sorted(SOURCES.glob("*.c"))]
+    command += [folder / "levels.c", *files, "-lm"]
     with staged_file(output) as place:
         command += ["-o", made]
         process = subprocess.run(list(map(str, command)), capture_output=True, text=True, errors="replace")

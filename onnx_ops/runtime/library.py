@@ -13,6 +13,7 @@ from ..locks import REGISTRATION
 from . import table
 
 PLACE = Path(__file__).with_name(system.LIBRARIES[system.NAME])
+SOURCES = Path(__file__).parents[1] / "native"
 OWN = 2**20  # the number of the first operator of one's own
 _own: list = []  # (operator, its row) for operators of one's own; their numbers are OWN + position
 
@@ -27,6 +28,12 @@ def lack():
     if not os.path.exists(__file__):
         return "no C library can be loaded from inside a zip file, where onnx_ops is; unpack it"
     if not PLACE.exists():
+        clone = PLACE.parents[2]
+        if (clone / "setup.py").exists():
+            advice = (
+                "start Python in another folder for what is installed, or build it by a C compiler and pip install -e ."
+            )
+            return f"the C library is not in the clone {clone}, which Python has imported; {advice}"
         return "the C library was not built when onnx_ops was installed; install a C compiler and onnx_ops again"
     return None
 
@@ -44,8 +51,9 @@ def load():
     except OSError as error:
         raise OpError("library", repr(str(PLACE)), f"can't be loaded: {error}", "onnx_ops") from error
     describe(library)
-    sizes = [C.sizeof(s) for s in table.LAYOUT]
-    fits = list((C.c_int64 * len(sizes)).in_dll(library, "onnx_ops_layout")) == sizes
+    expected = [*map(C.sizeof, table.LAYOUT), system.digest(SOURCES)]
+    stated = list((C.c_int64 * len(expected)).in_dll(library, "onnx_ops_layout"))
+    fits = stated == [*expected[:-1], expected[-1] or stated[-1]]
     reason = library.onnx_ops_choose() if fits else None
     rows = table.Table.in_dll(library, "onnx_ops_table") if fits and not reason else table.Table()
     digests = {declared(row): row.declaration.decode() for row in rows.operators[: rows.operator_count]}
