@@ -3,13 +3,13 @@
 import json
 from pathlib import Path
 
-import onnxruntime as ort
 import pytest
+from support.backends import ORT_VERSION
 from support.processes import python
 from support.selection import on_demand
 
 BENCH = Path(__file__).parent.parent / "scripts" / "bench.py"
-NEEDS_A_PEER = pytest.mark.skipif(ort.__version__.startswith("1.20."), reason="it has no GridSample of version 22")
+NEEDS_A_PEER = pytest.mark.skipif(ORT_VERSION < (1, 21), reason="it has no GridSample of version 22")
 DIFFERING = """
 import numpy as np
 import peers

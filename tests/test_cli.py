@@ -19,7 +19,7 @@ from onnx import helper
 from onnx.external_data_helper import set_external_data
 from PIL import Image
 from support import written
-from support.backends import quiet
+from support.backends import ORT_VERSION, quiet
 from support.cases import COL2IM, GRID_SAMPLE, VOLUMES, drawn, model, parsed
 from support.processes import python
 from support.selection import on_demand
@@ -243,7 +243,9 @@ def test_inspect_a_node_without_an_optional_input(tmp_path):
     """DeformConv has a mask, and no bias before it."""
     path = saved(parsed("""(float[1, 2, 6, 7] x, float[3, 2, 3, 3] w, float[1, 18, 4, 5] o, float[1, 9, 4, 5] m)
         => (float[N, C, H, W] y) { y = DeformConv (x, w, o, , m) }""", 19), tmp_path)  # fmt: skip
-    assert call_json("inspect", path)["nodes"][0]["builtin"].startswith(("runs it", "refuses it: no kernel"))
+    assert call_json("inspect", path)["nodes"][0]["builtin"].startswith(
+        ("runs it", "refuses it: no kernel", "refuses it: Could not")
+    )
     assert "?" not in call("inspect", path)
 
 
@@ -419,6 +421,7 @@ def test_numbers_as_inputs(kind, text, values):
     + [("uint8", "[256]"), ("uint8", "[-1]"), ("bool", "[2]"), ("bool", '["false"]'), ("string", "[1]")]
     + [("string", '[["a"],"b"]'), ("float32", "[1e39]"), ("float16", "[70000]"), ("float32", "[null]")],
 )
+@pytest.mark.filterwarnings("ignore:NumPy will stop allowing conversion")  # NumPy 1
 def test_numbers_that_the_type_cannot_hold(kind, text):
     with pytest.raises(click.UsageError, match=re.escape(f"--input x={text}: the model wants {kind}, which can't")):
         data.read_input(f"x={text}", {"x": (kind, ["N"])})
@@ -866,6 +869,8 @@ SPARSE = """<ir_version: 9, opset_import: ["" : 18]> g (float[100] x, bool c) =>
 
 @pytest.mark.parametrize("text", [SPARSE, IN_A_FUNCTION], ids=["sparse", "in a function"])
 def test_weights_that_onnx_does_not_save(text, tmp_path):
+    if text == SPARSE and ORT_VERSION < (1, 21):
+        pytest.skip("ONNX Runtime does not look for their positions in files")
     (tmp_path / "in").mkdir()
     proto, rng = onnx.parser.parse_model(text), np.random.default_rng(0)
     weights = external(onnx.numpy_helper.from_array(rng.random(100, np.float32), "w"), tmp_path / "in")

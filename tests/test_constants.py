@@ -5,7 +5,7 @@ import onnxruntime as ort
 import psutil
 import pytest
 from onnx import TensorProto, helper
-from support.backends import quiet
+from support.backends import ORT_VERSION, quiet
 from support.cases import (
     AFFINE_GRID,
     ATTENTION,
@@ -26,7 +26,7 @@ from onnx_ops.runtime.runner import Runner
 
 CASES = [COL2IM[1], COL2IM[7], GRID_SAMPLE[6], VOLUMES[0], VOLUMES[12], OPENVINO[0], AFFINE_GRID[0], ATTENTION[0]]
 # ONNX Runtime 1.20 finds its own kernel for constant nodes of RoiAlign, and makes no session.
-CASES += ROI_ALIGN[:1] if tuple(map(int, ort.__version__.split(".")[:2])) > (1, 20) else []
+CASES += ROI_ALIGN[:1] if ORT_VERSION > (1, 20) else []
 
 
 def constant(case, dtype="float32"):

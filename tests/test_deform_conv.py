@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from support.backends import BACKENDS, SAME_BITS, quiet, run_session
+from support.backends import BACKENDS, ORT_VERSION, SAME_BITS, quiet, run_session
 from support.cases import (
     DEFORM_CONV,
     TOLERANCE,
@@ -46,7 +46,7 @@ def test_without_offsets_it_is_convolution(backend, case):
     assert_close(backend(case, inputs), expected.astype(np.float64), "float32")
 
 
-@pytest.mark.skipif(tuple(map(int, ort.__version__.split(".")[:2])) < (1, 26), reason="ONNX Runtime lacks it, or NaN")
+@pytest.mark.skipif(ORT_VERSION < (1, 26), reason="ONNX Runtime lacks it, or NaN")
 @pytest.mark.parametrize("case", [c for c in IMAGES if 0 not in c.shapes[1]], ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_onnxruntime_agrees(case, dtype):

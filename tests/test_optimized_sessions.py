@@ -8,7 +8,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import numpy_helper
-from support.backends import quiet
+from support.backends import ORT_VERSION, quiet
 from support.written import Writer, affine_grid, feeds, unfold
 from test_cli import call
 from test_ort_format import written as written_in_ort_format
@@ -62,7 +62,7 @@ def test_external_data_stay_where_they_are(backend, release, tmp_path, monkeypat
     np.testing.assert_array_equal(results(session, proto)[0], expected[0])
 
 
-finds_folders = pytest.mark.skipif(ort.__version__.startswith("1.20."), reason="it does not find the folder itself")
+finds_folders = pytest.mark.skipif(ORT_VERSION < (1, 21), reason="it does not find the folder itself")
 
 
 @finds_folders

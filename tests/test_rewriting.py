@@ -6,7 +6,7 @@ import onnx.inliner
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
-from support.backends import quiet
+from support.backends import ORT_VERSION, quiet
 from support.cases import CASES, DEFORM_CONV, ROI_ALIGN, assert_close, model, reference
 from support.selection import long_unless
 from support.written import Writer, affine_grid, attention, feeds, in_a_function, unfold, windows
@@ -15,7 +15,7 @@ import onnx_ops
 from onnx_ops import dtypes
 from onnx_ops.rewriting import graph, rewritten
 
-NEWEST = {"1.20": 21, "1.21": 22}.get(ort.__version__.rpartition(".")[0], 23)  # opset that ONNX Runtime opens
+NEWEST = {(1, 20): 21, (1, 21): 22}.get(ORT_VERSION, 23)  # opset that ONNX Runtime opens
 
 UNFOLDS = {
     "two axes": {},
@@ -409,7 +409,7 @@ ATTENTION = "MultiScaleDeformableAttention"
 @pytest.mark.parametrize("name", ATTENTIONS)
 def test_attention(name):
     case = ATTENTIONS[name]
-    tolerance = {"float16": 0.1, "float64": 1e-13}.get(case.get("dtype"), 1e-5)
+    tolerance = {"float16": 0.1, "float64": 1e-13}.get(case.get("dtype"), 2e-5)
     nodes, (finding,) = compare(attention(**case), tolerance=tolerance)
     assert nodes == [*["Reshape"] * 2 * ("merged" in case), ATTENTION]
     assert (finding.operator, finding.reason) == (ATTENTION, None)
@@ -507,7 +507,8 @@ OPEN = {"n": 2, "q": 3, "rows": 2, "h": 7, "w": 7, "s": 26, "m": 3, "a": 2, "b":
 
 @pytest.mark.parametrize("name", [long_unless("16 bits" not in name, name) for name in NEAR_MISSES])
 def test_near_misses(name):
-    reasons = near_miss(NEAR_MISSES[name], OPEN, also=SAMPLERS if name.startswith("attention") else ())
+    runs = ORT_VERSION > (1, 20) or "weights of none" not in name  # which ONNX Runtime 1.20 refuses
+    reasons = near_miss(NEAR_MISSES[name], OPEN, runs, SAMPLERS if name.startswith("attention") else ())
     assert all(reasons)
     assert reasons or "used twice" in name or name.startswith("affine_grid")
     assert any(REASONS.get(name, "") in reason for reason in reasons) or name not in REASONS

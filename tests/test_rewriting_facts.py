@@ -5,7 +5,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
-from support.backends import quiet
+from support.backends import ORT_VERSION, quiet
 from support.processes import python
 from support.written import Writer, affine_grid, feeds, warp, windows
 from test_rewriting import near_miss
@@ -241,6 +241,8 @@ INTEGERS = {
 @pytest.mark.parametrize("name", INTEGERS)
 def test_integers(name, size):
     """What is known of an integer is what ONNX Runtime computes, or nothing."""
+    if ORT_VERSION < (1, 21) and any(kind in name for kind in ("int8", "int16")):
+        pytest.skip("ONNX Runtime has no such arithmetic")
     w = Writer()
     value = w.add("Cast", INTEGERS[name](w), to=TensorProto.INT64, name="value")
     proto = w.model({"x": ("float32", ["h"])}, (value, "int64", None))

@@ -4,7 +4,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from onnx import numpy_helper, parser
-from support.backends import quiet
+from support.backends import ORT_VERSION, quiet
 from support.selection import long_unless
 from support.written import (
     Writer,
@@ -396,7 +396,7 @@ def test_a_product_of_matrices_that_is_zero():
         assert (session.run(None, inputs)[0] == 15).all()
 
 
-UNARY = ("Abs", "Ceil", "Floor", "Neg", "Reciprocal", "Round", "Sqrt")
+UNARY = ("Abs", "Neg", "Reciprocal", "Round") + ("Ceil", "Floor", "Sqrt") * (ORT_VERSION > (1, 20))  # see optimize.md
 BINARY = ("Add", "Sub", "Mul", "Div", "Min", "Max")
 COMPARISONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 
@@ -573,6 +573,8 @@ def test_sizes_of_inputs(name, is_in_a_branch, dtype, pixels):
 @pytest.mark.parametrize("seed", range(12))
 def test_any_arithmetic(seed, place, dtype, pixels):
     """Wherever the nodes are, and whoever runs them, results are the same to the last bit."""
+    if ORT_VERSION < (1, 21) and dtype == "float64":
+        pytest.skip("ONNX Runtime makes products that it has no kernels for")
     rng = np.random.default_rng([seed, [*PLACES].index(place)])
     proto = random_grid(rng, dtype, pixels)
     inputs = {v.name: draw(rng, [d.dim_value for d in v.type.tensor_type.shape.dim]).astype(dtype)

@@ -3,14 +3,13 @@
 import numpy as np
 import onnxruntime as ort
 import pytest
-from support.backends import BACKENDS, quiet, run_session, with_extensions
+from support.backends import BACKENDS, ORT_VERSION, quiet, run_session, with_extensions
 from support.cases import MMCV_ROI_ALIGN, ROI_ALIGN, assert_close, model, reference, roi_align
 
 import onnx_ops
 from onnx_ops import functions
 
 NAN, INF = np.nan, np.inf
-ORT_VERSION = tuple(map(int, ort.__version__.split(".")[:2]))
 WHOLE = [c for c in ROI_ALIGN if all(0 not in shape for shape in c.shapes)]
 
 

@@ -12,6 +12,8 @@ import onnx_ops
 from onnx_ops import dtypes, functions, plain
 from support.cases import model
 
+ORT_VERSION = tuple(map(int, ort.__version__.split(".")[:2]))
+
 
 def function(case, inputs):
     outputs = functions.call(case.operator, *inputs, **case.attributes)

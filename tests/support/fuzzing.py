@@ -13,7 +13,6 @@ from importlib.util import find_spec
 
 import ml_dtypes
 import numpy as np
-import onnxruntime as ort
 from hypothesis import assume
 from hypothesis import strategies as st
 
@@ -22,14 +21,14 @@ from onnx_ops import dtypes, functions
 from onnx_ops.operators import OPERATORS
 from onnx_ops.operators.computed_grid_sample import OPERATIONS, operand_count, program
 from onnx_ops.runtime.execute import compute
-from support.backends import outputs_of_session, quiet
+from support.backends import ORT_VERSION, outputs_of_session, quiet
 from support.cases import TOLERANCE, block_counts, drawn, model, operator, regions
 
 from .cases import reference_of
 
 LIMIT, ELEMENTS = 2**40, 2**58
 TOO_LARGE = 2**16  # elements: larger tensors take too long
-OPSETS = [21, 22] if [*map(int, ort.__version__.split(".")[:2])] >= [1, 22] else [21]  # which ONNX Runtime knows
+OPSETS = [21, 22] if ORT_VERSION >= (1, 22) else [21]  # which ONNX Runtime knows
 # Element types of images and grids that need few kernels to be compiled.
 FEW_TYPES = ["float32", "float64", "float16", "uint8", "bool", "string"]
 FEW_GRIDS = ["float32", "float64"]
