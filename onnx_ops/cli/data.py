@@ -157,7 +157,7 @@ def doubts(made_up, sizes):
 
     Such inputs are integers, which may be indices or sizes, and shapes that neither the model nor `sizes` states.
     """
-    integers = [n for n, (element_type, _) in made_up.items() if element_type not in dtypes.FLOATS]
+    integers = [n for n, (element_type, _) in made_up.items() if element_type in dtypes.INTEGERS]
     is_open = {n: not all(isinstance(d, int) for d in dims) for n, (_, dims) in made_up.items() if n not in sizes}
     texts = []
     if integers:
