@@ -116,12 +116,14 @@ def outcome(row, wheel, directory, tests):
     if row.tests == tuple(RESOLVED):
         return resolution(row, wheel), "can be installed; not run"
     environment = Environment(directory / row.name.replace(" ", "-").replace(",", ""), row.python)
-    cache = {"XDG_CACHE_HOME": str(environment.bin.parent / "cache")}
+    # The oldest Numba doesn't know new CPUs, and makes code without fused multiplication and addition for them.
+    cpu = {"NUMBA_CPU_NAME": "x86-64-v3", "NUMBA_CPU_FEATURES": ""}
+    variables = {"XDG_CACHE_HOME": str(environment.bin.parent / "cache"), **cpu}
     # Versions that are too old contradict the wheel's requirements: install them first, and the wheel without any.
     environment.install(*row.pins)
     environment.install("--no-deps", wheel)
     if row.tests is None:
-        status, output = environment.run("python", "-c", PROBE, environment=cache)
+        status, output = environment.run("python", "-c", PROBE, environment=variables)
         refusal = re.search(r"OpError: (onnx_ops: .*)", output)
         return (
             environment.versions(),
@@ -129,7 +131,7 @@ def outcome(row, wheel, directory, tests):
         )
     environment.install(*row.pins, f"onnx-ops[test] @ {wheel.as_uri()}")
     options = ("-v", "--color=no", "-m", "not huge and not ray", "-o", f"faulthandler_timeout={TEST_TIMEOUT}")
-    status, output = environment.run("pytest", *options, *(tests or row.tests), environment=cache)
+    status, output = environment.run("pytest", *options, *(tests or row.tests), environment=variables)
     print(output[max(0, output.find("= FAILURES =")) :] if status else output[-2000:], flush=True)
     ending = f"no end in {RUN_TIMEOUT} s" if status is None else output.splitlines()[-1]
     summary = re.sub(r" in [\d.]+s.*|=", "", ending).strip()
