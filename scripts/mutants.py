@@ -259,13 +259,15 @@ class Draft:
 
     def evaluate(self):
         """Run the model; raises what ONNX Runtime raises."""
-        feeds = self.feeds(self.sizes)
+        feeds, constants = self.feeds(self.sizes), {t.name: numpy_helper.to_array(t) for t in self.graph.initializer}
         for count, node in enumerate(self.graph.node):
+            # What ends ONNX Runtime's process: an Einsum of an empty value, a Slice of an AffineGrid of negative size.
             values = run_all(self.proto, feeds, count) if node.op_type == "Einsum" and count else {}
-            if not all(values[name].size for name in node.input if name in values):
-                raise Inapplicable  # ONNX Runtime's Einsum of an empty value ends the process
-        arrays = feeds | run_all(self.proto, feeds)
-        arrays |= {tensor.name: numpy_helper.to_array(tensor) for tensor in self.graph.initializer}
+            sizes = constants.get(node.input[1]) if (node.domain, node.op_type) == ("", "AffineGrid") else None
+            is_negative = sizes is not None and np.any(sizes < 0)
+            if is_negative or not all(values[name].size for name in node.input if name in values):
+                raise Inapplicable
+        arrays = feeds | run_all(self.proto, feeds) | constants
         self.values = {name: array for name, array in arrays.items() if isinstance(array, np.ndarray)}
         for output in self.graph.output:
             array = self.values[output.name]
