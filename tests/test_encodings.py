@@ -73,7 +73,8 @@ COMMANDS = {
 }
 NAMELESS = {"list", "warmup"}
 NEED_NUMBA = pytest.mark.skipif(not library.have_numba(), reason="there is no Numba")
-EVERY = [pytest.param(name, marks=[NEED_NUMBA] * (name in ("build", "warmup"))) for name in app.commands]
+MARKS = {"build": [NEED_NUMBA, pytest.mark.long], "warmup": [NEED_NUMBA]}
+EVERY = [pytest.param(name, marks=MARKS.get(name, [])) for name in app.commands]
 
 
 @pytest.mark.parametrize("encoding", [long_unless(encoding == "cp437", encoding) for encoding in ENCODINGS])
