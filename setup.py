@@ -63,7 +63,7 @@ library = Extension(
     "onnx_ops.runtime.libonnx_ops",
     sorted(map(str, PACKAGE.glob("native/*.c"))),
     depends=sorted(map(str, PACKAGE.glob("native/*.h"))),
-    define_macros=[("ONNX_OPS_SOURCES", str(THIS["digest"](PACKAGE / "native")))],
+    define_macros=[("ONNX_OPS_SOURCES", str(THIS["digest_of_sources"](PACKAGE / "native")))],
     extra_compile_args=["-std=c11", "-fvisibility=hidden"],
     optional=not AHEAD,
 )

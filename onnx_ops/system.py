@@ -18,7 +18,7 @@ NAME = {"win32": "windows", "darwin": "macos"}.get(sys.platform, "linux")  # BSD
 PATIENCE = 1.0  # seconds for which another process may keep Windows from replacing a file
 
 
-def digest(folder):
+def digest_of_sources(folder):
     """A digest of the C sources in a folder, with which a library is compiled; 0 if there are none."""
     return zlib.crc32(b"".join(path.read_bytes() for path in sorted(folder.glob("*.[ch]"))))
 

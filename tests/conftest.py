@@ -16,6 +16,9 @@ if library.is_complete():  # then nothing is compiled, there may be no Numba, an
         rewriting_fuzz rewriting_grids schemas sizes third_operator"""
     collect_ignore = [f"test_{name}.py" for name in f"{of_the_compiler} {of_no_kernel}".split()]
 
+NAMING = "name", "tool", "types"  # parameters whose texts may name a type
+NAMED = {"float16": "float16", "16 bits": "float16", "float64": "float64"}  # {words of such a text: the type}
+
 # Hypothesis draws the same cases in every run; with `--hypothesis-profile=default` it draws new ones.
 settings.register_profile("seeded", derandomize=True, deadline=None)
 settings.load_profile("seeded")
@@ -41,9 +44,9 @@ def pytest_sessionstart(session):
 def pytest_itemcollected(item):
     """Leave a parameter `dtype` that another one represents, and cases that name such a type, to the long run."""
     params = item.callspec.params if hasattr(item, "callspec") else {}
-    op_type, text = getattr(params.get("case"), "op_type", None), f"{params.get('name')} {params.get('types')}"
+    op_type, text = getattr(params.get("case"), "op_type", None), " ".join(str(params.get(name)) for name in NAMING)
     dtypes = [params["dtype"]] if isinstance(params.get("dtype"), str) else []
-    dtypes += [name for name in ("float16", "float64") if name in text]
+    dtypes += [dtype for words, dtype in NAMED.items() if words in text]
     if not all(is_representative(op_type, dtype) for dtype in dtypes):
         item.add_marker("long")
 

@@ -330,7 +330,7 @@ FEW = [o for o in OPERATORS if o.title in ("onnx_ops.AffineGrid", "org.openvinot
 def build(directory, *flags):
     path = directory / "library.so"
     command = [COMPILER, "-std=gnu11", "-fPIC", "-shared", "-fvisibility=hidden", "-o", path, *flags]
-    sources = f"-DONNX_OPS_SOURCES={system.digest(SOURCES)}", *SOURCES.glob("*.c")
+    sources = f"-DONNX_OPS_SOURCES={system.digest_of_sources(SOURCES)}", *SOURCES.glob("*.c")
     subprocess.run([*command, *sources], check=True)
     return path
 

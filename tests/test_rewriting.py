@@ -8,7 +8,6 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 from support.backends import ORT_VERSION, quiet
 from support.cases import CASES, DEFORM_CONV, ROI_ALIGN, assert_close, model, reference
-from support.selection import long_unless
 from support.written import Writer, affine_grid, attention, feeds, in_a_function, unfold, windows
 
 import onnx_ops
@@ -409,7 +408,7 @@ ATTENTION = "MultiScaleDeformableAttention"
 @pytest.mark.parametrize("name", ATTENTIONS)
 def test_attention(name):
     case = ATTENTIONS[name]
-    tolerance = {"float16": 0.1, "float64": 1e-13}.get(case.get("dtype"), 2e-5)
+    tolerance = {"float16": 0.1, "float64": 1e-13}.get(case.get("dtype"), 1e-5)
     nodes, (finding,) = compare(attention(**case), tolerance=tolerance)
     assert nodes == [*["Reshape"] * 2 * ("merged" in case), ATTENTION]
     assert (finding.operator, finding.reason) == (ATTENTION, None)
@@ -505,7 +504,7 @@ REASONS |= {f"attention: {name}": edits["reason"] for name, edits in NO_ATTENTIO
 OPEN = {"n": 2, "q": 3, "rows": 2, "h": 7, "w": 7, "s": 26, "m": 3, "a": 2, "b": 26, "c": 3, "d": 4, "k": 3}
 
 
-@pytest.mark.parametrize("name", [long_unless("16 bits" not in name, name) for name in NEAR_MISSES])
+@pytest.mark.parametrize("name", NEAR_MISSES)
 def test_near_misses(name):
     runs = ORT_VERSION > (1, 20) or "weights of none" not in name  # which ONNX Runtime 1.20 refuses
     reasons = near_miss(NEAR_MISSES[name], OPEN, runs, SAMPLERS if name.startswith("attention") else ())

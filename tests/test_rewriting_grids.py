@@ -195,7 +195,7 @@ def test_writes_of_open_sizes():
     assert "isn't known" in finding.reason
 
 
-@pytest.mark.parametrize("name", [long_unless("16 bits" not in name, name) for name in NO_GRIDS])
+@pytest.mark.parametrize("name", NO_GRIDS)
 def test_no_grids(name):
     proto, reason = NO_GRIDS[name]
     (finding,) = near_miss(proto)

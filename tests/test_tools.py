@@ -8,7 +8,6 @@ import onnxruntime as ort
 import pytest
 from onnx import helper, numpy_helper
 from support.backends import quiet
-from support.selection import long_unless
 from support.written import (
     affine_grid,
     attention,
@@ -196,7 +195,7 @@ def outputs(proto, inputs):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize("tool", [long_unless("float16" not in tool, tool) for tool in TOOLS])
+@pytest.mark.parametrize("tool", TOOLS)
 def test_a_tool_before(tool, name, tmp_path):
     """The attention rounds otherwise than its nodes; so does ONNX Runtime in 16 bits, where it casts elsewhere."""
     proto, operator = NETWORKS[name]
@@ -229,7 +228,7 @@ AFTER = {  # tools, by how far results may be off, relative to the largest one
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize("tool", [long_unless("float16" not in tool, tool) for tool in AFTER])
+@pytest.mark.parametrize("tool", AFTER)
 def test_a_tool_after(tool, name, tmp_path, monkeypatch):
     """Calibration makes a session of ONNX Runtime's, which must know our operators; programs compute no float16."""
     proto, operator = NETWORKS[name]

@@ -18,7 +18,7 @@ from ..compiler.jit import numba_obstacle
 from ..errors import OpError
 from ..files import staged_file
 from ..system import NAME as THIS
-from ..system import available_cpus, digest, is_loaded
+from ..system import available_cpus, digest_of_sources, is_loaded
 from . import table, variants
 from .library import SOURCES
 from .variants import Variant
@@ -172,7 +172,7 @@ def link(compiler, system, architecture, objects, operators, folder, output):
     made = folder / output.name  # linkers may write more files beside it
     flags = [flag.replace("{name}", output.name) for flag in SYSTEMS[system].flags]
     command = [*compiler, *flags, *FLAGS]  # ziglang makes an archive of -static after -shared
-    command += [f"-DONNX_OPS_SOURCES={digest(SOURCES)}", f"-I{SOURCES}", *sorted(SOURCES.glob("*.c"))]
+    command += [f"-DONNX_OPS_SOURCES={digest_of_sources(SOURCES)}", f"-I{SOURCES}", *sorted(SOURCES.glob("*.c"))]
     command += [folder / "levels.c", *files, "-lm"]
     with staged_file(output) as place:
         command += ["-o", made]

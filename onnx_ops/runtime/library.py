@@ -51,7 +51,7 @@ def load():
     except OSError as error:
         raise OpError("library", repr(str(PLACE)), f"can't be loaded: {error}", "onnx_ops") from error
     describe(library)
-    expected = [*map(C.sizeof, table.LAYOUT), system.digest(SOURCES)]
+    expected = [*map(C.sizeof, table.LAYOUT), system.digest_of_sources(SOURCES)]
     stated = list((C.c_int64 * len(expected)).in_dll(library, "onnx_ops_layout"))
     fits = stated == [*expected[:-1], expected[-1] or stated[-1]]
     reason = library.onnx_ops_choose() if fits else None
