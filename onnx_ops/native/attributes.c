@@ -104,7 +104,13 @@ static void repeat(int64_t number, int64_t repeats, int64_t *numbers) {
     for (int64_t n = 0; n < repeats; n++) numbers[n] = number;
 }
 
-/* Read from the OrtKernelInfo of a node. ONNX Runtime doesn't check the attributes of custom ops, and reads a list of
+/* ONNX Runtime's error, or 0 after releasing it if it has a code that is no failure: OTHER_KIND or LACKS, see the call. */
+static status unless(int code, status error) {
+    if (!error || GetErrorCode(error) != code) return error;
+    return ReleaseStatus(error), NULL;
+}
+
+/* Read from the OrtKernelInfo of a node. FAIL is the code of an attribute that is lacking or of another kind. ONNX Runtime doesn't check the attributes of custom ops, and reads a list of
  * another kind as an empty one. */
 status read_from_node(const struct attribute *a, const char *name, const void *info, int64_t k, struct values *values,
                       int *outcome) {
@@ -114,11 +120,10 @@ status read_from_node(const struct attribute *a, const char *name, const void *i
     int fits = 0, is_single = 0;
     status error = KernelInfoGetAttributeArray_int64(info, name, 0, &size);
     *outcome = error ? LACKS : OTHER_KIND;
-    if (error) return ReleaseStatus(error), NULL;
+    if (error) return unless(FAIL, error);
     if (a->kind == TENSOR) {
         if ((error = GetAllocatorWithDefaultOptions(&allocator))) return error;
-        if ((error = KernelInfoGetAttribute_tensor(info, name, allocator, &tensor)))
-            return ReleaseStatus(error), NULL;
+        if ((error = KernelInfoGetAttribute_tensor(info, name, allocator, &tensor))) return unless(FAIL, error);
         error = put_constant(tensor, k, values, &fits);
         ReleaseValue(tensor);
         if (fits) *outcome = COMPLETE;
@@ -131,7 +136,7 @@ status read_from_node(const struct attribute *a, const char *name, const void *i
         error = KernelInfoGetAttribute_int64(info, name, &number);
         size = (size_t)a->repeats, is_single = 1;
     }
-    if (error) return ReleaseStatus(error), NULL;
+    if (error) return unless(FAIL, error);
     if (!(raw = append(values, (size + 1) * sizeof(int64_t)))) return no_room();
     if (a->kind == INT) error = KernelInfoGetAttribute_int64(info, name, raw);
     if (is_single) repeat(number, a->repeats, raw);
@@ -139,13 +144,14 @@ status read_from_node(const struct attribute *a, const char *name, const void *i
     if (a->kind == FLOAT) error = KernelInfoGetAttribute_float(info, name, raw);
     if (a->kind == FLOATS) error = KernelInfoGetAttributeArray_float(info, name, raw, &size);
     if (is_of_text(a)) error = KernelInfoGetAttribute_string(info, name, raw, &size);
-    if (error) return ReleaseStatus(error), NULL;
+    if (error) return unless(FAIL, error);
     if (is_of_text(a)) size = without_end(raw, size);
     if (is_of_text(a) ? is_text(raw, size) : size > 0) *outcome = UNCONVERTED;
     return put_vector(values, k, (int64_t)size, (size_t)(values->at + values->used - (char *)raw)), NULL;
 }
 
-/* Read from the OrtShapeInferContext of a node, which has no tensors. */
+/* Read from the OrtShapeInferContext of a node, which has no tensors. INVALID_ARGUMENT is the code of an attribute that
+ * is lacking. Nobody reads other errors: then no shapes are known. */
 status read_from_inference(const struct attribute *a, const char *name, const void *context, int64_t k,
                            struct values *values, int *outcome) {
     static const int TYPES_OF_KINDS[] = {1, 2, 5, 3, 4, 5}; /* values of OrtOpAttrType */
@@ -155,8 +161,8 @@ status read_from_inference(const struct attribute *a, const char *name, const vo
     void *raw;
     status error = ShapeInferContext_GetAttribute(context, name, &attribute);
     *outcome = error || !attribute ? LACKS : OTHER_KIND;
-    if (error) ReleaseStatus(error);
-    if (*outcome == LACKS || a->kind == TENSOR) return 0;
+    error = unless(INVALID_ARGUMENT, error);
+    if (error || *outcome == LACKS || a->kind == TENSOR) return error;
     if (!(raw = append(values, 2 * ROOM + 8))) return no_room();
     error = ReadOpAttr(attribute, TYPES_OF_KINDS[a->kind], raw, ROOM, &size);
     if (a->repeats && (error || !size)) {

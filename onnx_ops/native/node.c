@@ -153,6 +153,7 @@ status create_kernel(const struct custom_op *custom, const void *unused, const v
     status error;
     (void)unused;
     *kernel = 0;
+    make_spare_statuses();
     if ((error = KernelInfo_GetNodeName(info, 0, &size))) return error;
     char *name = calloc(size + 1, 1);
     if (!name) return failed("onnx_ops: no room for a node's name");
@@ -193,7 +194,7 @@ static status report_output(size_t k, int type, const struct tensor *tensor, con
     status error;
     for (int64_t a = 0; a < tensor->rank; a++) {
         sizes[a] = tensor->shape[a] < 0 ? -1 : tensor->shape[a];
-        int64_t name = UNKNOWN - 1 - tensor->shape[a];
+        int64_t name = tensor->shape[a] < 0 ? UNKNOWN - 1 - tensor->shape[a] : -1;
         symbols[a] = tensor->shape[a] >= 0 ? "" : 0 <= name && name < name_count ? names[name] : new_names[a];
         /* Without a name, an unknown dimension would become a literal -1. A model may have names of another process. */
         snprintf(new_names[a], sizeof new_names[a], "onnx_ops_%llx_%u",

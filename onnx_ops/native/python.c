@@ -43,7 +43,7 @@ static status answered(const struct answer *answer, int *available) {
     *available = answer->outcome == DONE;
     if (answer->outcome == UNFINISHED) onnx_ops_python.interrupt();
     if (answer->outcome == FAILED || answer->outcome == REFUSED)
-        return CreateStatus(answer->outcome == FAILED ? FAIL : INVALID_ARGUMENT, answer->message);
+        return new_status(answer->outcome == FAILED ? FAIL : INVALID_ARGUMENT, answer->message);
     return 0;
 }
 

@@ -142,7 +142,8 @@ static void run_tile(void *work_of_call, size_t tile) {
     } while (!atomic_compare_exchange_weak_explicit(&work->busy, &busy, busy | bit, memory_order_acquire,
                                                     memory_order_relaxed) ||
              busy & bit);
-    int64_t returned = work->kernel(work->call, (int64_t)tile, work->workspace + (size_t)number * work->pitch);
+    char *workspace = work->pitch ? work->workspace + (size_t)number * work->pitch : 0;
+    int64_t returned = work->kernel(work->call, (int64_t)tile, workspace);
     if (returned) atomic_store(&work->failed, returned);
     atomic_fetch_and_explicit(&work->busy, ~bit, memory_order_release);
 }
