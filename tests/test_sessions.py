@@ -142,7 +142,7 @@ for entry in sys.argv[1:]:
 
 
 def test_entries_of_the_options_from_outside():
-    """The library takes none for an address, or for the number of a domain that it hasn't made or that has another name."""
+    """None is an address, or the number of a domain that the library hasn't made or that has another name."""
     entries = ["0x4141414141", "4141", "0x0", "", "1", "-1", "9" * 31, "0 ", "z'"]
     lines = python("import sys\n" + FORGED_ENTRIES, *entries).stdout.splitlines()
     rule = "is an entry that only the library may write"

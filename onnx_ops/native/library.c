@@ -140,14 +140,14 @@ static status new_domain(void *options, const char *key, const char *name, struc
         if (!more) return failed("onnx_ops: no room for a domain");
         domains = more;
     }
-    struct domain *made = calloc(1, sizeof *made);
-    if (!made) return failed("onnx_ops: no room for a domain");
-    made->name = name;
+    struct domain *added = calloc(1, sizeof *added);
+    if (!added) return failed("onnx_ops: no room for a domain");
+    added->name = name;
     snprintf(entry, sizeof entry, "%zu", domain_count);
-    if ((error = CreateCustomOpDomain(name, &made->ort_domain))) return free(made), error;
+    if ((error = made(CreateCustomOpDomain(name, &added->ort_domain), &added->ort_domain))) return free(added), error;
     if ((error = AddSessionConfigEntry(options, key, entry)))
-        return ReleaseCustomOpDomain(made->ort_domain), free(made), error;
-    return domains[domain_count++] = *domain = made, NULL;
+        return ReleaseCustomOpDomain(added->ort_domain), free(added), error;
+    return domains[domain_count++] = *domain = added, NULL;
 }
 
 /* Find a domain on the options, or add it. */

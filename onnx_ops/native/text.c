@@ -194,3 +194,9 @@ status new_status(int code, const char *message) {
 
 status refused(const struct text *text) { return new_status(INVALID_ARGUMENT, text->at); }
 status failed(const char *message) { return new_status(FAIL, message); }
+
+/* The outcome of a call that makes a thing, which was 0 before: without memory for a status, ONNX Runtime reports
+ * success where it has made none. */
+status made(status error, void *const *thing) {
+    return error || *thing ? error : failed("onnx_ops: ONNX Runtime has no room for what it was asked for");
+}

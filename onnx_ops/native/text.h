@@ -21,4 +21,5 @@ void make_spare_statuses(void);
 status new_status(int code, const char *message);
 status refused(const struct text *text);
 status failed(const char *message);
+status made(status error, void *const *thing);
 #endif
