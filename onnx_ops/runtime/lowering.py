@@ -187,7 +187,9 @@ class _Lowering:
         if present := "".join(str(int(bool(name))) for i, name in pairs if i.presence == "optional"):
             kept.append(helper.make_attribute(PRESENT, present))
         inputs.append(self.run or constant(np.zeros(RUN_SHAPE, np.int64)))
-        lowered = helper.make_node(op_type(operator), inputs, outputs, *map(as_text, (node.name, node.doc_string)), DOMAIN)
+        lowered = helper.make_node(
+            op_type(operator), inputs, outputs, *map(as_text, (node.name, node.doc_string)), DOMAIN
+        )
         lowered.attribute.extend(kept)
         return [*before, lowered, *after]
 

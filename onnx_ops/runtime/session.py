@@ -114,7 +114,9 @@ def op_error(error, operators):
 
     operators  what `operators.available` returns
     """
-    message = _reported(str(error))
+    # A name that isn't UTF-8 makes it another exception, which has the message.
+    text = error.object.decode(errors="replace") if isinstance(error, UnicodeDecodeError) else str(error)
+    message = _reported(text)
     titles = {operator.title for operator in operators.values()}
     for title in sorted(filter(message.startswith, titles), key=len, reverse=True):
         if not (node := _NODE.match(message, len(title))):
