@@ -62,6 +62,11 @@ def test_registration(harness):
     assert int(lines[-1].split()[0]) > 150
 
 
+def test_a_library_for_other_cpus(tmp_path):
+    harness = native.build(tmp_path, [cases.IM2COL[0].operator], ["float32"], sanitizers=[], cpu="a-later-one")
+    assert native.run(harness, "run") == (2, ["CPU: can't run this library, which has a-later-one"])
+
+
 def findings(lines):
     return [line for line in lines if line.startswith("FINDING")]
 

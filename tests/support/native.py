@@ -31,14 +31,15 @@ def compiler():
     return shutil.which("gcc")
 
 
-def build(folder, operators, types, sanitizers=SANITIZED):
+def build(folder, operators, types, sanitizers=SANITIZED, cpu=None):
     """Build the harness with the kernels of these operators for these element types; returns its path.
 
-    Leaves out sanitizers that gcc lacks.
+    sanitizers  gcc's options, left out if it lacks them
+    cpu         the one that the kernels are said to be for. Default: the oldest of this architecture
     """
     variants = distinct(combinations(operators, types))
     objects = {variant.key: variant.compile() for variant in variants.values()}
-    cpu = next(name for name, (machine, *_) in LEVELS.items() if machine == platform.machine())
+    cpu = cpu or next(name for name, (machine, *_) in LEVELS.items() if machine == platform.machine())
     files = write_levels({cpu: objects}, operators, folder)
     path = folder / "harness"
     sources = [*sorted(SOURCES.glob("*.c")), HARNESS / "mock.c", HARNESS / "harness.c"]
