@@ -542,6 +542,7 @@ def test_a_mistake_in_a_rule_is_told_as_such():
 
 TOO_MUCH = {
     "workspace": (1, 2**58, 1, r"workspace = 288230376151711744: must be a number of bytes in \[0, 2\*\*40\]"),
+    "workspace below 0": (1, -1, 1, r"workspace = -1: must be a number of bytes in \[0, 2\*\*40\]"),
     "staged outputs": (8, 0, 2**58, r"no room for copies of what a kernel is given"),
     "no first axis": (1, 0, None, r"shape of an output = \[\]: is what the rule says, but no shape"),
 }
@@ -557,7 +558,7 @@ def test_more_memory_than_there_is(name):
     function = declared(lambda x: (x,) * count)
     shape = () if size is None else (size,)
     shapes = shape if count == 1 else (shape,) * count
-    is_bound = name != "workspace"
+    is_bound = not name.startswith("workspace")
     function.shape(lambda x: shapes, bound=is_bound)
     space = {"__name__": __name__}
     exec(f"def kernel(x, index, count, workspace, {', '.join(outputs)}): return 1", space)
