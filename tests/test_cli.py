@@ -281,15 +281,6 @@ def test_inspect_a_model_without_these_operators(operator, obstacle, tmp_path):
         assert "no session can be made" in text
 
 
-def test_inspect_the_format_of_onnxruntime(tmp_path):
-    relu = parsed("(float[1] x) => (float[1] y) { y = Relu (x) }")
-    path = written_in_ort_format(relu, tmp_path / "model.ort")
-    assert call_json("inspect", path)["session"] is None
-    assert "its nodes can't be listed" in call("inspect", path)
-    path.write_bytes(path.read_bytes()[:100])
-    assert "no session can be made: " in call("inspect", path, exit_code=1)
-
-
 def test_inspect_where_our_kernels_cannot_run(tmp_path, monkeypatch):
     def refused(*args, **kwargs):
         raise onnx_ops.OpError("", None, "needs Numba", "onnx_ops")
@@ -938,11 +929,21 @@ def test_extensions_session_of_a_model_whose_sizes_are_in_other_files(dtype, tmp
     np.testing.assert_array_equal(result(source, dtype, backend="extensions"), result(source, dtype))
 
 
-@pytest.mark.parametrize("command", ["lower", "optimize"])
-def test_the_format_of_onnxruntime_is_not_rewritten(command, tmp_path):
-    path = written_in_ort_format(onnx.load(PATCH_FOLD / "model.onnx"), tmp_path / "model.ort")
-    assert "is in ONNX Runtime's own format" in call(command, path, tmp_path / "out.onnx", exit_code=2)
-    assert os.listdir(tmp_path) == ["model.ort"]
+@pytest.mark.parametrize("name", ["model.ort", "other.onnx"])
+@pytest.mark.parametrize(
+    "command", ["inspect", "bench", "run --random", "warmup", "lower", "optimize", "run --compare"]
+)
+def test_the_format_of_onnxruntime_is_refused(command, name, tmp_path):
+    model = PATCH_FOLD / "model.onnx"
+    path = written_in_ort_format(onnx.load(model), tmp_path / name)
+    files = [
+        path,
+        *[model] * (command == "run --compare"),
+        *[tmp_path / "out.onnx"] * (command in ("lower", "optimize")),
+    ]
+    text = call(*command.split(), *files, exit_code=2)
+    assert f"{path}isinONNXRuntime'sownformat;usethe.onnxfile" in "".join(text.split())
+    assert os.listdir(tmp_path) == [name]
 
 
 # optimize
