@@ -540,6 +540,15 @@ def test_a_mistake_in_a_rule_is_told_as_such():
         run_operator(function, [BIAS])
 
 
+@need_numba
+@pytest.mark.parametrize(("work", "what"), [("loop", "steps"), ("workspace", "bytes")])
+def test_work_that_is_no_number(work, what):
+    function = declare()
+    function.shape(lambda x: x).kernel(writes_nothing, **{work: lambda x: (x[0], 1)})
+    with pytest.raises(OpError, match=rf"{work} = a function that returns .*: must return the number of {what}"):
+        function(BIAS)
+
+
 TOO_MUCH = {
     "workspace": (1, 2**58, 1, r"workspace = 288230376151711744: must be a number of bytes in \[0, 2\*\*40\]"),
     "workspace below 0": (1, -1, 1, r"workspace = -1: must be a number of bytes in \[0, 2\*\*40\]"),
