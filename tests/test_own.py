@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 from support import own_operators as own
 from support.backends import quiet
 from support.processes import python, together
-from support.selection import long_unless
+from support.selection import long_unless, needs_extensions
 
 import onnx_ops
 from onnx_ops import OpError
@@ -122,9 +122,9 @@ def test_check_finds_what_is_wrong(wrong_way, monkeypatch):
         onnx_ops.check(own.combine, [CASES[own.combine][0]], extremes=False)
 
 
+@needs_extensions
 def test_extensions_sessions_against_the_body():
     """The first session of that backend must know these operators, hence the new process."""
-    pytest.importorskip("onnxruntime_extensions")
     code = """
         import onnx_ops, test_own
         from test_own import own
@@ -838,8 +838,8 @@ def test_what_operators_must_be():
     assert repr(declare()) == "<operator my.domain.Name of test_own>"
 
 
+@needs_extensions
 def test_extensions_know_operators_from_the_first_session_on():
-    pytest.importorskip("onnxruntime_extensions")
     code = """
         from test_own import *
         run_operator(own.combine, [BIAS, BIAS], backend="extensions", mode="product")
