@@ -386,7 +386,7 @@ def test_annotations_that_only_a_type_checker_knows(future):
     with pytest.raises(OpError, match=r"^my\.domain\.Name: annotations = of body: can't be read: NameError: .*Nowhere"):
         declare(of.body)
     operator = declare(ranks={"x": (1,)}).shape(of.rule).kernel(of.kernel).gradient(of.gradient)
-    np.testing.assert_array_equal(run_operator(operator, [BIAS]), BIAS)
+    np.testing.assert_array_equal(run_operator(operator, [BIAS]), [BIAS])
 
 
 @NOW
