@@ -8,7 +8,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import numpy_helper
-from support.backends import ORT_VERSION, quiet
+from support.backends import IN_SESSIONS, ORT_VERSION, quiet
 from support.written import Writer, affine_grid, feeds, unfold
 from test_cli import call
 from test_ort_format import written as written_in_ort_format
