@@ -21,7 +21,7 @@ from ..errors import OpError
 from ..limits import MAX_RANK
 from . import arrays, refusals, simd_points, simd_products, simd_rows, target  # noqa: F401  for their overloads
 from .halves import I64
-from .jit import BOUNDSCHECK, FLAGS, INNER, flags_of, marked
+from .jit import BOUNDSCHECK, FLAGS, INNER, flags_of, marked, signature
 from .numba_internals import (
     calls_itself,
     cgutils,
@@ -61,6 +61,7 @@ def tell_numba():
     """Tell Numba that compiled code may call the functions that have been marked so far."""
     while marked:
         helper = marked.pop()
+        helper.__signature__ = signature(helper)  # which Numba asks for, more than once
         register_jitable(**flags_of[helper])(helper)
 
 
