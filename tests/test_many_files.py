@@ -19,7 +19,7 @@ import onnx
 import psutil
 import pytest
 from support.cases import parsed
-from support.processes import environment, python
+from support.processes import environment, on_disk, python
 from support.worker import FATAL, deadly, sleep
 from test_cli import call, call_json, saved, sentences
 from test_files import contents
@@ -676,12 +676,7 @@ def test_a_program_that_is_killed_leaves_no_process(name, tmp_path):
 def test_workers_need_no_shared_memory(option, tmp_path):
     """Semaphores and queues of other pools are files in /dev/shm, which may be small, full or read-only."""
     (tmp_path / "program.py").write_text(PROGRAM.format(count=4))
-    enter = ["unshare", "--map-root-user", "--mount", "sh", "-c"]
-    mount = f"mount -t tmpfs -o {option} none /dev/shm"
-    if not shutil.which("unshare") or subprocess.run([*enter, mount], capture_output=True).returncode:
-        pytest.skip("there are no mount namespaces here")
-    command = [*enter, f'{mount} && exec "$@"', "sh", sys.executable, tmp_path / "program.py"]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True)
+    done = on_disk(option, "/dev/shm", sys.executable, tmp_path / "program.py")
     assert (done.stdout.split(), done.stderr, done.returncode) == (["main"] + ["answer"] * 4, "", 0)
 
 
