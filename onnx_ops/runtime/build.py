@@ -16,7 +16,7 @@ from typing import Any
 
 from ..compiler.jit import numba_obstacle
 from ..errors import OpError
-from ..files import staged_file
+from ..files import named, staged_file
 from ..system import NAME as THIS
 from ..system import available_cpus, digest_of_sources, is_loaded
 from . import table, variants
@@ -104,12 +104,11 @@ def build(
     if is_loaded(output):
         log.warning("onnx_ops: %s is loaded here: at that path, this process goes on to find the old one", output)
     try:
-        with TemporaryDirectory() as folder:
+        with TemporaryDirectory() as folder, named(folder):
             link(compiler, system, architecture, objects, declarations, Path(folder), Path(output))
     except OSError as error:
-        raise OpError(
-            "output", repr(str(output)), f"can't be written: {error.strerror or error}", "onnx_ops"
-        ) from error
+        rule = f"can't be written: {error.strerror}: {error.filename}"
+        raise OpError("output", repr(str(output)), rule, "onnx_ops") from error
     return cpus
 
 
