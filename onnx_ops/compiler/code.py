@@ -36,7 +36,7 @@ class Code:
         self.entry, self.kept, self._address, self._call = entry, kept, None, None
         self.symbol = re.sub(r"\W", "_", f"{entry.name}-{kept.key}")
         with COMPILATION:
-            self.content = kept.load()
+            self.content = self.cached()
         if self.content is None:
             where = f"to be kept in {kept.path.parent}" if kept.path else "not kept"
             message = threading.Timer(PATIENCE, log.warning, ["onnx_ops: compiling %s (once; %s)", entry.name, where])
@@ -50,10 +50,15 @@ class Code:
             finally:
                 message.cancel()
 
+    def cached(self):
+        """Return the content of the file in the cache, or None if there is none that this process can load."""
+        content = self.kept.load()
+        return content if content is not None and has_function(content, self.symbol) else None
+
     def make(self):
         """Compile the content, unless another process has done so meanwhile."""
         with COMPILATION, self.kept.exclusive():
-            content = self.kept.load()
+            content = self.cached()
             if content is None:
                 content = self.compile()
                 if not self.kept.obstacle and key_of(self.entry) != (self.kept.key, None):
@@ -113,6 +118,16 @@ def uninterrupted(function):
     return result
 
 
+def has_function(content, symbol):
+    """Return whether the content is that of an object file for this process with a function `symbol`.
+
+    LLVM ends the process if it is told to load anything else.
+    """
+    header = _header()
+    is_named = f"{symbol}\0".encode() in content
+    return is_named and content[: len(header)] == header and bool(llvm.ObjectFileRef.from_data(content))
+
+
 def loaded(content, symbol):
     """Load an object file's content; returns the address of its function `symbol`. Raises OpError."""
     engine = _engine()
@@ -126,17 +141,31 @@ def loaded(content, symbol):
             llvm.add_symbol(name.decode(), address)
     engine.add_object_file(llvm.ObjectFileRef.from_data(content))
     engine.finalize_object()
-    return engine.get_function_address(symbol)
+    address = engine.get_function_address(symbol)
+    if not address:
+        raise OpError("kernel", symbol, "can't be loaded: its object file doesn't define it")
+    return address
 
 
 @functools.cache
 def _engine():
     if BOUNDSCHECK:
         from . import bounds  # noqa: F401  it has the counter that checked code refers to
+    return llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine())
+
+
+def _machine():
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    machine = llvm.Target.from_default_triple().create_target_machine()
-    return llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+    return llvm.Target.from_default_triple().create_target_machine()
+
+
+@functools.cache
+def _header():
+    """The bytes with which every object file begins that this process compiles: the format and the architecture."""
+    empty = _machine().emit_object(llvm.parse_assembly(""))
+    sizes = {b"\x7fELF": 20, b"\xcf\xfa\xed\xfe": 16}  # of ELF and Mach-O; COFF begins with the architecture
+    return empty[: sizes.get(empty[:4], 2)]
 
 
 def key_of(entry):
