@@ -27,7 +27,12 @@ PRODUCTS = {
     "over channels, strides": {"strides": (2, 3), "dilations": (1, 2)},
     "over channels, one block along an axis": {"image": (4, 5), "pads": (0,) * 4, "strides": (3, 2)},
     "over channels, one block along an axis, blocks first": {
-        "image": (4, 5), "pads": (0,) * 4, "strides": (3, 2), "order": "nlgkd", "factors": "nlgd"},
+        "image": (4, 5),
+        "pads": (0,) * 4,
+        "strides": (3, 2),
+        "order": "nlgkd",
+        "factors": "nlgd",
+    },
     "over channels, factors of positions in the place of blocks": {"factors": "ngdk"},
     "over channels, float64": {"dtype": "float64"},
     "over channels, float16": {"dtype": "float16"},
