@@ -22,7 +22,7 @@ from support.selection import on_demand
 
 import onnx_ops
 from onnx_ops import dtypes, operators
-from onnx_ops.compiler import cache, code, compilation, jit, key, numba_internals
+from onnx_ops.compiler import code, compilation, jit, key, numba_internals
 from onnx_ops.compiler.records import Entry, Step
 from onnx_ops.kernels.blocks import pieces
 from onnx_ops.operators import OPERATORS
@@ -421,15 +421,33 @@ def test_the_colours_of_numbas_messages():
 
 
 def test_slow_compilation_is_told(monkeypatch, caplog):
-    """A message appears once compilation takes longer than PATIENCE, unless it was asked for."""
-    monkeypatch.setattr(code, "PATIENCE", 0.0)
-    monkeypatch.setattr(compilation, "object_code", lambda entry, symbol: time.sleep(0.5))
+    """One message is for all functions that are compiled one after the other, unless it was asked for that."""
+    monkeypatch.setattr(code, "PATIENCE", 0.1)
+    monkeypatch.setattr(code, "PAUSE", 0.3)
+    monkeypatch.setattr(code, "_known", [float("-inf")])
+    monkeypatch.setattr(code, "key_of", lambda entry: ("key", OSError("a test")))
+    monkeypatch.setattr(compilation, "object_code", lambda entry, symbol: time.sleep(entry.seconds))
     monkeypatch.setattr(code, "loaded", lambda content, symbol: 1)
-    make = lambda: code.Code(Entry((Step(pieces, ()),)), cache.Kept("pieces", "key", OSError("a test")))
-    make()
+
+    def compile_one(title, seconds):
+        entry = Entry((Step(pieces, ()),))
+        object.__setattr__(entry, "seconds", seconds)
+        code._outcome.cache_clear()
+        code.code(entry, title)
+
     token = code.is_silent.set(True)
-    make()
+    compile_one("silent", 0.5)
     code.is_silent.reset(token)
-    assert [r.getMessage() for r in caplog.records if "not kept in" not in r.getMessage()] == [
-        "onnx_ops: compiling blocks-pieces (once; not kept)"
-    ]
+    caplog.set_level("INFO", "onnx_ops")
+    for title, seconds in (("Fast", 0), ("First", 0.5), ("Second", 0.5), ("Fast", 0), ("Third", 0.5)):
+        compile_one(title, seconds)
+    time.sleep(0.5)
+    compile_one("Later", 0.5)
+    code._outcome.cache_clear()
+    records = [record for record in caplog.records if hasattr(record, "compiling")]
+    text = "onnx_ops: compiling kernels, those of {} first, in some seconds each (once; not kept)"
+    warnings = [record.getMessage() for record in records if record.levelname == "WARNING"]
+    assert warnings == [text.format("First"), text.format("Later")]
+    titles = "Fast", "First", "Second", "Fast", "Third", "Later"
+    steps = [record.compiling for record in records if record.levelname == "INFO"]
+    assert steps == [step for title in titles for step in (title, None)]
