@@ -13,9 +13,11 @@ from test_processes import HERE, PATIENCE, SETUP
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no single process can be sent a SIGINT there")
 
 COMPILE_SLOWLY = """
-import signal, time
+import logging, signal, time
 import onnxruntime as ort
-from onnx_ops.compiler import compilation
+from onnx_ops.compiler import code, compilation
+logging.getLogger("onnx_ops").setLevel("WARNING")
+code.PATIENCE = 1000  # without messages on compilation
 from support.backends import with_extensions
 compile_now = compilation.object_code
 def compile_slowly(*args):
@@ -94,8 +96,9 @@ def test_ctrl_c_while_a_kernel_compiles(work, tmp_path):
 def test_ctrl_c_during_a_warmup_of_several_processes(tmp_path):
     """The processes end with it, print nothing, and leave no partial files."""
     script = """
-import psutil
+import logging, psutil
 from onnx_ops.runtime import warmup, workers
+logging.getLogger("onnx_ops").setLevel("WARNING")
 workers.PROGRAM = "import time; time.sleep(0.5); " + workers.PROGRAM
 def show(name, index, total):
     if index == 1:  # both processes have their first kernel
