@@ -24,6 +24,8 @@ LEADS_TO = {  # {message: {number of a field: the message in it}}, for messages 
 }
 BUILTIN = "", "ai.onnx", "com.microsoft"  # domains of operators of which ONNX Runtime has some, too
 EXTENSIONS = "ai.onnx.contrib"  # the domain of onnxruntime-extensions' Python ops
+ORT_FORMAT = slice(4, 8), b"ORTM"  # where a flatbuffer has its identifier, and that of ONNX Runtime's own format
+USE_ONNX = "is in ONNX Runtime's own format; use the .onnx file that it was made from"
 VARINT, BYTES = 0, 2
 FIXED_SIZES = {1: 8, 5: 4}  # {wire type: bytes}
 SMALL = 2**16  # bytes: a node of at most this size is searched for names first; a larger one holds tensors or graphs
@@ -58,6 +60,15 @@ def imported_domains(model):
             return None
     counted = {domain for is_models, domain in imports if is_models or domain not in BUILTIN}
     return {"" if domain == "ai.onnx" else domain for domain in counted}
+
+
+def is_ort_format(model):
+    """Whether a model (path, bytes or ModelProto) is in ONNX Runtime's own format, of which nothing else is read."""
+    place, identifier = ORT_FORMAT
+    if isinstance(model, str | os.PathLike):
+        with open(model, "rb") as file:
+            return file.read(place.stop)[place] == identifier
+    return isinstance(model, bytes) and model[place] == identifier
 
 
 def is_lowered(model):

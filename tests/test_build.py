@@ -289,6 +289,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from onnx_ops import operators, system
+from onnx_ops.compiler import records
 from onnx_ops.runtime import library
 def changed(o):
     if o.title != "Col2Im":
@@ -296,6 +297,9 @@ def changed(o):
     return replace(o, plan=replace(o.plan, geometry={**o.plan.geometry, "one_more": None}))
 if sys.argv[2] == "other":
     operators.OPERATORS = tuple(map(changed, operators.OPERATORS))
+if sys.argv[2] == "other call":
+    size = records.CALL.itemsize // 8
+    records.call_dtype = lambda geometry: records.record_dtype({"head": size + 1, "geometry": geometry.itemsize // 8})
 if sys.argv[2] == "other C":
     system.digest_of_sources = lambda folder: 1
 library.PLACE = Path(sys.argv[1])
@@ -307,7 +311,7 @@ except onnx_ops.OpError as error:
 """
 
 
-@pytest.mark.parametrize("declarations", ["same", "other", "other C"])
+@pytest.mark.parametrize("declarations", ["same", "other", "other call", "other C"])
 def test_a_library_and_python_of_other_versions(declarations, path):
     """A library of another version is not used, such as that of an editable installation after `git pull`."""
     output = f"True {path}" if declarations == "same" else "is of another version of onnx_ops than its Python"

@@ -110,6 +110,25 @@ def test_details_of_a_key():
     assert len({plain, *(key.digest(*other) for other in others)}) == 4
 
 
+def test_a_function_that_is_several_steps():
+    """A rule that is also the loop's function, or the workspace's, has code of its own in each of these roles."""
+
+    def length(x):
+        return x
+
+    def one(x):
+        return (1,)
+
+    def kernel(x, index, count, workspace, y):
+        for k in range(len(x)):
+            y[k] = len(workspace)
+
+    for work, size in (({"loop": length, "workspace": one}, 1), ({"loop": one, "workspace": length}, 3)):
+        operator = onnx_ops.operator("my.domain::Sizes", inputs="x: int64", outputs="y: int64")(lambda x: x)
+        operator.shape(length).kernel(kernel, **work)
+        np.testing.assert_array_equal(operator(np.arange(3)), [size] * 3)
+
+
 # {what a function reads: (a module with two values for V, the expression that reads it)}; only `pick` tells which one.
 READ = {
     "a number": ("V = pick(1, 2)", "V"),

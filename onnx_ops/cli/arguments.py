@@ -8,11 +8,9 @@ from shlex import quote
 import click
 
 from ..comparison import TOLERANCES
-from ..model_files import imported_domains
+from ..model_files import USE_ONNX, imported_domains, is_ort_format
 from ..operators import available, own_operators
 from ..runtime.threads import MOST
-
-ORT_FORMAT = ".ort"  # suffix of ONNX Runtime's own format, which nothing else can read
 
 
 def names():
@@ -41,7 +39,9 @@ class ModelFile(click.Path):
         path = super().convert(value, parameter, context)
         if not path.is_file():
             self.fail(f"{path} must be an ordinary file, as it is read more than once.", parameter, context)
-        if path.suffix != ORT_FORMAT and not imported_domains(path):
+        if is_ort_format(path):
+            self.fail(f"{path} {USE_ONNX}.", parameter, context)
+        if not imported_domains(path):
             self.fail(f"{path} is no ONNX model, or a damaged one.", parameter, context)
         return path
 

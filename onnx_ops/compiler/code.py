@@ -204,7 +204,7 @@ def _header():
 
 def key_of(entry):
     """(The key of an entry's code, why it can't be kept or None)."""
-    steps = [step.function for step in entry.steps]  # in their order: one function may be several phases
+    steps = [step.function for step in entry.steps]  # in their order: one function may be several of them
     try:
         return digest([*steps, *(f for f in entry.functions if f not in steps)], entry.name, entry), None
     except OSError as error:

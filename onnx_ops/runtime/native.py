@@ -66,7 +66,8 @@ def get_library_path() -> str:
 
 def _usable(obstacle):
     if obstacle:
-        raise OpError("backend", "'native'", f'{obstacle}, or use backend="extensions"', "onnx_ops")
+        remains = "" if library.extensions_obstacle() else ', or use backend="extensions"'
+        raise OpError("backend", "'native'", f"{obstacle}{remains}", "onnx_ops")
     with REGISTRATION:  # functools.cache would have two threads make tables, and fill in that of the second one only
         connect()
     return str(library.PLACE)
@@ -97,10 +98,8 @@ def add_operators(options, domains, own=()):
     What is registered there already stays as it is.
     """
     path = _usable(library.lack() if own else library.obstacle())  # bodies in NumPy need no compiler
-    for domain in domains:
-        key = f"onnx_ops.register.{domain or 'ai.onnx'}"
-        if config_entry(options, key) is None:
-            options.add_session_config_entry(key, "1")
+    for domain in set(domains) - registered_domains(options):
+        options.add_session_config_entry(_key(domain), "1")
     pointers = table.array(C.c_void_p, [C.addressof(library.own_row(operator)) for operator in own])
     with REGISTRATION:
         try:
@@ -108,6 +107,16 @@ def add_operators(options, domains, own=()):
             options.register_custom_ops_library(path)
         finally:  # else, after an interrupt between the two, the next registration would add what no longer exists
             library.load().onnx_ops_add(None, C.c_size_t(0))
+
+
+def registered_domains(options):
+    """The domains whose operators are registered on a session's options."""
+    domains = {operator.domain for operator in operators.OPERATORS}
+    return {domain for domain in domains if config_entry(options, _key(domain)) is not None}
+
+
+def _key(domain):
+    return f"onnx_ops.register.{domain or 'ai.onnx'}"
 
 
 def config_entry(options, key):

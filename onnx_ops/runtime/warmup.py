@@ -8,7 +8,7 @@ from .. import operators as every
 from ..compiler.jit import numba_obstacle
 from ..dtypes import FLOATS
 from ..errors import OpError
-from ..model_files import EXTENSIONS, is_lowered
+from ..model_files import EXTENSIONS, USE_ONNX, is_lowered, is_ort_format
 from ..system import available_cpus
 from . import library, native, variants
 from .runner import open_session
@@ -63,6 +63,8 @@ def needed_by(models, own=()):
     """
     found = []
     for model in models:
+        if is_ort_format(model):
+            raise OpError("models", _title(model), USE_ONNX, "onnx_ops")
         if is_lowered(model):
             rule = f"imports {EXTENSIONS}, as lowered models do; what types its nodes have is known only when they run"
             raise OpError("models", _title(model), f"{rule}; give operators and dtypes instead", "onnx_ops")
