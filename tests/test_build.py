@@ -268,11 +268,6 @@ def test_linked_by_ziglang(path, tmp_path, monkeypatch):
     assert_close(np.load(tmp_path / "y.npy"), expected, "float32")
 
 
-def test_wrong_numbers_of_processes(tmp_path):
-    with pytest.raises(onnx_ops.OpError, match="jobs = -1: must be at least 1"):
-        onnx_ops.build(tmp_path / "a.so", jobs=-1)
-
-
 def kernels(path):
     """The number of kernels that the library has made."""
     table = building.table.Table.in_dll(C.CDLL(str(path)), "onnx_ops_table")

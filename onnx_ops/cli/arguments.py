@@ -10,6 +10,7 @@ import click
 from ..comparison import TOLERANCES
 from ..model_files import USE_ONNX, imported_domains, is_ort_format
 from ..operators import available, own_operators
+from ..runtime.threads import MOST
 
 
 def names():
@@ -56,9 +57,11 @@ model_argument = click.argument("model", type=ModelFile())
 operator_option = click.option(
     "--operator", "operators", multiple=True, type=OperatorName(), help="Only this one; may be repeated."
 )
-jobs_option = click.option("--jobs", type=click.IntRange(1), help="Processes side by side.  [default: all cores]")
+jobs_option = click.option("--jobs", type=click.IntRange(1, MOST), help="Processes side by side.  [default: all cores]")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
-threads_option = click.option("--threads", type=click.IntRange(1), help="Threads per session.  [default: all cores]")
+threads_option = click.option(
+    "--threads", type=click.IntRange(1, MOST), help="Threads per session.  [default: all cores]"
+)
 
 
 def tolerance_option(help_text):

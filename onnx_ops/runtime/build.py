@@ -21,6 +21,7 @@ from ..system import NAME as THIS
 from ..system import available_cpus, digest_of_sources, is_loaded
 from . import table, variants
 from .library import SOURCES
+from .threads import check_count
 from .variants import Variant
 
 FLAGS = ["-std=c11", "-O2", "-shared", "-fvisibility=hidden", "-DONNX_OPS_AHEAD", "-s"]
@@ -77,8 +78,7 @@ def build(
     """
     if obstacle := numba_obstacle():
         raise OpError(None, None, obstacle, "onnx_ops")
-    if jobs is not None and jobs < 1:
-        raise OpError("jobs", jobs, "must be at least 1", "onnx_ops")
+    check_count("jobs", jobs)
     from ..compiler import target
     from ..compiler.cpu_levels import LEVELS
 

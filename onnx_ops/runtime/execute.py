@@ -84,7 +84,7 @@ class Way:
                 with COMPILATION:  # else a child, forked during this import, might wait for the module's lock for ever
                     from ..compiler.code import code
                 plan, kernel = records.plan_entry(operator, self.position), records.kernel_entry(*each)
-                self._functions = code(plan).call, code(kernel).call
+                self._functions = code(plan, operator.title).call, code(kernel, operator.title).call
         return self._functions
 
 

@@ -159,17 +159,17 @@ def compile_function(number, function, overload, position):
         with COMPILATION:  # else a child, forked during this import, might wait for the module's lock for ever
             from ..compiler.code import code
         if function == table.INFER:
-            row.infer = immortal(code(records.infer_entry(operator))).address
+            row.infer = immortal(code(records.infer_entry(operator), operator.title)).address
         elif function == table.PLAN:
             entry = records.plan_entry(operator, position * len(operator.kernels))
-            row.plans[position] = immortal(code(entry)).address
+            row.plans[position] = immortal(code(entry, operator.title)).address
         else:
             signature = library.signature(operator, row.overloads[overload])
             if (needed := getattr(_SURVEY, "needed", None)) is not None:
                 needed.append(Variant(operator, position, signature))
                 return LEFT_OUT
             entry = records.kernel_entry(operator, position, signature)
-            row.overloads[overload].kernels[position] = immortal(code(entry)).address
+            row.overloads[overload].kernels[position] = immortal(code(entry, operator.title)).address
     return None
 
 

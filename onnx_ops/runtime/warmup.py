@@ -12,6 +12,7 @@ from ..model_files import EXTENSIONS, USE_ONNX, is_lowered, is_ort_format
 from ..system import available_cpus
 from . import library, native, variants
 from .runner import open_session
+from .threads import check_count
 
 _Model: TypeAlias = "str | os.PathLike[str] | bytes"
 
@@ -38,6 +39,7 @@ def warmup(
 
     Returns the number of variants. Raises OpError, also where they can't be kept or there are none.
     """
+    check_count("jobs", jobs)
     if models is None:
         needed = variants.distinct(variants.asked_for(operators, dtypes, FLOATS))
     else:
