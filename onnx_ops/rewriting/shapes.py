@@ -175,7 +175,7 @@ def _by_rule(graph, node, *inputs):
 def _by_onnx(graph, node, inputs):
     """Return {output: Type} as far as onnx infers them for a node."""
     letters = {}
-    imports = [helper.make_opsetid(i.domain, i.version) for i in graph.model.proto.opset_import]
+    imports = list(graph.model.proto.opset_import)
     types, data = {}, {}
     for name, its_type in zip(node.input, inputs, strict=False):
         if not name:
