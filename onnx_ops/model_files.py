@@ -29,6 +29,8 @@ OF_MODEL, OF_FUNCTION = frozenset([MODEL_IMPORT, MODEL_FUNCTIONS]), frozenset([F
 OF_NODE = frozenset([NODE_NAME, NODE_OP_TYPE, NODE_ATTRIBUTE, NODE_DOMAIN])
 BUILTIN = "", "ai.onnx", "com.microsoft"  # domains of operators of which ONNX Runtime has some, too
 EXTENSIONS = "ai.onnx.contrib"  # the domain of onnxruntime-extensions' Python ops
+ORT_FORMAT = slice(4, 8), b"ORTM"  # where a flatbuffer has its identifier, and that of ONNX Runtime's own format
+USE_ONNX = "is in ONNX Runtime's own format; use the .onnx file that it was made from"
 VARINT, BYTES = 0, 2
 FIXED_SIZES = {1: 8, 5: 4}  # {wire type: bytes}
 SHORT = 16  # bytes
@@ -67,6 +69,15 @@ def imported_domains(model):
             return None
     counted = {domain for is_models, domain in imports if is_models or domain not in BUILTIN}
     return {"" if domain == "ai.onnx" else domain for domain in counted}
+
+
+def is_ort_format(model):
+    """Whether a model (path, bytes or ModelProto) is in ONNX Runtime's own format, of which nothing else is read."""
+    place, identifier = ORT_FORMAT
+    if isinstance(model, str | os.PathLike):
+        with open(model, "rb") as file:
+            return file.read(place.stop)[place] == identifier
+    return isinstance(model, bytes) and model[place] == identifier
 
 
 def is_lowered(model):

@@ -136,7 +136,7 @@ struct work {
     size_t pitch;
     atomic_ullong busy;
     atomic_llong failed;
-    atomic_size_t ended; /* tiles of this phase */
+    atomic_size_t ended; /* number of tiles */
 };
 
 static void run_tile(void *work_of_call, size_t tile) {
@@ -158,14 +158,11 @@ static void run_tile(void *work_of_call, size_t tile) {
 
 static size_t whole_lines(int64_t bytes) { return ((size_t)bytes + LINE - 1) / LINE * LINE; }
 
-/* Run all phases of a call, after its plan, on the threads of the context, or on this one without a context. */
+/* Run the tiles of a call, after its plan, on the threads of the context, or on this one without a context. */
 status run_tiles(const struct op *op, kernel_function *kernel, struct call *call, void *context) {
     const struct geometry *g = &call->geometry;
-    size_t pitch = whole_lines(g->workspace), shared = whole_lines(g->shared);
-    int64_t parts = 0;
-    for (int64_t phase = 0; phase < op->phase_count; phase++)
-        if (g->tiles[phase] > parts) parts = g->tiles[phase];
-    size_t needed = shared + (size_t)(parts < MAX_TILES ? parts : MAX_TILES) * pitch;
+    int64_t tiles = g->tiles > 0 ? g->tiles : 0;
+    size_t pitch = whole_lines(g->workspace), needed = (size_t)(tiles < MAX_TILES ? tiles : MAX_TILES) * pitch;
     void *room = needed ? malloc(needed + LINE) : 0;
     if (needed && !room) {
         struct text text = {"", 0};
@@ -173,19 +170,14 @@ status run_tiles(const struct op *op, kernel_function *kernel, struct call *call
             say_string(&text, " bytes: can't be allocated");
         return refused(&text);
     }
-    call->shared = room ? (char *)(((uintptr_t)room / LINE + 1) * LINE) : 0;
-    struct work work = {kernel, call, room ? (char *)call->shared + shared : 0, pitch, 0, 0, 0};
+    struct work work = {kernel, call, room ? (char *)(((uintptr_t)room / LINE + 1) * LINE) : 0, pitch, 0, 0, 0};
     status error = 0;
-    for (call->phase = 0; call->phase < op->phase_count && !error && !work.failed; call->phase++) {
-        int64_t tiles = g->tiles[call->phase];
-        atomic_store(&work.ended, 0);
-        if (tiles > 1 && context) {
-            error = KernelContext_ParallelFor(context, run_tile, (size_t)tiles, 0, &work);
-            if (!error && work.ended != (size_t)tiles) error = failed("onnx_ops: ONNX Runtime has no room to run all tiles");
-        }
-        else
-            for (int64_t tile = 0; tile < tiles; tile++) run_tile(&work, (size_t)tile);
+    if (tiles > 1 && context) {
+        error = KernelContext_ParallelFor(context, run_tile, (size_t)tiles, 0, &work);
+        if (!error && work.ended != (size_t)tiles) error = failed("onnx_ops: ONNX Runtime has no room to run all tiles");
     }
+    else
+        for (int64_t tile = 0; tile < tiles; tile++) run_tile(&work, (size_t)tile);
     free(room);
     return error || !work.failed ? error : explained(op, 0, &g->refusal, work.failed);
 }

@@ -16,11 +16,12 @@ from typing import Any
 
 from ..compiler.jit import numba_obstacle
 from ..errors import OpError
-from ..files import staged_file
+from ..files import named, staged_file
 from ..system import NAME as THIS
 from ..system import available_cpus, digest_of_sources, is_loaded
 from . import table, variants
 from .library import SOURCES
+from .threads import check_count
 from .variants import Variant
 
 FLAGS = ["-std=c11", "-O2", "-shared", "-fvisibility=hidden", "-DONNX_OPS_AHEAD", "-s"]
@@ -77,8 +78,7 @@ def build(
     """
     if obstacle := numba_obstacle():
         raise OpError(None, None, obstacle, "onnx_ops")
-    if jobs is not None and jobs < 1:
-        raise OpError("jobs", jobs, "must be at least 1", "onnx_ops")
+    check_count("jobs", jobs)
     from ..compiler import target
     from ..compiler.cpu_levels import LEVELS
 
@@ -104,12 +104,11 @@ def build(
     if is_loaded(output):
         log.warning("onnx_ops: %s is loaded here: at that path, this process goes on to find the old one", output)
     try:
-        with TemporaryDirectory() as folder:
+        with TemporaryDirectory() as folder, named(folder):
             link(compiler, system, architecture, objects, declarations, Path(folder), Path(output))
     except OSError as error:
-        raise OpError(
-            "output", repr(str(output)), f"can't be written: {error.strerror or error}", "onnx_ops"
-        ) from error
+        rule = f"can't be written: {error.strerror}: {error.filename}"
+        raise OpError("output", repr(str(output)), rule, "onnx_ops") from error
     return cpus
 
 
