@@ -31,16 +31,17 @@ def compiler():
     return shutil.which("gcc")
 
 
-def build(folder, operators, types, sanitizers=SANITIZED, cpu=None):
-    """Build the harness with the kernels of these operators for these element types; returns its path.
+def build(folder, types, sanitizers=SANITIZED, cpu=None):
+    """Build the harness with kernels of operators; returns its path.
 
+    types       {operator: the names of the element types of its kernels}
     sanitizers  gcc's options, left out if it lacks them
     cpu         the one that the kernels are said to be for. Default: the oldest of this architecture
     """
-    variants = distinct(combinations(operators, types))
+    variants = distinct(each for operator, names in types.items() for each in combinations([operator], names))
     objects = {variant.key: variant.compile() for variant in variants.values()}
     cpu = cpu or next(name for name, (machine, *_) in LEVELS.items() if machine == platform.machine())
-    files = write_levels({cpu: objects}, operators, folder)
+    files = write_levels({cpu: objects}, types, folder)
     path = folder / "harness"
     sources = [*sorted(SOURCES.glob("*.c")), HARNESS / "mock.c", HARNESS / "harness.c"]
     command = [compiler(), *FLAGS, *WRAPPED, f"-I{SOURCES}", f"-I{HARNESS}", *sources, *files, "-lm", "-o", path]
