@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import onnx
 
 from ..nodes import inlined, model_nodes
-from . import affine_grid, constants, deformable_attention, grid_sample, im2col_product, unfold
+from . import constants, deformable_attention, grid_sample, im2col_product, unfold
 from .finding import Finding, NearMiss
 from .graph import Graph, Model
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import os
 
 # The order matters, since a pattern may contain another: deformable attention contains grids, grids affine_grid.
-PATTERNS = constants, deformable_attention, unfold, im2col_product, affine_grid, grid_sample
+PATTERNS = constants, deformable_attention, unfold, im2col_product, grid_sample
 
 
 def optimize(model: onnx.ModelProto, folder: "str | os.PathLike[str] | None" = None) -> onnx.ModelProto:

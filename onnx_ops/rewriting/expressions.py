@@ -2,7 +2,7 @@
 
 Nodes that only move elements are followed to the value that the elements come from. Sums and products become operations
 if they vary along image axes. What is the same for all pixels of an image, such as an element of a matrix, is a leaf,
-however it was computed.
+however it was computed. Operations on 16-bit floats are those on float32: only a Cast to 16 bits rounds to these.
 """
 
 import math
@@ -12,11 +12,13 @@ import numpy as np
 from onnx import TensorProto
 
 from .finding import tried
-from .indices import MOVES, attributes_of, keeps_type, moved, shape
+from .indices import MOVES, attributes_of, axes_of, integers, keeps_type, moved, shape
 from .positions import Position, broadcast_index, digits_of, elements, joined, variable
 
 AXES = "ndhw"  # variables of indices: images, and the axes of each
 DEEPEST = 100  # nodes on the way from a value to a leaf
+MOST_EXPRESSIONS = 10_000  # that coordinates consist of: sums of sums may have any number
+LARGEST = 2**24  # pixels along an axis of the grid that a constant states
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,15 @@ class Constant:
         return isinstance(other, Constant) and self.array.shape == other.array.shape and same(self.array, other.array)
 
 
+@dataclass(frozen=True)
+class Pixels:
+    """0, 1, 2, ... along one of AXES, as many as the element of a vector of sizes at a position."""
+
+    sizes: str
+    position: int
+    axis: str
+
+
 @dataclass(frozen=True, eq=False)
 class Operation:
     """An operator of ai.onnx. An operand is None where Clip has no limit."""
@@ -82,20 +93,29 @@ def expression(graph, name, index, depth=DEEPEST, memo=None):
 
 def _expression(graph, leaf, depth, memo):
     array, node = graph.folded(leaf.name), _producer(graph, leaf.name)
+    if array is not None and graph.type(leaf.name).elements in NARROWING:
+        array = array.astype(np.float32)
     if array is not None and array.dtype.kind == "f":
         return tried(constant, array, leaf.index) or leaf
-    sources = tried(_sources, graph, node, leaf.name, leaf.index) if node is not None and depth else None
+    may_follow = node is not None and depth and len(memo) < MOST_EXPRESSIONS
+    sources = tried(_sources, graph, node, leaf.name, leaf.index) if may_follow else None
     if sources is None or None in sources:
         return leaf
     operands = tuple(expression(graph, *source, depth - 1, memo) if source[0] else None for source in sources)
     if not all(not isinstance(each, Leaf) or is_readable(graph, each) for each in operands):
         return leaf
     if node.op_type == "Cast" and not keeps_type(graph, node):
-        return Operation(NARROWING[graph.type(node.input[0]).elements], operands)
+        narrow = {attributes_of(node)["to"], graph.type(node.input[0]).elements} & {*NARROWING}
+        return Operation(NARROWING[narrow.pop()], operands)
     if node.op_type in MOVES:
         return operands[0]
     if node.op_type == "Pow":
         return Operation("Mul", operands * 2) if exponent(graph, node) == 2 else Operation("Cube", operands)
+    if node.op_type == "AffineGrid":
+        places = tried(_base_coordinates, graph, node, leaf.index)
+        return leaf if places is None else _sum_of_products(operands, places)
+    if node.op_type == "ReduceSum":
+        return Operation("Sum", operands)
     return Operation("MatMul" if node.op_type == "FusedMatMul" else node.op_type, operands)
 
 
@@ -120,6 +140,10 @@ def _sources(graph, node, name, index):
         return [None]
     if node.op_type == "Cast":
         return [_before_narrowing(graph, node, index)]
+    if node.op_type == "ReduceSum":
+        return _terms(graph, node, index)
+    if node.op_type == "AffineGrid":
+        return _affine_factors(graph, node, name, index)
     if node.op_type in ("MatMul", "FusedMatMul"):
         return _products(graph, node, name, index)
     if node.op_type in OPERATIONS and is_exact(graph, node):
@@ -133,8 +157,10 @@ NARROWING = {TensorProto.FLOAT16: "CastFloat16", TensorProto.BFLOAT16: "CastBFlo
 
 
 def _before_narrowing(graph, node, index):
-    """Return (name, index) of the float32 that a Cast to 16 bits has rounded before this Cast widens it; or None."""
+    """Return (name, index) of the float32 that a Cast rounds to 16 bits, or has before this one widens it; or None."""
     name, narrow = node.input[0], graph.type(node.input[0]).elements
+    if attributes_of(node)["to"] in NARROWING and narrow == TensorProto.FLOAT:
+        return name, index
     is_wide = attributes_of(node)["to"] == TensorProto.FLOAT and narrow in NARROWING
     # ONNX Runtime, which computes in float32, may leave out casts between arithmetic in 16 bits and in float32, or make
     # them a part of other nodes.
@@ -157,7 +183,7 @@ def _only_leads_to(graph, name, op_types):
 COMPARISONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 OPERATIONS = (
     "Abs", "Add", "And", "Ceil", "Clip", "Div", "Floor", "Max", "Min", "Mul", "Neg", "Not", "Or", "Pow", "Reciprocal",
-    "Round", "Sqrt", "Sub", "Where", "MatMul", *COMPARISONS,
+    "Round", "Sqrt", "Sub", "Where", "AffineGrid", "MatMul", "ReduceSum", *COMPARISONS,
 )  # fmt: skip
 
 
@@ -344,7 +370,84 @@ def _products(graph, node, name, index):
     return factors
 
 
-MOST_TERMS = 4  # of a product of matrices
+def _terms(graph, node, index):
+    """Return what an element of a ReduceSum adds up."""
+    dimensions, index = shape(graph, node.input[0]), list(index)
+    axes = sorted(axis % len(dimensions) for axis in axes_of(graph, node))
+    sizes = [dimensions[axis] for axis in axes]
+    if not axes or not all(isinstance(size, int) for size in sizes) or not 0 < math.prod(sizes) <= MOST_TERMS:
+        return [None]
+    if not attributes_of(node).get("keepdims", 1):
+        for axis in axes:
+            index.insert(axis, Position())
+    terms = []
+    for numbers in np.ndindex(*sizes):
+        for axis, number in zip(axes, numbers, strict=True):
+            index[axis] = Position(number)
+        terms.append((node.input[0], tuple(index)))
+    return terms
+
+
+def _affine_factors(graph, node, name, index):
+    """Return the elements of theta by which an AffineGrid multiplies the base coordinates x, y (and z) and 1."""
+    (theta, _), (n, *pixel, i) = node.input, index
+    images, _, columns = shape(graph, theta)
+    if not i.is_number():
+        return [None]
+    if n == variable("n", shape(graph, name)[0]):  # two names of one number
+        n = variable("n", images)
+    return [(theta, (n, i, Position(j))) for j in range(columns)] if len(pixel) == columns - 1 else [None]
+
+
+def _base_coordinates(graph, node, index):
+    """Return the expressions of the base coordinates x, y (and z) of an AffineGrid."""
+    sizes, dimensions = integers(graph, node.input[1]), shape(graph, node.output[0])
+    dtype = np.float64 if graph.type(node.input[0]).elements == TensorProto.DOUBLE else np.float32
+    align_corners, places = attributes_of(node).get("align_corners", 0), []
+    for axis in range(len(index) - 2, 0, -1):  # x runs along the last image axis
+        size, at = None if sizes is None else sizes[axis + 1], index[axis]  # of [N, C, (D,) H, W]
+        if isinstance(size, int):
+            places.append(constant(base_coordinates(size, align_corners).astype(dtype), (at,)))
+            continue
+        (along,) = axes_in((at,))
+        if at != variable(along, dimensions[axis]):
+            return None
+        pixels, count = Pixels(node.input[1], axis + 1, along), Leaf(node.input[1], (Position(axis + 1),))
+        places.append(_open_coordinates(pixels, count, align_corners, dtype))
+    return places
+
+
+def base_coordinates(size, align_corners):
+    """Return the coordinates of the pixels along an axis, as ONNX Runtime's AffineGrid computes them.
+
+    -1 and 1 are the outer pixels' centres with `align_corners`, which puts a single one at 1, and else their outer edges.
+    """
+    if not 0 < size <= LARGEST:
+        raise ValueError("no pixels, or too many")
+    if align_corners:
+        return np.linspace(-1, 1, size) if size > 1 else np.ones(1)
+    return (2 * np.arange(size) + 1) / size - 1
+
+
+def _open_coordinates(pixels, count, align_corners, dtype):
+    """Return the expression of the base coordinates along an axis whose size is known when the model runs."""
+    one, two = (Constant(np.full([1] * len(AXES), number, dtype)) for number in (1, 2))
+    if align_corners:
+        last = Operation("Sub", (count, one))
+        steps = Operation("Max", (last, one))  # of one pixel, whose coordinate is 1
+        doubled = Operation("Mul", (two, Operation("Add", (pixels, Operation("Sub", (steps, last))))))
+    else:
+        doubled, steps = Operation("Add", (Operation("Mul", (two, pixels)), one)), count
+    return Operation("Sub", (Operation("Div", (doubled, steps)), one))
+
+
+def _sum_of_products(factors, places):
+    *factors, last = factors
+    products = (Operation("Mul", pair) for pair in zip(factors, places, strict=True))
+    return Operation("Sum", (*products, last))
+
+
+MOST_TERMS = 4  # of a sum
 SMALLEST_BLOCK = 8  # channels; 16 on CPUs with AVX-512
 WEIGHTED = "BatchNormalization", "Conv", "FusedMatMul", "MatMul"
 KEEPING_BLOCKS = (
