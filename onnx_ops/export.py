@@ -39,7 +39,7 @@ _Writer: TypeAlias = "_Dynamo | _TorchScript"
 MODES = ("bilinear", "nearest", "bicubic")  # the exporters pass positions in these and in PADDING_MODES
 OPSETS = range(7, 31)  # from the first that ONNX Runtime runs to beyond the last that PyTorch writes
 DEFAULT_OPSET = 20  # PyTorch's, too
-AFFINE_GRID_OPSET = 20  # the first that has AffineGrid
+AFFINE_GRID, AFFINE_GRID_OPSET = "aten::affine_grid_generator", 20  # PyTorch's operator; the first opset with one
 VOLUME = 5  # the rank of volumes, [N, C, D, H, W], which com.microsoft GridSample doesn't take
 UNBATCHED = 3  # the rank of an image without a batch: [C, H, W]
 
@@ -76,9 +76,11 @@ def export(
     with _target(f) as target:
         if dynamo:
             opset = kwargs["opset_version"] = kwargs.get("opset_version") or DEFAULT_OPSET
-            affine_grids, mode = _affine_grids() if opset >= AFFINE_GRID_OPSET else ({}, nullcontext())
-            table = translations(operators) | affine_grids | (custom_translation_table or {})
-            with mode:
+            theirs, affine_grids, mode = custom_translation_table or {}, {}, nullcontext
+            if opset >= AFFINE_GRID_OPSET and _overload(AFFINE_GRID) not in theirs:
+                affine_grids, mode = _affine_grids()
+            table = translations(operators) | affine_grids | theirs
+            with mode():
                 return torch.onnx.export(model, args, target, dynamo=True, custom_translation_table=table, **kwargs)
         with _symbolics(operators):
             newest = sorted((o.versions[0], o.domain) for o in _known(operators) if o.domain and o.versions[0] > 1)
@@ -142,9 +144,9 @@ def affine_grid(writer: _Writer, theta: Any, size: Any, align_corners: bool) -> 
 
 @cache
 def _affine_grids() -> tuple[dict[Any, Callable[..., Any]], Any]:
-    """Return ({PyTorch's operator: function that adds the node}, the mode in which `affine_grid` calls the operator).
+    """Return ({PyTorch's operator: function that adds the node}, a mode in which `affine_grid` calls another operator).
 
-    PyTorch would take the operator of its own apart, and fix the sizes that it has in the example.
+    PyTorch takes its own operator apart while it traces a model, and fixes sizes at those of the example.
     """
     import torch
     from torch.overrides import TorchFunctionMode
@@ -169,8 +171,8 @@ def _affine_grids() -> tuple[dict[Any, Callable[..., Any]], Any]:
     def called(theta: Any, size: Any, align_corners: Any = None) -> Any:
         return operator(theta, list(size), bool(align_corners))
 
-    names = "aten::affine_grid_generator", "onnx_ops_export::affine_grid"  # the first one: of an ExportedProgram
-    return {_overload(name): _translation(_overload(name), affine_grid) for name in names}, Whole()
+    names = AFFINE_GRID, "onnx_ops_export::affine_grid"  # the first one: of an ExportedProgram
+    return {_overload(name): _translation(_overload(name), affine_grid) for name in names}, Whole
 
 
 def deform_conv(

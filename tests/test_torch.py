@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from support.backends import quiet, run_session
-from support.cases import AFFINE_GRID, TOLERANCE, affine_grid_nodes
+from support.cases import TOLERANCE, affine_grid_nodes
 from support.processes import python
 from support.selection import long_unless
 

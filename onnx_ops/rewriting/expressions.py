@@ -420,7 +420,7 @@ def _base_coordinates(graph, node, index):
 def base_coordinates(size, align_corners):
     """Return the coordinates of the pixels along an axis, as ONNX Runtime's AffineGrid computes them.
 
-    -1 and 1 are the outer pixels' centres with `align_corners`, which puts a single one at 1, and else their outer edges.
+    -1 and 1 are the outer pixels' centres with `align_corners`, else their outer edges. A single centre is 1.
     """
     if not 0 < size <= LARGEST:
         raise ValueError("no pixels, or too many")
