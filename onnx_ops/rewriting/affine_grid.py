@@ -9,11 +9,9 @@ The base grid consists of one vector per image axis, which are taken from the mo
 """
 
 import math
-from collections import Counter
 
 import numpy as np
 
-from ..nodes import model_nodes, subgraphs
 from .finding import NearMiss
 from .graph import AI_ONNX
 from .indices import axes_of, followed, integer_list, path, shape
@@ -24,7 +22,6 @@ NAME = "affine_grid"
 NEEDS = (("Mul", "ReduceSum", "Reshape"),)  # sets of types of nodes, one of which a graph with the pattern has
 LAST, DOMAINS = ("Reshape",), AI_ONNX  # type and domains of the node that ends the pattern
 N, I, J = range(3)  # the axes of theta: batch, coordinate of the grid, coordinate of the base grid
-EXACT = ("float32", "float64")  # types in which our operator rounds as ONNX Runtime's nodes do
 
 
 def match(graph, node):
@@ -46,15 +43,11 @@ def match(graph, node):
     size = target[1:-1]
     theta, along = _theta(graph, factor, len(size))
     base = _base(graph, reduced, base, shape(graph, factor), along, size)
-    if along.index(J) > along.index(I):
-        raise NearMiss("it adds up neighbouring values, which ONNX Runtime may do in another order")
     if target[0] not in (-1, shape(graph, theta)[N]):
         raise NearMiss(f"the batch size of the grid, {target[0]}, is not known to be that of {theta}")
     if graph.folded(theta) is not None:
         raise NearMiss(f"{theta} is constant: ONNX Runtime computes the grid once")
     vectors = _vectors(base)
-    if str(vectors[0].dtype) not in EXACT and may_lead_to_nearest(graph, node.output[0]):
-        raise NearMiss("sampling with mode nearest follows, for which every rounding matters")
     names = [graph.add_constant(f"{node.output[0]}_{axis}", vector)
              for axis, vector in zip("xyz", vectors, strict=False)]  # fmt: skip
     if len(names) == 2:
@@ -113,34 +106,3 @@ def _vectors(base):
     if not (base[..., -1] == 1).all():
         raise NearMiss("the last coordinate of the base grid is not 1")
     return vectors
-
-
-def may_lead_to_nearest(graph, name):
-    """Return whether a value may decide where a GridSample with mode nearest reads.
-
-    True also if the value goes into a subgraph or a function, or out of one, where it isn't followed.
-    """
-    if not any(map(is_nearest, model_nodes(graph.model.proto))):
-        return False
-    outputs = Counter(value.name for value in graph.owner.output) if graph.is_main else Counter()
-    names, followed, consumers = [name], {name}, graph.consumers()
-    while names:
-        name = names.pop()
-        if graph.users[name] > len(consumers[name]) + outputs[name]:
-            return True
-        for node, position in consumers[name]:
-            if node.op_type == "GridSample" and position == 1:
-                if is_nearest(node):
-                    return True
-            elif node.domain not in AI_ONNX or any(subgraphs(node)):
-                return True
-            else:
-                names += [output for output in node.output if output not in followed]
-                followed.update(node.output)
-    return False
-
-
-def is_nearest(node):
-    """Return whether a node is a GridSample with mode nearest, or may be, if a function's caller sets its mode."""
-    mode = [a for a in node.attribute if a.name == "mode"]
-    return node.op_type == "GridSample" and any(a.s == b"nearest" or a.ref_attr_name for a in mode)

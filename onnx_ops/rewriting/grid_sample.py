@@ -1,16 +1,17 @@
 """`torch.nn.functional.grid_sample` and the nodes that only make its grid, as one ComputedGridSample.
 
 The coordinates of the grid are expressions of other values, whichever nodes compute them; the operator runs these as a
-program, with the nodes' roundings, so that any mode may follow.
+program. Each operation is rounded in the type of the coordinates, or in float32 if that has 16 bits: then the
+coordinates are rounded once.
 """
 
 import numpy as np
-from onnx import TensorProto, helper
+from onnx import helper
 
 from .. import dtypes
 from ..errors import OpError
 from ..operators import grid_sample
-from .expressions import AXES, NARROWING, OPERATIONS, Constant, Leaf, expression
+from .expressions import AXES, NARROWING, OPERATIONS, Constant, Leaf, expression, is_rounded
 from .finding import NearMiss
 from .graph import AI_ONNX
 from .indices import MOVES, integer_list, shape
@@ -22,7 +23,6 @@ NAME = "grid_sample"
 LARGEST = 2**24  # pixels along an axis of the grid that a constant states
 NEEDS = (("GridSample",),)  # sets of types of nodes, one of which a graph with the pattern has
 LAST, DOMAINS = ("GridSample",), (*AI_ONNX, "com.microsoft")  # type and domains of the node that ends the pattern
-GRIDS = {TensorProto.FLOAT: "float32", TensorProto.DOUBLE: "float64"}
 MODES = {b"linear": b"bilinear", b"cubic": b"bicubic"}  # {newer name: older name}
 
 
@@ -60,6 +60,7 @@ def match(graph, node):
 def _coordinates(program, dimensions):
     """Return the values of a program that are the coordinates of the grid; None if no nodes compute it."""
     graph, grid = program.graph, program.node.input[1]
+    narrow = graph.type(grid).elements
     pixels = [variable(axis, size) for axis, size in zip(axes_of(dimensions), dimensions[:-1], strict=True)]
     indices = [(*pixels, Position(i)) for i in range(dimensions[-1])]
     memo: dict = {}
@@ -69,7 +70,10 @@ def _coordinates(program, dimensions):
     leaves = {c.name if isinstance(c, Leaf) and (c.index, shape(graph, c.name)) == (index, dimensions) else None
               for c, index in zip(coordinates, indices, strict=True)}  # fmt: skip
     if len(leaves) > 1 or None in leaves:
-        return [program.value(coordinate) for coordinate in coordinates]
+        values = [program.value(coordinate) for coordinate in coordinates]
+        return [value if narrow not in NARROWING or is_rounded(graph, coordinate, narrow)
+                else program.step(NARROWING[narrow], value)
+                for value, coordinate in zip(values, coordinates, strict=True)]  # fmt: skip
     maker = graph.producers.get(leaves.pop())
     if maker is not None and maker.op_type == "AffineGrid":
         return _of_affine_grid(program, maker, len(indices))
@@ -84,16 +88,13 @@ def _explain(graph, maker):
     if maker.op_type == "DequantizeLinear":
         quantizer = graph.producer(rounded, "QuantizeLinear")
         computed = quantizer and graph.producer(quantizer.input[0], *MOVES, *OPERATIONS)
-    elif maker.op_type == "Cast" and graph.type(rounded).elements in NARROWING:
-        computed = graph.producer(rounded, *MOVES, *OPERATIONS)
     elif maker.op_type in (*MOVES, *OPERATIONS):
         raise NearMiss(f"what {maker.op_type} {maker.output[0]} does to coordinates isn't known, or not for certain")
     else:
         return
     if computed is not None:
         kind = helper.tensor_dtype_to_np_dtype(graph.type(rounded).elements)
-        what = f"{maker.op_type} {maker.output[0]}"
-        raise NearMiss(f"its coordinates are of {kind} before {what}, so that every rounding matters")
+        raise NearMiss(f"its coordinates are rounded to {kind} before {maker.op_type} {maker.output[0]}")
 
 
 def axes_of(dimensions):
@@ -103,10 +104,10 @@ def axes_of(dimensions):
 
 def _grid_type(graph, node):
     """Return the name of the type in which coordinates are computed. Raises NearMiss unless types fit."""
-    image_type, grid_type = (graph.type(name).elements for name in node.input)
-    if any(dtypes.NAMES.get(each) not in dtypes.FLOATS for each in (image_type, grid_type)):
+    kinds = [dtypes.NAMES.get(graph.type(name).elements) for name in node.input]
+    if not all(kind in dtypes.FLOATS for kind in kinds):
         raise NearMiss("the types of its image and its grid are not known to be floats")
-    return GRIDS.get(grid_type)
+    return "float64" if kinds[1] == "float64" else "float32"
 
 
 def _state_sizes(program, dimensions):
@@ -135,33 +136,26 @@ def _of_affine_grid(program, maker, count):
     """Return the coordinates of an AffineGrid, of onnx_ops or of ai.onnx; None if it is none of these."""
     theta = maker.input[0]
     if (maker.domain, len(maker.input)) == (DOMAIN, 4):
-        vectors, narrowing = maker.input[1 : 1 + count], None
-        if program.dtype is None:  # AffineGrid computes in float32, and rounds the result
-            program.dtype = "float32"
-            narrowing = NARROWING[program.graph.type(program.node.input[1]).elements]
-            theta, *vectors = (program.add_node("Cast", name, to=TensorProto.FLOAT) for name in (theta, *vectors))
+        theta, *vectors = map(program.converted, (theta, *maker.input[1 : 1 + count]))
         places = [program.source(program.input(v), (axis,)) for v, axis in zip(vectors, AXES[::-1], strict=False)]
-    elif program.graph.producer(maker.output[0], "AffineGrid") and program.dtype is not None:
-        narrowing, places = None, [*_base_coordinates(program, maker, count)]
+    elif program.graph.producer(maker.output[0], "AffineGrid"):
+        theta, places = program.converted(theta), [*_base_coordinates(program, maker, count)]
     else:
         return None
-    coordinates = []
+    coordinates, narrow = [], program.graph.type(program.node.input[1]).elements
     for i in range(count):
         *factors, last = (program.source(program.input(theta), ("n", i, j)) for j in range(count + 1))
         products = [program.step("Mul", *pair) for pair in zip(factors, places, strict=True)]
-        # AffineGrid's sum begins with +0, so that it is never -0; adding the 0 here has the same effect.
         total = products[0]
-        for term in (*products[1:], program.step("Add", last, program.number(0.0))):
+        for term in (*products[1:], last):
             total = program.step("Add", total, term)
-        coordinates.append(program.step(narrowing, total) if narrowing else total)
+        coordinates.append(program.step(NARROWING[narrow], total) if narrow in NARROWING else total)
     return coordinates
 
 
 def _base_coordinates(program, maker, axes):
     """Yield the values of the base coordinates x, y (and z), which an AffineGrid of ai.onnx computes itself."""
     graph, align_corners = program.graph, any(a.name == "align_corners" and a.i for a in maker.attribute)
-    if any(a.name == "mode" and a.s == b"nearest" for a in program.node.attribute):
-        raise NearMiss("every rounding matters of an AffineGrid that ONNX Runtime computes")
     sizes = integer_list(graph, maker.input[1])
     for k in range(axes):
         axis, position = AXES[-1 - k], 1 + axes - k  # of the size [N, C, (D,) H, W]

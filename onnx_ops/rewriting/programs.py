@@ -6,7 +6,7 @@ from onnx import TensorProto, helper
 from .. import plain
 from ..errors import OpError
 from ..operators.computed_grid_sample import COMPUTED_GRID_SAMPLE, INPUTS, SOURCES, STEPS, program
-from .expressions import AXES, Leaf, Operation, axes_apart
+from .expressions import AXES, NARROWING, Leaf, Operation, axes_apart
 from .finding import NearMiss
 from .indices import shape
 
@@ -15,7 +15,7 @@ class Program:
     """A program that grows. A value of it is the position of a source, or ~k for the result of step k.
 
     graph, node  the GridSample
-    dtype        of the grid's coordinates, by name
+    dtype        in which it computes, by name: that of the grid, float32 if it is of 16 bits
     """
 
     def __init__(self, graph, node, dtype):
@@ -51,8 +51,8 @@ class Program:
         if op_type == "Reciprocal":
             return self.step("Div", self.number(1), *operands)
         if op_type == "MatMul":
-            total = self.number(0.0)  # so that the sum is never -0
-            for pair in zip(operands[::2], operands[1::2], strict=True):
+            total = self.step("Mul", *operands[:2])
+            for pair in zip(operands[2::2], operands[3::2], strict=True):
                 total = self.step("MulAdd", *pair, total)
             return total
         if op_type == "Cube":
@@ -133,12 +133,10 @@ class Program:
         return self._once(("size", size), lambda: self.add_node("Gather", self.add_node("Shape", names[0]), [position]))
 
     def converted(self, name):
-        """Return a value of the coordinates' type: the value itself, or 1 or 0 for a boolean."""
-        if self.dtype is None:
-            raise NearMiss("its grid is not of float32 or float64, so that every rounding matters")
+        """Return a value of the program's type: the value itself, or a Cast of a boolean or a 16-bit float."""
         kind = self.graph.type(name).elements
         target = helper.np_dtype_to_tensor_dtype(np.dtype(self.dtype))
-        if kind == TensorProto.BOOL:
+        if kind == TensorProto.BOOL or (kind in NARROWING and target == TensorProto.FLOAT):
             return self._once(("converted", name), lambda: self.add_node("Cast", name, to=target))
         if kind != target:
             raise NearMiss(f"{name} is not known to be of {self.dtype}, as its grid is")
