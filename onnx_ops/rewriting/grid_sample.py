@@ -1,16 +1,17 @@
 """`torch.nn.functional.grid_sample` and the nodes that only make its grid, as one ComputedGridSample.
 
 The coordinates of the grid are expressions of other values, whichever nodes compute them; the operator runs these as a
-program, with the nodes' roundings, so that any mode may follow.
+program. Each operation is rounded in the type of the coordinates, or in float32 if that has 16 bits: then the
+coordinates are rounded once.
 """
 
 import numpy as np
-from onnx import TensorProto, helper
+from onnx import helper
 
 from .. import dtypes
 from ..errors import OpError
 from ..operators import grid_sample
-from .expressions import AXES, LARGEST, NARROWING, OPERATIONS, Constant, Leaf, Operation, expression
+from .expressions import AXES, LARGEST, NARROWING, OPERATIONS, Constant, Leaf, expression, is_rounded
 from .finding import NearMiss
 from .graph import AI_ONNX
 from .indices import MOVES, shape
@@ -46,7 +47,7 @@ def match(graph, node):
     images = (shape(graph, node.input[0]) or (None,))[0]
     if isinstance(images, int) and isinstance(dimensions[0], int) and images != dimensions[0]:
         return None  # the session will report it
-    program = Program(graph, node, "float64" if _grid_type(graph, node) == TensorProto.DOUBLE else "float32")
+    program = Program(graph, node, _grid_type(graph, node))
     coordinates = _coordinates(program, dimensions)
     if coordinates is None:
         return None
@@ -58,6 +59,7 @@ def match(graph, node):
 def _coordinates(program, dimensions):
     """Return the values of a program that are the coordinates of the grid; None if no nodes compute it."""
     graph, grid = program.graph, program.node.input[1]
+    narrow = graph.type(grid).elements
     pixels = [variable(axis, size) for axis, size in zip(axes_of(dimensions), dimensions[:-1], strict=True)]
     indices = [(*pixels, Position(i)) for i in range(dimensions[-1])]
     memo: dict = {}
@@ -67,18 +69,14 @@ def _coordinates(program, dimensions):
     leaves = {c.name if isinstance(c, Leaf) and (c.index, shape(graph, c.name)) == (index, dimensions) else None
               for c, index in zip(coordinates, indices, strict=True)}  # fmt: skip
     if len(leaves) > 1 or None in leaves:
-        narrowing = NARROWING.get(graph.type(grid).elements)
-        return [program.value(_narrowed(coordinate, narrowing)) for coordinate in coordinates]
+        values = [program.value(coordinate) for coordinate in coordinates]
+        return [value if narrow not in NARROWING or is_rounded(graph, coordinate, narrow)
+                else program.step(NARROWING[narrow], value)
+                for value, coordinate in zip(values, coordinates, strict=True)]  # fmt: skip
     maker = graph.producers.get(leaves.pop())
     if maker is not None and maker.domain in AI_ONNX:
         _explain(graph, maker)
     return None
-
-
-def _narrowed(coordinate, narrowing):
-    """Return the expression of a coordinate that is rounded to 16 bits, if there is an operation for that, once."""
-    is_narrow = isinstance(coordinate, Operation) and coordinate.op_type == narrowing
-    return coordinate if narrowing is None or is_narrow else Operation(narrowing, (coordinate,))
 
 
 def _explain(graph, maker):
@@ -87,16 +85,13 @@ def _explain(graph, maker):
     if maker.op_type == "DequantizeLinear":
         quantizer = graph.producer(rounded, "QuantizeLinear")
         computed = quantizer and graph.producer(quantizer.input[0], *MOVES, *OPERATIONS)
-    elif maker.op_type == "Cast" and graph.type(rounded).elements in NARROWING:
-        computed = graph.producer(rounded, *MOVES, *OPERATIONS)
     elif maker.op_type in (*MOVES, *OPERATIONS):
         raise NearMiss(f"what {maker.op_type} {maker.output[0]} does to coordinates isn't known, or not for certain")
     else:
         return
     if computed is not None:
         kind = helper.tensor_dtype_to_np_dtype(graph.type(rounded).elements)
-        what = f"{maker.op_type} {maker.output[0]}"
-        raise NearMiss(f"its coordinates are of {kind} before {what}, so that every rounding matters")
+        raise NearMiss(f"its coordinates are rounded to {kind} before {maker.op_type} {maker.output[0]}")
 
 
 def axes_of(dimensions):
@@ -105,11 +100,11 @@ def axes_of(dimensions):
 
 
 def _grid_type(graph, node):
-    """Return the type of the elements of the grid. Raises NearMiss unless types fit."""
-    image_type, grid_type = (graph.type(name).elements for name in node.input)
-    if any(dtypes.NAMES.get(each) not in dtypes.FLOATS for each in (image_type, grid_type)):
+    """Return the name of the type in which coordinates are computed. Raises NearMiss unless types fit."""
+    kinds = [dtypes.NAMES.get(graph.type(name).elements) for name in node.input]
+    if not all(kind in dtypes.FLOATS for kind in kinds):
         raise NearMiss("the types of its image and its grid are not known to be floats")
-    return grid_type
+    return "float64" if kinds[1] == "float64" else "float32"
 
 
 def _state_sizes(program, dimensions):

@@ -15,7 +15,7 @@ class Program:
     """A program that grows. A value of it is the position of a source, or ~k for the result of step k.
 
     graph, node  the GridSample
-    dtype        in which it computes, by name: float64 for a grid of that, else float32
+    dtype        in which it computes, by name: that of the grid, float32 if it is of 16 bits
     """
 
     def __init__(self, graph, node, dtype):
@@ -52,8 +52,8 @@ class Program:
         if op_type == "Reciprocal":
             return self.step("Div", self.number(1), *operands)
         if op_type == "MatMul":
-            total = self.number(0.0)  # so that the sum is never -0
-            for pair in zip(operands[::2], operands[1::2], strict=True):
+            total = self.step("Mul", *operands[:2])
+            for pair in zip(operands[2::2], operands[3::2], strict=True):
                 total = self.step("MulAdd", *pair, total)
             return total
         if op_type == "Cube":
@@ -140,10 +140,10 @@ class Program:
         return self.graph.add_node(self.node, "Range", [zero, size, one])
 
     def converted(self, name):
-        """Return a value of the coordinates' type: the value itself, or that of a Cast, 1 or 0 of a boolean."""
+        """Return a value of the program's type: the value itself, or a Cast of a boolean, a size or a 16-bit float."""
         kind = self.graph.type(name).elements
         target = helper.np_dtype_to_tensor_dtype(np.dtype(self.dtype))
-        if kind in (TensorProto.BOOL, TensorProto.INT64, *NARROWING):
+        if kind in (TensorProto.BOOL, TensorProto.INT64) or (kind in NARROWING and target == TensorProto.FLOAT):
             return self._once(("converted", name), lambda: self.add_node("Cast", name, to=target))
         if kind != target:
             raise NearMiss(f"{name} is not known to be of {self.dtype}, as its grid is")
