@@ -48,8 +48,7 @@ def refusal(call):
 
 
 WITH_DEFAULTS = [
-    replace(c, attributes={})
-    for c in (COL2IM[0], GRID_SAMPLE[6], OPENVINO[0], VOLUMES[6], ATTENTION[0], ROI_ALIGN[0])
+    replace(c, attributes={}) for c in (COL2IM[0], GRID_SAMPLE[6], OPENVINO[0], VOLUMES[6], ATTENTION[0], ROI_ALIGN[0])
 ]
 GOOD = {(c.domain, c.op_type): c for c in (*WITH_DEFAULTS, IM2COL[0], *FUSED[::-1], *DEFORM_CONV[::-1])}
 

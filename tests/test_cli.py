@@ -890,7 +890,9 @@ def test_weights_that_onnx_does_not_save(text, tmp_path):
 def test_no_data_of_the_model_are_replaced(target, command, tmp_path):
     """Neither by the new model, nor by its data: the weights of `model.onnx` are `sub/model.onnx.data`."""
     proto = written.affine_grid(
-        opset=20, sample="linear", after=lambda w: w.add("Add", "sampled", w.constant(np.ones((1,)), "float32"), name="y")
+        opset=20,
+        sample="linear",
+        after=lambda w: w.add("Add", "sampled", w.constant(np.ones((1,)), "float32"), name="y"),
     )
     (tmp_path / "sub").mkdir()
     location = "weights" if target == "weights" else f"{target}.data"

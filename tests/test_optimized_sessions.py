@@ -223,9 +223,7 @@ def test_external_data_from_outside_is_refused(location, tmp_path):
     assert not (tmp_path / "lowered.onnx").exists()
 
 
-@pytest.mark.parametrize(
-    "proto", [unfold(perm=[0, 2, 4, 1, 3, 5]), affine_grid()], ids=["near miss", "nothing"]
-)
+@pytest.mark.parametrize("proto", [unfold(perm=[0, 2, 4, 1, 3, 5]), affine_grid()], ids=["near miss", "nothing"])
 def test_a_model_in_which_nothing_is_replaced_is_handed_over_unchanged(proto, tmp_path):
     onnx.save(proto, tmp_path / "model.onnx")
     assert onnx_ops.InferenceSession(tmp_path / "model.onnx", quiet(), optimize=True)._model_path == str(
