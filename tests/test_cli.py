@@ -889,11 +889,8 @@ def test_weights_that_onnx_does_not_save(text, tmp_path):
 @pytest.mark.parametrize("target", ["weights", "sub/model.onnx"])
 def test_no_data_of_the_model_are_replaced(target, command, tmp_path):
     """Neither by the new model, nor by its data: the weights of `model.onnx` are `sub/model.onnx.data`."""
-    proto = written.affine_grid(
-        opset=20,
-        sample="linear",
-        after=lambda w: w.add("Add", "sampled", w.constant(np.ones((1,)), "float32"), name="y"),
-    )
+    after = lambda w: w.add("Add", "sampled", w.constant(np.ones((1,)), "float32"), name="y")
+    proto = written.affine_grid(opset=20, sample="linear", after=after)
     (tmp_path / "sub").mkdir()
     location = "weights" if target == "weights" else f"{target}.data"
     onnx.save(proto, tmp_path / "model.onnx", save_as_external_data=True, location=location, size_threshold=0)
