@@ -5,7 +5,7 @@ import onnx
 import onnx.inliner
 import onnxruntime as ort
 import pytest
-from onnx import TensorProto, helper, numpy_helper, parser
+from onnx import TensorProto, helper, numpy_helper
 from support.backends import ORT_VERSION, quiet
 from support.cases import CASES, DEFORM_CONV, ROI_ALIGN, assert_close, model, reference
 from support.written import Writer, affine_grid, attention, feeds, in_a_function, unfold, windows

@@ -210,7 +210,7 @@ def test_affine_grid_of_onnx(name, dtype, align_corners):
     inputs = feeds(proto, OPEN)
     inputs |= {"given": np.array([2, 3, 6, 4])} if "given" in inputs else {}
     x, theta = (inputs[k].astype(np.float64) for k in ("x", "theta"))
-    (n, _, *of_image), given = x.shape, {"given": (6, 4), "twice": (18, 24), "columns": (9, 7)}
+    (_, _, *of_image), given = x.shape, {"given": (6, 4), "twice": (18, 24), "columns": (9, 7)}
     given |= {"fixed_3d": (4, 5, 6), "fixed)": (9, 12)}
     sizes = next((sizes for key, sizes in given.items() if key in size), of_image)
     mesh = np.meshgrid(*(places(s, align_corners) for s in sizes), indexing="ij")

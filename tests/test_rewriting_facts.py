@@ -8,7 +8,6 @@ from onnx import TensorProto, helper, numpy_helper, parser
 from support.backends import ORT_VERSION, quiet
 from support.processes import python
 from support.written import Writer, feeds, warp, windows
-from test_rewriting import near_miss
 
 import onnx_ops
 from onnx_ops import OpError

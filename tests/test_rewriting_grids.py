@@ -8,7 +8,6 @@ from support.backends import ORT_VERSION, quiet
 from support.selection import long_unless
 from support.written import (
     Writer,
-    feeds,
     in_a_branch,
     in_a_function,
     in_pixels,

@@ -177,7 +177,10 @@ def test_export_of_unfold_of_open_sizes(dynamo, opset, kernels_made):
 
 
 AFFINE_SETTINGS = [
-    (torch.float32, 1e-5, True), long_unless(False, torch.float64, 1e-14, False), (torch.float16, 2e-3, False)]  # fmt: skip
+    (torch.float32, 1e-5, True),
+    long_unless(False, torch.float64, 1e-14, False),
+    (torch.float16, 2e-3, False),
+]
 
 
 @pytest.mark.parametrize(("dtype", "tolerance", "align_corners"), AFFINE_SETTINGS, ids=str)
@@ -187,7 +190,7 @@ def test_export_of_affine_grid_of_open_sizes(axes, dtype, tolerance, align_corne
     model, dynamic = Grid(align_corners), torch.export.Dim.DYNAMIC
     sizes = [(2, 3, 4, 5, 7), (1, 1, 1, 1, 1), (1, 2, 3, 1, 300), (3, 2, 2, 40, 1)]
     many = [model.inputs(size[: 2 + axes], dtype) for size in sizes]
-    opened = {"theta": {0: dynamic}, "image": {k: dynamic for k in range(2 + axes)}}
+    opened = {"theta": {0: dynamic}, "image": dict.fromkeys(range(2 + axes), dynamic)}
     proto = exported(export, model, many[0], dynamo=True, dynamic_shapes=opened)  # PyTorch's default opset
     assert "AffineGrid" in [node.op_type for node in proto.graph.node]
     session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet())
