@@ -76,9 +76,9 @@ def export(
     with _target(f) as target:
         if dynamo:
             opset = kwargs["opset_version"] = kwargs.get("opset_version") or DEFAULT_OPSET
-            theirs, affine_grids, mode = custom_translation_table or {}, {}, nullcontext
-            if opset >= AFFINE_GRID_OPSET and _overload(AFFINE_GRID) not in theirs:
-                affine_grids, mode = _affine_grids()
+            theirs = custom_translation_table or {}
+            is_ours = opset >= AFFINE_GRID_OPSET and _overload(AFFINE_GRID) not in theirs
+            affine_grids, mode = _affine_grids() if is_ours else ({}, nullcontext)
             table = translations(operators) | affine_grids | theirs
             with mode():
                 return torch.onnx.export(model, args, target, dynamo=True, custom_translation_table=table, **kwargs)
