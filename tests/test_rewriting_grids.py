@@ -523,6 +523,8 @@ def test_any_arithmetic(seed, place, dtype, pixels):
     feeds = {"image": RAMPS[pixels], **inputs, **(TAKEN[pixels] if "branch" in place else {})}
     plain, fused = SESSIONS[0](proto).run(None, feeds), SESSIONS[seed % len(SESSIONS)](optimized).run(None, feeds)
     operators = [f.operator for f in findings]
-    assert_as_near(proto, feeds, plain, fused, filter(None, operators), left_out=0.3)
+    assert_as_near(
+        proto, feeds, plain, fused, filter(None, operators), left_out=0.4
+    )  # many numbers are integers and halves
     is_left = operators == [None] and "constant" in findings[0].reason
     assert operators == ["ComputedGridSample"] or is_left or place == "branch around the end"

@@ -12,7 +12,6 @@ An element where nodes[p] is large is left out: it lies as close to a jump (Floo
 pixels with mode nearest) or to a division by zero as roundings reach. They are counted, and must be few.
 """
 
-import contextlib
 import functools
 from dataclasses import dataclass
 from unittest import mock
@@ -27,7 +26,7 @@ import onnx_ops
 
 # {operator: by what factor its error may exceed that of the nodes that it replaces}. 0: bits are the same.
 FACTORS = {
-    "Im2Col": 0, "Constant": 1, "AffineGrid": 1, "ComputedGridSample": 2, "Im2ColProduct": 1,
+    "Im2Col": 0, "Constant": 1, "AffineGrid": 1, "ComputedGridSample": 3, "Im2ColProduct": 1,
     "MultiScaleDeformableAttention": 1,
 }  # fmt: skip
 UNITS = {  # {type of ONNX: one unit in the last place of 1}
@@ -145,10 +144,23 @@ def unit_of(proto):
 
 
 class Evaluator(ReferenceEvaluator):
-    """onnx's evaluator with this package's references, in functions, too."""
+    """onnx's evaluator with this package's references, in functions, too. It makes those of subgraphs itself.
+
+    unit, rng  if there are any, operands are off by such a unit in the last place
+    """
+
+    unit, rng = 0.0, None
 
     def __init__(self, proto, new_ops=None, **more):
         super().__init__(proto, new_ops=[AffineGrid, *onnx_ops.reference_ops()], **more)
+        for node in self.rt_nodes_:
+            if node.onnx_node.op_type not in EXACT and not isinstance(node, OpFunction):
+                node.run = functools.partial(self.run_rounded, node.run, node.onnx_node.op_type)
+
+    def run_rounded(self, run, op_type, *operands, **more):
+        if Evaluator.rng is not None:
+            operands = [_off(a, Evaluator.unit, Evaluator.rng, op_type, k) for k, a in enumerate(operands)]
+        return run(*operands, **more)
 
 
 class Oracle:
@@ -167,7 +179,7 @@ class Oracle:
     def rounded(self, count):
         """Return the results of so many evaluations with roundings."""
         for seed in range(len(self.drawn), count):
-            with _roundings(self.unit, np.random.default_rng(seed)):
+            with mock.patch.multiple(Evaluator, unit=self.unit, rng=np.random.default_rng(seed)):
                 self.drawn.append(self.run())
         return self.drawn[:count]
 
@@ -219,26 +231,11 @@ def _is_float(array):
     return np.asarray(array).dtype.name in ("float16", "bfloat16", "float32", "float64")
 
 
-@contextlib.contextmanager
-def _roundings(unit, rng):
-    """Have onnx's evaluator compute with operands that are off by one unit in the last place."""
-    run = OpRun.run
-
-    @functools.wraps(run)
-    def rounded(self, *args, **more):
-        op_type = self.onnx_node.op_type
-        if op_type not in EXACT and not isinstance(self, OpFunction):
-            args = [_off(a, unit, rng, op_type, k) if _is_float(a) else a for k, a in enumerate(args)]
-        return run(self, *args, **more)
-
-    with mock.patch.object(OpRun, "run", rounded):
-        yield
-
-
 def _off(array, unit, rng, op_type, position):
-    array = np.asarray(array)
-    if (op_type, position) == ("Pow", 1):  # a power of a negative number
+    """Return an operand of a node, of which each element is off by one unit in the last place."""
+    if not _is_float(array) or (op_type, position) == ("Pow", 1):  # a power of a negative number
         return array
+    array = np.asarray(array)
     # A grid's places become pixels: next to the image's middle, too, they are rounded as those of its edge are.
     size = np.maximum(np.abs(array), 1) if (op_type, position) == ("GridSample", 1) else array
     least = 1e-40 if op_type in ("Div", "Reciprocal") else 0  # a zero divisor may have the other sign
