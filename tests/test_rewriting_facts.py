@@ -405,7 +405,7 @@ def test_nodes_of_one_name():
 @pytest.mark.parametrize("size", [(4, 5), (3, 4, 5)], ids=str)
 def test_sums_of_neighbouring_values(size):
     """ONNX Runtime may add up neighbouring values in another order than one after the other."""
-    assert find(affine_grid(size=size, by_rows=True))[0] == ["AffineGrid"]
+    assert find(affine_grid(size=size, by_rows=True))[0][-1] == "AffineGrid"
 
 
 GATHERED = """
