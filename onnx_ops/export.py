@@ -1,10 +1,10 @@
 """`torch.onnx.export`, except that functions for which ONNX has no operators become one node each.
 
-| PyTorch            | node                      | PyTorch's own exporters write instead                  |
-|--------------------|---------------------------|--------------------------------------------------------|
-| `grid_sample`, 4-D | com.microsoft GridSample  | ai.onnx GridSample, which it refuses below opset 16    |
-| `unfold`           | onnx_ops Im2Col           | Gather twice                                           |
-| `affine_grid`      | onnx_ops AffineGrid       | products and sums, or ai.onnx AffineGrid from opset 20 |
+| PyTorch            | node                              | PyTorch's own exporters write instead                  |
+|--------------------|-----------------------------------|--------------------------------------------------------|
+| `grid_sample`, 4-D | com.microsoft GridSample          | ai.onnx GridSample, which it refuses below opset 16    |
+| `unfold`           | onnx_ops Im2Col                   | Gather twice                                           |
+| `affine_grid`      | ai.onnx AffineGrid, from opset 20 | products and sums, of fixed sizes                      |
 
 com.microsoft knows no volumes: a 5-D `grid_sample` is left to PyTorch. Operators that were declared here, ours and
 one's own, become the node of their declaration. torch and onnxscript are imported only when `export` is called.
@@ -13,9 +13,9 @@ one's own, become the node of their declaration. torch and onnxscript are import
 import inspect
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -27,7 +27,6 @@ from .errors import OpError
 from .files import staged_file
 from .locks import EXPORT
 from .operators import as_list, available
-from .operators.affine_grid import AFFINE_GRID
 from .operators.grid_sample import MICROSOFT, PADDING_MODES
 from .operators.im2col import IM2COL
 
@@ -39,6 +38,8 @@ if TYPE_CHECKING:
 _Writer: TypeAlias = "_Dynamo | _TorchScript"
 MODES = ("bilinear", "nearest", "bicubic")  # the exporters pass positions in these and in PADDING_MODES
 OPSETS = range(7, 31)  # from the first that ONNX Runtime runs to beyond the last that PyTorch writes
+DEFAULT_OPSET = 20  # PyTorch's, too
+AFFINE_GRID, AFFINE_GRID_OPSET = "aten::affine_grid_generator", 20  # PyTorch's operator; the first opset with one
 VOLUME = 5  # the rank of volumes, [N, C, D, H, W], which com.microsoft GridSample doesn't take
 UNBATCHED = 3  # the rank of an image without a batch: [C, H, W]
 
@@ -55,13 +56,12 @@ def export(
 ) -> Any:
     """Write the PyTorch `model` as ONNX to the file `f`. What it takes and returns is what `torch.onnx.export` does.
 
-    Every `unfold` becomes an Im2Col and every `affine_grid` an AffineGrid of the domain onnx_ops, every 4-D
-    `grid_sample` a com.microsoft GridSample. A 5-D one becomes what PyTorch makes of it: the GridSample of ai.onnx,
-    which has volumes from opset 20 on. A call of `my_op.torch` becomes a node of the operator if it is among
+    Every `unfold` becomes an Im2Col of the domain onnx_ops, every 4-D `grid_sample` a com.microsoft GridSample. A 5-D
+    one becomes what PyTorch makes of it: the GridSample of ai.onnx, which has volumes from opset 20 on. From that
+    opset on, which is the default, every `affine_grid` becomes an AffineGrid of ai.onnx. Its size may be open; below
+    opset 20 PyTorch needs a fixed one. A call of `my_op.torch` becomes a node of the operator if it is among
     `operators`; a call of one of this package's, such as `onnx_ops.im2col.torch`, always does. Works with both
-    exporters: dynamo=True for opset 18 and up, dynamo=False (TorchScript, which PyTorch deprecates) for 7 to 20. An
-    `affine_grid` may have a size that the model leaves open with dynamo=False from opset 11 on; with dynamo=True
-    PyTorch fixes it.
+    exporters: dynamo=True for opset 18 and up, dynamo=False (TorchScript, which PyTorch deprecates) for 7 to 20.
     What is at `f`, and the data beside it, are replaced once the new ones are complete.
 
         class Zoom(torch.nn.Module):
@@ -75,8 +75,13 @@ def export(
 
     with _target(f) as target:
         if dynamo:
-            table = translations(operators) | (custom_translation_table or {})
-            return torch.onnx.export(model, args, target, dynamo=True, custom_translation_table=table, **kwargs)
+            opset = kwargs["opset_version"] = kwargs.get("opset_version") or DEFAULT_OPSET
+            theirs, affine_grids, mode = custom_translation_table or {}, {}, nullcontext
+            if opset >= AFFINE_GRID_OPSET and _overload(AFFINE_GRID) not in theirs:
+                affine_grids, mode = _affine_grids()
+            table = translations(operators) | affine_grids | theirs
+            with mode():
+                return torch.onnx.export(model, args, target, dynamo=True, custom_translation_table=table, **kwargs)
         with _symbolics(operators):
             newest = sorted((o.versions[0], o.domain) for o in _known(operators) if o.domain and o.versions[0] > 1)
             if newest:  # PyTorch writes 1 for all domains that it doesn't know
@@ -120,27 +125,54 @@ def unfold(
 
 
 def affine_grid(writer: _Writer, theta: Any, size: Any, align_corners: bool) -> Any:
-    """Add the node for `affine_grid`, after nodes that compute the coordinates; returns the output."""
-    sizes = size[:1:-1]  # without batch and channels; the last axis, x, comes first
-    vectors = [coordinates(writer, size, align_corners) for size in sizes]
-    vectors += [writer.constant(np.zeros(0))] * (3 - len(vectors))
+    """Add the node for `affine_grid`; returns the output. 16-bit floats are rounded once, after it, as in PyTorch."""
     kind = writer.element_type(theta)
-    return writer.ours(AFFINE_GRID, theta, *(writer.node("Cast", v, to=kind) for v in vectors))
+    wide = kind if kind == TensorProto.DOUBLE else TensorProto.FLOAT  # for which alone ONNX Runtime has kernels
+    theta = theta if kind == wide else writer.node("Cast", theta, to=wide)
+    if align_corners and not all(isinstance(each, int) and each > 1 for each in size[2:]):
+        # The place of a single pixel is 0 in PyTorch, 1 in ONNX Runtime: such a column of theta is multiplied by 0.
+        one = writer.constant(np.array(1))
+        factors = [
+            min(each - 1, 1) if isinstance(each, int) else writer.node("Min", writer.node("Sub", each, one), one)
+            for each in size[:1:-1]
+        ]
+        factors = writer.node("Cast", vector(writer, [*factors, 1], "int64"), to=wide)
+        theta = writer.node("Mul", theta, factors)
+    grid = writer.node("AffineGrid", theta, vector(writer, size, "int64"), align_corners=int(align_corners))
+    return grid if kind == wide else writer.node("Cast", grid, to=kind)
 
 
-def coordinates(writer: _Writer, size: Any, align_corners: bool) -> Any:
-    """Add the coordinates of the pixels along an axis, as in PyTorch: (2 i + 1 - size) / span, i < size, in float64.
+@cache
+def _affine_grids() -> tuple[dict[Any, Callable[..., Any]], Any]:
+    """Return ({PyTorch's operator: function that adds the node}, a mode in which `affine_grid` calls another operator).
 
-    -1 and 1 are the outer pixels' centres with `align_corners`, and else their outer edges.
+    PyTorch takes its own operator apart while it traces a model, and fixes sizes at those of the example.
     """
-    if isinstance(size, int):
-        return writer.constant(np.arange(1 - size, size, 2) / (max(size - 1, 1) if align_corners else size))
-    one, two = (writer.constant(np.array(n)) for n in (1, 2))
-    numerators = writer.node("Range", writer.node("Sub", one, size), size, two)
-    numerators, span, one = (writer.node("Cast", v, to=TensorProto.DOUBLE) for v in (numerators, size, one))
-    if align_corners:
-        span = writer.node("Max", writer.node("Sub", span, one), one)
-    return writer.node("Div", numerators, span)
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    def whole(theta: torch.Tensor, size: Sequence[int], align_corners: bool) -> torch.Tensor:
+        return torch.affine_grid_generator(theta, size, align_corners)
+
+    def shaped(theta: Any, size: Sequence[int], align_corners: bool) -> Any:
+        axes = len(size) - 2
+        torch._check(axes in (2, 3) and theta.shape[1:] == (axes, axes + 1))
+        return theta.new_empty([size[0], *size[2:], axes])
+
+    operator = torch.library.custom_op("onnx_ops_export::affine_grid", whole, mutates_args=())
+    operator.register_fake(shaped)
+
+    class Whole(TorchFunctionMode):  # type: ignore[misc]  # PyTorch is Any
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if function in (torch.nn.functional.affine_grid, torch.affine_grid_generator):
+                return called(*args, **(kwargs or {}))
+            return function(*args, **(kwargs or {}))
+
+    def called(theta: Any, size: Any, align_corners: Any = None) -> Any:
+        return operator(theta, list(size), bool(align_corners))
+
+    names = AFFINE_GRID, "onnx_ops_export::affine_grid"  # the first one: of an ExportedProgram
+    return {_overload(name): _translation(_overload(name), affine_grid) for name in names}, Whole
 
 
 def deform_conv(
@@ -190,7 +222,6 @@ TRANSLATIONS: dict[str, Callable[..., Any]] = {
     "aten::grid_sampler_2d": grid_sample,  # of an ExportedProgram that its owner has decomposed
     "aten::grid_sampler_3d": grid_sample,
     "aten::im2col": unfold,
-    "aten::affine_grid_generator": affine_grid,
 }
 SYMBOLICS = TRANSLATIONS | {"torchvision::deform_conv2d": deform_conv}  # which dynamo=True has
 FIRST_OPSETS = {"torchvision::deform_conv2d": 19}  # PyTorch names them if a model is to have an earlier one
@@ -234,7 +265,8 @@ class _Dynamo:
     def node(self, op_type: str, *inputs: Any, **attributes: Any) -> Any:
         import onnxscript
 
-        return getattr(onnxscript.opset18, op_type)(*inputs, **attributes)  # PyTorch converts it to later opsets
+        opset = onnxscript.opset20 if op_type == "AffineGrid" else onnxscript.opset18
+        return getattr(opset, op_type)(*inputs, **attributes)  # PyTorch converts it to later opsets
 
     by_pytorch = node
 

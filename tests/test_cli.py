@@ -889,7 +889,8 @@ def test_weights_that_onnx_does_not_save(text, tmp_path):
 @pytest.mark.parametrize("target", ["weights", "sub/model.onnx"])
 def test_no_data_of_the_model_are_replaced(target, command, tmp_path):
     """Neither by the new model, nor by its data: the weights of `model.onnx` are `sub/model.onnx.data`."""
-    proto = written.affine_grid(after=lambda w: w.add("Add", "grid", w.constant(np.ones((1,)), "float32"), name="y"))
+    after = lambda w: w.add("Add", "sampled", w.constant(np.ones((1,)), "float32"), name="y")
+    proto = written.affine_grid(opset=20, sample="linear", after=after)
     (tmp_path / "sub").mkdir()
     location = "weights" if target == "weights" else f"{target}.data"
     onnx.save(proto, tmp_path / "model.onnx", save_as_external_data=True, location=location, size_threshold=0)
@@ -954,11 +955,11 @@ def test_optimize(tmp_path):
     assert re.search(r"unfold +node_y +main +stays: what moves its elements is unknown, or not what unfold does", text)
     assert f"{target}: nothing to replace" in text
     assert onnx.load(target) == onnx.load(source)
-    source = saved(written.affine_grid(opset=20), tmp_path)
+    source = saved(written.affine_grid(opset=20, sample="linear"), tmp_path)
     text = call("optimize", source, target)
-    assert re.search(r"affine_grid +node_grid +main +AffineGrid", text)
-    assert f"{target}: 1 affine_grid replaced" in text
-    assert "so does plain ONNX Runtime with what onnx-ops build --operator AffineGrid makes" in text
+    assert re.search(r"grid_sample +node_sampled +main +ComputedGridSample", text)
+    assert f"{target}: 1 grid_sample replaced" in text
+    assert "so does plain ONNX Runtime with what onnx-ops build --operator ComputedGridSample makes" in text
     assert onnx.load(target) == onnx_ops.optimize(onnx.load(source))
     call("optimize", source, source)
     assert onnx.load(source) == onnx.load(target)
@@ -1004,7 +1005,7 @@ def test_what_optimize_made_of_a_model_that_only_onnx_ops_runs(tmp_path, monkeyp
     [
         (written.unfold(), "would replace 1 unfold\n"),
         (written.unfold(perm=[0, 2, 4, 1, 3, 5]), "would replace nothing; not 1 unfold (--json says why)\n"),
-        (written.affine_grid(product="Max"), None),
+        (written.affine_grid(), None),
     ],
     ids=["found", "near miss", "neither"],
 )

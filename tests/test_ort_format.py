@@ -4,7 +4,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from support.backends import quiet, run_session
-from support.cases import AFFINE_GRID, ATTENTION, COL2IM, GRID_SAMPLE, OPENVINO, VOLUMES, assert_close, model, reference
+from support.cases import ATTENTION, COL2IM, GRID_SAMPLE, OPENVINO, VOLUMES, assert_close, model, reference
 from test_sessions import conv_relu_col2im_sigmoid
 
 import onnx_ops
@@ -12,7 +12,7 @@ from onnx_ops import ort_format
 from onnx_ops.model_files import imported_domains
 from onnx_ops.operators import available
 
-CASES = [COL2IM[1], VOLUMES[0], GRID_SAMPLE[6], OPENVINO[0], AFFINE_GRID[0], ATTENTION[0]]
+CASES = [COL2IM[1], VOLUMES[0], GRID_SAMPLE[6], OPENVINO[0], ATTENTION[0]]
 
 
 def written(proto, path, with_onnx_ops=True):

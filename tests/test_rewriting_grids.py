@@ -9,8 +9,6 @@ from support.exact import assert_as_near
 from support.selection import long_unless
 from support.written import (
     Writer,
-    affine_grid,
-    feeds,
     in_a_branch,
     in_a_function,
     in_pixels,
@@ -199,58 +197,6 @@ def test_no_grids(name):
     proto, reason = NO_GRIDS[name]
     (finding,) = near_miss(proto)
     assert reason in finding
-
-
-@pytest.mark.parametrize(
-    "edits",
-    [{}, {"open_batch": True}, {"size": (3, 4, 5)}, long_unless(False, {"dtype": "float64"}),
-     long_unless(False, {"dtype": "float16"}), {"sample": "nearest"}, {"sample": "cubic", "align_corners": True}],
-    ids=str,
-)  # fmt: skip
-def test_affine_grid_of_pytorch(edits):
-    proto = affine_grid(**{"sample": "linear", "opset": 20, **edits})
-    for dimension in proto.graph.input[1].type.tensor_type.shape.dim[:1] if edits.get("open_batch") else []:
-        dimension.dim_value = 2
-        proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 2
-    *casts, last = compared(proto)
-    assert last == "ComputedGridSample"
-    assert casts == ["Cast"] * (3 if edits.get("dtype") == "float16" else 0)
-
-
-SIZES = {  # of images, and of the AffineGrid by nodes of the model
-    "of the image": ("n, c, h, w", "size = Shape (x)"),
-    "twice the image's": ("n, c, h, w", "of_x = Shape (x)\nsize = Mul (of_x, twice)"),
-    "constant": ("2, 3, 9, 12", "size = Identity (fixed)"),
-    "one pixel": ("n, c, h, w", "size = Identity (one_pixel)"),
-    "one row": ("n, c, 1, w", "size = Shape (x)"),
-    "of volumes": ("n, c, d, h, w", "size = Shape (x)"),
-}
-
-
-@pytest.mark.parametrize("align_corners", [0, 1])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("mode", ["linear", long_unless(False, "nearest")])
-@pytest.mark.parametrize("name", SIZES)
-def test_affine_grid_of_onnx_runtime(name, mode, dtype, align_corners):
-    """ONNX Runtime computes coordinates of pixels in float32, also for float64."""
-    image, size = SIZES[name]
-    axes = image.count(",") - 1
-    kind = "double" if dtype == "float64" else "float"
-    proto = parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 20]>
-    main ({kind}[{image}] x, {kind}[n, {axes}, {axes + 1}] theta) => ({kind}[] y)
-    <int64[4] twice = {{1, 1, 2, 2}}, int64[4] fixed = {{2, 3, 9, 12}}, int64[4] one_pixel = {{2, 3, 1, 1}}> {{
-        {size}
-        grid = AffineGrid <align_corners: int = {align_corners}> (theta, size)
-        y = GridSample <align_corners: int = {align_corners}, mode: string = "{mode}",
-                        padding_mode: string = "border"> (x, grid)
-    }}""")
-    proto.graph.output[0].type.tensor_type.ClearField("shape")
-    optimized, (finding,) = rewritten(proto)
-    assert finding.operator == "ComputedGridSample"
-    inputs = feeds(proto, {"n": 2, "c": 3, "d": 5, "h": 9, "w": 12})
-    plain, fused = (SESSIONS[0](each).run(None, inputs) for each in (proto, optimized))
-    assert np.unique(fused).size > 1
-    assert_as_near(proto, inputs, plain, fused, [finding.operator])
 
 
 FIRST, LAST = (f"perm: ints = {order}" for order in ([0, 3, 1, 2], [0, 2, 3, 1]))

@@ -54,7 +54,7 @@ FOUND = {
     "written in place, then turned by GatherND": (written_in_place(order=[1, 0]), "ComputedGridSample"),
     "along joined axes": (along_joined_axes(), "ComputedGridSample"),
     "along axes that are turned, then joined": (along_joined_axes(turned=True), "ComputedGridSample"),
-    "affine_grid": (affine_grid(), "AffineGrid"),
+    "affine_grid": (affine_grid(opset=20, sample="linear"), "ComputedGridSample"),
     "unfold": (unfold(), "Im2Col"),
     "unfold of open sizes": (unfold(open_sizes=True), "Im2Col"),
     "Tensor.unfold": (windows(), "Im2Col"),

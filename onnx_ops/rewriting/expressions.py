@@ -13,14 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import TensorProto
 
-from .. import dtypes
-from ..dtypes import FLOATS, HALVES
+from ..dtypes import FLOATS, HALVES, NAMES
 from .finding import tried
-from .indices import MOVES, attributes_of, keeps_type, moved, shape
+from .indices import MOVES, attributes_of, axes_of, integers, keeps_type, moved, shape
 from .positions import Position, broadcast_index, digits_of, elements, joined, variable
 
 AXES = "ndhw"  # variables of indices: images, and the axes of each
 DEEPEST = 100  # nodes on the way from a value to a leaf
+MOST_EXPRESSIONS = 10_000  # that coordinates consist of: sums of sums may have any number
+LARGEST = 2**24  # pixels along an axis of the grid that a constant states
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,14 @@ class Constant:
 
     array: np.ndarray
 
-    def __eq__(self, other):
-        return isinstance(other, Constant) and self.array.shape == other.array.shape and same(self.array, other.array)
+
+@dataclass(frozen=True)
+class Pixels:
+    """0, 1, 2, ... along one of AXES, as many as the element of a vector of sizes at a position."""
+
+    sizes: str
+    position: int
+    axis: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +96,8 @@ def _expression(graph, leaf, depth, memo):
     if array is not None and array.dtype.name in FLOATS:
         wide = array.astype(np.float32) if array.dtype.name in HALVES else array
         return tried(constant, wide, leaf.index) or leaf
-    sources = tried(_sources, graph, node, leaf.name, leaf.index) if node is not None and depth else None
+    may_follow = node is not None and depth and len(memo) < MOST_EXPRESSIONS
+    sources = tried(_sources, graph, node, leaf.name, leaf.index) if may_follow else None
     if sources is None or None in sources:
         return leaf
     operands = tuple(expression(graph, *source, depth - 1, memo) if source[0] else None for source in sources)
@@ -102,6 +110,11 @@ def _expression(graph, leaf, depth, memo):
         return operands[0]
     if node.op_type == "Pow":
         return Operation("Mul", operands * 2) if exponent(graph, node) == 2 else Operation("Cube", operands)
+    if node.op_type == "AffineGrid":
+        places = tried(_base_coordinates, graph, node, leaf.index)
+        return leaf if places is None else _sum_of_products(operands, places)
+    if node.op_type == "ReduceSum":
+        return Operation("Sum", operands)
     return Operation("MatMul" if node.op_type == "FusedMatMul" else node.op_type, operands)
 
 
@@ -126,6 +139,10 @@ def _sources(graph, node, name, index):
     if node.op_type == "Cast":
         kinds = {graph.type(node.input[0]).elements, attributes_of(node)["to"]}
         return [(node.input[0], index) if TensorProto.FLOAT in kinds and kinds & {*NARROWING} else None]
+    if node.op_type == "ReduceSum":
+        return _terms(graph, node, index)
+    if node.op_type == "AffineGrid":
+        return _affine_factors(graph, node, name, index)
     if node.op_type in ("MatMul", "FusedMatMul"):
         return _products(graph, node, name, index)
     if node.op_type in OPERATIONS and is_supported(graph, node):
@@ -144,14 +161,14 @@ NARROWING = {TensorProto.FLOAT16: "CastFloat16", TensorProto.BFLOAT16: "CastBFlo
 COMPARISONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 OPERATIONS = (
     "Abs", "Add", "And", "Ceil", "Clip", "Div", "Floor", "Max", "Min", "Mul", "Neg", "Not", "Or", "Pow", "Reciprocal",
-    "Round", "Sqrt", "Sub", "Where", "MatMul", *COMPARISONS,
+    "Round", "Sqrt", "Sub", "Where", "AffineGrid", "MatMul", "ReduceSum", *COMPARISONS,
 )  # fmt: skip
 
 
 def is_supported(graph, node):
     """Return whether a node of OPERATIONS does to floats what its operation does."""
     if node.op_type in COMPARISONS:
-        return dtypes.NAMES.get(graph.type(node.input[0]).elements) in FLOATS
+        return NAMES.get(graph.type(node.input[0]).elements) in FLOATS
     if node.op_type == "Pow":
         return exponent(graph, node) in (2, 3)
     return node.op_type != "Clip" or graph.opset >= 11
@@ -178,7 +195,84 @@ def _products(graph, node, name, index):
     return factors
 
 
-MOST_TERMS = 4  # of a product of matrices
+def _terms(graph, node, index):
+    """Return what an element of a ReduceSum adds up."""
+    dimensions, index = shape(graph, node.input[0]), list(index)
+    axes = sorted(axis % len(dimensions) for axis in axes_of(graph, node))
+    sizes = [dimensions[axis] for axis in axes]
+    if not axes or not all(isinstance(size, int) for size in sizes) or not 0 < math.prod(sizes) <= MOST_TERMS:
+        return [None]
+    if not attributes_of(node).get("keepdims", 1):
+        for axis in axes:
+            index.insert(axis, Position())
+    terms = []
+    for numbers in np.ndindex(*sizes):
+        for axis, number in zip(axes, numbers, strict=True):
+            index[axis] = Position(number)
+        terms.append((node.input[0], tuple(index)))
+    return terms
+
+
+def _affine_factors(graph, node, name, index):
+    """Return the elements of theta by which an AffineGrid multiplies the base coordinates x, y (and z) and 1."""
+    (theta, _), (n, *pixel, i) = node.input, index
+    images, _, columns = shape(graph, theta)
+    if not i.is_number():
+        return [None]
+    if n == variable("n", shape(graph, name)[0]):  # two names of one number
+        n = variable("n", images)
+    return [(theta, (n, i, Position(j))) for j in range(columns)] if len(pixel) == columns - 1 else [None]
+
+
+def _base_coordinates(graph, node, index):
+    """Return the expressions of the base coordinates x, y (and z) of an AffineGrid."""
+    sizes, dimensions = integers(graph, node.input[1]), shape(graph, node.output[0])
+    dtype = np.float64 if graph.type(node.input[0]).elements == TensorProto.DOUBLE else np.float32
+    align_corners, places = attributes_of(node).get("align_corners", 0), []
+    for axis in range(len(index) - 2, 0, -1):  # x runs along the last image axis
+        size, at = None if sizes is None else sizes[axis + 1], index[axis]  # of [N, C, (D,) H, W]
+        if isinstance(size, int):
+            places.append(constant(base_coordinates(size, align_corners).astype(dtype), (at,)))
+            continue
+        (along,) = axes_in((at,))
+        if at != variable(along, dimensions[axis]):
+            return None
+        pixels, count = Pixels(node.input[1], axis + 1, along), Leaf(node.input[1], (Position(axis + 1),))
+        places.append(_open_coordinates(pixels, count, align_corners, dtype))
+    return places
+
+
+def base_coordinates(size, align_corners):
+    """Return the coordinates of the pixels along an axis, as ONNX Runtime's AffineGrid computes them.
+
+    -1 and 1 are the outer pixels' centres with `align_corners`, else their outer edges. A single centre is 1.
+    """
+    if not 0 < size <= LARGEST:
+        raise ValueError("no pixels, or too many")
+    if align_corners:
+        return np.linspace(-1, 1, size) if size > 1 else np.ones(1)
+    return (2 * np.arange(size) + 1) / size - 1
+
+
+def _open_coordinates(pixels, count, align_corners, dtype):
+    """Return the expression of the base coordinates along an axis whose size is known when the model runs."""
+    one, two = (Constant(np.full([1] * len(AXES), number, dtype)) for number in (1, 2))
+    if align_corners:
+        last = Operation("Sub", (count, one))
+        steps = Operation("Max", (last, one))  # of one pixel, whose coordinate is 1
+        doubled = Operation("Mul", (two, Operation("Add", (pixels, Operation("Sub", (steps, last))))))
+    else:
+        doubled, steps = Operation("Add", (Operation("Mul", (two, pixels)), one)), count
+    return Operation("Sub", (Operation("Div", (doubled, steps)), one))
+
+
+def _sum_of_products(factors, places):
+    *factors, last = factors
+    products = (Operation("Mul", pair) for pair in zip(factors, places, strict=True))
+    return Operation("Sum", (*products, last))
+
+
+MOST_TERMS = 4  # of a sum
 
 
 def exponent(graph, node):
@@ -192,11 +286,6 @@ def constant(array, index):
     picked = elements(array, index, AXES)
     for k in range(picked.ndim):  # axes along which nothing varies get size 1
         first = picked.take([0], k) if picked.shape[k] else picked
-        if same(picked, first):
+        if np.array_equal(picked, np.broadcast_to(first, picked.shape)):
             picked = first
     return Constant(picked)
-
-
-def same(one, other):
-    """Return whether two arrays hold the same numbers. Zeros of different signs differ."""
-    return bool(((one == other) & (np.signbit(one) == np.signbit(other))).all())

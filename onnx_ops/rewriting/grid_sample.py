@@ -11,16 +11,15 @@ from onnx import helper
 from .. import dtypes
 from ..errors import OpError
 from ..operators import grid_sample
-from .expressions import AXES, NARROWING, OPERATIONS, Constant, Leaf, expression, is_rounded
+from .expressions import AXES, LARGEST, NARROWING, OPERATIONS, Constant, Leaf, expression, is_rounded
 from .finding import NearMiss
 from .graph import AI_ONNX
-from .indices import MOVES, integer_list, shape
+from .indices import MOVES, shape
 from .positions import Position, variable
 from .programs import Program
 
 DOMAIN, OPERATOR = "onnx_ops", "ComputedGridSample"
 NAME = "grid_sample"
-LARGEST = 2**24  # pixels along an axis of the grid that a constant states
 NEEDS = (("GridSample",),)  # sets of types of nodes, one of which a graph with the pattern has
 LAST, DOMAINS = ("GridSample",), (*AI_ONNX, "com.microsoft")  # type and domains of the node that ends the pattern
 MODES = {b"linear": b"bilinear", b"cubic": b"bicubic"}  # {newer name: older name}
@@ -75,8 +74,6 @@ def _coordinates(program, dimensions):
                 else program.step(NARROWING[narrow], value)
                 for value, coordinate in zip(values, coordinates, strict=True)]  # fmt: skip
     maker = graph.producers.get(leaves.pop())
-    if maker is not None and maker.op_type == "AffineGrid":
-        return _of_affine_grid(program, maker, len(indices))
     if maker is not None and maker.domain in AI_ONNX:
         _explain(graph, maker)
     return None
@@ -115,7 +112,7 @@ def _state_sizes(program, dimensions):
     for axis, size in zip(axes_of(dimensions)[1:], dimensions[1:-1], strict=True):
         sizes = [size_of(program, position, at) for position, index in program.sources for at, along in enumerate(index)
                  if along == axis]  # fmt: skip
-        if size not in (1, *sizes):
+        if size not in (1, *sizes) and axis not in program.stated:
             if not isinstance(size, int):
                 zero = helper.make_tensor("", helper.np_dtype_to_tensor_dtype(np.dtype(program.dtype)), [1], [0])
                 zeros = program.add_node("ConstantOfShape", program.open_size(size), value=zero)
@@ -130,68 +127,3 @@ def size_of(program, position, axis):
     """Return the size of an input of a program along one of its axes, or None."""
     dimensions = shape(program.graph, program.inputs[position])
     return None if dimensions is None else dimensions[axis]
-
-
-def _of_affine_grid(program, maker, count):
-    """Return the coordinates of an AffineGrid, of onnx_ops or of ai.onnx; None if it is none of these."""
-    theta = maker.input[0]
-    if (maker.domain, len(maker.input)) == (DOMAIN, 4):
-        theta, *vectors = map(program.converted, (theta, *maker.input[1 : 1 + count]))
-        places = [program.source(program.input(v), (axis,)) for v, axis in zip(vectors, AXES[::-1], strict=False)]
-    elif program.graph.producer(maker.output[0], "AffineGrid"):
-        theta, places = program.converted(theta), [*_base_coordinates(program, maker, count)]
-    else:
-        return None
-    coordinates, narrow = [], program.graph.type(program.node.input[1]).elements
-    for i in range(count):
-        *factors, last = (program.source(program.input(theta), ("n", i, j)) for j in range(count + 1))
-        products = [program.step("Mul", *pair) for pair in zip(factors, places, strict=True)]
-        total = products[0]
-        for term in (*products[1:], last):
-            total = program.step("Add", total, term)
-        coordinates.append(program.step(NARROWING[narrow], total) if narrow in NARROWING else total)
-    return coordinates
-
-
-def _base_coordinates(program, maker, axes):
-    """Yield the values of the base coordinates x, y (and z), which an AffineGrid of ai.onnx computes itself."""
-    graph, align_corners = program.graph, any(a.name == "align_corners" and a.i for a in maker.attribute)
-    sizes = integer_list(graph, maker.input[1])
-    for k in range(axes):
-        axis, position = AXES[-1 - k], 1 + axes - k  # of the size [N, C, (D,) H, W]
-        if sizes is None:
-            yield _open_coordinates(program, maker, position, axis, align_corners)
-        elif not 0 < sizes[position] <= LARGEST:
-            raise NearMiss("the size of its AffineGrid is 0, or large")
-        else:
-            vector = pixel_coordinates(sizes[position], align_corners)
-            if align_corners and len(vector) == 1:
-                vector = np.ones(1)  # ONNX Runtime's choice; PyTorch's is 0
-            yield program.array(vector.reshape([-1 if other == axis else 1 for other in AXES]))
-
-
-def _open_coordinates(program, maker, position, axis, align_corners):
-    """Return the value of the base coordinates along an axis whose size is known when the model runs."""
-    graph, number, step = program.graph, program.number, program.step
-    to = helper.np_dtype_to_tensor_dtype(np.dtype(program.dtype))
-    size = program.add_node("Cast", program.add_node("Gather", maker.input[1], position), to=to)
-    zero, one = (graph.add_constant(name, np.array(name == "one", program.dtype)) for name in ("zero", "one"))
-    places = graph.add_node(program.node, "Range", [zero, size, one])
-    places, count = program.source(program.input(places), (axis,)), program.leaf(size, ())
-    if not align_corners:
-        edges = step("Add", step("Mul", number(2), places), number(1))
-        return step("Sub", step("Div", edges, count), number(1))
-    last = step("Sub", count, number(1))
-    steps = step("Max", last, number(1))  # of one pixel, whose coordinate is 1
-    doubled = step("Mul", number(2), step("Add", places, step("Sub", steps, last)))
-    return step("Sub", step("Div", doubled, steps), number(1))
-
-
-def pixel_coordinates(size, align_corners):
-    """Return the coordinates of the pixels along an axis, as PyTorch defines them.
-
-    With `align_corners` -1 and 1 are the centres of the outer pixels, else their outer edges.
-    """
-    if align_corners:
-        return np.linspace(-1, 1, size) if size > 1 else np.zeros(1)
-    return (2 * np.arange(size) + 1) / size - 1

@@ -26,7 +26,7 @@ import onnx_ops
 
 # {operator: by what factor its error may exceed that of the nodes that it replaces}. 0: bits are the same.
 FACTORS = {
-    "Im2Col": 0, "Constant": 1, "AffineGrid": 1, "ComputedGridSample": 3, "Im2ColProduct": 1,
+    "Im2Col": 0, "Constant": 1, "ComputedGridSample": 3, "Im2ColProduct": 1,
     "MultiScaleDeformableAttention": 1,
 }  # fmt: skip
 UNITS = {  # {type of ONNX: one unit in the last place of 1}
