@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import TensorProto
 
-from .. import dtypes
-from ..dtypes import FLOATS, HALVES
+from ..dtypes import FLOATS, HALVES, NAMES
 from .finding import tried
 from .indices import MOVES, attributes_of, axes_of, integers, keeps_type, moved, shape
 from .positions import Position, broadcast_index, digits_of, elements, joined, variable
@@ -65,9 +64,6 @@ class Constant:
     """An array with an axis for each of AXES, of size 1 where it doesn't vary."""
 
     array: np.ndarray
-
-    def __eq__(self, other):
-        return isinstance(other, Constant) and self.array.shape == other.array.shape and same(self.array, other.array)
 
 
 @dataclass(frozen=True)
@@ -172,7 +168,7 @@ OPERATIONS = (
 def is_supported(graph, node):
     """Return whether a node of OPERATIONS does to floats what its operation does."""
     if node.op_type in COMPARISONS:
-        return dtypes.NAMES.get(graph.type(node.input[0]).elements) in FLOATS
+        return NAMES.get(graph.type(node.input[0]).elements) in FLOATS
     if node.op_type == "Pow":
         return exponent(graph, node) in (2, 3)
     return node.op_type != "Clip" or graph.opset >= 11
@@ -290,11 +286,6 @@ def constant(array, index):
     picked = elements(array, index, AXES)
     for k in range(picked.ndim):  # axes along which nothing varies get size 1
         first = picked.take([0], k) if picked.shape[k] else picked
-        if same(picked, first):
+        if np.array_equal(picked, np.broadcast_to(first, picked.shape)):
             picked = first
     return Constant(picked)
-
-
-def same(one, other):
-    """Return whether two arrays hold the same numbers. Zeros of different signs differ."""
-    return bool(((one == other) & (np.signbit(one) == np.signbit(other))).all())
