@@ -180,7 +180,8 @@ REASONS = {
         **dict.fromkeys(("flow", "limited flow"), "the number of its coordinates is not known"),
     },
 }
-INSTEAD = {  # of the attention's products quantizing leaves the samplers
+INSTEAD = {  # of the attention's products quantizing leaves the samplers, and so do conversions of a part
+    **{(f"{name}, float16 but for arithmetic", "attention"): "ComputedGridSample" for name in CONVERTERS},
     ("quantize_static of all", "attention"): "ComputedGridSample",
     ("quantize_static of all, uint8", "attention"): "ComputedGridSample",
 }  # fmt: skip

@@ -23,6 +23,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpFunction, OpRun
 
 import onnx_ops
+from onnx_ops.nodes import inlined
 
 # {operator: by what factor its error may exceed that of the nodes that it replaces}. 0: bits are the same.
 FACTORS = {
@@ -61,12 +62,12 @@ class AffineGrid(OpRun):
 
 
 def widened(proto):
-    """Return a model with float64 in place of its float types. Integers and what needs float32 stay."""
+    """Return a model without functions with float64 in place of its float types. What needs float32 keeps it."""
     wide = onnx.ModelProto.FromString(proto.SerializeToString())
-    owners = [wide.graph, *wide.functions]
+    owners = [wide.graph]
     for owner in owners:
         del owner.value_info[:]
-        for value in (*getattr(owner, "initializer", ()), *_typed(owner)):
+        for value in (*owner.initializer, *owner.input, *owner.output):
             _widen(value)
         nodes = []
         for node in owner.node:
@@ -77,11 +78,6 @@ def widened(proto):
             del owner.node[:]
             owner.node.extend(copies)
     return wide
-
-
-def _typed(owner):
-    """Return the inputs and outputs of a graph; a function's have no types."""
-    return [value for value in (*owner.input, *owner.output) if isinstance(value, onnx.ValueInfoProto)]
 
 
 def _widen(value):
@@ -121,7 +117,7 @@ def _widened_node(node, proto):
     for names, formals, casts in ((node.input, definition.inputs, before), (node.output, definition.outputs, after)):
         for k, (name, formal) in enumerate(zip(names, formals, strict=False)):
             if name and needs_narrow(formal):
-                names[k] = f"{name}_narrow_{id(node)}_{k}"
+                names[k] = f"{name}_narrow_{node.output[0]}_{k}"
                 ends, to = ([name], [names[k]]), TensorProto.FLOAT
                 ends, to = (ends, to) if casts is before else (ends[::-1], TensorProto.DOUBLE)
                 casts.append(helper.make_node("Cast", *ends, to=to))
@@ -130,11 +126,10 @@ def _widened_node(node, proto):
 
 def unit_of(proto):
     """Return one unit in the last place of 1, in the least precise float type of a model's values."""
-    kinds = {TensorProto.DOUBLE}
-    owners = [proto.graph, *proto.functions]
+    kinds, owners = {TensorProto.DOUBLE}, [proto.graph]
     for owner in owners:
-        kinds |= {t.data_type for t in getattr(owner, "initializer", ())}
-        kinds |= {value.type.tensor_type.elem_type for value in _typed(owner)}
+        kinds |= {t.data_type for t in owner.initializer}
+        kinds |= {value.type.tensor_type.elem_type for value in (*owner.input, *owner.output)}
         for node in owner.node:
             kinds |= {a.i for a in node.attribute if a.name == "to"}
             kinds |= {a.t.data_type for a in node.attribute if a.HasField("t")}
@@ -144,7 +139,7 @@ def unit_of(proto):
 
 
 class Evaluator(ReferenceEvaluator):
-    """onnx's evaluator with this package's references, in functions, too. It makes those of subgraphs itself.
+    """onnx's evaluator with this package's references. It makes those of subgraphs itself.
 
     unit, rng  if there are any, operands are off by such a unit in the last place
     """
@@ -167,7 +162,10 @@ class Oracle:
     """What a model computes of its inputs exactly, and with roundings. Raises what onnx's evaluator raises."""
 
     def __init__(self, proto, feeds):
-        self.unit, wide = unit_of(proto), widened(proto)
+        flat = (
+            inlined(proto) if proto.functions else proto
+        )  # the evaluator doesn't know a function's default attributes
+        self.unit, wide = unit_of(flat), widened(flat)
         self.feeds = {n: a.astype(np.float64) if _is_float(a) else a for n, a in feeds.items()}
         self.evaluator = Evaluator(wide)
         self.exact, self.drawn = self.run(), []
