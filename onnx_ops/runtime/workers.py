@@ -23,6 +23,7 @@ from ..own.files import operators_at, sources_of
 
 PROGRAM = "import sys; sys.path[:] = {!a}; from onnx_ops.runtime import workers; workers.serve(*{!a})"
 _is_importing = False  # whether this process is a worker, and imports the files with operators of one's own
+log = logging.getLogger("onnx_ops")
 ATTEMPTS = 3  # to start a process, which may be killed before it begins, for want of memory for example
 
 
@@ -73,8 +74,12 @@ def answers(function, tasks, jobs, *, begin=lambda index: None, level=None, own=
                 if isinstance(outcome, BaseException):
                     raise outcome
                 yield outcome
-        except BaseException:
+        except BaseException as error:
             waiting.clear()
+            if patience is None and alive and isinstance(error, KeyboardInterrupt):
+                log.warning(
+                    "onnx_ops: interrupted; this ends in some seconds, when %d processes have ended", len(alive)
+                )
             _end(alive, patience)
             raise
 
@@ -91,12 +96,10 @@ class _EndedError(Exception):
 def program(level, own):
     """The command of a process that serves. It imports from where this process does.
 
-    With `-c` alone, Python looks into the current folder first: 3.13 even before the first statement, unless -P forbids
-    it, which 3.10 lacks.
+    With `-c` alone, Python looks into the current folder first, 3.13 even before the first statement; -P forbids it.
     """
     path = [entry for entry in sys.path if isinstance(entry, str)]  # Python ignores other entries
-    safe = ["-P"] if sys.version_info >= (3, 11) else []
-    return [sys.executable, *safe, "-c", PROGRAM.format(path, (level, own))]
+    return [sys.executable, "-P", "-c", PROGRAM.format(path, (level, own))]
 
 
 @contextmanager
