@@ -65,8 +65,10 @@ def answers(work, tasks, address, threads):
         # Without retries, which Ray would make for ever where there is not enough memory.
         remote = ray.remote(do).options(num_cpus=threads, max_retries=0, scheduling_strategy="SPREAD")
         errors = ray.exceptions
-        ends = errors.WorkerCrashedError, errors.NodeDiedError, errors.OutOfMemoryError, errors.ObjectLostError
-        ends += (errors.LocalRayletDiedError,)
+        ends = (
+            errors.WorkerCrashedError, errors.NodeDiedError, errors.LocalRayletDiedError, errors.OutOfMemoryError,
+            errors.ObjectLostError,
+        )  # fmt: skip
         remaining, pending, watch = enumerate(tasks), {}, watch_of_raylet(ray, address)
         while True:
             for index, task in itertools.islice(remaining, AHEAD * count - len(pending)):
