@@ -18,7 +18,7 @@ from support.cases import COL2IM, GRID_SAMPLE, OPENVINO, assert_close, col2im, m
 from support.detector import rotated_detector
 from support.libraries import check_library
 from support.malformed import AT_CREATION, AT_RUN, BY_TYPE
-from support.processes import python
+from support.processes import on_disk, python
 
 import onnx_ops
 from onnx_ops import system
@@ -240,6 +240,20 @@ def test_what_goes_wrong(failure, path, tmp_path, monkeypatch):
     assert re.search(message, outcome.stderr)
     assert output.read_text() == "the old one"
     assert list(tmp_path.iterdir()) == [output]
+
+
+@pytest.mark.parametrize("full", ["output", "temporary files"])
+def test_a_full_disk(full, path, tmp_path):
+    """The error also names the folder of temporary files, if that is full."""
+    disk, output = tmp_path / "disk", tmp_path / LIBRARY
+    disk.mkdir()
+    temporary = {"TMPDIR": str(disk)} if full == "temporary files" else {}
+    output = output if temporary else disk / LIBRARY
+    command = ["build", "--output", output, "--operator", "Col2Im", "--dtype", "float32", "--cpu", BEST]
+    done = on_disk("size=8k", disk, sys.executable, "-m", "onnx_ops", *command, **temporary)
+    place = rf"{disk}/tmp\w+" if temporary else output
+    assert done.returncode == 3
+    assert re.search(f"output = '{output}': can't be written: No space left on device: {place}\n$", done.stderr)
 
 
 @pytest.mark.skipif(not find_spec("ziglang"), reason="there is no ziglang")

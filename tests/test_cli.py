@@ -21,7 +21,7 @@ from PIL import Image
 from support import written
 from support.backends import ORT_VERSION, quiet
 from support.cases import COL2IM, GRID_SAMPLE, VOLUMES, drawn, model, parsed
-from support.processes import python
+from support.processes import on_disk, python
 from support.selection import needs_extensions, on_demand
 from test_files import contents
 from test_ort_format import written as written_in_ort_format
@@ -828,6 +828,53 @@ def test_a_rewrite_that_fails_touches_nothing(target, command, refused, tmp_path
     before = contents(tmp_path)
     assert ("strides = [0, 1]" if refused else "No space") in call(command, source, target, exit_code=3)
     assert contents(tmp_path) == before
+
+
+FULL_DISKS = {  # options of a disk, what is run there, and the file that doesn't fit
+    "optimize": ("size=8k", "optimize {0}/whole.onnx out.onnx", "out.onnx"),
+    "lower": ("size=8k", "lower {0}/whole.onnx out.onnx", "out.onnx"),
+    "external data": ("size=8k", "optimize {0}/in/model.onnx out.onnx", "out.onnx.data"),
+    "a model beside its data": ("size=24k", "optimize {0}/in/model.onnx out.onnx", "out.onnx"),
+    "no more folders": ("nr_inodes=1", "optimize {0}/whole.onnx out.onnx", "out.onnx"),
+    "no more files": ("nr_inodes=2", "optimize {0}/whole.onnx out.onnx", "out.onnx"),
+}
+
+
+@pytest.mark.parametrize("name", FULL_DISKS)
+def test_a_full_disk(name, tmp_path):
+    """The error names the file that is to be written, rather than its folder, a temporary file or none."""
+    options, command, file = FULL_DISKS[name]
+    onnx.save(onnx.load(weighed_down(tmp_path / "in")), tmp_path / "whole.onnx")
+    (tmp_path / "disk").mkdir()
+    done = on_disk(options, tmp_path / "disk", sys.executable, "-m", "onnx_ops", *command.format(tmp_path).split())
+    *_, message = done.stderr.splitlines()
+    assert (done.returncode, "No space left on device" in message) == (3, True), done.stderr
+    assert re.search(rf"[ '/]{file}(?![.\w])", message), message
+    assert ".onnx_ops-" not in message
+
+
+FULL = """
+from pathlib import Path
+from onnx_ops.cli.demo import write_pictures
+from onnx_ops.files import staged_file
+def write_through_link():
+    with staged_file("{0}/link") as path:
+        path.write_bytes(bytes(100_000))
+for write in (lambda: write_pictures(Path("folder")), write_through_link):
+    try:
+        write()
+    except OSError as error:
+        print(error)
+"""
+
+
+def test_a_full_disk_of_a_folder_and_of_a_link(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "disk" / "file")
+    done = on_disk("size=8k", tmp_path / "disk", sys.executable, "-c", FULL.format(tmp_path))
+    folder, link = done.stdout.splitlines()
+    assert folder == "[Errno 28] No space left on device: 'folder/photograph.png'", done.stderr
+    assert link == f"[Errno 28] No space left on device: '{tmp_path}/disk/file'"
 
 
 @rewrites

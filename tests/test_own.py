@@ -618,6 +618,24 @@ def test_more_memory_than_there_is(name):
             function(np.zeros(150_000, np.int64))
 
 
+def returns_the_first(x, index, count, workspace, y):
+    return x[0]
+
+
+@need_numba
+@pytest.mark.parametrize("length", [-1, 4, 2**40])
+def test_a_length_beyond_the_bound(length):
+    function = onnx_ops.operator("my.domain::Cut", inputs="x: int64", outputs="y: int64")(lambda x: x[: x[0]])
+    function.shape(lambda x: x, bound=True)
+    function.kernel(returns_the_first)
+    x = np.array([length, 5, 6])
+    message = rf"length of an output = {length}: is what the kernel returns; the rule's bound is 3$"
+    for run in (lambda: run_operator(function, [x]), lambda: function(x)):
+        with pytest.raises(Exception, match=message):
+            run()
+    assert [len(run_operator(function, [np.array([n, 5, 6])])[0]) for n in (0, 3)] == [0, 3]
+
+
 @need_numba
 def test_floats_that_are_refused():
     """Refusals by a rule, a kernel and a body show floats alike in sessions and functions, to the last digit."""

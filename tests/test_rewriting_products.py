@@ -105,6 +105,23 @@ STAY = {  # for which there is no reason to give
 }
 
 
+SQUARE = {"how": "Einsum", "image": (3, 3), "kernel": (2, 2), "pads": (0,) * 4}  # as many positions as blocks
+EQUATIONS = {
+    "without an arrow": {"how": "Einsum", "equation": "ngdl,ngdkl", "rank": 1},
+    "with dots": {
+        "how": "Einsum", "factors": "ngdkl", "summed": "k", "channels": 4, "equation": "...kl,...kl->...l",
+    },
+    "of a diagonal": {**SQUARE, "equation": "ngdl,ngdll->ngl", "rank": 3},
+    "of a diagonal, of factors": {**SQUARE, "factors": "ngkl", "summed": "k", "equation": "ngkk,ngdkl->ngdl"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EQUATIONS)
+def test_einsum_that_is_not_read(name):
+    reasons = near_miss(unfold_product(**EQUATIONS[name]), also=["Im2Col"])
+    assert reasons == ["what it adds up is unknown"]
+
+
 @pytest.mark.parametrize("name", MISSES)
 def test_near_miss(name):
     case, expected = MISSES[name]

@@ -135,6 +135,7 @@ def format_difference(value):
 def one_line(error):
     """Return an exception's text on one line, without the prefixes that ONNX Runtime adds."""
     text = " ".join(str(error).split()) or type(error).__name__
-    while prefix := PREFIXES.match(text):
-        text = text[prefix.end() :]
-    return text
+    begin = 0
+    while prefix := PREFIXES.match(text, begin):
+        begin = prefix.end()
+    return text[begin:]

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from .. import lower as lowered
 from ..errors import OpError
 from ..external_data import files, load, read_all, write
-from ..files import staged_file
+from ..files import named, staged_file
 from ..nodes import declared_nodes
 from ..rewriting import rewritten
 from .arguments import ModelFile, check_targets, json_option, program_with_operators
@@ -107,7 +107,8 @@ def rewrite(source, target, function):
     moved = [] if is_beside else read_all(model, source)
     with staged_file(target) as path:
         if moved:
-            write(moved, path.with_name(data.name))
+            with named(data):
+                write(moved, path.with_name(data.name))
         onnx.save(model, path, "protobuf")  # whatever its name ends in
     return target, report
 

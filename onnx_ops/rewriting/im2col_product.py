@@ -179,8 +179,8 @@ def _reduced(graph, node):
 def _einsum(graph, node):
     terms, arrow, result = attributes_of(node)["equation"].decode().replace(" ", "").partition("->")
     terms, sizes = terms.split(","), {}
-    if not arrow or any(len({*term}) != len(term) or "." in term for term in (*terms, result)):
-        return None
+    if not arrow or any(len({*term}) != len(term) for term in (*terms, result)):
+        return None  # the order of the result's axes isn't stated, or there is a diagonal, or three dots
     for term, name in zip(terms, node.input, strict=True):
         for letter, size in zip(term, shape(graph, name), strict=True):
             if sizes.setdefault(letter, size) != size:

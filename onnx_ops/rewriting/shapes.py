@@ -20,7 +20,6 @@ from ..schemas import schema
 from . import sizes
 from .finding import tried
 from .indices import (
-    INT32_MAX,
     attributes_of,
     axes_of,
     cuts,
@@ -176,7 +175,7 @@ def _by_rule(graph, node, *inputs):
 def _by_onnx(graph, node, inputs):
     """Return {output: Type} as far as onnx infers them for a node."""
     letters = {}
-    imports = [helper.make_opsetid(i.domain, i.version) for i in graph.model.proto.opset_import]
+    imports = list(graph.model.proto.opset_import)
     types, data = {}, {}
     for name, its_type in zip(node.input, inputs, strict=False):
         if not name:
@@ -382,23 +381,9 @@ def _slice(graph, node, attributes, x, *parameters):
     if known is None:
         return Type(x.elements, (None,) * len(dimensions))
     for axis, start, end, step in known:
-        dimensions[axis] = _sliced(dimensions[axis], start, end, step)
+        counted = None if None in (start, end, step) else tried(sliced, dimensions[axis], start, end, step)
+        dimensions[axis] = counted and counted[1]
     return Type(x.elements, tuple(dimensions))
-
-
-def _sliced(size, start, end, step):
-    """Return how many elements of an axis a Slice takes; None if that isn't known."""
-    if None in (start, end, step):
-        return None
-    if isinstance(size, int):
-        return len(sliced(size, start, end, step))
-    if step != 1:
-        return None
-    begin = start if start >= 0 else size + start
-    stop = size if end >= INT32_MAX else end if end >= 0 else size + end
-    # Exact if both lie within the axis, in this order.
-    ordered = all(map(sizes.never_negative, (begin, size - begin, stop, size - stop, stop - begin)))
-    return stop - begin if ordered else None
 
 
 def _gather(graph, node, attributes, x, index):

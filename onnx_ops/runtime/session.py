@@ -1,6 +1,5 @@
 """Sessions with this package's operators, and `register`, which prepares the options of an ordinary one."""
 
-import functools
 import os
 import re
 import warnings
@@ -29,8 +28,15 @@ DOMAINS_UNKNOWN = (
     "state them, as by onnx_ops.register(options, domains=['', 'com.microsoft']), or use the .onnx file"
 )
 FEW = 2**28  # bytes of external data that are read here, if need be
-_QUOTED = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
-_END_OF_VALUE = re.compile(rf"(?:{_QUOTED})|(?P<end>: )")  # matches a quoted part whole, or the ": " after a value
+LONGEST = 4095  # bytes of a message that an operator reports, see native/text.h
+STATUS = "Status Message: "  # precedes it if a run has failed; before that come names of nodes, which may be any text
+# How ONNX Runtime's message begins if a run, or the making of a kernel, has failed.
+_FAILED = re.compile(
+    r"(?:\[ONNXRuntimeError\] : \d+ : \w+ : |Error in execution: )?"
+    r"(?:(?P<run>Non-zero status code returned while running )|Exception during initialization: )"
+)
+_NODE = re.compile(r"""(?: \(node (?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")\))?: """)  # the rest of a message's title
+_IN_VALUE = re.compile(r"""\\.|['"]|: """)
 
 
 def register(
@@ -112,29 +118,49 @@ def _external_data_in(folder, options, is_shared):
                 options.add_session_config_entry(EXTERNAL_DATA, before)
 
 
-@functools.lru_cache
-def _beginning(titles):
-    """The pattern of the beginning of an OpError's message, up to the value, for operators with these titles."""
-    longest_first = "|".join(sorted(map(re.escape, titles), key=len, reverse=True))
-    return re.compile(rf"(?P<operator>(?:{longest_first})(?: \(node (?:{_QUOTED})\))?): (?P<argument>[^=\n]*?) = ")
-
-
 def op_error(error, operators):
     """The OpError whose text an exception of ONNX Runtime carries, or None.
 
     operators  what `operators.available` returns
     """
-    # ONNX Runtime puts the node's name, which may look like anything, before the message.
-    message = str(error).rpartition("Status Message: ")[2]
-    for start in _beginning(tuple(operator.title for operator in operators.values())).finditer(message):
-        for part in _END_OF_VALUE.finditer(message, start.end()):
-            if part["end"]:
-                rule = message[part.end() :].partition("\n")[0]
-                return OpError(start["argument"], message[start.end() : part.start()], rule, start["operator"])
-    for operator in operators.values():  # the message of an exception in a body names no argument
-        if message.startswith(f"{operator.title}: "):
-            return OpError(None, None, message.removeprefix(f"{operator.title}: "), operator.title)
+    # A name that isn't UTF-8 makes it another exception, which has the message.
+    text = error.object.decode(errors="replace") if isinstance(error, UnicodeDecodeError) else str(error)
+    message = _reported(text)
+    titles = {operator.title for operator in operators.values()}
+    for title in sorted(filter(message.startswith, titles), key=len, reverse=True):
+        if not (node := _NODE.match(message, len(title))):
+            continue
+        operator, text = message[: node.end() - 2], message[node.end() :]
+        argument, equals, value = text.partition(" = ")
+        end = _end_of_value(value)
+        if equals and end >= 0 and not {"=", "\n"} & set(argument):
+            return OpError(argument, value[:end], value[end + 2 :].partition("\n")[0], operator)
+        return OpError(None, None, text, operator)  # the message of an exception in a body names no argument
     return None
+
+
+def _reported(message):
+    """What a kernel has reported, according to a message of ONNX Runtime; "" if it is about something else."""
+    begin = _FAILED.match(message)
+    at = begin.end() if begin else -1
+    if begin and begin["run"] and (at := message.rfind(STATUS, at)) >= 0:
+        at += len(STATUS)
+    return message[at:] if at >= 0 and len(message) - at <= LONGEST else ""
+
+
+def _end_of_value(text):
+    """The position of the ": " after the value that a text begins with, outside of quotes; -1 if there is none."""
+    quote, quoted = None, -1  # the quote that is open, and the first ": " after it, which counts if it is never closed
+    for part in _IN_VALUE.finditer(text):
+        if part[0] == ": ":
+            if quote is None:
+                return part.start()
+            quoted = part.start() if quoted < 0 else quoted
+        elif part[0] == quote:
+            quote, quoted = None, -1
+        elif quote is None and part[0] in ("'", '"'):
+            quote = part[0]
+    return quoted
 
 
 class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runtime has no types

@@ -159,7 +159,8 @@ def unfold_product(columns="ngdkl", factors="ngdl", summed="d", how="ReduceSum",
         if order != columns:
             y = w.add("Transpose", y, perm=[columns.index(a) for a in order])
         if how == "Einsum":
-            return w.add("Einsum", "factors", y, equation=f"{factors},{order}->{result}", name="summed")
+            equation = edits.pop("equation", f"{factors},{order}->{result}")
+            return w.add("Einsum", "factors", y, equation=equation, name="summed")
         has = factors + "l" * ("h" in factors and "h" not in order)
         f = w.add("Reshape", "factors", target(w, [a if a in has else "." for a in order]), **allowzero)
         if how == "MatMul":
