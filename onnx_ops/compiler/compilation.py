@@ -37,9 +37,6 @@ from .records import (
     ATTRIBUTES,
     GEOMETRY,
     OUTPUT,
-    PHASE,
-    SHARED,
-    SHARED_SIZE,
     WORKSPACE_SIZE,
     Geometry,
     Number,
@@ -168,7 +165,7 @@ def _compiled(entry, symbol):
     builder = ir.IRBuilder(function.append_basic_block())
     record = Record(context, builder, *function.args)
 
-    def call(step):
+    for step in entry.steps:
         result = compiled(step)
         callee, returned = context.declare_function(module, result.fndesc), result.signature.return_type
         values = [record.value(ranked(a)) for a in step.arguments]
@@ -180,13 +177,6 @@ def _compiled(entry, symbol):
             builder.ret(I64(1))
         if step.result:
             record.store(step, returned, value)
-
-    for k, step in enumerate(entry.steps):
-        if entry.has_phases:
-            with builder.if_then(builder.icmp_signed("==", record.number(PHASE), I64(k))):
-                call(step)
-        else:
-            call(step)
     builder.ret(I64(0))
     library.add_ir_module(module)
     library.finalize()
@@ -265,8 +255,7 @@ class Record:
             place = self.at(tensor_field(argument.k, "shape"))
             sizes = [self.number(tensor_field(argument.k, "rank")) if argument.k < OUTPUT else I64(MAX_RANK)]
         elif isinstance(argument, Room):
-            place = self.pointer(SHARED) if argument.is_shared else self.workspace
-            sizes = [self.number(SHARED_SIZE if argument.is_shared else WORKSPACE_SIZE)]
+            place, sizes = self.workspace, [self.number(WORKSPACE_SIZE)]
         else:
             place, shape = self.pointer(tensor_field(argument.k, "data")), tensor_field(argument.k, "shape")
             sizes = [self.number(shape + 8 * a) for a in range(argument.axes or 0)]
