@@ -10,7 +10,6 @@ from tempfile import TemporaryDirectory
 
 from . import system
 
-
 PREFIX = ".onnx_ops-"  # of temporary files and folders
 
 
@@ -77,7 +76,7 @@ def replaceable(path):
 
 @contextmanager
 def named(path):
-    """Have an OSError, such as that of a full disk, name the file that is to be written, not a temporary one or none."""
+    """Have an OSError, such as that of a full disk, name the file to be written, not a temporary one or none."""
     try:
         yield
     except OSError as error:
