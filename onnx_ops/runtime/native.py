@@ -66,7 +66,8 @@ def get_library_path() -> str:
 
 def _usable(obstacle):
     if obstacle:
-        raise OpError("backend", "'native'", f'{obstacle}, or use backend="extensions"', "onnx_ops")
+        remains = "" if library.extensions_obstacle() else ', or use backend="extensions"'
+        raise OpError("backend", "'native'", f"{obstacle}{remains}", "onnx_ops")
     with REGISTRATION:  # functools.cache would have two threads make tables, and fill in that of the second one only
         connect()
     return str(library.PLACE)

@@ -15,7 +15,7 @@ from ..errors import OpError
 from ..locks import OPTIONS
 from ..model_files import imported_domains, warn_of_unknown_attributes
 from ..operators import OPERATORS, as_list, available
-from . import native
+from . import library, native
 
 if TYPE_CHECKING:
     import onnx
@@ -75,13 +75,10 @@ def register(
 
 def extensions():
     """The module `extensions`, which imports onnxruntime_extensions. Raises OpError."""
-    try:
-        import onnxruntime_extensions  # noqa: F401  first, as users do: it imports the module, see on_import.py
+    if obstacle := library.extensions_obstacle():
+        raise OpError("backend", "'extensions'", obstacle, "onnx_ops")
+    from . import extensions
 
-        from . import extensions
-    except ImportError as error:
-        rule = f"needs onnxruntime-extensions, which can't be imported: {error}"
-        raise OpError("backend", "'extensions'", rule, "onnx_ops") from error
     return extensions
 
 
