@@ -22,7 +22,7 @@ from support import written
 from support.backends import ORT_VERSION, quiet
 from support.cases import COL2IM, GRID_SAMPLE, VOLUMES, drawn, model, parsed
 from support.processes import python
-from support.selection import on_demand
+from support.selection import needs_extensions, on_demand
 from test_files import contents
 from test_ort_format import written as written_in_ort_format
 
@@ -103,6 +103,7 @@ def test_without_the_extra_one_line_says_what_to_do():
     assert python(code).stdout.splitlines() == [f"Error: the command line {hint}" for hint in hints]
 
 
+@needs_extensions
 @on_demand
 def test_list(monkeypatch):
     listed = call_json("list")
@@ -775,6 +776,7 @@ def test_bench_blames_onnxruntime_for_nothing_else(tmp_path, monkeypatch):
     assert "No space" in call("bench", path, "--repeats", 1, exit_code=3)
 
 
+@needs_extensions
 def test_lower(tmp_path):
     call("lower", PATCH_FOLD / "model.onnx", tmp_path / "lowered.onnx")
     assert onnx.load(tmp_path / "lowered.onnx") == onnx.load(PATCH_FOLD / "lowered.onnx")
@@ -931,6 +933,7 @@ def test_no_file_of_operators_is_replaced(is_written_there, tmp_path, monkeypatc
     assert contents(tmp_path) == before
 
 
+@needs_extensions
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_extensions_session_of_a_model_whose_sizes_are_in_other_files(dtype, tmp_path):
     """Without the sizes onnx can't infer which values have 16 bits and must be cast."""
@@ -1031,7 +1034,12 @@ def test_inspect_says_what_optimize_would_do(proto, advice, tmp_path):
         (sampling("GridSampl"), 1, "mend what is named above"),
         (parsed("(float[1] x) => (float[1] y) { y = Relu (x) }"), 0, "nothing, "),
         (parsed("(float[1] x) => (float[1] y) { y = my.domain.Foo (x) }", 21, "my.domain"), 1, "write these operators"),
-        (onnx_ops.lower(sampling()), 0, "run it with onnx-ops run --random --backend extensions"),
+        pytest.param(
+            onnx_ops.lower(sampling()),
+            0,
+            "run it with onnx-ops run --random --backend extensions",
+            marks=needs_extensions,
+        ),
     ],
     ids=["optimize", "session", "problem", "nothing", "own operator", "extensions"],
 )

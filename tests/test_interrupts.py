@@ -68,7 +68,7 @@ WORKS = {
     "plain session": "plain()",
     "function": "functions()",
     "extensions": "make(case, 'extensions')()",
-    "plain session, extensions": "run_lowered()",
+    "lowered": "run_lowered()",
     "warmup": "onnx_ops.warmup(['Col2Im'], ['float32'])",
 }
 

@@ -325,7 +325,7 @@ CHANGES = {  # what is changed before a run is started again, how, and how many 
     "workers": (lambda folder: None, ["--workers", 2], 0),
     "optimize": (lambda folder: None, ["--optimize"], 4),
     "batch": (lambda folder: None, ["--batch", 2], 4),
-    "backend": (lambda folder: None, ["--backend", "extensions"], 4),
+    "extensions": (lambda folder: None, ["--backend", "extensions"], 4),
     "sizes": (lambda folder: None, [], 4),
     "input": (lambda folder: np.save(folder / "frames" / "0000.npy", np.ones((1, 4, 9), np.float32)), [], 1),
     "output": (lambda folder: np.save(folder / "out" / "0000.npy", np.zeros(3)), [], 1),

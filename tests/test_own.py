@@ -3,6 +3,7 @@
 import functools
 import itertools
 import re
+import sys
 import textwrap
 import types
 import typing
@@ -15,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 from support import own_operators as own
 from support.backends import quiet
 from support.processes import python, together
-from support.selection import long_unless
+from support.selection import long_unless, needs_extensions
 
 import onnx_ops
 from onnx_ops import OpError
@@ -122,9 +123,9 @@ def test_check_finds_what_is_wrong(wrong_way, monkeypatch):
         onnx_ops.check(own.combine, [CASES[own.combine][0]], extremes=False)
 
 
+@needs_extensions
 def test_extensions_sessions_against_the_body():
     """The first session of that backend must know these operators, hence the new process."""
-    pytest.importorskip("onnxruntime_extensions")
     code = """
         import onnx_ops, test_own
         from test_own import own
@@ -359,6 +360,43 @@ def test_declarations_that_are_refused(name):
     changes, message = DECLARATIONS[name]
     with pytest.raises(OpError, match=message):
         declare(**changes)
+
+
+ANNOTATED = """
+{future}
+def body(x: {annotation}): return x
+def rule(x: {annotation}): return x
+def kernel(x: {annotation}, index, count, workspace, y: {annotation}):
+    for k in range(len(y)): y[k] = x[k]
+def gradient(grad_y: {annotation}): return grad_y
+"""
+NOW = pytest.mark.skipif(sys.version_info < (3, 14), reason="Python evaluates annotations with the def")
+
+
+def functions_annotated(annotation, future=""):
+    made = {"__name__": "annotated"}
+    exec(ANNOTATED.format(annotation=annotation, future=future), made)
+    return types.SimpleNamespace(**made)
+
+
+@pytest.mark.parametrize("future", ["from __future__ import annotations", pytest.param("", marks=NOW)])
+def test_annotations_that_only_a_type_checker_knows(future):
+    """An operator's function is refused; rules, kernels and gradients work, as nothing needs their annotations."""
+    of = functions_annotated("Nowhere", future)
+    with pytest.raises(OpError, match=r"^my\.domain\.Name: annotations = of body: can't be read: NameError: .*Nowhere"):
+        declare(of.body)
+    operator = declare(ranks={"x": (1,)}).shape(of.rule).kernel(of.kernel).gradient(of.gradient)
+    np.testing.assert_array_equal(run_operator(operator, [BIAS]), BIAS)
+
+
+@NOW
+def test_annotations_that_fail_when_they_are_read():
+    of = functions_annotated("1 / 0")
+    refused = r"annotations = of {}: can't be read: ZeroDivisionError"
+    with pytest.raises(OpError, match=rf"^my\.domain\.Name: {refused.format('body')}"):
+        declare(of.body)
+    with pytest.raises(OpError, match=rf"^my\.domain\.Name: {refused.format('rule')}"):
+        declare().shape(of.rule)
 
 
 def writes_nothing(x, index, count, workspace, y):
@@ -838,8 +876,8 @@ def test_what_operators_must_be():
     assert repr(declare()) == "<operator my.domain.Name of test_own>"
 
 
+@needs_extensions
 def test_extensions_know_operators_from_the_first_session_on():
-    pytest.importorskip("onnxruntime_extensions")
     code = """
         from test_own import *
         run_operator(own.combine, [BIAS, BIAS], backend="extensions", mode="product")

@@ -52,8 +52,6 @@ def options(threads):
 @pytest.mark.parametrize("backend", ["native", "extensions"])
 def test_sessions(backend):
     """In a process of its own, since the first session of the extensions backend must know these operators."""
-    if backend == "extensions":
-        pytest.importorskip("onnxruntime_extensions")
     python(f"import test_phases; test_phases.check_sessions({backend!r})")
 
 

@@ -123,7 +123,7 @@ MODELS = {
         parsed("(float[1] x) => (float[1] y) { y = Relu (x) }"),
         r"^onnx_ops: models = '.*model.onnx': have no nodes with kernels of onnx_ops$",
     ),
-    "lowered": (
+    "of Python ops": (
         onnx_ops.lower(FOLD),
         r"^onnx_ops: models = '.*model.onnx': imports ai.onnx.contrib, as lowered models do; what types its nodes",
     ),

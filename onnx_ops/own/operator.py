@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..compiler.jit import flags_of, jitable
 from ..declaration import Kernel, Rule
 from ..errors import errors_of, require
-from .signature import declared
+from .signature import declared, parameters_of
 
 if TYPE_CHECKING:
     from ..declaration import Operator
@@ -208,7 +208,7 @@ class OwnOperator:
             require(
                 inspect.isfunction(gradient), "gradient", repr(gradient), "must be a function, made by def or lambda"
             )
-            for name in inspect.signature(gradient).parameters:
+            for name in parameters_of(gradient):
                 require(name in names, "parameters of the gradient", name, f"must be among {', '.join(names)}")
         self.declaration = replace(function, gradient=gradient)
         return self
@@ -229,7 +229,7 @@ def check_parameters(
     """Raise OpError unless a function has these parameters in this order, keyword-only or not."""
     rule = "must be a function, made by def or lambda"
     require(inspect.isfunction(function), what, repr(function), rule)
-    names = list(inspect.signature(function).parameters)
+    names = list(parameters_of(function))
     required = ", ".join([*positional, *(["*", *keywords] if keywords else [])])
     matches = names == [*positional, *keywords]
     require(matches, f"parameters of the {what}", f"({', '.join(names)})", f"must be ({required})")

@@ -2,9 +2,10 @@
 
 import inspect
 import re
+import sys
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -103,9 +104,29 @@ def _ranks(ranks, inputs):
     return [tuple(ranks.get(name, ())) for name in names]
 
 
+def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """Return a function's parameters by their names. Raises OpError.
+
+    Python 3.14 evaluates annotations now, not with the `def`; those that only a type checker knows stay references.
+    """
+    how: dict[str, Any] = {}
+    if sys.version_info >= (3, 14):
+        from annotationlib import Format
+
+        how["annotation_format"] = Format.FORWARDREF
+    try:
+        return inspect.signature(function, **how).parameters
+    except Exception as error:
+        raise _unreadable(function, error) from error
+
+
+def _unreadable(function, error):
+    return OpError("annotations", f"of {function.__name__}", f"can't be read: {reason(error)}")
+
+
 def _attributes(body, inputs):
     """Return a body's keyword-only parameters as Attributes. Raises OpError if its signature doesn't fit the inputs."""
-    parameters = inspect.signature(body).parameters.values()
+    parameters = parameters_of(body).values()
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
     names = [i.name for i in inputs]
     text = ", ".join(map(str, positional))
@@ -120,7 +141,7 @@ def _attributes(body, inputs):
     try:
         hints = typing.get_type_hints(body)
     except Exception as error:
-        raise OpError("annotations", f"of {body.__name__}", f"can't be read: {reason(error)}") from error
+        raise _unreadable(body, error) from error
     keywords = [p for p in parameters if p.kind == p.KEYWORD_ONLY]
     others = [p for p in parameters if p.kind == p.VAR_KEYWORD]
     require(not others, "parameters", ", ".join(map(str, others)), "must be inputs or attributes, each with a name")

@@ -91,12 +91,10 @@ class _EndedError(Exception):
 def program(level, own):
     """The command of a process that serves. It imports from where this process does.
 
-    With `-c` alone, Python looks into the current folder first: 3.13 even before the first statement, unless -P forbids
-    it, which 3.10 lacks.
+    With `-c` alone, Python looks into the current folder first, 3.13 even before the first statement; -P forbids it.
     """
     path = [entry for entry in sys.path if isinstance(entry, str)]  # Python ignores other entries
-    safe = ["-P"] if sys.version_info >= (3, 11) else []
-    return [sys.executable, *safe, "-c", PROGRAM.format(path, (level, own))]
+    return [sys.executable, "-P", "-c", PROGRAM.format(path, (level, own))]
 
 
 @contextmanager
