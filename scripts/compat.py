@@ -129,11 +129,11 @@ def outcome(row, wheel, directory, tests):
     if row.tests == "import":
         status, output = environment.run("python", "-c", PROBE, environment=variables)
         refusal = re.search(r"OpError: (onnx_ops: .*)", output)
-        refused = status == 1 and refusal
-        return versions, f"refused: {refusal[1]}" if refused else f"**not refused**: {output}"
+        return versions, f"refused: {refusal[1]}" if status == 1 and refusal else f"**not refused**: {output}"
     if NONE not in versions:
         environment.pip("check")
-    options = ("-v", "-n", "logical", "--color=no", "-m", "not huge and not ray", "-o", f"faulthandler_timeout={TEST_TIMEOUT}")
+    timeout = f"faulthandler_timeout={TEST_TIMEOUT}"
+    options = ("-v", "-n", "logical", "--color=no", "-m", "not huge and not ray", "-o", timeout)
     status, output = environment.run("pytest", *options, *(tests or SELECTIONS[row.tests]), environment=variables)
     print(output[max(0, output.find("= FAILURES =")) :] if status else output[-2000:], flush=True)
     ending = f"no end in {RUN_TIMEOUT} s" if status is None else output.splitlines()[-1]
