@@ -4,12 +4,17 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from support.processes import together
 from support.selection import long_unless, needs_extensions, on_demand
 
 import onnx_ops
+from onnx_ops import functions
+from onnx_ops.attributes import Attribute
 
 HERE = Path(__file__).parent
 PACKAGE = Path(onnx_ops.__file__).parent
@@ -94,6 +99,20 @@ together([onnx_ops.get_library_path] * 2)
 print(len(rows) == len({*rows}) > 0)
 """
     assert finished(started(script)) == "True\n"
+
+
+def test_threads_that_use_the_same_attributes_first(monkeypatch):
+    """They share one block of values: with two, compiled code read one that had been freed."""
+    meeting, content = threading.Barrier(2), Attribute.content
+
+    def content_at_once(*arguments):
+        with suppress(threading.BrokenBarrierError):  # where a lock lets only one thread get here
+            meeting.wait(1)
+        return content(*arguments)
+
+    monkeypatch.setattr(Attribute, "content", content_at_once)
+    values = functions.COL2IM.values({"strides": [2, 3], "pads": [1, 1, 0, 0]})
+    assert together(lambda _: values.address, 2) == [values.block.ctypes.data] * 2
 
 
 @pytest.mark.long
@@ -340,16 +359,18 @@ def test_code_that_several_processes_have_compiled(tmp_path):
     """Numba may give the code for two types one name, in processes that have compiled the same before."""
     for dtype in ("float16", "bfloat16"):
         environment = {"NUMBA_CACHE_DIR": str(tmp_path / dtype)}
-        assert finished(started(f"onnx_ops.warmup(['AffineGrid'], ['{dtype}'])", **environment)) == ""
+        assert finished(started(f"onnx_ops.warmup(['Im2ColProduct'], ['{dtype}'])", **environment)) == ""
     shutil.copytree(tmp_path / "float16", tmp_path / "bfloat16", dirs_exist_ok=True)
     script = """
 import ml_dtypes
-theta = np.array([[[0.5, 0.25, 2], [1, -0.5, 3]]])
-places = np.linspace(-1, 1, 9)
+from onnx_ops import functions
+from onnx_ops.operators import available
+product, settings = available()["onnx_ops", "Im2ColProduct"], {"kernel_shape": [3], "sum_over": "channels"}
 for kind in (np.float16, ml_dtypes.bfloat16):
-    print(*onnx_ops.affine_grid(*(v.astype(kind) for v in (theta, places, places)))[0, 0, 0].tolist())
+    x, factors = (np.array([numbers]).astype(kind) for numbers in ([[1, 2, 3], [10, 20, 30]], [[1], [0.25]]))
+    print(*functions.call(product, x, factors, **settings).ravel().tolist())
 """
-    assert finished(started(script, **environment)) == "1.25 2.5\n" * 2
+    assert finished(started(script, **environment)) == "3.5 7.0 10.5\n" * 2
 
 
 @pytest.mark.long
