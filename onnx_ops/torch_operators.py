@@ -8,7 +8,6 @@
 torch is imported with this module, which therefore nothing imports before somebody asks for such an operator.
 """
 
-import inspect
 import re
 from functools import partial
 from operator import add, eq, floordiv, ge, gt, index, le, lt, mod, mul, ne, sub
@@ -23,6 +22,7 @@ from .functions import outputs_of
 from .limits import MAX_RANK, UNKNOWN
 from .locks import EXPORT
 from .operators import declaration_of
+from .own.signature import parameters_of
 from .runtime.execute import signature_of
 
 TYPES = {getattr(torch, name): name for name in dtypes.TABLE if hasattr(torch, name)}
@@ -353,7 +353,7 @@ def holds(comparison, *values):
 def register_gradient(operator, name, library):
     """Have PyTorch compute gradients by the declaration's function; without one, they are refused."""
     function = operator.gradient
-    needed = inspect.signature(function).parameters if function else ()
+    needed = parameters_of(function) if function else ()
 
     def keep(ctx, inputs, output, keyword_only_inputs=()):
         values = dict(operator.values(dict(keyword_only_inputs)).by_name)

@@ -29,6 +29,7 @@ import numpy as np
 import onnx
 from mutations import chance, one_of
 from onnx.reference import ReferenceEvaluator
+from support.backends import HAVE_EXTENSIONS
 from support.exact import FACTORS, Oracle
 
 import onnx_ops
@@ -114,7 +115,7 @@ class Checker:
         if self.operators:
             session = attempt(mutants.opened, self.optimized, self.level)
             failures = [*self.model(), *self.compared(plain, session, "optimized")]
-        if not failures and chance(self.rng, 0.1):
+        if not failures and chance(self.rng, 0.1) and HAVE_EXTENSIONS:
             more = {"backend": "extensions", "optimize": chance(self.rng)}
             options, content = mutants.options(self.level), self.proto.SerializeToString()
             session = attempt(onnx_ops.InferenceSession, content, options, **more)

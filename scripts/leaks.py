@@ -14,7 +14,7 @@ import add_tests_to_path  # noqa: F401
 import numpy as np
 import onnxruntime as ort
 import psutil
-from support.backends import quiet, with_extensions
+from support.backends import HAVE_EXTENSIONS, quiet, with_extensions
 from support.cases import model
 
 import onnx_ops
@@ -54,6 +54,8 @@ def workloads():
         "extensions": lambda: onnx_ops.InferenceSession(proto, options(), backend="extensions"),
     }
     for name, make_session in session_makers.items():
+        if "extensions" in name and not HAVE_EXTENSIONS:
+            continue
         yield "sessions", name, make_session
         if name == "onnxruntime-extensions":  # a plain session there has no way to fail
             continue

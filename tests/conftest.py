@@ -3,7 +3,7 @@ import signal
 import pytest
 from hypothesis import settings
 from support import backends
-from support.selection import has_representative_types, is_representative
+from support.selection import has_representative_types, is_representative, names_extensions, needs_extensions
 
 from onnx_ops import dtypes as element_types
 from onnx_ops.operators import OPERATORS
@@ -42,13 +42,19 @@ def pytest_sessionstart(session):
 
 
 def pytest_itemcollected(item):
-    """Leave a parameter `dtype` that another one represents, and cases that name such a type, to the long run."""
+    """Mark a test by its parameters.
+
+    A parameter `dtype` that another one represents, and cases that name such a type, are left to the long run. What
+    names a backend that can't be installed is skipped.
+    """
     params = item.callspec.params if hasattr(item, "callspec") else {}
     op_type, text = getattr(params.get("case"), "op_type", None), " ".join(str(params.get(name)) for name in NAMING)
     dtypes = [params["dtype"]] if isinstance(params.get("dtype"), str) else []
     dtypes += [dtype for words, dtype in NAMED.items() if words in text]
     if not all(is_representative(op_type, dtype) for dtype in dtypes):
         item.add_marker("long")
+    if names_extensions(params.values()):
+        item.add_marker(needs_extensions)
 
 
 @pytest.fixture
@@ -62,7 +68,7 @@ def torchvision():
     return torchvision
 
 
-@pytest.fixture(params=backends.BACKENDS)
+@pytest.fixture(params=backends.ALL_BACKENDS)
 def backend(request):
     """Each way to run an operator, in turn."""
     return backends.BACKENDS[request.param]

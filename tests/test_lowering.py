@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 from support.backends import quiet, run_session, with_extensions
 from support.cases import COL2IM, GRID_SAMPLE, assert_close, model, parsed, reference
-from support.selection import long_unless
+from support.selection import long_unless, needs_extensions
 
 import onnx_ops
 from onnx_ops.nodes import all_nodes, model_nodes
@@ -29,6 +29,7 @@ def test_the_model_given_is_not_modified():
     assert lowered.graph.output == proto.graph.output
 
 
+@needs_extensions
 def test_a_model_without_our_operators_comes_back_equal():
     proto = parsed("(float[2] x) => (float[2] y) { y = Relu (x) }")
     assert onnx_ops.lower(proto) == proto
@@ -37,6 +38,7 @@ def test_a_model_without_our_operators_comes_back_equal():
     np.testing.assert_array_equal(run_session(session, [np.array([-1, 1], np.float32)]), [0, 1])
 
 
+@needs_extensions
 def test_lowering_twice_is_lowering_once():
     lowered = onnx_ops.lower(model("", "Col2Im", EVERYTHING.inputs("float32"), EVERYTHING.attributes))
     assert onnx_ops.lower(lowered) == lowered
@@ -45,6 +47,7 @@ def test_lowering_twice_is_lowering_once():
     assert_close(run_session(session, inputs), reference(EVERYTHING, inputs), "float32")
 
 
+@needs_extensions
 def test_a_model_that_is_lowered_in_part():
     """Nodes that were lowered before and nodes that were added since run together."""
     case = COL2IM[2]
@@ -117,6 +120,7 @@ def placed(case, place):
     return proto, [*inputs, *condition]
 
 
+@needs_extensions
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("case", [EVERYTHING, BILINEAR], ids=str)
 def test_nodes_are_lowered_wherever_they_are(case, place):
@@ -128,6 +132,7 @@ def test_nodes_are_lowered_wherever_they_are(case, place):
         run_session(sessions[-1], [inputs[0][:, 0], *inputs[1:]])
 
 
+@needs_extensions
 def test_a_refusal_in_a_branch_whose_shape_is_stated():
     """ONNX Runtime would allocate that shape in advance, and end the process when it gets the empty tensor."""
     proto, inputs = placed(BILINEAR, "a branch")
@@ -143,6 +148,7 @@ def test_a_refusal_in_a_branch_whose_shape_is_stated():
         run_session(session, [inputs[0][:1], *inputs[1:]])
 
 
+@needs_extensions
 @pytest.mark.parametrize("types", [("float[1,2,4,5]", "float[1,3,3,2]"), ("", "")], ids=str)
 def test_a_scan_whose_result_has_no_stated_shape(types):
     """ONNX Runtime must know its rank. What onnxscript writes states no types of inputs, either."""
@@ -172,6 +178,7 @@ REUSED = """(float[1,3,l] columns, bool condition) => (float[a,b,c,d] z)
     }"""
 
 
+@needs_extensions
 def test_a_refusal_where_another_value_had_memory():
     """ONNX Runtime re-uses memory of a size that it knows, and would end the process when it gets the empty tensor."""
     session = onnx_ops.InferenceSession(parsed(REUSED, 19).SerializeToString(), quiet(), backend="extensions")
@@ -181,6 +188,7 @@ def test_a_refusal_where_another_value_had_memory():
             session.run(None, feeds)
 
 
+@needs_extensions
 def test_a_refusal_where_the_caller_has_memory():
     """So it would for the memory that an output is bound to, if a result doesn't fit it."""
     sizes = {"image_shape": np.array([2, 6]), "block_shape": np.array([1, 3])}
@@ -227,6 +235,7 @@ def rounded(array, kind):
 FLOAT, HALF, BFLOAT = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16
 
 
+@needs_extensions
 @pytest.mark.parametrize(
     "types", [(HALF, FLOAT), *(long_unless(False, each) for each in ((FLOAT, HALF), (BFLOAT, HALF)))], ids=str
 )
@@ -242,6 +251,7 @@ def test_16_bit_floats_are_cast_around(case, types):
             np.testing.assert_array_equal(run_session(session, [*inputs, np.array(branch)]), expected)
 
 
+@needs_extensions
 def test_branches_know_the_types_around_them():
     """A branch uses a 16-bit value from outside, whose name is another value's in the other branch."""
     proto, inputs = in_branches(EVERYTHING, FLOAT, HALF)
@@ -280,6 +290,7 @@ PARTLY_KNOWN = {  # nodes that make x of a, whose rank isn't known, or of a sequ
 }
 
 
+@needs_extensions
 @pytest.mark.parametrize("name", PARTLY_KNOWN)
 def test_16_bit_floats_of_which_little_else_is_known_are_cast_around(name):
     ones = {"ones": [1, 1, 1], "scales": np.ones(3, np.float32)}
@@ -293,6 +304,7 @@ def test_16_bit_floats_of_which_little_else_is_known_are_cast_around(name):
     assert all(np.array_equal(first, other) for other in others)
 
 
+@needs_extensions
 def test_names_that_lowering_makes_are_new():
     """The model runs with its own inputs and initializers, whatever their names are."""
     proto, inputs = placed(EVERYTHING, "a branch")
@@ -307,6 +319,7 @@ def test_names_that_lowering_makes_are_new():
         assert_close(y, reference(EVERYTHING, inputs[:3]), "float32")
 
 
+@needs_extensions
 def test_a_model_that_calls_an_input_of_its_own_like_ours():
     """Without an operator to lower, runs get no additional input and hide none."""
     proto = parsed("(int64[2] onnx_ops_run) => (int64[2] y) { y = Neg (onnx_ops_run) }")
@@ -314,6 +327,7 @@ def test_a_model_that_calls_an_input_of_its_own_like_ours():
     np.testing.assert_array_equal(run_session(session, [np.array([3, 4])]), [-3, -4])
 
 
+@needs_extensions
 def test_a_model_that_onnxruntime_has_optimized():
     """ONNX Runtime makes one node of two unnamed Reshapes, whose shape it calls _new_shape, the second time, too."""
     proto = parsed("""(float[1, 1, 2, 6] x, float[1, 4, 2, 2] grid) => (float[4, 2] y)

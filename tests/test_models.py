@@ -10,7 +10,7 @@ import pytest
 from spec_examples import DEFORM_CONV, EXAMPLES, OPENVINO_MISPRINTED
 from support.backends import BACKENDS, quiet, run_session, with_extensions
 from support.cases import Case
-from support.selection import long_unless
+from support.selection import long_unless, needs_extensions
 
 import onnx_ops
 from onnx_ops.operators import OPERATORS
@@ -59,7 +59,7 @@ def through_extensions(path):
     return onnx_ops.InferenceSession(path, quiet(), backend="extensions")
 
 
-ROUTES = [through_our_session, through_options, through_extensions]
+ROUTES = [through_our_session, through_options, pytest.param(through_extensions, marks=needs_extensions)]
 
 
 @pytest.mark.parametrize("route", ROUTES)
@@ -78,6 +78,7 @@ def test_every_backend_gives_what_the_specification_prints(example):
         np.testing.assert_allclose(got, example.output, **tolerance, err_msg=name)
 
 
+@needs_extensions
 @pytest.mark.parametrize("directory", MODELS, ids=name_of)
 def test_lowered_twin(directory, caplog):
     """Lowered models need only `import onnx_ops` and the documented registration of onnxruntime-extensions."""

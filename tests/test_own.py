@@ -3,6 +3,7 @@
 import functools
 import itertools
 import re
+import sys
 import textwrap
 import types
 import typing
@@ -15,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 from support import own_operators as own
 from support.backends import quiet
 from support.processes import python, together
-from support.selection import long_unless
+from support.selection import long_unless, needs_extensions
 
 import onnx_ops
 from onnx_ops import OpError
@@ -122,9 +123,9 @@ def test_check_finds_what_is_wrong(wrong_way, monkeypatch):
         onnx_ops.check(own.combine, [CASES[own.combine][0]], extremes=False)
 
 
+@needs_extensions
 def test_extensions_sessions_against_the_body():
     """The first session of that backend must know these operators, hence the new process."""
-    pytest.importorskip("onnxruntime_extensions")
     code = """
         import onnx_ops, test_own
         from test_own import own
@@ -361,6 +362,43 @@ def test_declarations_that_are_refused(name):
         declare(**changes)
 
 
+ANNOTATED = """
+{future}
+def body(x: {annotation}): return x
+def rule(x: {annotation}): return x
+def kernel(x: {annotation}, index, count, workspace, y: {annotation}):
+    for k in range(len(y)): y[k] = x[k]
+def gradient(grad_y: {annotation}): return grad_y
+"""
+NOW = pytest.mark.skipif(sys.version_info < (3, 14), reason="Python evaluates annotations with the def")
+
+
+def functions_annotated(annotation, future=""):
+    made = {"__name__": "annotated"}
+    exec(ANNOTATED.format(annotation=annotation, future=future), made)
+    return types.SimpleNamespace(**made)
+
+
+@pytest.mark.parametrize("future", ["from __future__ import annotations", pytest.param("", marks=NOW)])
+def test_annotations_that_only_a_type_checker_knows(future):
+    """An operator's function is refused; rules, kernels and gradients work, as nothing needs their annotations."""
+    of = functions_annotated("Nowhere", future)
+    with pytest.raises(OpError, match=r"^my\.domain\.Name: annotations = of body: can't be read: NameError: .*Nowhere"):
+        declare(of.body)
+    operator = declare(ranks={"x": (1,)}).shape(of.rule).kernel(of.kernel).gradient(of.gradient)
+    np.testing.assert_array_equal(run_operator(operator, [BIAS]), [BIAS])
+
+
+@NOW
+def test_annotations_that_fail_when_they_are_read():
+    of = functions_annotated("1 / 0")
+    refused = r"annotations = of {}: can't be read: ZeroDivisionError"
+    with pytest.raises(OpError, match=rf"^my\.domain\.Name: {refused.format('body')}"):
+        declare(of.body)
+    with pytest.raises(OpError, match=rf"^my\.domain\.Name: {refused.format('rule')}"):
+        declare().shape(of.rule)
+
+
 def writes_nothing(x, index, count, workspace, y):
     return 0
 
@@ -540,8 +578,18 @@ def test_a_mistake_in_a_rule_is_told_as_such():
         run_operator(function, [BIAS])
 
 
+@need_numba
+@pytest.mark.parametrize(("work", "what"), [("loop", "steps"), ("workspace", "bytes")])
+def test_work_that_is_no_number(work, what):
+    function = declare()
+    function.shape(lambda x: x).kernel(writes_nothing, **{work: lambda x: (x[0], 1)})
+    with pytest.raises(OpError, match=rf"{work} = a function that returns .*: must return the number of {what}"):
+        function(BIAS)
+
+
 TOO_MUCH = {
     "workspace": (1, 2**58, 1, r"workspace = 288230376151711744: must be a number of bytes in \[0, 2\*\*40\]"),
+    "workspace below 0": (1, -1, 1, r"workspace = -1: must be a number of bytes in \[0, 2\*\*40\]"),
     "staged outputs": (8, 0, 2**58, r"no room for copies of what a kernel is given"),
     "no first axis": (1, 0, None, r"shape of an output = \[\]: is what the rule says, but no shape"),
 }
@@ -557,7 +605,7 @@ def test_more_memory_than_there_is(name):
     function = declared(lambda x: (x,) * count)
     shape = () if size is None else (size,)
     shapes = shape if count == 1 else (shape,) * count
-    is_bound = name != "workspace"
+    is_bound = not name.startswith("workspace")
     function.shape(lambda x: shapes, bound=is_bound)
     space = {"__name__": __name__}
     exec(f"def kernel(x, index, count, workspace, {', '.join(outputs)}): return 1", space)
@@ -568,6 +616,24 @@ def test_more_memory_than_there_is(name):
     if name != "staged outputs":  # NumPy refuses these with its own message
         with pytest.raises(OpError, match=message):
             function(np.zeros(150_000, np.int64))
+
+
+def returns_the_first(x, index, count, workspace, y):
+    return x[0]
+
+
+@need_numba
+@pytest.mark.parametrize("length", [-1, 4, 2**40])
+def test_a_length_beyond_the_bound(length):
+    function = onnx_ops.operator("my.domain::Cut", inputs="x: int64", outputs="y: int64")(lambda x: x[: x[0]])
+    function.shape(lambda x: x, bound=True)
+    function.kernel(returns_the_first)
+    x = np.array([length, 5, 6])
+    message = rf"length of an output = {length}: is what the kernel returns; the rule's bound is 3$"
+    for run in (lambda: run_operator(function, [x]), lambda: function(x)):
+        with pytest.raises(Exception, match=message):
+            run()
+    assert [len(run_operator(function, [np.array([n, 5, 6])])[0]) for n in (0, 3)] == [0, 3]
 
 
 @need_numba
@@ -838,8 +904,8 @@ def test_what_operators_must_be():
     assert repr(declare()) == "<operator my.domain.Name of test_own>"
 
 
+@needs_extensions
 def test_extensions_know_operators_from_the_first_session_on():
-    pytest.importorskip("onnxruntime_extensions")
     code = """
         from test_own import *
         run_operator(own.combine, [BIAS, BIAS], backend="extensions", mode="product")

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.selection import long_unless, on_demand
+from support.selection import long_unless, needs_extensions, on_demand
 
 import onnx_ops
 
@@ -20,7 +20,7 @@ sys.path.insert(0, os.environ["TESTS"])
 logging.getLogger("onnx_ops").setLevel(logging.ERROR)  # other tests are about messages on compilation
 import numpy as np, onnx_ops
 from support import processes
-from support.backends import quiet, run_session
+from support.backends import IN_SESSIONS, quiet, run_session
 from support.cases import COL2IM, GRID_SAMPLE, assert_close, model, reference
 
 CASES = COL2IM[7], GRID_SAMPLE[6], GRID_SAMPLE[0]
@@ -38,7 +38,7 @@ def functions(threads=2):
         y = call(*large, **case.attributes, threads=threads)
         assert_close(y[:2], reference(case, case.inputs("float32")), "float32")
 
-def assert_cases(backends=("native", "extensions"), **settings):
+def assert_cases(backends=IN_SESSIONS, **settings):
     for case in CASES:
         for backend in backends:
             assert_close(make(case, backend, **settings)(), reference(case, case.inputs("float32")), "float32")
@@ -101,7 +101,7 @@ def test_threads_that_make_sessions_at_once(tmp_path):
     """Threads make and run sessions of both backends; the cache is empty, so that all of them compile."""
     script = """
 together([lambda b=b, c=c: [np.testing.assert_array_equal(make(c, b)(), make(c, b)()) for _ in range(3)]
-          for b in ("native", "extensions") for c in CASES])
+          for b in IN_SESSIONS for c in CASES])
 together([assert_cases] * 4)
 print("done")
 """
@@ -111,7 +111,7 @@ print("done")
 def test_threads_on_sessions_of_both_backends():
     """8 threads run six sessions 250 times, while others call functions; each session gives one result."""
     script = """
-sessions = [(make(c, b), reference(c, c.inputs("float32"))) for c in CASES for b in ("native", "extensions")]
+sessions = [(make(c, b), reference(c, c.inputs("float32"))) for c in CASES for b in IN_SESSIONS]
 expected = [call() for call, _ in sessions]
 for y, (_, e) in zip(expected, sessions):
     assert_close(y, e, "float32")
@@ -355,6 +355,7 @@ for kind in (np.float16, ml_dtypes.bfloat16):
 
 
 @pytest.mark.long
+@needs_extensions
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_fork_while_another_thread_begins_a_run():
     """The lock of the extensions backend for the errors of runs is free in the child."""

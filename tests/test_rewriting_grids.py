@@ -4,7 +4,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from onnx import numpy_helper, parser
-from support.backends import ORT_VERSION, quiet
+from support.backends import IN_SESSIONS, ORT_VERSION, quiet
 from support.exact import assert_as_near
 from support.selection import long_unless
 from support.written import (
@@ -353,11 +353,10 @@ def by_the_library(proto):
     return ort.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"])
 
 
-SESSIONS = (
-    lambda proto: onnx_ops.InferenceSession(proto.SerializeToString(), quiet()),
-    lambda proto: onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend="extensions"),
+SESSIONS = [
+    *(lambda proto, b=b: onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend=b) for b in IN_SESSIONS),
     by_the_library,
-)
+]
 PLACES = {
     "main": lambda proto, rng: None,
     "outputs": lambda proto, rng: with_more_outputs(proto.graph, rng),

@@ -25,11 +25,12 @@ SCRIPT = """
 import os
 import numpy as np, onnx_ops
 from onnx.reference import ReferenceEvaluator
+from support.backends import IN_SESSIONS
 
 assert onnx_ops.__file__.startswith(os.getcwd()), onnx_ops.__file__
 assert "Shift" in [o["name"] for o in onnx_ops.operators()]
 x = np.arange(10)
-for backend in ("native", "extensions"):
+for backend in IN_SESSIONS:
     session = onnx_ops.InferenceSession(proto.SerializeToString(), backend=backend)
     assert session.get_outputs()[0].shape == ["N"]
     assert (session.run(None, {"x": x})[0] == x + 5).all()

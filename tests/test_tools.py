@@ -26,6 +26,9 @@ from onnx_ops.rewriting import rewritten
 quantization = pytest.importorskip("onnxruntime.quantization", exc_type=ImportError)
 LEVELS = ort.GraphOptimizationLevel
 WEIGHTED = ["Conv", "MatMul", "Gemm"]  # operators that are quantized for speed
+# Weights of 7 bits. On CPUs without VNNI, ONNX Runtime adds pairs of products of 8 bits in int16, where they saturate.
+# Which products it computes so depends on the nodes around them, so that optimize() changes results there.
+EXACT = {"reduce_range": True}
 
 
 def weights(*dims):
@@ -105,14 +108,14 @@ UNSIGNED = {"activation_type": quantization.QuantType.QUInt8, "per_channel": Tru
 @tool("quantize_static of all, QOperator", **BY_OPERATORS)
 def quantize_static(proto, folder, **how):
     onnx.save(proto, folder / "m.onnx")
-    quantization.quantize_static(folder / "m.onnx", folder / "q.onnx", Reader(proto), **how)
+    quantization.quantize_static(folder / "m.onnx", folder / "q.onnx", Reader(proto), **EXACT, **how)
     return onnx.load(folder / "q.onnx")
 
 
 @tool("quantize_dynamic")
 def quantize_dynamic(proto, folder):
     onnx.save(proto, folder / "m.onnx")
-    quantization.quantize_dynamic(folder / "m.onnx", folder / "q.onnx")
+    quantization.quantize_dynamic(folder / "m.onnx", folder / "q.onnx", **EXACT)
     return onnx.load(folder / "q.onnx")
 
 
@@ -214,10 +217,10 @@ def test_a_tool_before(tool, name, tmp_path):
 
 
 AFTER = {  # tools, by how far results may be off, relative to the largest one
-    "quantize_static": 0.2,
-    "quantize_static of all": 0.2,
-    "quantize_static of all, uint8": 0.2,
-    "quantize_dynamic": 0.2,
+    "quantize_static": 0.05,
+    "quantize_static of all": 0.05,
+    "quantize_static of all, uint8": 0.05,
+    "quantize_dynamic": 0.05,
     "onnxsim": 1e-5,
     "onnxslim": 1e-5,
     **{f"{name}, float16": 0.05 for name in CONVERTERS},

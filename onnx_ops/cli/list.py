@@ -14,15 +14,11 @@ def backends():
     from ..runtime import library
     from ..runtime.native import get_library_path
 
-    obstacles = {"native": None, "extensions": None, "functions": None}
+    obstacles = {"native": None, "extensions": library.extensions_obstacle(), "functions": None}
     try:
         get_library_path()
     except OpError as error:
         obstacles["native"] = error.rule
-    try:
-        import onnxruntime_extensions  # noqa: F401
-    except ImportError as error:
-        obstacles["extensions"] = f"onnxruntime-extensions can't be imported: {error}"
     if not library.have_numba() and (obstacles["native"] or not library.is_complete()):
         obstacles["functions"] = "works, but slowly: Numba can't be imported"
     return obstacles

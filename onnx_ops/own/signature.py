@@ -4,7 +4,7 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from .. import dtypes
 from ..attributes import Attribute
+from ..compiler.jit import signature
 from ..declaration import Input, Operator, Output, Rule
 from ..errors import OpError, reason, require
 from ..limits import MAX_RANK
@@ -103,9 +104,21 @@ def _ranks(ranks, inputs):
     return [tuple(ranks.get(name, ())) for name in names]
 
 
+def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """Return a function's parameters by their names. Raises OpError."""
+    try:
+        return signature(function).parameters
+    except Exception as error:
+        raise _unreadable(function, error) from error
+
+
+def _unreadable(function, error):
+    return OpError("annotations", f"of {function.__name__}", f"can't be read: {reason(error)}")
+
+
 def _attributes(body, inputs):
     """Return a body's keyword-only parameters as Attributes. Raises OpError if its signature doesn't fit the inputs."""
-    parameters = inspect.signature(body).parameters.values()
+    parameters = parameters_of(body).values()
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
     names = [i.name for i in inputs]
     text = ", ".join(map(str, positional))
@@ -120,7 +133,7 @@ def _attributes(body, inputs):
     try:
         hints = typing.get_type_hints(body)
     except Exception as error:
-        raise OpError("annotations", f"of {body.__name__}", f"can't be read: {reason(error)}") from error
+        raise _unreadable(body, error) from error
     keywords = [p for p in parameters if p.kind == p.KEYWORD_ONLY]
     others = [p for p in parameters if p.kind == p.VAR_KEYWORD]
     require(not others, "parameters", ", ".join(map(str, others)), "must be inputs or attributes, each with a name")

@@ -38,6 +38,15 @@ def lack():
     return None
 
 
+def extensions_obstacle():
+    """Why the extensions backend can't be used here, or None. Imports onnxruntime-extensions."""
+    try:
+        import onnxruntime_extensions  # noqa: F401  first, as users do: it imports our module, see on_import.py
+    except ImportError as error:
+        return f"needs onnxruntime-extensions, which can't be imported: {error}"
+    return None
+
+
 def have_numba():
     """Whether Numba can compile what isn't in the library."""
     return numba_obstacle() is None

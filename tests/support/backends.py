@@ -3,6 +3,8 @@
 native, extensions and function run the same machine code; reference is plain NumPy.
 """
 
+from importlib.util import find_spec
+
 import numpy as np
 import onnxruntime as ort
 from onnx import TensorProto
@@ -45,14 +47,19 @@ def reference(case, inputs):
     return evaluator.run(None, dict(zip(names, inputs, strict=True)))[0]
 
 
-BACKENDS = {
+HAVE_EXTENSIONS = find_spec("onnxruntime_extensions") is not None  # it has no release for Python 3.14
+ALL_BACKENDS = {
     "function": function,
     "native": native,
     "extensions": extensions,
     "lowered": lowered,
     "reference": reference,
 }
-SAME_BITS = ("function", "native", "extensions", "lowered")
+OF_EXTENSIONS = ("extensions", "lowered")
+# What can run here; tests with a parameter that is among the others are skipped (`needs_extensions` in selection.py).
+BACKENDS = {name: run for name, run in ALL_BACKENDS.items() if HAVE_EXTENSIONS or name not in OF_EXTENSIONS}
+SAME_BITS = tuple(name for name in BACKENDS if name != "reference")
+IN_SESSIONS = tuple(name for name in BACKENDS if name in ("native", "extensions"))  # for `backend=`
 
 
 def with_extensions(options):

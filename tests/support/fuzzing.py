@@ -21,7 +21,7 @@ from onnx_ops import dtypes, functions
 from onnx_ops.operators import OPERATORS
 from onnx_ops.operators.computed_grid_sample import OPERATIONS, operand_count, program
 from onnx_ops.runtime.execute import compute
-from support.backends import ORT_VERSION, outputs_of_session, quiet
+from support.backends import IN_SESSIONS, ORT_VERSION, outputs_of_session, quiet
 from support.cases import TOLERANCE, block_counts, drawn, model, operator, regions
 
 from .cases import reference_of
@@ -836,7 +836,7 @@ def runners(call):
     if find_spec("torch") and "string" not in call.dtypes and has_lists(call):
         runners_by_name["pytorch"] = partial(run_by_torch, call)
     return runners_by_name if any("complex" in t for t in call.dtypes) else {
-        **runners_by_name, "native": in_session("native"), "extensions": in_session("extensions")
+        **runners_by_name, **{name: in_session(name) for name in IN_SESSIONS}
     }  # fmt: skip
 
 

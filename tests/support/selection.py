@@ -3,6 +3,7 @@
 import pytest
 
 from onnx_ops.runtime import library
+from support.backends import HAVE_EXTENSIONS, OF_EXTENSIONS
 
 # Each type represents those whose kernels are written alike: one width of floats or integers represents all.
 REPRESENTATIVE = ("float32", "uint8", "bool", "string")
@@ -31,5 +32,12 @@ def long_unless(representative, *values):
     return pytest.param(*values, marks=() if representative else pytest.mark.long)
 
 
+def names_extensions(parameters):
+    """Return whether one of a test's parameters, or what it contains, is a backend of onnxruntime-extensions."""
+    values = [v.values() if isinstance(v, dict) else v if isinstance(v, tuple | list) else [v] for v in parameters]
+    return any(isinstance(v, str) and v in OF_EXTENSIONS for each in values for v in each)
+
+
+needs_extensions = pytest.mark.skipif(not HAVE_EXTENSIONS, reason="needs onnxruntime-extensions")
 # Marks tests of compilation on demand, which does not happen where the library has every kernel.
 on_demand = pytest.mark.skipif(library.is_complete(), reason="the library has every kernel")
