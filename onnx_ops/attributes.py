@@ -236,7 +236,8 @@ class AttributeValues:
             if vector is not None:
                 contents.append(attribute.content(vector))
                 end += contents[-1].nbytes
-        return np.concatenate([[end], table.view(np.int64), *contents])
+        block = np.concatenate([[end], table.view(np.int64), *contents])
+        return vars(self).setdefault("_block", block)  # of threads that compute it at once, all get the first one
 
     @functools.cached_property
     def address(self):

@@ -15,6 +15,7 @@ from onnx.external_data_helper import uses_external_data
 from . import dtypes, plain
 from .attributes import KINDS
 from .errors import OpError
+from .locks import REGISTRATION
 from .operators import available
 
 if TYPE_CHECKING:
@@ -32,8 +33,9 @@ def register_schemas(operators: Iterable[Any] = ()) -> None:
     """
     from onnx.reference import op_run  # noqa: F401  importing it later fails if two domains have an operator of one name
 
-    for operator in available(operators).values():
-        _teach(operator)
+    with REGISTRATION:
+        for operator in available(operators).values():
+            _teach(operator)
 
 
 _taught: "dict[str, Operator]" = {}  # {title: the operator that onnx knows by it}
@@ -44,14 +46,10 @@ def _teach(operator):
         return
     if before:
         _deregister(before)
-    try:
-        if not _has(operator):
-            onnx.defs.register_schema(schema(operator))
-            atexit.register(_deregister, operator)
-        _taught[operator.title] = operator
-    except onnx.defs.SchemaError:
-        if not _has(operator):  # else another thread has taught it meanwhile
-            raise
+    if not _has(operator):
+        onnx.defs.register_schema(schema(operator))
+        atexit.register(_deregister, operator)
+    _taught[operator.title] = operator
 
 
 def _has(operator):

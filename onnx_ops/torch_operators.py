@@ -49,10 +49,10 @@ def torch_operator(operator):
 def defined(operator):
     """Return the qualified name of an operator after it has been defined. Raises OpError."""
     declaration = declaration_of(operator)
-    if declaration not in _names:
-        with EXPORT:
+    with EXPORT:
+        if declaration not in _names:
             define(declaration)
-    return _names[declaration]
+        return _names[declaration]
 
 
 def qualified_name(operator):

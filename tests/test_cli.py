@@ -1172,3 +1172,11 @@ def test_difference_of_large_integers_and_of_what_is_not_finite():
 def test_json_of_numbers_that_it_lacks(capsys):
     print_json({"problem": "shape", "largest": np.inf, "all": [1.0, float("nan")]})
     assert json.loads(capsys.readouterr().out) == {"problem": "shape", "largest": None, "all": [1.0, None]}
+
+
+@pytest.mark.parametrize("element_type", ["float32", "int64", "string"])
+@pytest.mark.parametrize("size", [2**62, 10**30])
+def test_a_shape_that_no_memory_holds(size, element_type):
+    rule = rf"input x can't be made up in the shape \[{size}, 3\]: "
+    with pytest.raises(click.UsageError, match=rule):
+        data.feeds({"x": (element_type, [None, 3])}, [], [f"x={size},3"], random=True)

@@ -4,12 +4,17 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from support.processes import together
 from support.selection import long_unless, needs_extensions, on_demand
 
 import onnx_ops
+from onnx_ops import functions
+from onnx_ops.attributes import Attribute
 
 HERE = Path(__file__).parent
 PACKAGE = Path(onnx_ops.__file__).parent
@@ -94,6 +99,20 @@ together([onnx_ops.get_library_path] * 2)
 print(len(rows) == len({*rows}) > 0)
 """
     assert finished(started(script)) == "True\n"
+
+
+def test_threads_that_use_the_same_attributes_first(monkeypatch):
+    """They share one block of values: with two, compiled code read one that had been freed."""
+    meeting, content = threading.Barrier(2), Attribute.content
+
+    def content_at_once(*arguments):
+        with suppress(threading.BrokenBarrierError):  # where a lock lets only one thread get here
+            meeting.wait(1)
+        return content(*arguments)
+
+    monkeypatch.setattr(Attribute, "content", content_at_once)
+    values = functions.COL2IM.values({"strides": [2, 3], "pads": [1, 1, 0, 0]})
+    assert together(lambda _: values.address, 2) == [values.block.ctypes.data] * 2
 
 
 @pytest.mark.long

@@ -1,13 +1,16 @@
 """onnx's checker and shape inference know the operators that onnx lacks."""
 
+import time
+
 import numpy as np
 import onnx
 import pytest
 from support.cases import ATTENTION, COL2IM, GRID_SAMPLE, IM2COL, model
-from support.processes import python
+from support.processes import python, together
 
 import onnx_ops
 from onnx_ops import plain
+from onnx_ops import schemas as schemas_of_onnx
 
 BILINEAR = GRID_SAMPLE[6]
 
@@ -100,3 +103,26 @@ def test_onnx_can_be_imported_further_after_registration():
     """onnx.reference builds a table of all operators at its import; none may be in two domains."""
     script = "import onnx_ops; onnx_ops.register_schemas(); import onnx.reference"
     python(script)
+
+
+def test_threads_that_register_another_declaration_at_once(monkeypatch):
+    """One of them replaces the schema of the first declaration, not both."""
+    has = schemas_of_onnx._has
+
+    def slowly(operator):
+        found = has(operator)
+        time.sleep(0.1)
+        return found
+
+    def declared():
+        @onnx_ops.operator("tests::Replaced", inputs="x: float32", outputs="y: float32")
+        def replaced(x):
+            return 2 * x
+
+        return replaced
+
+    first, second = declared(), declared()
+    onnx_ops.register_schemas([first])
+    monkeypatch.setattr(schemas_of_onnx, "_has", slowly)
+    together(lambda _: onnx_ops.register_schemas([second]), 2)
+    assert onnx.defs.has("Replaced", domain="tests")

@@ -3,6 +3,7 @@
 import io
 import pickle
 import re
+import time
 import tracemalloc
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from support.backends import HAVE_EXTENSIONS, quiet
 from support.cases import CASES
 from support.own_operators import above, combine, join, topk, window
-from support.processes import python
+from support.processes import python, together
 from support.selection import long_unless
 
 import onnx_ops
@@ -287,6 +288,22 @@ def test_declaring_again_replaces():
     del old
     with pytest.raises(onnx_ops.OpError, match=r"again_.Again: is again_x::Again .* already|is again__Again|rename"):
         _ = declared_again("a.gain", 1.0).torch, declared_again("a_gain", 1.0).torch
+
+
+def test_threads_that_define_an_operator_at_once(monkeypatch):
+    """It is defined once: again, PyTorch would lose the first definition, which runs already."""
+    define, defined = torch_operators.define, []
+
+    def slowly(declaration):
+        time.sleep(0.1)
+        defined.append(declaration)
+        define(declaration)
+
+    monkeypatch.setattr(torch_operators, "define", slowly)
+    operator = declared_again("at_once", 2.0)
+    first, second = together(lambda _: operator.torch(X), 2)
+    assert torch.equal(first, second)
+    assert defined == [operator.declaration]
 
 
 # Gradients

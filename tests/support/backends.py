@@ -3,10 +3,10 @@
 native, extensions and function run the same machine code; reference is plain NumPy.
 """
 
+from contextlib import suppress
 from importlib.util import find_spec
 
 import numpy as np
-import onnxruntime as ort
 from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
 
@@ -14,7 +14,10 @@ import onnx_ops
 from onnx_ops import dtypes, functions, plain
 from support.cases import model
 
-ORT_VERSION = tuple(map(int, ort.__version__.split(".")[:2]))
+with suppress(ImportError):  # functions can be tested on a Python for which ONNX Runtime has no wheels yet
+    import onnxruntime as ort
+
+    ORT_VERSION = tuple(map(int, ort.__version__.split(".")[:2]))
 
 
 def function(case, inputs):
@@ -47,7 +50,8 @@ def reference(case, inputs):
     return evaluator.run(None, dict(zip(names, inputs, strict=True)))[0]
 
 
-HAVE_EXTENSIONS = find_spec("onnxruntime_extensions") is not None  # it has no release for Python 3.14
+HAVE_RUNTIME = find_spec("onnxruntime") is not None
+HAVE_EXTENSIONS = HAVE_RUNTIME and find_spec("onnxruntime_extensions") is not None  # it has no release for Python 3.14
 ALL_BACKENDS = {
     "function": function,
     "native": native,
@@ -57,7 +61,8 @@ ALL_BACKENDS = {
 }
 OF_EXTENSIONS = ("extensions", "lowered")
 # What can run here; tests with a parameter that is among the others are skipped (`needs_extensions` in selection.py).
-BACKENDS = {name: run for name, run in ALL_BACKENDS.items() if HAVE_EXTENSIONS or name not in OF_EXTENSIONS}
+NEEDS = {"native": HAVE_RUNTIME, "extensions": HAVE_EXTENSIONS, "lowered": HAVE_EXTENSIONS}
+BACKENDS = {name: run for name, run in ALL_BACKENDS.items() if NEEDS.get(name, True)}
 SAME_BITS = tuple(name for name in BACKENDS if name != "reference")
 IN_SESSIONS = tuple(name for name in BACKENDS if name in ("native", "extensions"))  # for `backend=`
 
