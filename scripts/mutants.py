@@ -149,7 +149,8 @@ def _affine_grid_of_onnx(rng):
 def _perspective(rng):
     opset, batch, divided = _opset(rng), int(rng.integers(1, 3)), chance(rng, 0.6)
     mode = _sampling(rng, opset)["mode"]
-    return perspective(divided, size=_ints(rng, 1, 3, 2), batch=batch, opset=opset, mode=mode), {}
+    edits = {"opset": opset, "mode": mode, "dtype": one_of(rng, ["float32", "float32", "float16"])}
+    return perspective(divided, size=_ints(rng, 1, 3, 2), batch=batch, **edits), {}
 
 
 def _flow(rng):
@@ -157,6 +158,7 @@ def _flow(rng):
     steps = one_of(rng, [None, [("Mul", 2), ("Sub", 1)], [("Mul", [2, 3]), ("Sub", [0.5, 1])], [("Neg", None)], []])
     sampling = _sampling(rng, opset)
     edits = {"size": size, "opset": opset, "layout": layout, "mode": sampling.pop("mode"), "sampling": sampling}
+    edits["dtype"] = one_of(rng, ["float32", "float32", "float16"])
     return warp(steps, layout == "first" and chance(rng), batch=int(rng.integers(1, 3)), **edits), {}
 
 

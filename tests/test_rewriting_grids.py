@@ -449,11 +449,16 @@ def test_sizes_of_inputs(name, is_in_a_branch, dtype, pixels):
 
 @TYPES
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("seed", range(12))
-def test_any_arithmetic(seed, place, dtype, pixels):
-    """Wherever the nodes are, and whoever runs them."""
+def test_any_arithmetic(place, dtype, pixels):
+    """Wherever the nodes are, and whoever runs them. All coordinates of one model may lie at jumps."""
     if ORT_VERSION < (1, 21) and dtype == "float64":
         pytest.skip("ONNX Runtime makes products that it has no kernels for")
+    left_out = [left_out_of_arithmetic(seed, place, dtype, pixels) for seed in range(12)]
+    assert np.mean(left_out) <= 0.15
+
+
+def left_out_of_arithmetic(seed, place, dtype, pixels):
+    """Compare a random model; return the share of elements that are left out."""
     rng = np.random.default_rng([seed, [*PLACES].index(place)])
     proto = random_grid(rng, dtype, pixels)
     inputs = {v.name: rng.standard_normal([d.dim_value for d in v.type.tensor_type.shape.dim]).astype(dtype)
@@ -463,7 +468,6 @@ def test_any_arithmetic(seed, place, dtype, pixels):
     feeds = {"image": RAMPS[pixels], **inputs, **(TAKEN[pixels] if "branch" in place else {})}
     plain, fused = SESSIONS[0](proto).run(None, feeds), SESSIONS[seed % len(SESSIONS)](optimized).run(None, feeds)
     operators = [f.operator for f in findings]
-    # Some models subtract a value from itself, or round it before it decides.
-    assert_as_near(proto, feeds, plain, fused, filter(None, operators), left_out=0.5)
     is_left = operators == [None] and "constant" in findings[0].reason
     assert operators == ["ComputedGridSample"] or is_left or place == "branch around the end"
+    return assert_as_near(proto, feeds, plain, fused, [*filter(None, operators)], left_out=1)

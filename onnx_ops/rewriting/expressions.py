@@ -153,8 +153,8 @@ def _sources(graph, node, name, index):
 
 
 def is_rounded(graph, what, elements):
-    """Return whether an expression has the values of a 16-bit type, by its number, without rounding."""
-    return isinstance(what, Constant) or (isinstance(what, Leaf) and graph.type(what.name).elements == elements)
+    """Return whether an expression is of a 16-bit type, by its number, without rounding."""
+    return isinstance(what, Leaf) and graph.type(what.name).elements == elements
 
 
 NARROWING = {TensorProto.FLOAT16: "CastFloat16", TensorProto.BFLOAT16: "CastBFloat16"}

@@ -81,16 +81,11 @@ def _coordinates(program, dimensions):
 
 def _explain(graph, maker):
     """Raise NearMiss if the node that makes a grid looks like a part of what a program could compute."""
-    rounded = maker.input[0] if maker.input else ""
-    if maker.op_type == "DequantizeLinear":
-        quantizer = graph.producer(rounded, "QuantizeLinear")
-        computed = quantizer and graph.producer(quantizer.input[0], *MOVES, *OPERATIONS)
-    elif maker.op_type in (*MOVES, *OPERATIONS):
+    if maker.op_type in (*MOVES, *OPERATIONS):
         raise NearMiss(f"what {maker.op_type} {maker.output[0]} does to coordinates isn't known, or not for certain")
-    else:
-        return
-    if computed is not None:
-        kind = helper.tensor_dtype_to_np_dtype(graph.type(rounded).elements)
+    quantizer = graph.producer(maker.input[0], "QuantizeLinear") if maker.op_type == "DequantizeLinear" else None
+    if quantizer is not None and graph.producer(quantizer.input[0], *MOVES, *OPERATIONS):
+        kind = helper.tensor_dtype_to_np_dtype(graph.type(maker.input[0]).elements)
         raise NearMiss(f"its coordinates are rounded to {kind} before {maker.op_type} {maker.output[0]}")
 
 
