@@ -22,16 +22,7 @@ import numpy as np
 from . import dtypes
 from .attributes import Attribute, attribute_values
 from .errors import OpError
-from .limits import (
-    ABSENT,
-    MAX_ATTRIBUTES,
-    MAX_GEOMETRY,
-    MAX_INPUTS,
-    MAX_KERNELS,
-    MAX_OUTPUTS,
-    MAX_PHASES,
-    MAX_SHOWN,
-)
+from .limits import ABSENT, MAX_ATTRIBUTES, MAX_GEOMETRY, MAX_INPUTS, MAX_KERNELS, MAX_OUTPUTS, MAX_SHOWN
 
 
 @dataclass(frozen=True)
@@ -94,8 +85,9 @@ def record_dtype(counts):
 # A refusal by `require`: addresses of two texts and of the values, how many values there are (-1: a single number),
 # whether there is an expected value, that value, which of these are doubles (1: the values, + 2: the expected one).
 REFUSAL_FIELDS = ("argument", "rule", "values", "count", "has_expected", "expected", "doubles")
-# Every geometry begins with a refusal, and room for its values.
+# Every geometry begins with a refusal, and room for its values; then come the numbers that every plan states.
 REFUSAL = {"refusal": len(REFUSAL_FIELDS) + MAX_SHOWN}
+WORK = {"workspace": None, "tiles": None}
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,8 +100,7 @@ class Plan:
               So may be sizes of outputs, and UNKNOWN is the rank of one of which nothing is known
     plan      (attributes, inputs, outputs, geometry): refuses inputs by `onnx_ops.require`, and fills in the geometry
     geometry  {field: None for a number, or the length of a vector}: what kernels get to know. There are also the number
-              of `tiles`, how many bytes of `workspace` a tile needs, and, for kernels of several phases, the bytes of
-              the `shared` memory; `tiles` is a vector then, with a number for each phase
+              of `tiles`, and how many bytes of `workspace` a tile needs
 
     `attributes` is a named tuple (attributes.py). The vector of an input with `values` has these, not sizes.
     """
@@ -128,17 +119,14 @@ class Rule:
     function   (*shapes, **attributes) -> the outputs' shapes, a tuple of numbers or of such tuples. For an input with
                `values` it gets the values in place of the shape. None: the reference decides on the shapes
     is_bound   whether the first axes may turn out shorter
-    loop       (*shapes, **attributes) -> how many steps the kernel's tiles share, a tuple with a number for each phase
-               if there are several. None: there is one tile
+    loop       (*shapes, **attributes) -> how many steps the kernel's tiles share. None: there is one tile
     workspace  (*shapes, **attributes) -> bytes of workspace for each tile that runs. None: there is no workspace
-    shared     (*shapes, **attributes) -> bytes of memory that all tiles of all phases share. None: there is none
     """
 
     function: Callable | None = None
     is_bound: bool = False
     loop: Callable | None = None
     workspace: Callable | None = None
-    shared: Callable | None = None
 
     geometry: ClassVar[Mapping] = {}
     is_partial, counts_steps = False, True  # whoever calls makes tiles of the loop's steps
@@ -151,8 +139,7 @@ class Kernel:
     function   computes one tile: (*tensors, geometry, tile, workspace, *outputs), all tensors being flat arrays or,
                with `has_axes`, (*arrays, *attributes, index, count, workspace, *outputs). Then it returns the length of
                the outputs' first axes, or a tuple of these, if the rule is only a bound. The workspace is an array of
-               uninitialized bytes. Or a tuple of functions, the phases: all tiles of one run before those of the next.
-               They get one more array of bytes after the workspace, which all of them share
+               uninitialized bytes
     choices    {attribute: the strings, or integers, with which it is the kernel to run}, where an operator has several
     has_axes   whether arrays have their axes, as many as the ranks for which the kernel is compiled. 16-bit floats then
                are float32
@@ -162,17 +149,12 @@ class Kernel:
     unless     a text on the attributes with which the operator takes all types; then the others are refused
     """
 
-    function: Callable | tuple[Callable, ...]
+    function: Callable
     choices: Mapping = field(default_factory=dict)
     has_axes: bool = False
     sees_bits: bool = False
     types: Mapping = field(default_factory=dict)
     unless: str = ""
-
-    @property
-    def phases(self):
-        """The functions, one for each phase."""
-        return self.function if isinstance(self.function, tuple) else (self.function,)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -218,15 +200,11 @@ class Operator:
             "outputs": (len(self.outputs), MAX_OUTPUTS),
             "attributes": (len(self.attributes), MAX_ATTRIBUTES),
             "kernels": (len(self.kernels), MAX_KERNELS),
-            "phases": (self.phase_count, MAX_PHASES),
             "bytes of geometry": (self.geometry_dtype.itemsize, MAX_GEOMETRY),
         }
         for what, (count, most) in limits.items():
             if count > most:
                 raise OpError(what, count, f"must be at most {most}", self.title)
-        for kernel in self.kernels:
-            if len(kernel.phases) != self.phase_count:
-                raise OpError("phases", len(kernel.phases), f"must be {self.phase_count}, as before", self.title)
 
     @property
     def title(self):
@@ -239,13 +217,7 @@ class Operator:
 
     @functools.cached_property
     def geometry_dtype(self):
-        tiles = None if self.phase_count == 1 else self.phase_count
-        return record_dtype({**REFUSAL, "workspace": None, "shared": None, "tiles": tiles, **self.plan.geometry})
-
-    @functools.cached_property
-    def phase_count(self):
-        """The number of phases of each kernel."""
-        return len(self.kernels[0].phases) if self.kernels else 1
+        return record_dtype({**REFUSAL, **WORK, **self.plan.geometry})
 
     def signatures(self):
         """Yield all combinations of element types that ONNX Runtime has, as {type variable: name}."""

@@ -66,8 +66,17 @@ _HIDDEN = re.compile(
 _ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 
-def quoted(text: str) -> str:
-    """Return a string as Python's `repr` writes it, but with the escapes of _HIDDEN."""
+def as_text(text: str | bytes) -> str:
+    """Return a string of a protobuf, which is bytes if it is not UTF-8, as text."""
+    return text.decode(errors="replace") if isinstance(text, bytes) else text
+
+
+def quoted(text: str | bytes) -> str:
+    """Return a string as Python's `repr` writes it, but with the escapes of _HIDDEN.
+
+    protobuf has bytes for a string that is not UTF-8: these have U+FFFD there, as in the C library.
+    """
+    text = as_text(text)
 
     def escape(match: re.Match[str]) -> str:
         code = ord(match[0])
@@ -82,7 +91,7 @@ def quoted(text: str) -> str:
 class errors_of:
     """A context that adds the operator's name to an OpError, and in which `require` uses the operator's terms."""
 
-    def __init__(self, operator: "Operator", node: str = "") -> None:
+    def __init__(self, operator: "Operator", node: str | bytes = "") -> None:
         self.title = operator.title + (f" (node {shortened(quoted(node))})" if node else "")
         self.terms = operator.terms
 

@@ -13,7 +13,6 @@ from onnx.external_data_helper import ExternalDataInfo, set_external_data, uses_
 
 from .errors import OpError
 from .nodes import model_nodes, subgraphs
-from .ort_format import is_ort_format
 
 LARGEST = 2**31  # bytes that a protobuf may have
 
@@ -132,8 +131,6 @@ def write(tensors, path):
 
 def files(path):
     """The file of a model, and the files of its external data."""
-    if is_ort_format(path):
-        return [Path(path)]
     locations = {ExternalDataInfo(tensor).location for tensor in external(model_in(path))}
     return [Path(path), *(Path(file_of(location, path)) for location in sorted(locations))]
 

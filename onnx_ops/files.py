@@ -10,24 +10,29 @@ from tempfile import TemporaryDirectory
 
 from . import system
 
+PREFIX = ".onnx_ops-"  # of temporary files and folders
+
 
 @contextmanager
-def staged(directory):
+def staged(directory, name=""):
     """Yield a temporary folder; the files written there replace those of the same name in `directory` at the end.
 
     `directory` is made if it is missing. If the block raises, no file is replaced. Models come last, so that none
     refers to data that aren't there yet. Raises OSError if a file would replace something that isn't a file.
+
+    name  of the file that errors name, if there is one; default: they name the directory
     """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    with _named(directory), ExitStack() as stack:
+    with named(directory / name), ExitStack() as stack:
         folder = stack.enter_context(_temporary_folder(directory))
         yield folder
         moves = []
         for file in sorted(folder.iterdir(), key=lambda file: file.suffix == ".onnx"):
             place = replaceable(directory / file.name)
             if place.parent != directory.resolve():  # a link leads to another folder, maybe on another disk
-                file = shutil.copyfile(file, stack.enter_context(_temporary_folder(place.parent)) / place.name)
+                with named(place):
+                    file = shutil.copyfile(file, stack.enter_context(_temporary_folder(place.parent)) / place.name)
             moves.append((file, place))
         _permit(folder, moves)
         for file, place in moves:
@@ -39,7 +44,7 @@ def staged_file(path):
     """Yield the path at which to write what replaces the file `path` at the end; files beside it come along."""
     path = Path(path)
     replaceable(path)  # raises OSError now rather than after the work
-    with staged(path.parent) as folder:
+    with staged(path.parent, path.name) as folder:
         yield folder / path.name
 
 
@@ -48,13 +53,13 @@ def write(path, content):
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     place = replaceable(path)
-    temporary = place.with_name(f".onnx_ops-{uuid.uuid4().hex}")
+    temporary = place.with_name(f"{PREFIX}{uuid.uuid4().hex}")
     try:
-        with _named(path):
+        with named(path):
             temporary.write_bytes(content)
-        if place.exists():
-            shutil.copymode(place, temporary)
-        system.replace(temporary, place)
+            if place.exists():
+                shutil.copymode(place, temporary)
+            system.replace(temporary, place)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
@@ -70,19 +75,21 @@ def replaceable(path):
 
 
 @contextmanager
-def _named(path):
-    """Give an OSError of what is written to a path, such as that of a full disk, this path if it names none."""
+def named(path):
+    """Have an OSError, such as that of a full disk, name the file to be written, not a temporary one or none."""
     try:
         yield
     except OSError as error:
-        if error.errno and not error.filename:
-            error.filename = os.fspath(path)
-        raise
+        names = [os.fsdecode(name) for name in (error.filename, error.filename2) if name is not None]
+        if names and not any(part.startswith(PREFIX) for name in names for part in Path(name).parts):
+            raise
+        # NumPy's have no number.
+        raise OSError(error.errno or errno.EIO, error.strerror or str(error), os.fspath(path)) from error
 
 
 @contextmanager
 def _temporary_folder(beside):
-    with TemporaryDirectory(prefix=".onnx_ops-", dir=beside) as folder:
+    with TemporaryDirectory(prefix=PREFIX, dir=beside) as folder:
         yield Path(folder)
 
 

@@ -16,6 +16,7 @@ from .operators.grid_sample import ONNX as GRID_SAMPLE
 from .operators.im2col import IM2COL
 from .operators.roi_align import ROI_ALIGN
 from .runtime.execute import compute
+from .runtime.threads import check_count
 
 if TYPE_CHECKING:
     from .declaration import Operator
@@ -67,6 +68,7 @@ def outputs_of(
     operator: "Operator", arrays: list[NDArray[Any] | None], attributes: dict[str, Any], threads: int | None
 ) -> list[NDArray[Any]]:
     """Return the outputs for inputs that are arrays as `as_array` returns them."""
+    check_count("threads", threads, operator.title)
     with errors_of(operator):
         values = operator.values(attributes)
     return compute(operator, values, arrays, threads)

@@ -13,7 +13,7 @@ REGISTRATION = threading.RLock()  # guards the tables of operators that are hand
 COMPILATION = threading.RLock()  # guards the functions that have been compiled
 RUNS = threading.RLock()  # guards the errors of runs under way in the extensions backend
 POOL = threading.RLock()  # guards the pool of threads that calls of functions use
-EXPORT = threading.RLock()  # guards PyTorch's tables of operators, and those for exports with dynamo=False
+EXPORT = threading.RLock()  # guards PyTorch's tables of operators
 OPTIONS = threading.RLock()  # guards what a session needs on its caller's options, while it is made
 _ALL = OPTIONS, EXPORT, REGISTRATION, COMPILATION, RUNS, POOL
 

@@ -188,15 +188,12 @@ def check_shapes(operator, shapes):
         require(fits, "shape of an output", shape, rule)
 
 
-def explain(operator, position, values, inputs, tiles, workspace, shared, outputs):
+def explain(operator, position, values, inputs, tiles, workspace, outputs):
     """Run a kernel that gets arrays as plain Python, where an exception knows its line; return its text, or None."""
-    room = [np.empty(workspace, np.uint8) if operator.plan.workspace else None]
-    if operator.phase_count > 1:
-        room.append(np.empty(shared, np.uint8) if operator.plan.shared else None)
+    room = np.empty(workspace, np.uint8) if operator.plan.workspace else None
     try:
-        for function, count in zip(operator.kernel(position).phases, tiles, strict=True):
-            for tile in range(count):
-                function(*inputs, *values.compiled, tile, count, *room, *outputs)
+        for tile in range(tiles):
+            operator.kernel(position).function(*inputs, *values.compiled, tile, tiles, room, *outputs)
     except Exception as error:
         return reason(error) + place_of(error)
     return None

@@ -18,7 +18,7 @@ from support.cases import COL2IM, GRID_SAMPLE, OPENVINO, assert_close, col2im, m
 from support.detector import rotated_detector
 from support.libraries import check_library
 from support.malformed import AT_CREATION, AT_RUN, BY_TYPE
-from support.processes import python
+from support.processes import on_disk, python
 
 import onnx_ops
 from onnx_ops import system
@@ -242,6 +242,20 @@ def test_what_goes_wrong(failure, path, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [output]
 
 
+@pytest.mark.parametrize("full", ["output", "temporary files"])
+def test_a_full_disk(full, path, tmp_path):
+    """The error also names the folder of temporary files, if that is full."""
+    disk, output = tmp_path / "disk", tmp_path / LIBRARY
+    disk.mkdir()
+    temporary = {"TMPDIR": str(disk)} if full == "temporary files" else {}
+    output = output if temporary else disk / LIBRARY
+    command = ["build", "--output", output, "--operator", "Col2Im", "--dtype", "float32", "--cpu", BEST]
+    done = on_disk("size=8k", disk, sys.executable, "-m", "onnx_ops", *command, **temporary)
+    place = rf"{disk}/tmp\w+" if temporary else output
+    assert done.returncode == 3
+    assert re.search(f"output = '{output}': can't be written: No space left on device: {place}\n$", done.stderr)
+
+
 @pytest.mark.skipif(not find_spec("ziglang"), reason="there is no ziglang")
 def test_linked_by_ziglang(path, tmp_path, monkeypatch):
     """Wheels are, and libraries for other systems: they must find out what the CPU can run, too."""
@@ -252,11 +266,6 @@ def test_linked_by_ziglang(path, tmp_path, monkeypatch):
     process, expected = alone(output, tmp_path)
     assert process.returncode == 0, process.stderr
     assert_close(np.load(tmp_path / "y.npy"), expected, "float32")
-
-
-def test_wrong_numbers_of_processes(tmp_path):
-    with pytest.raises(onnx_ops.OpError, match="jobs = -1: must be at least 1"):
-        onnx_ops.build(tmp_path / "a.so", jobs=-1)
 
 
 def kernels(path):
@@ -294,6 +303,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from onnx_ops import operators, system
+from onnx_ops.compiler import records
 from onnx_ops.runtime import library
 def changed(o):
     if o.title != "Col2Im":
@@ -301,6 +311,9 @@ def changed(o):
     return replace(o, plan=replace(o.plan, geometry={**o.plan.geometry, "one_more": None}))
 if sys.argv[2] == "other":
     operators.OPERATORS = tuple(map(changed, operators.OPERATORS))
+if sys.argv[2] == "other call":
+    size = records.CALL.itemsize // 8
+    records.call_dtype = lambda geometry: records.record_dtype({"head": size + 1, "geometry": geometry.itemsize // 8})
 if sys.argv[2] == "other C":
     system.digest_of_sources = lambda folder: 1
 library.PLACE = Path(sys.argv[1])
@@ -312,7 +325,7 @@ except onnx_ops.OpError as error:
 """
 
 
-@pytest.mark.parametrize("declarations", ["same", "other", "other C"])
+@pytest.mark.parametrize("declarations", ["same", "other", "other call", "other C"])
 def test_a_library_and_python_of_other_versions(declarations, path):
     """A library of another version is not used, such as that of an editable installation after `git pull`."""
     output = f"True {path}" if declarations == "same" else "is of another version of onnx_ops than its Python"

@@ -11,16 +11,18 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
+import llvmlite.binding as llvm
 import numba
 import numpy as np
 import pytest
 from support.cases import CASES, model
 from support.malformed import col2im
 from support.processes import python
+from support.selection import on_demand
 
 import onnx_ops
 from onnx_ops import dtypes, operators
-from onnx_ops.compiler import cache, code, compilation, jit, key, numba_internals
+from onnx_ops.compiler import code, compilation, jit, key, numba_internals
 from onnx_ops.compiler.records import Entry, Step
 from onnx_ops.kernels.blocks import pieces
 from onnx_ops.operators import OPERATORS
@@ -106,6 +108,25 @@ def test_details_of_a_key():
     assert key.digest(functions, "name", 1) == plain
     others = (functions, "name", 2), (functions[:1], "name", 1), (functions[::-1], "name", 1)
     assert len({plain, *(key.digest(*other) for other in others)}) == 4
+
+
+def test_a_function_that_is_several_steps():
+    """A rule that is also the loop's function, or the workspace's, has code of its own in each of these roles."""
+
+    def length(x):
+        return x
+
+    def one(x):
+        return (1,)
+
+    def kernel(x, index, count, workspace, y):
+        for k in range(len(x)):
+            y[k] = len(workspace)
+
+    for work, size in (({"loop": length, "workspace": one}, 1), ({"loop": one, "workspace": length}, 3)):
+        operator = onnx_ops.operator("my.domain::Sizes", inputs="x: int64", outputs="y: int64")(lambda x: x)
+        operator.shape(length).kernel(kernel, **work)
+        np.testing.assert_array_equal(operator(np.arange(3)), [size] * 3)
 
 
 # {what a function reads: (a module with two values for V, the expression that reads it)}; only `pick` tells which one.
@@ -278,6 +299,7 @@ def test_a_package_that_is_edited_while_the_process_runs(monkeypatch):
 
 
 ADDRESSES = """
+import llvmlite.binding as llvm
 import numba
 import numpy as np
 import onnx_ops
@@ -312,6 +334,7 @@ def test_code_with_addresses_of_another_process(tmp_path):
 
 
 CACHED_BY_NUMBA = """
+import llvmlite.binding as llvm
 import numba
 import numpy as np
 import onnx_ops
@@ -338,6 +361,51 @@ def test_functions_in_numbas_own_cache(tmp_path):
         arguments = {"folders": [tmp_path], "cwd": tmp_path, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
         done = python(f"import cached; {script}", PYTHONDONTWRITEBYTECODE="1", **arguments)
         assert done.stdout == (f"{[value, value]} {[value, value]}\n" if script == kernels else f"{value}\n")
+
+
+UNLOADABLE = """
+import hashlib
+from onnx_ops.compiler import code, compilation
+from onnx_ops.compiler.records import Entry, Step
+entry = Entry((Step(lambda: None, ()),))
+compiled = code.code(entry)
+content, path = compiled.content, compiled.kept.path
+def compile_again(entry, symbol):
+    compiled_again.append(symbol)
+    return content
+compilation.object_code = compile_again
+machine = bytes([content[18] ^ 0x80])  # of a header of ELF; elsewhere this makes no format that there is
+for name, other in {
+    "whole": content, "nothing": b"", "a text": b"no code at all" * 1000, "the header": content[:64],
+    "half": content[:len(content) // 2], "cut short": content[:-1],
+    "for another machine": content[:18] + machine + content[19:],
+    "another function": content.replace(compiled.symbol.encode(), compiled.symbol[::-1].encode()),
+}.items():
+    compiled_again = []
+    path.write_bytes(hashlib.sha256(other).digest() + other)
+    code._outcome.cache_clear()
+    assert code.code(entry).call(0) == 0
+    assert path.read_bytes() == hashlib.sha256(content).digest() + content
+    print(name, len(compiled_again), sep=": ")
+"""
+
+
+@on_demand
+def test_files_with_a_right_checksum_that_cannot_be_loaded(tmp_path):
+    """LLVM would end the process, or find no function. They are compiled again."""
+    done = python(UNLOADABLE, NUMBA_CACHE_DIR=str(tmp_path))
+    whole, *others = done.stdout.splitlines()
+    assert whole == "whole: 0"
+    assert len(others) == 7
+    assert all(line.endswith(": 1") for line in others), others
+
+
+def test_an_object_file_that_lacks_its_function():
+    """Its address would be 0, where a call ends the process."""
+    empty = code._machine().emit_object(llvm.parse_assembly(""))
+    assert not code.has_function(empty, "f")
+    with pytest.raises(onnx_ops.OpError, match="kernel = f: can't be loaded: its object file doesn't define it"):
+        code.loaded(empty, "f")
 
 
 @pytest.mark.parametrize("domain", dict.fromkeys(o.domain for o in OPERATORS))
@@ -372,15 +440,33 @@ def test_the_colours_of_numbas_messages():
 
 
 def test_slow_compilation_is_told(monkeypatch, caplog):
-    """A message appears once compilation takes longer than PATIENCE, unless it was asked for."""
-    monkeypatch.setattr(code, "PATIENCE", 0.0)
-    monkeypatch.setattr(compilation, "object_code", lambda entry, symbol: time.sleep(0.5))
+    """One message is for all functions that are compiled one after the other, unless it was asked for that."""
+    monkeypatch.setattr(code, "PATIENCE", 0.1)
+    monkeypatch.setattr(code, "PAUSE", 0.3)
+    monkeypatch.setattr(code, "_known", [float("-inf")])
+    monkeypatch.setattr(code, "key_of", lambda entry: ("key", OSError("a test")))
+    monkeypatch.setattr(compilation, "object_code", lambda entry, symbol: time.sleep(entry.seconds))
     monkeypatch.setattr(code, "loaded", lambda content, symbol: 1)
-    make = lambda: code.Code(Entry((Step(pieces, ()),)), cache.Kept("pieces", "key", OSError("a test")))
-    make()
+
+    def compile_one(title, seconds):
+        entry = Entry((Step(pieces, ()),))
+        object.__setattr__(entry, "seconds", seconds)
+        code._outcome.cache_clear()
+        code.code(entry, title)
+
     token = code.is_silent.set(True)
-    make()
+    compile_one("silent", 0.5)
     code.is_silent.reset(token)
-    assert [r.getMessage() for r in caplog.records if "not kept in" not in r.getMessage()] == [
-        "onnx_ops: compiling blocks-pieces (once; not kept)"
-    ]
+    caplog.set_level("INFO", "onnx_ops")
+    for title, seconds in (("Fast", 0), ("First", 0.5), ("Second", 0.5), ("Fast", 0), ("Third", 0.5)):
+        compile_one(title, seconds)
+    time.sleep(0.5)
+    compile_one("Later", 0.5)
+    code._outcome.cache_clear()
+    records = [record for record in caplog.records if hasattr(record, "compiling")]
+    text = "onnx_ops: compiling kernels, those of {} first, in some seconds each (once; not kept)"
+    warnings = [record.getMessage() for record in records if record.levelname == "WARNING"]
+    assert warnings == [text.format("First"), text.format("Later")]
+    titles = "Fast", "First", "Second", "Fast", "Third", "Later"
+    steps = [record.compiling for record in records if record.levelname == "INFO"]
+    assert steps == [step for title in titles for step in (title, None)]

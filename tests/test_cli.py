@@ -21,7 +21,7 @@ from PIL import Image
 from support import written
 from support.backends import ORT_VERSION, quiet
 from support.cases import COL2IM, GRID_SAMPLE, VOLUMES, drawn, model, parsed
-from support.processes import python
+from support.processes import on_disk, python
 from support.selection import needs_extensions, on_demand
 from test_files import contents
 from test_ort_format import written as written_in_ort_format
@@ -280,15 +280,6 @@ def test_inspect_a_model_without_these_operators(operator, obstacle, tmp_path):
     if obstacle:
         assert obstacle in report["session"]
         assert "no session can be made" in text
-
-
-def test_inspect_the_format_of_onnxruntime(tmp_path):
-    relu = parsed("(float[1] x) => (float[1] y) { y = Relu (x) }")
-    path = written_in_ort_format(relu, tmp_path / "model.ort")
-    assert call_json("inspect", path)["session"] is None
-    assert "its nodes can't be listed" in call("inspect", path)
-    path.write_bytes(path.read_bytes()[:100])
-    assert "no session can be made: " in call("inspect", path, exit_code=1)
 
 
 def test_inspect_where_our_kernels_cannot_run(tmp_path, monkeypatch):
@@ -839,6 +830,53 @@ def test_a_rewrite_that_fails_touches_nothing(target, command, refused, tmp_path
     assert contents(tmp_path) == before
 
 
+FULL_DISKS = {  # options of a disk, what is run there, and the file that doesn't fit
+    "optimize": ("size=8k", "optimize {0}/whole.onnx out.onnx", "out.onnx"),
+    "lower": ("size=8k", "lower {0}/whole.onnx out.onnx", "out.onnx"),
+    "external data": ("size=8k", "optimize {0}/in/model.onnx out.onnx", "out.onnx.data"),
+    "a model beside its data": ("size=24k", "optimize {0}/in/model.onnx out.onnx", "out.onnx"),
+    "no more folders": ("nr_inodes=1", "optimize {0}/whole.onnx out.onnx", "out.onnx"),
+    "no more files": ("nr_inodes=2", "optimize {0}/whole.onnx out.onnx", "out.onnx"),
+}
+
+
+@pytest.mark.parametrize("name", FULL_DISKS)
+def test_a_full_disk(name, tmp_path):
+    """The error names the file that is to be written, rather than its folder, a temporary file or none."""
+    options, command, file = FULL_DISKS[name]
+    onnx.save(onnx.load(weighed_down(tmp_path / "in")), tmp_path / "whole.onnx")
+    (tmp_path / "disk").mkdir()
+    done = on_disk(options, tmp_path / "disk", sys.executable, "-m", "onnx_ops", *command.format(tmp_path).split())
+    *_, message = done.stderr.splitlines()
+    assert (done.returncode, "No space left on device" in message) == (3, True), done.stderr
+    assert re.search(rf"[ '/]{file}(?![.\w])", message), message
+    assert ".onnx_ops-" not in message
+
+
+FULL = """
+from pathlib import Path
+from onnx_ops.cli.demo import write_pictures
+from onnx_ops.files import staged_file
+def write_through_link():
+    with staged_file("{0}/link") as path:
+        path.write_bytes(bytes(100_000))
+for write in (lambda: write_pictures(Path("folder")), write_through_link):
+    try:
+        write()
+    except OSError as error:
+        print(error)
+"""
+
+
+def test_a_full_disk_of_a_folder_and_of_a_link(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "disk" / "file")
+    done = on_disk("size=8k", tmp_path / "disk", sys.executable, "-c", FULL.format(tmp_path))
+    folder, link = done.stdout.splitlines()
+    assert folder == "[Errno 28] No space left on device: 'folder/photograph.png'", done.stderr
+    assert link == f"[Errno 28] No space left on device: '{tmp_path}/disk/file'"
+
+
 @rewrites
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("target", PLACES)
@@ -941,11 +979,21 @@ def test_extensions_session_of_a_model_whose_sizes_are_in_other_files(dtype, tmp
     np.testing.assert_array_equal(result(source, dtype, backend="extensions"), result(source, dtype))
 
 
-@pytest.mark.parametrize("command", ["lower", "optimize"])
-def test_the_format_of_onnxruntime_is_not_rewritten(command, tmp_path):
-    path = written_in_ort_format(onnx.load(PATCH_FOLD / "model.onnx"), tmp_path / "model.ort")
-    assert "is in ONNX Runtime's own format" in call(command, path, tmp_path / "out.onnx", exit_code=2)
-    assert os.listdir(tmp_path) == ["model.ort"]
+@pytest.mark.parametrize("name", ["model.ort", "other.onnx"])
+@pytest.mark.parametrize(
+    "command", ["inspect", "bench", "run --random", "warmup", "lower", "optimize", "run --compare"]
+)
+def test_the_format_of_onnxruntime_is_refused(command, name, tmp_path):
+    model = PATCH_FOLD / "model.onnx"
+    path = written_in_ort_format(onnx.load(model), tmp_path / name)
+    files = [
+        path,
+        *[model] * (command == "run --compare"),
+        *[tmp_path / "out.onnx"] * (command in ("lower", "optimize")),
+    ]
+    text = call(*command.split(), *files, exit_code=2)
+    assert f"{path}isinONNXRuntime'sownformat;usethe.onnxfile" in "".join(text.split())
+    assert os.listdir(tmp_path) == [name]
 
 
 # optimize

@@ -7,21 +7,27 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from support.processes import environment as of_processes
 from support.processes import python
+from support.selection import long_unless
 from test_cache import PACKAGE
 from test_docs import ROOT, examples
 
 import onnx_ops
 from onnx_ops.compiler import cache
 
+unix = pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGTERM there")
 PAGE = ROOT / "docs" / "deployment.md"
 MODEL = ROOT / "models" / "exported" / "spatial_transformer" / "model.onnx"
 SETTINGS = dict(re.findall(r"^ENV (NUMBA_\w+)=(.*)$", PAGE.read_text(), re.MULTILINE))
@@ -63,7 +69,41 @@ def free_port():
         return listener.getsockname()[1]
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGTERM there")
+@contextmanager
+def served(app, patience=None):
+    """A context in which the service runs; yields (port, its process, a list for its log), and ends it by SIGTERM.
+
+    patience  in place of the page's, to save time
+    """
+    port, log = free_port(), []
+    if patience:
+        text = (app / "service.py").read_text()
+        (app / "service.py").write_text(text.replace("PATIENCE = 5 ", f"PATIENCE = {patience} "))
+        assert (app / "service.py").read_text() != text
+    settings = environment(NUMBA_CACHE_DIR=str(app / "kernels"), PORT=str(port))
+    command = [sys.executable, "service.py"]
+    with subprocess.Popen(command, cwd=app, env=settings, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            deadline = time.monotonic() + 60
+            while not (ready := get(f"http://127.0.0.1:{port}/")) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            assert ready == (200, b"ready\n")
+            yield port, process, log
+        finally:
+            process.send_signal(signal.SIGTERM)
+            log.append(process.communicate(timeout=30)[1])
+
+
+def saved(array):
+    content = io.BytesIO()
+    np.save(content, array)
+    return content.getvalue()
+
+
+IMAGE = np.random.default_rng(0).random((2, 3, 144, 192), np.float32)
+
+
+@unix
 def test_the_service_compiles_nothing(app):
     """The service answers its first request, refuses a bad one, and ends upon SIGTERM."""
     kernels = app / "kernels"
@@ -72,30 +112,193 @@ def test_the_service_compiles_nothing(app):
     assert any(path.suffix == ".code" for path in files)
     for path in files:
         path.chmod(0o555 if path.is_dir() else 0o444)
-    port, image = free_port(), np.random.default_rng(0).random((2, 3, 144, 192), np.float32)
-    settings = environment(NUMBA_CACHE_DIR=str(kernels), PORT=str(port))
-    command = [sys.executable, "service.py"]
-    with subprocess.Popen(command, cwd=app, env=settings, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            url, deadline = f"http://127.0.0.1:{port}/", time.monotonic() + 60
-            while not (ready := get(url)) and time.monotonic() < deadline:
-                time.sleep(0.05)
-            assert ready == (200, b"ready\n")
-            content = io.BytesIO()
-            np.save(content, image)
-            status, answer = get(url, content.getvalue())
+    try:
+        with served(app) as (port, process, log):
+            url = f"http://127.0.0.1:{port}/"
+            status, answer = get(url, saved(IMAGE))
             refused, message = get(url, b"nonsense")
-        finally:
-            process.send_signal(signal.SIGTERM)
-            log = process.communicate(timeout=30)[1]
-            for path in files:
-                path.chmod(0o755)
+    finally:
+        for path in files:
+            path.chmod(0o755)
     assert (status, process.returncode, refused) == (200, 0, 400)
     assert message
-    expected = onnx_ops.InferenceSession(MODEL).run(None, {"image": image})[0]
+    expected = onnx_ops.InferenceSession(MODEL).run(None, {"image": IMAGE})[0]
     np.testing.assert_array_equal(np.load(io.BytesIO(answer)), expected)
-    assert "onnx_ops" not in log
+    assert "onnx_ops" not in log[0]
     assert {path: path.stat().st_mtime_ns for path in [kernels, *kernels.rglob("*")]} == before
+
+
+def connect(port):
+    return socket.create_connection(("127.0.0.1", port), timeout=30)
+
+
+def exchange(connection, *parts, pause=0.0):
+    """Send parts of a request; return (all that comes back, the seconds that it took)."""
+    start = time.monotonic()
+    with connection:
+        with suppress(ConnectionError):  # the service may have answered before
+            for k, part in enumerate(parts):
+                time.sleep(pause if k else 0)
+                connection.sendall(part)
+        answer = b""
+        with suppress(ConnectionError):
+            while part := connection.recv(2**16):
+                answer += part
+    return answer, time.monotonic() - start
+
+
+def post(*headers):
+    return "\r\n".join(["POST / HTTP/1.1", "Host: service", *headers, "", ""]).encode()
+
+
+BODY = saved(IMAGE)
+LENGTH = f"Content-Length: {len(BODY)}"
+SHAPE = BODY.replace(b"(2, 3, 144, 192), }      ", b"(99999999999, 144, 192), }")
+PATIENCE = 1
+LIES = {  # {name: (parts of a request, the status that it gets)}
+    "no length": ([post(), BODY], 411),
+    "negative length": ([post("Content-Length: -1")], 411),
+    "empty length": ([post("Content-Length:")], 411),
+    "length in words": ([post("Content-Length: many"), BODY], 411),
+    "length in other digits": ([post("Content-Length: \u0665".encode().decode("latin-1")), BODY], 411),
+    "length with a sign": ([post("Content-Length: +5"), b"12345"], 411),
+    "fractional length": ([post("Content-Length: 1e3")], 411),
+    "chunks": ([post("Transfer-Encoding: chunked"), b"5\r\n12345\r\n0\r\n\r\n"], 411),
+    "chunks and a length": ([post("Transfer-Encoding: chunked", "Content-Length: 5"), b"12345"], 411),
+    "huge length": ([post(f"Content-Length: {10**18 - 1}")], 413),
+    "length of 5000 digits": ([post(f"Content-Length: {'9' * 5000}")], 413),
+    "a byte more than allowed": ([post(f"Content-Length: {2**24 + 1}")], 413),
+    "body too short": ([post(f"Content-Length: {2**24}"), BODY], 400),
+    "no body": ([post(LENGTH)], 400),
+    "empty body": ([post("Content-Length: 0")], 400),
+    "array too short": ([post("Content-Length: 200"), BODY[:200]], 400),
+    "array of a huge shape": ([post(LENGTH), SHAPE], 400),
+    "archive": ([post("Content-Length: 4"), b"PK\3\4"], 400),
+    "other shape": ([post(f"Content-Length: {len(saved(IMAGE[0]))}"), saved(IMAGE[0])], 400),
+    "many headers": ([post(*["a: b"] * 1000)], 431),
+}
+
+
+@unix
+def test_lying_requests(app):
+    """Each gets its status, soon, and none takes the service's memory or the session."""
+    with served(app, PATIENCE) as (port, process, log):
+
+        def resident():
+            return psutil.Process(process.pid).memory_info().rss
+
+        with ThreadPoolExecutor(8) as threads:
+            before, outcomes = resident(), threads.map(lambda lie: exchange(connect(port), *lie[0]), LIES.values())
+            for (name, (_, status)), (answer, seconds) in zip(LIES.items(), outcomes, strict=True):
+                assert answer.startswith(f"HTTP/1.0 {status} ".encode()), (name, answer[:200])
+                assert seconds < PATIENCE + 5, name
+        assert resident() - before < 2**27
+        assert get(f"http://127.0.0.1:{port}/", BODY)[0] == 200
+    assert process.returncode == 0
+    assert "Traceback" not in log[0]
+
+
+@unix
+@pytest.mark.long
+def test_slow_and_vanishing_clients(app):
+    """A client that sends a byte now and then, or goes away, keeps no thread; the service stops in time."""
+    head = post(LENGTH)
+    with served(app, PATIENCE) as (port, process, log):
+        drips = [bytes([byte]) for byte in head[:40]], [head, *(bytes([byte]) for byte in BODY[:40])]
+        with ThreadPoolExecutor(3) as threads:
+            for answer, seconds in threads.map(lambda parts: exchange(connect(port), *parts, pause=0.1), drips):
+                assert not answer or b" 400" in answer
+                assert seconds < 40 * 0.1 + 2
+        for content in (b"", head, head + BODY[:1000], head + BODY):
+            with connect(port) as connection:
+                connection.sendall(content)
+        idle = connect(port)
+        slow = connect(port)
+        slow.sendall(head)
+        process.send_signal(signal.SIGTERM)
+        start = time.monotonic()
+        for byte in BODY[:100]:
+            time.sleep(0.05)
+            with suppress(OSError):
+                slow.sendall(bytes([byte]))
+        process.wait(30)
+        assert time.monotonic() - start < 100 * 0.05 + 5
+        idle.close()
+        slow.close()
+    assert process.returncode == 0
+    assert "Traceback" not in log[0]
+
+
+@unix
+def test_a_stop_drops_no_request(app):
+    """Upon SIGTERM the service finishes what it has begun to read, answers who has connected, then refuses others."""
+    head, half = post(LENGTH), len(BODY) // 2
+    with served(app) as (port, process, log):
+        begun = [connect(port) for _ in range(6)]
+        for connection in begun[:3]:
+            connection.sendall(head + BODY[:half])
+        time.sleep(0.3)
+        process.send_signal(signal.SIGTERM)
+        waiting = connect(port)  # whether or not the signal came first
+        time.sleep(0.5)
+        for connection in begun[:3]:
+            connection.sendall(BODY[half:])
+        for connection in (*begun[3:], waiting):
+            connection.sendall(head + BODY)
+        for connection in (*begun, waiting):
+            with connection, connection.makefile("rb") as answer:
+                assert answer.readline().startswith(b"HTTP/1.0 200 ")
+        process.wait(30)
+        with pytest.raises(ConnectionRefusedError):
+            connect(port)
+    assert process.returncode == 0
+    assert "Traceback" not in log[0]
+
+
+@unix
+@pytest.mark.parametrize("trial", [long_unless(trial < 2, trial) for trial in range(5)])
+def test_a_stop_under_load(app, trial):
+    """Clients that connect all the time: whoever has connected before SIGTERM gets an answer."""
+    answers, signalled = [], threading.Event()
+
+    def work(k):
+        request = [post(LENGTH), BODY] if k < 2 else [b"GET / HTTP/1.1\r\n\r\n"]
+        while not signalled.is_set():
+            try:
+                connection = connect(port)
+            except ConnectionError:
+                assert signalled.is_set()
+                return
+            is_before = not signalled.is_set()
+            answer, _ = exchange(connection, *request)
+            if is_before:
+                answers.append(answer.partition(b"\r")[0])
+
+    with served(app) as (port, process, log), ThreadPoolExecutor(16) as threads:
+        clients = threads.map(work, range(16))
+        time.sleep(0.5 + 0.13 * trial)
+        signalled.set()
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+        list(clients)
+    assert set(answers) == {b"HTTP/1.0 200 OK"}
+    assert len(answers) > 3
+    assert process.returncode == 0
+    assert "Traceback" not in log[0]
+
+
+@unix
+def test_a_stop_while_the_session_is_made(app):
+    slow = (
+        "import onnxruntime, time\nmake = onnxruntime.SessionOptions\n"
+        "onnxruntime.SessionOptions = lambda: print('making', flush=True) or time.sleep(30)\n"
+    )
+    script = slow + "import runpy\nrunpy.run_path('service.py', run_name='__main__')"
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, cwd=app, env=environment(), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "making\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
 
 
 KEY = """

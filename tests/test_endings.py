@@ -1,9 +1,12 @@
 """How commands end that are interrupted, or whose output can't be written."""
 
+import io
+import logging
 import os
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -11,7 +14,7 @@ from click.testing import CliRunner
 from support.processes import environment
 from support.selection import long_unless
 
-from onnx_ops.cli import app
+from onnx_ops.cli import app, console
 
 COMMANDS = [["--help"], ["inspect", "--help"], ["inspect"], ["inspect", "--json"]]
 MODEL = Path(__file__).parent.parent / "models" / "exported" / "patch_fold" / "model.onnx"
@@ -91,6 +94,43 @@ main()
         _, stderr = process.communicate(timeout=30)
     assert process.returncode == 130
     assert stderr == b""
+
+
+def log_a_compilation(in_the_middle=lambda: None):
+    """Log what compiler/code.py does while kernels are compiled."""
+    log = logging.getLogger("onnx_ops")
+    log.info("onnx_ops: compiling a function of %s", "Col2Im", extra={"compiling": "Col2Im"})
+    log.warning("onnx_ops: compiling kernels", extra={"compiling": "Col2Im"})
+    in_the_middle()
+    log.info("onnx_ops: a function took %.1f s", 3.0, extra={"compiling": None})
+    log.warning("onnx_ops: something else")
+
+
+@pytest.mark.parametrize("in_a_bar", [False, True])
+def test_compilation_on_a_terminal(in_a_bar, monkeypatch, capsys):
+    """A progress line, or the bar that there is, shows it in place of messages."""
+    stream = io.StringIO()
+    screen = console.Screen(file=stream, force_terminal=True, width=100)
+    for module in app, console:
+        monkeypatch.setattr(module, "console", lambda stderr=False: screen)
+    with app.shown_warnings(False), console.progress() if in_a_bar else nullcontext() as bar:
+        if in_a_bar:
+            bar.add_task("items")
+        log_a_compilation((bar and bar.refresh) or (lambda: None))
+        assert "compiling Col2Im, once" in stream.getvalue()
+        assert ("items" in stream.getvalue()) == in_a_bar
+        assert console.CompilationColumn.title is console.CompilationColumn.line is None
+    assert console.CompilationColumn.bars == 0
+    warnings = [line for line in (stream.getvalue() + capsys.readouterr().err).splitlines() if "Warning" in line]
+    assert len(warnings) == 1
+    assert "something else" in warnings[0]
+
+
+@pytest.mark.parametrize("with_tracebacks", [False, True])
+def test_compilation_without_a_terminal(with_tracebacks, capsys):
+    with app.shown_warnings(with_tracebacks):
+        log_a_compilation()
+    assert capsys.readouterr().err == "Warning: compiling kernels\nWarning: something else\n"
 
 
 def test_exit_codes_are_documented():

@@ -1,6 +1,7 @@
 """Mistakes are refused with operator, argument, value and rule, and nothing else breaks."""
 
 import copy
+import math
 import pickle
 from dataclasses import replace
 
@@ -49,6 +50,26 @@ def test_functions_name_what_they_do_not_know():
         functions.call(operator("", "Col2Im"), x, [5, 5], [3, 3], stride=2)
     with pytest.raises(onnx_ops.OpError, match=r"strides = .*: must be 1 to 14 numbers in"):
         onnx_ops.col2im(np.zeros((1, 9, 9), np.float32), [5, 5], [3, 3], strides=[2**70, 1])
+
+
+SAME = onnx_ops.operator("my::Same", inputs="x: float32", outputs="y: float32")(lambda x: x)
+WITH_COUNTS = {
+    "function": lambda n: onnx_ops.grid_sample(*GRID_SAMPLE[0].inputs("float32"), threads=n),
+    "operator": lambda n: functions.call(operator("", "Col2Im"), *COL2IM[0].inputs("float32"), threads=n),
+    "user-defined operator": lambda n: SAME(np.ones(3, np.float32), threads=n),
+    "Runner": lambda n: onnx_ops.Runner("model.onnx", threads=n),
+    "warmup": lambda n: onnx_ops.warmup(jobs=n),
+    "build": lambda n: onnx_ops.build("library.so", jobs=n),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", WITH_COUNTS)
+@pytest.mark.parametrize("count", [0, -3, 2**31, 10**30, 1.5, math.nan, "2"], ids=str)
+def test_numbers_of_threads_and_processes(way, count):
+    with pytest.raises(onnx_ops.OpError, match=r" = .*: must be an integer in \[1, 2\*\*31 - 1\]$") as caught:
+        WITH_COUNTS[way](count)
+    assert caught.value.argument == ("jobs" if way in ("warmup", "build") else "threads")
+    assert caught.value.value == repr(count)
 
 
 def test_long_values_are_shown_in_part():

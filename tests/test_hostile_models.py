@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import AttributeProto, TensorProto, helper
-from support.backends import quiet, run_session
+from support.backends import IN_SESSIONS, quiet, run_session
 from support.cases import COL2IM, GRID_SAMPLE, Case, assert_close, model, reference
 from support.processes import python
 
@@ -219,4 +219,4 @@ def test_cut_and_garbled_files():
             assert_close(y, reference(case, inputs), "float32")
         print("\\nattempts", done)
     """
-    assert int(python(script).stdout.split("attempts")[1]) > 600
+    assert int(python(script).stdout.split("attempts")[1]) > 300 * len(IN_SESSIONS)

@@ -13,12 +13,12 @@ import onnx_ops
 from onnx_ops import limits
 from onnx_ops.attributes import VECTOR
 from onnx_ops.compiler import records
-from onnx_ops.declaration import REFUSAL, REFUSAL_FIELDS, record_dtype
+from onnx_ops.declaration import REFUSAL, REFUSAL_FIELDS, WORK, record_dtype
 from onnx_ops.runtime import build, table
 
 NATIVE = Path(onnx_ops.__file__).parent / "native"
 CC = shutil.which("cc") or shutil.which("gcc")
-CALL = records.call_dtype(record_dtype({**REFUSAL, "workspace": None, "shared": None, "tiles": limits.MAX_PHASES}))
+CALL = records.call_dtype(record_dtype({**REFUSAL, **WORK}))
 # {struct: {field: its offset}}, as Python has it.
 EXPECTED = {
     **{name: {f: getattr(kind, f).offset for f, _ in kind._fields_} for kind, name in build.STRUCTURES.items()},

@@ -19,8 +19,8 @@ import onnx
 import psutil
 import pytest
 from support.cases import parsed
-from support.processes import environment, python
-from support.worker import deadly, sleep
+from support.processes import environment, on_disk, python
+from support.worker import FATAL, deadly, sleep
 from test_cli import call, call_json, saved, sentences
 from test_files import contents
 
@@ -626,7 +626,7 @@ def test_ctrl_c(engine, tmp_path):
     wait_for_lines(5, tmp_path)
     family = [] if "--cluster" in engine else psutil.Process(process.pid).children()
     began = time.monotonic()
-    process.send_signal(signal.SIGINT)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     assert process.communicate(timeout=PATIENCE) == ("", "")
     assert (process.returncode, time.monotonic() - began < 3) == (130, True)
     assert not psutil.wait_procs(family, 0.1)[1]
@@ -634,12 +634,58 @@ def test_ctrl_c(engine, tmp_path):
     assert "--cluster" in engine or not list((tmp_path / "out").rglob(".onnx_ops-*"))
 
 
-def test_an_item_that_ends_its_process_costs_itself():
-    """The other items of its batch are run again, each by itself."""
-    names = ["a", "b", "deadly", "c", "d", "e", "f"]
+@needs_signals
+@pytest.mark.parametrize("delay", [0, 0.1, 0.3])
+def test_ctrl_c_while_workers_begin(delay, tmp_path):
+    inputs(2, tmp_path)
+    process = started(fold(tmp_path), tmp_path, "--workers", 2)
+    wait_for(psutil.Process(process.pid).children)
+    time.sleep(delay)
+    family = psutil.Process(process.pid).children()
+    os.killpg(process.pid, signal.SIGINT)
+    assert (process.communicate(timeout=PATIENCE), process.returncode) == (("", ""), 130)
+    assert not psutil.wait_procs(family, 0.1)[1]
+
+
+PROGRAM = """
+print("main", flush=True)
+from onnx_ops.runtime import workers
+from support.worker import sleep
+for _ in workers.answers(sleep, [(0.1,)] * {count}, 2):
+    print("answer", flush=True)
+"""  # has no `if __name__ == "__main__"`
+
+
+@needs_signals
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGKILL"])
+def test_a_program_that_is_killed_leaves_no_process(name, tmp_path):
+    """Its main module isn't imported again, either."""
+    (tmp_path / "program.py").write_text(PROGRAM.format(count=10_000))
+    command = [sys.executable, tmp_path / "program.py"]
+    with subprocess.Popen(command, text=True, env=environment(), stdout=PIPE, stderr=PIPE) as process:
+        assert [process.stdout.readline() for _ in range(3)] == ["main\n", "answer\n", "answer\n"]
+        family = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.Signals[name])
+        rest, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, len(family), err) == (-signal.Signals[name], 2, "")
+    assert "main" not in rest
+    assert not psutil.wait_procs(family, 30)[1]
+
+
+@pytest.mark.parametrize("option", ["size=4k", "ro"])
+def test_workers_need_no_shared_memory(option, tmp_path):
+    """Semaphores and queues of other pools are files in /dev/shm, which may be small, full or read-only."""
+    (tmp_path / "program.py").write_text(PROGRAM.format(count=4))
+    done = on_disk(option, "/dev/shm", sys.executable, tmp_path / "program.py")
+    assert (done.stdout.split(), done.stderr, done.returncode) == (["main"] + ["answer"] * 4, "", 0)
+
+
+def test_items_that_end_their_process_cost_themselves():
+    """The other items of their batches are run again, each by itself."""
+    names = ["a", "b", *FATAL, "c", "d", "e", "f"]
     outcomes = dict(many.outcomes(lambda tasks: workers.answers(deadly, tasks, 2), names, 3))
-    assert outcomes.pop("deadly") is many.ENDED
-    assert outcomes == {name: name.upper() for name in names if name != "deadly"}
+    assert [outcomes.pop(name) for name in FATAL] == [many.ENDED] * 3
+    assert outcomes == {name: name.upper() for name in names if name not in FATAL}
 
 
 @needs_signals
@@ -699,7 +745,7 @@ from support.worker import Deadly
 def engine(batches):
     for index, _, results, has_ended in cluster.answers(Deadly(), batches, sys.argv[1], 1):
         yield index, results, has_ended
-outcomes = dict(many.outcomes(engine, ["a", "b", "deadly", "c", "d", "e", "f"], 3))
+outcomes = dict(many.outcomes(engine, ["a", "b", "exit", "c", "d", "e", "f"], 3))
 for name in sorted(outcomes):
     print(name, outcomes[name] is many.ENDED or outcomes[name])
 """
@@ -707,7 +753,7 @@ for name in sorted(outcomes):
 
 @in_a_cluster
 def test_an_item_of_a_cluster_that_ends_its_process_costs_itself(cluster):
-    expected = ["a A", "b B", "c C", "d D", "deadly True", "e E", "f F"]
+    expected = ["a A", "b B", "c C", "d D", "e E", "exit True", "f F"]
     assert python(DEADLY, cluster[1]).stdout.splitlines() == expected
 
 

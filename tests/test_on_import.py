@@ -8,7 +8,7 @@ import onnx
 import pytest
 from support.cases import COL2IM, model
 from support.processes import python, together
-from support.selection import long_unless
+from support.selection import long_unless, needs_extensions
 
 import onnx_ops
 from onnx_ops.runtime.on_import import OnImport
@@ -113,6 +113,7 @@ print([o.name for o in onnxruntime.InferenceSession(sys.argv[1], options).get_ou
 """
 
 
+@needs_extensions
 @pytest.mark.parametrize(
     "importers", ["theirs ours theirs ours", *(long_unless(False, each) for each in ("theirs", "ours"))]
 )

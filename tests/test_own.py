@@ -386,7 +386,7 @@ def test_annotations_that_only_a_type_checker_knows(future):
     with pytest.raises(OpError, match=r"^my\.domain\.Name: annotations = of body: can't be read: NameError: .*Nowhere"):
         declare(of.body)
     operator = declare(ranks={"x": (1,)}).shape(of.rule).kernel(of.kernel).gradient(of.gradient)
-    np.testing.assert_array_equal(run_operator(operator, [BIAS]), BIAS)
+    np.testing.assert_array_equal(run_operator(operator, [BIAS]), [BIAS])
 
 
 @NOW
@@ -578,8 +578,18 @@ def test_a_mistake_in_a_rule_is_told_as_such():
         run_operator(function, [BIAS])
 
 
+@need_numba
+@pytest.mark.parametrize(("work", "what"), [("loop", "steps"), ("workspace", "bytes")])
+def test_work_that_is_no_number(work, what):
+    function = declare()
+    function.shape(lambda x: x).kernel(writes_nothing, **{work: lambda x: (x[0], 1)})
+    with pytest.raises(OpError, match=rf"{work} = a function that returns .*: must return the number of {what}"):
+        function(BIAS)
+
+
 TOO_MUCH = {
     "workspace": (1, 2**58, 1, r"workspace = 288230376151711744: must be a number of bytes in \[0, 2\*\*40\]"),
+    "workspace below 0": (1, -1, 1, r"workspace = -1: must be a number of bytes in \[0, 2\*\*40\]"),
     "staged outputs": (8, 0, 2**58, r"no room for copies of what a kernel is given"),
     "no first axis": (1, 0, None, r"shape of an output = \[\]: is what the rule says, but no shape"),
 }
@@ -595,7 +605,7 @@ def test_more_memory_than_there_is(name):
     function = declared(lambda x: (x,) * count)
     shape = () if size is None else (size,)
     shapes = shape if count == 1 else (shape,) * count
-    is_bound = name != "workspace"
+    is_bound = not name.startswith("workspace")
     function.shape(lambda x: shapes, bound=is_bound)
     space = {"__name__": __name__}
     exec(f"def kernel(x, index, count, workspace, {', '.join(outputs)}): return 1", space)
@@ -606,6 +616,24 @@ def test_more_memory_than_there_is(name):
     if name != "staged outputs":  # NumPy refuses these with its own message
         with pytest.raises(OpError, match=message):
             function(np.zeros(150_000, np.int64))
+
+
+def returns_the_first(x, index, count, workspace, y):
+    return x[0]
+
+
+@need_numba
+@pytest.mark.parametrize("length", [-1, 4, 2**40])
+def test_a_length_beyond_the_bound(length):
+    function = onnx_ops.operator("my.domain::Cut", inputs="x: int64", outputs="y: int64")(lambda x: x[: x[0]])
+    function.shape(lambda x: x, bound=True)
+    function.kernel(returns_the_first)
+    x = np.array([length, 5, 6])
+    message = rf"length of an output = {length}: is what the kernel returns; the rule's bound is 3$"
+    for run in (lambda: run_operator(function, [x]), lambda: function(x)):
+        with pytest.raises(Exception, match=message):
+            run()
+    assert [len(run_operator(function, [np.array([n, 5, 6])])[0]) for n in (0, 3)] == [0, 3]
 
 
 @need_numba

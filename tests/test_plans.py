@@ -1,5 +1,9 @@
 """Plans for sizes that exceed all memory, as a model may state them: compiled and in plain Python."""
 
+import itertools
+import re
+from contextlib import suppress
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,6 +17,23 @@ from onnx_ops.runtime import execute, library
 
 SIZES = st.sampled_from([0, 1, 2, 3, 4, 5, 6, 9, 2**20, 2**31, 2**40, 2**57, 2**58, 2**62, 2**63 - 1])
 PLANNED = {case.operator: case for case in CASES}  # one case of each operator
+
+
+@st.composite
+def attributes_of(draw, case):
+    """The attributes of a case, some of whose integers and lists of integers are others that are allowed."""
+    given = dict(case.attributes)
+    for attribute in case.operator.attributes:
+        least, most = attribute.length_bounds
+        if not attribute.kind.startswith("int") or most > limits.MAX_SHOWN or draw(st.booleans()):
+            continue
+        numbers = SIZES.filter(lambda n, bounds=attribute.bounds: bounds[0] <= n <= bounds[1])
+        lists = st.lists(numbers, min_size=least, max_size=min(most, least + 4))
+        given[attribute.name] = draw(lists if attribute.is_list else numbers)
+    try:
+        return case.operator.values(given)
+    except OpError:  # an attribute that has no other value
+        return case.operator.values(case.attributes)
 
 
 def plain_plan(operator, values, shapes):
@@ -47,7 +68,7 @@ def compiled_plan(operator, values, shapes):
 @settings(deadline=None, max_examples=100)
 def test_nothing_overflows(case, data):
     """Compiled and plain plans agree; in plain Python NumPy warns of an overflow, and warnings are errors here."""
-    operator, values = case.operator, case.operator.values(case.attributes)
+    operator, values = case.operator, data.draw(attributes_of(case))
     shapes = [list(shape) for shape in case.shapes]
     for _ in range(data.draw(st.integers(1, 5))):
         shape = data.draw(st.sampled_from(shapes))
@@ -60,7 +81,20 @@ def test_nothing_overflows(case, data):
     planned, refusal = plain_plan(operator, values, shapes)
     compiled, compiled_refusal = compiled_plan(operator, values, shapes)
     assert compiled_refusal == refusal
+    if refusal and (stated := re.search(r" (\d+)$", refusal)):  # a number that is computed, or a size that is given
+        assert int(stated[1]) <= max(limits.ELEMENTS, *itertools.chain(*shapes)), refusal
     if refusal is None:
         assert compiled[0] == planned[0]
         for field in operator.geometry_dtype.names:
             assert field == "refusal" or (compiled[1][field] == planned[1][field]).all(), field
+
+
+@pytest.mark.parametrize("case", PLANNED.values(), ids=lambda case: case.operator.title)
+@given(data=st.data())
+def test_shapes_of_any_rank(case, data):
+    """What states shapes from unknown ones reads no element that a shape or an attribute lacks."""
+    sizes = st.lists(st.one_of(SIZES, st.none(), st.just("name")), max_size=limits.MAX_RANK)
+    shapes = [data.draw(st.one_of(st.none(), sizes, st.just(list(shape)))) for shape in case.shapes]
+    known = [None] * len(shapes)
+    with suppress(OpError):
+        plain.infer(case.operator, data.draw(attributes_of(case)), shapes, known)

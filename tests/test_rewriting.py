@@ -19,6 +19,16 @@ NEWEST = {(1, 20): 21, (1, 21): 22}.get(ORT_VERSION, 23)  # opset that ONNX Runt
 UNFOLDS = {
     "two axes": {},
     "one block": {"image": (3, 2), "pads": (0, 0, 0, 0), "dilations": (1, 1)},
+    "one block along an axis": {
+        "image": (4, 6), "kernel": (3, 3), "pads": (0,) * 4, "dilations": (1, 1), "strides": (2, 2)},
+    "one block that leaves pixels over": {
+        "image": (9, 8), "kernel": (2, 3), "pads": (0, 1, 2, 0), "dilations": (3, 2), "strides": (9, 7)},
+    "one block of one pixel": {
+        "image": (3, 4), "kernel": (1, 1), "pads": (0,) * 4, "dilations": (1, 1), "strides": (3, 5)},
+    "one block along one of three axes": {
+        "image": (5, 4, 4), "kernel": (2, 2, 3), "pads": (0,) * 6, "dilations": (1,) * 3, "strides": (2, 3, 1)},
+    "one block along the only axis": {
+        "image": (7,), "kernel": (4,), "pads": (0, 0), "dilations": (1,), "strides": (4,)},
     "no overlap": {"image": (8, 6), "kernel": (2, 2), "pads": (0,) * 4, "dilations": (1, 1), "strides": (2, 2)},
     "pixels": {"kernel": (1, 1), "pads": (0,) * 4, "dilations": (1, 1), "strides": (1, 1)},
     "a row of pixels": {"kernel": (1, 3), "pads": (0, 1, 0, 1), "dilations": (1, 1), "strides": (3, 1)},
@@ -325,6 +335,8 @@ WINDOWS = {
     "positions between blocks": windows((2, 4, 3, 5)),
     "positions before blocks, strides": windows((4, 5, 2, 3), (2, 3), size=8),
     "strides that leave nothing over": windows(None, (2, 2)),
+    "one block along an axis, positions before blocks": windows((4, 5, 2, 3), (5, 2)),
+    "one block": windows(None, (5, 5)),
     "flattened": windows(None, after=lambda w, y: w.add("Reshape", y, w.constant([2, 3, 25, 9]))),
     "flattened, then turned": windows(None, after=lambda w, y: w.add("Transpose", w.add(
         "Reshape", y, w.constant([2, 3, 25, 9])), perm=[0, 1, 3, 2])),
@@ -336,6 +348,7 @@ WINDOWS = {
 }  # fmt: skip
 NO_WINDOWS = {
     "strides that leave something over": (windows(None, (2, 2), size=8), "blocks instead of"),
+    "one block along an axis": (windows(None, (5, 1)), "blocks instead of"),
     "open sizes": (windows((4, 5, 2, 3), is_open=True), "more than one of its sizes is open"),
     "open sizes, blocks first": (windows(None, is_open=True), "the size of the kernel is open"),
 }

@@ -25,6 +25,14 @@ PRODUCTS = {
     "over channels, axis from the end": {"from_the_end": True},
     "over channels, factors first": {"swapped": True},
     "over channels, strides": {"strides": (2, 3), "dilations": (1, 2)},
+    "over channels, one block along an axis": {"image": (4, 5), "pads": (0,) * 4, "strides": (3, 2)},
+    "over channels, one block along an axis, blocks first": {
+        "image": (4, 5),
+        "pads": (0,) * 4,
+        "strides": (3, 2),
+        "order": "nlgkd",
+        "factors": "nlgd",
+    },
     "over channels, factors of positions in the place of blocks": {"factors": "ngdk"},
     "over channels, float64": {"dtype": "float64"},
     "over channels, float16": {"dtype": "float16"},
@@ -32,6 +40,7 @@ PRODUCTS = {
     "over positions, one group": {"columns": "nckhw", "factors": "nkhw", "summed": "k"},
     "over positions, each channel its own": {"columns": "nckl", "factors": "nckl", "summed": "k"},
     "over positions, two axes": {"columns": "ngdijhw", "factors": "ngijhw", "summed": "ij"},
+    "over positions, one block along an axis": {**KERNEL, "image": (2, 9), "pads": (1, 0, 1, 0), "strides": (4, 2)},
     "over positions, Einsum": {**KERNEL, "how": "Einsum"},
     "over positions, MatMul": {**KERNEL, "how": "MatMul", "order": "nglkd", "factors": "nglk"},
     "over positions, blocks first": {**KERNEL, "order": "nlgdk", "factors": "nlgk"},
@@ -96,6 +105,23 @@ STAY = {  # for which there is no reason to give
 }
 
 
+SQUARE = {"how": "Einsum", "image": (3, 3), "kernel": (2, 2), "pads": (0,) * 4}  # as many positions as blocks
+EQUATIONS = {
+    "without an arrow": {"how": "Einsum", "equation": "ngdl,ngdkl", "rank": 1},
+    "with dots": {
+        "how": "Einsum", "factors": "ngdkl", "summed": "k", "channels": 4, "equation": "...kl,...kl->...l",
+    },
+    "of a diagonal": {**SQUARE, "equation": "ngdl,ngdll->ngl", "rank": 3},
+    "of a diagonal, of factors": {**SQUARE, "factors": "ngkl", "summed": "k", "equation": "ngkk,ngdkl->ngdl"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EQUATIONS)
+def test_einsum_that_is_not_read(name):
+    reasons = near_miss(unfold_product(**EQUATIONS[name]), also=["Im2Col"])
+    assert reasons == ["what it adds up is unknown"]
+
+
 @pytest.mark.parametrize("name", MISSES)
 def test_near_miss(name):
     case, expected = MISSES[name]
@@ -140,15 +166,17 @@ def test_one_unfold_of_two_products():
     assert "Im2Col" not in nodes
 
 
-def test_windows_with_their_blocks_first():
+@pytest.mark.parametrize(("kernel", "steps"), [((3, 3), (1, 1)), ((4, 4), (2, 2)), ((1, 3), (2, 1))], ids=str)
+def test_windows_with_their_blocks_first(kernel, steps):
     """Of Tensor.unfold: the same Im2Col is that of blocks and of positions."""
 
     def attended(w, y):
-        scores = w.add("Einsum", w.add("MaxPool", "x", kernel_shape=[3, 3]), y, equation="nchw,nchwij->nhwij")
+        pooled = w.add("MaxPool", "x", kernel_shape=[*kernel], strides=[*steps])
+        scores = w.add("Einsum", pooled, y, equation="nchw,nchwij->nhwij")
         scores = w.add("Sigmoid", scores)
         return w.add("Einsum", scores, y, equation="nhwij,nchwij->nchw")
 
-    nodes, findings = compare(windows(None, lead=(2, 4), size=8, after=attended), tolerance=TOLERANCE["float32"])
+    nodes, findings = compare(windows(None, steps, 8, kernel, (2, 4), after=attended), tolerance=TOLERANCE["float32"])
     assert [f.operator for f in findings] == ["Im2Col", OPERATOR, OPERATOR]
     assert not {"Im2Col", "Einsum"} & {*nodes}
 

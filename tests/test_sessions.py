@@ -127,6 +127,31 @@ def test_options_shared_by_models_that_do_not_agree():
         ours(proto, options)
 
 
+FORGED_ENTRIES = """
+import onnx_ops
+from support.backends import quiet
+onnx_ops.register(quiet(), domains=["ai.onnx", "com.microsoft"])
+for entry in sys.argv[1:]:
+    options = quiet()
+    options.add_session_config_entry("onnx_ops.registered.ai.onnx", entry)
+    try:
+        onnx_ops.register(options)
+    except Exception as error:
+        print(error)
+"""
+
+
+def test_entries_of_the_options_from_outside():
+    """None is an address, or the number of a domain that the library hasn't made or that has another name."""
+    entries = ["0x4141414141", "4141", "0x0", "", "1", "-1", "9" * 31, "0 ", "z'"]
+    lines = python("import sys\n" + FORGED_ENTRIES, *entries).stdout.splitlines()
+    rule = "is an entry that only the library may write"
+    assert lines == [
+        f"[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : onnx_ops.registered.ai.onnx = {entry!r}: {rule}"
+        for entry in entries
+    ]
+
+
 def test_wrong_arguments_of_register():
     with pytest.raises(onnx_ops.OpError, match=r"domains = .'nowhere'.*must be among"):
         onnx_ops.register(quiet(), domains=["nowhere"])

@@ -9,7 +9,7 @@ from onnx.reference import ReferenceEvaluator
 from support.written import Writer
 
 from onnx_ops.rewriting.graph import Model
-from onnx_ops.rewriting.indices import integer_at, integers, shape
+from onnx_ops.rewriting.indices import integer_at, integers, shape, sliced
 from onnx_ops.rewriting.positions import Position, variables
 from onnx_ops.rewriting.sizes import Size, named, never_negative, quotient
 
@@ -161,6 +161,9 @@ def shape_arithmetic(w):
     yield w.add("Transpose", column, perm=[1, 0])
     yield w.add("Squeeze", column, w.constant([1]))
     yield w.add("Reshape", along, w.constant([1, -1, 1]))
+    whole = w.add("Range", w.constant(0), h, w.constant(1))
+    yield w.add("Slice", whole, w.constant([-1]), w.constant([-(2**63) + 1]), w.constant([0]), w.constant([-1]))
+    yield w.add("Slice", whole, w.constant([0]), w.constant([2**63 - 1]), w.constant([0]), w.constant([2]))
     grid = w.add("Add", w.add("Mul", column, w.constant(10)), w.add("Range", w.constant(0), n, w.constant(1)))
     yield w.add("Reshape", grid, w.constant([-1]))
     count = w.add("Mul", wide, n)
@@ -186,6 +189,47 @@ def test_shape_arithmetic(k):
             np.testing.assert_array_equal(filled_position(value, shape(graph, name), sizes), result)
         else:
             assert [filled(each, sizes) for each in value] == result.ravel().tolist()
+
+
+FAR = 2**31 - 1
+
+
+@given(
+    st.sampled_from([-FAR - 1, -FAR, -5, -2, -1, 0, 1, 3, 9, FAR]),
+    st.sampled_from([-(2**63), -FAR, -6, -2, -1, 0, 2, 8, FAR, 2**63 - 1]),
+    st.sampled_from([-3, -2, -1, 1, 2, 3]),
+    st.sampled_from(["h", "h + 2", "2*h", "h + 9", "7"]),
+)
+def test_a_slice_of_an_open_size(start, end, step, text):
+    """What is known of it holds for each value of the size, for which test_rewriting_facts.py asks ONNX Runtime."""
+    try:
+        first, count = sliced(parse(text), start, end, step)
+    except ValueError:
+        return
+    for h in (0, 1, 2, 3, 7, 12):
+        its_first, its_count = sliced(eval(text, {}, {"h": h}), start, end, step)
+        assert filled(count, {"h": h}) == its_count
+        assert its_count == 0 or filled(first, {"h": h}) == its_first
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "step", "expected"),
+    [
+        (-1, -(2**63) + 1, -1, ("h - 1", "h")),
+        (0, 2**63 - 1, 2, ("0", "(h + 1) // 2")),
+        (-1, -FAR, -2, ("h - 1", "(h + 1) // 2")),
+        (0, -1, 1, None),
+        (1, FAR, 1, None),
+        (-2, -(2**63), -1, None),
+        (-1, FAR, -1, None),
+    ],
+)
+def test_slices_of_an_open_size_that_are_known(start, end, step, expected):
+    if expected is None:  # of a size of 0 or 1 it would be another one
+        with pytest.raises(ValueError, match=r"outside|the first element"):
+            sliced(parse("h"), start, end, step)
+    else:
+        assert sliced(parse("h"), start, end, step) == tuple(map(parse, expected))
 
 
 def unknowable(w):

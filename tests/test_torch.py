@@ -12,7 +12,6 @@ import onnx
 import pytest
 from support.backends import quiet, run_session
 from support.cases import AFFINE_GRID, TOLERANCE, affine_grid_nodes
-from support.processes import python
 from support.selection import long_unless
 
 import onnx_ops
@@ -116,7 +115,7 @@ class Grid(torch.nn.Module):
 
 EXPORTS = [(True, 18), (True, 20), (True, 23), (False, 11), (False, 16), (False, 20)]  # dynamo, opset
 FEW = (True, 18), (False, 20)
-exports = pytest.mark.parametrize(("dynamo", "opset"), [long_unless(e in FEW, *e) for e in EXPORTS], ids=str)
+OURS = [(dynamo, opset) for dynamo, opset in EXPORTS if dynamo]  # which `export` takes
 
 
 VOLUMES = [s for s in SETTINGS if s["mode"] != "bicubic"][::3]
@@ -133,13 +132,12 @@ EXPORTED = {  # what exports, the network, its inputs, the exporters, the operat
         torch.onnx.export, Sample(s), Sample.inputs(3), [(True, 20), (False, 20)], None, "GridSample")
        for s in VOLUMES},
     **{f"grid_sample as com.microsoft, {s}": (
-        export, Sample(s), Sample.inputs(), [(True, 18), (False, 18), (False, 11)], None, "com.microsoft.GridSample")
+        export, Sample(s), Sample.inputs(), [(True, 18)], None, "com.microsoft.GridSample")
        for s in SETTINGS[::4]},
-    "unfold": (export, Unfold(), Unfold.inputs(2, 3, 5, 7), EXPORTS, ["Im2Col"], "onnx_ops.Im2Col"),
-    "unfold without a batch": (
-        export, Unfold(), Unfold.inputs(3, 5, 7), [e for e in EXPORTS if e[1] >= 13], None, "onnx_ops.Im2Col"),
+    "unfold": (export, Unfold(), Unfold.inputs(2, 3, 5, 7), OURS, ["Im2Col"], "onnx_ops.Im2Col"),
+    "unfold without a batch": (export, Unfold(), Unfold.inputs(3, 5, 7), OURS, None, "onnx_ops.Im2Col"),
     **{f"affine_grid of {size}, {corners}": (
-        export, Grid(corners, size), Grid(corners, size).inputs(), EXPORTS, ["AffineGrid"], "onnx_ops.AffineGrid")
+        export, Grid(corners, size), Grid(corners, size).inputs(), OURS, ["AffineGrid"], "onnx_ops.AffineGrid")
        for size in SIZES for corners in (True, False)},
 }  # fmt: skip
 
@@ -160,42 +158,23 @@ def test_exports(name, dynamo, opset, kernels_made):
     assert kernels_made == [title]
 
 
-@exports
-def test_export_of_unfold_of_open_sizes(dynamo, opset, kernels_made):
+@pytest.mark.parametrize("opset", [long_unless(each in FEW, each[1]) for each in OURS])
+def test_export_of_unfold_of_open_sizes(opset, kernels_made):
     model, sizes = Unfold(), [(2, 3, 5, 7), (1, 3, 9, 4), (4, 3, 30, 31)]
     opened = torch.export.Dim.DYNAMIC
-    how = (
-        {"dynamic_shapes": {"x": {0: opened, 2: opened, 3: opened}}}
-        if dynamo
-        else {"input_names": ["x"], "dynamic_axes": {"x": {0: "n", 2: "h", 3: "w"}}}
-    )
-    proto = exported(export, model, model.inputs(*sizes[0]), dynamo=dynamo, opset_version=opset, **how)
+    how = {"dynamic_shapes": {"x": {0: opened, 2: opened, 3: opened}}}
+    proto = exported(export, model, model.inputs(*sizes[0]), dynamo=True, opset_version=opset, **how)
     assert [n.op_type for n in proto.graph.node] == ["Im2Col"]
     assert_runs_alike(proto, model, *(model.inputs(*size) for size in sizes))
     assert kernels_made == ["onnx_ops.Im2Col"]
 
 
-@pytest.mark.parametrize("dynamo", [True, False], ids=["dynamo", "torchscript"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-14), (torch.float16, 4e-3)], ids=str)
-def test_export_of_affine_grid_in_other_types(dtype, tolerance, dynamo):
+def test_export_of_affine_grid_in_other_types(dtype, tolerance):
     model = Grid(False, (2, 3, 9, 70))
     inputs = model.inputs(dtype=dtype)
-    proto = exported(export, model, inputs, dynamo=dynamo, opset_version=18)
+    proto = exported(export, model, inputs, dynamo=True, opset_version=18)
     assert_runs_alike(proto, model, inputs, tolerance=tolerance * float(model(*inputs).abs().max()))
-
-
-@pytest.mark.parametrize("align_corners", [True, False])
-@pytest.mark.parametrize("opset", [o for dynamo, o in EXPORTS if not dynamo])
-@pytest.mark.parametrize("axes", [2, 3])
-def test_export_of_affine_grid_of_open_sizes(axes, opset, align_corners, kernels_made):
-    """Only TorchScript's exporter can leave them open."""
-    model = Grid(align_corners)
-    sizes = [(2, 3, 4, 5, 7), (1, 1, 1, 1, 1), (1, 2, 3, 1, 300), (3, 2, 2, 40, 1)]
-    many = [model.inputs(size[: 2 + axes]) for size in sizes]
-    opened = {"theta": {0: "n"}, "image": dict(enumerate("ncdhw"[: 2 + axes]))}
-    how = {"dynamo": False, "opset_version": opset, "input_names": list(opened), "dynamic_axes": opened}
-    assert_runs_alike(exported(export, model, many[0], **how), model, *many)
-    assert kernels_made == ["onnx_ops.AffineGrid"]
 
 
 class ImageAndVolume(torch.nn.Module):
@@ -208,33 +187,18 @@ class ImageAndVolume(torch.nn.Module):
         return *Sample.inputs(), *Sample.inputs(3)
 
 
-@pytest.mark.parametrize(("dynamo", "opset"), [(True, 18), (True, 20), (False, 20)])
-def test_export_leaves_volumes_to_pytorch(dynamo, opset, kernels_made):
+@pytest.mark.parametrize("opset", [18, 20])
+def test_export_leaves_volumes_to_pytorch(opset, kernels_made):
     """PyTorch exports what com.microsoft lacks as it does alone; the rest of the network gets our operators."""
     model = ImageAndVolume()
     proto, alone = (
-        exported(function, model, model.inputs(), dynamo=dynamo, opset_version=opset)
+        exported(function, model, model.inputs(), dynamo=True, opset_version=opset)
         for function in (export, torch.onnx.export)
     )
     assert [n.domain for n in proto.graph.node] == ["com.microsoft", ""]
     assert proto.graph.node[1].attribute == alone.graph.node[1].attribute
     assert_runs_alike(proto, model, model.inputs(), tolerance=1e-5)
     assert kernels_made == ["com.microsoft.GridSample", "GridSample"]
-
-
-def test_export_in_a_fresh_process_knows_what_pytorch_has():
-    """PyTorch fills its table for TorchScript when its exporter first runs."""
-    code = """
-import io, warnings
-import onnx, torch
-from test_torch import ImageAndVolume
-from onnx_ops.export import export
-warnings.simplefilter("ignore")
-model, file = ImageAndVolume(), io.BytesIO()
-export(model.eval(), model.inputs(), file, dynamo=False, opset_version=20, verbose=False)
-print([n.domain for n in onnx.load_from_string(file.getvalue()).graph.node])
-"""
-    assert python(code).stdout == "['com.microsoft', '']\n"
 
 
 @pytest.mark.parametrize(
@@ -247,39 +211,12 @@ print([n.domain for n in onnx.load_from_string(file.getvalue()).graph.node])
     ids=["grid_sample", "unfold", "affine_grid"],
 )
 def test_export_leaves_pytorch_as_it_was(model, inputs):
-    before = exported(torch.onnx.export, model, inputs, dynamo=False, opset_version=20)
-    ours = exported(export, model, inputs, dynamo=False, opset_version=20)
-    after = exported(torch.onnx.export, model, inputs, dynamo=False, opset_version=20)
+    before = exported(torch.onnx.export, model, inputs, dynamo=True, opset_version=20)
+    ours = exported(export, model, inputs, dynamo=True, opset_version=20)
+    after = exported(torch.onnx.export, model, inputs, dynamo=True, opset_version=20)
     assert {n.domain for n in ours.graph.node if n.op_type != "Constant"} & {"com.microsoft", "onnx_ops"}
     assert {n.domain for n in before.graph.node} == {""}
     assert after.graph.node == before.graph.node
-
-
-def symbolic(g, x, grid, mode, padding_mode, align_corners):
-    """A symbolic function that a user may have written for grid_sample."""
-    return g.op("their.domain::Sample", x, grid)
-
-
-@pytest.fixture
-def registered():
-    torch.onnx.register_custom_op_symbolic("aten::grid_sampler", symbolic, 16)
-    yield
-    torch.onnx.unregister_custom_op_symbolic("aten::grid_sampler", 16)
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_export_gives_back_what_others_have_registered(fails, registered):
-    model = Sample(SETTINGS[0])
-    if fails:
-        model.settings = {**model.settings, "mode": "unheard of"}
-        with pytest.raises(ValueError, match="unheard of"):
-            exported(export, model, model.inputs(), dynamo=False, opset_version=18)
-        model = Sample(SETTINGS[0])
-    else:
-        exported(export, model, model.inputs(), dynamo=False, opset_version=18)
-    settings = {"dynamo": False, "opset_version": 18, "custom_opsets": {"their.domain": 1}}
-    proto = exported(torch.onnx.export, model, model.inputs(), **settings)
-    assert [(n.domain, n.op_type) for n in proto.graph.node] == [("their.domain", "Sample")]
 
 
 class Weighted(Sample):
@@ -293,23 +230,27 @@ class Weighted(Sample):
         return super().forward(x * self.weight, grid)
 
 
+def test_export_has_one_exporter():
+    rule = r"must be True; onnx_ops\.optimize rewrites what torch\.onnx\.export\(\.\.\., dynamo=False\) has written"
+    with pytest.raises(onnx_ops.OpError, match=f"^onnx_ops: dynamo = False: {rule}$"):
+        export(Unfold(), Unfold.inputs(2, 3, 5, 7), io.BytesIO(), dynamo=False)
+
+
 @pytest.mark.parametrize("kind", [str, Path])
-@pytest.mark.parametrize("dynamo", [True, False], ids=["dynamo", "torchscript"])
-def test_export_to_a_file(dynamo, kind, tmp_path, kernels_made):
+def test_export_to_a_file(kind, tmp_path, kernels_made):
     path = tmp_path / "model.onnx"
     path.write_text("old")
     model = Weighted().eval()
-    written = export(model, model.inputs(), kind(path), dynamo=dynamo, opset_version=18, verbose=False)
-    assert type(written).__name__ == ("ONNXProgram" if dynamo else "NoneType")
-    assert sorted(os.listdir(tmp_path)) == ["model.onnx", *["model.onnx.data"] * dynamo]
-    assert not dynamo or (tmp_path / "model.onnx.data").stat().st_size >= 3 * 5 * 6 * 4
+    written = export(model, model.inputs(), kind(path), opset_version=18, verbose=False)
+    assert type(written).__name__ == "ONNXProgram"
+    assert sorted(os.listdir(tmp_path)) == ["model.onnx", "model.onnx.data"]
+    assert (tmp_path / "model.onnx.data").stat().st_size >= 3 * 5 * 6 * 4
     output = run_session(onnx_ops.InferenceSession(path, quiet()), [v.numpy() for v in model.inputs()])
     assert kernels_made == ["com.microsoft.GridSample"]
     np.testing.assert_allclose(output, model(*model.inputs()).detach().numpy(), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("dynamo", [True, False], ids=["dynamo", "torchscript"])
-def test_export_that_fails_leaves_the_files(dynamo, tmp_path, monkeypatch):
+def test_export_that_fails_leaves_the_files(tmp_path, monkeypatch):
     def torch_export(model, args, f, **kwargs):
         for path in (f, f"{f}.data"):
             Path(path).write_text("half")
@@ -320,7 +261,7 @@ def test_export_that_fails_leaves_the_files(dynamo, tmp_path, monkeypatch):
     for name in names:
         (tmp_path / name).write_text("old")
     with pytest.raises(OSError, match="No space"):
-        export(Weighted(), (), str(tmp_path / "model.onnx"), dynamo=dynamo)
+        export(Weighted(), (), str(tmp_path / "model.onnx"))
     assert sorted(os.listdir(tmp_path)) == names
     assert [(tmp_path / name).read_text() for name in names] == ["old", "old"]
 

@@ -1,4 +1,4 @@
-"""Declarations as operators of PyTorch: eager, compiled, exported by both exporters, and backwards."""
+"""Declarations as operators of PyTorch: eager, compiled, exported, and backwards."""
 
 import io
 import pickle
@@ -87,23 +87,11 @@ def same(x):
     return x
 
 
-def named(inputs):
-    return [f"input_{k}" for k in range(len(inputs))]
-
-
-def exported(model, inputs, dynamo, opened=None, opset=20, operators=(), using=export):
-    """Return the model that an exporter writes. opened: for each input {axis: name of its size}"""
-    file, opened = io.BytesIO(), opened or [{}] * len(inputs)
-    if dynamo:
-        dims = [{axis: DIM(name) for axis, name in axes.items()} or None for axes in opened]
-        how = {"dynamic_shapes": (tuple(dims),)}
-    else:
-        how = {"input_names": named(inputs), "dynamic_axes": dict(zip(named(inputs), opened, strict=True))}
-    written = using(
-        model.eval(), tuple(inputs), None if dynamo else file, operators=operators, dynamo=dynamo,
-        opset_version=opset, verbose=False, **how,
-    )  # fmt: skip
-    return written.model_proto if dynamo else onnx.load_from_string(file.getvalue())
+def exported(model, inputs, opened=None, opset=20, operators=()):
+    """Return the model that `export` writes. opened: for each input {axis: name of its size}"""
+    dims = [{axis: DIM(name) for axis, name in axes.items()} or None for axes in opened or [{}] * len(inputs)]
+    settings = {"operators": operators, "opset_version": opset, "dynamic_shapes": (tuple(dims),), "verbose": False}
+    return export(model.eval(), tuple(inputs), **settings).model_proto
 
 
 def run(proto, inputs, operators=(), backend="native"):
@@ -116,9 +104,6 @@ def assert_same(outputs, expected):
     expected = expected if isinstance(expected, tuple) else (expected,)
     for got, wanted in zip(outputs, expected, strict=True):
         np.testing.assert_array_equal(got, wanted.detach().numpy(), strict=True)
-
-
-exporters = pytest.mark.parametrize("dynamo", [True, False], ids=["dynamo", "torchscript"])
 
 
 # Calls
@@ -398,7 +383,7 @@ def test_four_routes_have_the_same_bits(tmp_path):
     ).eval()
     eager = model(X)
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)(X)
-    proto = exported(model, [X], True, [{0: "n", 2: "l"}], operators=[scale])
+    proto = exported(model, [X], [{0: "n", 2: "l"}], operators=[scale])
     assert [(n.domain, n.op_type) for n in proto.graph.node] == [("my.domain", "Scale"), ("onnx_ops", "Im2Col")]
     assert {i.domain: i.version for i in proto.opset_import} == {"": 20, "my.domain": 2, "onnx_ops": 1}
     assert_same([compiled.numpy()], eager)
@@ -417,9 +402,8 @@ np.save(sys.argv[2], y)
     assert_same([np.load(tmp_path / "y.npy")], eager)
 
 
-@exporters
 @own
-def test_export_of_own_operators(operator, inputs, attributes, dynamo):
+def test_export_of_own_operators(operator, inputs, attributes):
     """Each call becomes one node, with its attributes, in the declared version of its domain."""
     tensors = [v for each in inputs for v in (each if isinstance(each, list) else [each]) if torch.is_tensor(v)]
     tensors = [v.detach() for v in tensors]
@@ -435,7 +419,7 @@ def test_export_of_own_operators(operator, inputs, attributes, dynamo):
                 arguments.append(each)
         return operator.torch(*arguments, **attributes)
 
-    proto = exported(Call(forward), tensors, dynamo, operators=[operator])
+    proto = exported(Call(forward), tensors, operators=[operator])
     declaration = operator.declaration
     (node,) = (n for n in proto.graph.node if n.op_type != "Constant")
     assert (node.domain, node.op_type) == (declaration.domain, declaration.name)
@@ -454,47 +438,37 @@ def test_export_of_own_operators(operator, inputs, attributes, dynamo):
         assert_same(run(proto, tensors, [operator]), forward(*tensors))
 
 
-@exporters
-def test_export_keeps_open_sizes(dynamo):
+def test_export_keeps_open_sizes():
     """Nothing is fixed that the operators don't ask for, and no size must have a greatest value."""
 
     def function(x, grid, image):
         columns = onnx_ops.im2col.torch(onnx_ops.grid_sample.torch(x, grid), kernel_shape=[3, 3], pads=[1, 1, 1, 1])
-        size = image.shape[2:] if dynamo else [8, 9]  # see test_torchscript_fixes_lists
-        return columns, onnx_ops.col2im.torch(columns, size, [3, 3], pads=[1, 1, 1, 1])
+        return columns, onnx_ops.col2im.torch(columns, image.shape[2:], [3, 3], pads=[1, 1, 1, 1])
 
     def inputs(n, h, w, rows=8, columns=9):
         return torch.rand(n, 3, h, w), torch.rand(n, rows, columns, 2) * 2 - 1, torch.rand(n, 1, rows, columns)
 
     opened = [{0: "n", 2: "h", 3: "w"}, {0: "n", 1: "rows", 2: "columns"}, {0: "n", 2: "rows", 3: "columns"}]
-    proto = exported(Call(function), inputs(2, 6, 7), dynamo, opened)
+    proto = exported(Call(function), inputs(2, 6, 7), opened)
     own_nodes = ["GridSample", "Im2Col", "Col2Im"]
     assert [n.op_type for n in proto.graph.node if n.op_type in own_nodes] == own_nodes
-    sizes = [(2, 6, 7), (1, 20, 5), *([(3, 4, 5, 11, 3)] if dynamo else [])]
-    for size in sizes:
+    for size in ((2, 6, 7), (1, 20, 5), (3, 4, 5, 11, 3)):
         given = inputs(*size)
-        assert_same(run(proto, given if dynamo else given[:2]), function(*given))
+        assert_same(run(proto, given), function(*given))
     dims = [d.dim_param or d.dim_value for d in proto.graph.output[1].type.tensor_type.shape.dim]
-    assert not dynamo or dims == ["n", 3, "rows", "columns"]
+    assert dims == ["n", 3, "rows", "columns"]
 
 
 def test_export_of_lists_that_values_decide_on():
     """A tensor's values give sizes that PyTorch knows nothing of; the node gets the tensor's values."""
     model = Call(lambda x, image: onnx_ops.col2im.torch(x, image.tolist(), [2, 2]))
-    proto = exported(model, [torch.rand(2, 12, 20), torch.tensor([5, 6])], True, [{2: "l"}, {}])
+    proto = exported(model, [torch.rand(2, 12, 20), torch.tensor([5, 6])], [{2: "l"}, {}])
     for given in ([torch.rand(2, 12, 20), torch.tensor([5, 6])], [torch.rand(2, 12, 6), torch.tensor([3, 4])]):
         assert_same(run(proto, given), model(*given))
 
 
-def test_torchscript_fixes_lists():
-    """A size that it traces can't be in a list of an operator. If this fails: say so in docs/own-operators.md."""
-    model = Call(lambda x, image: onnx_ops.col2im.torch(x, image.shape[2:], [2, 2]))
-    with pytest.raises(RuntimeError, match="isIntList"):
-        exported(model, [torch.rand(2, 12, 20), torch.rand(1, 1, 5, 6)], False)
-
-
 def test_export_of_bounds():
-    proto = exported(Call(lambda x: above.torch(x, limit=0.5)), [torch.rand(9)], True, [{0: "n"}], operators=[above])
+    proto = exported(Call(lambda x: above.torch(x, limit=0.5)), [torch.rand(9)], [{0: "n"}], operators=[above])
     x = torch.rand(40)
     assert_same(run(proto, [x], [above]), above.torch(x, limit=0.5))
 
@@ -509,49 +483,8 @@ def test_translations_for_pytorchs_own_export():
         torch.onnx.export(model, (X,), dynamo=True, verbose=False)
 
 
-@pytest.fixture
-def deform_conv2d():
-    """torchvision's operator, or where torchvision can't be imported, one with its schema that only has a shape."""
-    try:
-        import torchvision  # noqa: F401
-    except (ImportError, RuntimeError):
-        stand_in = torch.library.Library("torchvision", "FRAGMENT")
-        numbers = "stride_h stride_w pad_h pad_w dilation_h dilation_w groups offset_groups"
-        ints = ", ".join(f"SymInt {name}" for name in numbers.split())
-        stand_in.define(
-            "deform_conv2d(Tensor input, Tensor weight, Tensor offset, Tensor mask, Tensor bias, "
-            f"{ints}, bool use_mask) -> Tensor"
-        )
-        stand_in.impl("deform_conv2d", lambda x, w, offset, *_: x.new_zeros(len(x), len(w), *offset.shape[2:]), "CPU")
-        yield torch.ops.torchvision.deform_conv2d
-        stand_in._destroy()
-    else:
-        yield torch.ops.torchvision.deform_conv2d
-
-
-@pytest.mark.parametrize("use_mask", [False, True])
-def test_export_of_deform_conv2d(use_mask, deform_conv2d):
-    """PyTorch's exporter with dynamo=True has it."""
-    generator = torch.manual_seed(0)
-    x, w, b = (torch.randn(*shape, generator=generator) for shape in [(2, 4, 9, 10), (6, 2, 3, 2), (6,)])
-    offset, mask = torch.randn(2, 24, 4, 7, generator=generator), torch.rand(2, 12, 4, 7, generator=generator)
-    settings = (2, 1, 1, 0, 2, 3, 2, 2, use_mask)
-    model = Call(lambda x, offset, mask: deform_conv2d(x, w, offset, mask, b, *settings))
-    inputs = [x, offset, mask if use_mask else torch.zeros(2, 1)]
-    proto = exported(model, inputs, False)
-    (node,) = (n for n in proto.graph.node if n.op_type == "DeformConv")
-    assert (node.domain, len(node.input)) == ("", 4 + use_mask)
-    assert {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute} == {
-        "strides": [2, 1], "pads": [1, 0, 1, 0], "dilations": [2, 3], "group": 2, "offset_group": 2,
-    }  # fmt: skip
-    onnx.checker.check_model(proto)
-    with pytest.raises(torch.onnx.errors.UnsupportedOperatorError, match=r"opset version 18 .* added in version 19"):
-        exported(model, inputs, False, opset=18)
-
-
-def assert_runs(model, inputs, dynamo, opset, refused):
+def assert_runs(proto, model, inputs, refused):
     """Assert that an export computes what the model does. refused: words of ONNX Runtime alone, if it refuses it"""
-    proto = exported(model, inputs, dynamo, opset=opset)
     (y,) = run(proto, inputs)
     np.testing.assert_allclose(y, model(*inputs), rtol=1e-5, atol=1e-5)
     if refused:
@@ -560,24 +493,30 @@ def assert_runs(model, inputs, dynamo, opset, refused):
 
 
 @pytest.mark.parametrize("with_mask", [False, True])
-@exporters
-def test_deform_conv2d_runs(dynamo, with_mask, torchvision):
-    """Both exporters' models compute what torchvision does, also of opset 18, in which ONNX Runtime refuses them."""
+def test_deform_conv2d_runs(with_mask, torchvision):
+    """An exported model computes what torchvision does, also of opset 18, in which ONNX Runtime refuses it."""
     x, offset, mask = doubles(1, 4, 6, 7).float(), doubles(1, 18, 6, 7).float() * 6 - 3, doubles(1, 9, 6, 7).float()
     weight, bias = doubles(5, 4, 3, 3).float().detach(), doubles(5).float().detach()
     deform_conv2d = torchvision.ops.deform_conv2d
     model = Call(lambda x, offset, mask=None: deform_conv2d(x, offset, weight, bias, padding=1, mask=mask))
     inputs = [v.detach() for v in (x, offset, *[mask] * with_mask)]
-    for opset in (18, 20) if dynamo else (20,):
-        assert_runs(model, inputs, dynamo, opset, "invalid model" if opset == 18 else None)
+    for opset in (18, 20):
+        proto = exported(model, inputs, opset=opset)
+        assert_runs(proto, model, inputs, "invalid model" if opset == 18 else None)
 
 
 @pytest.mark.parametrize(("aligned", "ratio"), [(True, 2), (False, -1)])
-@exporters
+@pytest.mark.parametrize("dynamo", [True, False], ids=["dynamo", "torchscript"])
 def test_roi_align_runs(dynamo, aligned, ratio, torchvision):
     """PyTorch's translation is right. If ONNX Runtime runs that of opset 22: say so in docs/export.md."""
     roi_align = torchvision.ops.roi_align
     inputs = [torch.rand(1, 4, 9, 10), torch.tensor([[0, 1.0, 2, 14, 15], [0, 3, 0, 6, 9]])]
     model = Call(lambda x, boxes: roi_align(x, boxes, (3, 4), 0.5, ratio, aligned))
     for opset in (18, 21, 22) if dynamo else (16, 20, 22):
-        assert_runs(model, inputs, dynamo, opset, "RoiAlign" if opset == 22 else None)
+        if dynamo:
+            proto = exported(model, inputs, opset=opset)
+        else:
+            file = io.BytesIO()
+            torch.onnx.export(model.eval(), tuple(inputs), file, dynamo=False, opset_version=opset, verbose=False)
+            proto = onnx.load_from_string(file.getvalue())
+        assert_runs(proto, model, inputs, "RoiAlign" if opset == 22 else None)

@@ -14,7 +14,7 @@ from .. import __version__, system
 from ..own.files import use_file
 from .bench import bench
 from .compile import build, warmup
-from .console import one_line
+from .console import CompilationColumn, console, one_line
 from .demo import demo
 from .inspect import inspect
 from .list import list_operators
@@ -103,8 +103,8 @@ def shown_warnings(with_tracebacks):
     log, handler = logging.getLogger("onnx_ops"), WarningLines()
     level = log.level
     if with_tracebacks:
-        log.setLevel(logging.DEBUG)
         handler.setLevel(logging.DEBUG)
+    log.setLevel(min(handler.level, log.getEffectiveLevel()))
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_: handler.show(str(message))
         log.addHandler(handler)
@@ -116,14 +116,21 @@ def shown_warnings(with_tracebacks):
 
 
 class WarningLines(logging.Handler):
-    """A handler that writes each text once, as a line of a warning."""
+    """A handler that writes each text once, as a line of a warning. On a terminal, a progress bar tells of compilation.
+
+    level  the least level of records that it needs
+    """
 
     def __init__(self):
-        super().__init__(logging.WARNING)
+        self.is_terminal = console(stderr=True).is_terminal
+        super().__init__(logging.INFO if self.is_terminal else logging.WARNING)
         self.shown = set()
 
     def emit(self, record):
-        self.show(record.getMessage().removeprefix("onnx_ops: "))
+        if not hasattr(record, "compiling") or (record.levelno == logging.WARNING and not self.is_terminal):
+            self.show(record.getMessage().removeprefix("onnx_ops: "))
+        elif record.levelno == logging.INFO and self.is_terminal:
+            CompilationColumn.show(record.compiling)
 
     def show(self, text):
         if text not in self.shown:

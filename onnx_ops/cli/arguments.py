@@ -8,10 +8,9 @@ from shlex import quote
 import click
 
 from ..comparison import TOLERANCES
-from ..model_files import imported_domains
+from ..model_files import USE_ONNX, imported_domains, is_ort_format
 from ..operators import available, own_operators
-
-ORT_FORMAT = ".ort"  # suffix of ONNX Runtime's own format, which nothing else can read
+from ..runtime.threads import MOST
 
 
 def names():
@@ -40,7 +39,9 @@ class ModelFile(click.Path):
         path = super().convert(value, parameter, context)
         if not path.is_file():
             self.fail(f"{path} must be an ordinary file, as it is read more than once.", parameter, context)
-        if path.suffix != ORT_FORMAT and not imported_domains(path):
+        if is_ort_format(path):
+            self.fail(f"{path} {USE_ONNX}.", parameter, context)
+        if not imported_domains(path):
             self.fail(f"{path} is no ONNX model, or a damaged one.", parameter, context)
         return path
 
@@ -56,9 +57,11 @@ model_argument = click.argument("model", type=ModelFile())
 operator_option = click.option(
     "--operator", "operators", multiple=True, type=OperatorName(), help="Only this one; may be repeated."
 )
-jobs_option = click.option("--jobs", type=click.IntRange(1), help="Processes side by side.  [default: all cores]")
+jobs_option = click.option("--jobs", type=click.IntRange(1, MOST), help="Processes side by side.  [default: all cores]")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
-threads_option = click.option("--threads", type=click.IntRange(1), help="Threads per session.  [default: all cores]")
+threads_option = click.option(
+    "--threads", type=click.IntRange(1, MOST), help="Threads per session.  [default: all cores]"
+)
 
 
 def tolerance_option(help_text):

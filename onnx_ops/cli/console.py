@@ -3,11 +3,20 @@
 import json
 import math
 import re
+from contextlib import contextmanager
 
 import click
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -31,11 +40,44 @@ def console(stderr=False):
     return screen if screen.is_terminal else Screen(**plain, width=WIDTH)
 
 
+class CompilationColumn(ProgressColumn):
+    """What is being compiled, if anything, in all bars.
+
+    title  of the operator, or None
+    bars   how many bars there are
+    line   a bar of its own, where there is no other
+    """
+
+    title, bars, line = None, 0, None
+
+    def render(self, task):
+        return Text(f"compiling {self.title}, once" if self.title else "")
+
+    @classmethod
+    def show(cls, title):
+        """Show that the kernels of an operator are being compiled; None: that they have been."""
+        cls.title = title
+        if cls.line:
+            cls.line.stop()
+            cls.line = None
+        elif title and not cls.bars:
+            cls.line = Progress(SpinnerColumn(), cls(), TimeElapsedColumn(), console=console(True), transient=True)
+            cls.line.add_task("")
+            cls.line.start()
+
+
+@contextmanager
 def progress(*more):
     """A progress bar on stderr, with `more` columns, which disappears at its end; none if stderr is no terminal."""
     columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     screen = console(stderr=True)
-    return Progress(*columns, *more, console=screen, transient=True, disable=not screen.is_terminal)
+    columns = *columns, *more, CompilationColumn()
+    CompilationColumn.bars += 1
+    try:
+        with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as bar:
+            yield bar
+    finally:
+        CompilationColumn.bars -= 1
 
 
 def steps(items, name):
@@ -93,6 +135,7 @@ def format_difference(value):
 def one_line(error):
     """Return an exception's text on one line, without the prefixes that ONNX Runtime adds."""
     text = " ".join(str(error).split()) or type(error).__name__
-    while prefix := PREFIXES.match(text):
-        text = text[prefix.end() :]
-    return text
+    begin = 0
+    while prefix := PREFIXES.match(text, begin):
+        begin = prefix.end()
+    return text[begin:]

@@ -16,7 +16,7 @@ import onnxruntime as ort
 import onnx_ops
 
 from ..comparison import difference
-from ..files import staged
+from ..files import named, staged
 from ..reference import Evaluator
 from ..rewriting import rewritten
 from ..runtime.runner import Runner
@@ -212,14 +212,18 @@ def write_pictures(directory):
     """Write models, their inputs, and what they make of a photograph, or nothing; returns [(path, what it shows)]."""
     image, pictures = photograph(), []
     with staged(directory) as folder:
-        write_image(folder / "photograph.png", image)
+        with named(directory / "photograph.png"):
+            write_image(folder / "photograph.png", image)
         for name, coordinates in GRIDS.items():
-            np.save(folder / f"{name}.npy", coordinates)
+            with named(directory / f"{name}.npy"):
+                np.save(folder / f"{name}.npy", coordinates)
         for mode, padding_mode in itertools.product(MODES, PADDING_MODES):
             path = folder / f"grid_sample_{mode}_{padding_mode}.onnx"
-            onnx.save(grid_sample("float", mode, padding_mode=padding_mode), path)
+            with named(directory / path.name):
+                onnx.save(grid_sample("float", mode, padding_mode=padding_mode), path)
             warped = Runner(path)({"X": image, "Grid": GRIDS["lens"]})["Y"]
-            write_image(path.with_suffix(".png"), warped)
+            with named(directory / f"{path.stem}.png"):
+                write_image(path.with_suffix(".png"), warped)
             what = f"the photograph through a lens, by GridSample with mode {mode}, padding_mode {padding_mode}"
             pictures.append((directory / f"{path.stem}.png", what))
     return pictures

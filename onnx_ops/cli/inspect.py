@@ -22,7 +22,7 @@ from ..rewriting.graph import Model
 from ..rewriting.shapes import UNKNOWN
 from ..runtime.execute import signature_of
 from ..runtime.runner import Runner, open_session
-from .arguments import ORT_FORMAT, json_option, model_argument, names
+from .arguments import json_option, model_argument, names
 from .console import dimensions, one_line, print_json, say, steps, table
 from .data import random_array
 from .rewrite import counted, find_patterns
@@ -72,7 +72,7 @@ def inspect(model, as_json):
     log = logging.getLogger("onnx_ops")
     log.addFilter(is_no_warning_of_attributes)
     try:
-        reports, unknown_operators = ([], {}) if model.suffix == ORT_FORMAT else examine(model)
+        reports, unknown_operators = examine(model)
         obstacle, patterns = find_obstacle(model), find_patterns(model)
     finally:
         log.removeFilter(is_no_warning_of_attributes)
@@ -360,7 +360,7 @@ def advice(model, reports, unknown_operators, obstacle, patterns):
     if is_lowered(model):
         return "run it with onnx-ops run --random --backend extensions"
     gains = any(f.operator for f in patterns)
-    if not (reports or gains or model.suffix == ORT_FORMAT):
+    if not (reports or gains):
         return "nothing, onnx_ops changes nothing for this model"
     call = f"onnx_ops.InferenceSession(path{', optimize=True' if gains else ''})"
     peer = "reference" if any(r.builtin.startswith("refuses") for r in reports) else "builtin"
@@ -399,8 +399,6 @@ def summary(reports, obstacle):
 
 def without_nodes(model, obstacle):
     """Return one line on a model without nodes for onnx_ops."""
-    if model.suffix == ORT_FORMAT:
-        return "its nodes can't be listed, as this is ONNX Runtime's own format"
     if obstacle:
         return "none of its nodes are for onnx_ops"
     end = f"those of {EXTENSIONS} run with backend extensions" if is_lowered(model) else "it runs as without"

@@ -13,9 +13,8 @@ from google.protobuf.message import DecodeError
 from .. import lower as lowered
 from ..errors import OpError
 from ..external_data import files, load, read_all, write
-from ..files import staged_file
+from ..files import named, staged_file
 from ..nodes import declared_nodes
-from ..ort_format import is_ort_format
 from ..rewriting import rewritten
 from .arguments import ModelFile, check_targets, json_option, program_with_operators
 from .console import print_json, say, table
@@ -95,8 +94,6 @@ def rewrite(source, target, function):
     Returns the path at which the model finds its data, and the report. Data in other files stay there if the folder is
     the same, and are copied beside the model otherwise.
     """
-    if is_ort_format(source):
-        raise click.UsageError(f"{source} is in ONNX Runtime's own format; it must be in that of ONNX.")
     is_same = target.resolve() == source.resolve()  # whose data are found from where its link is
     target = source if is_same else target.resolve()  # the model's data belong to the folder in which a link ends
     _, *external = files(source)
@@ -110,7 +107,8 @@ def rewrite(source, target, function):
     moved = [] if is_beside else read_all(model, source)
     with staged_file(target) as path:
         if moved:
-            write(moved, path.with_name(data.name))
+            with named(data):
+                write(moved, path.with_name(data.name))
         onnx.save(model, path, "protobuf")  # whatever its name ends in
     return target, report
 
@@ -126,8 +124,7 @@ def users(data, target):
 def find_patterns(path):
     """Return the Findings of `optimize` in a model's file; none if it can't be read, which its session reports."""
     with suppress(*UNREADABLE):
-        if not is_ort_format(path):
-            return rewritten(load(path), folder=path)[1]
+        return rewritten(load(path), folder=path)[1]
     return []
 
 

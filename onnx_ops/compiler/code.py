@@ -7,6 +7,8 @@ import re
 import secrets
 import sys
 import threading
+import time
+from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from queue import SimpleQueue
 
@@ -20,7 +22,10 @@ from .key import digest
 
 _OF_NUMBA = re.compile(rb"(?<=\0)numba_\w+(?=\0)")  # names of functions of Numba's own library, in an object file
 PATIENCE = 1.0  # seconds of compiling after which a message tells users
+PAUSE = 10.0  # seconds between compilations up to which one message is for all of them, such as those of a session
 is_silent = ContextVar("is_silent", default=False)  # whether there is no such message, since users expect it
+_title: ContextVar[str] = ContextVar("title")  # of the operator whose function `code` is asked for
+_known = [float("-inf")]  # when the last compilation ended that users have been told of
 log = logging.getLogger("onnx_ops")
 
 
@@ -36,24 +41,22 @@ class Code:
         self.entry, self.kept, self._address, self._call = entry, kept, None, None
         self.symbol = re.sub(r"\W", "_", f"{entry.name}-{kept.key}")
         with COMPILATION:
-            self.content = kept.load()
+            self.content = self.cached()
         if self.content is None:
-            where = f"to be kept in {kept.path.parent}" if kept.path else "not kept"
-            message = threading.Timer(PATIENCE, log.warning, ["onnx_ops: compiling %s (once; %s)", entry.name, where])
-            message.daemon = True
-            if not is_silent.get():
-                message.start()
-            try:
-                # While this thread imports the function's module, another one would wait for that module's lock.
-                is_here = any(map(is_being_imported, entry.functions))
+            # While this thread imports the function's module, another one would wait for that module's lock.
+            is_here = any(map(is_being_imported, entry.functions))
+            with announced(_title.get(entry.name), kept):
                 self.content = self.make() if is_here else uninterrupted(self.make)
-            finally:
-                message.cancel()
+
+    def cached(self):
+        """Return the content of the file in the cache, or None if there is none that this process can load."""
+        content = self.kept.load()
+        return content if content is not None and has_function(content, self.symbol) else None
 
     def make(self):
         """Compile the content, unless another process has done so meanwhile."""
         with COMPILATION, self.kept.exclusive():
-            content = self.kept.load()
+            content = self.cached()
             if content is None:
                 content = self.compile()
                 if not self.kept.obstacle and key_of(self.entry) != (self.kept.key, None):
@@ -83,6 +86,38 @@ class Code:
         return compilation.object_code(self.entry, self.symbol)
 
 
+@contextmanager
+def announced(title, kept):
+    """A context in which a function of an operator is compiled, of which the log tells unless `is_silent`.
+
+    The records have the operator's title as `compiling`, or None at the end, for the command line.
+    """
+    if is_silent.get():
+        yield
+        return
+    where = f"to be kept in {kept.path.parent}" if kept.path else "not kept"
+    begin = time.monotonic()
+
+    def warn():
+        if time.monotonic() - _known[0] > PAUSE:
+            text = "onnx_ops: compiling kernels, those of %s first, in some seconds each (once; %s)"
+            log.warning(text, title, where, extra={"compiling": title})
+            _known[0] = time.monotonic()
+
+    timer = threading.Timer(PATIENCE, warn)
+    timer.daemon = True
+    timer.start()
+    log.info("onnx_ops: compiling a function of %s", title, extra={"compiling": title})
+    try:
+        yield
+    finally:
+        timer.cancel()
+        seconds = time.monotonic() - begin
+        log.info("onnx_ops: a function of %s took %.1f s", title, seconds, extra={"compiling": None})
+        if begin - _known[0] <= PAUSE:
+            _known[0] = time.monotonic()
+
+
 def is_being_imported(function):
     """Whether a function's module is being executed for the first time."""
     spec = getattr(sys.modules.get(function.__module__), "__spec__", None)
@@ -90,7 +125,7 @@ def is_being_imported(function):
 
 
 def uninterrupted(function):
-    """Return function(), on another thread if Ctrl-C could interrupt this one.
+    """Return function(), which compiles, on another thread if Ctrl-C could interrupt this one.
 
     Numba must not be interrupted, since its state would stay inconsistent. The interrupt is raised here at once, and
     the other thread goes on to its end.
@@ -107,10 +142,24 @@ def uninterrupted(function):
             outcome.put((None, error))
 
     threading.Thread(target=work, name="onnx_ops compiles").start()
-    result, error = outcome.get()  # not join: if it is interrupted, it takes the thread for one that has ended
+    try:
+        result, error = outcome.get()  # not join: if it is interrupted, it takes the thread for one that has ended
+    except BaseException:
+        log.warning("onnx_ops: interrupted; the process can end in some seconds, when %s is compiled", _title.get())
+        raise
     if error:
         raise error
     return result
+
+
+def has_function(content, symbol):
+    """Return whether the content is that of an object file for this process with a function `symbol`.
+
+    LLVM ends the process if it is told to load anything else.
+    """
+    header = _header()
+    is_named = f"{symbol}\0".encode() in content
+    return is_named and content[: len(header)] == header and bool(llvm.ObjectFileRef.from_data(content))
 
 
 def loaded(content, symbol):
@@ -126,22 +175,36 @@ def loaded(content, symbol):
             llvm.add_symbol(name.decode(), address)
     engine.add_object_file(llvm.ObjectFileRef.from_data(content))
     engine.finalize_object()
-    return engine.get_function_address(symbol)
+    address = engine.get_function_address(symbol)
+    if not address:
+        raise OpError("kernel", symbol, "can't be loaded: its object file doesn't define it")
+    return address
 
 
 @functools.cache
 def _engine():
     if BOUNDSCHECK:
         from . import bounds  # noqa: F401  it has the counter that checked code refers to
+    return llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine())
+
+
+def _machine():
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    machine = llvm.Target.from_default_triple().create_target_machine()
-    return llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+    return llvm.Target.from_default_triple().create_target_machine()
+
+
+@functools.cache
+def _header():
+    """The bytes with which every object file begins that this process compiles: the format and the architecture."""
+    empty = _machine().emit_object(llvm.parse_assembly(""))
+    sizes = {b"\x7fELF": 20, b"\xcf\xfa\xed\xfe": 16}  # of ELF and Mach-O; COFF begins with the architecture
+    return empty[: sizes.get(empty[:4], 2)]
 
 
 def key_of(entry):
     """(The key of an entry's code, why it can't be kept or None)."""
-    steps = [step.function for step in entry.steps]  # in their order: one function may be several phases
+    steps = [step.function for step in entry.steps]  # in their order: one function may be several of them
     try:
         return digest([*steps, *(f for f in entry.functions if f not in steps)], entry.name, entry), None
     except OSError as error:
@@ -157,9 +220,16 @@ def _outcome(entry):
         return error
 
 
-def code(entry):
-    """The `Code` of an entry. Raises OpError."""
-    outcome = _outcome(entry)
+def code(entry, title=None):
+    """The `Code` of an entry. Raises OpError.
+
+    title  of the operator, for messages
+    """
+    token = _title.set(title or entry.name)
+    try:
+        outcome = _outcome(entry)
+    finally:
+        _title.reset(token)
     if isinstance(outcome, OpError):
         raise OpError(*outcome.args) from outcome.__cause__
     return outcome

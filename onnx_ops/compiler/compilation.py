@@ -21,7 +21,7 @@ from ..errors import OpError
 from ..limits import MAX_RANK
 from . import arrays, refusals, simd_points, simd_products, simd_rows, target  # noqa: F401  for their overloads
 from .halves import I64
-from .jit import BOUNDSCHECK, FLAGS, INNER, flags_of, marked
+from .jit import BOUNDSCHECK, FLAGS, INNER, flags_of, marked, signature
 from .numba_internals import (
     calls_itself,
     cgutils,
@@ -37,9 +37,6 @@ from .records import (
     ATTRIBUTES,
     GEOMETRY,
     OUTPUT,
-    PHASE,
-    SHARED,
-    SHARED_SIZE,
     WORKSPACE_SIZE,
     Geometry,
     Number,
@@ -64,6 +61,7 @@ def tell_numba():
     """Tell Numba that compiled code may call the functions that have been marked so far."""
     while marked:
         helper = marked.pop()
+        helper.__signature__ = signature(helper)  # which Numba asks for, more than once
         register_jitable(**flags_of[helper])(helper)
 
 
@@ -167,7 +165,7 @@ def _compiled(entry, symbol):
     builder = ir.IRBuilder(function.append_basic_block())
     record = Record(context, builder, *function.args)
 
-    def call(step):
+    for step in entry.steps:
         result = compiled(step)
         callee, returned = context.declare_function(module, result.fndesc), result.signature.return_type
         values = [record.value(ranked(a)) for a in step.arguments]
@@ -179,13 +177,6 @@ def _compiled(entry, symbol):
             builder.ret(I64(1))
         if step.result:
             record.store(step, returned, value)
-
-    for k, step in enumerate(entry.steps):
-        if entry.has_phases:
-            with builder.if_then(builder.icmp_signed("==", record.number(PHASE), I64(k))):
-                call(step)
-        else:
-            call(step)
     builder.ret(I64(0))
     library.add_ir_module(module)
     library.finalize()
@@ -264,8 +255,7 @@ class Record:
             place = self.at(tensor_field(argument.k, "shape"))
             sizes = [self.number(tensor_field(argument.k, "rank")) if argument.k < OUTPUT else I64(MAX_RANK)]
         elif isinstance(argument, Room):
-            place = self.pointer(SHARED) if argument.is_shared else self.workspace
-            sizes = [self.number(SHARED_SIZE if argument.is_shared else WORKSPACE_SIZE)]
+            place, sizes = self.workspace, [self.number(WORKSPACE_SIZE)]
         else:
             place, shape = self.pointer(tensor_field(argument.k, "data")), tensor_field(argument.k, "shape")
             sizes = [self.number(shape + 8 * a) for a in range(argument.axes or 0)]

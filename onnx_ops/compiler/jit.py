@@ -6,7 +6,9 @@ compilation.py compiles them as part of the functions that call them.
 
 import functools
 import importlib.util
+import inspect
 import os
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar, overload
@@ -89,6 +91,18 @@ def jitable(function: Any = None, **flags: Any) -> Any:
     flags_of[function] = FLAGS | INNER | flags
     marked.append(function)
     return function
+
+
+def signature(function: Callable[..., Any]) -> inspect.Signature:
+    """Return the signature of a function, in which annotations of unknown names stay references.
+
+    Python 3.14 evaluates annotations when they are asked for, not with the `def`.
+    """
+    if sys.version_info >= (3, 14):
+        from annotationlib import Format
+
+        return inspect.signature(function, annotation_format=Format.FORWARDREF)
+    return inspect.signature(function)
 
 
 def known(count: int) -> tuple[int, ...]:

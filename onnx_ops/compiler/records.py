@@ -8,10 +8,7 @@
                      shape   for an input whose values the plan reads: these values; `rank` is their number
                  input_count  number of the node's inputs, including absent ones
                  attributes   address of their block
-                 phase        the one that runs
-                 shared       address of the memory that all tiles of all phases share
-                 geometry     a refusal, the bytes of a tile's workspace and of the shared memory, the number of each
-                              phase's tiles, and what a Plan adds
+                 geometry     a refusal, the bytes of a tile's workspace, the number of tiles, and what a Plan adds
 
 native/table.h has the same records for the C library.
 A compiled function gets the call's address; it returns 0 for success, 1 for a refusal, and 2 if the code has raised an
@@ -30,7 +27,7 @@ from functools import cache
 import numpy as np
 
 from ..attributes import named_tuple
-from ..declaration import REFUSAL, Rule, record_dtype
+from ..declaration import REFUSAL, WORK, Rule, record_dtype
 from ..limits import ABSENT, MAX_INPUTS, MAX_OUTPUTS, MAX_RANK
 
 OUTPUT = MAX_INPUTS
@@ -42,16 +39,14 @@ TENSOR = np.dtype([("data", np.int64), ("size", np.int64), ("rank", np.int64), (
 def call_dtype(geometry):
     """The dtype of the record of a call of an operator with this geometry."""
     tensors = TENSOR, (MAX_INPUTS + MAX_OUTPUTS,)
-    numbers = [(name, np.int64) for name in ("input_count", "attributes", "phase", "shared")]
+    numbers = [("input_count", np.int64), ("attributes", np.int64)]
     return np.dtype([("tensors", *tensors), *numbers, ("geometry", geometry)])
 
 
 CALL = call_dtype(np.dtype([]))  # without its geometry
 # Offsets in a call, in bytes.
-ATTRIBUTES, PHASE, SHARED = (CALL.fields[name][1] for name in ("attributes", "phase", "shared"))
-GEOMETRY = CALL.itemsize
-WORK = {"workspace": None, "shared": None, "tiles": None}  # the fields of any geometry, after the refusal
-WORKSPACE_SIZE, SHARED_SIZE, TILES = (GEOMETRY + record_dtype({**REFUSAL, **WORK}).fields[name][1] for name in WORK)
+ATTRIBUTES, GEOMETRY = CALL.fields["attributes"][1], CALL.itemsize
+WORKSPACE_SIZE, TILES = (GEOMETRY + record_dtype({**REFUSAL, **WORK}).fields[name][1] for name in WORK)
 
 
 def tensor_field(k, name):
@@ -115,9 +110,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Room:
-    """The bytes of a tile's workspace, or of the memory that all tiles share."""
-
-    is_shared: bool
+    """The bytes of a tile's workspace."""
 
 
 # What a step's result can be:
@@ -173,14 +166,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Entry:
-    """A compiled function: its steps, and its number of parameters.
-
-    has_phases  whether it runs the one step whose position is the call's phase, rather than all in turn
-    """
+    """A compiled function: its steps, and its number of parameters."""
 
     steps: tuple[Step, ...]
     parameters: int = 1
-    has_phases: bool = False
 
     @property
     def functions(self):
@@ -197,7 +186,7 @@ class Entry:
 
 
 # {function of a Rule: where its numbers are in a call}
-FIELDS = {"loop": TILES, "workspace": WORKSPACE_SIZE, "shared": SHARED_SIZE}
+FIELDS = {"loop": TILES, "workspace": WORKSPACE_SIZE}
 
 
 def infer_entry(operator):
@@ -215,8 +204,7 @@ def plan_entry(operator, position=0):
     steps = [_rule_step(operator, operator.combination(position))]
     for role, offset in FIELDS.items():
         if function := getattr(plan, role):
-            count = operator.phase_count if role == "loop" else 1
-            result = Numbers(offset, count, 8, "number of steps" if role == "loop" else "number of bytes")
+            result = Numbers(offset, 1, 8, "number of steps" if role == "loop" else "number of bytes")
             steps.append(Step(function, steps[0].arguments, result, role))
     return Entry(tuple(steps))
 
@@ -248,7 +236,7 @@ def kernel_entry(operator, position, signature):
     kernel, plan, result = operator.kernel(position), operator.plan, None
     read, storage = operator.read_by(kernel), operator.storage(kernel, signature)
     of_inputs, of_outputs = storage[: len(read)], storage[len(read) :]
-    rooms = [Room(False), Room(True)]
+    tile, room = (Tile(),), Room()
     if kernel.has_axes:
         ranks = operator.combination(position)
         rule, inputs = _rule_step(operator, ranks), []
@@ -257,20 +245,14 @@ def kernel_entry(operator, position, signature):
             inputs.append(None if ranks[k] == ABSENT else Tensor(k, dtype, axes, is_input=True))
         inputs += _attributes(operator)
         outputs = [Tensor(OUTPUT + k, dtype, ruled=rule) for k, dtype in enumerate(of_outputs)]
-        rooms = [rooms[0] if plan.workspace else None, rooms[1] if plan.shared else None]
+        tile, room = (Tile(), Number(TILES)), Room() if plan.workspace else None
         if plan.is_bound:
             result = _of_outputs(operator, "shape", "length of the outputs' first axes")
     else:
         inputs = [Tensor(k, dtype) for k, dtype in zip(read, of_inputs, strict=True)]
         inputs.append(Geometry(operator.geometry_dtype))
         outputs = [Tensor(OUTPUT + k, dtype) for k, dtype in enumerate(of_outputs)]
-    if operator.phase_count == 1:
-        del rooms[1]
-    steps = []
-    for phase, function in enumerate(kernel.phases):
-        tile = [Tile(), Number(TILES + 8 * phase)] if kernel.has_axes else [Tile()]
-        steps.append(Step(function, (*inputs, *tile, *rooms, *outputs), result))
-    return Entry(tuple(steps), 3, len(steps) > 1)
+    return Entry((Step(kernel.function, (*inputs, *tile, room, *outputs), result),), 3)
 
 
 def _of_outputs(operator, name, what):

@@ -104,48 +104,76 @@ static void repeat(int64_t number, int64_t repeats, int64_t *numbers) {
     for (int64_t n = 0; n < repeats; n++) numbers[n] = number;
 }
 
-/* Read from the OrtKernelInfo of a node. ONNX Runtime doesn't check the attributes of custom ops, and reads a list of
+/* ONNX Runtime's error, or 0 after releasing it if it has a code that is no failure: OTHER_KIND or LACKS, see the call. */
+static status unless(int code, status error) {
+    if (!error || GetErrorCode(error) != code) return error;
+    return ReleaseStatus(error), NULL;
+}
+
+/* Without memory for a status, ONNX Runtime reports success where it has written nothing. */
+#define UNWRITTEN SIZE_MAX
+static status read_int(const void *info, const char *name, int64_t *value) {
+    for (int64_t before = 0; before < 2; before++) { /* the second time only if the value is 0, or isn't written */
+        *value = before;
+        status error = KernelInfoGetAttribute_int64(info, name, value);
+        if (error || *value != before) return error;
+    }
+    return no_room();
+}
+static status read_float(const void *info, const char *name, float *value) {
+    for (float before = 0; before < 2; before++) {
+        *value = before;
+        status error = KernelInfoGetAttribute_float(info, name, value);
+        if (error || *value != before) return error;
+    }
+    return no_room();
+}
+
+/* Read from the OrtKernelInfo of a node. FAIL is the code of an attribute that is lacking or of another kind. ONNX Runtime doesn't check the attributes of custom ops, and reads a list of
  * another kind as an empty one. */
 status read_from_node(const struct attribute *a, const char *name, const void *info, int64_t k, struct values *values,
                       int *outcome) {
-    size_t size = 0;
-    void *raw, *allocator, *tensor;
+    size_t size = UNWRITTEN;
+    void *raw, *allocator, *tensor = 0;
     int64_t number = 0;
     int fits = 0, is_single = 0;
     status error = KernelInfoGetAttributeArray_int64(info, name, 0, &size);
     *outcome = error ? LACKS : OTHER_KIND;
-    if (error) return ReleaseStatus(error), NULL;
+    if (error) return unless(FAIL, error);
+    if (size == UNWRITTEN) return no_room();
     if (a->kind == TENSOR) {
         if ((error = GetAllocatorWithDefaultOptions(&allocator))) return error;
-        if ((error = KernelInfoGetAttribute_tensor(info, name, allocator, &tensor)))
-            return ReleaseStatus(error), NULL;
+        if ((error = KernelInfoGetAttribute_tensor(info, name, allocator, &tensor))) return unless(FAIL, error);
+        if (!tensor) return no_room();
         error = put_constant(tensor, k, values, &fits);
         ReleaseValue(tensor);
         if (fits) *outcome = COMPLETE;
         return error;
     }
     if (a->kind == INT || a->kind == FLOAT) size = 1;
-    if (a->kind == FLOATS) size = 0, error = KernelInfoGetAttributeArray_float(info, name, 0, &size);
-    if (is_of_text(a)) error = KernelInfoGetAttribute_string(info, name, 0, &size);
+    if (a->kind == FLOATS) size = UNWRITTEN, error = KernelInfoGetAttributeArray_float(info, name, 0, &size);
+    if (is_of_text(a)) size = UNWRITTEN, error = KernelInfoGetAttribute_string(info, name, 0, &size);
     if (a->kind == INTS && !size && a->repeats) {
-        error = KernelInfoGetAttribute_int64(info, name, &number);
+        error = read_int(info, name, &number);
         size = (size_t)a->repeats, is_single = 1;
     }
-    if (error) return ReleaseStatus(error), NULL;
+    if (error) return unless(FAIL, error);
+    if (size == UNWRITTEN) return no_room();
     if (!(raw = append(values, (size + 1) * sizeof(int64_t)))) return no_room();
-    if (a->kind == INT) error = KernelInfoGetAttribute_int64(info, name, raw);
+    if (a->kind == INT) error = read_int(info, name, raw);
     if (is_single) repeat(number, a->repeats, raw);
     else if (a->kind == INTS) error = KernelInfoGetAttributeArray_int64(info, name, raw, &size);
-    if (a->kind == FLOAT) error = KernelInfoGetAttribute_float(info, name, raw);
+    if (a->kind == FLOAT) error = read_float(info, name, raw);
     if (a->kind == FLOATS) error = KernelInfoGetAttributeArray_float(info, name, raw, &size);
     if (is_of_text(a)) error = KernelInfoGetAttribute_string(info, name, raw, &size);
-    if (error) return ReleaseStatus(error), NULL;
+    if (error) return unless(FAIL, error);
     if (is_of_text(a)) size = without_end(raw, size);
     if (is_of_text(a) ? is_text(raw, size) : size > 0) *outcome = UNCONVERTED;
     return put_vector(values, k, (int64_t)size, (size_t)(values->at + values->used - (char *)raw)), NULL;
 }
 
-/* Read from the OrtShapeInferContext of a node, which has no tensors. */
+/* Read from the OrtShapeInferContext of a node, which has no tensors. INVALID_ARGUMENT is the code of an attribute that
+ * is lacking. Nobody reads other errors: then no shapes are known. */
 status read_from_inference(const struct attribute *a, const char *name, const void *context, int64_t k,
                            struct values *values, int *outcome) {
     static const int TYPES_OF_KINDS[] = {1, 2, 5, 3, 4, 5}; /* values of OrtOpAttrType */
@@ -155,8 +183,8 @@ status read_from_inference(const struct attribute *a, const char *name, const vo
     void *raw;
     status error = ShapeInferContext_GetAttribute(context, name, &attribute);
     *outcome = error || !attribute ? LACKS : OTHER_KIND;
-    if (error) ReleaseStatus(error);
-    if (*outcome == LACKS || a->kind == TENSOR) return 0;
+    error = unless(INVALID_ARGUMENT, error);
+    if (error || *outcome == LACKS || a->kind == TENSOR) return error;
     if (!(raw = append(values, 2 * ROOM + 8))) return no_room();
     error = ReadOpAttr(attribute, TYPES_OF_KINDS[a->kind], raw, ROOM, &size);
     if (a->repeats && (error || !size)) {

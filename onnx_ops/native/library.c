@@ -95,38 +95,71 @@ static struct custom_op *find_customs(struct op *op) {
     return op->customs = customs;
 }
 
-/* A domain on a session's options, and its operators. An entry of the options has the struct's address. */
-struct domain {
-    void *ort_domain;
-    size_t count;
-    struct op **ops;
+/* An operator in a domain, and how many of its custom ops ONNX Runtime has taken: after an error not all of them. */
+struct member {
+    struct op *op;
+    int64_t added;
 };
+struct domain { /* a domain on a session's options, which an entry of the options names by its number */
+    const char *name;
+    void *ort_domain;
+    int is_added; /* whether the options have it */
+    size_t count;
+    struct member *members;
+};
+static struct domain **domains; /* by number; all stay, as copies of the options have them, too */
+static size_t domain_count;
 
 static status has_entry(const void *options, const char *entry, const char *domain, char key[256], int *has) {
     snprintf(key, 256, "onnx_ops.%s.%s", entry, *domain ? domain : "ai.onnx");
     return HasSessionConfigEntry(options, key, has);
 }
 
-/* Find a domain on the options, or add it. */
-static status find_domain(void *options, const char *name, struct domain **domain) {
-    char key[256], address[32] = "";
-    size_t size = sizeof address;
-    int has;
-    void *pointer = 0;
-    status error = has_entry(options, "registered", name, key, &has);
+/* Find the domain that an entry of the options names. Whoever makes the options may have written it. */
+static status read_entry(const void *options, const char *key, const char *name, struct domain **domain) {
+    char entry[32] = "", *end;
+    size_t size = sizeof entry;
+    status error = GetSessionConfigEntry(options, key, entry, &size);
     if (error) return error;
-    if (has) {
-        if ((error = GetSessionConfigEntry(options, key, address, &size))) return error;
-        sscanf(address, "%p", &pointer);
-        return *domain = pointer, pointer ? 0 : failed("onnx_ops: an entry of the options isn't what it was");
+    unsigned long long number = strtoull(entry, &end, 10);
+    if (end == entry || *end || number >= domain_count || strcmp(domains[number]->name, name)) {
+        struct text text = {"", 0};
+        say_string(&text, key), say_string(&text, " = "), say_quoted(&text, entry, strlen(entry));
+        say_string(&text, ": is an entry that only the library may write");
+        return refused(&text);
+    }
+    return *domain = domains[number], NULL;
+}
+
+/* Make a domain for the options, and an entry that names it. */
+static status new_domain(void *options, const char *key, const char *name, struct domain **domain) {
+    char entry[32];
+    status error;
+    if (!(domain_count & (domain_count - 1))) { /* its room is the next power of two */
+        struct domain **more = realloc(domains, (domain_count ? 2 * domain_count : 1) * sizeof *more);
+        if (!more) return failed("onnx_ops: no room for a domain");
+        domains = more;
     }
     struct domain *added = calloc(1, sizeof *added);
     if (!added) return failed("onnx_ops: no room for a domain");
-    snprintf(address, sizeof address, "%p", (void *)added);
-    if ((error = CreateCustomOpDomain(name, &added->ort_domain))) return free(added), error;
-    if ((error = AddCustomOpDomain(options, added->ort_domain)))
+    added->name = name;
+    snprintf(entry, sizeof entry, "%zu", domain_count);
+    if ((error = made(CreateCustomOpDomain(name, &added->ort_domain), &added->ort_domain))) return free(added), error;
+    if ((error = AddSessionConfigEntry(options, key, entry)))
         return ReleaseCustomOpDomain(added->ort_domain), free(added), error;
-    return *domain = added, AddSessionConfigEntry(options, key, address);
+    return domains[domain_count++] = *domain = added, NULL;
+}
+
+/* Find a domain on the options, or add it. */
+static status find_domain(void *options, const char *name, struct domain **domain) {
+    char key[256];
+    int has;
+    status error = has_entry(options, "registered", name, key, &has);
+    if (!error) error = has ? read_entry(options, key, name, domain) : new_domain(options, key, name, domain);
+    if (error || (*domain)->is_added) return error;
+    error = AddCustomOpDomain(options, (*domain)->ort_domain);
+    (*domain)->is_added = !error;
+    return error;
 }
 
 static int is_of_strings(const struct overload *overload) {
@@ -138,26 +171,33 @@ static int is_of_strings(const struct overload *overload) {
 /* Add an operator to the options, unless it is there. */
 static status add_operator(void *options, struct op *op) {
     struct domain *domain = 0;
+    struct member *member = 0;
     struct custom_op *customs;
     status error = find_domain(options, op->domain, &domain);
     if (error) return error;
     for (size_t k = 0; k < domain->count; k++) {
-        if (domain->ops[k] == op) return 0;
-        if (!strcmp(domain->ops[k]->name, op->name)) {
+        struct member *other = &domain->members[k];
+        if (other->op == op) member = other;
+        else if (other->added && !strcmp(other->op->name, op->name)) {
             struct text text = {"", 0};
             say_title(&text, op);
             say_string(&text, ": the session's options have another operator of this name; use new options");
             return refused(&text);
         }
     }
-    struct op **ops = realloc(domain->ops, (domain->count + 1) * sizeof *ops);
-    if (ops) domain->ops = ops;
-    if (!ops || !(customs = find_customs(op))) return failed("onnx_ops: no room for an operator");
-    for (int64_t o = 0; o < op->overload_count && !error; o++)
-        if (!is_of_strings(&op->overloads[o]) || knows_strings())
-            error = CustomOpDomain_Add(domain->ort_domain, &customs[o]);
-    if (!error) domain->ops[domain->count++] = op;
-    return error;
+    if (!member) {
+        struct member *members = realloc(domain->members, (domain->count + 1) * sizeof *members);
+        if (!members) return failed("onnx_ops: no room for an operator");
+        domain->members = members, member = &members[domain->count++];
+        *member = (struct member){op, 0};
+    }
+    if (!(customs = find_customs(op))) return failed("onnx_ops: no room for an operator");
+    for (; member->added < op->overload_count; member->added++) {
+        const struct overload *overload = &op->overloads[member->added];
+        if (is_of_strings(overload) && !knows_strings()) continue;
+        if ((error = CustomOpDomain_Add(domain->ort_domain, &customs[member->added]))) return error;
+    }
+    return 0;
 }
 
 static _Thread_local struct op *const *own; /* operators of one's own that this thread's next registration adds */
@@ -257,6 +297,7 @@ EXPORT status RegisterCustomOps(void *options, const struct api_base *base) {
     if (version > WITH_DATA_REFERENCE) version = WITH_DATA_REFERENCE;
     while (atomic_flag_test_and_set(&busy)) {}
     if (!api) api_version = version, api = base->get_api(version < OLDEST ? 1 : version);
+    make_spare_statuses();
     const char *reason = version < OLDEST ? "onnx_ops needs ONNX Runtime 1.17 or newer" : onnx_ops_choose();
     if (!reason && !stays()) reason = "onnx_ops: the library can't be kept in the process";
     if (!reason && !onnx_ops_table.operator_count && !own_count)

@@ -89,6 +89,7 @@ status read_tensor(const void *value, int *type, size_t *rank, int64_t copy[MAX_
 status put_tensor(const struct op *op, const struct text *title, size_t k, void *value, struct call *call);
 void put_absent(size_t k, struct call *call);
 status too_many_inputs(const struct op *op, const struct text *title, size_t count);
+status get_output(void *context, size_t k, const int64_t *shape, int64_t rank, void **value);
 status run_tiles(const struct op *op, kernel_function *kernel, struct call *call, void *context);
 status compute(struct state *state, void *context);
 

@@ -34,7 +34,7 @@ static status put_known(const struct op *op, size_t k, const void *info, struct 
 /* Put input k of a node into the call: completely if it is constant, else its known dimensions. */
 static status put_known_input(const struct op *op, const struct text *title, size_t k, const void *info,
                               struct call *call, int *is_constant) {
-    void *type_info, *value;
+    void *type_info = 0, *value = 0;
     const void *tensor_info;
     size_t size = 0;
     status error;
@@ -44,7 +44,7 @@ static status put_known_input(const struct op *op, const struct text *title, siz
     }
     error = KernelInfoGetConstantInput_tensor(info, k, is_constant, &value);
     if (error || *is_constant) return error ? error : put_tensor(op, title, k, value, call);
-    if ((error = KernelInfo_GetInputTypeInfo(info, k, &type_info))) return error;
+    if ((error = made(KernelInfo_GetInputTypeInfo(info, k, &type_info), &type_info))) return error;
     error = CastTypeInfoToTensorInfo(type_info, (void **)&tensor_info);
     if (!error) error = put_known(op, k, tensor_info, call, 0, 0);
     ReleaseTypeInfo(type_info);
@@ -153,6 +153,7 @@ status create_kernel(const struct custom_op *custom, const void *unused, const v
     status error;
     (void)unused;
     *kernel = 0;
+    make_spare_statuses();
     if ((error = KernelInfo_GetNodeName(info, 0, &size))) return error;
     char *name = calloc(size + 1, 1);
     if (!name) return failed("onnx_ops: no room for a node's name");
@@ -189,17 +190,17 @@ static status report_output(size_t k, int type, const struct tensor *tensor, con
     const char *symbols[MAX_RANK];
     char new_names[MAX_RANK][40];
     int64_t sizes[MAX_RANK];
-    void *info;
+    void *info = 0;
     status error;
     for (int64_t a = 0; a < tensor->rank; a++) {
         sizes[a] = tensor->shape[a] < 0 ? -1 : tensor->shape[a];
-        int64_t name = UNKNOWN - 1 - tensor->shape[a];
+        int64_t name = tensor->shape[a] < 0 ? UNKNOWN - 1 - tensor->shape[a] : -1;
         symbols[a] = tensor->shape[a] >= 0 ? "" : 0 <= name && name < name_count ? names[name] : new_names[a];
         /* Without a name, an unknown dimension would become a literal -1. A model may have names of another process. */
         snprintf(new_names[a], sizeof new_names[a], "onnx_ops_%llx_%u",
                  (unsigned long long)time(0) ^ (unsigned long long)(uintptr_t)&unknown, atomic_fetch_add(&unknown, 1));
     }
-    if ((error = CreateTensorTypeAndShapeInfo(&info))) return error;
+    if ((error = made(CreateTensorTypeAndShapeInfo(&info), &info))) return error;
     error = SetTensorElementType(info, type);
     if (!error) error = SetDimensions(info, sizes, (size_t)tensor->rank);
     if (!error) error = SetSymbolicDimensions(info, symbols, (size_t)tensor->rank);

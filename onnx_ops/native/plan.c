@@ -34,11 +34,9 @@ static status check_plan(const struct op *op, const struct text *title, struct c
                           "is what the rule says, but no shape of at most 2**58 elements", 0);
         out->size = elements(out->shape, out->rank);
     }
-    const int64_t *bytes[] = {&call->geometry.workspace, &call->geometry.shared};
-    for (size_t k = 0; k < COUNT(bytes); k++)
-        if (*bytes[k] < 0 || *bytes[k] > MAX_WORKSPACE)
-            return refuse(op, title, k ? "shared" : "workspace", bytes[k], -1,
-                          "must be a number of bytes in [0, 2**40]", 0);
+    const int64_t *bytes = &call->geometry.workspace;
+    if (*bytes < 0 || *bytes > MAX_WORKSPACE)
+        return refuse(op, title, "workspace", bytes, -1, "must be a number of bytes in [0, 2**40]", 0);
     return 0;
 }
 
@@ -49,11 +47,9 @@ void cut_steps(const struct op *op, struct call *call) {
     for (int64_t k = 0; k < op->output_count; k++) most += call->tensors[MAX_INPUTS + k].size;
     most = (most - 1) / TILE_ELEMENTS + 1;
     if (most > MAX_TILES) most = MAX_TILES;
-    for (int64_t phase = 0; phase < op->phase_count; phase++) {
-        int64_t *tiles = &call->geometry.tiles[phase];
-        if (*tiles > most) *tiles = most;
-        if (*tiles < 1) *tiles = 1;
-    }
+    int64_t *tiles = &call->geometry.tiles;
+    if (*tiles > most) *tiles = most;
+    if (*tiles < 1) *tiles = 1;
 }
 
 static void begin(const struct op *op, struct call *call) {

@@ -43,7 +43,7 @@ static status answered(const struct answer *answer, int *available) {
     *available = answer->outcome == DONE;
     if (answer->outcome == UNFINISHED) onnx_ops_python.interrupt();
     if (answer->outcome == FAILED || answer->outcome == REFUSED)
-        return CreateStatus(answer->outcome == FAILED ? FAIL : INVALID_ARGUMENT, answer->message);
+        return new_status(answer->outcome == FAILED ? FAIL : INVALID_ARGUMENT, answer->message);
     return 0;
 }
 
@@ -79,7 +79,7 @@ EXPORT int onnx_ops_outputs(struct run *run) {
     for (size_t k = 0; k < (size_t)run->op->output_count; k++) {
         struct tensor *tensor = &run->call->tensors[MAX_INPUTS + k];
         void **output = &run->outputs[k];
-        run->status = KernelContext_GetOutput(run->context, k, tensor->shape, (size_t)tensor->rank, output);
+        run->status = get_output(run->context, k, tensor->shape, tensor->rank, output);
         if (!run->status && run->overload->types[MAX_INPUTS + k] != STRINGS)
             run->status = GetTensorMutableData(*output, &tensor->data);
         if (run->status) return 0;

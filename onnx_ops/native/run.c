@@ -77,9 +77,9 @@ static status put_input(const struct op *op, const struct text *title, size_t k,
 /* Read a tensor's type and shape. `shape` points into ONNX Runtime's memory or, with older versions, to `copy`, which
  * has no shape of more than MAX_RANK axes. */
 status read_tensor(const void *value, int *type, size_t *rank, int64_t copy[MAX_RANK], const int64_t **shape) {
-    void *info;
+    void *info = 0;
     if (api_version >= WITH_DATA_REFERENCE) return GetTensorElementTypeAndShapeDataReference(value, type, shape, rank);
-    status error = GetTensorTypeAndShape(value, &info);
+    status error = made(GetTensorTypeAndShape(value, &info), &info);
     if (error) return error;
     error = GetTensorElementType(info, type);
     if (!error) error = GetDimensionsCount(info, rank);
@@ -123,6 +123,12 @@ static status put_inputs(const struct op *op, void *context, struct call *call) 
     return 0;
 }
 
+/* Have ONNX Runtime allocate output k. */
+status get_output(void *context, size_t k, const int64_t *shape, int64_t rank, void **value) {
+    *value = 0;
+    return made(KernelContext_GetOutput(context, k, shape, (size_t)rank, value), value);
+}
+
 struct work {
     kernel_function *kernel;
     struct call *call;
@@ -130,6 +136,7 @@ struct work {
     size_t pitch;
     atomic_ullong busy;
     atomic_llong failed;
+    atomic_size_t ended; /* number of tiles */
 };
 
 static void run_tile(void *work_of_call, size_t tile) {
@@ -142,21 +149,20 @@ static void run_tile(void *work_of_call, size_t tile) {
     } while (!atomic_compare_exchange_weak_explicit(&work->busy, &busy, busy | bit, memory_order_acquire,
                                                     memory_order_relaxed) ||
              busy & bit);
-    int64_t returned = work->kernel(work->call, (int64_t)tile, work->workspace + (size_t)number * work->pitch);
+    char *workspace = work->pitch ? work->workspace + (size_t)number * work->pitch : 0;
+    int64_t returned = work->kernel(work->call, (int64_t)tile, workspace);
     if (returned) atomic_store(&work->failed, returned);
     atomic_fetch_and_explicit(&work->busy, ~bit, memory_order_release);
+    atomic_fetch_add(&work->ended, 1);
 }
 
 static size_t whole_lines(int64_t bytes) { return ((size_t)bytes + LINE - 1) / LINE * LINE; }
 
-/* Run all phases of a call, after its plan, on the threads of the context, or on this one without a context. */
+/* Run the tiles of a call, after its plan, on the threads of the context, or on this one without a context. */
 status run_tiles(const struct op *op, kernel_function *kernel, struct call *call, void *context) {
     const struct geometry *g = &call->geometry;
-    size_t pitch = whole_lines(g->workspace), shared = whole_lines(g->shared);
-    int64_t parts = 0;
-    for (int64_t phase = 0; phase < op->phase_count; phase++)
-        if (g->tiles[phase] > parts) parts = g->tiles[phase];
-    size_t needed = shared + (size_t)(parts < MAX_TILES ? parts : MAX_TILES) * pitch;
+    int64_t tiles = g->tiles > 0 ? g->tiles : 0;
+    size_t pitch = whole_lines(g->workspace), needed = (size_t)(tiles < MAX_TILES ? tiles : MAX_TILES) * pitch;
     void *room = needed ? malloc(needed + LINE) : 0;
     if (needed && !room) {
         struct text text = {"", 0};
@@ -164,15 +170,14 @@ status run_tiles(const struct op *op, kernel_function *kernel, struct call *call
             say_string(&text, " bytes: can't be allocated");
         return refused(&text);
     }
-    call->shared = room ? (char *)(((uintptr_t)room / LINE + 1) * LINE) : 0;
-    struct work work = {kernel, call, room ? (char *)call->shared + shared : 0, pitch, 0, 0};
+    struct work work = {kernel, call, room ? (char *)(((uintptr_t)room / LINE + 1) * LINE) : 0, pitch, 0, 0, 0};
     status error = 0;
-    for (call->phase = 0; call->phase < op->phase_count && !error && !work.failed; call->phase++) {
-        int64_t tiles = g->tiles[call->phase];
-        if (tiles > 1 && context) error = KernelContext_ParallelFor(context, run_tile, (size_t)tiles, 0, &work);
-        else
-            for (int64_t tile = 0; tile < tiles; tile++) run_tile(&work, (size_t)tile);
+    if (tiles > 1 && context) {
+        error = KernelContext_ParallelFor(context, run_tile, (size_t)tiles, 0, &work);
+        if (!error && work.ended != (size_t)tiles) error = failed("onnx_ops: ONNX Runtime has no room to run all tiles");
     }
+    else
+        for (int64_t tile = 0; tile < tiles; tile++) run_tile(&work, (size_t)tile);
     free(room);
     return error || !work.failed ? error : explained(op, 0, &g->refusal, work.failed);
 }
@@ -201,7 +206,7 @@ static status give_output(const struct op *op, struct tensor *out, size_t k, int
                           "is what the kernel returns; the rule's bound is", &bound);
         out->size = elements(out->shape, out->rank);
     }
-    if ((error = KernelContext_GetOutput(context, k, out->shape, (size_t)out->rank, &value))) return error;
+    if ((error = get_output(context, k, out->shape, out->rank, &value))) return error;
     if ((error = GetTensorMutableData(value, &out->data))) return error;
     if (op->widens_halves && is_half(type)) narrow((int)type, staged, out->data, out->size);
     else if (out->size) memcpy(out->data, staged, (size_t)out->size * item_size[type]);
@@ -225,7 +230,7 @@ static status stage(const struct op *op, const int64_t *types, struct call *call
             tensor->data = room, room += staged_size(call, k, types[k]);
             continue;
         }
-        error = KernelContext_GetOutput(context, k - MAX_INPUTS, tensor->shape, (size_t)tensor->rank, &value);
+        error = get_output(context, k - MAX_INPUTS, tensor->shape, tensor->rank, &value);
         if (!error) error = GetTensorMutableData(value, &tensor->data);
     }
     return error;
@@ -298,7 +303,7 @@ status compute(struct state *state, void *context) {
     status error;
     if (!state) return failed("onnx_ops: its session was not made to run");
     if (state->result) {
-        if ((error = KernelContext_GetOutput(context, 0, state->shape, (size_t)state->rank, &value))) return error;
+        if ((error = get_output(context, 0, state->shape, state->rank, &value))) return error;
         if ((error = GetTensorMutableData(value, &data))) return error;
         memcpy(data, state->result, state->result_size);
         return 0;

@@ -13,7 +13,6 @@ enum {
     MAX_OUTPUTS = 8,
     MAX_ATTRIBUTES = 16,
     MAX_KERNELS = 4,
-    MAX_PHASES = 8,
     MAX_TILES = 64,
     MAX_SHOWN = 32,
     LINE = 64,
@@ -30,8 +29,8 @@ struct refusal {
 };
 struct geometry {
     struct refusal refusal;
-    int64_t workspace, shared;  /* bytes for each tile that runs, and for all of them together */
-    int64_t tiles[MAX_PHASES]; /* as many as the operator has phases; its own numbers follow */
+    int64_t workspace; /* bytes for each tile that runs */
+    int64_t tiles;     /* the operator's own numbers follow */
 };
 struct vector { /* the values of an attribute, 64-bit integers or doubles; the offset is from the block's beginning */
     int64_t count, offset;
@@ -48,8 +47,6 @@ struct call {
     struct tensor tensors[MAX_INPUTS + MAX_OUTPUTS]; /* the outputs begin at MAX_INPUTS */
     int64_t input_count;                             /* the number of the node's inputs, including absent ones */
     const struct block *attributes;
-    int64_t phase; /* the one that runs */
-    void *shared;  /* memory that all tiles of all phases share */
     union {
         struct geometry geometry;
         char room[MAX_GEOMETRY];
@@ -104,7 +101,6 @@ struct op {
     const int64_t *choices;
     int64_t choice_count;
     int64_t kernel_count;      /* for each combination of ranks */
-    int64_t phase_count;       /* of each kernel: all tiles of one phase run before those of the next */
     int64_t combination_count; /* of ranks for which kernels are compiled; without any, Python computes */
     int64_t has_shapes;        /* whether the plan states the shapes; with has_bound, bounds of the first axes */
     int64_t is_partial;        /* whether `infer` states them as far as sizes are known */

@@ -1,6 +1,7 @@
 /* The messages of errors. */
 #include "text.h"
 #include <float.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -170,5 +171,32 @@ void say_refusal(struct text *text, const struct op *op, const struct refusal *r
     if (refusal->has_expected) say_string(text, " "), say_value(text, refusal->expected, refusal->doubles & 2);
 }
 
-status refused(const struct text *text) { return CreateStatus(INVALID_ARGUMENT, text->at); }
-status failed(const char *message) { return CreateStatus(FAIL, message); }
+/* Without memory CreateStatus returns 0, which would mean success. Then an error is reported by a spare status. */
+enum { SPARES = 16 };
+static _Atomic(status) spares[SPARES];
+
+/* Make the spare statuses that are lacking, as far as there is memory. */
+void make_spare_statuses(void) {
+    for (size_t k = 0; k < COUNT(spares); k++) {
+        status none = 0, made = atomic_load(&spares[k]) ? 0 : CreateStatus(FAIL, "onnx_ops: no room for an error message");
+        if (made && !atomic_compare_exchange_strong(&spares[k], &none, made)) ReleaseStatus(made);
+    }
+}
+
+/* A status, which is never 0. The process ends where that can't be: after it, results would be wrong. */
+status new_status(int code, const char *message) {
+    status made = CreateStatus(code, message);
+    for (size_t k = 0; k < COUNT(spares) && !made; k++) made = atomic_exchange(&spares[k], 0);
+    if (made) return made;
+    fprintf(stderr, "%s\nonnx_ops: no room to report this error\n", message);
+    abort();
+}
+
+status refused(const struct text *text) { return new_status(INVALID_ARGUMENT, text->at); }
+status failed(const char *message) { return new_status(FAIL, message); }
+
+/* The outcome of a call that makes a thing, which was 0 before: without memory for a status, ONNX Runtime reports
+ * success where it has made none. */
+status made(status error, void *const *thing) {
+    return error || *thing ? error : failed("onnx_ops: ONNX Runtime has no room for what it was asked for");
+}

@@ -103,6 +103,8 @@ def plan_blocks(spacing, inputs, batch, g):
     for i in range(axes):
         fits = g.counts[i + g.axes - axes] > 0
         require(fits, "{block_shape}", block_shape, "must, dilated, fit into the padded image; too large on axis", i)
+    rule = "must have at most 2**58 places in the padded image"
+    require(g.blocks <= ELEMENTS, "{block_shape}", block_shape, rule)
     block = g.positions
     if len(x) == 2:
         rule = "axis 0 must be divisible by the product of {block_shape},"

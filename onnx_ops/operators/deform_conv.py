@@ -61,6 +61,8 @@ def shape_of_convolution(spacing, x, w, offset, mask, y):
     rank = max(max(len(x), len(w)), max(len(offset), len(mask)))
     if rank < 3:
         return UNKNOWN
+    given = given_axes(spacing)
+    fits = given == 0 or given == rank - 2  # else `plan` refuses them
     for a in range(rank):
         y[a] = UNKNOWN
     if len(w) == rank:
@@ -72,7 +74,7 @@ def shape_of_convolution(spacing, x, w, offset, mask, y):
         for shape in (mask, offset):
             if len(shape) == rank and shape[a] != UNKNOWN:
                 y[a] = shape[a]
-        if y[a] < 0 and len(x) == len(w) == rank and 1 <= x[a] <= LIMIT and 1 <= w[a] <= LIMIT:
+        if fits and y[a] < 0 and len(x) == len(w) == rank and 1 <= x[a] <= LIMIT and 1 <= w[a] <= LIMIT:
             count = block_count(spacing, a - 2, x[a], w[a])
             y[a] = count if count > 0 else UNKNOWN
     return rank
@@ -124,7 +126,9 @@ def plan_convolution(spacing, groups, offset_groups, x, w, offset, bias, g):
     require(fits, "shape of {X}", x, "output must have at most 2**58 elements")
     require(len(offset) == len(x), "shape of {offset}", offset, "must have the rank of {X},", len(x))
     require(offset[0] == x[0], "shape of {offset}", offset, "axis 0 must be the batch size N of {X},", x[0])
-    places = max(1, offset_groups) * g.positions if offset_groups <= ELEMENTS // g.positions // AXES else ELEMENTS
+    fits = offset_groups <= ELEMENTS // g.positions // AXES
+    require(fits, "{offset_group}", offset_groups, "times kernel * image axes must be at most 2**58")
+    places = max(1, offset_groups) * g.positions
     rule = "axis 1 must be {offset_group} * kernel * image axes,"
     require(offset[1] == places * axes, "shape of {offset}", offset, rule, places * axes)
     for i in range(axes):

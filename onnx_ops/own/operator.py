@@ -16,7 +16,7 @@ from .signature import declared, parameters_of
 if TYPE_CHECKING:
     from ..declaration import Operator
 
-TILE = ("index", "count", "workspace", "shared")  # parameters of a kernel between attributes and outputs
+TILE = ("index", "count", "workspace")  # parameters of a kernel between attributes and outputs
 
 
 def operator(
@@ -119,11 +119,10 @@ class OwnOperator:
 
     def kernel(
         self,
-        kernel: Callable[..., Any] | tuple[Callable[..., Any], ...] | None = None,
+        kernel: Callable[..., Any] | None = None,
         *,
         loop: Callable[..., Any] | None = None,
         workspace: Callable[..., int] | None = None,
-        shared: Callable[..., int] | None = None,
         types: Mapping[str, Sequence[str]] | None = None,
     ) -> Any:
         """Decorator: set the kernel, a function that Numba compiles, and that computes the outputs without Python.
@@ -134,36 +133,26 @@ class OwnOperator:
         rounded once, at the end. The kernel can't allocate memory. Functions that it calls are marked by
         `onnx_ops.jitable`, or are Numba's.
 
-        A tuple of functions is a kernel of several phases: all calls of one end before those of the next begin. They
-        also get `shared`, after `workspace`.
-
         loop       a function of what the rule gets: how many steps, such as rows, the outputs' computation has. The
                    kernel is called for each `index` below `count`, on any thread, and takes its share of the steps.
-                   Default: it is called once, with index 0 and count 1. Several phases have a number of steps each,
-                   in a tuple
+                   Default: it is called once, with index 0 and count 1
         workspace  a function of what the rule gets: the bytes that each of these calls gets as a vector of uint8,
                    uninitialized, from a multiple of 64 on
-        shared     a function of what the rule gets: the bytes that all calls of all phases get in the same way
         types      {type variable: element types} that the kernel takes; default: all. The function computes the others
         """
         if kernel is None:
-            return lambda kernel: self.kernel(kernel, loop=loop, workspace=workspace, shared=shared, types=types)
+            return lambda kernel: self.kernel(kernel, loop=loop, workspace=workspace, types=types)
         function = self.declaration
-        phases = kernel if isinstance(kernel, tuple) else (kernel,)
-        tile = TILE if len(phases) > 1 else TILE[:-1]
         inputs, outputs = [i.name for i in function.inputs], [o.name for o in function.outputs]
         attributes = attributes_of(function)
         with errors_of(function):
             rule = "needs a rule for the outputs' shapes first, by .shape"
             require(rule_of(function).function is not None, "kernel", "given", rule)
             for name in (*inputs, *attributes, *outputs):
-                rule = f"is what kernels get besides ({', '.join(tile)}); give it another name"
-                require(name not in tile, "name", name, rule)
+                rule = f"is what kernels get besides ({', '.join(TILE)}); give it another name"
+                require(name not in TILE, "name", name, rule)
             rule = "can't be given for a rule with bound=True: only one tile can say how long the outputs are"
             require(loop is None or not function.plan.is_bound, "loop", "given", rule)
-            require(len(phases) == 1 or not function.plan.is_bound, "phases", len(phases), rule)
-            rule = "is of kernels with several phases: give a tuple of functions"
-            require(shared is None or len(phases) > 1, "shared", "given", rule)
             for i in function.inputs:
                 require(i.presence != "variadic", i.name, "variadic", "can't be handed to a kernel")
             for a in function.attributes:
@@ -176,21 +165,19 @@ class OwnOperator:
                 declared_names = function.types.get(variable, ())
                 rule = f"must be among {', '.join(declared_names) or ', '.join(function.types)}"
                 require(names and {*names} <= {*declared_names}, f"type {variable}", ", ".join(names), rule)
-            for phase in phases:
-                check_parameters("kernel", phase, [*inputs, *attributes, *tile, *outputs])
-                check_comparisons("kernel", phase, function)
-            work: dict[str, Any] = {"loop": loop, "workspace": workspace, "shared": shared}
+            check_parameters("kernel", kernel, [*inputs, *attributes, *TILE, *outputs])
+            check_comparisons("kernel", kernel, function)
+            work: dict[str, Any] = {"loop": loop, "workspace": workspace}
             for what, each in work.items():
                 if each is not None:
                     check_parameters(what, each, inputs, attributes)
                     check_comparisons(what, each, function)
                     work[what] = compilable(each)
-        compiled = tuple(compilable(phase) for phase in phases)
         self.declaration = replace(
             function,
             inputs=tuple(replace(i, ranks=(1,) if i.values else i.ranks or (1,)) for i in function.inputs),
             plan=replace(rule_of(function), **work),
-            kernels=(Kernel(compiled if len(phases) > 1 else compiled[0], has_axes=True, types=types or {}),),
+            kernels=(Kernel(compilable(kernel), has_axes=True, types=types or {}),),
         )
         return self
 

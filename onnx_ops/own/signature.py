@@ -2,7 +2,6 @@
 
 import inspect
 import re
-import sys
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +12,7 @@ import numpy as np
 
 from .. import dtypes
 from ..attributes import Attribute
+from ..compiler.jit import signature
 from ..declaration import Input, Operator, Output, Rule
 from ..errors import OpError, reason, require
 from ..limits import MAX_RANK
@@ -105,17 +105,9 @@ def _ranks(ranks, inputs):
 
 
 def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """Return a function's parameters by their names. Raises OpError.
-
-    Python 3.14 evaluates annotations now, not with the `def`; those that only a type checker knows stay references.
-    """
-    how: dict[str, Any] = {}
-    if sys.version_info >= (3, 14):
-        from annotationlib import Format
-
-        how["annotation_format"] = Format.FORWARDREF
+    """Return a function's parameters by their names. Raises OpError."""
     try:
-        return inspect.signature(function, **how).parameters
+        return signature(function).parameters
     except Exception as error:
         raise _unreadable(function, error) from error
 

@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import uses_external_data
 
 from .. import external_data
+from ..errors import as_text
 from ..nodes import graphs_in, own_names, subgraphs, used_names
 from ..operators import OPERATORS, available
 from .shapes import type_of
@@ -140,7 +141,7 @@ class Graph:
             return False
         context = onnx.checker.C.CheckerContext()
         context.ir_version = self.model.proto.ir_version
-        imports = {i.domain: i.version for i in self.model.proto.opset_import}
+        imports = {as_text(i.domain): i.version for i in self.model.proto.opset_import}
         context.opset_imports = {**imports, **dict.fromkeys(AI_ONNX, self.opset)}
         try:
             onnx.checker.check_node(node, context)

@@ -22,8 +22,8 @@ from .finding import NearMiss, tried
 from .graph import AI_ONNX
 from .indices import attributes_of, axes_of, followed, path, shape
 from .positions import broadcast_index, digits_of, joined, variable
-from .shapes import im2col_blocks
-from .sizes import parts_of_product, quotient
+from .shapes import im2col_blocks, im2col_spacings
+from .sizes import parts_of_product, quotient, stride_for
 
 DOMAIN, OPERATOR = "onnx_ops", "Im2ColProduct"
 NAME = "unfold_product"
@@ -179,8 +179,8 @@ def _reduced(graph, node):
 def _einsum(graph, node):
     terms, arrow, result = attributes_of(node)["equation"].decode().replace(" ", "").partition("->")
     terms, sizes = terms.split(","), {}
-    if not arrow or any(len({*term}) != len(term) or "." in term for term in (*terms, result)):
-        return None
+    if not arrow or any(len({*term}) != len(term) for term in (*terms, result)):
+        return None  # the order of the result's axes isn't stated, or there is a diagonal, or three dots
     for term, name in zip(terms, node.input, strict=True):
         for letter, size in zip(term, shape(graph, name), strict=True):
             if sizes.setdefault(letter, size) != size:
@@ -260,7 +260,10 @@ def _turned(graph, im2col, digits, sizes):
         "dilations": attributes.get("strides", ones),
     }  # fmt: skip
     are_known = all(isinstance(count, int) and count > 0 for count in blocks)
-    if not are_known or im2col_blocks(turned, image) != attributes["kernel_shape"]:
+    if are_known:
+        spacings = zip(attributes["kernel_shape"], im2col_spacings(turned, image), strict=True)
+        turned["strides"] = [stride_for(count, *spacing) for count, spacing in spacings]
+    if not are_known or None in turned["strides"]:
         raise NearMiss("its blocks come before its positions, and others would fit, too")
     others = {digit: {"k": "l", "l": "k"}.get(digit[0], digit[0]) + digit[1:] for digit in sizes}
     digits = {place: others[digit] for place, digit in digits.items()}

@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from .finding import tried
 from .positions import Position, broadcast_index, divided, reshaped, solved, variables
-from .sizes import Size, factors, never_negative, quotient
+from .sizes import Size, at_least_zero, factors, never_negative, quotient
 
 LONGEST = 60  # nodes of a path, and on the way to an integer
 LARGEST = 2**22  # elements of a constant whose steps are looked for
@@ -293,8 +293,8 @@ def _slice(graph, node, attributes, name, index):
     for axis, start, end, step in cuts(graph, node):
         if (start, step) == (0, 1):
             continue
-        positions = sliced(dimensions[axis], start, end, step)
-        index[axis] = Position(positions.start) + index[axis].times(step)
+        first, _ = sliced(dimensions[axis], start, end, step)
+        index[axis] = Position(first) + index[axis].times(step)
     return node.input[0], tuple(index)
 
 
@@ -446,12 +446,26 @@ def cuts(graph, node):
 
 
 def sliced(size, start, end, step):
-    """Return the positions along an axis of this size that a Slice takes, as a range."""
+    """Return (first position, number of positions) that a Slice takes along an axis. Raises ValueError if unknown."""
     if step < 0 and end >= INT32_MAX:
         raise ValueError("ONNX Runtime reads such an end as the first element, onnx as the last one")
-    start, end = (at + size if at < 0 else at for at in (start, end))
-    first, last = (0, size) if step > 0 else (-1, size - 1)  # a range's ends; a start is never before element 0
-    return range(min(max(start, 0), last), min(max(end, first), last), step)
+    first, last = (0, size) if step > 0 else (-1, size - 1)  # where an end may lie; a start is never before element 0
+    start, end = _clamped(start, size, 0, last), _clamped(end, size, first, last)
+    span = end - start if step > 0 else start - end
+    return start, at_least_zero((span + abs(step) - 1) // abs(step))
+
+
+def _clamped(at, size, low, high):
+    """Return where a start or end that a Slice states lies on an axis. Raises ValueError if that is unknown."""
+    if not isinstance(size, int) and abs(at) >= INT32_MAX:  # far outside
+        at = high if at > 0 else low
+    elif at < 0:
+        at = at + size
+    if isinstance(at, int) and isinstance(high, int):
+        return min(max(at, low), high)
+    if at != high and not (never_negative(at - low) and never_negative(high - at)):
+        raise ValueError("it may lie outside")
+    return at
 
 
 def part_of_sequence(graph, node):

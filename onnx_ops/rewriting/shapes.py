@@ -20,7 +20,6 @@ from ..schemas import schema
 from . import sizes
 from .finding import tried
 from .indices import (
-    INT32_MAX,
     attributes_of,
     axes_of,
     cuts,
@@ -176,7 +175,7 @@ def _by_rule(graph, node, *inputs):
 def _by_onnx(graph, node, inputs):
     """Return {output: Type} as far as onnx infers them for a node."""
     letters = {}
-    imports = [helper.make_opsetid(i.domain, i.version) for i in graph.model.proto.opset_import]
+    imports = list(graph.model.proto.opset_import)
     types, data = {}, {}
     for name, its_type in zip(node.input, inputs, strict=False):
         if not name:
@@ -382,23 +381,9 @@ def _slice(graph, node, attributes, x, *parameters):
     if known is None:
         return Type(x.elements, (None,) * len(dimensions))
     for axis, start, end, step in known:
-        dimensions[axis] = _sliced(dimensions[axis], start, end, step)
+        counted = None if None in (start, end, step) else tried(sliced, dimensions[axis], start, end, step)
+        dimensions[axis] = counted and counted[1]
     return Type(x.elements, tuple(dimensions))
-
-
-def _sliced(size, start, end, step):
-    """Return how many elements of an axis a Slice takes; None if that isn't known."""
-    if None in (start, end, step):
-        return None
-    if isinstance(size, int):
-        return len(sliced(size, start, end, step))
-    if step != 1:
-        return None
-    begin = start if start >= 0 else size + start
-    stop = size if end >= INT32_MAX else end if end >= 0 else size + end
-    # Exact if both lie within the axis, in this order.
-    ordered = all(map(sizes.never_negative, (begin, size - begin, stop, size - stop, stop - begin)))
-    return stop - begin if ordered else None
 
 
 def _gather(graph, node, attributes, x, index):
@@ -557,11 +542,16 @@ def _im2col(graph, node, attributes, x):
 
 def im2col_blocks(attributes, image):
     """Return how many blocks an Im2Col with these attributes finds along each axis of an image."""
+    return [sizes.block_count(*spacing) for spacing in im2col_spacings(attributes, image)]
+
+
+def im2col_spacings(attributes, image):
+    """Yield the padded size, the kernel's, the dilation and the stride of an Im2Col along each axis of an image."""
     axes = len(image)
     strides, dilations = (attributes.get(name, [1] * axes) for name in ("strides", "dilations"))
     pads = attributes.get("pads", [0] * 2 * axes)
     padded = [size + pads[a] + pads[axes + a] for a, size in enumerate(image)]
-    return [*map(sizes.block_count, padded, attributes["kernel_shape"], dilations, strides)]
+    return zip(padded, attributes["kernel_shape"], dilations, strides, strict=True)
 
 
 PREDICATES = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")

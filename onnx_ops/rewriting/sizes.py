@@ -136,6 +136,17 @@ def block_count(size, kernel, dilation, stride):
     return at_least_zero((size - dilation * (kernel - 1) - 1) // stride + 1)
 
 
+def stride_for(count, size, kernel, dilation, stride):
+    """Return a stride with which exactly so many blocks fit along an axis, or None.
+
+    stride  of the blocks; a single one may have any other, as there is no next one
+    """
+    fitting = block_count(size, kernel, dilation, stride)
+    if fitting == count:
+        return stride
+    return size - dilation * (kernel - 1) if count == 1 and isinstance(fitting, int) and fitting > 1 else None
+
+
 def parts_of_product(size):
     """Return sizes whose product a size is: a number and unknowns, or the size itself if it is a sum."""
     if isinstance(size, int) or len(size.terms) > 1:

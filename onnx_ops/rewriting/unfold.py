@@ -31,7 +31,7 @@ from .indices import (
     shape,
 )
 from .positions import reshaped, variables
-from .sizes import Size, block_count, least, quotient
+from .sizes import Size, block_count, least, quotient, stride_for
 
 DOMAIN, OPERATOR = "onnx_ops", "Im2Col"
 NAME = "unfold"
@@ -141,9 +141,11 @@ def _fit(graph, steps, node):
         try:
             dilations, strides = _attributes(graph, steps, sizes, target, axes)
             for a, size in enumerate(padded):
-                count = block_count(size, kernel[a], dilations[a], strides[a])
-                if blocks[a] != count:
-                    raise NearMiss(f"axis {len(dimensions) - axes + a} has {blocks[a]} blocks instead of {count}")
+                spacing = size, kernel[a], dilations[a], strides[a]
+                strides[a] = stride_for(blocks[a], *spacing)
+                if strides[a] is None:
+                    axis, count = len(dimensions) - axes + a, block_count(*spacing)
+                    raise NearMiss(f"axis {axis} has {blocks[a]} blocks instead of {count}")
         except NearMiss as miss:
             reasons.append(str(miss))
         else:

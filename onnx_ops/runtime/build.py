@@ -16,11 +16,12 @@ from typing import Any
 
 from ..compiler.jit import numba_obstacle
 from ..errors import OpError
-from ..files import staged_file
+from ..files import named, staged_file
 from ..system import NAME as THIS
 from ..system import available_cpus, digest_of_sources, is_loaded
 from . import table, variants
 from .library import SOURCES
+from .threads import check_count
 from .variants import Variant
 
 FLAGS = ["-std=c11", "-O2", "-shared", "-fvisibility=hidden", "-DONNX_OPS_AHEAD", "-s"]
@@ -77,8 +78,7 @@ def build(
     """
     if obstacle := numba_obstacle():
         raise OpError(None, None, obstacle, "onnx_ops")
-    if jobs is not None and jobs < 1:
-        raise OpError("jobs", jobs, "must be at least 1", "onnx_ops")
+    check_count("jobs", jobs)
     from ..compiler import target
     from ..compiler.cpu_levels import LEVELS
 
@@ -104,12 +104,11 @@ def build(
     if is_loaded(output):
         log.warning("onnx_ops: %s is loaded here: at that path, this process goes on to find the old one", output)
     try:
-        with TemporaryDirectory() as folder:
+        with TemporaryDirectory() as folder, named(folder):
             link(compiler, system, architecture, objects, declarations, Path(folder), Path(output))
     except OSError as error:
-        raise OpError(
-            "output", repr(str(output)), f"can't be written: {error.strerror or error}", "onnx_ops"
-        ) from error
+        rule = f"can't be written: {error.strerror}: {error.filename}"
+        raise OpError("output", repr(str(output)), rule, "onnx_ops") from error
     return cpus
 
 
@@ -155,25 +154,17 @@ def link(compiler, system, architecture, objects, operators, folder, output):
     objects    {cpu: {key of a variant: what `Variant.compile` returns}}
     folder     for files that are needed on the way
     """
-    from ..compiler.cache import object_in
-
-    files, tables = [], TableWriter()
-    for cpu, by_key in objects.items():
-        for symbol, path in {each for functions in by_key.values() for each in functions}:
-            files.append(folder / f"{symbol}.o")
-            files[-1].write_bytes(object_in(path))
-        tables.add_level(cpu, operators, by_key)
     # Linkers take objects of other systems, too, and would write a library that nothing can load.
     check = "".join(
         f'#ifndef {macro}\n#error "the C compiler is for another system or architecture"\n#endif\n'
         for macro in (SYSTEMS[system].macro, f"__{architecture}__")
     )
-    (folder / "levels.c").write_text(check + tables.source(), encoding="utf-8")
+    files = write_levels(objects, operators, folder, check)
     made = folder / output.name  # linkers may write more files beside it
     flags = [flag.replace("{name}", output.name) for flag in SYSTEMS[system].flags]
     command = [*compiler, *flags, *FLAGS]  # ziglang makes an archive of -static after -shared
     command += [f"-DONNX_OPS_SOURCES={digest_of_sources(SOURCES)}", f"-I{SOURCES}", *sorted(SOURCES.glob("*.c"))]
-    command += [folder / "levels.c", *files, "-lm"]
+    command += [*files, "-lm"]
     with staged_file(output) as place:
         command += ["-o", made]
         process = subprocess.run(list(map(str, command)), capture_output=True, text=True, errors="replace")
@@ -187,6 +178,24 @@ def link(compiler, system, architecture, objects, operators, folder, output):
             rule = f"for {system} on {architecture}: {shlex.join(compiler)} can't build the library: {cause}"
             raise OpError(None, None, rule, "onnx_ops")
         shutil.move(made, place)
+
+
+def write_levels(objects, operators, folder, check=""):
+    """Write the operators' table for each CPU as a C file, and the object files of its functions; returns the paths.
+
+    objects  as for `link`
+    check    C code to begin with
+    """
+    from ..compiler.cache import object_in
+
+    files, tables = [folder / "levels.c"], TableWriter()
+    for cpu, by_key in objects.items():
+        for symbol, path in {each for functions in by_key.values() for each in functions}:
+            files.append(folder / f"{symbol}.o")
+            files[-1].write_bytes(object_in(path))
+        tables.add_level(cpu, operators, by_key)
+    files[0].write_text(check + tables.source(), encoding="utf-8")
+    return files
 
 
 class TableWriter:

@@ -16,7 +16,7 @@ import numpy as np
 from .. import dtypes, plain
 from ..compiler import records
 from ..compiler.jit import BOUNDSCHECK
-from ..declaration import REFUSAL, REFUSAL_FIELDS
+from ..declaration import REFUSAL_FIELDS
 from ..errors import OpError, errors_of, require
 from ..limits import ABSENT, LINE, MAX_RANK, MAX_TILES, MAX_WORKSPACE, TILE_ELEMENTS
 from ..locks import COMPILATION
@@ -84,7 +84,7 @@ class Way:
                 with COMPILATION:  # else a child, forked during this import, might wait for the module's lock for ever
                     from ..compiler.code import code
                 plan, kernel = records.plan_entry(operator, self.position), records.kernel_entry(*each)
-                self._functions = code(plan).call, code(kernel).call
+                self._functions = code(plan, operator.title).call, code(kernel, operator.title).call
         return self._functions
 
 
@@ -199,12 +199,11 @@ class Call:
         operator, record, way = self.operator, self.record, self.way
         outputs = range(records.OUTPUT, records.OUTPUT + len(operator.outputs))
         shapes = [(-1,) if shape is None else shape for _, _, shape in map(record.tensor, outputs)]
-        workspace, shared = record[WORKSPACE], record[SHARED]
+        workspace, tiles = record[WORKSPACE], record[TILES]
         with errors_of(operator):
             plain.check_shapes(operator, shapes)
             rule = "must be a number of bytes in [0, 2**40]"
             require(0 <= workspace <= MAX_WORKSPACE, "workspace", workspace, rule)
-            require(0 <= shared <= MAX_WORKSPACE, "shared", shared, rule)
         inputs, types = self.arrays, way.types
         if way.widens_halves:
             inputs = [None if a is None else a.astype(widened(a.dtype), copy=False) for a in inputs]
@@ -213,17 +212,13 @@ class Call:
         for k, array in (*enumerate(inputs), *zip(outputs, results, strict=True)):
             if array is not None:
                 record.put_array(k, array)
-        phases = slice(TILES, TILES + operator.phase_count)
-        tiles = record[phases]
         if operator.plan.counts_steps:  # of a loop: one tile for each TILE_ELEMENTS elements
             elements = sum([a.size for a in (*inputs, *results) if a is not None])
             most = min(most_tiles or elements // TILE_ELEMENTS + 1, MAX_TILES)
-            record[phases] = tiles = [max(min(count, most), 1) for count in tiles]
+            record[TILES] = tiles = max(min(tiles, most), 1)
         if BOUNDSCHECK and operator.has_axes:  # then time doesn't matter
-            self.explain = lambda: plain.explain(
-                operator, way.position, self.values, inputs, tiles, workspace, shared, results
-            )
-        self.run_phases(kernel, tiles, workspace, shared, threads, empty, (inputs, results))
+            self.explain = lambda: plain.explain(operator, way.position, self.values, inputs, tiles, workspace, results)
+        self.run_tiles(kernel, tiles, workspace, threads, empty, (inputs, results))
         if operator.plan.is_bound:
             lengths = [record.tensor(k)[2][0] for k in outputs]
             results = [cut(operator, array, n) for array, n in zip(results, lengths, strict=True)]
@@ -231,14 +226,12 @@ class Call:
             results = [array.astype(dtype, copy=False) for array, dtype in zip(results, way.types, strict=True)]
         return results
 
-    def run_phases(self, kernel, tiles, workspace, shared, threads, empty, memory):
-        """Run the tiles of each phase on threads, each with its part of the workspace."""
-        parts = min(max(tiles), MAX_TILES)
-        pitch, shared = (math.ceil(size / LINE) * LINE for size in (workspace, shared))
-        room = empty(shared + parts * pitch + LINE, BYTE)
+    def run_tiles(self, kernel, tiles, workspace, threads, empty, memory):
+        """Run the tiles on threads, each with its part of the workspace."""
+        parts, pitch = min(tiles, MAX_TILES), math.ceil(workspace / LINE) * LINE
+        room = empty(parts * pitch + LINE, BYTE)
         begin = (room.ctypes.data // LINE + 1) * LINE
-        free = deque(begin + shared + k * pitch for k in range(parts))
-        self.record[self.record.SHARED] = begin
+        free = deque(begin + k * pitch for k in range(parts))
 
         def run_tile(index, memory=(self, room, memory)):  # the default keeps them alive while tiles run
             part = free.pop()
@@ -247,13 +240,11 @@ class Call:
             if returned:
                 raise self.error(returned)
 
-        for phase, count in enumerate(tiles):
-            self.record[self.record.PHASE] = phase
-            on_threads(run_tile, count, threads)
+        on_threads(run_tile, tiles, threads)
 
 
-WORKSPACE = table.Call.GEOMETRY + sum(REFUSAL.values())  # the positions in a record of what a plan states
-SHARED, TILES = WORKSPACE + 1, WORKSPACE + 2
+# The positions in a record of what a plan states.
+WORKSPACE, TILES = records.WORKSPACE_SIZE // 8, records.TILES // 8
 BYTE = np.dtype(np.uint8)
 
 

@@ -158,7 +158,7 @@ def _compute(operator, inputs, attributes):
     with errors_of(operator):
         values = operator.values(attributes)
     inputs = [None if i in absent else a for i, a in zip(operator.inputs, inputs, strict=False)]
-    return execute.compute(operator, values, inputs, int(threads))
+    return execute.compute(operator, values, inputs, int(threads) if threads > 0 else None)
 
 
 def _ranks(operator, inputs):

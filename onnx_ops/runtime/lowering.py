@@ -25,7 +25,7 @@ from onnx import TensorProto, helper
 
 from .. import dtypes, plain
 from ..attributes import KINDS
-from ..errors import OpError, errors_of
+from ..errors import OpError, as_text, errors_of
 from ..model_files import EXTENSIONS
 from ..nodes import declared, in_its_versions, inlined, model_nodes, subgraphs, used_names
 from ..operators import OPERATORS, available
@@ -66,7 +66,16 @@ def lower_for_session(model, operators, origin=None, has_run_input=True):
     origin         the model's file or the folder of its external data, or None if unknown
     has_run_input  whether there is such an input
     """
-    operators, lowered = in_its_versions(operators, model), onnx.ModelProto()
+    try:
+        return _lowered(model, in_its_versions(operators, model), origin, has_run_input)
+    except UnicodeDecodeError as error:  # protobuf reads such names, and writes none
+        name = bytes(error.object)
+        raise OpError("name", repr(name), "must be UTF-8 in a model that is lowered", "onnx_ops") from error
+
+
+def _lowered(model, operators, origin, has_run_input):
+    """`lower_for_session`, for the operators of the model's versions."""
+    lowered = onnx.ModelProto()
     lowered.CopyFrom(model)
     if not any(declared(node, operators) for node in model_nodes(model)):
         return lowered, None
@@ -178,7 +187,9 @@ class _Lowering:
         if present := "".join(str(int(bool(name))) for i, name in pairs if i.presence == "optional"):
             kept.append(helper.make_attribute(PRESENT, present))
         inputs.append(self.run or constant(np.zeros(RUN_SHAPE, np.int64)))
-        lowered = helper.make_node(op_type(operator), inputs, outputs, node.name, node.doc_string, DOMAIN)
+        lowered = helper.make_node(
+            op_type(operator), inputs, outputs, *map(as_text, (node.name, node.doc_string)), DOMAIN
+        )
         lowered.attribute.extend(kept)
         return [*before, lowered, *after]
 

@@ -98,10 +98,8 @@ def add_operators(options, domains, own=()):
     What is registered there already stays as it is.
     """
     path = _usable(library.lack() if own else library.obstacle())  # bodies in NumPy need no compiler
-    for domain in domains:
-        key = f"onnx_ops.register.{domain or 'ai.onnx'}"
-        if config_entry(options, key) is None:
-            options.add_session_config_entry(key, "1")
+    for domain in set(domains) - registered_domains(options):
+        options.add_session_config_entry(_key(domain), "1")
     pointers = table.array(C.c_void_p, [C.addressof(library.own_row(operator)) for operator in own])
     with REGISTRATION:
         try:
@@ -109,6 +107,16 @@ def add_operators(options, domains, own=()):
             options.register_custom_ops_library(path)
         finally:  # else, after an interrupt between the two, the next registration would add what no longer exists
             library.load().onnx_ops_add(None, C.c_size_t(0))
+
+
+def registered_domains(options):
+    """The domains whose operators are registered on a session's options."""
+    domains = {operator.domain for operator in operators.OPERATORS}
+    return {domain for domain in domains if config_entry(options, _key(domain)) is not None}
+
+
+def _key(domain):
+    return f"onnx_ops.register.{domain or 'ai.onnx'}"
 
 
 def config_entry(options, key):
@@ -151,17 +159,17 @@ def compile_function(number, function, overload, position):
         with COMPILATION:  # else a child, forked during this import, might wait for the module's lock for ever
             from ..compiler.code import code
         if function == table.INFER:
-            row.infer = immortal(code(records.infer_entry(operator))).address
+            row.infer = immortal(code(records.infer_entry(operator), operator.title)).address
         elif function == table.PLAN:
             entry = records.plan_entry(operator, position * len(operator.kernels))
-            row.plans[position] = immortal(code(entry)).address
+            row.plans[position] = immortal(code(entry, operator.title)).address
         else:
             signature = library.signature(operator, row.overloads[overload])
             if (needed := getattr(_SURVEY, "needed", None)) is not None:
                 needed.append(Variant(operator, position, signature))
                 return LEFT_OUT
             entry = records.kernel_entry(operator, position, signature)
-            row.overloads[overload].kernels[position] = immortal(code(entry)).address
+            row.overloads[overload].kernels[position] = immortal(code(entry, operator.title)).address
     return None
 
 

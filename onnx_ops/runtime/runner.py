@@ -17,6 +17,7 @@ from ..model_files import EXTENSIONS, is_lowered
 from ..operators import as_list, declaration_of
 from ..own.files import operators_at, sources_of
 from .session import Backend, InferenceSession
+from .threads import check_count
 
 QUIET = 4  # a severity: errors are not logged, since exceptions have the same text
 _OF_RUNNER = {"model", "threads", "backend", "optimize", "operators", "_key", "session", "inputs", "outputs"}
@@ -52,6 +53,7 @@ class Runner:
         optimize: bool = False,
         operators: Iterable[Any] = (),
     ) -> None:
+        check_count("threads", threads)
         # A path becomes a string, as a pickled Path can't be read on other systems.
         self.model = model if isinstance(model, bytes) else os.fspath(model)
         self.threads, self.backend, self.optimize = threads, backend, optimize

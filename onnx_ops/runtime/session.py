@@ -1,6 +1,5 @@
 """Sessions with this package's operators, and `register`, which prepares the options of an ordinary one."""
 
-import functools
 import os
 import re
 import warnings
@@ -10,10 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import onnxruntime as ort
 
-from .. import ort_format
 from ..errors import OpError
 from ..locks import OPTIONS
-from ..model_files import imported_domains, warn_of_unknown_attributes
+from ..model_files import imported_domains, is_ort_format, warn_of_unknown_attributes
 from ..operators import OPERATORS, as_list, available
 from . import library, native
 
@@ -25,9 +23,20 @@ Model: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto"
 Backend: TypeAlias = Literal["native", "extensions"]
 BACKENDS = get_args(Backend)
 EXTERNAL_DATA = "session.model_external_initializers_file_folder_path"
+DOMAINS_UNKNOWN = (
+    "onnx_ops: no operators are registered for a model in ONNX Runtime's own format, of which the domains are unknown; "
+    "state them, as by onnx_ops.register(options, domains=['', 'com.microsoft']), or use the .onnx file"
+)
 FEW = 2**28  # bytes of external data that are read here, if need be
-_QUOTED = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
-_END_OF_VALUE = re.compile(rf"(?:{_QUOTED})|(?P<end>: )")  # matches a quoted part whole, or the ": " after a value
+LONGEST = 4095  # bytes of a message that an operator reports, see native/text.h
+STATUS = "Status Message: "  # precedes it if a run has failed; before that come names of nodes, which may be any text
+# How ONNX Runtime's message begins if a run, or the making of a kernel, has failed.
+_FAILED = re.compile(
+    r"(?:\[ONNXRuntimeError\] : \d+ : \w+ : |Error in execution: )?"
+    r"(?:(?P<run>Non-zero status code returned while running )|Exception during initialization: )"
+)
+_NODE = re.compile(r"""(?: \(node (?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")\))?: """)  # the rest of a message's title
+_IN_VALUE = re.compile(r"""\\.|['"]|: """)
 
 
 def register(
@@ -41,9 +50,9 @@ def register(
     """Register this package's operators on a session's options; returns `options`.
 
     options    an onnxruntime.SessionOptions
-    model      path, bytes or onnx.ModelProto: the domains that it imports are registered; for a model in ONNX Runtime's
-               own format, the domains that it was written with
-    domains    instead of a model: exactly these domains are registered, "" being ai.onnx
+    model      path, bytes or onnx.ModelProto: the domains that it imports are registered. None is known of a model in
+               ONNX Runtime's own format, which causes a warning
+    domains    exactly these domains are registered, "" being ai.onnx, whatever the model imports
     backend    "native", or "extensions" for models that `onnx_ops.lower` has made
     operators  operators of one's own, which `onnx_ops.operator` has made: all of them are registered, too
 
@@ -51,6 +60,11 @@ def register(
     that don't import it. Registering the same options again adds what is missing. Attributes of the model that its
     operators don't have cause a warning in the log ("onnx_ops"). Raises OpError.
     """
+    return _register(options, model, domains, backend, operators)
+
+
+def _register(options, model, domains, backend, operators):
+    """Register operators for a caller of this module's functions, to whom warnings refer."""
     if backend not in BACKENDS:
         raise OpError("backend", repr(backend), f"must be one of {', '.join(BACKENDS)}", "onnx_ops")
     every, all_domains = available(operators), {operator.domain for operator in OPERATORS}
@@ -62,13 +76,17 @@ def register(
     if backend == "extensions":
         extensions().add_library(options, own)
         return options
-    if domains is None and model is not None:
-        is_ort = ort_format.is_ort_format(model)
-        imported = ort_format.domains(model, every) if is_ort else imported_domains(model)
+    is_ort = model is not None and is_ort_format(model)
+    if domains is None and is_ort:
+        domains = set()
+        if not native.registered_domains(options):
+            warnings.warn(DOMAINS_UNKNOWN, stacklevel=3)
+    elif domains is None and model is not None:
+        imported = imported_domains(model)
         domains = None if imported is None else all_domains & imported
     if domains is None or domains or own:
         native.add_operators(options, native.default_domains() if domains is None else domains, own)
-        if model is not None:
+        if model is not None and not is_ort:
             warn_of_unknown_attributes(model, every)
     return options
 
@@ -100,29 +118,49 @@ def _external_data_in(folder, options, is_shared):
                 options.add_session_config_entry(EXTERNAL_DATA, before)
 
 
-@functools.lru_cache
-def _beginning(titles):
-    """The pattern of the beginning of an OpError's message, up to the value, for operators with these titles."""
-    longest_first = "|".join(sorted(map(re.escape, titles), key=len, reverse=True))
-    return re.compile(rf"(?P<operator>(?:{longest_first})(?: \(node (?:{_QUOTED})\))?): (?P<argument>[^=\n]*?) = ")
-
-
 def op_error(error, operators):
     """The OpError whose text an exception of ONNX Runtime carries, or None.
 
     operators  what `operators.available` returns
     """
-    # ONNX Runtime puts the node's name, which may look like anything, before the message.
-    message = str(error).rpartition("Status Message: ")[2]
-    for start in _beginning(tuple(operator.title for operator in operators.values())).finditer(message):
-        for part in _END_OF_VALUE.finditer(message, start.end()):
-            if part["end"]:
-                rule = message[part.end() :].partition("\n")[0]
-                return OpError(start["argument"], message[start.end() : part.start()], rule, start["operator"])
-    for operator in operators.values():  # the message of an exception in a body names no argument
-        if message.startswith(f"{operator.title}: "):
-            return OpError(None, None, message.removeprefix(f"{operator.title}: "), operator.title)
+    # A name that isn't UTF-8 makes it another exception, which has the message.
+    text = error.object.decode(errors="replace") if isinstance(error, UnicodeDecodeError) else str(error)
+    message = _reported(text)
+    titles = {operator.title for operator in operators.values()}
+    for title in sorted(filter(message.startswith, titles), key=len, reverse=True):
+        if not (node := _NODE.match(message, len(title))):
+            continue
+        operator, text = message[: node.end() - 2], message[node.end() :]
+        argument, equals, value = text.partition(" = ")
+        end = _end_of_value(value)
+        if equals and end >= 0 and not {"=", "\n"} & set(argument):
+            return OpError(argument, value[:end], value[end + 2 :].partition("\n")[0], operator)
+        return OpError(None, None, text, operator)  # the message of an exception in a body names no argument
     return None
+
+
+def _reported(message):
+    """What a kernel has reported, according to a message of ONNX Runtime; "" if it is about something else."""
+    begin = _FAILED.match(message)
+    at = begin.end() if begin else -1
+    if begin and begin["run"] and (at := message.rfind(STATUS, at)) >= 0:
+        at += len(STATUS)
+    return message[at:] if at >= 0 and len(message) - at <= LONGEST else ""
+
+
+def _end_of_value(text):
+    """The position of the ": " after the value that a text begins with, outside of quotes; -1 if there is none."""
+    quote, quoted = None, -1  # the quote that is open, and the first ": " after it, which counts if it is never closed
+    for part in _IN_VALUE.finditer(text):
+        if part[0] == ": ":
+            if quote is None:
+                return part.start()
+            quoted = part.start() if quoted < 0 else quoted
+        elif part[0] == quote:
+            quote, quoted = None, -1
+        elif quote is None and part[0] in ("'", '"'):
+            quote = part[0]
+    return quoted
 
 
 class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runtime has no types
@@ -133,11 +171,12 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
     optimize   run the model as `onnx_ops.optimize` rewrites it: PyTorch's `unfold` and `affine_grid` become one node
                each, and a GridSample one node with what computes its grid. The results may differ by rounding: those of
                an `affine_grid` in 16-bit floats do; in float32 and float64 they were the same wherever this was tried,
-               and an `unfold` only copies. If there is nothing to replace, the model is opened as it is. A model in
-               ONNX Runtime's own format can't be optimized
+               and an `unfold` only copies. If there is nothing to replace, the model is opened as it is
 
     Operators are registered on `sess_options`, if given. What an operator refuses is raised as OpError. Attributes that
-    an operator doesn't have cause a warning in the log ("onnx_ops"), with the native backend.
+    an operator doesn't have cause a warning in the log ("onnx_ops"), with the native backend. For a model in ONNX
+    Runtime's own format, register the operators' domains on `sess_options` before, by `register`. Such a model can't be
+    optimized or lowered.
     """
 
     def __init__(
@@ -163,7 +202,7 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
         self._native_run = _Run(self._operators)
         if optimize or backend == "extensions":
             path_or_bytes = self._rewritten(path_or_bytes, options, optimize, backend)
-        register(options, path_or_bytes if backend == "native" else None, backend=backend, operators=operators)
+        _register(options, path_or_bytes if backend == "native" else None, None, backend, operators)
         try:
             with _external_data_in(self._folder, options, self._is_shared):
                 super().__init__(path_or_bytes, options, providers, provider_options, **kwargs)
@@ -186,12 +225,10 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
 
         External data stay where they are, unless they are few.
         """
-        if ort_format.is_ort_format(path_or_bytes):
-            argument, value, advice = "backend", "'extensions'", 'take backend="native"'
-            if optimize:
-                argument, value, advice = "optimize", True, "optimize the one that it was made from"
-            rule = f"is for models in the format of ONNX, not in ONNX Runtime's own; {advice}"
-            raise OpError(argument, value, rule, "onnx_ops")
+        if is_ort_format(path_or_bytes):
+            argument = ("optimize", True) if optimize else ("backend", "'extensions'")
+            rule = "can't rewrite a model in ONNX Runtime's own format; use the .onnx file that it was made from"
+            raise OpError(*argument, rule, "onnx_ops")
         import onnx
 
         from .. import external_data

@@ -8,7 +8,7 @@ from ..attributes import KINDS
 from ..compiler import records
 from ..compiler.jit import numba_obstacle
 from ..errors import OpError
-from ..limits import MAX_GEOMETRY, MAX_INPUTS, MAX_KERNELS, MAX_OUTPUTS, MAX_RANK, MAX_SHOWN
+from ..limits import MAX_GEOMETRY, MAX_INPUTS, MAX_KERNELS, MAX_OUTPUTS, MAX_RANK
 
 POINTER, TEXT, NUMBER = C.c_void_p, C.c_char_p, C.c_int64
 POINTERS, TEXTS, NUMBERS = C.POINTER(POINTER), C.POINTER(TEXT), C.POINTER(NUMBER)
@@ -40,7 +40,7 @@ Operator = structure(
     attributes=C.POINTER(Attribute), attribute_count=NUMBER, inputs=C.POINTER(Input), input_count=NUMBER,
     outputs=NUMBERS, output_count=NUMBER, overloads=C.POINTER(Overload), overload_count=NUMBER, terms=TEXTS,
     term_count=NUMBER, chooser=NUMBER, choices=NUMBERS, choice_count=NUMBER, kernel_count=NUMBER,
-    phase_count=NUMBER, combination_count=NUMBER, has_shapes=NUMBER, is_partial=NUMBER, has_bound=NUMBER,
+    combination_count=NUMBER, has_shapes=NUMBER, is_partial=NUMBER, has_bound=NUMBER,
     counts_steps=NUMBER, widens_halves=NUMBER, infer=POINTER, plans=POINTERS, plan_count=NUMBER, kernels_made=NUMBER,
     results_made=NUMBER, customs=POINTER,
 )  # fmt: skip
@@ -63,9 +63,7 @@ class Call(NUMBER * ((records.GEOMETRY + MAX_GEOMETRY) // 8)):  # type: ignore[m
 
     TENSOR = records.TENSOR.itemsize // 8
     DATA, SIZE, RANK, SHAPE = (_position(records.TENSOR, field) for field in ("data", "size", "rank", "shape"))
-    COUNT, ATTRIBUTES, PHASE, SHARED = (
-        _position(records.CALL, field) for field in ("input_count", "attributes", "phase", "shared")
-    )
+    COUNT, ATTRIBUTES = (_position(records.CALL, field) for field in ("input_count", "attributes"))
     GEOMETRY = records.GEOMETRY // 8
 
     def tensor(self, k):
@@ -104,14 +102,8 @@ def listed(kind, **lists):
 
 def declaration(declared):
     """A digest of everything about an operator that compiled code and Python must agree on."""
-    kernels = [([f.__qualname__ for f in k.phases], k.sees_bits, sorted(k.types.items())) for k in declared.kernels]
-    layout = (
-        declared.geometry_dtype.descr,
-        MAX_RANK,
-        MAX_SHOWN,
-        MAX_INPUTS,
-        MAX_OUTPUTS,
-    )
+    kernels = [(k.function.__qualname__, k.sees_bits, sorted(k.types.items())) for k in declared.kernels]
+    layout = records.call_dtype(declared.geometry_dtype).descr, MAX_INPUTS
     content = declared.title, declared.inputs, declared.outputs, declared.types, declared.attributes, kernels, layout
     return f"{zlib.crc32(repr(content).encode()):08x}"
 
@@ -133,7 +125,6 @@ def operator(declared, signatures, number):
         term_count=len(terms) // 2,
         chooser=chooser,
         kernel_count=len(declared.kernels),
-        phase_count=declared.phase_count,
         combination_count=0 if numba_obstacle() else plans,
         has_shapes=declared.has_shapes,
         is_partial=declared.plan.is_partial,

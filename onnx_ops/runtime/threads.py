@@ -1,12 +1,24 @@
-"""The threads that run the tiles when an operator is called as a function. In sessions, ONNX Runtime's threads do."""
+"""The threads that run the tiles when an operator is called as a function. In sessions, ONNX Runtime's threads do.
+
+Also the rule for numbers of threads and processes.
+"""
 
 from _thread import start_new_thread
 from collections import deque
 from queue import SimpleQueue
 
 from .. import system
+from ..errors import OpError
 from ..limits import MAX_TILES
 from ..locks import POOL
+
+MOST = 2**31 - 1  # threads of a session of ONNX Runtime
+
+
+def check_count(argument, count, where="onnx_ops"):
+    """Raise OpError unless a number of threads or processes is positive, or None for the default."""
+    if count is not None and not (hasattr(count, "__index__") and 1 <= count <= MOST):
+        raise OpError(argument, repr(count), "must be an integer in [1, 2**31 - 1]", where)
 
 
 def on_threads(tile, tiles, threads=None):

@@ -8,10 +8,11 @@ from .. import operators as every
 from ..compiler.jit import numba_obstacle
 from ..dtypes import FLOATS
 from ..errors import OpError
-from ..model_files import EXTENSIONS, is_lowered
+from ..model_files import EXTENSIONS, USE_ONNX, is_lowered, is_ort_format
 from ..system import available_cpus
 from . import library, native, variants
 from .runner import open_session
+from .threads import check_count
 
 _Model: TypeAlias = "str | os.PathLike[str] | bytes"
 
@@ -38,6 +39,7 @@ def warmup(
 
     Returns the number of variants. Raises OpError, also where they can't be kept or there are none.
     """
+    check_count("jobs", jobs)
     if models is None:
         needed = variants.distinct(variants.asked_for(operators, dtypes, FLOATS))
     else:
@@ -61,6 +63,8 @@ def needed_by(models, own=()):
     """
     found = []
     for model in models:
+        if is_ort_format(model):
+            raise OpError("models", _title(model), USE_ONNX, "onnx_ops")
         if is_lowered(model):
             rule = f"imports {EXTENSIONS}, as lowered models do; what types its nodes have is known only when they run"
             raise OpError("models", _title(model), f"{rule}; give operators and dtypes instead", "onnx_ops")

@@ -1,6 +1,6 @@
 """Processes that work side by side. Each gets a function, then one task after the other, and answers each task.
 
-Messages and answers are pickles, on pipes.
+Messages and answers are pickles, on pipes. docs/how-it-works.md, "Worker processes", says which public pools don't do.
 """
 
 import logging
@@ -23,6 +23,7 @@ from ..own.files import operators_at, sources_of
 
 PROGRAM = "import sys; sys.path[:] = {!a}; from onnx_ops.runtime import workers; workers.serve(*{!a})"
 _is_importing = False  # whether this process is a worker, and imports the files with operators of one's own
+log = logging.getLogger("onnx_ops")
 ATTEMPTS = 3  # to start a process, which may be killed before it begins, for want of memory for example
 
 
@@ -73,8 +74,12 @@ def answers(function, tasks, jobs, *, begin=lambda index: None, level=None, own=
                 if isinstance(outcome, BaseException):
                     raise outcome
                 yield outcome
-        except BaseException:
+        except BaseException as error:
             waiting.clear()
+            if patience is None and alive and isinstance(error, KeyboardInterrupt):
+                log.warning(
+                    "onnx_ops: interrupted; this ends in some seconds, when %d processes have ended", len(alive)
+                )
             _end(alive, patience)
             raise
 
@@ -107,14 +112,7 @@ def _worker(function, level, own, alive):
         alive.add(process)
 
         def ask(message):
-            try:
-                pickle.dump(message, process.stdin)
-                process.stdin.flush()
-            except OSError as error:
-                if not system.is_closed_pipe(error):
-                    raise
-                with suppress(OSError):  # else Popen would raise it later, in place of the actual error
-                    process.stdin.close()
+            _write(message, process.stdin)
             try:
                 result, refusal = pickle.load(process.stdout)
             except (EOFError, pickle.UnpicklingError):  # UnpicklingError: it has ended in the middle of an answer
@@ -143,8 +141,23 @@ def _end(processes, patience):
             process.kill()
 
 
+def _write(message, pipe):
+    """Send a message. Close the pipe if nobody reads it any more."""
+    try:
+        pickle.dump(message, pipe)
+        pipe.flush()
+    except OSError as error:
+        if not system.is_closed_pipe(error):
+            raise
+        with suppress(OSError):  # else Python would write the rest when it closes the pipe, and raise the error again
+            pipe.close()
+
+
 def serve(level, own):
-    """Answer messages: the first one is a function, all others are tasks. `own`: where operators of one's own are."""
+    """Answer each message with (result, None), or with (None, the arguments of an OpError) and end.
+
+    The first message is a function, all others are tasks. `own`: where operators of one's own are.
+    """
     signal.signal(signal.SIGTERM, _exit)
     logging.getLogger("onnx_ops").setLevel(logging.ERROR)  # no warnings: an answer tells of code that isn't kept
     output = os.fdopen(os.dup(1), "wb")
@@ -153,25 +166,11 @@ def serve(level, own):
         from ..compiler import target
 
         target.choose(target.level(*level))
-    refusal = _import(own)
-    function = None
     try:
-        for message in [None] if refusal else _messages():  # the function may need what can't be imported
-            result = None
-            if function is None:
-                function = message
-            else:
-                try:
-                    result, refusal = function(*message), None
-                except OpError as error:
-                    refusal = error.args
-            pickle.dump((result, refusal), output)
-            output.flush()
-    except OSError as error:
-        if not system.is_closed_pipe(error):
-            raise
-        with suppress(OSError):  # nobody waits for the answer
-            output.close()  # else Python would try to write the rest when it exits, and complain
+        for result in _results(own):
+            _write((result, None), output)
+    except OpError as error:
+        _write((None, error.args), output)
 
 
 def _exit(*_):
@@ -185,18 +184,18 @@ def _exit(*_):
     sys.exit()
 
 
-def _import(own):
-    """Make operators of one's own known to this process; returns what an OpError says if one can't be imported."""
+def _results(own):
+    """Yield None when the operators of one's own and the function are there, then the result of each task."""
     global _is_importing
     _is_importing = True
-    try:
-        for source in own:
-            use(operators_at(source))
-    except OpError as error:
-        return error.args
-    finally:
-        _is_importing = False
-    return None
+    for source in own:
+        use(operators_at(source))
+    _is_importing = False
+    messages = _messages()
+    function = next(messages, None)  # it may need these operators
+    yield None
+    for task in messages:
+        yield function(*task)
 
 
 def _messages():

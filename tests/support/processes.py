@@ -1,11 +1,14 @@
 """New processes that can import what the tests can, and threads that work at the same time."""
 
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import pytest
 
 TESTS = Path(__file__).parent.parent
 SCRIPTS = TESTS.parent / "scripts"
@@ -27,6 +30,19 @@ def python(script, *arguments, folders=(), cwd=None, check=True, **more):
     done = subprocess.run(command, cwd=cwd, env=environment(*folders, **more), capture_output=True, text=True)
     assert not check or done.returncode == 0, f"exit status {done.returncode}: {done.stderr[-3000:]}"
     return done
+
+
+def on_disk(options, folder, *command, **more):
+    """Run a command that finds another disk in a folder; return the process. Skip the test where this is impossible.
+
+    options   for mounting a tmpfs, such as "size=4k"
+    more      variables of its environment
+    """
+    enter, mount = ["unshare", "--map-root-user", "--mount", "sh", "-c"], f'mount -t tmpfs -o {options} none "$0"'
+    if not shutil.which("unshare") or subprocess.run([*enter, mount, folder], capture_output=True).returncode:
+        pytest.skip("there are no mount namespaces here")
+    command = [*enter, f'{mount} && cd "$0" && exec "$@"', *map(str, (folder, *command))]
+    return subprocess.run(command, env=environment(**more), capture_output=True, text=True)
 
 
 def together(work, count):

@@ -159,7 +159,8 @@ def unfold_product(columns="ngdkl", factors="ngdl", summed="d", how="ReduceSum",
         if order != columns:
             y = w.add("Transpose", y, perm=[columns.index(a) for a in order])
         if how == "Einsum":
-            return w.add("Einsum", "factors", y, equation=f"{factors},{order}->{result}", name="summed")
+            equation = edits.pop("equation", f"{factors},{order}->{result}")
+            return w.add("Einsum", "factors", y, equation=equation, name="summed")
         has = factors + "l" * ("h" in factors and "h" not in order)
         f = w.add("Reshape", "factors", target(w, [a if a in has else "." for a in order]), **allowzero)
         if how == "MatMul":
@@ -186,12 +187,14 @@ def windows(order=None, steps=(1, 1), size=7, kernel=3, lead=(2, 3), is_open=Fal
     """Tensor.unfold of "x" along its last two axes, as PyTorch's default exporter writes it.
 
     order   of the result's last axes, by their numbers; None for the result itself
+    kernel  the size of windows, or the sizes along the two axes
     after   a function of the Writer and the result that adds nodes and returns another result
     blocks  a function of the blocks' starts along an axis, which may change them, if the result is made of Slices,
             as the exporter for TorchScript writes them
     """
     w, y, rank = Writer(), "x", len(lead) + 2
-    for axis, step in enumerate(steps, len(lead)):
+    kernels = [kernel] * 2 if isinstance(kernel, int) else kernel
+    for axis, (step, kernel) in enumerate(zip(steps, kernels, strict=False), len(lead)):
         if blocks:
             parts = []
             for start in blocks(range(0, size - kernel + 1, step)):

@@ -1,0 +1,70 @@
+#ifndef ONNX_OPS_MOCK_H
+#define ONNX_OPS_MOCK_H
+/* ONNX Runtime's C interface without ONNX Runtime: the functions that the library calls, for one node at a time. It keeps
+ * books of objects and memory, and calls and allocations fail on demand. */
+#include "library.h"
+
+enum { MOST_DIMENSIONS = 24, MOST_INPUTS = 24, MOST_ATTRIBUTES = 24, MOST_CUSTOM_OPS = 4096 };
+
+struct info { /* an OrtTypeInfo or OrtTensorTypeAndShapeInfo */
+    int type;
+    size_t rank;
+    int64_t sizes[MOST_DIMENSIONS];
+    char names[MOST_DIMENSIONS][48];
+};
+struct value { /* an OrtValue, whose elements end where an unreadable page begins */
+    struct info info;
+    void *data, *pages;
+    size_t bytes, page_bytes;
+};
+struct given { /* an attribute of a node: bytes of numbers or of a text, or a tensor */
+    char name[64];
+    int kind; /* INT, INTS, STRING, FLOAT, FLOATS or TENSOR */
+    size_t count;
+    const char *content;
+    struct value tensor;
+};
+struct node { /* an OrtKernelInfo */
+    char name[256];
+    size_t attribute_count, input_count;
+    struct given attributes[MOST_ATTRIBUTES];
+    struct value inputs[MOST_INPUTS]; /* absent if the type is 0 */
+    int is_constant[MOST_INPUTS];
+    struct info known[MOST_INPUTS]; /* what the model states of the inputs */
+};
+struct context { /* an OrtKernelContext or OrtShapeInferContext */
+    const struct node *node;
+    const struct overload *overload;
+    struct value outputs[MAX_OUTPUTS]; /* without data until they are asked for */
+    struct info reported[MAX_OUTPUTS]; /* by shape inference; without a type until then */
+};
+struct options { /* OrtSessionOptions */
+    size_t entry_count, domain_count;
+    struct {
+        char key[256], value[64];
+    } entries[64];
+    struct domain_of_options {
+        char name[128];
+        size_t count;
+        struct custom_op *custom_ops[MOST_CUSTOM_OPS];
+    } *domains[32];
+};
+
+struct faults { /* of calls or allocations */
+    long count, at; /* how many there were; the number of the one that fails, from 1 on, or 0 */
+    int is_lasting; /* whether all later ones fail, too */
+};
+extern struct faults calls, allocations;
+extern const char *failed_call; /* the name of the function that failed last */
+struct books { /* how many there are at present */
+    long statuses, infos, values, domains, blocks;
+};
+extern struct books books;
+extern const struct api_base mock;
+extern unsigned mock_version;
+
+int make_value(struct value *value, int type, const int64_t *sizes, size_t rank);
+void unmake_value(struct value *value);
+const char *message_of(status error);
+void release_options(struct options *options);
+#endif

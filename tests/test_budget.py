@@ -1,0 +1,52 @@
+"""The size of the package is bounded: what comes in replaces something.
+
+A bound is raised only in a commit that names what was added and what it replaced (docs/contributing.md).
+"""
+
+import budget
+import pytest
+from support.selection import on_demand
+
+TOKENS = 200_515  # of all code that is shipped
+LOADED = 121_816  # of what a process loads that compiles and runs one GridSample and one Col2Im, with all C sources
+DATA = {"onnx_ops/cli/cat.jpg", "onnx_ops/py.typed"}  # shipped files without code
+
+
+def test_tokens():
+    count = budget.by_folder(budget.shipped())
+    print(budget.table(count))
+    assert sum(count.values()) <= TOKENS
+
+
+def test_no_code_is_in_files_of_other_kinds():
+    others = {p.relative_to(budget.PACKAGE.parent).as_posix() for p in budget.PACKAGE.rglob("*") if p.is_file()}
+    others -= {p.relative_to(budget.PACKAGE.parent).as_posix() for p in budget.shipped()}
+    assert {name for name in others if not name.endswith((".pyc", ".so", ".dll", ".dylib"))} <= DATA
+
+
+@on_demand
+@pytest.mark.long
+def test_tokens_of_what_is_loaded(tmp_path, monkeypatch):
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))  # everything is compiled
+    models = budget.PACKAGE.parent / "models"
+    count = budget.by_folder(
+        budget.loaded([models / "com.microsoft/gridsample/model.onnx", models / "ai.onnx/col2im/model.onnx"])
+    )
+    print(budget.table(count))
+    assert {"onnx_ops/compiler", "onnx_ops/native"} <= set(count)
+    assert sum(count.values()) <= LOADED
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("a.py", '"""A docstring."""\n\n# a comment\nx = a.b + 1  # two\n', 7),
+        ("a.py", 'def f():\n    """A docstring."""\n    return """text"""\n', 7),
+        ("a.py", f'x = "{"exec " * 100}"\n', 9),
+        ("a.c", '/* a comment */\nint x = "a" /* b */ "c"; // d\n', 6),
+        ("a.h", "p->x <<= 1;\n", 6),
+    ],
+)
+def test_a_token_is_counted_once(name, text, expected, tmp_path):
+    (tmp_path / name).write_text(text)
+    assert budget.tokens(tmp_path / name) == expected
