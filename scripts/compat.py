@@ -30,7 +30,9 @@ SELECTIONS = {
     "whole suite": ["."],
     "short": ["test_node_cases.py", "test_coverage.py", "test_sessions.py", "test_errors.py", "test_inference.py",
               "test_schemas.py", "test_models.py"],
-    "functions": ["test_relations.py"],
+    "functions": ["test_relations.py", "test_operators.py", "test_memory.py", "test_deformable_attention.py",
+                  "test_scattered_points.py", "test_sizes.py", "test_large_images.py", "test_plans.py",
+                  "test_elements.py"],
     "import": [],  # which must fail
 }  # fmt: skip
 PAGE = "docs/platforms.md"  # the page with the table
