@@ -95,7 +95,7 @@ class Environment:
 
     def pip(self, *arguments):
         """Run pip; returns its output."""
-        command = [self.bin / "python", "-m", "pip", "--quiet", *arguments]
+        command = [self.bin / "python", "-m", "pip", *arguments]
         return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
     def run(self, *command, environment):
@@ -125,8 +125,8 @@ def outcome(row, wheel, directory, tests):
     cpu = {"NUMBA_CPU_NAME": "x86-64-v3", "NUMBA_CPU_FEATURES": ""}
     variables = {"XDG_CACHE_HOME": str(environment.bin.parent / "cache"), **cpu}
     # Without the wheel's own requirements, which may contradict the versions.
-    environment.pip("install", *row.pins, *(test_requirements() if row.tests != "import" else []))
-    environment.pip("install", "--no-deps", wheel)
+    environment.pip("install", "--quiet", *row.pins, *(test_requirements() if row.tests != "import" else []))
+    environment.pip("install", "--quiet", "--no-deps", wheel)
     versions = environment.versions()
     if row.tests == "import":
         status, output = environment.run("python", "-c", PROBE, environment=variables)
