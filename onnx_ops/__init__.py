@@ -1,4 +1,4 @@
-"""PyTorch's fold, unfold, grid_sample and affine_grid in ONNX Runtime: complete, fast, on exported models."""
+"""PyTorch's fold, unfold and grid_sample in ONNX Runtime: complete, fast, on exported models."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,6 @@ _HOME = {
     "INTEGERS": "dtypes",
     "InferenceSession": "runtime.session",
     "Runner": "runtime.runner",
-    "affine_grid": "functions",
     "build": "runtime.build",
     "check": "own.check",
     "col2im": "functions",
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
     from .dtypes import FLOATS as FLOATS
     from .dtypes import INTEGERS as INTEGERS
     from .errors import require as require
-    from .functions import affine_grid as affine_grid
     from .functions import col2im as col2im
     from .functions import deform_conv as deform_conv
     from .functions import deformable_attention as deformable_attention

@@ -1,10 +1,10 @@
 """`torch.onnx.export`, except that functions for which ONNX has no operators become one node each.
 
-| PyTorch            | node                      | PyTorch's own exporter writes instead                  |
-|--------------------|---------------------------|--------------------------------------------------------|
-| `grid_sample`, 4-D | com.microsoft GridSample  | ai.onnx GridSample                                     |
-| `unfold`           | onnx_ops Im2Col           | Gather twice                                           |
-| `affine_grid`      | onnx_ops AffineGrid       | products and sums                                      |
+| PyTorch            | node                              | PyTorch's own exporter writes instead |
+|--------------------|-----------------------------------|---------------------------------------|
+| `grid_sample`, 4-D | com.microsoft GridSample          | ai.onnx GridSample                    |
+| `unfold`           | onnx_ops Im2Col                   | Gather twice                          |
+| `affine_grid`      | ai.onnx AffineGrid, from opset 20 | products and sums, of fixed sizes     |
 
 com.microsoft knows no volumes: a 5-D `grid_sample` is left to PyTorch. Operators that were declared here, ours and
 one's own, become the node of their declaration. torch and onnxscript are imported only when `export` is called.
@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +24,6 @@ from onnx import TensorProto, numpy_helper
 from .errors import OpError
 from .files import staged_file
 from .operators import as_list, available
-from .operators.affine_grid import AFFINE_GRID
 from .operators.grid_sample import MICROSOFT, PADDING_MODES
 from .operators.im2col import IM2COL
 
@@ -34,6 +33,8 @@ if TYPE_CHECKING:
     from .declaration import Operator
 
 MODES = ("bilinear", "nearest", "bicubic")  # the exporter passes positions in these and in PADDING_MODES
+DEFAULT_OPSET = 20  # PyTorch's, too
+AFFINE_GRID, AFFINE_GRID_OPSET = "aten::affine_grid_generator", 20  # PyTorch's operator; the first opset with one
 VOLUME = 5  # the rank of volumes, [N, C, D, H, W], which com.microsoft GridSample doesn't take
 UNBATCHED = 3  # the rank of an image without a batch: [C, H, W]
 
@@ -51,11 +52,12 @@ def export(
 
     It takes the same arguments and returns the same.
 
-    Every `unfold` becomes an Im2Col and every `affine_grid` an AffineGrid of the domain onnx_ops, every 4-D
-    `grid_sample` a com.microsoft GridSample. A 5-D one becomes what PyTorch makes of it: the GridSample of ai.onnx,
-    which has volumes from opset 20 on. A call of `my_op.torch` becomes a node of the operator if it is among
+    Every `unfold` becomes an Im2Col of the domain onnx_ops, every 4-D `grid_sample` a com.microsoft GridSample. A 5-D
+    one becomes what PyTorch makes of it: the GridSample of ai.onnx, which has volumes from opset 20 on. From that
+    opset on, which is the default, every `affine_grid` becomes an AffineGrid of ai.onnx. Its size may be open; below
+    opset 20 PyTorch needs a fixed one. A call of `my_op.torch` becomes a node of the operator if it is among
     `operators`; a call of one of this package's, such as `onnx_ops.im2col.torch`, always does. The opset is 18 or
-    newer. PyTorch fixes the size of an `affine_grid`.
+    newer.
     What is at `f`, and the data beside it, are replaced once the new ones are complete.
 
         class Zoom(torch.nn.Module):
@@ -70,8 +72,12 @@ def export(
     if not kwargs.setdefault("dynamo", True):
         rule = "must be True; onnx_ops.optimize rewrites what torch.onnx.export(..., dynamo=False) has written"
         raise OpError("dynamo", False, rule, "onnx_ops")
-    table = translations(operators) | (custom_translation_table or {})
-    with staged_file(f) if isinstance(f, str | os.PathLike) else nullcontext(f) as target:
+    opset = kwargs["opset_version"] = kwargs.get("opset_version") or DEFAULT_OPSET
+    theirs = custom_translation_table or {}
+    is_ours = opset >= AFFINE_GRID_OPSET and _overload(AFFINE_GRID) not in theirs
+    affine_grids, mode = _affine_grids() if is_ours else ({}, nullcontext)
+    table = translations(operators) | affine_grids | theirs
+    with staged_file(f) if isinstance(f, str | os.PathLike) else nullcontext(f) as target, mode():
         return torch.onnx.export(model, args, target, custom_translation_table=table, **kwargs)
 
 
@@ -79,7 +85,8 @@ def node(op_type: str, /, *inputs: Any, **attributes: Any) -> Any:
     """Add a node of ai.onnx; returns its output."""
     import onnxscript
 
-    return getattr(onnxscript.opset18, op_type)(*inputs, **attributes)  # PyTorch converts it to later opsets
+    opset = onnxscript.opset20 if op_type == "AffineGrid" else onnxscript.opset18
+    return getattr(opset, op_type)(*inputs, **attributes)  # PyTorch converts it to later opsets
 
 
 def node_of(operator: "Operator", /, *inputs: Any, **attributes: Any) -> Any:
@@ -122,20 +129,54 @@ def unfold(
     return y if batch is None else node("Squeeze", y, batch)
 
 
-def affine_grid(theta: Any, size: Sequence[int], align_corners: bool) -> Any:
-    """Add the node for `affine_grid`, after nodes that compute the coordinates; returns the output."""
-    sizes = size[:1:-1]  # without batch and channels; the last axis, x, comes first
-    vectors = [coordinates(size, align_corners) for size in sizes]
-    vectors += [np.zeros(0)] * (3 - len(vectors))
-    return node_of(AFFINE_GRID, theta, *(node("Cast", constant(v), to=int(theta.dtype)) for v in vectors))
+def affine_grid(theta: Any, size: Sequence[Any], align_corners: bool) -> Any:
+    """Add the node for `affine_grid`; returns the output. 16-bit floats are rounded once, after it, as in PyTorch."""
+    kind = int(theta.dtype)
+    wide = kind if kind == TensorProto.DOUBLE else TensorProto.FLOAT  # for which alone ONNX Runtime has kernels
+    theta = theta if kind == wide else node("Cast", theta, to=wide)
+    if align_corners and not all(isinstance(each, int) and each > 1 for each in size[2:]):
+        # The place of a single pixel is 0 in PyTorch, 1 in ONNX Runtime: such a column of theta is multiplied by 0.
+        one = constant(np.array(1))
+        factors = [
+            min(each - 1, 1) if isinstance(each, int) else node("Min", node("Sub", each, one), one)
+            for each in size[:1:-1]
+        ]
+        theta = node("Mul", theta, node("Cast", vector([*factors, 1], "int64"), to=wide))
+    grid = node("AffineGrid", theta, vector(size, "int64"), align_corners=int(align_corners))
+    return grid if kind == wide else node("Cast", grid, to=kind)
 
 
-def coordinates(size: int, align_corners: bool) -> "NDArray[np.float64]":
-    """Return the coordinates of the pixels along an axis, as in PyTorch: (2 i + 1 - size) / span, i < size.
+@cache
+def _affine_grids() -> tuple[dict[Any, Callable[..., Any]], Any]:
+    """Return ({PyTorch's operator: function that adds the node}, a mode in which `affine_grid` calls another operator).
 
-    -1 and 1 are the outer pixels' centres with `align_corners`, and else their outer edges.
+    PyTorch takes its own operator apart while it traces a model, and fixes sizes at those of the example.
     """
-    return np.arange(1 - size, size, 2) / (max(size - 1, 1) if align_corners else size)
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    def whole(theta: torch.Tensor, size: Sequence[int], align_corners: bool) -> torch.Tensor:
+        return torch.affine_grid_generator(theta, size, align_corners)
+
+    def shaped(theta: Any, size: Sequence[int], align_corners: bool) -> Any:
+        axes = len(size) - 2
+        torch._check(axes in (2, 3) and theta.shape[1:] == (axes, axes + 1))
+        return theta.new_empty([size[0], *size[2:], axes])
+
+    operator = torch.library.custom_op("onnx_ops_export::affine_grid", whole, mutates_args=())
+    operator.register_fake(shaped)
+
+    class Whole(TorchFunctionMode):  # type: ignore[misc]  # PyTorch is Any
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if function in (torch.nn.functional.affine_grid, torch.affine_grid_generator):
+                return called(*args, **(kwargs or {}))
+            return function(*args, **(kwargs or {}))
+
+    def called(theta: Any, size: Any, align_corners: Any = None) -> Any:
+        return operator(theta, list(size), bool(align_corners))
+
+    names = AFFINE_GRID, "onnx_ops_export::affine_grid"  # the first one: of an ExportedProgram
+    return {_overload(name): _translation(_overload(name), affine_grid) for name in names}, Whole
 
 
 def call(operator: "Operator", /, *inputs: Any, **attributes: Any) -> Any:
@@ -170,7 +211,6 @@ TRANSLATIONS: dict[str, Callable[..., Any]] = {
     "aten::grid_sampler_2d": grid_sample,  # of an ExportedProgram that its owner has decomposed
     "aten::grid_sampler_3d": grid_sample,
     "aten::im2col": unfold,
-    "aten::affine_grid_generator": affine_grid,
 }
 
 

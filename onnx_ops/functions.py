@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .errors import errors_of
-from .operators.affine_grid import AFFINE_GRID
 from .operators.col2im import COL2IM
 from .operators.deform_conv import ONNX as DEFORM_CONV
 from .operators.deformable_attention import DEFORMABLE_ATTENTION
@@ -83,28 +82,6 @@ def as_array(value: ArrayLike | None) -> NDArray[Any] | None:
     """Return a value as a contiguous NumPy array in native byte order, as kernels need it; None for an absent input."""
     array = None if value is None else np.asarray(value)
     return array if array is None else np.asarray(array, array.dtype.newbyteorder("="), order="C")
-
-
-@of(AFFINE_GRID)
-def affine_grid(
-    theta: ArrayLike,
-    x: ArrayLike,
-    y: ArrayLike,
-    z: ArrayLike | None = None,
-    *,
-    threads: int | None = None,
-) -> NDArray[Any]:
-    """Transform the pixels' coordinates by affine maps into a grid: PyTorch's `affine_grid`.
-
-    theta    [N, 2, 3] or [N, 3, 4]: for each image of the batch a matrix and, as its last column, a translation
-    x, y, z  the coordinates of the output's pixels along each axis, [W], [H] and [D]: -1 and 1 are the borders of the
-             image; no z (or an empty one) for two image axes
-    threads  default: the CPUs that this process may use
-
-    Returns [N, H, W, 2] or [N, D, H, W, 3] in the dtype of theta, which all inputs have. Raises OpError.
-    """
-    theta = np.asarray(theta)
-    return output(AFFINE_GRID, theta, x, y, np.empty(0, theta.dtype) if z is None else z, threads=threads)
 
 
 @of(COL2IM)

@@ -90,8 +90,11 @@ def inlined(model, operators=None):
         return attribute is None or (owner, attribute.ref_attr_name) in left_out
 
     for _ in owners:  # a call may pass on what another one has left out
+        before = len(left_out)
         left_out |= {(key, name) for owner, _, key, given in calls for name in functions[key].attribute
                      if is_left_out(owner, given.get(name))}  # fmt: skip
+        if len(left_out) == before:
+            break
     for owner, node, key, given in calls:
         for a in functions[key].attribute_proto:
             if a.name not in given:
@@ -100,8 +103,9 @@ def inlined(model, operators=None):
                 raise RuntimeError(
                     f"the default of {key[1]}'s attribute {a.name} is needed where a caller passes nothing on"
                 )
+    once = called_once(functions, calls)
     for key, function in functions.items():
-        _remove_types(function, is_called_once(key, calls))
+        _remove_types(function, key in once)
     # What goes through the inliner must fit into a protobuf, which weights may not.
     for tensor in explicit.graph.initializer:
         tensor.CopyFrom(onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims))
@@ -111,10 +115,19 @@ def inlined(model, operators=None):
     return flat
 
 
-def is_called_once(key, calls):
-    """Return whether a function is called in one place, by the graph or by what is called once."""
-    (caller, *others) = [owner for owner, _, called, _ in calls if called == key] or [""]
-    return not others and (caller == "" or is_called_once(caller, calls))
+def called_once(functions, calls):
+    """Return the functions that are called in at most one place, by the graph or by what is called once."""
+    callers = {key: [] for key in functions}
+    called_by = {key: [] for key in ("", *functions)}
+    for owner, _, called, _ in calls:
+        callers[called].append(owner)
+        called_by[owner].append(called)
+    once, left = set(), ["", *(key for key in functions if not callers[key])]
+    while left:
+        owner = left.pop()
+        once.add(owner)
+        left += [key for key in called_by[owner] if len(callers[key]) == 1]
+    return once
 
 
 def _remove_types(owner, keeps_elements, kept=0):

@@ -18,7 +18,6 @@ import pages
 import peers
 from support.backends import function, native
 from support.cases import (
-    AFFINE_GRID,
     ATTENTION,
     COL2IM,
     DEFORM_CONV,
@@ -43,12 +42,6 @@ def far_coordinates(case):
     return [x, grid]
 
 
-def pytorch_places(case, dtype="float32"):
-    """The case's inputs, at the only places that PyTorch's affine_grid knows with align_corners."""
-    theta, *places = case.inputs(dtype)
-    return [theta, *(np.linspace(-1, 1, p.size).astype(p.dtype) for p in places)]
-
-
 def not_finite(case):
     """The inputs of a case of DeformConv, with some offsets that are none."""
     inputs = case.inputs("float32")
@@ -62,7 +55,6 @@ def in_ai_onnx(case):
 
 BORDER = find_case(GRID_SAMPLE, "bilinear_border_edges")
 NEAREST = find_case(GRID_SAMPLE, "nearest_zeros_edges")
-IMAGES, AFFINE_VOLUMES = find_case(AFFINE_GRID, "affine_images"), find_case(AFFINE_GRID, "affine_volumes")
 OVERLAPPING, DILATED = find_case(COL2IM, "overlapping"), find_case(COL2IM, "dilated")
 SAME_SIZE = find_case(IM2COL, "unfold_same_size")
 # (operator, what, case, inputs)
@@ -95,9 +87,6 @@ ROWS = [
     ("GridSample, ai.onnx", "volume, nearest", find_case(VOLUMES, "volume_nearest_border_edges"), None),
     ("GridSample, ai.onnx", "volume, linear", find_case(VOLUMES, "volume_linear_border_edges"), None),
     ("GridSample, ai.onnx", "volume, cubic", find_case(VOLUMES, "volume_cubic_border_edges"), None),
-    *(("AffineGrid, onnx_ops", t, IMAGES, pytorch_places(IMAGES, t)) for t in dtypes.FLOATS),
-    ("AffineGrid, onnx_ops", "any places", IMAGES, None),
-    ("AffineGrid, onnx_ops", "volume", AFFINE_VOLUMES, pytorch_places(AFFINE_VOLUMES)),
     *(("MultiScaleDeformableAttention", t, ATTENTION[0], ATTENTION[0].inputs(t)) for t in dtypes.FLOATS),
     ("MultiScaleDeformableAttention", "locations in float64", ATTENTION[0], ATTENTION[0].inputs("float32", "float64")),
     *(("DeformConv", t, DEFORM_CONV[0], DEFORM_CONV[0].inputs(t)) for t in dtypes.FLOATS),

@@ -126,19 +126,24 @@ def _written_in_place(rng):
 def _affine_grid(rng, **edits):
     size, batch = _ints(rng, 1, 4, one_of(rng, [2, 2, 3])), int(rng.integers(1, 4))
     opset = _opset(rng, 16 if len(size) == 2 else 20)
-    sample = {"sample": _sampling(rng, opset)["mode"]} if chance(rng) else {}
+    sample = {"sample": _sampling(rng, opset)["mode"]} if chance(rng, 0.8) else {}
     is_open, corners = chance(rng, 0.4), chance(rng)
     return affine_grid(is_open, opset, size=size, batch=batch, align_corners=corners, **sample, **edits), {"n": batch}
 
 
 def _affine_grid_of_onnx(rng):
-    """GridSample after AffineGrid of ai.onnx."""
-    w, opset, (batch, height, width) = Writer(), _opset(rng, 20), _ints(rng, 1, 4, 3)
-    corners = {"align_corners": int(rng.integers(2))} if chance(rng, 0.7) else {}
-    w.add("AffineGrid", "theta", w.constant([batch, 2, height, width]), name="grid", **corners)
-    w.add("GridSample", "image", "grid", name="y", **_sampling(rng, opset))
-    inputs = {"theta": ("float32", [batch, 2, 3]), "image": ("float32", [batch, 2, 4, 3])}
-    return w.model(inputs, ("y", "float32", None), opset), {}
+    """GridSample after AffineGrid of ai.onnx, of a constant size or of that of the image."""
+    w, opset, (batch, *size) = Writer(), _opset(rng, 20), _ints(rng, 1, 4, one_of(rng, [3, 3, 4]))
+    corners, axes = {"align_corners": int(rng.integers(2))} if chance(rng, 0.7) else {}, len(size)
+    is_open, sampling = chance(rng), _sampling(rng, opset)
+    if axes == 3:
+        sampling["mode"] = one_of(rng, ["linear", "nearest"])
+    w.add("AffineGrid", "theta", w.add("Shape", "image") if is_open else w.constant([batch, 2, *size]), name="grid",
+          **corners)  # fmt: skip
+    w.add("GridSample", "image", "grid", name="y", **sampling)
+    image = ["n", 2, *"dhw"[-axes:]] if is_open else [batch, 2, *(4, 3, 2)[:axes]]
+    inputs = {"theta": ("float32", ["n" if is_open else batch, axes, axes + 1]), "image": ("float32", image)}
+    return w.model(inputs, ("y", "float32", None), opset), {"n": batch, **dict(zip("dhw"[-axes:], size, strict=True))}
 
 
 def _perspective(rng):

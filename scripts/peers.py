@@ -10,7 +10,7 @@ import numpy as np
 import onnxruntime as ort
 from onnx import TensorProto, helper
 from support.backends import output_shape, quiet, run_session
-from support.cases import affine_grid_nodes, model
+from support.cases import model
 from support.written import attention
 
 OLDER_NAMES = {"linear": "bilinear", "cubic": "bicubic"}
@@ -19,10 +19,6 @@ NEWER_NAMES = {older: newer for newer, older in OLDER_NAMES.items()}
 
 def builtin_session(case, inputs, threads=0):
     """A session on ONNX Runtime's own kernel for the newest version of the operator, or on nodes in its place."""
-    if case.op_type == "AffineGrid":
-        return ort.InferenceSession(
-            affine_grid_nodes(inputs).SerializeToString(), quiet(intra_op_num_threads=threads), ["CPUExecutionProvider"]
-        )
     if case.op_type == "MultiScaleDeformableAttention":
         return ort.InferenceSession(
             attention_nodes(*inputs).SerializeToString(), quiet(intra_op_num_threads=threads), ["CPUExecutionProvider"]
@@ -65,12 +61,6 @@ def pytorch(case, inputs, threads=0):
         strides, dilations, pads = settings.get("strides", 1), settings.get("dilations", 1), pads[0].tolist()
         function = functions.fold if case.op_type == "Col2Im" else functions.unfold
         compute = lambda: function(first, *sizes, dilations, pads, strides)
-    elif case.op_type == "AffineGrid":
-        places, tolerance = others[: first.shape[1]], torch.finfo(first.dtype).eps
-        if not all(torch.allclose(v, torch.linspace(-1, 1, len(v), dtype=v.dtype), atol=tolerance) for v in places):
-            raise NotImplementedError("has places of its own")
-        shape = [first.shape[0], 1, *map(len, reversed(places))]
-        compute = lambda: functions.affine_grid(first, shape, align_corners=True)
     elif case.op_type == "MultiScaleDeformableAttention":
         from attention_by_torch import Attention
 
@@ -107,7 +97,7 @@ def openvino(case, inputs, threads=0):
     import openvino as ov
     import openvino.opset15 as opset
 
-    if case.op_type in ("Im2Col", "AffineGrid", "MultiScaleDeformableAttention"):
+    if case.op_type in ("Im2Col", "MultiScaleDeformableAttention"):
         raise NotImplementedError("has no such operator")
     attributes, first = dict(case.attributes), opset.parameter(inputs[0].shape, ov.Type(inputs[0].dtype))
     if case.op_type == "Col2Im":

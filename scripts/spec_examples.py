@@ -2,8 +2,8 @@
 
 Sources: OpenVINO operation specification, Col2Im-15. ONNX's examples of Col2Im, GridSample and DeformConv are its node
 tests, which models/ has already; tests/test_node_cases.py compares them with those of the onnx package.
-AffineGrid, MultiScaleDeformableAttention and the operators that sample without a grid are specified by this package:
-docs/affine_grid.md, docs/deformable_attention.md, docs/computed_grid_sample.md.
+MultiScaleDeformableAttention and the operators that sample without a grid are specified by this package:
+docs/deformable_attention.md, docs/computed_grid_sample.md.
 RoiAlign and the operators of mmcv and mmdeploy are worked out by hand from docs/roi_align.md and docs/mmdeploy.md, and
 so are the overlaps of turned boxes; what turned regions read comes from a program that was written from that text.
 Im2Col has no specification but its formula: its examples are two of Col2Im read backwards, and two worked out by hand.
@@ -62,11 +62,6 @@ def stored(domain, name):
 def col2im(name, x, image_shape, block_shape, y, **attributes):
     shapes = {"image_shape": np.array(image_shape, np.int64), "block_shape": np.array(block_shape, np.int64)}
     return Example(name, "", "Col2Im", 18, attributes, {"input": x, **shapes}, {"output": y})
-
-
-def affine_grid(name, theta, x, y, z, grid):
-    inputs = {"theta": f32(theta), "x": f32(x), "y": f32(y), "z": f32(z)}
-    return Example(name, "onnx_ops", "AffineGrid", 1, {}, inputs, {"grid": f32(grid)})
 
 
 def sampled(name, result, inputs, sources, steps, coordinates):
@@ -148,26 +143,6 @@ IM2COL = (
               [0, 2, 0, 0],
               [1, 0, 0, 0]]]),
         pads=[1, 1, 1, 1], strides=[2, 2],
-    ),
-)
-
-AFFINE_GRID = (  # worked out by hand
-    affine_grid(
-        "affine_grid",
-        [[[2, 0, 0.5], [0, 1, 0]],
-         [[0, 1, 0], [1, 0, 0.25]]], [-0.75, 0, 0.75], [-0.5, 0.5], [],
-        [[[[-1, -0.5], [0.5, -0.5], [2, -0.5]],
-          [[-1, 0.5], [0.5, 0.5], [2, 0.5]]],
-         [[[-0.5, -0.5], [-0.5, 0.25], [-0.5, 1]],
-          [[0.5, -0.5], [0.5, 0.25], [0.5, 1]]]],
-    ),
-    affine_grid(
-        "affine_grid_3d",
-        [[[1, 0, 0, 1], [0, 2, 0, 0], [0, 0, 4, 0.5]]], [-1, 1], [-0.5, 0.5], [0, 0.25],
-        [[[[[0, -1, 0.5], [2, -1, 0.5]],
-           [[0, 1, 0.5], [2, 1, 0.5]]],
-          [[[0, -1, 1.5], [2, -1, 1.5]],
-           [[0, 1, 1.5], [2, 1, 1.5]]]]],
     ),
 )
 
@@ -355,7 +330,7 @@ OPENMMLAB = (
 )  # fmt: skip
 
 EXAMPLES = (
-    *COL2IM, *GRID_SAMPLE, *OPENVINO, *OPENVINO_DOMAIN, *IM2COL, *IM2COL_PRODUCT, *AFFINE_GRID, *ATTENTION, *COMPUTED,
+    *COL2IM, *GRID_SAMPLE, *OPENVINO, *OPENVINO_DOMAIN, *IM2COL, *IM2COL_PRODUCT, *ATTENTION, *COMPUTED,
     *DEFORM_CONV, *MMDEPLOY, *ROI_ALIGN, *OPENMMLAB,
 )  # fmt: skip
 

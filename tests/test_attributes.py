@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from onnx import TensorProto, helper
 from support.backends import quiet
-from support.cases import AFFINE_GRID, COL2IM, GRID_SAMPLE, finished, model
+from support.cases import ATTENTION, COL2IM, GRID_SAMPLE, finished, model
 
 import onnx_ops
 from onnx_ops import functions
@@ -54,10 +54,10 @@ def test_a_session_says_what_it_ignores(kind, misspelt, caplog):
 
 
 def test_an_operator_without_attributes():
-    (sentence,) = unknown_attributes(AFFINE_GRID[0].operator, ["align_corners"])
+    (sentence,) = unknown_attributes(ATTENTION[0].operator, ["align_corners"])
     assert sentence == "attribute align_corners is unknown and will be ignored; there are none"
     with pytest.raises(onnx_ops.OpError, match=r"align_corners = 1: no such attribute; there are none$"):
-        functions.call(AFFINE_GRID[0].operator, *AFFINE_GRID[0].inputs("float32"), align_corners=1)
+        functions.call(ATTENTION[0].operator, *ATTENTION[0].inputs("float32"), align_corners=1)
 
 
 def test_a_session_has_nothing_to_say_of_what_is_right(caplog):

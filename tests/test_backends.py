@@ -10,7 +10,6 @@ import onnxruntime as ort
 import pytest
 from support.backends import HAVE_EXTENSIONS, IN_SESSIONS, quiet, run_session, with_extensions
 from support.cases import (
-    AFFINE_GRID,
     ATTENTION,
     COL2IM,
     DEFORM_CONV,
@@ -48,8 +47,7 @@ def refusal(call):
 
 
 WITH_DEFAULTS = [
-    replace(c, attributes={})
-    for c in (COL2IM[0], GRID_SAMPLE[6], OPENVINO[0], VOLUMES[6], AFFINE_GRID[0], ATTENTION[0], ROI_ALIGN[0])
+    replace(c, attributes={}) for c in (COL2IM[0], GRID_SAMPLE[6], OPENVINO[0], VOLUMES[6], ATTENTION[0], ROI_ALIGN[0])
 ]
 GOOD = {(c.domain, c.op_type): c for c in (*WITH_DEFAULTS, IM2COL[0], *FUSED[::-1], *DEFORM_CONV[::-1])}
 

@@ -929,7 +929,8 @@ def test_weights_that_onnx_does_not_save(text, tmp_path):
 @pytest.mark.parametrize("target", ["weights", "sub/model.onnx"])
 def test_no_data_of_the_model_are_replaced(target, command, tmp_path):
     """Neither by the new model, nor by its data: the weights of `model.onnx` are `sub/model.onnx.data`."""
-    proto = written.affine_grid(after=lambda w: w.add("Add", "grid", w.constant(np.ones((1,)), "float32"), name="y"))
+    after = lambda w: w.add("Add", "sampled", w.constant(np.ones((1,)), "float32"), name="y")
+    proto = written.affine_grid(opset=20, sample="linear", after=after)
     (tmp_path / "sub").mkdir()
     location = "weights" if target == "weights" else f"{target}.data"
     onnx.save(proto, tmp_path / "model.onnx", save_as_external_data=True, location=location, size_threshold=0)
@@ -1005,11 +1006,11 @@ def test_optimize(tmp_path):
     assert re.search(r"unfold +node_y +main +stays: what moves its elements is unknown, or not what unfold does", text)
     assert f"{target}: nothing to replace" in text
     assert onnx.load(target) == onnx.load(source)
-    source = saved(written.affine_grid(opset=20), tmp_path)
+    source = saved(written.affine_grid(opset=20, sample="linear"), tmp_path)
     text = call("optimize", source, target)
-    assert re.search(r"affine_grid +node_grid +main +AffineGrid", text)
-    assert f"{target}: 1 affine_grid replaced" in text
-    assert "so does plain ONNX Runtime with what onnx-ops build --operator AffineGrid makes" in text
+    assert re.search(r"grid_sample +node_sampled +main +ComputedGridSample", text)
+    assert f"{target}: 1 grid_sample replaced" in text
+    assert "so does plain ONNX Runtime with what onnx-ops build --operator ComputedGridSample makes" in text
     assert onnx.load(target) == onnx_ops.optimize(onnx.load(source))
     call("optimize", source, source)
     assert onnx.load(source) == onnx.load(target)
@@ -1055,7 +1056,7 @@ def test_what_optimize_made_of_a_model_that_only_onnx_ops_runs(tmp_path, monkeyp
     [
         (written.unfold(), "would replace 1 unfold\n"),
         (written.unfold(perm=[0, 2, 4, 1, 3, 5]), "would replace nothing; not 1 unfold (--json says why)\n"),
-        (written.affine_grid(product="Max"), None),
+        (written.affine_grid(), None),
     ],
     ids=["found", "near miss", "neither"],
 )
@@ -1171,3 +1172,11 @@ def test_difference_of_large_integers_and_of_what_is_not_finite():
 def test_json_of_numbers_that_it_lacks(capsys):
     print_json({"problem": "shape", "largest": np.inf, "all": [1.0, float("nan")]})
     assert json.loads(capsys.readouterr().out) == {"problem": "shape", "largest": None, "all": [1.0, None]}
+
+
+@pytest.mark.parametrize("element_type", ["float32", "int64", "string"])
+@pytest.mark.parametrize("size", [2**62, 10**30])
+def test_a_shape_that_no_memory_holds(size, element_type):
+    rule = rf"input x can't be made up in the shape \[{size}, 3\]: "
+    with pytest.raises(click.UsageError, match=rule):
+        data.feeds({"x": (element_type, [None, 3])}, [], [f"x={size},3"], random=True)

@@ -7,7 +7,6 @@ import pytest
 from onnx import TensorProto, helper
 from support.backends import ORT_VERSION, quiet
 from support.cases import (
-    AFFINE_GRID,
     ATTENTION,
     COL2IM,
     GRID_SAMPLE,
@@ -24,7 +23,7 @@ import onnx_ops
 from onnx_ops import dtypes
 from onnx_ops.runtime.runner import Runner
 
-CASES = [COL2IM[1], COL2IM[7], GRID_SAMPLE[6], VOLUMES[0], VOLUMES[12], OPENVINO[0], AFFINE_GRID[0], ATTENTION[0]]
+CASES = [COL2IM[1], COL2IM[7], GRID_SAMPLE[6], VOLUMES[0], VOLUMES[12], OPENVINO[0], ATTENTION[0]]
 # ONNX Runtime 1.20 finds its own kernel for constant nodes of RoiAlign, and makes no session.
 CASES += ROI_ALIGN[:1] if ORT_VERSION > (1, 20) else []
 

@@ -8,7 +8,6 @@ import onnxruntime as ort
 import pytest
 from support.backends import BACKENDS, IN_SESSIONS, output_shape, quiet, run_session
 from support.cases import (
-    AFFINE_GRID,
     ATTENTION,
     CASES,
     COL2IM,
@@ -77,8 +76,6 @@ def cases_of(domain, name, rank, types):
     elif "DeformConv" in name:
         alike = [c for c in DEFORM_CONV if c.op_type == name and len(c.shapes[0]) == rank and len(c.attributes) > 3]
         yield replace(alike[0], domain=domain)
-    elif name == "AffineGrid":
-        yield from (next(c for c in AFFINE_GRID if c.shapes[0][1] == axes) for axes in (2, 3))
     else:
         alike = [c for c in CASES if (c.domain, c.op_type, len(c.shapes[0])) == (domain, name, rank)]
         ordinary = [c for c in alike if np.isfinite(c.extent)]
@@ -153,7 +150,7 @@ def test_other_types_on_every_backend(backend, case, dtype):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize(
     "case",
-    COL2IM + GRID_SAMPLE[:18] + VOLUMES[:18] + OPENVINO + AFFINE_GRID + ATTENTION + DEFORM_CONV + IM2COL_PRODUCT,
+    COL2IM + GRID_SAMPLE[:18] + VOLUMES[:18] + OPENVINO + ATTENTION + DEFORM_CONV + IM2COL_PRODUCT,
     ids=str,
 )
 def test_16_bits_are_the_rounded_float32_result(case, dtype):

@@ -1,5 +1,6 @@
 """Malicious models: each is refused with a message or runs as defined, and the next session works."""
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -220,3 +221,27 @@ def test_cut_and_garbled_files():
         print("\\nattempts", done)
     """
     assert int(python(script).stdout.split("attempts")[1]) > 300 * len(IN_SESSIONS)
+
+
+def chain(length):
+    """A model of a Col2Im, and of functions that call one another."""
+    imports = [helper.make_opsetid("", 18), helper.make_opsetid("own", 1)]
+    nodes = [helper.make_node("Relu", ["a"], ["b"])]
+    nodes += [helper.make_node(f"F{k}", ["a"], ["b"], domain="own") for k in range(length - 1)]
+    functions = [helper.make_function("own", f"F{k}", ["a"], ["b"], [each], imports) for k, each in enumerate(nodes)]
+    proto = model("", "Col2Im", OVERLAPPING.inputs("float32"), OVERLAPPING.attributes)
+    proto.graph.node.append(helper.make_node(f"F{length - 1}", [proto.graph.node[0].output[0]], ["z"], domain="own"))
+    proto.opset_import.append(imports[1])
+    proto.functions.extend(functions)
+    return proto
+
+
+def test_a_long_chain_of_functions():
+    """onnx refuses to inline more than 100 of them."""
+    begin = time.process_time()
+    assert [node.op_type for node in onnx_ops.lower(chain(90)).graph.node][-1] == "Relu"
+    with pytest.raises(onnx_ops.OpError, match=r"backend = 'extensions': can't inline the model's functions"):
+        onnx_ops.lower(chain(800))
+    proto = chain(800)
+    assert onnx_ops.optimize(proto) == proto
+    assert time.process_time() - begin < 2

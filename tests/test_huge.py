@@ -90,15 +90,3 @@ def test_attention(route):
     route(operator("onnx_ops", "MultiScaleDeformableAttention"), [value, np.array([h, w]), locations, weights], {}, y)
     expected = 1 + np.arange(pixels.size)[:, None] + np.repeat([0, 16], channels)
     np.testing.assert_allclose(y[0], expected, rtol=2**-10)
-
-
-@pytest.mark.parametrize("route", [function, native])
-def test_affine_grid(route):
-    """The identity gives the places themselves."""
-    x, y = (np.linspace(-1, 1, size).astype(np.float16) for size in (32769, 32771))
-    theta, grid = np.eye(2, 3, dtype=np.float16)[None], np.empty((1, y.size, x.size, 2), np.float16)
-    assert grid.size > 2**31
-    route(operator("onnx_ops", "AffineGrid"), [theta, x, y, np.empty(0, np.float16)], {}, grid)
-    for h in (0, 1, 2**14, 32766, 32767, 32768, 32769, 32770):
-        np.testing.assert_array_equal(grid[0, h, :, 0], x)
-        np.testing.assert_array_equal(grid[0, h, :, 1], y[h])

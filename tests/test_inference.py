@@ -7,7 +7,6 @@ import pytest
 from onnx import TensorProto, helper
 from support.backends import ORT_VERSION, quiet
 from support.cases import (
-    AFFINE_GRID,
     ATTENTION,
     CASES,
     COL2IM,
@@ -87,8 +86,6 @@ def named(name):
 KNOWN = [
     (GRID_SAMPLE[6], [2, 3, 12, 13], ["X_0", "X_1", "Grid_1", "Grid_2"], []),
     (VOLUMES[0], [2, 3, 4, 5, 6], ["X_0", "X_1", "Grid_1", "Grid_2", "Grid_3"], []),
-    (AFFINE_GRID[0], [2, 9, 20, 2], [], []),
-    (AFFINE_GRID[11], [2, 3, 4, 17, 3], [], []),
     (COL2IM[1], [2, "?", "?", "?"], [], []),
     (named("3d"), [2, "?", "?", "?", "?"], [], []),
     (OPENVINO[0], [2, "?", "?", "?"], [], []),

@@ -324,7 +324,7 @@ SCENARIOS = {
 }  # fmt: skip
 RUNS = [name for name, (_, step, _) in SCENARIOS.items() if step == "run"]
 AT_WORKSPACE = records.GEOMETRY + MANY_TILES.operator.geometry_dtype.fields["workspace"][1]  # its size, in a call
-FEW = [o for o in OPERATORS if o.title in ("onnx_ops.AffineGrid", "org.openvinotoolkit.Col2Im")]
+FEW = [o for o in OPERATORS if o.title in ("onnx_ops.Im2Col", "org.openvinotoolkit.Col2Im")]
 
 
 def build(directory, *flags):

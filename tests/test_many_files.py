@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
@@ -37,9 +38,9 @@ CLUSTER = [pytest.mark.ray, pytest.mark.skipif(not find_spec("ray"), reason="Ray
 HERE = Path(__file__).parent
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    """A Ray cluster of two nodes, as (process, address)."""
+@contextmanager
+def new_cluster():
+    """Yield a Ray cluster of two nodes, as (process, address)."""
     settings = environment(RAY_USAGE_STATS_ENABLED="0")
     command = [sys.executable, HERE / "support/cluster.py"]
     with subprocess.Popen(command, text=True, env=settings, stdin=PIPE, stdout=PIPE, stderr=DEVNULL) as process:
@@ -47,6 +48,12 @@ def cluster():
         yield process, address
         process.stdin.close()
         process.wait(PATIENCE)
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with new_cluster() as found:
+        yield found
 
 
 @pytest.fixture(params=[*ENGINES, pytest.param("a cluster", marks=CLUSTER)])
@@ -755,6 +762,33 @@ for name in sorted(outcomes):
 def test_an_item_of_a_cluster_that_ends_its_process_costs_itself(cluster):
     expected = ["a A", "b B", "c C", "d D", "e E", "exit True", "f F"]
     assert python(DEADLY, cluster[1]).stdout.splitlines() == expected
+
+
+RAY_ENDS = """
+import sys, psutil, ray
+from onnx_ops import OpError
+from onnx_ops.runtime import cluster
+from support.worker import sleep
+try:
+    for count, _ in enumerate(cluster.answers(sleep, [0.1] * 10_000, sys.argv[1], 1)):
+        if count == 5:
+            this = ray.get_runtime_context().get_node_id()
+            (place,) = (node["RayletSocketName"] for node in ray.nodes() if node["NodeID"] == this)
+            for process in psutil.process_iter():
+                if process.name() == "raylet" and place in " ".join(process.cmdline()):
+                    process.kill()
+except OpError as error:
+    print(error)
+"""
+
+
+@in_a_cluster
+def test_ray_ends_on_the_machine_of_the_command():
+    """Ray by itself ends the program some seconds later, by C's exit and without a reason."""
+    with new_cluster() as (_, address):
+        done = python(RAY_ENDS, address, check=False)
+    rule = "Ray's process on this machine (raylet) has ended; start Ray and the command again"
+    assert (done.returncode, done.stdout) == (0, f"onnx_ops: cluster = '{address}': {rule}\n")
 
 
 OTHER_VERSION = """

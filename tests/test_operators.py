@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from support.backends import BACKENDS, SAME_BITS
 from support.cases import (
-    AFFINE_GRID,
     ATTENTION,
     CASES,
     COL2IM,
@@ -105,7 +104,7 @@ def test_channels_do_not_depend_on_each_other(out, mode, dtype):
 
 @pytest.mark.parametrize(("function", "case"), [
     (onnx_ops.col2im, COL2IM[7]), (onnx_ops.grid_sample, GRID_SAMPLE[2]), (onnx_ops.im2col, IM2COL[2]),
-    (onnx_ops.affine_grid, AFFINE_GRID[6]), (onnx_ops.deformable_attention, ATTENTION[1]),
+    (onnx_ops.deformable_attention, ATTENTION[1]),
     (onnx_ops.deform_conv, DEFORM_CONV[3]), (onnx_ops.roi_align, ROI_ALIGN[0]),
 ], ids=lambda each: getattr(each, "__name__", str(each)))  # fmt: skip
 def test_any_memory_order_and_number_of_threads(function, case):

@@ -359,16 +359,18 @@ def test_code_that_several_processes_have_compiled(tmp_path):
     """Numba may give the code for two types one name, in processes that have compiled the same before."""
     for dtype in ("float16", "bfloat16"):
         environment = {"NUMBA_CACHE_DIR": str(tmp_path / dtype)}
-        assert finished(started(f"onnx_ops.warmup(['AffineGrid'], ['{dtype}'])", **environment)) == ""
+        assert finished(started(f"onnx_ops.warmup(['Im2ColProduct'], ['{dtype}'])", **environment)) == ""
     shutil.copytree(tmp_path / "float16", tmp_path / "bfloat16", dirs_exist_ok=True)
     script = """
 import ml_dtypes
-theta = np.array([[[0.5, 0.25, 2], [1, -0.5, 3]]])
-places = np.linspace(-1, 1, 9)
+from onnx_ops import functions
+from onnx_ops.operators import available
+product, settings = available()["onnx_ops", "Im2ColProduct"], {"kernel_shape": [3], "sum_over": "channels"}
 for kind in (np.float16, ml_dtypes.bfloat16):
-    print(*onnx_ops.affine_grid(*(v.astype(kind) for v in (theta, places, places)))[0, 0, 0].tolist())
+    x, factors = (np.array([numbers]).astype(kind) for numbers in ([[1, 2, 3], [10, 20, 30]], [[1], [0.25]]))
+    print(*functions.call(product, x, factors, **settings).ravel().tolist())
 """
-    assert finished(started(script, **environment)) == "1.25 2.5\n" * 2
+    assert finished(started(script, **environment)) == "3.5 7.0 10.5\n" * 2
 
 
 @pytest.mark.long

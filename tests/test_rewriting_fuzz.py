@@ -11,8 +11,11 @@ from onnx import numpy_helper
 
 def examined(seed, count, without=()):
     """Return ({kind of failure: how many mutants have it}, the number of mutants in which something was replaced)."""
-    report = fuzz_rewriting.Report(SimpleNamespace(seed=seed, without=without), {}, {})
+    report = fuzz_rewriting.Report(SimpleNamespace(seed=seed, without=without), {}, {}, {})
     replaced = sum(map(report.examine, range(count)))
+    totals = report.totals
+    assert totals.get("left out", 0) <= 0.05 * totals.get("elements", 0)
+    assert totals.get("without an oracle", 0) <= count // 50
     return report.counts, replaced
 
 

@@ -5,7 +5,7 @@ import time
 import numpy as np
 import onnx
 import pytest
-from support.cases import AFFINE_GRID, ATTENTION, COL2IM, GRID_SAMPLE, IM2COL, model
+from support.cases import ATTENTION, COL2IM, GRID_SAMPLE, IM2COL, model
 from support.processes import python, together
 
 import onnx_ops
@@ -43,7 +43,7 @@ def test_checker_takes_every_mode(case):
 
 @pytest.mark.parametrize(
     ("case", "shape"),
-    [(AFFINE_GRID[0], [2, 9, 20, 2]), (AFFINE_GRID[11], [2, 3, 4, 17, 3]), (ATTENTION[0], [2, 5, 12])],
+    [(ATTENTION[0], [2, 5, 12]), (IM2COL[2], [2, 36, 154])],
     ids=str,
 )
 def test_checker_takes_what_onnx_lacks(case, shape):

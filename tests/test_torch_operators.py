@@ -264,8 +264,8 @@ print(onnx_ops.im2col.torch, topk.torch)
 
 def test_functions_are_operators():
     assert pickle.loads(pickle.dumps(onnx_ops.col2im)) is onnx_ops.col2im
-    theta, x = np.ones((1, 2, 3)), np.linspace(-1, 1, 4)
-    assert onnx_ops.check(onnx_ops.affine_grid, [(theta, x, x, x[:0])], extremes=False)
+    blocks = np.ones((1, 4, 6)), np.array([3, 4]), np.array([2, 2])
+    assert onnx_ops.check(onnx_ops.col2im, [blocks], extremes=False)
 
 
 def declared_again(domain, returned):

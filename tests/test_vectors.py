@@ -38,7 +38,6 @@ cleared, cleared_plainly = both(vectors.clear_box)
 added, added_plainly = both(vectors.add_runs)
 turned, turned_plainly = both(vectors.add_transposed)
 attended, attended_plainly = both(vectors.add_points)
-transformed, transformed_plainly = both(vectors.transform_rows)
 
 
 INTERLEAVED = ("float16", "bfloat16", "float32", "float64", "uint8", "int64", "bool")
@@ -92,20 +91,6 @@ def test_add_transposed(dtype):
         turned(x, 1, pitch, places, count, got, 3, stride)
         turned_plainly(x, 1, pitch, places, count, expected, 3, stride)
         assert got.tobytes() == expected.tobytes()
-
-
-@pytest.mark.parametrize("axes", [(0, 1), (0, 1, 2)], ids=["image", "volume"])
-@pytest.mark.parametrize("dtype", dtypes.FLOATS)
-def test_transform_rows(dtype, axes):
-    rng, kind = np.random.default_rng(0), np.float64 if dtype == "float64" else np.float32
-    columns = rng.standard_normal((len(axes) + 1, len(axes))).astype(kind)
-    for width in (0, 1, 3, 4, 7, 8, 9, 16, 31, 40):
-        x, y = (storage(rng.standard_normal(size), dtype) for size in (width, 3))
-        got, expected = storage(np.zeros((2, 3 * width * len(axes) + 1)), dtype)
-        transformed(x, y, columns, axes, got[:-1])
-        transformed_plainly(x, y, columns, axes, expected[:-1])
-        assert got.tobytes() == expected.tobytes()
-        assert (got != storage(np.zeros(1), dtype)).sum() == got.size - 1
 
 
 @pytest.mark.parametrize("add", [False, True])

@@ -153,8 +153,8 @@ COMBINATIONS = [
     ({"operators": ["GridSample"], "dtypes": ["int8"]}, f"dtypes = int8: {NO_GRID_SAMPLE}"),
     ({"operators": ["Col2Im", "GridSample"], "dtypes": ["int8"]}, f"dtypes = int8: {NO_GRID_SAMPLE}"),
     ({"dtypes": ["float32", "complex64"]}, "dtypes = 'complex64': must be among float32"),
-    ({"operators": ["AffineGrid"], "dtypes": ["float32", "int8"]}, "dtypes = 'int8': sessions have no Aff"),
-    ({"operators": ["Conv"]}, "operators = 'Conv': must be among AffineGrid, .*Col2Im, .*GridSample"),
+    ({"operators": ["Im2ColProduct"], "dtypes": ["float32", "int8"]}, "dtypes = 'int8': sessions have no Im2ColP"),
+    ({"operators": ["Conv"]}, "operators = 'Conv': must be among Col2Im, .*GridSample"),
     ({"dtypes": ["float8"]}, "dtypes = 'float8': must be among float32"),
     ({"models": ["x.onnx"], "dtypes": ["float32"]}, "models = given: can't be combined with names of operators or"),
 ]

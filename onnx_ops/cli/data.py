@@ -146,10 +146,13 @@ def random_array(rng, name, element_type, dims, shape=None):
     if element_type not in dtypes.TABLE:
         raise click.UsageError(f"input {name} can't be made up: it is no tensor of a known type.")
     shape = shape or [d if isinstance(d, int) else 1 for d in dims]
-    if element_type in dtypes.FLOATS:
-        return rng.uniform(-1, 1, shape).astype(dtypes.TABLE[element_type].numpy)
-    integers = rng.integers(0, 10 if element_type != "bool" else 2, shape)
-    return integers.astype(str).astype(object) if element_type == "string" else integers.astype(element_type)
+    try:
+        if element_type in dtypes.FLOATS:
+            return rng.uniform(-1, 1, shape).astype(dtypes.TABLE[element_type].numpy)
+        integers = rng.integers(0, 10 if element_type != "bool" else 2, shape)
+        return integers.astype(str).astype(object) if element_type == "string" else integers.astype(element_type)
+    except (MemoryError, ValueError) as error:  # of NumPy, for sizes that no memory holds
+        raise click.UsageError(f"input {name} can't be made up in the shape {dimensions(shape)}: {error}") from error
 
 
 def doubts(made_up, sizes):

@@ -33,7 +33,7 @@ def optimize(source, target, as_json):
     """Replace what PyTorch's exporters write for unfold, grids and deformable attention by one node each.
 
     The nodes are of the domain onnx_ops, which sessions with this package run: Im2Col, Im2ColProduct where its columns
-    are only multiplied and added up, AffineGrid, GridSamples that compute their grids themselves (ComputedGridSample),
+    are only multiplied and added up, GridSamples that compute their grids themselves (ComputedGridSample),
     MultiScaleDeformableAttention. Results may differ by rounding: docs/optimize.md says how much. What only resembles
     these patterns stays, and the reason is told.
 
@@ -129,7 +129,7 @@ def find_patterns(path):
 
 
 def counted(findings, replaced=True):
-    """Return how many of each pattern were replaced, or not: "2 unfold, 1 affine_grid"; "" if there are none."""
+    """Return how many of each pattern were replaced, or not: "2 unfold, 1 grid_sample"; "" if there are none."""
     counts = Counter(f.pattern for f in findings if bool(f.operator) == replaced)
     return ", ".join(f"{count} {pattern}" for pattern, count in counts.items())
 

@@ -10,7 +10,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic, models, overload, register_jitable, register_model
 
-from .halves import I16, I32, I64, half_of, narrowed, sum_type, widened
+from .halves import I16, I32, I64, half_of, narrowed, widened
 from .jit import BOUNDSCHECK, FLAGS, INNER, flags_of, marked
 from .numba_internals import cgutils
 
@@ -330,12 +330,6 @@ def are_zeros(builder, vector):
     bits = builder.fcmp_ordered("==", vector, ir.Constant(vector.type, None))
     number = ir.IntType(vector.type.count)
     return builder.icmp_unsigned("==", builder.bitcast(bits, number), ir.Constant(number, -1))
-
-
-@operation(lambda: types.int64)
-def lanes(builder, array):
-    """How many of the array's sums are one vector."""
-    return I64(lanes_of(sum_type(array.kind)))
 
 
 def whole_vector(array):

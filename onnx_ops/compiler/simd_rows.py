@@ -4,17 +4,13 @@ from llvmlite import ir
 from numba import types
 
 from ..kernels import vectors
-from ..kernels.elements import load
-from .halves import I32, I64
+from .halves import I64
 from .simd import (
     BYTES,
-    Vector,
     alignment,
     as_written,
     collect,
     inner,
-    lanes,
-    lanes_of,
     operation,
     shuffle,
     square,
@@ -143,60 +139,6 @@ def _(lanes, target):
             one_by_one(*matrices)
 
     return interleave
-
-
-def vectors_like(columns, axes):
-    """The type of what `repeated_columns` makes."""
-    return types.UniTuple(Vector(columns.dtype, lanes_of(columns.dtype)), len(axes) * (len(axes) + 1))
-
-
-@operation(vectors_like)
-def repeated_columns(builder, columns, axes):
-    """Repeat the numbers of each of `len(axes) + 1` columns until they fill a whole number of vectors."""
-    count, lanes, found = len(axes.type), lanes_of(columns.kind.dtype), []
-    for k in range(count + 1):
-        numbers = [columns.one(I64(k * count + i)) for i in range(count)]
-        for r in range(count):
-            lane_numbers = [numbers[(r * lanes + lane) % count] for lane in range(lanes)]
-            found.append(collect(builder, numbers[0].type, lane_numbers))
-    return found
-
-
-@operation()
-def transform_places(builder, x, w, y, columns, axes, target):
-    """target[(w + b) * a + i] for the places x[w + b], as many as a vector has lanes; `columns` are repeated ones."""
-    count, lanes = len(axes.type), columns.type.element.count
-    places, start = x.load_sums(w, lanes), builder.mul(w, I64(count))
-    # Not `repeat`: from this form, LLVM knows that all lanes are the same.
-    one = builder.insert_element(ir.Constant(places.type, ir.Undefined), y, I32(0))
-    row = shuffle(builder, one, one, [0] * lanes)
-    for r in range(count):
-        along = shuffle(builder, places, places, [(r * lanes + lane) // count for lane in range(lanes)])
-        first, second, *shifts = (builder.extract_value(columns, k * count + r) for k in range(count + 1))
-        total = builder.fadd(builder.fmul(first, along), builder.fmul(second, row))
-        for shift in shifts:
-            total = builder.fadd(total, shift)
-        target.store_sums(builder.add(start, I64(r * lanes)), total)
-
-
-@vectorized(vectors.transform_rows)
-def _(target):
-    one_by_one = as_written(vectors.transform_rows)
-
-    def transform_rows(x, y, columns, axes, target):
-        step = lanes(target)
-        if x.size < step:
-            one_by_one(x, y, columns, axes, target)
-        else:
-            vectors_of_columns = repeated_columns(columns, axes)
-            last = x.size - step  # the last vectors overlap those before
-            for h in range(y.size):
-                at, row = load(y, h), target[h * x.size * len(axes) :]
-                for w in range(0, last, step):
-                    transform_places(x, w, at, vectors_of_columns, axes, row)
-                transform_places(x, last, at, vectors_of_columns, axes, row)
-
-    return transform_rows
 
 
 LONG = 8  # vectors of a run that pay for being aligned

@@ -106,23 +106,6 @@ def interleave(lanes, first, pitch, row_pitch, stride, count, rows, target, to, 
 
 
 @jitable
-def transform_rows(x, y, columns, axes, target):
-    """AffineGrid: a numbers for each place, and every operation rounded. `axes` has a member for each i < a.
-
-    target[(h * x.size + w) * a + i] = (columns[0, i] * x[w] + columns[1, i] * y[h]) + columns[2, i] + ...
-    """
-    k = 0
-    for h in range(y.size):
-        for w in range(x.size):
-            for i in range(len(axes)):
-                total = columns[0, i] * load(x, w) + columns[1, i] * load(y, h)
-                for shift in range(2, columns.shape[0]):
-                    total += columns[shift, i]
-                store(target, k, total)
-                k += 1
-
-
-@jitable
 def copy_box(x, first, steps, sizes, count, stride, out, to, out_steps):
     """Im2Col: runs of any length and stride along three further axes.
 

@@ -18,12 +18,10 @@ it takes as many as it needs; the others are 0.
     12 Less  13 LessOrEqual  14 Equal   give 1 for true and 0 for false
     15 Clip     a, but at least b and then at most c
     16 Where    b where a isn't 0, else c
-    17 MulAdd   a * b + c, rounded once on CPUs that can do so, as in ONNX Runtime's MatMul
+    17 MulAdd   a * b + c, rounded once on CPUs that can do so
     18 CastFloat16, 19 CastBFloat16   round a, as a float32, to 16 bits
 
-All other operations are those of ai.onnx, each rounded as ONNX Runtime's node rounds. So results have the same bits as
-those of the nodes that `onnx_ops.optimize` replaces by this operator, unless these divide by a zero: of which sign a
-zero is that a Where, Min or Max takes depends, in ONNX Runtime, on how its operands are broadcast.
+All other operations are those of ai.onnx, each rounded to the type of the inputs.
 """
 
 import numpy as np

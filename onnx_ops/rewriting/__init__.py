@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING, Any
 import onnx
 
 from ..nodes import inlined, model_nodes
-from . import affine_grid, constants, deformable_attention, grid_sample, im2col_product, unfold
+from . import constants, deformable_attention, grid_sample, im2col_product, unfold
 from .finding import Finding, NearMiss
 from .graph import Graph, Model
 
 if TYPE_CHECKING:
     import os
 
-# The order matters, since a pattern may contain another: deformable attention contains grids, grids affine_grid.
-PATTERNS = constants, deformable_attention, unfold, im2col_product, affine_grid, grid_sample
+# The order matters, since a pattern may contain another: deformable attention contains grids.
+PATTERNS = constants, deformable_attention, unfold, im2col_product, grid_sample
 
 
 def optimize(model: onnx.ModelProto, folder: "str | os.PathLike[str] | None" = None) -> onnx.ModelProto:
     """Return a copy of an onnx.ModelProto that gives the same results by fewer and faster nodes.
 
-    PyTorch's `unfold` and `affine_grid`, as its exporters write them, become nodes Im2Col and AffineGrid of the domain
-    onnx_ops; an `unfold` that is only multiplied and added up Im2ColProduct; a GridSample and what makes its grid one
-    node ComputedGridSample; the attention of Deformable DETR and its successors MultiScaleDeformableAttention. What
+    PyTorch's `unfold`, as its exporters write it, becomes a node Im2Col of the domain onnx_ops; an `unfold` that is
+    only multiplied and added up Im2ColProduct; a GridSample and what makes its grid, such as `affine_grid`, one node
+    ComputedGridSample; the attention of Deformable DETR and its successors MultiScaleDeformableAttention. What
     this package's operators of ai.onnx compute from constants becomes a Constant.
     Subgraphs are searched, too, and local functions, which are inlined if they, or others, are found to have something
     that is replaced. A model in which nothing is comes back equal.

@@ -1,28 +1,27 @@
 """`torch.nn.functional.grid_sample` and the nodes that only make its grid, as one ComputedGridSample.
 
 The coordinates of the grid are expressions of other values, whichever nodes compute them; the operator runs these as a
-program, with the nodes' roundings, so that any mode may follow.
+program. Each operation is rounded in the type of the coordinates, or in float32 if that has 16 bits: then the
+coordinates are rounded once.
 """
 
 import numpy as np
-from onnx import TensorProto, helper
+from onnx import helper
 
 from .. import dtypes
 from ..errors import OpError
 from ..operators import grid_sample
-from .expressions import AXES, NARROWING, OPERATIONS, Constant, Leaf, expression
+from .expressions import AXES, LARGEST, NARROWING, OPERATIONS, Constant, Leaf, expression, is_rounded
 from .finding import NearMiss
 from .graph import AI_ONNX
-from .indices import MOVES, integer_list, shape
+from .indices import MOVES, shape
 from .positions import Position, variable
 from .programs import Program
 
 DOMAIN, OPERATOR = "onnx_ops", "ComputedGridSample"
 NAME = "grid_sample"
-LARGEST = 2**24  # pixels along an axis of the grid that a constant states
 NEEDS = (("GridSample",),)  # sets of types of nodes, one of which a graph with the pattern has
 LAST, DOMAINS = ("GridSample",), (*AI_ONNX, "com.microsoft")  # type and domains of the node that ends the pattern
-GRIDS = {TensorProto.FLOAT: "float32", TensorProto.DOUBLE: "float64"}
 MODES = {b"linear": b"bilinear", b"cubic": b"bicubic"}  # {newer name: older name}
 
 
@@ -60,6 +59,7 @@ def match(graph, node):
 def _coordinates(program, dimensions):
     """Return the values of a program that are the coordinates of the grid; None if no nodes compute it."""
     graph, grid = program.graph, program.node.input[1]
+    narrow = graph.type(grid).elements
     pixels = [variable(axis, size) for axis, size in zip(axes_of(dimensions), dimensions[:-1], strict=True)]
     indices = [(*pixels, Position(i)) for i in range(dimensions[-1])]
     memo: dict = {}
@@ -69,10 +69,11 @@ def _coordinates(program, dimensions):
     leaves = {c.name if isinstance(c, Leaf) and (c.index, shape(graph, c.name)) == (index, dimensions) else None
               for c, index in zip(coordinates, indices, strict=True)}  # fmt: skip
     if len(leaves) > 1 or None in leaves:
-        return [program.value(coordinate) for coordinate in coordinates]
+        values = [program.value(coordinate) for coordinate in coordinates]
+        return [value if narrow not in NARROWING or is_rounded(graph, coordinate, narrow)
+                else program.step(NARROWING[narrow], value)
+                for value, coordinate in zip(values, coordinates, strict=True)]  # fmt: skip
     maker = graph.producers.get(leaves.pop())
-    if maker is not None and maker.op_type == "AffineGrid":
-        return _of_affine_grid(program, maker, len(indices))
     if maker is not None and maker.domain in AI_ONNX:
         _explain(graph, maker)
     return None
@@ -84,16 +85,13 @@ def _explain(graph, maker):
     if maker.op_type == "DequantizeLinear":
         quantizer = graph.producer(rounded, "QuantizeLinear")
         computed = quantizer and graph.producer(quantizer.input[0], *MOVES, *OPERATIONS)
-    elif maker.op_type == "Cast" and graph.type(rounded).elements in NARROWING:
-        computed = graph.producer(rounded, *MOVES, *OPERATIONS)
     elif maker.op_type in (*MOVES, *OPERATIONS):
         raise NearMiss(f"what {maker.op_type} {maker.output[0]} does to coordinates isn't known, or not for certain")
     else:
         return
     if computed is not None:
         kind = helper.tensor_dtype_to_np_dtype(graph.type(rounded).elements)
-        what = f"{maker.op_type} {maker.output[0]}"
-        raise NearMiss(f"its coordinates are of {kind} before {what}, so that every rounding matters")
+        raise NearMiss(f"its coordinates are rounded to {kind} before {maker.op_type} {maker.output[0]}")
 
 
 def axes_of(dimensions):
@@ -103,10 +101,10 @@ def axes_of(dimensions):
 
 def _grid_type(graph, node):
     """Return the name of the type in which coordinates are computed. Raises NearMiss unless types fit."""
-    image_type, grid_type = (graph.type(name).elements for name in node.input)
-    if any(dtypes.NAMES.get(each) not in dtypes.FLOATS for each in (image_type, grid_type)):
+    kinds = [dtypes.NAMES.get(graph.type(name).elements) for name in node.input]
+    if not all(kind in dtypes.FLOATS for kind in kinds):
         raise NearMiss("the types of its image and its grid are not known to be floats")
-    return GRIDS.get(grid_type)
+    return "float64" if kinds[1] == "float64" else "float32"
 
 
 def _state_sizes(program, dimensions):
@@ -114,7 +112,7 @@ def _state_sizes(program, dimensions):
     for axis, size in zip(axes_of(dimensions)[1:], dimensions[1:-1], strict=True):
         sizes = [size_of(program, position, at) for position, index in program.sources for at, along in enumerate(index)
                  if along == axis]  # fmt: skip
-        if size not in (1, *sizes):
+        if size not in (1, *sizes) and axis not in program.stated:
             if not isinstance(size, int):
                 zero = helper.make_tensor("", helper.np_dtype_to_tensor_dtype(np.dtype(program.dtype)), [1], [0])
                 zeros = program.add_node("ConstantOfShape", program.open_size(size), value=zero)
@@ -129,75 +127,3 @@ def size_of(program, position, axis):
     """Return the size of an input of a program along one of its axes, or None."""
     dimensions = shape(program.graph, program.inputs[position])
     return None if dimensions is None else dimensions[axis]
-
-
-def _of_affine_grid(program, maker, count):
-    """Return the coordinates of an AffineGrid, of onnx_ops or of ai.onnx; None if it is none of these."""
-    theta = maker.input[0]
-    if (maker.domain, len(maker.input)) == (DOMAIN, 4):
-        vectors, narrowing = maker.input[1 : 1 + count], None
-        if program.dtype is None:  # AffineGrid computes in float32, and rounds the result
-            program.dtype = "float32"
-            narrowing = NARROWING[program.graph.type(program.node.input[1]).elements]
-            theta, *vectors = (program.add_node("Cast", name, to=TensorProto.FLOAT) for name in (theta, *vectors))
-        places = [program.source(program.input(v), (axis,)) for v, axis in zip(vectors, AXES[::-1], strict=False)]
-    elif program.graph.producer(maker.output[0], "AffineGrid") and program.dtype is not None:
-        narrowing, places = None, [*_base_coordinates(program, maker, count)]
-    else:
-        return None
-    coordinates = []
-    for i in range(count):
-        *factors, last = (program.source(program.input(theta), ("n", i, j)) for j in range(count + 1))
-        products = [program.step("Mul", *pair) for pair in zip(factors, places, strict=True)]
-        # AffineGrid's sum begins with +0, so that it is never -0; adding the 0 here has the same effect.
-        total = products[0]
-        for term in (*products[1:], program.step("Add", last, program.number(0.0))):
-            total = program.step("Add", total, term)
-        coordinates.append(program.step(narrowing, total) if narrowing else total)
-    return coordinates
-
-
-def _base_coordinates(program, maker, axes):
-    """Yield the values of the base coordinates x, y (and z), which an AffineGrid of ai.onnx computes itself."""
-    graph, align_corners = program.graph, any(a.name == "align_corners" and a.i for a in maker.attribute)
-    if any(a.name == "mode" and a.s == b"nearest" for a in program.node.attribute):
-        raise NearMiss("every rounding matters of an AffineGrid that ONNX Runtime computes")
-    sizes = integer_list(graph, maker.input[1])
-    for k in range(axes):
-        axis, position = AXES[-1 - k], 1 + axes - k  # of the size [N, C, (D,) H, W]
-        if sizes is None:
-            yield _open_coordinates(program, maker, position, axis, align_corners)
-        elif not 0 < sizes[position] <= LARGEST:
-            raise NearMiss("the size of its AffineGrid is 0, or large")
-        else:
-            vector = pixel_coordinates(sizes[position], align_corners)
-            if align_corners and len(vector) == 1:
-                vector = np.ones(1)  # ONNX Runtime's choice; PyTorch's is 0
-            yield program.array(vector.reshape([-1 if other == axis else 1 for other in AXES]))
-
-
-def _open_coordinates(program, maker, position, axis, align_corners):
-    """Return the value of the base coordinates along an axis whose size is known when the model runs."""
-    graph, number, step = program.graph, program.number, program.step
-    to = helper.np_dtype_to_tensor_dtype(np.dtype(program.dtype))
-    size = program.add_node("Cast", program.add_node("Gather", maker.input[1], position), to=to)
-    zero, one = (graph.add_constant(name, np.array(name == "one", program.dtype)) for name in ("zero", "one"))
-    places = graph.add_node(program.node, "Range", [zero, size, one])
-    places, count = program.source(program.input(places), (axis,)), program.leaf(size, ())
-    if not align_corners:
-        edges = step("Add", step("Mul", number(2), places), number(1))
-        return step("Sub", step("Div", edges, count), number(1))
-    last = step("Sub", count, number(1))
-    steps = step("Max", last, number(1))  # of one pixel, whose coordinate is 1
-    doubled = step("Mul", number(2), step("Add", places, step("Sub", steps, last)))
-    return step("Sub", step("Div", doubled, steps), number(1))
-
-
-def pixel_coordinates(size, align_corners):
-    """Return the coordinates of the pixels along an axis, as PyTorch defines them.
-
-    With `align_corners` -1 and 1 are the centres of the outer pixels, else their outer edges.
-    """
-    if align_corners:
-        return np.linspace(-1, 1, size) if size > 1 else np.zeros(1)
-    return (2 * np.arange(size) + 1) / size - 1

@@ -6,7 +6,7 @@ from onnx import TensorProto, helper
 from .. import plain
 from ..errors import OpError
 from ..operators.computed_grid_sample import COMPUTED_GRID_SAMPLE, INPUTS, SOURCES, STEPS, program
-from .expressions import AXES, Leaf, Operation, axes_apart
+from .expressions import AXES, NARROWING, Leaf, Operation, Pixels, axes_apart
 from .finding import NearMiss
 from .indices import shape
 
@@ -15,12 +15,13 @@ class Program:
     """A program that grows. A value of it is the position of a source, or ~k for the result of step k.
 
     graph, node  the GridSample
-    dtype        of the grid's coordinates, by name
+    dtype        in which it computes, by name: that of the grid, float32 if it is of 16 bits
     """
 
     def __init__(self, graph, node, dtype):
         self.graph, self.node, self.dtype = graph, node, dtype
         self.inputs, self.sources, self.steps, self.numbers = [], [], [], []
+        self.stated = set()  # axes of the output whose sizes are those of sources made for them
         self.values = {}  # {what it is: the value}
 
     def value(self, what):
@@ -28,12 +29,12 @@ class Program:
         if what is None:
             return None
         if isinstance(what, Operation):
-            key = id(what)  # `expression` returns the same object for what is the same
-            if key not in self.values:
-                self.values[key] = self.operation(what.op_type, *map(self.value, what.operands))
-            return self.values[key]
+            return self._once(what, lambda: self.operation(what.op_type, *map(self.value, what.operands)))
         if isinstance(what, Leaf):
             return self.leaf(self.converted(what.name), what.index)
+        if isinstance(what, Pixels):
+            self.stated.add(what.axis)
+            return self.source(self.input(self._once(what, lambda: self.range(what))), (what.axis,))
         if what.array.dtype != self.dtype:  # what is compared may be of another type
             raise NearMiss(f"a constant is of {what.array.dtype}, and not of {self.dtype}, as its grid is")
         return self.array(what.array)
@@ -51,8 +52,8 @@ class Program:
         if op_type == "Reciprocal":
             return self.step("Div", self.number(1), *operands)
         if op_type == "MatMul":
-            total = self.number(0.0)  # so that the sum is never -0
-            for pair in zip(operands[::2], operands[1::2], strict=True):
+            total = self.step("Mul", *operands[:2])
+            for pair in zip(operands[2::2], operands[3::2], strict=True):
                 total = self.step("MulAdd", *pair, total)
             return total
         if op_type == "Cube":
@@ -63,10 +64,10 @@ class Program:
             low, high = (self.number(end.item()) if limit is None else limit
                          for limit, end in ((low, ends.min), (high, ends.max)))  # fmt: skip
             return self.step("Clip", value, low, high)
-        if op_type in ("Min", "Max"):
+        if op_type in ("Min", "Max", "Sum"):
             total, *others = operands
             for other in others:
-                total = self.step(op_type, total, other)
+                total = self.step(op_type.replace("Sum", "Add"), total, other)
             return total
         return self.step(op_type, *operands)
 
@@ -132,13 +133,17 @@ class Program:
         position = shape(outermost, names[0]).index(size)
         return self._once(("size", size), lambda: self.add_node("Gather", self.add_node("Shape", names[0]), [position]))
 
+    def range(self, pixels):
+        """Return the name of a vector of Pixels."""
+        size = self.add_node("Gather", self.converted(pixels.sizes), pixels.position)
+        zero, one = (self.constant(name, np.array(name == "one", self.dtype)) for name in ("zero", "one"))
+        return self.graph.add_node(self.node, "Range", [zero, size, one])
+
     def converted(self, name):
-        """Return a value of the coordinates' type: the value itself, or 1 or 0 for a boolean."""
-        if self.dtype is None:
-            raise NearMiss("its grid is not of float32 or float64, so that every rounding matters")
+        """Return a value of the program's type: the value itself, or a Cast of a boolean, a size or a 16-bit float."""
         kind = self.graph.type(name).elements
         target = helper.np_dtype_to_tensor_dtype(np.dtype(self.dtype))
-        if kind == TensorProto.BOOL:
+        if kind in (TensorProto.BOOL, TensorProto.INT64) or (kind in NARROWING and target == TensorProto.FLOAT):
             return self._once(("converted", name), lambda: self.add_node("Cast", name, to=target))
         if kind != target:
             raise NearMiss(f"{name} is not known to be of {self.dtype}, as its grid is")

@@ -7,6 +7,7 @@ import re
 import socket
 import sys
 import sysconfig
+import time
 import zlib
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from pathlib import Path
@@ -18,6 +19,7 @@ from ..errors import OpError
 
 AHEAD = 2  # tasks that are sent for each that can run at a time, so that no process waits for the next one
 PATIENCE = 5  # seconds that a connection may take
+INTERVAL = 1  # seconds between two looks at Ray's process of this machine
 
 
 @functools.lru_cache(maxsize=1)
@@ -63,19 +65,51 @@ def answers(work, tasks, address, threads):
         # Without retries, which Ray would make for ever where there is not enough memory.
         remote = ray.remote(do).options(num_cpus=threads, max_retries=0, scheduling_strategy="SPREAD")
         errors = ray.exceptions
-        ends = errors.WorkerCrashedError, errors.NodeDiedError, errors.OutOfMemoryError, errors.ObjectLostError
-        remaining, pending = enumerate(tasks), {}
+        ends = (
+            errors.WorkerCrashedError, errors.NodeDiedError, errors.LocalRayletDiedError, errors.OutOfMemoryError,
+            errors.ObjectLostError,
+        )  # fmt: skip
+        remaining, pending, watch = enumerate(tasks), {}, watch_of_raylet(ray, address)
         while True:
             for index, task in itertools.islice(remaining, AHEAD * count - len(pending)):
                 pending[remote.remote(shared, task)] = index, task
             if not pending:
                 return
-            (reference,), _ = ray.wait(list(pending))
+            ready, _ = ray.wait(list(pending), timeout=INTERVAL)
+            watch()
+            if not ready:
+                continue
+            (reference,) = ready
             try:
                 result, has_ended = ray.get(reference), False
             except ends:
                 result, has_ended = None, True
             yield *pending.pop(reference), result, has_ended
+
+
+def watch_of_raylet(ray, address):
+    """Return a function that raises an OpError if Ray's process on this machine, the raylet, has ended.
+
+    Ray ends the process that is connected to it some seconds later, by C's exit and without a message.
+    """
+    if address.startswith("ray://"):  # then this process is connected to another one
+        return lambda: None
+    this = ray.get_runtime_context().get_node_id()
+    (place,) = ((n["NodeManagerAddress"], n["NodeManagerPort"]) for n in ray.nodes() if n["NodeID"] == this)
+    last = time.monotonic()
+
+    def watch():
+        nonlocal last
+        if time.monotonic() < last + INTERVAL:
+            return
+        last = time.monotonic()
+        try:
+            socket.create_connection(place, PATIENCE).close()
+        except ConnectionRefusedError as error:
+            rule = "Ray's process on this machine (raylet) has ended; start Ray and the command again"
+            raise OpError("cluster", repr(address), rule, "onnx_ops") from error
+
+    return watch
 
 
 @contextmanager

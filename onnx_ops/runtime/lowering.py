@@ -82,7 +82,7 @@ def _lowered(model, operators, origin, has_run_input):
     if model.functions:  # their callers' attributes and types must be known here
         try:
             lowered = inlined(model, operators=operators)
-        except RuntimeError as error:
+        except (RuntimeError, onnx.checker.ValidationError) as error:
             rule = f"can't inline the model's functions: {error}"
             raise OpError("backend", "'extensions'", rule, "onnx_ops") from error
     used = set(used_names(lowered.graph))

@@ -168,10 +168,9 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
 
     backend    "native" runs the model as it is; "extensions" lowers it first (see `onnx_ops.lower`)
     operators  operators of one's own that the model has, see `onnx_ops.operator`
-    optimize   run the model as `onnx_ops.optimize` rewrites it: PyTorch's `unfold` and `affine_grid` become one node
-               each, and a GridSample one node with what computes its grid. The results may differ by rounding: those of
-               an `affine_grid` in 16-bit floats do; in float32 and float64 they were the same wherever this was tried,
-               and an `unfold` only copies. If there is nothing to replace, the model is opened as it is
+    optimize   run the model as `onnx_ops.optimize` rewrites it: PyTorch's `unfold` becomes one node, and a GridSample
+               one node with what computes its grid, such as `affine_grid`. The results may differ by rounding, except
+               those of an `unfold`, which only copies. If there is nothing to replace, the model is opened as it is
 
     Operators are registered on `sess_options`, if given. What an operator refuses is raised as OpError. Attributes that
     an operator doesn't have cause a warning in the log ("onnx_ops"), with the native backend. For a model in ONNX

@@ -100,7 +100,7 @@ class Variant(NamedTuple):
             rule = "has read other values here than in a process that imports its module anew, as those that compile do"
             raise OpError("kernel", self.name, rule, "onnx_ops")
         with silence():
-            compiled = list(map(code, self.entries()))
+            compiled = [code(entry, self.operator.title) for entry in self.entries()]
             for each in compiled:
                 if missing := each.kept.missing():
                     raise OpError("cache", cache.directory(), f"can't keep what is compiled: {missing}", "onnx_ops")

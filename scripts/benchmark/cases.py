@@ -44,8 +44,6 @@ class Timed(Case):
             elif i.name == "sampling_locations":
                 places = locations(rng, shape, self.shapes[1], self.points)
                 arrays.append(places.astype(dtypes.TABLE[grid_dtype or dtype].numpy))
-            elif self.op_type == "AffineGrid" and i.name != "theta":
-                arrays.append(np.linspace(-1, 1, *shape).astype(dtypes.TABLE[dtype].numpy))
             else:
                 arrays.append(np.resize(drawn(rng, min(DRAWN, int(np.prod(shape))), dtype), shape))
         return arrays
@@ -131,12 +129,6 @@ def grid_sample(
     return Timed(name, domain, "GridSample", shapes, attributes, dtype=dtype, **timed)
 
 
-def affine_grid(n, out, dtype="float32", **timed):
-    lengths = (*reversed(out), 0)[:3]
-    shapes = ((n, len(out), len(out) + 1), *((length,) for length in lengths))
-    return Timed(f"N{n} {times(out)}", "onnx_ops", "AffineGrid", shapes, dtype=dtype, **timed)
-
-
 def attention(*levels, queries=None, dtype="float32", **timed):
     """A case of deformable attention. queries: None for one per pixel, with locations around it."""
     pixels, count, points = sum(h * w for h, w in levels), len(levels), 4
@@ -202,13 +194,6 @@ def axes():
     yield col2im(1, 16, (32, 64, 64), (2, 2, 2), stride=2)
     for mode in ("nearest", "linear", "cubic"):
         yield grid_sample(1, 8, (32, 64, 64), mode=mode)
-
-
-def affine_grids():
-    for dtype in ("float32", "float64", "float16", "bfloat16"):
-        for n, out in ((2, (144, 192)), (1, (1080, 1920)), (8, (224, 224)), (1, (64, 64, 64))):
-            for threads in (None, 1):
-                yield affine_grid(n, out, dtype, threads=threads)
 
 
 def unfold():
@@ -345,7 +330,6 @@ GROUPS = {
     "baseline": baseline,
     "dtypes": element_types,
     "axes": axes,
-    "affine-grid": affine_grids,
     "unfold": unfold,
     "attention": attentions,
     "deform-conv": deform_convs,

@@ -340,34 +340,6 @@ OPENVINO = [
 ]  # fmt: skip
 
 
-def affine_grid(name, out, N=2):  # noqa: N803
-    """A case of AffineGrid. out: the sizes of the output's image axes; the inputs list these axes backwards."""
-    lengths = (*reversed(out), 0)[:3]
-    return Case(name, "onnx_ops", "AffineGrid", ((N, len(out), len(out) + 1), *((length,) for length in lengths)))
-
-
-AFFINE_GRID = [
-    affine_grid("affine_images", (9, 20)),
-    affine_grid("affine_whole_vectors", (6, 32)),
-    affine_grid("affine_narrow", (11, 3)),
-    affine_grid("affine_one_pixel", (1, 1)),
-    affine_grid("affine_one_row", (1, 37)),
-    affine_grid("affine_one_column", (37, 1)),
-    affine_grid("affine_more_than_a_tile", (29, 28), N=41),
-    affine_grid("affine_rows_of_a_tile", (3, 20_001), N=1),
-    affine_grid("affine_no_batch", (4, 5), N=0),
-    affine_grid("affine_no_columns", (4, 0)),
-    affine_grid("affine_no_rows", (0, 5)),
-    affine_grid("affine_volumes", (3, 4, 17)),
-    affine_grid("affine_narrow_volumes", (4, 3, 2)),
-    affine_grid("affine_volumes_of_one_plane", (1, 5, 9)),
-    affine_grid("affine_volumes_of_two_tiles", (9, 40, 50), N=1),
-    affine_grid("affine_volumes_without_planes", (0, 4, 5)),
-    affine_grid("affine_volumes_without_columns", (3, 4, 0)),
-    affine_grid("affine_no_volumes", (3, 4, 5), N=0),
-]
-
-
 def attention(name, *levels, N=2, Q=5, M=3, D=4, P=2, extent=1.3):  # noqa: N803
     pixels, count = sum(h * w for h, w in levels), len(levels)
     shapes = ((N, pixels, M, D), tuple(np.ravel(levels).tolist()), (N, Q, M, count, P, 2), (N, Q, M, count, P))
@@ -636,7 +608,7 @@ EXTREME = [
     for c in GRID_SAMPLE[:18] + VOLUMES[:18] + DEFORM_CONV[:2] + ATTENTION[:2]
     + ROI_ALIGN[:16] + MMCV_ROI_ALIGN[:8] + ROTATED[:8]
 ]  # fmt: skip
-CASES = COL2IM + GRID_SAMPLE + VOLUMES + OPENVINO + AFFINE_GRID + EXTREME + IM2COL + ATTENTION + FUSED
+CASES = COL2IM + GRID_SAMPLE + VOLUMES + OPENVINO + EXTREME + IM2COL + ATTENTION + FUSED
 CASES += DEFORM_CONV + REGIONS + IM2COL_PRODUCT
 # Operators with several outputs, or with outputs of which only a bound is known: tests/test_mmdeploy.py checks them.
 OTHERS = [o for o in OPERATORS if all(c.operator is not o for c in CASES)]
@@ -670,31 +642,6 @@ def model(domain, op_type, inputs, attributes, *, opset=21, dims="fixed", consta
     outputs = [helper.make_tensor_value_info(y, kind, None) for y, kind in zip(node.output, kinds, strict=True)]
     graph = helper.make_graph([node], "one_node", described, outputs, initializers)
     return finished(graph, opset, domain)
-
-
-def affine_grid_nodes(inputs):
-    """A model of the nodes that PyTorch's exporter writes for affine_grid; of its inputs only theta is used."""
-    theta, *places = inputs
-    axes = theta.shape[1]
-    mesh = np.meshgrid(*places[:axes][::-1], indexing="ij")[::-1]
-    constants = {
-        "base": np.stack([*mesh, np.ones_like(mesh[0])], -1).reshape(-1, axes + 1, 1),
-        "one": np.array([1]), "last_but_one": np.array([-2]), "shape": np.array([len(theta), *mesh[0].shape, axes]),
-    }  # fmt: skip
-    nodes = [
-        helper.make_node("Transpose", ["theta"], ["columns"], perm=[0, 2, 1]),
-        helper.make_node("Unsqueeze", ["columns", "one"], ["rows"]),
-        helper.make_node("Mul", ["base", "rows"], ["products"]),
-        helper.make_node("ReduceSum", ["products", "last_but_one"], ["sums"], keepdims=0),
-        helper.make_node("Reshape", ["sums", "shape"], ["y"], allowzero=1),
-    ]
-    names = ("theta", "x", "y_in", "z")
-    described = [
-        helper.make_tensor_value_info(n, type_of(v.dtype), v.shape) for n, v in zip(names, inputs, strict=True)
-    ]
-    y = helper.make_tensor_value_info("y", type_of(theta.dtype), None)
-    initializers = [onnx.numpy_helper.from_array(v, n) for n, v in constants.items()]
-    return finished(helper.make_graph(nodes, "affine_grid", described, [y], initializers), 18)
 
 
 def finished(graph, opset=21, *domains):

@@ -274,15 +274,6 @@ def grid_sample(draw, declared):
 
 
 @st.composite
-def affine_grid(draw, declared):
-    axes = draw(st.sampled_from([2, 3]))
-    lengths = draw(lists(sizes(0, 9, 70 if axes < 3 else 20), axes))
-    assume(math.prod(lengths) <= TOO_LARGE // 8)
-    theta = draw(BATCH), axes, axes + 1
-    return (theta, *((n,) for n in (*lengths, 0)[:3])), {}
-
-
-@st.composite
 def computed_grid_sample(draw, declared):
     """Draw a program of any steps, too."""
     axes = draw(st.sampled_from([2, 2, 3]))
@@ -554,16 +545,6 @@ def is_nearest(call):
     return call.attributes.get("mode") == "nearest" or call.attributes.get("interpolation_mode") == 1
 
 
-def affine_grid_shape(call, attributes):
-    theta, *places = call.shapes
-    if len(theta) != 3 or theta[1] not in (2, 3) or theta[2] != theta[1] + 1 or any(len(p) != 1 for p in places):
-        return None
-    lengths = [p[0] for p in places]
-    if theta[1] == 2 and lengths.pop() != 0:
-        return None
-    return (theta[0], *reversed(lengths), theta[1])
-
-
 def computed_shape(call, attributes):
     """The shape of ComputedGridSample's output, by broadcasting its sources."""
     x, *shapes = call.shapes
@@ -768,7 +749,6 @@ def finite(array):
 
 
 FAMILIES = {  # {operator: (what draws a call of it, the shape of its first output, the scale of its errors)}
-    "AffineGrid": (affine_grid, affine_grid_shape, sum_scale),
     "Col2Im": (col2im, col2im_shape, sum_scale),
     "ComputedGridSample": (computed_grid_sample, computed_shape, sample_scale),
     **dict.fromkeys(ORDERS, (deform_conv, deform_conv_shape, deform_conv_scale)),

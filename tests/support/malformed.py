@@ -42,11 +42,6 @@ def openvino(name, message, data=(1, 9, 9), size=(5, 5), kernel=(3, 3), **attrib
     return Malformed(name, "org.openvinotoolkit", "Col2Im", message, inputs, attributes)
 
 
-def affine_grid(name, message, theta=(1, 2, 3), x=(4,), y=(5,), z=(0,)):
-    inputs = tuple(np.zeros(shape, np.float32) for shape in (theta, x, y, z))
-    return Malformed(name, "onnx_ops", "AffineGrid", message, inputs)
-
-
 def computed(name, message, image=(2, 1, 4, 4), shapes=((2, 5, 6),), **attributes):
     """sources: one value p of the first input, unless they are given."""
     inputs = tuple(np.zeros(shape, np.float32) for shape in (image, *shapes))
@@ -209,13 +204,6 @@ AT_RUN = [
     computed("position_outside", r"shape of a source = .*: must have the element that .* 5", sources=[0, 3, -4, 5, -1]),
     computed("position_of_none", r"shape of a source = .*: must .* 0", shapes=((2, 0, 6),), sources=[0, 3, -4, 0, -1]),
     computed("output_past_2**58", r"shape of the output = .* 2\*\*58", (0, 2**20, 4, 4), ((0, 2**20, 2**20),)),
-    affine_grid("theta_scalar", r"shape of theta = \[\]: must be \[N, 2, 3\] or \[N, 3, 4\]", theta=()),
-    affine_grid("theta_transposed", r"shape of theta = \[1, 3, 2\]: must be", theta=(1, 3, 2)),
-    affine_grid("x_scalar", r"shape of x = \[\]: must have rank 1", x=()),
-    affine_grid("y_rank_2", r"shape of y = \[5, 1\]: must have rank 1", y=(5, 1)),
-    affine_grid("z_scalar", r"shape of z = \[\]: must have rank 1", z=()),
-    affine_grid("z_for_two_axes", r"length of z = 6: must be 0 for two image axes", z=(6,)),
-    affine_grid("output_past_2**58", r"shape of theta = .*: output .* 2\*\*58", (1, 3, 4), *[(2**20,)] * 3),
     attention("value_scalar", r"shape of value = \[\]: must have rank 4", value=()),
     attention("value_of_7_pixels", r"shape of value = .*axis 1 must be the number of pixels .* 6", value=(1, 7, 2, 3)),
     attention("sizes_empty", r"spatial_shapes = \[\]: must be a height and a width for each of 1 to 8", sizes=()),

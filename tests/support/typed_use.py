@@ -18,7 +18,6 @@ def use(x: NDArray[np.float32], model: onnx.ModelProto, options: ort.SessionOpti
     onnx_ops.deformable_attention(folded, (4, 5, 2, 3), folded, folded)
     onnx_ops.deform_conv(folded, x, x, mask=x, strides=(1, 1), group=2, threads=1)
     onnx_ops.roi_align(folded, x, [0, 1], output_height=7, output_width=7, sampling_ratio=2, threads=1)
-    onnx_ops.affine_grid([[[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]], folded, x, threads=1)
     session = onnx_ops.InferenceSession("model.onnx", options, backend="extensions")
     session = onnx_ops.InferenceSession(b"", optimize=True)
     session.run(None, {"x": x})
