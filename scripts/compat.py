@@ -30,7 +30,9 @@ SELECTIONS = {
     "whole suite": ["."],
     "short": ["test_node_cases.py", "test_coverage.py", "test_sessions.py", "test_errors.py", "test_inference.py",
               "test_schemas.py", "test_models.py"],
-    "functions": ["test_relations.py"],
+    "functions": ["test_relations.py", "test_operators.py", "test_memory.py", "test_deformable_attention.py",
+                  "test_scattered_points.py", "test_sizes.py", "test_large_images.py", "test_plans.py",
+                  "test_elements.py"],
     "import": [],  # which must fail
 }  # fmt: skip
 PAGE = "docs/platforms.md"  # the page with the table
@@ -93,7 +95,7 @@ class Environment:
 
     def pip(self, *arguments):
         """Run pip; returns its output."""
-        command = [self.bin / "python", "-m", "pip", "--quiet", *arguments]
+        command = [self.bin / "python", "-m", "pip", *arguments]
         return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
     def run(self, *command, environment):
@@ -123,8 +125,8 @@ def outcome(row, wheel, directory, tests):
     cpu = {"NUMBA_CPU_NAME": "x86-64-v3", "NUMBA_CPU_FEATURES": ""}
     variables = {"XDG_CACHE_HOME": str(environment.bin.parent / "cache"), **cpu}
     # Without the wheel's own requirements, which may contradict the versions.
-    environment.pip("install", *row.pins, *(test_requirements() if row.tests != "import" else []))
-    environment.pip("install", "--no-deps", wheel)
+    environment.pip("install", "--quiet", *row.pins, *(test_requirements() if row.tests != "import" else []))
+    environment.pip("install", "--quiet", "--no-deps", wheel)
     versions = environment.versions()
     if row.tests == "import":
         status, output = environment.run("python", "-c", PROBE, environment=variables)

@@ -3,7 +3,7 @@ import signal
 import pytest
 from hypothesis import settings
 from support import backends
-from support.selection import has_representative_types, is_representative, names_extensions, needs_extensions
+from support.selection import has_representative_types, is_representative, names_absent_backend
 
 from onnx_ops import dtypes as element_types
 from onnx_ops.operators import OPERATORS
@@ -53,8 +53,8 @@ def pytest_itemcollected(item):
     dtypes += [dtype for words, dtype in NAMED.items() if words in text]
     if not all(is_representative(op_type, dtype) for dtype in dtypes):
         item.add_marker("long")
-    if names_extensions(params.values()):
-        item.add_marker(needs_extensions)
+    if names_absent_backend(params.values()):
+        item.add_marker(pytest.mark.skip(reason="its backend is not installed"))
 
 
 @pytest.fixture

@@ -59,10 +59,9 @@ ALL_BACKENDS = {
     "lowered": lowered,
     "reference": reference,
 }
-OF_EXTENSIONS = ("extensions", "lowered")
-# What can run here; tests with a parameter that is among the others are skipped (`needs_extensions` in selection.py).
 NEEDS = {"native": HAVE_RUNTIME, "extensions": HAVE_EXTENSIONS, "lowered": HAVE_EXTENSIONS}
 BACKENDS = {name: run for name, run in ALL_BACKENDS.items() if NEEDS.get(name, True)}
+ABSENT = ALL_BACKENDS.keys() - BACKENDS.keys()  # tests with a parameter among these are skipped
 SAME_BITS = tuple(name for name in BACKENDS if name != "reference")
 IN_SESSIONS = tuple(name for name in BACKENDS if name in ("native", "extensions"))  # for `backend=`
 

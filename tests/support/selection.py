@@ -3,7 +3,7 @@
 import pytest
 
 from onnx_ops.runtime import library
-from support.backends import HAVE_EXTENSIONS, OF_EXTENSIONS
+from support.backends import ABSENT, HAVE_EXTENSIONS
 
 # Each type represents those whose kernels are written alike: one width of floats or integers represents all.
 REPRESENTATIVE = ("float32", "uint8", "bool", "string")
@@ -32,10 +32,10 @@ def long_unless(representative, *values):
     return pytest.param(*values, marks=() if representative else pytest.mark.long)
 
 
-def names_extensions(parameters):
-    """Return whether one of a test's parameters, or what it contains, is a backend of onnxruntime-extensions."""
+def names_absent_backend(parameters):
+    """Return whether one of a test's parameters, or what it contains, is a backend that can't run here."""
     values = [v.values() if isinstance(v, dict) else v if isinstance(v, tuple | list) else [v] for v in parameters]
-    return any(isinstance(v, str) and v in OF_EXTENSIONS for each in values for v in each)
+    return any(isinstance(v, str) and v in ABSENT for each in values for v in each)
 
 
 needs_extensions = pytest.mark.skipif(not HAVE_EXTENSIONS, reason="needs onnxruntime-extensions")
