@@ -72,7 +72,7 @@ def imported_domains(model):
 
 
 def is_ort_format(model):
-    """Whether a model (path, bytes or ModelProto) is in ONNX Runtime's own format, of which nothing else is read."""
+    """Return whether a model (path, bytes or ModelProto) is in ONNX Runtime's own format. Nothing else of it is read."""
     place, identifier = ORT_FORMAT
     if isinstance(model, str | os.PathLike):
         with open(model, "rb") as file:

@@ -1,6 +1,6 @@
 """Mutate small models and compare what `onnx_ops.optimize` and backend="extensions" make of them with the original.
 
-Results that differ are compared with those in float64, as docs/optimize.md says; elements at jumps are left out.
+Results that differ are compared with those in float64, by the factors of docs/optimize.md, except at jumps.
 
 Each failure is printed once: its check, the operators that replaced nodes, its cause, the seed, and the mutations
 without which it doesn't occur.
@@ -200,7 +200,7 @@ class Checker:
         return note and self.fail(f"{how}: values", note=note)
 
     def not_as_near(self, plain, fused, inputs):
-        """Return how results that differ are farther from the exact ones than docs/optimize.md says; None if not."""
+        """Return by how much results are farther from the exact ones than docs/optimize.md allows; None if not."""
         factor = max((FACTORS[operator] for operator in self.operators), default=0)
         if factor == 0:
             return "copies differ"

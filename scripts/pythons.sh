@@ -5,8 +5,8 @@
 #     PATH=FOLDER/bin:$PATH python scripts/compat.py --only "newest Python"
 #
 # VERSION is 3.14 and 3.15 by default. This needs apt and dpkg, and neither root nor a chroot: the interpreters are
-# linked again, to the C library that they were built with, and are otherwise programs of this system. FOLDER gets 180 MB
-# and can't be moved afterwards. MIRROR names a Debian mirror.
+# linked again, to the C library that they were built with, and are otherwise programs of this system. FOLDER gets
+# 180 MB and can't be moved afterwards. MIRROR names a Debian mirror.
 set -euo pipefail
 mkdir -p "$1" && cd "$1"
 shift
@@ -15,8 +15,8 @@ versions=("$@")
 [ $# != 0 ] || versions=(3.14 3.15)
 : "${MIRROR:=http://deb.debian.org/debian}"
 
-# An apt for which nothing is installed downloads all that the interpreters need. A mirror can be a snapshot, whose index
-# is older than it promises to be.
+# An apt for which nothing is installed downloads all that the interpreters need. The index of a mirror that is a
+# snapshot may be older than it promises to be.
 mkdir -p apt/lists/partial apt/archives/partial
 : > apt/status
 echo "deb $MIRROR sid main" > apt/sources.list

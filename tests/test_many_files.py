@@ -666,7 +666,7 @@ for _ in workers.answers(sleep, [(0.1,)] * {count}, 2):
 @needs_signals
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGKILL"])
 def test_a_program_that_is_killed_leaves_no_process(name, tmp_path):
-    """Its main module isn't imported again, either."""
+    """The program's main module is not imported again."""
     (tmp_path / "program.py").write_text(PROGRAM.format(count=10_000))
     command = [sys.executable, tmp_path / "program.py"]
     with subprocess.Popen(command, text=True, env=environment(), stdout=PIPE, stderr=PIPE) as process:

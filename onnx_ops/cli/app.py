@@ -116,7 +116,7 @@ def shown_warnings(with_tracebacks):
 
 
 class WarningLines(logging.Handler):
-    """A handler that writes each text once, as a line of a warning. On a terminal, a progress bar tells of compilation.
+    """A handler that writes each text once, as a line of a warning. On a terminal, a progress bar shows compilation.
 
     level  the least level of records that it needs
     """

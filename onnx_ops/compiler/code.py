@@ -21,11 +21,11 @@ from .jit import BOUNDSCHECK
 from .key import digest
 
 _OF_NUMBA = re.compile(rb"(?<=\0)numba_\w+(?=\0)")  # names of functions of Numba's own library, in an object file
-PATIENCE = 1.0  # seconds of compiling after which a message tells users
+PATIENCE = 1.0  # seconds of compiling after which a message is logged
 PAUSE = 10.0  # seconds between compilations up to which one message is for all of them, such as those of a session
 is_silent = ContextVar("is_silent", default=False)  # whether there is no such message, since users expect it
 _title: ContextVar[str] = ContextVar("title")  # of the operator whose function `code` is asked for
-_known = [float("-inf")]  # when the last compilation ended that users have been told of
+_known = [float("-inf")]  # when the last compilation ended that a message has reported
 log = logging.getLogger("onnx_ops")
 
 
@@ -88,7 +88,7 @@ class Code:
 
 @contextmanager
 def announced(title, kept):
-    """A context in which a function of an operator is compiled, of which the log tells unless `is_silent`.
+    """Return a context for compiling a function of an operator, which the log reports unless `is_silent`.
 
     The records have the operator's title as `compiling`, or None at the end, for the command line.
     """
@@ -155,7 +155,7 @@ def uninterrupted(function):
 def has_function(content, symbol):
     """Return whether the content is that of an object file for this process with a function `symbol`.
 
-    LLVM ends the process if it is told to load anything else.
+    LLVM ends the process when it loads anything else.
     """
     header = _header()
     is_named = f"{symbol}\0".encode() in content
@@ -204,7 +204,7 @@ def _header():
 
 def key_of(entry):
     """(The key of an entry's code, why it can't be kept or None)."""
-    steps = [step.function for step in entry.steps]  # in their order: one function may be several of them
+    steps = [step.function for step in entry.steps]  # in their order, with a function that is several steps
     try:
         return digest([*steps, *(f for f in entry.functions if f not in steps)], entry.name, entry), None
     except OSError as error:

@@ -104,7 +104,7 @@ static void repeat(int64_t number, int64_t repeats, int64_t *numbers) {
     for (int64_t n = 0; n < repeats; n++) numbers[n] = number;
 }
 
-/* ONNX Runtime's error, or 0 after releasing it if it has a code that is no failure: OTHER_KIND or LACKS, see the call. */
+/* ONNX Runtime's error, or 0 if it has this code, which means that an attribute is lacking or of another kind. */
 static status unless(int code, status error) {
     if (!error || GetErrorCode(error) != code) return error;
     return ReleaseStatus(error), NULL;
@@ -129,8 +129,8 @@ static status read_float(const void *info, const char *name, float *value) {
     return no_room();
 }
 
-/* Read from the OrtKernelInfo of a node. FAIL is the code of an attribute that is lacking or of another kind. ONNX Runtime doesn't check the attributes of custom ops, and reads a list of
- * another kind as an empty one. */
+/* Read from the OrtKernelInfo of a node. FAIL is the code of an attribute that is lacking or of another kind. ONNX
+ * Runtime doesn't check the attributes of custom ops, and reads a list of another kind as an empty one. */
 status read_from_node(const struct attribute *a, const char *name, const void *info, int64_t k, struct values *values,
                       int *outcome) {
     size_t size = UNWRITTEN;

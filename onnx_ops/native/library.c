@@ -107,7 +107,7 @@ struct domain { /* a domain on a session's options, which an entry of the option
     size_t count;
     struct member *members;
 };
-static struct domain **domains; /* by number; all stay, as copies of the options have them, too */
+static struct domain **domains; /* by number; all stay, since copies of the options have them */
 static size_t domain_count;
 
 static status has_entry(const void *options, const char *entry, const char *domain, char key[256], int *has) {

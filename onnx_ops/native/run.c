@@ -174,9 +174,9 @@ status run_tiles(const struct op *op, kernel_function *kernel, struct call *call
     status error = 0;
     if (tiles > 1 && context) {
         error = KernelContext_ParallelFor(context, run_tile, (size_t)tiles, 0, &work);
-        if (!error && work.ended != (size_t)tiles) error = failed("onnx_ops: ONNX Runtime has no room to run all tiles");
-    }
-    else
+        if (!error && work.ended != (size_t)tiles)
+            error = failed("onnx_ops: ONNX Runtime has no room to run all tiles");
+    } else
         for (int64_t tile = 0; tile < tiles; tile++) run_tile(&work, (size_t)tile);
     free(room);
     return error || !work.failed ? error : explained(op, 0, &g->refusal, work.failed);

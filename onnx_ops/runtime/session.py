@@ -24,7 +24,7 @@ Backend: TypeAlias = Literal["native", "extensions"]
 BACKENDS = get_args(Backend)
 EXTERNAL_DATA = "session.model_external_initializers_file_folder_path"
 DOMAINS_UNKNOWN = (
-    "onnx_ops: no operators are registered for a model in ONNX Runtime's own format, of which the domains are unknown; "
+    "onnx_ops: no operators are registered, because the domains of a model in ONNX Runtime's own format are unknown; "
     "state them, as by onnx_ops.register(options, domains=['', 'com.microsoft']), or use the .onnx file"
 )
 FEW = 2**28  # bytes of external data that are read here, if need be
@@ -64,7 +64,7 @@ def register(
 
 
 def _register(options, model, domains, backend, operators):
-    """Register operators for a caller of this module's functions, to whom warnings refer."""
+    """Do what `register` does. Warnings name the line that calls this module's function."""
     if backend not in BACKENDS:
         raise OpError("backend", repr(backend), f"must be one of {', '.join(BACKENDS)}", "onnx_ops")
     every, all_domains = available(operators), {operator.domain for operator in OPERATORS}

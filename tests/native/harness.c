@@ -1,8 +1,8 @@
 /* Runs nodes in the library under a mock of ONNX Runtime (mock.h), with the sanitizers that it is compiled with.
  *
  *     harness run DESCRIPTION...     infer, make, run twice and release each node
- *     harness faults DESCRIPTION...  do so again and again, while each call of ONNX Runtime's interface and each allocation
- *                                    fails once in turn, and while all allocations fail from each one on
+ *     harness faults DESCRIPTION...  do so again and again, while each call of ONNX Runtime's interface and each
+ *                                    allocation fails once in turn, and while all allocations fail from each one on
  *     harness registration           the same for the registration of all operators
  *
  * A DESCRIPTION is a file of a node; tests/support/native.py writes it. What is lacking at its end counts as zeros, so
@@ -167,7 +167,7 @@ static int is_part_of(const struct context *inferred, const struct context *expe
     return 1;
 }
 
-/* Whether a message says that there was no memory, as the library, compiled code and ONNX Runtime do. */
+/* Whether a message reports a lack of memory, in the words of the library, compiled code or ONNX Runtime. */
 static int is_of_memory(const char *message) {
     static const char *const causes[] = {"no room", "can't be allocated", "has raised an exception"};
     for (size_t k = 0; k < COUNT(causes); k++)
@@ -203,13 +203,15 @@ static void check_faults(const char *path, const struct custom_op *custom, const
         for (long n = 1; n <= counts[fault]; n++, points++) {
             char where[300];
             set_faults(fault, n), live(custom, node, &faulty);
-            snprintf(where, sizeof where, "%s, %s, %s %ld %s", path, MODE_NAMES[mode], FAULT_NAMES[fault], n, failed_call);
+            snprintf(where, sizeof where, "%s, %s, %s %ld %s", path, MODE_NAMES[mode], FAULT_NAMES[fault], n,
+                     failed_call);
             set_faults(CALL, 0), live(custom, node, &next);
             refusals += *faulty.refusal != 0;
             if (!is_part_of(&faulty.inferred, &expected.inferred)) FINDING("%s: a wrong shape is inferred", where);
             if (!*faulty.refusal || !strcmp(faulty.refusal, expected.refusal)) {
                 if (!is_same_life(&faulty, &expected)) FINDING("%s: another result", where);
-            } else if (!has_cause(fault, faulty.refusal) && !is_shown_in_part(&faulty, &expected)) FINDING("%s: another cause: %s", where, faulty.refusal);
+            } else if (!has_cause(fault, faulty.refusal) && !is_shown_in_part(&faulty, &expected))
+                FINDING("%s: another cause: %s", where, faulty.refusal);
             if (!is_same_life(&next, &expected)) FINDING("%s: the next one differs: %s", where, next.refusal);
             release_life(&faulty), release_life(&next);
             if (memcmp(&books, &before, sizeof books))

@@ -278,7 +278,8 @@ static status context_output(void *context, size_t k, const int64_t *sizes, size
     memset(c->outputs[k].data, 0xA5, c->outputs[k].bytes);
     return *out = &c->outputs[k], NULL;
 }
-static status parallel_for(const void *context, void (*tile)(void *, size_t), size_t total, size_t batches, void *work) {
+static status parallel_for(const void *context, void (*tile)(void *, size_t), size_t total, size_t batches,
+                           void *work) {
     NEEDS_MEMORY;
     (void)context, (void)batches;
     while (total-- > 0) tile(work, total); /* any order is right */

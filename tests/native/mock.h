@@ -1,7 +1,7 @@
 #ifndef ONNX_OPS_MOCK_H
 #define ONNX_OPS_MOCK_H
-/* ONNX Runtime's C interface without ONNX Runtime: the functions that the library calls, for one node at a time. It keeps
- * books of objects and memory, and calls and allocations fail on demand. */
+/* ONNX Runtime's C interface without ONNX Runtime: the functions that the library calls, for one node at a time. It
+ * keeps books of objects and memory, and calls and allocations fail on demand. */
 #include "library.h"
 
 enum { MOST_DIMENSIONS = 24, MOST_INPUTS = 24, MOST_ATTRIBUTES = 24, MOST_CUSTOM_OPS = 4096 };
@@ -52,7 +52,7 @@ struct options { /* OrtSessionOptions */
 
 struct faults { /* of calls or allocations */
     long count, at; /* how many there were; the number of the one that fails, from 1 on, or 0 */
-    int is_lasting; /* whether all later ones fail, too */
+    int is_lasting; /* whether all later ones fail as well */
 };
 extern struct faults calls, allocations;
 extern const char *failed_call; /* the name of the function that failed last */

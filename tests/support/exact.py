@@ -38,7 +38,7 @@ UNITS = {  # {type of ONNX: one unit in the last place of 1}
 }
 TRIES = 8, 64  # evaluations with roundings; more of them only if these don't explain an error
 JUMP, LARGEST_JUMP = 2.0**12, 0.1  # what is left out, in units of the largest result, and at most as a part of it
-# Nodes that round nothing, or whose floats are sizes.
+# Nodes that round nothing, or that have floats only for sizes.
 EXACT = {
     "Cast", "Concat", "Constant", "ConstantOfShape", "Expand", "Flatten", "Gather", "GatherElements", "GatherND",
     "Identity", "If", "Loop", "Pad", "Range", "Reshape", "Resize", "Scan", "ScatterElements", "ScatterND", "SequenceAt",
@@ -162,9 +162,8 @@ class Oracle:
     """What a model computes of its inputs exactly, and with roundings. Raises what onnx's evaluator raises."""
 
     def __init__(self, proto, feeds):
-        flat = (
-            inlined(proto) if proto.functions else proto
-        )  # the evaluator doesn't know a function's default attributes
+        # The evaluator has no default attributes of functions.
+        flat = inlined(proto) if proto.functions else proto
         self.unit, wide = unit_of(flat), widened(flat)
         self.feeds = {n: a.astype(np.float64) if _is_float(a) else a for n, a in feeds.items()}
         self.evaluator = Evaluator(wide)
@@ -230,11 +229,11 @@ def _is_float(array):
 
 
 def _off(array, unit, rng, op_type, position):
-    """Return an operand of a node, of which each element is off by one unit in the last place."""
+    """Return an operand of a node with each element off by one unit in the last place."""
     if not _is_float(array) or (op_type, position) == ("Pow", 1):  # a power of a negative number
         return array
     array = np.asarray(array)
-    # A grid's places become pixels: next to the image's middle, too, they are rounded as those of its edge are.
+    # A grid's places become pixels: those near the middle are rounded as those at the edge.
     size = np.maximum(np.abs(array), 1) if (op_type, position) == ("GridSample", 1) else array
     least = 1e-40 if op_type in ("Div", "Reciprocal") else 0  # a zero divisor may have the other sign
     signs = rng.integers(0, 2, array.shape) * 2.0 - 1
