@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .declaration import Operator
 
 MODES = ("bilinear", "nearest", "bicubic")  # the exporter passes positions in these and in PADDING_MODES
-DEFAULT_OPSET = 20  # PyTorch's, too
+DEFAULT_OPSET = 20  # as of PyTorch 2.9
 AFFINE_GRID, AFFINE_GRID_OPSET = "aten::affine_grid_generator", 20  # PyTorch's operator; the first opset with one
 VOLUME = 5  # the rank of volumes, [N, C, D, H, W], which com.microsoft GridSample doesn't take
 UNBATCHED = 3  # the rank of an image without a batch: [C, H, W]

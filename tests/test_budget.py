@@ -5,10 +5,12 @@ A bound is raised only in a commit that names what was added and what it replace
 
 import budget
 import pytest
+from support.processes import TESTS
 from support.selection import on_demand
 
 TOKENS = 200_515  # of all code that is shipped
 LOADED = 121_816  # of what a process loads that compiles and runs one GridSample and one Col2Im, with all C sources
+MODELS = [TESTS.parent / "models" / name / "model.onnx" for name in ("com.microsoft/gridsample", "ai.onnx/col2im")]
 DATA = {"onnx_ops/cli/cat.jpg", "onnx_ops/py.typed"}  # shipped files without code
 
 
@@ -28,10 +30,7 @@ def test_no_code_is_in_files_of_other_kinds():
 @pytest.mark.long
 def test_tokens_of_what_is_loaded(tmp_path, monkeypatch):
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))  # everything is compiled
-    models = budget.PACKAGE.parent / "models"
-    count = budget.by_folder(
-        budget.loaded([models / "com.microsoft/gridsample/model.onnx", models / "ai.onnx/col2im/model.onnx"])
-    )
+    count = budget.by_folder(budget.loaded(MODELS))
     print(budget.table(count))
     assert {"onnx_ops/compiler", "onnx_ops/native"} <= set(count)
     assert sum(count.values()) <= LOADED
