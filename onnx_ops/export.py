@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .declaration import Operator
 
 MODES = ("bilinear", "nearest", "bicubic")  # the exporter passes positions in these and in PADDING_MODES
-DEFAULT_OPSET = 20  # as of PyTorch 2.9
+DEFAULT_OPSET = 20  # that of PyTorch 2.13
 AFFINE_GRID, AFFINE_GRID_OPSET = "aten::affine_grid_generator", 20  # PyTorch's operator; the first opset with one
 VOLUME = 5  # the rank of volumes, [N, C, D, H, W], which com.microsoft GridSample doesn't take
 UNBATCHED = 3  # the rank of an image without a batch: [C, H, W]
@@ -48,17 +48,19 @@ def export(
     custom_translation_table: dict[Any, Any] | None = None,
     **kwargs: Any,
 ) -> Any:
-    """Write the PyTorch `model` as ONNX to the file `f`, as `torch.onnx.export` with dynamo=True does.
+    """Write a PyTorch model as ONNX, as `torch.onnx.export` with dynamo=True does.
 
-    It takes the same arguments and returns the same.
+    It has the same arguments and returns the same. What is at `f`, and the data beside it, are replaced once the new
+    ones are complete.
+
+    operators      operators that `onnx_ops.operator` has made: each call of `my_op.torch` becomes a node. Calls of this
+                   package's operators, such as `onnx_ops.im2col.torch`, always do
+    opset_version  18 or newer; default: 20
 
     Every `unfold` becomes an Im2Col of the domain onnx_ops, every 4-D `grid_sample` a com.microsoft GridSample. A 5-D
-    one becomes what PyTorch makes of it: the GridSample of ai.onnx, which has volumes from opset 20 on. From that
-    opset on, which is the default, every `affine_grid` becomes an AffineGrid of ai.onnx. Its size may be open; below
-    opset 20 PyTorch needs a fixed one. A call of `my_op.torch` becomes a node of the operator if it is among
-    `operators`; a call of one of this package's, such as `onnx_ops.im2col.torch`, always does. The opset is 18 or
-    newer.
-    What is at `f`, and the data beside it, are replaced once the new ones are complete.
+    one becomes what PyTorch makes of it: the GridSample of ai.onnx, which supports volumes from opset 20 on. From
+    opset 20 on, every `affine_grid` becomes an AffineGrid of ai.onnx, with a fixed or an open size. Below opset 20
+    PyTorch needs a fixed size.
 
         class Zoom(torch.nn.Module):
             def forward(self, x, grid):

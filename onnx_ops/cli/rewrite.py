@@ -34,8 +34,8 @@ def optimize(source, target, as_json):
 
     The nodes are of the domain onnx_ops, which sessions with this package run: Im2Col, Im2ColProduct where its columns
     are only multiplied and added up, GridSamples that compute their grids themselves (ComputedGridSample),
-    MultiScaleDeformableAttention. Results may differ by rounding: docs/optimize.md says how much. What only resembles
-    these patterns stays, and the reason is told.
+    MultiScaleDeformableAttention. Results may differ by rounding: docs/optimize.md states bounds. What only resembles
+    these patterns stays, and the reason is printed.
 
     Weights that the model keeps in other files stay there if OUT.ONNX is in the same folder as IN.ONNX. Otherwise they
     are copied into OUT.ONNX.data.

@@ -24,14 +24,18 @@ PATTERNS = constants, deformable_attention, unfold, im2col_product, grid_sample
 
 
 def optimize(model: onnx.ModelProto, folder: "str | os.PathLike[str] | None" = None) -> onnx.ModelProto:
-    """Return a copy of an onnx.ModelProto that gives the same results by fewer and faster nodes.
+    """Return a copy of an onnx.ModelProto with fewer and faster nodes.
 
-    PyTorch's `unfold`, as its exporters write it, becomes a node Im2Col of the domain onnx_ops; an `unfold` that is
-    only multiplied and added up Im2ColProduct; a GridSample and what makes its grid, such as `affine_grid`, one node
-    ComputedGridSample; the attention of Deformable DETR and its successors MultiScaleDeformableAttention. What
-    this package's operators of ai.onnx compute from constants becomes a Constant.
-    Subgraphs are searched, too, and local functions, which are inlined if they, or others, are found to have something
-    that is replaced. A model in which nothing is comes back equal.
+    Results are as near to the exact ones as the model's, within the factors that docs/optimize.md states. The new nodes
+    are of the domain onnx_ops:
+
+    Im2Col                         PyTorch's `unfold`, as its exporters write it
+    Im2ColProduct                  an `unfold` that is only multiplied and added up
+    ComputedGridSample             a GridSample and what computes its grid, such as `affine_grid`
+    MultiScaleDeformableAttention  the attention of Deformable DETR and its successors
+
+    What this package's operators of ai.onnx compute from constants becomes a Constant. Subgraphs are searched, and
+    local functions, which are inlined if anything in the model is replaced. A model without any match comes back equal.
 
     folder  where the model's external data are, or the model's file: constants that lie there are unknown without it.
             They are not loaded.

@@ -169,8 +169,8 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
     backend    "native" runs the model as it is; "extensions" lowers it first (see `onnx_ops.lower`)
     operators  operators of one's own that the model has, see `onnx_ops.operator`
     optimize   run the model as `onnx_ops.optimize` rewrites it: PyTorch's `unfold` becomes one node, and a GridSample
-               one node with what computes its grid, such as `affine_grid`. The results may differ by rounding, except
-               those of an `unfold`, which only copies. If there is nothing to replace, the model is opened as it is
+               one node with what computes its grid, such as `affine_grid`. Results are as near to the exact ones as the
+               model's, within the factors that docs/optimize.md states. Without a match, the model is opened as it is
 
     Operators are registered on `sess_options`, if given. What an operator refuses is raised as OpError. Attributes that
     an operator doesn't have cause a warning in the log ("onnx_ops"), with the native backend. For a model in ONNX
