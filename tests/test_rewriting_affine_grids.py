@@ -99,6 +99,13 @@ def test_a_grid_that_is_sampled_and_used():
     ]
 
 
+def test_a_theta_of_unknown_size_stays():
+    proto = affine_grid(opset=20, sample="linear", theta=[2, "rows", 3])
+    optimized, (finding,) = rewritten(proto)
+    assert (finding.operator, optimized) == (None, proto)
+    assert "isn't known, or not for certain" in finding.reason
+
+
 def test_a_base_that_is_random():
     """Its node stays, and draws one value for all reads of the program."""
     optimized, (finding,) = rewritten(affine_grid(opset=20, sample="linear", factor="RandomUniformLike"))

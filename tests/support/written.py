@@ -253,8 +253,6 @@ def affine_grid(open_batch=False, opset=18, after=None, sample=None, **edits):
     for axis, indices in edits.get("picked", {}).items():
         theta = w.add("Gather", theta, w.constant(indices), axis=axis)
     theta = w.add("Unsqueeze", theta, w.constant([1]), name="unsqueezed")
-    if "repeated" in edits:
-        theta = w.add("Expand", theta, w.constant([1, edits["repeated"], 1, 1]))
     factors = (theta, base) if edits.get("swapped") else (base, theta)
     y = w.add(edits.get("product", "Mul"), *factors, name="product")
     over = w.constant(edits.get("over", [-1 if rows else -2]))
@@ -262,7 +260,7 @@ def affine_grid(open_batch=False, opset=18, after=None, sample=None, **edits):
     target = edits.get("target", [-1 if open_batch else s["batch"], *s["size"], axes])
     y = w.add("Reshape", y, w.constant(target), name="grid")
     batch = "n" if open_batch else s["batch"]
-    inputs = {"theta": (s["dtype"], edits.get("theta", [batch, axes, axes + 1])), **edits.get("inputs", {})}
+    inputs = {"theta": (s["dtype"], edits.get("theta", [batch, axes, axes + 1]))}
     if sample:
         inputs["image"] = (s["dtype"], [batch, 3, *s["size"]])
         y = w.add("GridSample", "image", "grid", mode=sample, name="sampled")
