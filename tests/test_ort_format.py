@@ -16,7 +16,7 @@ import onnx_ops
 from onnx_ops.model_files import imported_domains, is_ort_format
 
 CASES = [COL2IM[1], VOLUMES[0], GRID_SAMPLE[6], OPENVINO[0], ATTENTION[0]]
-unknown = pytest.warns(UserWarning, match=r"no operators are registered, .* state them, .*domains=\[.* or use the")
+unknown = pytest.warns(UserWarning, match=r"operators are not registered, .* state them, .*domains=\[.* or use the")
 
 
 def written(proto, path, with_onnx_ops=True):

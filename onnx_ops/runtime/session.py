@@ -24,8 +24,8 @@ Backend: TypeAlias = Literal["native", "extensions"]
 BACKENDS = get_args(Backend)
 EXTERNAL_DATA = "session.model_external_initializers_file_folder_path"
 DOMAINS_UNKNOWN = (
-    "onnx_ops: no operators are registered, because the domains of a model in ONNX Runtime's own format are unknown; "
-    "state them, as by onnx_ops.register(options, domains=['', 'com.microsoft']), or use the .onnx file"
+    "onnx_ops: the package's operators are not registered, since the domains of a model in ONNX Runtime's own format "
+    "are unknown; state them, as by onnx_ops.register(options, domains=['', 'com.microsoft']), or use the .onnx file"
 )
 FEW = 2**28  # bytes of external data that are read here, if need be
 LONGEST = 4095  # bytes of a message that an operator reports, see native/text.h
