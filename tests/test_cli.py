@@ -116,7 +116,7 @@ def test_list(monkeypatch):
     monkeypatch.setattr("onnx_ops.runtime.library.numba_obstacle", lambda: "Numba can't be imported")
     backends = call_json("list")["backends"]
     assert "Numba can't be imported" in backends["native"]
-    assert "onnxruntime-extensions can't be imported" in backends["extensions"]
+    assert "onnxruntime-extensions, which can't be imported" in backends["extensions"]
 
 
 # inspect

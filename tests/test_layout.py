@@ -62,7 +62,7 @@ def listed(struct):
 
 
 def test_onnx_runtimes_functions_are_where_its_header_has_them():
-    functions = re.findall(r"#define (\w+)\s+(?:\\\s+)?API\((\d+),", (NATIVE / "ort.h").read_text())
+    functions = re.findall(r"#define (\w+)\s+(?:\\\s+)?API(?:_OF\(\w+, |\()(\d+),", (NATIVE / "ort.h").read_text())
     names = listed("OrtApi")
     assert len(functions) > 40
     assert [(name, names[int(offset) // 8]) for name, offset in functions] == [(name, name) for name, _ in functions]

@@ -12,9 +12,10 @@ struct api_base {
 };
 extern void *const *api; /* set when ONNX Runtime first calls RegisterCustomOps */
 extern unsigned api_version;
-#define API(offset, ...) ((status (*)(__VA_ARGS__))api[(offset) / 8])
+#define API_OF(result, offset, ...) ((result (*)(__VA_ARGS__))api[(offset) / 8])
+#define API(offset, ...) API_OF(status, offset, __VA_ARGS__)
 #define CreateStatus API(0, int code, const char *message)
-#define GetErrorCode ((int (*)(const void *status))api[8 / 8])
+#define GetErrorCode API_OF(int, 8, const void *status)
 #define CreateCustomOpDomain API(208, const char *domain, void **out)
 #define CustomOpDomain_Add API(216, void *domain, void *op)
 #define AddCustomOpDomain API(224, void *options, void *domain)
