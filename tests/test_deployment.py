@@ -198,6 +198,22 @@ def test_lying_requests(app):
     assert "Traceback" not in log[0]
 
 
+def empty_elements(dtype, count=10**6):
+    """An array in NumPy's format whose elements have no bytes. ONNX Runtime would make a string of each."""
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": dtype, "fortran_order": False, "shape": (count,)})
+    return header.getvalue()
+
+
+@unix
+def test_elements_without_bytes(app):
+    """They are refused before ONNX Runtime makes a string of each."""
+    with served(app) as (port, *_):
+        for dtype in ("|V0", "|S0", "<U0"):
+            status, message = get(f"http://127.0.0.1:{port}/", empty_elements(dtype))
+            assert (status, message.split(b",")[0]) == (400, b"the array must be of float32")
+
+
 @unix
 @pytest.mark.long
 def test_slow_and_vanishing_clients(app):
@@ -299,6 +315,27 @@ def test_a_stop_while_the_session_is_made(app):
         assert process.stdout.readline() == "making\n"
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 0
+
+
+@unix
+def test_a_stop_while_sources_are_compiled(app):
+    """Python's compiler drops exceptions of signal handlers, but KeyboardInterrupt, when it computes a power."""
+    text = (app / "service.py").read_text()
+    slow = (
+        "import subprocess\n\n\ndef make_session():\n"
+        "    subprocess.Popen(['sh', '-c', f'sleep 0.2; kill {os.getpid()}'], stderr=subprocess.DEVNULL)\n"
+        "    compile('x = 2**62\\n' * 100_000, 'slow', 'exec')\n"
+        "    print('made', flush=True)\n"
+    )
+    (app / "service.py").write_text(text.replace("\n\nclass Handler", f"\n\n{slow}\n\nclass Handler", 1))
+    settings = environment(PORT=str(free_port()))
+    command = [sys.executable, "service.py"]
+    with subprocess.Popen(command, cwd=app, env=settings, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.wait(10) == 0
+            assert process.stdout.read() == ""
+        finally:
+            process.kill()
 
 
 KEY = """

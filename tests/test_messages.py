@@ -154,3 +154,38 @@ def test_a_longer_message_is_no_operators():
     text = f"Col2Im: mode = {'a' * 4_000}: must be b"
     assert isinstance(op_error(RuntimeError(f"{RUN} Status Message: {text}"), available()), onnx_ops.OpError)
     assert op_error(RuntimeError(f"{RUN} Status Message: {text} {'b' * 100}"), available()) is None
+
+
+@onnx_ops.operator("my::Failing", inputs="x: float32", outputs="y: float32")
+def failing(x, *, text: str):
+    raise OSError(text)
+
+
+def of_another_session():
+    """The message of a session that the operator's body has run."""
+    session = onnx_ops.InferenceSession(reshape("inner"), quiet())
+    return str(failure(session.run, None, {"x": np.zeros(5, np.float32), "shape": np.array([4])}))
+
+
+TEXTS = [
+    "no such file",
+    f"Status Message: {FORGED}",
+    "Status Message: ",
+    "a = 1: b",
+    "a: b = 'c': d",
+    of_another_session(),
+]
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
+def test_what_a_body_raises_is_its_operators_failure(text):
+    value = helper.make_tensor_value_info
+    node = helper.make_node("Failing", ["x"], ["y"], domain="my", text=text)
+    graph = helper.make_graph([node], "g", [value("x", 1, [1])], [value("y", 1, [1])])
+    imports = [helper.make_opsetid("", 18), helper.make_opsetid("my", 1)]
+    content = helper.make_model(graph, opset_imports=imports, ir_version=10).SerializeToString()
+    session = onnx_ops.InferenceSession(content, quiet(), operators=[failing])
+    error = failure(session.run, None, {"x": np.zeros(1, np.float32)})
+    assert isinstance(error, onnx_ops.OpError)
+    assert (error.operator, error.argument, error.value) == ("my.Failing", None, None)
+    assert text.lower() in error.rule.lower()

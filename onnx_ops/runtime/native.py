@@ -19,6 +19,8 @@ from . import bodies, interrupts, library, table
 from .variants import Variant
 
 UNFINISHED, DONE, LEFT_OUT, FAILED, REFUSED = range(5)  # outcomes of an answer
+# What ONNX Runtime writes before the message of a node that has failed. An exception in a body may quote such a text.
+STATUS = "Status Message: "
 _SURVEY = threading.local()  # during `survey`: the kernels that sessions made on this thread would compile
 
 
@@ -48,7 +50,8 @@ def c_callback(*argtypes):
                 answer.outcome = FAILED
                 is_refusal = isinstance(error, OpError)
                 message = str(error) if is_refusal else f"onnx_ops: {reason(error)}"
-                answer.message = message.replace("\0", r"\0").encode(errors="replace")[:4095]
+                message = message.replace("\0", r"\0").replace(STATUS, STATUS.lower())
+                answer.message = message.encode(errors="replace")[:4095]
                 answer.outcome = REFUSED if is_refusal else FAILED
 
         return C.cast(immortal(C.CFUNCTYPE(None, *argtypes, C.c_void_p)(call)), C.c_void_p).value

@@ -29,7 +29,6 @@ DOMAINS_UNKNOWN = (
 )
 FEW = 2**28  # bytes of external data that are read here, if need be
 LONGEST = 4095  # bytes of a message that an operator reports, see native/text.h
-STATUS = "Status Message: "  # precedes it if a run has failed; before that come names of nodes, which may be any text
 # How ONNX Runtime's message begins if a run, or the making of a kernel, has failed.
 _FAILED = re.compile(
     r"(?:\[ONNXRuntimeError\] : \d+ : \w+ : |Error in execution: )?"
@@ -133,7 +132,7 @@ def op_error(error, operators):
         operator, text = message[: node.end() - 2], message[node.end() :]
         argument, equals, value = text.partition(" = ")
         end = _end_of_value(value)
-        if equals and end >= 0 and not {"=", "\n"} & set(argument):
+        if equals and end >= 0 and not {"=", "\n", ":"} & set(argument):
             return OpError(argument, value[:end], value[end + 2 :].partition("\n")[0], operator)
         return OpError(None, None, text, operator)  # the message of an exception in a body names no argument
     return None
@@ -142,10 +141,10 @@ def op_error(error, operators):
 def _reported(message):
     """What a kernel has reported, according to a message of ONNX Runtime; "" if it is about something else."""
     begin = _FAILED.match(message)
-    at = begin.end() if begin else -1
-    if begin and begin["run"] and (at := message.rfind(STATUS, at)) >= 0:
-        at += len(STATUS)
-    return message[at:] if at >= 0 and len(message) - at <= LONGEST else ""
+    text = message[begin.end() :] if begin else ""
+    if begin and begin["run"]:  # names of nodes, which may be any text, come before the last one
+        text = text.rpartition(native.STATUS)[2]
+    return text if len(text) <= LONGEST else ""
 
 
 def _end_of_value(text):
