@@ -159,6 +159,7 @@ SHAPES = {  # of the image and of the grid, from nodes of the model
     "one row": ("n, c, 1, w", "Shape (x)"),
     "an input": ("n, c, h, w", "Identity (given)"),
     "of one constant axis": ("n, c, h, w", "Concat <axis: int = 0> (images, channels, rows, columns)"),
+    "known to ONNX Runtime alone": ("2, 3, 9, 12", "Shape (either)"),
     "of volumes": ("n, c, d, h, w", "Shape (x)"),
     "constant, of volumes": ("n, c, d, h, w", "Identity (fixed_3d)"),
 }
@@ -171,10 +172,13 @@ def one_of_onnx(kind, image, size, align_corners, mode="linear"):
     proto = parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 20]>
     main ({kind}[{image}] x, {kind}[n, {axes}, {axes + 1}] theta, int64[4] given) => ({kind}[] y)
     <int64[4] twice = {{1, 1, 2, 2}}, int64[4] fixed = {{2, 3, 9, 12}}, int64[5] fixed_3d = {{2, 3, 4, 5, 6}},
-     int64[1] channels = {{3}}, int64[1] columns = {{7}}> {{
+     int64[1] channels = {{3}}, int64[1] columns = {{7}},
+     bool always = {{1}}, {kind}[{image}] either> {{
         of_x = Shape (x)
         images = Shape <end: int = 1> (x)
         rows = Shape <start: int = 2, end: int = 3> (x)
+        either = If (always) <then_branch: graph = one () => ({kind} a) {{ a = Identity (x) }},
+                              else_branch: graph = other () => ({kind} b) {{ b = Identity (x) }}>
         size = {size}
         grid = AffineGrid <align_corners: int = {align_corners}> (theta, size)
         y = GridSample <align_corners: int = {align_corners}, padding_mode: string = "border",

@@ -134,10 +134,13 @@ class Program:
         return self._once(("size", size), lambda: self.add_node("Gather", self.add_node("Shape", names[0]), [position]))
 
     def range(self, pixels):
-        """Return the name of a vector of Pixels."""
-        size = self.add_node("Gather", self.converted(pixels.sizes), pixels.position)
-        zero, one = (self.constant(name, np.array(name == "one", self.dtype)) for name in ("zero", "one"))
-        return self.graph.add_node(self.node, "Range", [zero, size, one])
+        """Return the name of a vector of Pixels.
+
+        The Range is of integers: ONNX Runtime refuses one of floats where it knows the sizes before their Cast.
+        """
+        size = self.add_node("Gather", pixels.sizes, pixels.position)
+        zero, one = (self.constant(name, np.array(name == "one", np.int64)) for name in ("zero", "one"))
+        return self.converted(self.graph.add_node(self.node, "Range", [zero, size, one]))
 
     def converted(self, name):
         """Return a value of the program's type: the value itself, or a Cast of a boolean, a size or a 16-bit float."""

@@ -21,6 +21,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpFunction, OpRun
+from onnx.reference.ops import op_loop, op_slice
 
 import onnx_ops
 from onnx_ops.nodes import inlined
@@ -58,7 +59,36 @@ class AffineGrid(OpRun):
             corners = np.linspace(-1, 1, count) if count > 1 else np.ones(count)
             places.append(corners if align_corners else (2 * k + 1) / max(count, 1) - 1)
         points = np.stack([*np.meshgrid(*places, indexing="ij")[::-1], np.ones(size[2:].tolist())], -1)
-        return (np.einsum("...j,nij->n...i", points, theta),)
+        return (np.einsum("...j,nij->n...i", points, theta).astype(theta.dtype),)
+
+
+class Slice(op_slice.SliceCommon):
+    """Slice as specified: a step back starts at the first element or after it. onnx's returns no elements there."""
+
+    op_domain = ""
+
+    def _run(self, data, starts=None, ends=None, axes=None, steps=None):
+        if steps is not None:
+            sizes = np.array(data.shape)[range(len(steps)) if axes is None else axes]
+            starts = np.where(steps < 0, np.maximum(starts, -sizes), starts)
+        return super()._run(data, starts, ends, axes, steps)
+
+
+class Loop(op_loop.Loop):
+    """Loop as specified. onnx's needs a condition, and adds no axis to what it collects of rank 2 and above."""
+
+    op_domain = ""
+
+    def _run(self, count, condition, *carried, context, attributes=None, **more):
+        collected, turn, goes_on = [[] for _ in range(self.K)], 0, condition is None or condition
+        while goes_on and (count is None or turn < count):
+            inputs = dict(zip(self.body.input_names, (np.array(turn), np.array(goes_on), *carried), strict=True))
+            goes_on, *outputs = self._run_body(context | inputs, attributes=attributes)
+            carried, parts = outputs[: self.N], outputs[self.N :]
+            for values, part in zip(collected, parts, strict=True):
+                values.append(part)
+            turn += 1
+        return (*carried, *map(np.stack, collected))
 
 
 def widened(proto):
@@ -147,7 +177,7 @@ class Evaluator(ReferenceEvaluator):
     unit, rng = 0.0, None
 
     def __init__(self, proto, new_ops=None, **more):
-        super().__init__(proto, new_ops=[AffineGrid, *onnx_ops.reference_ops()], **more)
+        super().__init__(proto, new_ops=[AffineGrid, Loop, Slice, *onnx_ops.reference_ops()], **more)
         for node in self.rt_nodes_:
             if node.onnx_node.op_type not in EXACT and not isinstance(node, OpFunction):
                 node.run = functools.partial(self.run_rounded, node.run, node.onnx_node.op_type)
