@@ -161,6 +161,14 @@ def failing(x, *, text: str):
     raise OSError(text)
 
 
+@onnx_ops.operator("my::Failing", inputs="x: float32", outputs="y: float32")
+def failing_inside(x, *, text: str):
+    def inner():
+        raise OSError(f"{text}{x.size}"[:-1])
+
+    return sum(x if k else inner() for k in range(2))
+
+
 def of_another_session():
     """The message of a session that the operator's body has run."""
     session = onnx_ops.InferenceSession(reshape("inner"), quiet())
@@ -178,13 +186,15 @@ TEXTS = [
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
-def test_what_a_body_raises_is_its_operators_failure(text):
+@pytest.mark.parametrize("operator", [failing, failing_inside])
+def test_what_a_body_raises_is_its_operators_failure(text, operator):
+    """Also where a function or a generator in it raises it, whose frame has views of the inputs."""
     value = helper.make_tensor_value_info
     node = helper.make_node("Failing", ["x"], ["y"], domain="my", text=text)
     graph = helper.make_graph([node], "g", [value("x", 1, [1])], [value("y", 1, [1])])
     imports = [helper.make_opsetid("", 18), helper.make_opsetid("my", 1)]
     content = helper.make_model(graph, opset_imports=imports, ir_version=10).SerializeToString()
-    session = onnx_ops.InferenceSession(content, quiet(), operators=[failing])
+    session = onnx_ops.InferenceSession(content, quiet(), operators=[operator])
     error = failure(session.run, None, {"x": np.zeros(1, np.float32)})
     assert isinstance(error, onnx_ops.OpError)
     assert (error.operator, error.argument, error.value) == ("my.Failing", None, None)

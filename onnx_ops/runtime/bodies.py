@@ -9,7 +9,6 @@ import gc
 import itertools
 import logging
 import time
-import traceback
 import weakref
 
 import numpy as np
@@ -128,9 +127,12 @@ def _hand_over(run, address, call, outputs):
 
 
 def _forget_frames(error):
-    """Clear the local variables, which may be views of inputs, of all frames that an exception has gone through."""
+    """Free all frames that an exception has gone through, with their variables, which may be views of inputs.
+
+    Clearing the frames would not do: the frame of a nested function keeps the variables of the function around it.
+    """
     while error is not None:
-        traceback.clear_frames(error.__traceback__)
+        error.__traceback__ = None
         error = error.__cause__ or error.__context__
 
 
