@@ -137,8 +137,8 @@ SPECIFIED = {  # what computes y of x, which onnx's evaluator gets wrong
     "steps along two axes": "y = Slice (x, both, both, axes, steps)",
     "a step back along the first axis": "z = Squeeze (before)  y = Slice (x, before, before, , back)",
     "a Loop without a condition": """z = Loop (twice, "") <body: graph = body (int64 k, bool c)
-        => (bool d, float[2, 3] b) { d = Identity (c)  a = Cast <to: int = 1> (k)  b = Add (x, a) }>
-        y = ReduceSum (z, axis)""",
+        => (bool d, float[2, 3] b) {
+        d = Identity (c)  a = Cast <to: int = 1> (k)  b = Add (x, a) }>  y = ReduceSum (z, axis)""",
     "a Loop with a condition": """z, y = Loop (, yes, x) <body: graph = body (int64 k, bool c, float[2, 3] a)
         => (bool d, float[2, 3] b, int64 e) { d = Less (k, twice)  b = Add (a, x)  e = Add (k, k) }>""",
 }

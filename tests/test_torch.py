@@ -473,3 +473,32 @@ def test_exports_that_are_optimized(name, dynamo, is_open):
         tolerance = 1e-5 if operator == "Im2ColProduct" or "AffineGrid" in kinds else 0
         np.testing.assert_allclose(got, expected, rtol=0, atol=tolerance)
         np.testing.assert_allclose(got, function(image, flow).numpy(), rtol=1e-4, atol=1e-4)
+
+
+WITH_OPEN_SIZES = "attended", "correlated", "divided in place", "unfold", "written to x and y"
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float16, 4e-3)], ids=str)
+@pytest.mark.parametrize("name", WITH_OPEN_SIZES)
+def test_exports_of_open_sizes_that_are_optimized(name, dtype, tolerance):
+    """Batch, height and width are open."""
+    if name == "correlated" and dtype == torch.float16:
+        pytest.skip("float16 might not hold sums of which it holds the means")
+    function, operator = WRITTEN[name]
+
+    def inputs(n, h, w):
+        image, flow = torch.rand(n, 3, h, w), 8 * torch.rand(n, 2, h + 3, w + 2)
+        return image.to(dtype), flow.to(dtype)
+
+    torch.manual_seed(0)
+    settings = {"input_names": ["image", "flow"], "opset_version": 20}
+    settings["dynamic_shapes"] = {"inputs": (dict.fromkeys((0, 2, 3), torch.export.Dim.DYNAMIC),) * 2}
+    proto = exported(torch.onnx.export, Call(function), inputs(2, 9, 8), dynamo=True, **settings)
+    optimized = onnx_ops.optimize(proto)
+    assert operator in [node.op_type for node in optimized.graph.node]
+    session = onnx_ops.InferenceSession(optimized.SerializeToString(), quiet())
+    for size in ((2, 9, 8), (1, 13, 6)):
+        values = dict(zip(("image", "flow"), inputs(*size), strict=True))
+        (got,) = session.run(None, {i.name: values[i.name].numpy() for i in session.get_inputs()})
+        expected = function(*(value.double() for value in values.values()))
+        np.testing.assert_allclose(got, expected.numpy(), rtol=0, atol=tolerance)

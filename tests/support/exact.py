@@ -63,7 +63,7 @@ class AffineGrid(OpRun):
 
 
 class Slice(op_slice.SliceCommon):
-    """Slice as specified: what starts before the first element starts there. onnx's steps back from before it."""
+    """Slice as specified: a step back starts at the first element or after it. onnx's returns no elements there."""
 
     op_domain = ""
 
