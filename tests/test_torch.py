@@ -385,6 +385,13 @@ def by_keypoints(image, flow):
     return torch.nn.functional.grid_sample(image, places.reshape(2, 12, 7, 2), align_corners=False)
 
 
+def affine_by_keypoints(image, flow):
+    """Affine grids of several keypoints, one below the other in one grid."""
+    thetas = flow[:, :, :3, :3].permute(0, 2, 1, 3).reshape(6, 2, 3) / 8
+    grid = torch.nn.functional.affine_grid(thetas, (6, 3, 5, 4), align_corners=False)
+    return torch.nn.functional.grid_sample(image, grid.reshape(2, 15, 4, 2), align_corners=False)
+
+
 def windows(image, flow):
     return image.unfold(2, 3, 1).unfold(3, 3, 1).amax((-2, -1))
 
@@ -436,6 +443,7 @@ WRITTEN = {
     "written to x and y": (written_to_x_and_y, "ComputedGridSample"),
     "divided in place": (divided_in_place, "ComputedGridSample"),
     "by keypoints": (by_keypoints, "ComputedGridSample"),
+    "affine by keypoints": (affine_by_keypoints, "ComputedGridSample"),
     "windows": (windows, "Im2Col"),
     "unfold": (unfolded, "Im2Col"),
     "affine_grid of an image's size": (turned, "ComputedGridSample"),
@@ -450,7 +458,7 @@ def test_exports_that_are_optimized(name, dynamo, is_open):
     function, operator = WRITTEN[name]
     if name == "attended by Einsum" and not dynamo:
         pytest.skip("this exporter refuses Tensor.unfold of what F.pad returns")
-    if name == "by keypoints" and is_open:
+    if "by keypoints" in name and is_open:
         pytest.skip("it states its sizes")
     generator, count = torch.manual_seed(0), 2
     inputs = torch.rand(count, 3, 9, 8, generator=generator), 8 * torch.rand(count, 2, 12, 7, generator=generator)
@@ -463,7 +471,8 @@ def test_exports_that_are_optimized(name, dynamo, is_open):
     proto = exported(torch.onnx.export, Call(function), inputs, dynamo=dynamo, **settings)
     optimized, kinds = onnx_ops.optimize(proto), {node.op_type for node in proto.graph.node}
     assert operator in [node.op_type for node in optimized.graph.node]
-    assert not {"ScatterElements", "ScatterND", "GatherND"} & {node.op_type for node in optimized.graph.node}
+    absent = {"ScatterElements", "ScatterND", "GatherND", *["AffineGrid", "ReduceSum"] * ("affine" in name)}
+    assert not absent & {node.op_type for node in optimized.graph.node}
     sessions = [onnx_ops.InferenceSession(each.SerializeToString(), quiet()) for each in (proto, optimized)]
     for n in (2, 5) if is_open else (2,):
         image, flow = (torch.cat([value] * 3)[:n] for value in inputs)

@@ -17,6 +17,7 @@ from ..dtypes import FLOATS, HALVES, NAMES
 from .finding import tried
 from .indices import MOVES, attributes_of, axes_of, integers, keeps_type, moved, shape
 from .positions import Position, broadcast_index, digits_of, elements, joined, variable
+from .sizes import quotient
 
 AXES = "ndhw"  # variables of indices: images, and the axes of each
 DEEPEST = 100  # nodes on the way from a value to a leaf
@@ -32,9 +33,9 @@ class Leaf:
     index: tuple
 
 
-def axes_in(index):
-    """Return the names of the AXES along which an index runs."""
-    return {term.variable.name for at in index for term in at.terms}
+def axes_in(index, each=False):
+    """Return the names of the AXES along which an index runs. each: those along which it differs at each step."""
+    return {term.variable.name for at in index for term in at.terms if not each or term.inner == 1}
 
 
 def axes_apart(index, dimensions):
@@ -57,6 +58,32 @@ def axes_apart(index, dimensions):
     if parts:
         raise ValueError("a part of an axis")
     return sizes, entries
+
+
+def as_source(index, dimensions):
+    """Return (parts, sizes, entries): the parts of a value's axes, and `axes_apart` of these after their repeats.
+
+    A part is (times around, size, times each). An index that runs along a digit of one of AXES, as that of an image
+    among those that are stacked along it, runs along all of it after the repeats. Raises ValueError.
+    """
+    apart = tried(axes_apart, index, dimensions)
+    if apart is not None:
+        return [(1, size, 1) for size in dimensions], *apart
+    digits = [d for at, size in zip(index, dimensions, strict=True) for d in digits_of(at, size)]
+    names = [term.variable.name for digit, _ in digits for term in digit.terms]
+    whole, parts = [], []
+    for digit, size in digits:
+        around, each = 1, 1
+        if len(digit.terms) == 1 and (digit.start, digit.terms[0].step, digit.terms[0].size) == (0, 1, size):
+            (term,) = digit.terms
+            around, each = quotient(term.variable.size, term.inner * size), term.inner
+            if names.count(term.variable.name) > 1 or not isinstance(each, int) or not isinstance(around, int):
+                raise ValueError("several digits, or an open number of repeats")
+            whole.append(variable(*term.variable))
+        else:
+            whole.append(digit)
+        parts.append((around, size, each))
+    return parts, *axes_apart(whole, [math.prod(part) for part in parts])
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +147,7 @@ def _expression(graph, leaf, depth, memo):
 
 def is_readable(graph, leaf):
     """Return whether a source of a program can be the elements of a value at this index."""
-    return tried(axes_apart, leaf.index, shape(graph, leaf.name)) is not None
+    return tried(as_source, leaf.index, shape(graph, leaf.name)) is not None
 
 
 def _producer(graph, name):
@@ -134,7 +161,7 @@ def _sources(graph, node, name, index):
     """Return [(name, index)] of what a node computes its output from, at an index; [None] for a leaf."""
     if node.op_type in MOVES and (node.op_type != "Cast" or keeps_type(graph, node)):
         return [moved(graph, node, name, index)]
-    if not axes_in(index) & set(AXES[1:]):
+    if not axes_in(index, each=True) & set(AXES[1:]):
         return [None]
     if node.op_type == "Cast":
         kinds = {graph.type(node.input[0]).elements, attributes_of(node)["to"]}

@@ -6,7 +6,7 @@ from onnx import TensorProto, helper
 from .. import plain
 from ..errors import OpError
 from ..operators.computed_grid_sample import COMPUTED_GRID_SAMPLE, INPUTS, SOURCES, STEPS, program
-from .expressions import AXES, NARROWING, Leaf, Operation, Pixels, axes_apart
+from .expressions import AXES, NARROWING, Leaf, Operation, Pixels, as_source
 from .finding import NearMiss
 from .indices import shape
 
@@ -100,15 +100,26 @@ class Program:
         """Return the elements of a value of the graph at an index, whose axes are taken apart or joined as needed."""
         try:
             dimensions = shape(self.graph, name)
-            target, names = axes_apart(index, dimensions)
+            parts, target, names = as_source(index, dimensions)
         except (ValueError, TypeError):
             raise NearMiss(f"how {name} is read is not known") from None
+        if any((around, each) != (1, 1) for around, _, each in parts):
+            once = name
+            name = self._once(("repeated", once, *parts), lambda: self.repeated(once, parts))
+            dimensions = None
         if tuple(target) != dimensions:
             whole = name
             name = self._once(("apart", whole, *target), lambda: self.reshaped(whole, target))
         if not names:  # a source has an axis at least
             name = self._once(("vector", name), lambda: self.add_node("Unsqueeze", name, [0]))
         return self.source(self.input(name), names or (0,))
+
+    def repeated(self, name, parts):
+        """Return a value of the graph with parts of its axes, (times around, size, times each), repeated."""
+        apart, longer = [n for _, size, _ in parts for n in (1, size, 1)], [n for part in parts for n in part]
+        if not all(isinstance(size, int) for size in longer):
+            raise NearMiss(f"the sizes of {name}, which is repeated, are open")
+        return self.add_node("Expand", self.reshaped(name, apart), longer)
 
     def reshaped(self, name, target):
         """Return a value of the graph with other sizes, as a value of it."""
