@@ -76,9 +76,9 @@ def build(
     Kernels in the cache are linked without being compiled again. For another system or architecture the C compiler is
     the package ziglang, or a cross compiler. Raises OpError, also where there is no Numba or no C compiler.
     """
+    check_count("jobs", jobs)
     if obstacle := numba_obstacle():
         raise OpError(None, None, obstacle, "onnx_ops")
-    check_count("jobs", jobs)
     from ..compiler import target
     from ..compiler.cpu_levels import LEVELS
 
