@@ -1,8 +1,10 @@
 """The site. Its pages are Markdown that reads well on GitHub, too; docs/contributing.md has the command."""
 
+import inspect
 import os
 import re
 from pathlib import Path
+from types import ModuleType
 
 import click
 from docutils import nodes
@@ -21,11 +23,24 @@ LINK = re.compile(r"\]\(([^)#:]+)(#[^)]*)?\)")  # as in tests/test_docs.py
 
 project = "onnx_ops"
 version = release = onnx_ops.__version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode", "sphinxcontrib.mermaid"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinxcontrib.mermaid",
+]
 root_doc = "index"
 
 myst_heading_anchors = 4  # as GitHub makes them, so that links to headings are checked
 myst_fence_as_directive = ["mermaid"]
+
+autodoc_typehints_format = "short"
+autosummary_generate = False
+default_role = "py:obj"  # of single backticks in docstrings
+napoleon_google_docstring = False
+python_maximum_signature_line_length = 88
 
 html_theme = "furo"
 html_title = f"onnx_ops {version}"
@@ -64,6 +79,12 @@ class Help(Directive):
         return nodes.literal_block(text := context.get_help(), text, language="none")
 
 
+def docstring(app, kind, name, value, options, lines):
+    """Give a module that can be called, onnx_ops.operators, the docstring of what is called."""
+    if isinstance(value, ModuleType) and callable(value):
+        lines[:] = inspect.getdoc(type(value).__call__).splitlines()
+
+
 def setup(app):
     app.add_directive("command-line-help", Help)
 
@@ -74,5 +95,6 @@ def setup(app):
     def include(app, path, page, content):
         content[:] = [link(content[0], (DOCS / path).resolve(), DOCS / f"{page}.md")]
 
+    app.connect("autodoc-process-docstring", docstring, priority=0)  # before napoleon
     app.connect("source-read", read)
     app.connect("include-read", include)
