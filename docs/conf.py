@@ -8,16 +8,15 @@ from types import ModuleType
 
 import click
 from docutils import nodes
-from docutils.parsers.rst import Directive
+from sphinx.util.docutils import SphinxDirective
 
 import onnx_ops
 from onnx_ops.cli.app import app as command_line
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
-# Where the repository is on the web, such as https://github.com/OWNER/NAME/blob/COMMIT. Without it, a link to a file of
-# the repository leads to a copy on the site.
-REPOSITORY = os.environ.get("ONNX_OPS_REPOSITORY")
+# Where links to files of the repository lead, as https://github.com/OWNER/NAME/blob/COMMIT. Default: to this clone.
+REPOSITORY = os.environ.get("ONNX_OPS_REPOSITORY", ROOT.as_uri())
 WIDTH = 80  # of help texts, in characters
 LINK = re.compile(r"\]\(([^)#:]+)(#[^)]*)?\)")  # as in tests/test_docs.py
 
@@ -34,9 +33,10 @@ extensions = [
 root_doc = "index"
 
 myst_heading_anchors = 4  # as GitHub makes them, so that links to headings are checked
+myst_url_schemes = ["file", "http", "https", "mailto"]
 myst_fence_as_directive = ["mermaid"]
 
-autodoc_typehints_format = "short"
+autodoc_typehints = "none"  # docstrings have the types
 autosummary_generate = False
 default_role = "py:obj"  # of single backticks in docstrings
 napoleon_google_docstring = False
@@ -54,18 +54,20 @@ def link(text, path, page):
         to, anchor = (path.parent / match[1]).resolve(), match[2] or ""
         if to == ROOT / "README.md":
             to = DOCS / "index.md"
-        if not to.exists() or to.is_relative_to(DOCS) or (to.is_file() and not REPOSITORY):
+        if to.is_relative_to(DOCS) or not to.exists():  # which is a warning
             return f"]({os.path.relpath(to, page.parent)}{anchor})"
-        return f"]({REPOSITORY}/{to.relative_to(ROOT).as_posix()}{anchor})" if REPOSITORY else "]()"
+        return f"]({REPOSITORY}/{to.relative_to(ROOT).as_posix()}{anchor})"
 
     return LINK.sub(target, text)
 
 
-class Help(Directive):
+class Help(SphinxDirective):
     """The help texts of the command line: of the program itself, and of each command in a section."""
 
     def run(self):
-        program = click.Context(command_line, info_name="onnx-ops", terminal_width=WIDTH)
+        self.env.note_reread()  # at each build
+        settings = command_line.context_settings | {"terminal_width": WIDTH}
+        program = click.Context(command_line, info_name="onnx-ops", **settings)
         commands = [click.Context(each, program, name) for name, each in command_line.commands.items()]
         return [self.text(program), *map(self.section, commands)]
 

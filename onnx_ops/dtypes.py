@@ -55,11 +55,9 @@ TABLE = {
 }
 NAMES = {t.onnx: name for name, t in TABLE.items()}
 FLOATS = ("float16", "bfloat16", "float32", "float64")
-"""The floating-point types that operators support."""
 WIDE_FLOATS = ("float32", "float64")
 HALVES = ("float16", "bfloat16")
 INTEGERS = tuple(name for name in TABLE if "int" in name)
-"""The integer types: int8 to int64, and uint8 to uint64."""
 ALL = tuple(TABLE)
 
 

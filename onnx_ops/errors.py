@@ -35,10 +35,14 @@ class OpError(ValueError):
 
     Attributes
     ----------
-    argument, rule, operator
-        The parameters.
+    argument : str or None
+        The name of what is refused.
     value : str or None
         The value as the message shows it. A long one is cut in the middle.
+    rule : str
+        The rule that the value breaks, or the description of a failure.
+    operator : str or None
+        The operator, with the node's name if it is known.
 
     Examples
     --------

@@ -2,12 +2,13 @@
 
 import doctest
 import inspect
+import pydoc
 import re
 from importlib.util import find_spec
 
 import numpy as np
 import pytest
-from test_docs import ROOT, directory  # noqa: F401  a fixture: the folder in which examples run
+from pages import ROOT
 
 import onnx_ops
 from onnx_ops.own.operator import OwnOperator
@@ -100,7 +101,7 @@ def test_returns(name):
     "name", [pytest.param(name, marks=[pytest.mark.long] * (name in LONG)) for name in PUBLIC | METHODS]
 )
 @pytest.mark.filterwarnings("ignore:.*:DeprecationWarning", "ignore:.*:FutureWarning")  # PyTorch's, at export
-def test_examples(name, directory):  # noqa: F811
+def test_examples(name, directory):
     needed = NEEDS.get(name)
     if needed and (not find_spec(needed) or (needed == "numba" and not library.have_numba())):
         pytest.skip(f"needs {needed}")
@@ -114,6 +115,16 @@ def test_examples(name, directory):  # noqa: F811
 
 def test_every_public_name_is_on_a_page():
     pages = "\n".join(page.read_text() for page in (ROOT / "docs/reference").glob("*.rst"))
-    documented = set(re.findall(r"^\.\. auto(?:function|class|data):: (?:onnx_ops\.)?([\w.]+)", pages, re.MULTILINE))
+    directive = re.compile(r"^\.\. (?:auto|py:)(?:function|class|data):: (?:onnx_ops\.)?([\w.]+)", re.MULTILINE)
     wanted = {*PUBLIC, "FLOATS", "INTEGERS"}
-    assert documented - {"own.operator.OwnOperator"} == wanted
+    assert {*directive.findall(pages)} - {"own.operator.OwnOperator"} == wanted
+
+
+@pytest.mark.parametrize("name", ["col2im", "deform_conv", "grid_sample"])
+def test_help_shows_the_signature(name):
+    """`help` takes a function on arrays for a function, and shows annotations as the source has them."""
+    value = PUBLIC[name]
+    text = pydoc.render_doc(value, renderer=pydoc.plaintext)
+    first = next(iter(inspect.signature(value).parameters))
+    assert f"\n{name}({first}: 'ArrayLike', " in text
+    assert inspect.getdoc(value).partition("\n")[0] in text

@@ -138,7 +138,7 @@ class OwnOperator:
 
     @property
     def torch(self) -> Any:
-        """The operator in PyTorch, `torch.ops.<domain>.<name>`, for calls with tensors.
+        """The operator in PyTorch, ``torch.ops.<domain>.<name>``, for calls with tensors.
 
         Inputs are positional, attributes are given by name. A variadic input is
         a list of tensors. An input with values that the rule for shapes gets is
@@ -317,7 +317,7 @@ class OwnOperator:
         Parameters
         ----------
         gradient : callable
-            Its parameters are those that it needs of: `grad_<output>`, the
+            Its parameters are those that it needs of: ``grad_<output>``, the
             gradient of an output; inputs, outputs and attributes, by name. It
             returns the gradient of the input, or a tuple for several: None for
             an input without a gradient, a list for a variadic one. Inputs with
