@@ -73,6 +73,8 @@ def test_python_examples(page, directory, capsys):
         pytest.importorskip("onnxscript")
     if "import ray" in code:
         pytest.importorskip("ray.data")
+    if "import onnxruntime_extensions" in code:
+        pytest.importorskip("onnxruntime_extensions")
     pictures.draw(page)
     if shown := examples(page, "text"):
         assert capsys.readouterr().out == "".join(shown)
