@@ -28,12 +28,10 @@ import soak_models
 from support import service
 
 CLIENTS = 8
-GOOD = 40  # requests for each model among each set of hostile ones
 PATIENCE = 5  # seconds, the page's
 WAITING = ("no body", "body too short")  # lies that the service waits for
 WARM_UP = 0.2  # share of the time after which memory is measured
 LEAK = 100  # bytes per request, that memory may grow by
-NOISE = 2**24  # bytes that it may grow by in any case: the allocator's own doing
 DESCRIPTORS = 2 * CLIENTS + 16  # files and connections that may be open more than at the start
 START = 'if __name__ == "__main__":\n'
 EXTENSION = "import soak_models\n\nmake_session, Handler = soak_models.extended(Handler, THREADS)\n\n"
@@ -61,10 +59,10 @@ class Process:
         slope = np.polyfit(counts - counts[0], sizes, 1)[0] if counts[-1] > counts[0] else 0.0
         return slope * (counts[-1] - counts[0]), slope
 
-    def faults(self):
+    def faults(self, noise):
         """Yield what is wrong with the process, which has ended."""
         grown, slope = self.growth()
-        if grown > NOISE and slope > LEAK:
+        if grown > noise and slope > LEAK:
             yield f"port {self.port}: memory grew by {grown / 2**20:.0f} MiB, {slope:.0f} bytes per request"
         more = self.samples[-1][3] - self.samples[0][3]
         if more > DESCRIPTORS:
@@ -78,27 +76,27 @@ class Process:
 class Soak:
     """The clients' work, and the book about it."""
 
-    def __init__(self, folder, processes, patience, seed):
+    def __init__(self, folder, processes, patience, good, seed):
         self.processes, self.patience, self.lock = processes, patience, threading.Lock()
         self.stopping = threading.Event()  # is set before the signal is sent
         self.times, self.mistakes, self.answers = defaultdict(list), Counter(), {}
-        self.random, self.deck = random.Random(seed), []
+        self.random, self.deck, self.sets = random.Random(seed), [], 0
         with np.load(folder / "values.npz") as values:
             self.values = {name: values[name] for name in values.files}
         bodies = [service.saved(image) for image in self.values["images"]]
-        good = [("good", name, k) for name in soak_models.NAMES for k in range(soak_models.IMAGES)]
-        self.requests = {(name, k): service.request(bodies[k], f"/{name}") for _, name, k in good}
+        right = [("good", name, k) for name in soak_models.NAMES for k in range(soak_models.IMAGES)]
+        self.requests = {(name, k): service.request(bodies[k], f"/{name}") for _, name, k in right}
         names = [*service.lies(), *service.wrong_arrays()]
         hostile = [("refused", name, 0) for name in names]
         hostile += [("slow", "idle", 0), ("slow", "head", 0), ("slow", "body", 0), ("any value", "", 0)]
         hostile += [("vanished", "", k) for k in range(4)]
-        self.cards = good * (GOOD // soak_models.IMAGES) + hostile
+        self.cards = right * (good // soak_models.IMAGES) + hostile
 
     def draw(self):
         """Return the next request's kind, name and number, the model it is for, and the process."""
         with self.lock:
             if not self.deck:
-                self.deck = self.random.sample(self.cards, len(self.cards))
+                self.deck, self.sets = self.random.sample(self.cards, len(self.cards)), self.sets + 1
             return *self.deck.pop(), self.random.choice(soak_models.NAMES), self.random.choice(self.processes)
 
     def client(self, _):
@@ -162,12 +160,15 @@ class Soak:
         return None, None
 
 
-def run(folder, minutes, count=1, patience=PATIENCE, seed=0, change=lambda text: text):
+def run(folder, minutes, count=1, patience=PATIENCE, good=40, noise=2**24, seed=0, change=lambda text: text):
     """Return (the lines of a table, those about what was wrong).
 
     folder    with the models, and the kernels in kernels/
+    minutes   duration; each hostile request is sent at least once in any case
     count     number of processes
     patience  replaces the page's
+    good      number of good requests for each model, among one of each hostile request
+    noise     bytes that memory may grow by in any case, which is the allocator's own doing
     change    function that changes the service's source
     """
     text = service.replaced(service.SOURCE, START, EXTENSION + START)
@@ -177,9 +178,9 @@ def run(folder, minutes, count=1, patience=PATIENCE, seed=0, change=lambda text:
         served = starters.map(lambda _: stack.enter_context(service.served(folder, patience)), range(count))
         processes = [Process(*each) for each in served]
         started, begin = time.monotonic() - begin, time.monotonic()
-        soak = Soak(folder, processes, patience, seed)
+        soak = Soak(folder, processes, patience, good, seed)
         clients = threads.map(soak.client, range(CLIENTS))
-        while (seconds := time.monotonic() - begin) < 60 * minutes:
+        while (seconds := time.monotonic() - begin) < 60 * minutes or soak.sets < 2:
             for process in processes:
                 process.measure(seconds)
             time.sleep(min(1, 3 * minutes))
@@ -190,8 +191,7 @@ def run(folder, minutes, count=1, patience=PATIENCE, seed=0, change=lambda text:
             process.process.wait(60)
         list(clients)
     faults = [f"{count} x {mistake}" for mistake, count in soak.mistakes.most_common(20)]
-    faults += [fault for process in processes for fault in process.faults()]
-    faults += [f"no request: {kind}" for kind in ("slow", "refused", *soak_models.NAMES) if not soak.times[kind]]
+    faults += [fault for process in processes for fault in process.faults(noise)]
     return [*table(soak, processes), f"started in {started:.1f} s, ran for {seconds:.0f} s"], faults
 
 
