@@ -7,8 +7,6 @@ import soak
 import soak_models
 from support.service import replaced
 
-from onnx_ops.compiler import cache
-
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGTERM there")
 SHORT = {"minutes": 0.15, "patience": 1, "good": 8, "noise": 2**26}
 ANSWER = "        content = io.BytesIO()\n        np.save(content, output)\n"
@@ -26,9 +24,7 @@ PLANTED = {  # {mistake: (what is replaced in the service, by what, a part of th
 def folder(tmp_path):
     """A folder with the models, and this process' cache of compiled code."""
     soak_models.prepare(tmp_path)
-    (tmp_path / "kernels").mkdir()
-    cache.directory().mkdir(parents=True, exist_ok=True)
-    (tmp_path / "kernels" / "onnx_ops").symlink_to(cache.directory())
+    soak.use_cache(tmp_path)
     return tmp_path
 
 
@@ -43,7 +39,7 @@ def test_two_processes_fill_one_cache(tmp_path):
     soak_models.prepare(tmp_path)
     _, faults = soak.run(tmp_path, **SHORT, count=2)
     assert not faults
-    assert {path.suffix for path in tmp_path.glob("kernels/*/*")} <= {".code"}  # none where the library has all kernels
+    assert not soak.leftovers(tmp_path)
 
 
 @pytest.mark.long

@@ -21,7 +21,7 @@ from support.processes import environment as of_processes
 
 PAGE = TESTS.parent / "docs" / "deployment.md"
 SOURCE = "".join(re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL))
-START = 600  # seconds that a service may take to compile its kernels on a machine that has much else to do
+START = 1800  # seconds that a service may take to compile its kernels on a machine that has much else to do
 
 
 def environment(**more):
