@@ -53,6 +53,15 @@ def test_the_oldest_versions_are_tested():
     assert [name for name, version in in_workflow.items() if not pins[name].startswith(version)] == []
 
 
+def test_workflows_run_known_code():
+    """Actions are pinned by the digest of a commit, and may only read."""
+    workflows = [path.read_text() for path in (ROOT / ".github" / "workflows").glob("*.yml")]
+    actions = [line for text in workflows for line in re.findall(r"uses: (.*)", text)]
+    assert actions
+    assert [line for line in actions if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line)] == []
+    assert [re.findall(r"permissions:\n +(.*)", text) for text in workflows] == [["contents: read"]] * len(workflows)
+
+
 @pytest.mark.parametrize(
     ("version", "bound", "first"),
     [

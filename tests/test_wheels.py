@@ -8,6 +8,7 @@ import subprocess
 import sys
 import zipfile
 from email.parser import Parser
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -40,14 +41,10 @@ def check_materials(files):
     """
     (content,) = [content for name, content in files.items() if name.endswith(".dist-info/sboms/onnx-ops.cdx.json")]
     listed = json.loads(content)
-    schema = pytest.importorskip("cyclonedx.schema", reason="pip-audit brings it along")
-    validation = pytest.importorskip("cyclonedx.validation.json")
-    assert (
-        validation.JsonStrictValidator(schema.SchemaVersion.from_version(listed["specVersion"])).validate_str(
-            content.decode()
-        )
-        is None
-    )
+    if find_spec("cyclonedx"):  # in the workflow
+        schema, validation = import_module("cyclonedx.schema"), import_module("cyclonedx.validation.json")
+        validator = validation.JsonStrictValidator(schema.SchemaVersion.from_version(listed["specVersion"]))
+        assert validator.validate_str(content.decode()) is None
     whole, tools = listed["metadata"]["component"], listed["metadata"]["tools"]["components"]
     assert (whole["name"], whole["version"]) == ("onnx-ops", onnx_ops.__version__)
     parts = {each["name"]: each for each in listed["components"]}
