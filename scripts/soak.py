@@ -190,7 +190,7 @@ def run(folder, minutes, count=1, patience=PATIENCE, good=40, noise=2**24, seed=
         for process in processes:
             process.process.send_signal(signal.SIGTERM)
         for process in processes:
-            process.process.wait(60)
+            process.process.wait(service.STOP)
         list(clients)
     faults = [f"{count} x {mistake}" for mistake, count in soak.mistakes.most_common(20)]
     faults += [fault for process in processes for fault in process.faults(noise)]

@@ -21,7 +21,7 @@ from support.processes import environment as of_processes
 
 PAGE = TESTS.parent / "docs" / "deployment.md"
 SOURCE = "".join(re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL))
-START = 1800  # seconds that a service may take to compile its kernels on a machine that has much else to do
+START, STOP = 1800, 600  # seconds that a start and a stop may take on a machine that has much else to do
 
 
 def environment(**more):
@@ -76,7 +76,7 @@ def served(app, patience=None):
         finally:
             process.send_signal(signal.SIGTERM)
             try:
-                process.wait(60)
+                process.wait(STOP)
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise
