@@ -74,7 +74,10 @@ OLDEST = "1.20.0 0.13.0 1.19.0 1.26.0 0.60.0 0.5.0 3.0.0"
 OLDEST_TOOLS = (
     "click==8.1.0 hypothesis==6.100.0 mypy==1.10.0 pillow==10.1.0 pytest==8.0.0 pytest-xdist==3.0.2 rich==13.0.0"
 )
-OLDEST_EXTRAS = "ray==2.40.0 setuptools==77.0.1 setuptools-scm==8.0.1 torch==2.6.0 onnxscript ziglang==0.13.0"
+OLDEST_EXTRAS = (
+    "ray==2.40.0 setuptools==77.0.1 setuptools-scm==8.0.1 torch==2.6.0 onnxscript ziglang==0.13.0 "
+    "furo==2025.7.19 myst-parser==5.0.0 sphinx==8.2.3 sphinxcontrib-mermaid==2.0.3"  # which build the site
+)
 ROWS = [
     Row("oldest", "3.11", OLDEST, "whole suite", OLDEST_TOOLS),
     Row("oldest extras", "3.11", OLDEST, "extras", f"{OLDEST_TOOLS} {OLDEST_EXTRAS}"),
