@@ -44,7 +44,7 @@ static int is_slow(const struct custom_op *custom, const struct node *node) {
         const struct value *rois = k ? &node->others[1] : &node->inputs[1];
         const float *numbers = rois->data;
         for (size_t n = 0; rois->info.type == 1 && n < rois->bytes / sizeof *numbers; n++)
-            if (!(fabs(numbers[n]) <= largest)) largest = fabs(numbers[n]);
+            if (!(fabs(numbers[n]) <= largest)) largest = isnan(numbers[n]) ? INFINITY : fabs(numbers[n]);
     }
     return !(2 * largest * scale <= MOST_SAMPLES);
 }
