@@ -28,7 +28,9 @@ KINDS = "int ints string float floats text tensor".split()  # as enum kind of ta
 IS_ABSENT, IS_CONSTANT = 1, 2
 
 
-def build(folder, types, own=(), *, compiler="gcc", sanitizers=SANITIZED, links=(), main="harness", cpu=None, level=None):
+def build(
+    folder, types, own=(), *, compiler="gcc", sanitizers=SANITIZED, links=(), main="harness", cpu=None, level=None
+):
     """Build the harness with kernels of operators; returns its path, FOLDER/MAIN.
 
     types       {operator: the names of the element types of its kernels}

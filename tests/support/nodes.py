@@ -92,7 +92,7 @@ def others(operator, arrays):
 
 
 def descriptions(most=None):
-    """{name: description} of the cases, at most so many of each operator, of user-defined operators, and of refusals."""
+    """{name: description} of cases, at most so many of each operator, of user-defined operators and refused nodes."""
     content = {name: native.described(*parts) for name, parts in OWN.items()}
     for operator, table in tables().items():
         small = []
