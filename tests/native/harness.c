@@ -148,7 +148,7 @@ static void *run_nodes(void *number) {
 }
 static void *make_nodes(void *number) {
     unsigned seed = (unsigned)(uintptr_t)number;
-    for (long k = 1; !__atomic_load_n(&is_over, __ATOMIC_RELAXED); k++) {
+    for (long k = 0; !k || !__atomic_load_n(&is_over, __ATOMIC_RELAXED); k++) {
         const struct shared *s = draw(&seed);
         struct context inferred = s->expected.inferred;
         void *kernel = 0;
@@ -157,7 +157,7 @@ static void *make_nodes(void *number) {
         if (error) FINDING("%s: isn't made in a thread: %s", s->path, message_of(error)), ReleaseStatus(error);
         else run_shared(s, kernel, 0);
         free(kernel), ADD(made_count);
-        if (k % 64) continue;
+        if (k % 16) continue;
         struct options *options = options_for_all();
         if ((error = register_all(options))) FINDING("isn't registered: %s", message_of(error)), ReleaseStatus(error);
         release_options(options), ADD(registration_count);
