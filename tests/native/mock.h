@@ -80,6 +80,7 @@ void release_options(struct options *options);
 
 /* stand_in.c */
 int connect_python(void);
+void disconnect_python(void);
 void forget(struct op *op);
 void remember(struct op *op);
 #endif

@@ -8,7 +8,7 @@ void onnx_ops_add(struct op *const *ops, size_t count);
 void onnx_ops_survey(int begins);
 
 const char *const MODE_NAMES[] = {"as described", "all constant",   "sizes unknown",
-                                  "old runtime",  "compiled later", "surveyed"};
+                                  "old runtime",  "compiled later", "surveyed", "without Python"};
 const char *const FAULT_NAMES[] = {"call", "allocation", "allocations from", "interrupt"};
 struct options *registered;
 int has_findings;
@@ -64,19 +64,23 @@ static int take_tensor(struct reader *reader, struct value *value) {
     return take_sized(reader, type, value);
 }
 
-/* Whether ONNX Runtime takes a custom op for a node. */
+/* A function of an OrtCustomOp, by its position in the header's struct. */
+#define FUNCTION(custom, position, result, ...) ((result (*)(__VA_ARGS__))(custom)->functions[position])
+
+/* Whether ONNX Runtime takes a custom op for a node, by what the custom op's functions say. */
 static int fits_node(const struct custom_op *custom, const char *domain, const char *name, const struct node *node) {
-    const struct op *op = custom->op;
-    int64_t last = op->input_count - 1;
-    if (strcmp(op->domain, domain) || strcmp(op->name, name)) return 0;
-    for (int64_t k = 0; k < (int64_t)node->input_count; k++) {
-        int type = node->inputs[k].info.type;
-        if (k > last && op->inputs[last].presence != VARIADIC) return 0;
-        if (type && type != custom->overload->types[k < last ? k : last]) return 0;
-        if (!type && op->inputs[k < last ? k : last].presence != OPTIONAL) return 0;
+    enum { NAME = 1, INPUT_TYPE = 3, INPUT_COUNT, CHARACTERISTIC = 9 };
+    typedef const void *own;
+    size_t last = FUNCTION(custom, INPUT_COUNT, size_t, own)(custom) - 1;
+    if (strcmp(domain, custom->op->domain) || strcmp(FUNCTION(custom, NAME, const char *, own)(custom), name)) return 0;
+    for (size_t k = 0; k < node->input_count || k <= last; k++) {
+        size_t position = k < last ? k : last;
+        int type = k < node->input_count ? node->inputs[k].info.type : 0;
+        int presence = FUNCTION(custom, CHARACTERISTIC, int, own, size_t)(custom, position);
+        if (k > last && presence != VARIADIC) return 0;
+        if (!type && presence != OPTIONAL) return 0;
+        if (type && type != FUNCTION(custom, INPUT_TYPE, int, own, size_t)(custom, position)) return 0;
     }
-    for (int64_t k = (int64_t)node->input_count; k <= last; k++)
-        if (op->inputs[k].presence != OPTIONAL) return 0;
     return 1;
 }
 static const struct custom_op *find_custom(const char *domain, const char *name, const struct node *node) {
@@ -177,7 +181,8 @@ void live(const struct custom_op *custom, const struct node *node, enum mode mod
     life->inferred = (struct context){.node = node, .inputs = node->inputs, .overload = custom->overload};
     if (mode == COMPILED_LATER || mode == SURVEYED) forget(custom->op);
     if (mode == SURVEYED) onnx_ops_survey(1);
-    status error = custom->functions[17] ? infer(custom, &life->inferred) : 0;
+    if (mode == WITHOUT_PYTHON) disconnect_python();
+    status error = infer(custom, &life->inferred);
     if (error) ReleaseStatus(error); /* as ONNX Runtime does */
     int refused = is_refused(life->refusals[0], room, create_kernel(custom, 0, node, &kernel));
     if (refused && kernel) FINDING("a kernel beside an error: %s", life->refusals[0]);
@@ -189,7 +194,8 @@ void live(const struct custom_op *custom, const struct node *node, enum mode mod
         is_refused(life->refusals[1 + k], room, compute(kernel, &life->runs[k]));
     }
     if (mode == COMPILED_LATER || mode == SURVEYED) remember(custom->op);
-    free(kernel);
+    if (mode == WITHOUT_PYTHON) connect_python();
+    FUNCTION(custom, 8, void, void *)(kernel);
     int is_the_same = !strcmp(life->refusals[1], life->refusals[RUNS]);
     is_the_same = is_the_same && has_same_outputs(&life->runs[0], &life->runs[RUNS - 1]);
     if (!is_the_same && !have_faults()) FINDING("the last run differs from the first one: %s", life->refusals[RUNS]);

@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 enum { IS_ABSENT = 1, IS_CONSTANT = 2 }; /* flags of an input */
-enum mode { AS_DESCRIBED, ALL_CONSTANT, SIZES_UNKNOWN, OLD_RUNTIME, COMPILED_LATER, SURVEYED, MODES };
+enum mode { AS_DESCRIBED, ALL_CONSTANT, SIZES_UNKNOWN, OLD_RUNTIME, COMPILED_LATER, SURVEYED, WITHOUT_PYTHON, MODES };
 enum fault { CALL, ALLOCATION, ALL_LATER_ALLOCATIONS, INTERRUPT, FAULTS };
 extern const char *const MODE_NAMES[], *const FAULT_NAMES[];
 extern struct options *registered; /* the options that have all operators */

@@ -146,6 +146,8 @@ static void run_body(int64_t number, int64_t overload, struct run *run, struct a
 }
 static void interrupt(void) {}
 
+void disconnect_python(void) { memset(&onnx_ops_python, 0, sizeof onnx_ops_python); }
+
 /* Have the library call these functions. Returns whether it shares their records. */
 int connect_python(void) {
     onnx_ops_python.compile = compile_function, onnx_ops_python.plan = plan_call;
