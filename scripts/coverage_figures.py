@@ -1,9 +1,9 @@
 """Measure which lines and branches of the package its tests run, in Python and in C, by folder.
 
     python scripts/coverage_figures.py FOLDER                # run all tests but the huge ones, in a clone, print a table
-    python scripts/coverage_figures.py FOLDER -- -n 2 -m long tests/test_native.py    # with other arguments of pytest
-    python scripts/coverage_figures.py FOLDER --report --missing                      # what no test has run so far
-    python scripts/coverage_figures.py FOLDER --report --write                        # the table of docs/robustness.md
+    python scripts/coverage_figures.py FOLDER --pytest "-m long tests/test_native.py"  # other arguments of pytest
+    python scripts/coverage_figures.py FOLDER --report --missing  # run nothing, list what no test has run so far
+    python scripts/coverage_figures.py FOLDER --report --write    # the table of docs/robustness.md
 
 FOLDER gets a clone of what is committed, and the figures of every run add up there. It needs gcc and the package
 coverage. A gcc of its own, first on the PATH, compiles the library and the harness with counters and without
@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections import Counter, defaultdict
@@ -155,7 +156,9 @@ def table(rooms):
         if name != "onnx_ops/native":
             total.run += room.run
             total.all += room.all
-    rows = [(f"`{name}`" + ", the modules beside the folders" * (name == "onnx_ops"), rooms[name]) for name in sorted(rooms)]
+    rows = [
+        (f"`{name}`" + ", the modules beside the folders" * (name == "onnx_ops"), rooms[name]) for name in sorted(rooms)
+    ]
     rows = [*rows, ("all of Python", total)]
     header = "| folder | lines | run | branches | run |\n|---|---:|---:|---:|---:|"
     return "\n".join([header, *(f"| {name} | {' | '.join(room.cells())} |" for name, room in rows)])
@@ -167,10 +170,10 @@ def main():
     parser.add_argument("--report", action="store_true", help="run nothing")
     parser.add_argument("--missing", action="store_true", help="print what no test has run")
     parser.add_argument("--write", action="store_true", help=f"write the table into {PAGE}")
-    parser.add_argument("arguments", nargs="*", default=["-n", "logical", "-m", "not huge and not ray"])
+    parser.add_argument("--pytest", metavar="ARGUMENTS", default="-n logical -m 'not huge and not ray'")
     options = parser.parse_args()
     if not options.report:
-        run_tests(options.folder, options.arguments)
+        run_tests(options.folder, shlex.split(options.pytest))
     rooms = defaultdict(Room)
     of_python(options.folder, rooms)
     of_c(options.folder, rooms)
