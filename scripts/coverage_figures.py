@@ -1,15 +1,15 @@
 """Measure which lines and branches of the package its tests run, in Python and in C, by folder.
 
-    python scripts/coverage_figures.py FOLDER                # run all tests but the huge ones, in a clone, print a table
-    python scripts/coverage_figures.py FOLDER --pytest "-m long tests/test_native.py"  # other arguments of pytest
+    python scripts/coverage_figures.py FOLDER                     # run the whole suite, print the table
+    python scripts/coverage_figures.py FOLDER --pytest "-m long tests/test_native.py"   # other arguments of pytest
     python scripts/coverage_figures.py FOLDER --report --missing  # run nothing, list what no test has run so far
     python scripts/coverage_figures.py FOLDER --report --write    # the table of docs/robustness.md
 
-FOLDER gets a clone of what is committed, and the figures of every run add up there. It needs gcc and the package
+FOLDER gets a clone of what is committed, and the figures of all runs add up there. This needs gcc and the package
 coverage. A gcc of its own, first on the PATH, compiles the library and the harness with counters and without
-optimization. Processes that tests start are measured; those that a signal ends are not. Compiled functions count as run
-where a test runs them uncompiled (tests/test_uncompiled.py), or, in `compiler`, where one compiles something: FOLDER has
-a cache of kernels of its own.
+optimization. Processes that tests start are measured; those that a signal ends are not. Kernels count as run where a
+test runs them uncompiled (tests/test_uncompiled.py), and what compiles them where it does: FOLDER has a cache of its
+own, which is empty at first.
 """
 
 import argparse
