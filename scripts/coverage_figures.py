@@ -8,8 +8,8 @@
 FOLDER gets a clone of what is committed, and the figures of all runs add up there. This needs gcc and the package
 coverage. A gcc of its own, first on the PATH, compiles the library and the harness with counters and without
 optimization. Processes that tests start are measured; those that a signal ends are not. Kernels count as run where a
-test runs them uncompiled (tests/test_uncompiled.py), and what compiles them where it does: FOLDER has a cache of its
-own, which is empty at first.
+test runs them uncompiled (tests/test_uncompiled.py), and what compiles them where it does: unless NUMBA_CACHE_DIR names
+a cache of kernels, FOLDER gets one, which is empty at first.
 """
 
 import argparse
@@ -78,7 +78,8 @@ def prepare(folder):
     clone, settings = folder / "clone", folder / "coverage.ini"
     environment = {
         **os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(clone),
-        "NUMBA_CACHE_DIR": str(folder / "kernels"), "COVERAGE_PROCESS_START": str(settings), "COVERAGE_CORE": "ctrace",
+        "NUMBA_CACHE_DIR": os.environ.get("NUMBA_CACHE_DIR", str(folder / "kernels")),
+        "COVERAGE_PROCESS_START": str(settings), "COVERAGE_CORE": "ctrace",
     }  # fmt: skip
     if clone.exists():
         return environment
@@ -156,10 +157,8 @@ def table(rooms):
         if name != "onnx_ops/native":
             total.run += room.run
             total.all += room.all
-    rows = [
-        (f"`{name}`" + ", the modules beside the folders" * (name == "onnx_ops"), rooms[name]) for name in sorted(rooms)
-    ]
-    rows = [*rows, ("all of Python", total)]
+    named = {name: f"`{name}`" for name in sorted(rooms)} | {"onnx_ops": "`onnx_ops`, modules beside the folders"}
+    rows = [*((text, rooms[name]) for name, text in named.items()), ("all of Python", total)]
     header = "| folder | lines | run | branches | run |\n|---|---:|---:|---:|---:|"
     return "\n".join([header, *(f"| {name} | {' | '.join(room.cells())} |" for name, room in rows)])
 
