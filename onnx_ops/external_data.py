@@ -40,17 +40,31 @@ def model_in(path):
 
 def read(tensor, origin):
     """Put a tensor's external data into the tensor. Raises OSError and OpError."""
-    info = ExternalDataInfo(tensor)
-    size = size_of(tensor) if info.length is None else info.length
-    with open(file_of(info.location, origin), "rb") as file:
-        file.seek(info.offset or 0)
-        data = file.read(size)
+    info = info_of(tensor)
+    size, file_name = size_of(tensor) if info.length is None else info.length, file_of(info.location, origin)
+    data = b""
+    if (info.offset or 0) + size <= os.path.getsize(file_name):
+        with open(file_name, "rb") as file:
+            file.seek(info.offset or 0)
+            data = file.read(size)
     if len(data) < size:
         rule = f"must have {size} bytes of {tensor.name} from {info.offset or 0} on; the file ends before"
         raise OpError("external data", repr(info.location), rule, "onnx_ops")
     tensor.raw_data = data
     tensor.data_location = onnx.TensorProto.DEFAULT
     del tensor.external_data[:]
+
+
+def info_of(tensor):
+    """Where a tensor's external data are. Raises OpError."""
+    try:
+        info = ExternalDataInfo(tensor)
+    except ValueError:
+        info = None
+    if info is None or min(info.offset or 0, info.length or 0) < 0:
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        raise OpError("external data", repr(entries), "must have an offset and a length that are numbers", "onnx_ops")
+    return info
 
 
 def size_of(tensor):
@@ -65,10 +79,10 @@ def stated_size(tensors, origin):
     total = 0
     for tensor in tensors:
         try:
-            info = ExternalDataInfo(tensor)
-        except ValueError:  # a length that is no number
+            info = info_of(tensor)
+        except OpError:
             return math.inf
-        if info.length is None or info.length < 0 or not os.path.exists(file_of(info.location, origin)):
+        if info.length is None or not os.path.exists(file_of(info.location, origin)):
             return math.inf
         total += info.length
     return total
@@ -131,7 +145,7 @@ def write(tensors, path):
 
 def files(path):
     """The file of a model, and the files of its external data."""
-    locations = {ExternalDataInfo(tensor).location for tensor in external(model_in(path))}
+    locations = {info_of(tensor).location for tensor in external(model_in(path))}
     return [Path(path), *(Path(file_of(location, path)) for location in sorted(locations))]
 
 

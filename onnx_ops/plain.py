@@ -25,7 +25,7 @@ def infer(operator, values, shapes, known):
 
     Returns None if nothing is known. Raises OpError if what is known is refused.
     """
-    inputs = operator.each_input(len(shapes))
+    inputs, shapes = operator.each_input(len(shapes)), [each and [*map(_stated, each)] for each in shapes]
     sizes = [v if i.values else s for i, s, v in zip(inputs, shapes, known, strict=True)]
     if values is None:
         return None
@@ -35,6 +35,11 @@ def infer(operator, values, shapes, known):
     if operator.plan.is_bound or not is_known:
         return None
     return shapes_of(operator, values, operator.padded([tuple(each) for each in sizes]))
+
+
+def _stated(size):
+    """Return a size, or None for one below 0, which models use for an unknown one."""
+    return None if isinstance(size, int) and size < 0 else size
 
 
 def _sizes_to_infer(input, size, shape):
