@@ -1,4 +1,4 @@
-"""What reads bytes from outside in Python, each behind a function of bytes that raises Finding where a promise breaks.
+"""What reads bytes from outside in Python, each behind a function of bytes that raises BrokenPromiseError where a promise breaks.
 
 No other errors leave a reader than those that it names, in time linear in the bytes, and nothing is written but in the
 folder that it is given. scripts/fuzz_bytes.py draws the bytes; tests/test_byte_readers.py has the seeds and some more.
@@ -44,7 +44,7 @@ PACKAGE = os.path.dirname(external_data.__file__)
 LOADABLE = 2**14  # bytes of models of which sessions are made
 
 
-class Finding(AssertionError):
+class BrokenPromiseError(AssertionError):
     """A promise that a reader breaks."""
 
 
@@ -68,7 +68,9 @@ def fields(content, folder):
     proto = parsed(content)
     if proto is not None and found is not None and nodes is not None:
         check_equal("domains", found, {as_text(domain) for domain in model_files.imported_domains(proto)})
-        check_equal("nodes", sorted(map(str, nodes)), sorted(map(str, map(as_texts, model_files.nodes(proto, OP_TYPES)))))
+        check_equal(
+            "nodes", sorted(map(str, nodes)), sorted(map(str, map(as_texts, model_files.nodes(proto, OP_TYPES))))
+        )
 
 
 def as_text(value):
@@ -81,7 +83,7 @@ def as_texts(node):
 
 def check_equal(what, one, other):
     if one != other:
-        raise Finding(f"{what}: {one} instead of {other}")
+        raise BrokenPromiseError(f"{what}: {one} instead of {other}")
 
 
 def optimize(content, folder):
@@ -94,11 +96,13 @@ def optimize(content, folder):
     failures = [str(each.message).partition(UNFINISHED)[2] for each in caught if UNFINISHED in str(each.message)]
     if (failures or optimized is not proto) and len(content) <= LOADABLE and loads(proto):
         if failures:
-            raise Finding(failures[0])
+            raise BrokenPromiseError(failures[0])
         try:
             session(optimized)
         except Exception as error:
-            raise Finding(f"the model loads, but not what optimize makes of it: {str(error)[:300]}") from error
+            raise BrokenPromiseError(
+                f"the model loads, but not what optimize makes of it: {str(error)[:300]}"
+            ) from error
 
 
 def loads(proto):
@@ -141,7 +145,7 @@ def inspect(content, folder):
     Path(folder, "data").write_bytes(bytes(range(256)))
     whole = external_data.pack(path)
     if SECRET in whole and SECRET not in content:
-        raise Finding("a file outside of the model's folder was read")
+        raise BrokenPromiseError("a file outside of the model's folder was read")
     model = external_data.load(path)
     inspection.unknown_in(model)
     for node, _ in inspection.relevant(Model(model, path)):
@@ -156,7 +160,9 @@ def code(content, folder):
         compiled.has_function(kept, SYMBOL)
 
 
-INPUTS = {f"x{k}": (name, (1, 3, 4, 4)) for k, name in enumerate(["float32", "uint8", "bfloat16", "string", "bool", None])}
+INPUTS = {
+    f"x{k}": (name, (1, 3, 4, 4)) for k, name in enumerate(["float32", "uint8", "bfloat16", "string", "bool", None])
+}
 SUFFIXES = ".npy", ".npz", ".pb", ".png"
 
 
@@ -199,7 +205,7 @@ OF_MODELS = "fields", "optimize", "lower", "infer", "inspect"
 
 
 def read(name, content, folder):
-    """Give bytes to a reader. Raises Finding."""
+    """Give bytes to a reader. Raises BrokenPromiseError."""
     function, allowed = READERS[name]
     begin, _Written.paths[:] = time.process_time(), []
     with warnings.catch_warnings():
@@ -208,16 +214,16 @@ def read(name, content, folder):
             function(content, folder)
         except allowed:
             pass
-        except Finding:
+        except BrokenPromiseError:
             raise
         except Exception as error:
-            raise Finding(f"{type(error).__name__}: {error}") from error
+            raise BrokenPromiseError(f"{type(error).__name__}: {error}") from error
     seconds = time.process_time() - begin
     if seconds > SECONDS + PER_BYTE * len(content):
-        raise Finding(f"{seconds:.1f} s for {len(content)} bytes")
+        raise BrokenPromiseError(f"{seconds:.1f} s for {len(content)} bytes")
     outside = [path for path in _Written.paths if not Path(os.path.realpath(path)).is_relative_to(folder)]
     if outside:
-        raise Finding(f"wrote {outside}")
+        raise BrokenPromiseError(f"wrote {outside}")
 
 
 class _Written:
@@ -229,7 +235,11 @@ class _Written:
     @classmethod
     def watch(cls):
         def note(event, arguments):
-            if event == "open" and isinstance(arguments[0], str | bytes) and (arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR):
+            if (
+                event == "open"
+                and isinstance(arguments[0], str | bytes)
+                and (arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR)
+            ):
                 cls.paths.append(os.fsdecode(arguments[0]))
 
         if not cls.watched:
@@ -261,7 +271,9 @@ def seeds(name):
         ]
         return [b"\n".join(json.dumps(line).encode() for line in lines[k:]) + b"\n" for k in range(len(lines))]
     return [bytes([8 * k + SUFFIXES.index(suffix)]) + content for k in range(3) for suffix, content in files()] + [
-        bytes([8 * k + len(SUFFIXES)]) + text for k in range(6) for text in (b"[1, 2.5, [3]]", b'["a", true, null]', b"1e400")
+        bytes([8 * k + len(SUFFIXES)]) + text
+        for k in range(6)
+        for text in (b"[1, 2.5, [3]]", b'["a", true, null]', b"1e400")
     ]
 
 
@@ -270,7 +282,14 @@ def models():
     for path in sorted((TESTS.parent / "models").rglob("*.onnx")):
         if path.is_file() and path.stat().st_size < LOADABLE:
             yield onnx.load(path)
-    makers = (written.unfold, written.affine_grid, written.attention, written.warp, written.unfold_product, written.windows)
+    makers = (
+        written.unfold,
+        written.affine_grid,
+        written.attention,
+        written.warp,
+        written.unfold_product,
+        written.windows,
+    )
     yield from (make() for make in makers)
     for move in written.in_a_branch, written.in_a_function:
         proto = written.unfold()
@@ -302,8 +321,8 @@ def object_file():
 
 NUMBERS = [0, 1, -1, 2, 3, 7, 8, 16, 17, 64, 255, 2**15, 2**31 - 1, -(2**31)]
 LARGE_NUMBERS = [2**31, 2**32, 2**58, 2**63 - 1, -(2**63)]
-TEXTS = ["", "x", "y", "Col2Im", "GridSample", "Shape", "Reshape", "Identity", "Loop", "If", "../secret", "/etc/passwd", "data",
-         "ai.onnx", "com.microsoft", "onnx_ops", "a\0b", "\u00e9"]  # fmt: skip
+TEXTS = ["", "x", "y", "Col2Im", "GridSample", "Shape", "Reshape", "Identity", "Loop", "If", "../secret", "/etc/passwd",
+         "data", "ai.onnx", "com.microsoft", "onnx_ops", "a\0b", "\u00e9"]  # fmt: skip
 
 
 def changed(name, content, others, seed):
@@ -326,7 +345,8 @@ def with_other_bytes(content, others, rng):
         other = rng.choice(others)
         at = rng.randrange(len(other) + 1)
         content[begin:end] = rng.choice([
-            b"", bytes([rng.randrange(256)]), rng.randbytes(end - begin), content[begin:end] * 2, other[at : at + end - begin],
+            b"", bytes([rng.randrange(256)]), rng.randbytes(end - begin), content[begin:end] * 2,
+            other[at : at + end - begin],
             rng.choice([b"\x00", b"\xff" * 4, b"\xff" * 9 + b"\x01", b"9" * 20, b"[" * 50, b"null", b"-1", b"1e400"]),
         ])  # fmt: skip
     return bytes(content)
