@@ -1,4 +1,4 @@
-"""What reads bytes from outside in Python, each behind a function of bytes that raises BrokenPromiseError where a promise breaks.
+"""What reads bytes from outside in Python: functions of bytes that raise BrokenPromiseError where a promise breaks.
 
 No other errors leave a reader than those that it names, in time linear in the bytes, and nothing is written but in the
 folder that it is given. scripts/fuzz_bytes.py draws the bytes; tests/test_byte_readers.py has the seeds and some more.
