@@ -95,8 +95,9 @@ def file_of(location, origin):
     the link ends: in Hugging Face's cache, both are links into another folder. Raises OpError.
     """
     folder, *others = roots(origin)
-    file = os.path.realpath(os.path.join(folder, location))
-    if os.path.isabs(location) or not any(Path(file).is_relative_to(root) for root in (folder, *others)):
+    is_path = "\0" not in location and not os.path.isabs(location)
+    file = os.path.realpath(os.path.join(folder, location)) if is_path else ""
+    if not any(Path(file).is_relative_to(root) for root in (folder, *others)):
         raise OpError("external data", repr(location), f"must lie in the folder of the model, {folder}", "onnx_ops")
     return file
 

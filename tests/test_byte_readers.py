@@ -3,13 +3,61 @@
 scripts/fuzz_bytes.py draws others, guided by coverage.
 """
 
+import json
+
 import pytest
-from support import byte_readers
+from support import byte_readers, cases
+
+from onnx_ops.cli.items import digest
 
 CHANGES = 150
 
+
+def col2im(change):
+    """Return the bytes of a model of a Col2Im whose sizes are constants, after `change`."""
+    proto = cases.model("", "Col2Im", cases.COL2IM[1].inputs("float32"), {}, constants=("image_shape", "block_shape"))
+    change(proto)
+    return proto.SerializeToString()
+
+
+def external(**entries):
+    """Return the bytes of a model with a tensor whose external data are described by these entries."""
+
+    def change(proto):
+        tensor = proto.graph.initializer[0]
+        tensor.ClearField("raw_data")
+        tensor.data_location = tensor.EXTERNAL
+        for key, value in {"location": "data", **entries}.items():
+            tensor.external_data.add(key=key, value=value)
+
+    return col2im(change)
+
+
+def with_bytes(text):
+    """Return the bytes of a model whose operator has a name that isn't UTF-8."""
+    return col2im(lambda proto: setattr(proto.graph.node[0], "op_type", text)).replace(text.encode(), b"Co\xffm")
+
+
+def line(**record):
+    return b'{"run": ' + json.dumps({"run": digest(b"{}"), **record}).encode().removeprefix(b'{"run": ')
+
+
 # What the fuzzer found: {name: (reader, what it reads)}
-FOUND = {}
+FOUND = {
+    "a node without outputs": ("infer", col2im(lambda proto: proto.graph.node[0].ClearField("output"))),
+    "a node with too many inputs": ("infer", col2im(lambda proto: proto.graph.node[0].input.extend("abc"))),
+    "a negative size": (
+        "infer", col2im(lambda proto: setattr(proto.graph.input[0].type.tensor_type.shape.dim[0], "dim_value", -5)),
+    ),
+    "an offset that is no number": ("inspect", external(offset="y")),
+    "a negative offset": ("inspect", external(offset="-5")),
+    "a negative length": ("inspect", external(length="-1")),
+    "a length past all memory": ("inspect", external(length=str(2**62))),
+    "a location that is no path": ("inspect", external(location="a\0b")),
+    "an operator's name that isn't UTF-8": ("inspect", with_bytes("Colm")),
+    "a line of a manifest with no text for a file": ("manifest", line(item="a", input="1", file=5, output="2")),
+    "a line of a manifest with a NUL in a file's name": ("manifest", line(item="a", input="1", file="\0", output="2")),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +76,12 @@ def test_changed_seeds(name, folder):
     seeds = byte_readers.seeds(name)
     for k in range(CHANGES):
         byte_readers.read(name, byte_readers.changed(name, seeds[k % len(seeds)], seeds, k), folder)
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_what_was_found(name, folder):
+    reader, content = FOUND[name]
+    byte_readers.read(reader, content, folder)
 
 
 def test_an_oracle_that_sees_mistakes(folder, monkeypatch, tmp_path):
