@@ -20,6 +20,13 @@ def col2im(change):
     return proto.SerializeToString()
 
 
+def im2col(change):
+    """Return the bytes of a model of an Im2Col, an operator that onnx lacks, after `change`."""
+    proto = cases.model("onnx_ops", "Im2Col", cases.IM2COL[0].inputs("float32"), cases.IM2COL[0].attributes)
+    change(proto)
+    return proto.SerializeToString()
+
+
 def external(**entries):
     """Return the bytes of a model with a tensor whose external data are described by these entries."""
 
@@ -44,10 +51,10 @@ def line(**record):
 
 # What the fuzzer found: {name: (reader, what it reads)}
 FOUND = {
-    "a node without outputs": ("infer", col2im(lambda proto: proto.graph.node[0].ClearField("output"))),
-    "a node with too many inputs": ("infer", col2im(lambda proto: proto.graph.node[0].input.extend("abc"))),
+    "a node without outputs": ("infer", im2col(lambda proto: proto.graph.node[0].ClearField("output"))),
+    "a node with too many inputs": ("infer", im2col(lambda proto: proto.graph.node[0].input.extend("abc"))),
     "a negative size": (
-        "infer", col2im(lambda proto: setattr(proto.graph.input[0].type.tensor_type.shape.dim[0], "dim_value", -5)),
+        "infer", im2col(lambda proto: setattr(proto.graph.input[0].type.tensor_type.shape.dim[0], "dim_value", -5)),
     ),
     "an offset that is no number": ("inspect", external(offset="y")),
     "a negative offset": ("inspect", external(offset="-5")),
