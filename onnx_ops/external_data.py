@@ -5,6 +5,7 @@
 
 import math
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import onnx
@@ -57,14 +58,12 @@ def read(tensor, origin):
 
 def info_of(tensor):
     """Where a tensor's external data are. Raises OpError."""
-    try:
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    with suppress(TypeError, ValueError):  # keys or values that are not UTF-8 are bytes
         info = ExternalDataInfo(tensor)
-    except ValueError:
-        info = None
-    if info is None or min(info.offset or 0, info.length or 0) < 0:
-        entries = {entry.key: entry.value for entry in tensor.external_data}
-        raise OpError("external data", repr(entries), "must have an offset and a length that are numbers", "onnx_ops")
-    return info
+        if isinstance(info.location, str) and min(info.offset or 0, info.length or 0) >= 0:
+            return info
+    raise OpError("external data", repr(entries), "must state a file, and numbers from 0 on", "onnx_ops")
 
 
 def size_of(tensor):
@@ -95,7 +94,7 @@ def file_of(location, origin):
     the link ends: in Hugging Face's cache, both are links into another folder. Raises OpError.
     """
     folder, *others = roots(origin)
-    is_path = "\0" not in location and not os.path.isabs(location)
+    is_path = isinstance(location, str) and "\0" not in location and not os.path.isabs(location)
     file = os.path.realpath(os.path.join(folder, location)) if is_path else ""
     if not any(Path(file).is_relative_to(root) for root in (folder, *others)):
         raise OpError("external data", repr(location), f"must lie in the folder of the model, {folder}", "onnx_ops")

@@ -61,6 +61,8 @@ FOUND = {
     "a negative length": ("inspect", external(length="-1")),
     "a length past all memory": ("inspect", external(length=str(2**62))),
     "a location that is no path": ("inspect", external(location="a\0b")),
+    "a location that isn't UTF-8": ("inspect", external(location="datum").replace(b"datum", b"dat\xffm")),
+    "a key that isn't UTF-8": ("inspect", external(a_key="1", another="2").replace(b"a_key", b"a_k\xffy")),
     "an operator's name that isn't UTF-8": ("inspect", with_bytes("Colm")),
     "a line of a manifest with no text for a file": ("manifest", line(item="a", input="1", file=5, output="2")),
     "a line of a manifest with a NUL in a file's name": ("manifest", line(item="a", input="1", file="\0", output="2")),
