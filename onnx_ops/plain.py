@@ -38,14 +38,15 @@ def infer(operator, values, shapes, known):
 
 
 def _stated(size):
-    """Return a size, or None for one below 0, which models use for an unknown one."""
-    return None if isinstance(size, int) and size < 0 else size
+    """Return a size, or None for one below 0, which is unknown, and for a name that isn't UTF-8."""
+    return None if isinstance(size, bytes) or (isinstance(size, int) and size < 0) else size
 
 
 def _sizes_to_infer(input, size, shape):
     """Return the sizes, or the values, of an input as a plan gets them before all are known."""
     if input.values and size is None:  # their number may be known
-        size = [None] * shape[0] if shape and len(shape) == 1 and isinstance(shape[0], int) else ()
+        is_known = shape and len(shape) == 1 and isinstance(shape[0], int)
+        size = [None] * min(shape[0], MAX_RANK + 1) if is_known else ()
     return () if size is None or len(size) > MAX_RANK else size
 
 

@@ -195,8 +195,9 @@ class Trials:
 
     def __init__(self, folder, coverage):
         self.root, self.contexts, self.passing = folder / "clone", {}, {}
-        if not self.root.exists():
-            subprocess.run(["git", "clone", "--quiet", pages.ROOT, self.root], check=True)
+        shutil.rmtree(self.root, ignore_errors=True)  # an earlier run may have left a mutant
+        subprocess.run(["git", "clone", "--quiet", pages.ROOT, self.root], check=True)
+        if not (folder / "kernels").exists():
             shutil.copytree(cache.directory(), folder / "kernels" / cache.ROOT, copy_function=os.link)
         variables = {"PYTHONPATH": self.root, "NUMBA_CACHE_DIR": folder / "kernels", "PYTHONDONTWRITEBYTECODE": 1}
         self.environment = {**os.environ, **{name: str(value) for name, value in variables.items()}}

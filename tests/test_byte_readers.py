@@ -20,11 +20,16 @@ def col2im(change):
     return proto.SerializeToString()
 
 
-def im2col(change):
-    """Return the bytes of a model of an Im2Col, an operator that onnx lacks, after `change`."""
-    proto = cases.model("onnx_ops", "Im2Col", cases.IM2COL[0].inputs("float32"), cases.IM2COL[0].attributes)
+def im2col(change, case=cases.IM2COL[0]):
+    """Return the bytes of a model of an operator that onnx lacks, after `change`."""
+    proto = cases.model(case.domain, case.op_type, case.inputs("float32"), case.attributes)
     change(proto)
     return proto.SerializeToString()
+
+
+def dimension(proto, position=0):
+    """Return the first dimension of an input of a model."""
+    return proto.graph.input[position].type.tensor_type.shape.dim[0]
 
 
 def external(**entries):
@@ -54,7 +59,13 @@ FOUND = {
     "a node without outputs": ("infer", im2col(lambda proto: proto.graph.node[0].ClearField("output"))),
     "a node with too many inputs": ("infer", im2col(lambda proto: proto.graph.node[0].input.extend("abc"))),
     "a negative size": (
-        "infer", im2col(lambda proto: setattr(proto.graph.input[0].type.tensor_type.shape.dim[0], "dim_value", -5)),
+        "infer", im2col(lambda proto: setattr(dimension(proto), "dim_value", -5)),
+    ),
+    "a size's name that isn't UTF-8": (
+        "infer", im2col(lambda proto: setattr(dimension(proto), "dim_param", "a_name")).replace(b"a_name", b"a_n\xffme"),
+    ),
+    "as many sizes as fill the memory": (
+        "infer", im2col(lambda proto: setattr(dimension(proto, 1), "dim_value", 2**40), cases.OPENVINO[0]),
     ),
     "an offset that is no number": ("inspect", external(offset="y")),
     "a negative offset": ("inspect", external(offset="-5")),
