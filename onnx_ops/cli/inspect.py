@@ -12,10 +12,10 @@ from onnx import helper
 
 from .. import dtypes
 from ..comparison import difference
-from ..errors import OpError, errors_of
+from ..errors import OpError, as_text, errors_of
 from ..external_data import load, model_in
 from ..model_files import EXTENSIONS, WARNING, is_lowered, unknown_attributes
-from ..nodes import builtin_operators, declared, in_its_versions, inlined, model_nodes
+from ..nodes import builtin_operators, declared, domain_of, in_its_versions, inlined, model_nodes
 from ..operators import available
 from ..plain import infer, shapes_of
 from ..rewriting.graph import Model
@@ -128,11 +128,16 @@ def unknown_in(model):
     known = builtin_operators().keys() | {(f.domain, f.name) for f in model.functions}
     counts: Counter = Counter()
     for node in model_nodes(model):
-        domain = "" if node.domain == "ai.onnx" else node.domain
-        is_known = (domain, node.op_type) in known or onnx.defs.has(node.op_type, domain=domain) or domain == EXTENSIONS
+        domain = domain_of(node)
+        is_known = (domain, node.op_type) in known or onnx_has(node) or domain == EXTENSIONS
         if not is_known and not intended(node):
-            counts[f"{domain}.{node.op_type}".removeprefix(".")] += 1
+            counts[f"{as_text(domain)}.{as_text(node.op_type)}".removeprefix(".")] += 1
     return dict(sorted(counts.items()))
+
+
+def onnx_has(node):
+    """Return whether onnx has the operator of a node."""
+    return onnx.defs.has(as_text(node.op_type), domain=as_text(domain_of(node)))
 
 
 def relevant(model):
@@ -148,12 +153,12 @@ def intended(node):
     """Return the declared operator's name that a node has or, unless onnx knows it, seems to misspell; or None."""
     if declared(node):
         return node.op_type
-    if onnx.defs.has(node.op_type, domain="" if node.domain == "ai.onnx" else node.domain):
+    if onnx_has(node):
         return None
     if node.op_type in names():
         return node.op_type
     by_small_letters = {name.lower(): name for name in names()}
-    near = difflib.get_close_matches(node.op_type.lower(), by_small_letters, 1, LIKENESS)
+    near = difflib.get_close_matches(as_text(node.op_type).lower(), by_small_letters, 1, LIKENESS)
     return by_small_letters[near[0]] if near else None
 
 
