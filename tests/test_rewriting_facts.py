@@ -288,11 +288,11 @@ SHAPES = {  # nodes of a value x [n, 1, 5, 1], the version of ai.onnx, and what 
     "an empty list of axes": (18, lambda w: w.add("Squeeze", "x", w.constant(np.zeros(0))), None),
     "a pool that is rounded up": (18, lambda w: w.add(
         "MaxPool", w.add("Expand", "x", w.constant([1, 1, 1, 4])), kernel_shape=[1, 1], strides=[1, 2], ceil_mode=1),
-        ("n", 1, None, None)),
+        ("n", 1, 5, 2)),
     "a pool": (18, lambda w: w.add("MaxPool", "x", kernel_shape=[2, 1]), ("n", 1, 4, 1)),
     "a transposed convolution that pads its output": (18, lambda w: w.add(
         "ConvTranspose", "x", w.constant(np.ones((1, 1, 3, 1)), np.float32), strides=[3, 1], output_padding=[1, 0],
-        auto_pad="SAME_UPPER"), ("n", 1, None, None)),
+        auto_pad="SAME_UPPER"), ("n", 1, 15, 1)),
     "a product that is broadcast": (18, lambda w: w.add(
         "Einsum", "x", w.constant(np.ones((3, 5, 1)), np.float32), equation="ncij,cij->nci"), (None, None, None)),
     "a product that is not": (18, lambda w: w.add(

@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from .finding import tried
 from .positions import Position, broadcast_index, divided, reshaped, solved, variables
-from .sizes import Size, at_least_zero, factors, never_negative, quotient
+from .sizes import Size, at_least_zero, factors, never_negative, quotient, truncated
 
 LONGEST = 60  # nodes of a path, and on the way to an integer
 LARGEST = 2**22  # elements of a constant whose steps are looked for
@@ -564,8 +564,11 @@ def _multiply(index, a, b):
 
 
 def _divide(index, a, b):
-    """Divide integers that are certain not to be negative: rounding down is then what ONNX does, rounding to zero."""
-    return divided(a, b.start)[0] if b.is_number() else None
+    """Divide integers, rounding to zero. What varies must be certain not to be negative, and is rounded down."""
+    if not b.is_number():
+        return None
+    is_whole = a.is_number() and isinstance(b.start, int) and b.start > 0
+    return Position(truncated(a.start, b.start)) if is_whole else divided(a, b.start)[0]
 
 
 def _modulo(index, a, b):
