@@ -22,8 +22,8 @@ def filled(size, sizes=None):
     """The value of a size for these values of open sizes."""
     if not isinstance(size, Size):
         return int(size)
-    functions = {"trunc": math.trunc, "max": max, "broadcast": lambda *each: np.broadcast_shapes(*([n] for n in each))[0]}
-    return eval(repr(size), functions, dict(sizes or SIZES))
+    broadcast = lambda *each: 0 if 0 in each else max(each)  # sizes that fit together
+    return eval(repr(size), {"trunc": math.trunc, "max": max, "broadcast": broadcast}, dict(sizes or SIZES))
 
 
 def parse(text):

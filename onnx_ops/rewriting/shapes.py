@@ -606,6 +606,13 @@ def _sequence_at(graph, node, attributes, sequence, at):
     return Type(x.elements, (*x.shape[:axis], size, *x.shape[axis + 1 :]))
 
 
+def _col2im(graph, node, attributes, x, image_shape, block_shape):
+    """The declaration states only sizes of an image that are numbers."""
+    n, channels, _ = x.shape
+    positions = math.prod(integer_list(graph, node.input[2]))
+    return Type(x.elements, (n, channels // positions, *integers(graph, node.input[1])))
+
+
 def _im2col(graph, node, attributes, x):
     blocks = im2col_blocks(attributes, x.shape[2:])
     return Type(x.elements, (x.shape[0], x.shape[1] * math.prod(attributes["kernel_shape"]), math.prod(blocks)))
@@ -656,6 +663,7 @@ RULES = {
     **{(BLOCKS, op_type): rule for op_type, rule in ON_IMAGES.items()},
     ("ai.onnx", "AffineGrid"): _affine_grid,
     ("ai.onnx", "Attention"): _attention,
+    ("ai.onnx", "Col2Im"): _col2im,
     ("ai.onnx", "Concat"): _concat,
     ("ai.onnx", "ConstantOfShape"): _constant_of_shape,
     ("ai.onnx", "ConvTranspose"): _conv_transpose,
