@@ -312,6 +312,8 @@ SHAPES = {  # nodes of a value x [n, 1, 5, 1], the version of ai.onnx, and what 
     "where a scalar isn't 0": (18, lambda w: w.add("NonZero", w.constant(3)), (1, None)),
     "parts without an axis": (18, lambda w: at(w, "SplitToSequence", "x", w.constant(1), axis=1, keepdims=0), None),
     "parts": (18, lambda w: at(w, "SplitToSequence", "x", w.constant(2), axis=2, keepdims=1), ("n", 1, 2, 1)),
+    "an Expand to a size that isn't known": (18, lambda w: w.add("Expand", "x", w.add(
+        "Concat", w.add("Gather", "sizes", w.constant([1])), w.constant([7, 1, 3]), axis=0)), (None, 7, 5, 3)),
     "a range to a number that a Cast has wrapped": (18, lambda w: w.add(
         "Range", *(w.add("Cast", w.constant(v), to=TensorProto.INT16) for v in (0, 2**16 + 3, 1))), (3,)),
     "a range to a boolean": (18, lambda w: w.add("Range", w.constant(0), w.add("Cast", w.add(

@@ -314,7 +314,7 @@ def _sequence_at(graph, node, attributes, name, index):
 
 
 def _concat(graph, node, attributes, name, index):
-    """ONNX Runtime leaves out what has no elements, whatever its other sizes: they must be known to be equal."""
+    """ONNX Runtime leaves out what has no elements, whatever its other sizes: numbers must be known to be equal."""
     axis, target = range(len(index))[attributes["axis"]], list(shape(graph, name))
     start = index[axis].start
     if not index[axis].is_number():
@@ -323,11 +323,11 @@ def _concat(graph, node, attributes, name, index):
         along = first[blocks.axis] + index[axis].times(blocks.step)
         return blocks.source, (*first[: blocks.axis], along, *first[blocks.axis + 1 :])
     for operand in node.input:
-        target[axis] = shape(graph, operand)[axis]
-        if shape(graph, operand) != tuple(target) or not isinstance(target[axis], int):
-            return None
+        sizes = shape(graph, operand)
+        target[axis] = sizes[axis]
+        its_index = broadcast_index(sizes, target, _shifted(index, axis, start - index[axis].start), True)
         if start < target[axis]:
-            return operand, _shifted(index, axis, start - index[axis].start)
+            return operand, its_index
         start -= target[axis]
     return None
 

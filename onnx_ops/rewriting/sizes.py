@@ -113,7 +113,7 @@ def size_of(value, axis):
 
 def origins(size):
     """Yield (value, axis) of the sizes on which a size depends of which nothing is known."""
-    for name in {name for names in _terms(size) for name in names}:
+    for name in (name for names in sorted(_terms(size)) for name in names):
         if name.of and isinstance(name.of[0], str):
             yield name.of
         else:
@@ -173,20 +173,21 @@ def truncated(size, by):
 
 
 def broadcast(column):
-    """Return the size to which sizes are broadcast; None if it isn't known.
+    """Return the size to which sizes, or None for what isn't known, are broadcast; None if it isn't known.
 
     Of several open sizes it is one that can't be 1; else each of them is that size, or 1.
     """
-    others = {part for d in column if d != 1 for part in parts_of_broadcast(d)}
+    others = {part for d in column if d not in (1, None) for part in parts_of_broadcast(d)}
     numbers = {d for d in others if isinstance(d, int)}
     if len(numbers) == 1 and numbers != {0}:
         return numbers.pop()
-    if numbers or len(others) < 2:
-        return 1 if not others else others.pop() if len(others) == 1 else None
+    if None in column or numbers or len(others) < 2:
+        return None if None in column or len(others) > 1 else others.pop() if others else 1
     larger = [d for d in others if math.gcd(*factors(d)) > 1 or (least(d) or 0) > 1]
     if larger:
         return simplest(larger)
-    name = f"broadcast({','.join(sorted(map(repr, others)))})"
+    others = sorted(others, key=repr)
+    name = f"broadcast({','.join(map(repr, others))})"
     return unknown(name, 0, (*others,)) if len(name) < LONGEST else None
 
 
