@@ -484,6 +484,51 @@ def with_steps(w, v, steps, dtype):
     return v
 
 
+def flow_network(layers, pixels="image", resized=False, opset=20, scales=(0.2, 0.3), **sampling):
+    """A GridSample of "image" [n, 3, h, w] at pixels that a flow moves, which a network computes from it.
+
+    layers   [(operator, argument, attributes)]: the argument is the number of channels that a convolution makes, the
+             scales of a Resize, or the position of an earlier value, 0 for the image, that an Add or Concat takes
+    pixels   the value of whose size these are: "image" or "flow"
+    resized  whether the flow gets the size of the image by a Resize
+    scales   by which the pixels' places become coordinates
+    """
+    w, rng, values = Writer(), np.random.default_rng(0), [("image", 3)]
+
+    def convolved(op_type, count, kernel_shape=(3, 3), **attributes):
+        value, channels = values[-1]
+        shape = (channels, count) if op_type == "ConvTranspose" else (count, channels)
+        weights = rng.standard_normal((*shape, *kernel_shape)) / np.prod(kernel_shape)
+        return w.add(op_type, value, w.constant(weights, "float32"), **attributes), count
+
+    for op_type, argument, attributes in (*layers, ("Conv", 2, {"pads": [1] * 4})):
+        value, channels = values[-1]
+        if op_type in ("Conv", "ConvTranspose"):
+            values.append(convolved(op_type, argument, **attributes))
+        elif op_type in ("Add", "Concat"):
+            other, more = values[argument]
+            values.append((w.add(op_type, value, other, **attributes), channels + more * (op_type == "Concat")))
+        elif op_type == "Resize":
+            resize = w.add(op_type, value, "", w.constant([1, 1, *argument], "float32"), **attributes)
+            values.append((resize, channels))
+        else:
+            values.append((w.add(op_type, value, **attributes), channels))
+    flow, size = values[-1][0], lambda value, axis: w.add("Gather", w.add("Shape", value), w.constant(axis))
+    if resized:
+        sizes = w.add("Concat", w.add("Shape", flow, end=2), w.add("Shape", "image", start=2), axis=0)
+        flow = w.add("Resize", flow, "", "", sizes, mode="linear")
+    parts = []
+    for i, (axis, scale) in enumerate(zip((3, 2), scales, strict=True)):
+        limit = size("image" if pixels == "image" else flow, axis)
+        along = w.add("Cast", w.add("Range", w.constant(0), limit, w.constant(1)), to=1)
+        along = along if axis == 3 else w.add("Unsqueeze", along, w.constant([1]))
+        moved = w.add("Add", along, w.add("Gather", flow, w.constant(i), axis=1))
+        coordinate = w.add("Sub", w.add("Mul", moved, w.constant(scale, "float32")), w.constant(1, "float32"))
+        parts.append(w.add("Unsqueeze", coordinate, w.constant([-1])))
+    w.add("GridSample", "image", w.add("Concat", *parts, axis=-1, name="grid"), name="y", **sampling)
+    return w.model({"image": ("float32", ["n", 3, "h", "w"])}, ("y", "float32", None), opset)
+
+
 PERSPECTIVE = {
     "size": (9, 12), "batch": 2, "dtype": "float32", "mode": "linear", "opset": 20, "theta": 3,
     "order": lambda a, b, c: (a, b, c), "rows": (0, 1, 2), "last": None, "base": lambda base: base,
