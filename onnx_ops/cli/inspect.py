@@ -14,14 +14,16 @@ from .. import dtypes
 from ..comparison import difference
 from ..errors import OpError, errors_of
 from ..external_data import load, model_in
-from ..model_files import EXTENSIONS, WARNING, is_lowered, unknown_attributes
-from ..nodes import builtin_operators, declared, in_its_versions, inlined, model_nodes
+from ..model_files import EXTENSIONS, WARNING, imports_extensions, is_lowered, unknown_attributes
+from ..nodes import builtin_operators, declared, domain_of, in_its_versions, inlined, model_nodes
 from ..operators import available
+from ..own.files import python_ops
 from ..plain import infer, shapes_of
 from ..rewriting.graph import Model
 from ..rewriting.shapes import UNKNOWN
 from ..runtime.execute import signature_of
-from ..runtime.runner import Runner, open_session
+from ..runtime.library import extensions_obstacle
+from ..runtime.runner import Runner, needs_extensions, open_session
 from .arguments import json_option, model_argument, names
 from .console import dimensions, one_line, print_json, say, steps, table
 from .data import random_array
@@ -121,18 +123,32 @@ def examine(path):
 
 
 def unknown_in(model):
-    """Return {title: how many nodes} of the operators that neither ONNX Runtime nor this package has.
+    """Return {title: how many nodes} of the operators that no session has.
 
     Nodes that get a Report are left out.
     """
     known = builtin_operators().keys() | {(f.domain, f.name) for f in model.functions}
-    counts: Counter = Counter()
-    for node in model_nodes(model):
-        domain = "" if node.domain == "ai.onnx" else node.domain
-        is_known = (domain, node.op_type) in known or onnx.defs.has(node.op_type, domain=domain) or domain == EXTENSIONS
-        if not is_known and not intended(node):
-            counts[f"{domain}.{node.op_type}".removeprefix(".")] += 1
-    return dict(sorted(counts.items()))
+    counts = Counter((domain_of(node), node.op_type) for node in model_nodes(model) if not intended(node))
+    unknown = [key for key in counts if key not in known and not onnx.defs.has(key[1], domain=key[0])]
+    return {title(*key): counts[key] for key in sorted(unknown) if not is_registered(*key)}
+
+
+def title(domain, name):
+    return f"{domain}.{name}".removeprefix(".")
+
+
+def is_registered(domain, name):
+    """Return whether a session has such an operator, which may be one of onnxruntime-extensions."""
+    node = helper.make_node(name, [], ["y"], domain=domain)
+    graph = helper.make_graph([node], "alone", [], [onnx.ValueInfoProto(name="y")])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid(domain, 1)], ir_version=8)
+    try:
+        open_session(proto.SerializeToString(), "extensions" if domain == EXTENSIONS else "builtin")
+    except OpError:  # onnxruntime-extensions can't be imported
+        return False
+    except Exception as error:
+        return "is not a registered function/op" not in str(error)
+    return True
 
 
 def relevant(model):
@@ -148,7 +164,8 @@ def intended(node):
     """Return the declared operator's name that a node has or, unless onnx knows it, seems to misspell; or None."""
     if declared(node):
         return node.op_type
-    if onnx.defs.has(node.op_type, domain="" if node.domain == "ai.onnx" else node.domain):
+    domain = domain_of(node)
+    if (domain, node.op_type) in python_ops() or onnx.defs.has(node.op_type, domain=domain):
         return None
     if node.op_type in names():
         return node.op_type
@@ -166,7 +183,7 @@ def examine_node(node, graph):
         complete_types(operator, inputs)
     report = Report(
         node.name or ", ".join(node.output),
-        operator.title if operator else f"{node.domain}.{node.op_type}".removeprefix("."),
+        operator.title if operator else title(node.domain, node.op_type),
         graph.title,
         {name: plain(value) for name, value in values.items()},
         inputs,
@@ -320,7 +337,8 @@ def node_alone(model, node, inputs):
     copy.output.append("output")
     output = helper.make_tensor_value_info("output", described[0].type.tensor_type.elem_type, None)
     graph = helper.make_graph([copy], "alone", described, [output])
-    proto = helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
+    imports = [i for i in model.opset_import if i.domain != EXTENSIONS]
+    proto = helper.make_model(graph, opset_imports=imports, ir_version=model.ir_version)
     return proto.SerializeToString()
 
 
@@ -354,7 +372,10 @@ def advice(model, reports, unknown_operators, obstacle, patterns):
     """Return what to do next with a model: a sentence for its reader."""
     has_problems = any(r.problems for r in reports)
     if unknown_operators and not has_problems:
-        return "write these operators yourself (docs/own-operators.md, --operators FILE), or export without them"
+        has_python_ops = imports_extensions(model) and not extensions_obstacle()
+        files = f"the file with their {'@onnx_op functions' if has_python_ops else 'declarations'}"
+        own = f"write these operators yourself (docs/own-operators.md), give {files} (--operators FILE)"
+        return f"{own}, or export without them"
     if obstacle or has_problems:
         return "mend what is named above, or export the model anew"
     if is_lowered(model):
@@ -362,7 +383,9 @@ def advice(model, reports, unknown_operators, obstacle, patterns):
     gains = any(f.operator for f in patterns)
     if not (reports or gains):
         return "nothing, onnx_ops changes nothing for this model"
-    call = f"onnx_ops.InferenceSession(path{', optimize=True' if gains else ''})"
+    options = ", options" if needs_extensions(model) else ""  # docs/backends.md shows them
+    call = f"onnx_ops.InferenceSession(path{options}{', optimize=True' if gains else ''})"
+    call += ", with the library of onnxruntime-extensions on its options (docs/backends.md)" if options else ""
     peer = "reference" if any(r.builtin.startswith("refuses") for r in reports) else "builtin"
     return f"{call}; onnx-ops bench, run --random{' --optimize' if gains else ''} --compare {peer} try it"
 

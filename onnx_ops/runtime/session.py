@@ -211,6 +211,11 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
             if "com.microsoft" not in imported and re.search(r"com\.microsoft:\w+\(-1\) is not a reg", str(error)):
                 rule = "com.microsoft was registered on them for another model, which breaks this one; use new ones"
                 raise OpError("sess_options", "used before", rule, "onnx_ops") from error
+            if "Domain already set" in str(error):
+                rule = (
+                    "have operators of another library, such as @onnx_op functions, in a domain of onnx_ops' operators"
+                )
+                raise OpError("sess_options", "given", f"{rule}; name another domain there", "onnx_ops") from error
             raise
         others = [name for name in self.get_providers() if name != "CPUExecutionProvider"]
         if others:
