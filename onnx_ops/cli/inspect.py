@@ -16,7 +16,7 @@ from ..errors import OpError, errors_of
 from ..external_data import load, model_in
 from ..model_files import EXTENSIONS, WARNING, imports_extensions, is_lowered, unknown_attributes
 from ..nodes import builtin_operators, declared, domain_of, in_its_versions, inlined, model_nodes
-from ..operators import available
+from ..operators import available, first_version
 from ..own.files import python_ops
 from ..plain import infer, shapes_of
 from ..rewriting.graph import Model
@@ -28,6 +28,7 @@ from .arguments import json_option, model_argument, names
 from .console import dimensions, one_line, print_json, say, steps, table
 from .data import random_array
 from .rewrite import counted, find_patterns
+from .suggest import suggested
 
 LIKENESS = 0.8  # how similar a misspelt name is at least to the right one, as difflib measures it
 STAND_IN = 2  # the size of a dimension that the model leaves open
@@ -74,17 +75,23 @@ def inspect(model, as_json):
     log = logging.getLogger("onnx_ops")
     log.addFilter(is_no_warning_of_attributes)
     try:
-        reports, unknown_operators = examine(model)
+        reports, unknown_operators, sources = examine(model)
         obstacle, patterns = find_obstacle(model), find_patterns(model)
     finally:
         log.removeFilter(is_no_warning_of_attributes)
     next_step = advice(model, reports, unknown_operators, obstacle, patterns)
+    if sources:
+        next_step = f"save the operators above as my_operators.py and pass --operators my_operators.py; or {next_step}"
+    source = "\n\n".join(["import onnx_ops\n", *sources])
     if as_json:
         lists = {"nodes": list(map(asdict, reports)), "optimize": list(map(asdict, patterns))}
-        print_json({"model": str(model), "session": obstacle, **lists, "unknown": unknown_operators, "next": next_step})
+        more = {"unknown": unknown_operators, "operators": source if sources else None, "next": next_step}
+        print_json({"model": str(model), "session": obstacle, **lists, **more})
     else:
         show(model, reports, unknown_operators, obstacle)
         show_patterns(patterns)
+        if sources:
+            click.echo(f"custom operators that compute these nodes:\n\n{source}")
         say(f"next: {next_step}", "bold")
     if obstacle or any(r.problems for r in reports):
         raise click.exceptions.Exit(1)
@@ -108,7 +115,10 @@ def find_obstacle(model):
 
 
 def examine(path):
-    """Return a Report on each node that is, or nearly is, a declared operator's, and what `unknown_in` returns."""
+    """Return a Report on each node that is, or nearly is, a declared operator's, and what `unknown_in` returns.
+
+    Also return the sources of custom operators for what isn't run.
+    """
     try:
         model = load(path)
     except (OSError, OpError):  # a file may be missing, which the session reports
@@ -117,9 +127,16 @@ def examine(path):
         model = inlined(model) if model.functions else model
     except RuntimeError as error:
         click.echo(f"Warning: nodes in functions are not shown, as these can't be inlined: {one_line(error)}", err=True)
-    nodes = list(relevant(Model(model, path)))
+    known, sources = Model(model, path), {}
+    nodes = list(relevant(known))
     reports = [examine_node(*each) for each in steps(nodes, lambda each: each[0].name or each[0].op_type)]
-    return reports, unknown_in(model)
+    unknown_operators = unknown_in(model)
+    for graph in known.graphs():
+        for node in graph.owner.node:
+            key = title(domain_of(node), node.op_type)
+            if key in unknown_operators or (intended(node) and not declared(node)):
+                sources[key] = sources.get(key) or suggested(node, [stated(graph, name) for name in node.input])
+    return reports, unknown_operators, list(filter(None, sources.values()))
 
 
 def unknown_in(model):
@@ -128,13 +145,21 @@ def unknown_in(model):
     Nodes that get a Report are left out.
     """
     known = builtin_operators().keys() | {(f.domain, f.name) for f in model.functions}
-    counts = Counter((domain_of(node), node.op_type) for node in model_nodes(model) if not intended(node))
-    unknown = [key for key in counts if key not in known and not onnx.defs.has(key[1], domain=key[0])]
-    return {title(*key): counts[key] for key in sorted(unknown) if not is_registered(*key)}
+    counts = Counter(
+        (domain_of(node), node.op_type, of_aten(node)) for node in model_nodes(model) if not intended(node)
+    )
+    unknown = [key for key in counts if key[:2] not in known and not onnx.defs.has(key[1], domain=key[0])]
+    return {title(*key): counts[key] for key in sorted(unknown) if not is_registered(*key[:2])}
 
 
-def title(domain, name):
-    return f"{domain}.{name}".removeprefix(".")
+def title(domain, name, of=""):
+    return f"{domain}.{name}{of}".removeprefix(".")
+
+
+def of_aten(node):
+    """Return the operator of PyTorch that a node ATen stands for, in brackets; "" for other nodes."""
+    names = [a.s.decode(errors="replace") for a in node.attribute if a.name == "operator" and node.op_type == "ATen"]
+    return f"({names[0]})" if names else ""
 
 
 def is_registered(domain, name):
@@ -191,12 +216,11 @@ def examine_node(node, graph):
     if operator is None:
         report.problems.append(why_not_run(node))
         return report
-    domain = operator.domain or "ai.onnx"
-    version = {i.domain or "ai.onnx": i.version for i in proto.opset_import}.get(domain)
+    first, version = first_version(operator), version_of(proto, operator.domain)
     if version is None:
-        report.problems.append(f"the model doesn't import the domain {domain}")
-    elif version < operator.versions[0]:
-        report.problems.append(f"{domain} has it from version {operator.versions[0]} on, the model imports {version}")
+        report.problems.append(f"the model doesn't import the domain {operator.domain or 'ai.onnx'}")
+    elif version < first:
+        report.problems.append(f"{operator.domain} has it from version {first} on, the model imports {version}")
     report.problems += unknown_attributes(operator, values)
     arrays = None
     try:
@@ -209,6 +233,11 @@ def examine_node(node, graph):
     lack = "see its problem below" if report.problems else unknown_shapes
     report.builtin = try_builtin(proto, node, operator, inputs, arrays, lack)
     return report
+
+
+def version_of(model, domain):
+    """Return the version of a domain that a model imports, or None."""
+    return next((i.version for i in model.opset_import if domain_of(i) == domain), None)
 
 
 def stated(graph, name):
@@ -296,8 +325,11 @@ def try_builtin(model, node, operator, inputs, arrays, lack):
 
     lack  why only a session is made, which isn't run; or ""
     """
-    if (operator.domain, operator.name) not in builtin_operators():
+    if not (builtin_schema := builtin_operators().get((operator.domain, operator.name))):
         return "refuses it: has no such operator"
+    version, first = version_of(model, operator.domain), builtin_schema.since_version
+    if version is not None and version < first:
+        return f"refuses it: has it from version {first} on, the model imports {version}"
     if not all(v["type"] for v in inputs if v["name"]):
         return "not tried: types are unknown"
     lone_model = node_alone(model, node, inputs)
