@@ -87,6 +87,8 @@ def test_python_examples(page, directory):
         pytest.importorskip("onnxscript")
     if "import ray" in code:
         pytest.importorskip("ray.data")
+    if "import onnxruntime_extensions" in code:
+        pytest.importorskip("onnxruntime_extensions")
     (directory / "example.py").write_text(code)  # torch and numba want to see sources
     exec(compile(code, directory / "example.py", "exec"), {"__name__": "example"})
 

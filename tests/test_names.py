@@ -7,6 +7,7 @@ import pytest
 from onnx import helper
 from support.backends import quiet
 from support.cases import COL2IM, assert_close, model, reference
+from support.selection import needs_extensions
 
 import onnx_ops
 
@@ -88,6 +89,7 @@ def test_natively(change, optimize):
     assert_close(y, reference(CASE, INPUTS), "float32")
 
 
+@needs_extensions
 @pytest.mark.parametrize("change", RUN.values(), ids=RUN)
 def test_lowered(change):
     content = damaged(change)

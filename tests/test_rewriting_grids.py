@@ -163,6 +163,30 @@ def test_powers_of_a_distance(power):
     assert compared(w.model(inputs, ("y", "float32", None), 20)) == ["ReduceL2", "ComputedGridSample"]
 
 
+SHARED = """<ir_version: 9, opset_import: ["" : 20]>
+main (float[2, 3, 9, 12] image, float[2, 2, 3] camera, float[2, 1, 108] depth, float[3, 108] pixels) =>
+     (float[2, 3, 9, 12] y, float[2, 3, 9, 12] z)
+<int64[4] size = {2, 9, 12, 2}> {
+    rays = MatMul (camera, pixels)
+    points = Mul (rays, depth)
+    turned = Transpose <perm: ints = [0, 2, 1]> (points)
+    grid = Reshape (turned, size)
+    y = GridSample (image, grid)
+    z = GridSample (image, grid)
+}"""
+
+
+@pytest.mark.parametrize(
+    ("change", "is_kept"), [(("y = ", "other = Neg (grid) y = "), True), ((), False)],
+    ids=["of two grids", "of one that is sampled twice"],
+)  # fmt: skip
+def test_a_product_of_matrices(change, is_kept):
+    """It is computed once if several grids come from it."""
+    text = SHARED.replace("(image, grid)", "(image, other)", 1).replace(*change) if change else SHARED
+    operators = compared(parser.parse_model(text))
+    assert ("MatMul" in operators, operators.count("ComputedGridSample")) == (is_kept, 2)
+
+
 @pytest.mark.parametrize("name", NO_WRITES)
 def test_no_writes(name):
     """What is added to elements is no part of a program."""

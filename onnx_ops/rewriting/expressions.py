@@ -212,6 +212,8 @@ def _products(graph, node, name, index):
     terms = shapes[0][-2 if turned[0] else -1]
     if not isinstance(terms, int) or not 0 < terms <= MOST_TERMS:
         return [None]
+    if _has_several_grids(graph, name):
+        return [None]
     batch = shape(graph, name)[:-2]
     factors = []
     for k in range(terms):
@@ -220,6 +222,19 @@ def _products(graph, node, name, index):
             last = last[::-1] if turn else last
             factors.append((operand, (*broadcast_index(its_shape[:-2], batch, index[:-2]), *last)))
     return factors
+
+
+def _has_several_grids(graph, name):
+    """Return whether nodes compute several grids from a value: it is then better computed once for all of them."""
+    grids, reached = set(), {name}
+    for value in (values := [name]):
+        for node, position in graph.consumers().get(value, ()):
+            if node.op_type == "ComputedGridSample" or (node.op_type, position) == ("GridSample", 1):
+                grids.add(value if node.op_type == "GridSample" else node.output[0])
+            elif node.op_type in (*MOVES, *OPERATIONS):
+                values += [each for each in node.output if each not in reached]
+                reached.update(node.output)
+    return len(grids) > 1
 
 
 def _terms(graph, node, index):

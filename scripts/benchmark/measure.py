@@ -7,6 +7,7 @@ first one spin for a while after its last call; calls that are not timed then wa
 import functools
 import time
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
 from statistics import median
@@ -156,7 +157,7 @@ def prepare(case, group, threads, runtimes):
 def add_others(row, inputs, y, runtimes):
     """Add the calls of our other backend, and of the peers that can do the case with the same result."""
     case, threads, expected = row.case, row.threads, row.calls[OWN][OWN]().copy()
-    if "extensions" in runtimes:
+    if "extensions" in runtimes and find_spec("onnxruntime_extensions"):
         session = ours(case, inputs, threads, "extensions")
         row.calls["extensions"] = both_ways("extensions", session, inputs, np.empty_like(y))
         assert is_same_result(row.calls["extensions"]["extensions"](), expected, case.dtype)
