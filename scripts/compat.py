@@ -2,9 +2,9 @@
 
 Each row gets a fresh environment, into which a wheel of this checkout is installed beside exactly these versions. The
 oldest and the newest versions run the whole suite. Those in between run "short", which has every operator, element
-type, backend and error. "functions" calls operators on arrays, where ONNX Runtime has no wheels. With a Numba that is
-too old, the import must fail with a message. The interpreters are those called python3.X on the PATH;
-scripts/pythons.sh gets new ones.
+type, backend and error. "extras" runs what the optional dependencies and the lower bounds for building are for.
+"functions" calls operators on arrays, where ONNX Runtime has no wheels. With a Numba that is too old, the import must
+fail with a message. The interpreters are those called python3.X on the PATH; scripts/pythons.sh gets new ones.
 
 python scripts/compat.py [--only ROW ...] [--tests PATH ...] [--write]
 """
@@ -33,6 +33,8 @@ SELECTIONS = {
     "functions": ["test_relations.py", "test_operators.py", "test_memory.py", "test_deformable_attention.py",
                   "test_scattered_points.py", "test_sizes.py", "test_large_images.py", "test_plans.py",
                   "test_elements.py"],
+    "extras": ["test_cli.py", "test_many_files.py", "test_build.py", "test_wheels.py", "test_torch.py",
+               "test_torch_operators.py"],
     "import": [],  # which must fail
 }  # fmt: skip
 PAGE = "docs/platforms.md"  # the page with the table
@@ -52,22 +54,30 @@ class Row:
     python    the version of the interpreter
     versions  of PACKAGES, in that order; or NEWEST, or NONE where it has no wheels
     tests     one of SELECTIONS
+    others    versions of other packages; default: the newest of those that the extra `test` requires
     """
 
     name: str
     python: str
     versions: str
     tests: str
+    others: str = ""
 
     @property
     def pins(self):
         versions = zip(PACKAGES, self.versions.split(), strict=True)
-        return [p if v == NEWEST else f"{p}=={v}" for p, v in versions if v != NONE]
+        return [p if v == NEWEST else f"{p}=={v}" for p, v in versions if v != NONE] + self.others.split()
 
 
+# The lower bounds in pyproject.toml. Extras that few need, and what builds wheels, have a row that runs their tests.
 OLDEST = "1.20.0 0.13.0 1.19.0 1.26.0 0.60.0 0.5.0 3.0.0"
+OLDEST_TOOLS = (
+    "click==8.1.0 hypothesis==6.100.0 mypy==1.10.0 pillow==10.1.0 pytest==8.0.0 pytest-xdist==3.0.2 rich==13.0.0"
+)
+OLDEST_EXTRAS = "ray==2.40.0 setuptools==77.0.1 setuptools-scm==8.0.1 torch==2.6.0 onnxscript ziglang==0.13.0"
 ROWS = [
-    Row("oldest", "3.11", OLDEST, "whole suite"),
+    Row("oldest", "3.11", OLDEST, "whole suite", OLDEST_TOOLS),
+    Row("oldest extras", "3.11", OLDEST, "extras", f"{OLDEST_TOOLS} {OLDEST_EXTRAS}"),
     Row("2024", "3.11", "1.20.1 0.13.0 1.19.0 2.0.2 0.61.2 0.5.1 4.3.6", "short"),
     Row("2025, spring", "3.12", "1.22.1 0.13.0 1.19.1 2.2.6 0.61.2 0.5.1 4.3.8", "short"),
     Row("2025, autumn", "3.13", "1.23.2 0.15.0 1.20.1 2.3.5 0.62.1 0.5.4 4.5.0", "short"),
@@ -135,7 +145,8 @@ def outcome(row, wheel, directory, tests):
     if NONE not in versions:
         environment.pip("check")
     timeout = f"faulthandler_timeout={TEST_TIMEOUT}"
-    options = ("-v", "-n", "logical", "--color=no", "-m", "not huge and not ray", "-o", timeout)
+    marks = "not huge" if row.tests == "extras" else "not huge and not ray"
+    options = ("-v", "-n", "logical", "--color=no", "-m", marks, "-o", timeout)
     status, output = environment.run("pytest", *options, *(tests or SELECTIONS[row.tests]), environment=variables)
     print(output[max(0, output.find("= FAILURES =")) :] if status else output[-2000:], flush=True)
     ending = f"no end in {RUN_TIMEOUT} s" if status is None else output.splitlines()[-1]

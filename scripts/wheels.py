@@ -28,7 +28,16 @@ def build(platform, system, architecture, folder, cpus):
     variables = {"ONNX_OPS_AHEAD": " ".join(levels), "ONNX_OPS_SYSTEM": system, "CC": compiler}
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT]
     print(platform, *levels, flush=True)
+    # The times of the files in a wheel, which would else differ from build to build.
+    if time := os.environ.get("SOURCE_DATE_EPOCH") or time_of_commit():
+        variables["SOURCE_DATE_EPOCH"] = time
     subprocess.run(list(map(str, command)), env={**os.environ, **variables}, check=True)
+
+
+def time_of_commit():
+    """Return the time of the last commit, in seconds; "" outside of a clone."""
+    command = ["git", "log", "-1", "--format=%ct"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from onnx_ops.operators import OPERATORS
 from onnx_ops.runtime import library
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FILE = re.compile(r"# (\w+\.py)")  # begins examples that are parts of a file
 EXAMPLE = re.compile(r"^```(python|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

@@ -126,6 +126,15 @@ def test_compilation_on_a_terminal(in_a_bar, monkeypatch, capsys):
     assert "something else" in warnings[0]
 
 
+def test_a_bar_without_a_terminal(monkeypatch):
+    """It is never started: rich 13.0 ends also a disabled bar by an empty line."""
+    monkeypatch.setattr(console.Progress, "start", lambda bar: pytest.fail("started"))
+    monkeypatch.setattr(console.Progress, "stop", lambda bar: pytest.fail("stopped"))
+    monkeypatch.setattr(console, "console", lambda stderr: console.Screen(file=io.StringIO(), force_terminal=False))
+    with console.progress() as bar:
+        bar.update(bar.add_task("items"), advance=1)
+
+
 @pytest.mark.parametrize("with_tracebacks", [False, True])
 def test_compilation_without_a_terminal(with_tracebacks, capsys):
     with app.shown_warnings(with_tracebacks):

@@ -5,7 +5,10 @@ import tomllib
 from importlib import metadata
 from pathlib import Path
 
+import compat
 import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
 from support.processes import python
 
 from onnx_ops.compiler.jit import NUMBA
@@ -23,6 +26,54 @@ def test_the_minima_are_those_that_wheels_are_made_with():
     assert least.pop("numba") == ".".join(map(str, NUMBA[0]))
     assert f"<{NUMBA[1][0]}.{NUMBA[1][1] + 1}" in needed
     assert least == {name: version for name, version in minima.items() if "extensions" not in name}
+
+
+def is_first(version, bound):
+    """Return whether a version is the first with the numbers of a lower bound: 3.0.2 for 3, 2.40.0 for 2.40."""
+    release, least = Version(version).release, Version(bound).release
+    return release[: len(least)] == least and release[len(least) :][:1] in ((), (0,))
+
+
+def test_the_oldest_versions_are_tested():
+    """scripts/compat.py pins each lower bound in pyproject.toml, those of extras and of what builds wheels, too."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    project = settings["project"]
+    lines = [*settings["build-system"]["requires"], *project["dependencies"]]
+    lines += [line for extra in project["optional-dependencies"].values() for line in extra]
+    linux = {"sys_platform": "linux", "platform_machine": "x86_64", "python_version": "3.11"}
+    required = [r for r in map(Requirement, lines) if not r.marker or r.marker.evaluate(linux)]
+    bounds = {(r.name, s.version) for r in required for s in r.specifier if s.operator == ">="}
+    oldest, extras = (next(row for row in compat.ROWS if row.name == name) for name in ("oldest", "oldest extras"))
+    pins = dict(pin.split("==") for pin in {*oldest.pins, *extras.pins} if "==" in pin)
+    assert {name for name, _ in bounds} == {*pins}
+    assert [bound for bound in bounds if not is_first(pins[bound[0]], bound[1])] == []
+    assert {f">={oldest.python}", f">={extras.python}"} == {project["requires-python"]}
+    (matrix,) = re.findall(r'versions: "(.+)"', (ROOT / ".github" / "workflows" / "tests.yml").read_text())
+    in_workflow = dict(pin.removesuffix(".*").split("==") for pin in matrix.split())
+    assert [name for name, version in in_workflow.items() if not pins[name].startswith(version)] == []
+
+
+def test_workflows_run_known_code():
+    """Actions are pinned by the digest of a commit, and may only read."""
+    workflows = [path.read_text() for path in (ROOT / ".github" / "workflows").glob("*.yml")]
+    actions = [line for text in workflows for line in re.findall(r"uses: (.*)", text)]
+    assert actions
+    assert [line for line in actions if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line)] == []
+    assert [re.findall(r"permissions:\n +(.*)", text) for text in workflows] == [["contents: read"]] * len(workflows)
+
+
+@pytest.mark.parametrize(
+    ("version", "bound", "first"),
+    [
+        ("3.0.2", "3", True),
+        ("2.40.0", "2.40", True),
+        ("3.9", "3", False),
+        ("2.41.0", "2.40", False),
+        ("8", "8.1", False),
+    ],
+)
+def test_what_counts_as_the_first_version(version, bound, first):
+    assert is_first(version, bound) == first
 
 
 def test_every_folder_of_sources_is_a_package():

@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import click
 from rich import box
@@ -71,10 +71,10 @@ def progress(*more):
     """A progress bar on stderr, with `more` columns, which disappears at its end; none if stderr is no terminal."""
     columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     screen = console(stderr=True)
-    columns = *columns, *more, CompilationColumn()
     CompilationColumn.bars += 1
     try:
-        with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as bar:
+        bar = Progress(*columns, *more, CompilationColumn(), console=screen, transient=True)
+        with bar if screen.is_terminal else nullcontext():  # rich 13.0 ends a disabled bar by an empty line
             yield bar
     finally:
         CompilationColumn.bars -= 1
