@@ -396,6 +396,12 @@ def mmcv(name, x, w, D=1, bias=False, modulated=True, domain="mmdeploy", extent=
     return Case(name, domain, "MMCVModulatedDeformConv2d", shapes, attributes, extent)
 
 
+def dcn(name, x, w, D, op_type, domain="", **attributes):  # noqa: N803
+    """A case of an operator that is MMCVModulatedDeformConv2d by another name."""
+    shapes = mmcv(name, x, w, D, True, **{n: attributes[n] for n in ("stride", "padding", "dilation")}).shapes
+    return Case(name, domain, op_type, shapes, attributes, 1.5)
+
+
 DEFORM_CONV = [
     deform_conv("deform", (2, 4, 9, 11), (3, 4, 3, 3)),
     deform_conv("deform_everything", (2, 6, 9, 11), (8, 3, 3, 2), D=3, mask=True, group=2, kernel_shape=[3, 2],
@@ -431,6 +437,14 @@ DEFORM_CONV = [
          dilation=[1, 2], groups=2, bias=0, im2col_step=32),
     mmcv("plain_with_numbers", (1, 4, 6, 7), (4, 1, 1, 1), D=4, modulated=False, stride=1, padding=0, dilation=1,
          groups=4),
+    dcn("dcn_of_centernet", (2, 4, 8, 9), (6, 4, 3, 3), 1, "_DCNv2", stride=[1, 1], padding=[1, 1], dilation=[1, 1],
+        deformable_groups=1),
+    dcn("dcn_of_tensorrt_centernet", (1, 8, 6, 7), (4, 4, 3, 2), 2, "DCNv2", stride=[2, 2], padding=[1, 1],
+        dilation=[1, 1], groups=2, deform_groups=2),
+    dcn("dcn_of_a_plugin", (1, 4, 6, 7), (5, 4, 3, 3), 2, "DCNv2", "custom", stride=[1, 1], padding=[1, 1],
+        dilation=[1, 1], deformable_groups=2, kernel_size=[3, 3], info="{}"),
+    dcn("dcn_of_torchvision", (1, 4, 6, 7), (5, 4, 3, 3), 4, "DeformConv2d", "custom", stride=[1, 2], padding=[0, 1],
+        dilation=[2, 1], deformable_groups=4, activation_type=-1, alpha=0.0, beta=0.0),
     mmcv("plain_with_other_names", (1, 4, 6, 7), (4, 4, 3, 3), D=2, modulated=False, padding=[1, 1, 2, 2],
          deformable_groups=2),
 ]  # fmt: skip

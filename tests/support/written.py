@@ -283,6 +283,8 @@ def attention(open_sizes=False, opset=20, after=None, **edits):
                 "SplitToSequence" as the other one of PyTorch 2.5 writes, which casts constants, too
     merged      whether levels and points share an axis, as in RT-DETRv2
     weights     a function of the Writer that returns what stands for "attention_weights"
+    wide        what is computed in float32, between Casts: "sum", as the default exporter writes of 16-bit floats, and
+                "samples", which "kept" doesn't cast back
     weighed     a function of the Writer, the samples and their weights that returns others
     bare        whether the model states no shapes of values in between
     """
@@ -314,6 +316,7 @@ def attention(open_sizes=False, opset=20, after=None, **edits):
             return w.constant(value, locations_dtype)
         return w.add("Cast", w.constant(value), to=helper.np_dtype_to_tensor_dtype(np.dtype(locations_dtype)))
 
+    wide, narrow = s.get("wide", ()), helper.np_dtype_to_tensor_dtype(np.dtype(s["dtype"]))
     locations_dtype = s.get("places", s["dtype"])
     factors = ["sampling_locations", constant(s.get("factor", 2))][:: -1 if s.get("swapped") else 1]
     grid = w.add(s.get("shift", "Sub"), w.add("Mul", *factors), constant(1), name="grid")
@@ -337,7 +340,10 @@ def attention(open_sizes=False, opset=20, after=None, **edits):
         if s.get("turned"):
             image = reshaped(image, images, channels, width, height)
             image = w.add("Transpose", image, perm=[0, 1, 3, 2])
+        if "samples" in wide:
+            image, places = (w.add("Cast", each, to=1) for each in (image, places))
         sample = w.add("GridSample", image, places, name=f"sample_{level}", **s["sampling"])
+        sample = w.add("Cast", sample, to=narrow) if "samples" in wide and "kept" not in wide else sample
         axis = s.get("axis", -1 if merged else -2)
         samples.append(sample if merged else w.add("Unsqueeze", sample, w.constant([axis])))
     y = w.add("Concat", *samples, axis=s.get("axis", -1 if merged else -2), name="samples")
@@ -347,10 +353,12 @@ def attention(open_sizes=False, opset=20, after=None, **edits):
     weights = s["weights"](w) if "weights" in s else "attention_weights"
     weights = w.add("Transpose", weights, perm=s.get("weights_perm", order))
     weights = reshaped(weights, images, 1, q, count * points, name="weights")
+    weights = w.add("Cast", weights, to=1) if "kept" in wide else weights
     y, weights = s["weighed"](w, y, weights) if "weighed" in s else (y, weights)
     y = w.add("Mul", *[y, weights][:: -1 if s.get("swapped") else 1], name="product")
-    keeps = s.get("keepdims", 0)
+    keeps, y = s.get("keepdims", 0), w.add("Cast", y, to=1) if "sum" in wide else y
     y = w.add("ReduceSum", y, w.constant(s.get("over", [-1])), keepdims=keeps, name="summed")
+    y = w.add("Cast", y, to=narrow) if "sum" in wide else y
     target = s.get("target", (-1 if open_sizes else batch, heads * channels, q))
     y = w.add("Transpose", reshaped(y, *target, name="result"), perm=s.get("perm", [0, 2, 1]), name="y")
     n, q = ("n", "q") if open_sizes else (batch, queries)
@@ -361,7 +369,7 @@ def attention(open_sizes=False, opset=20, after=None, **edits):
         "attention_weights": (s["dtype"], [n, q, heads, *ends]),
         **s.get("inputs", {}),
     }
-    proto = w.model(inputs, (after(w) if after else y, s["dtype"], None), opset)
+    proto = w.model(inputs, (after(w) if after else y, "float32" if "kept" in wide else s["dtype"], None), opset)
     if cut == "SplitToSequence" or s.get("bare"):  # onnx infers that all of a sequence are as large as the first one
         del proto.graph.value_info[:]
     return proto
