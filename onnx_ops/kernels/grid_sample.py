@@ -2,9 +2,9 @@
 
 A block is part of one image's points, or all points of several small images. Interpolation reads, for each point, a
 square of neighbours from the pixel `base` on, all of which exist: what a tap outside of the image stands for is a
-matter of weights alone, which are zero, or added to those of the pixels inside. Only where that fails, beside
-infinities and NaN, points are read again tap by tap, and all points of images that are smaller than the square, or too
-large for 32-bit indices.
+matter of weights alone, which are zero, or added to those of the pixels inside. In place of rows that the image hasn't,
+its last one is read again, with weights 0. Only where that fails, beside infinities and NaN, points are read again tap
+by tap, and all points of images that are too large for 32-bit indices.
 
 A unit of work has a span of points, and some or all channels. Its blocks are read one after the other, each from all
 channels. But if the first one's points are scattered over the image, those of the next one read the same parts again:

@@ -9,7 +9,6 @@ import numpy as np
 from ..compiler.jit import APART, jitable
 from .coordinates import (
     ALL_PERIODS,
-    BORDER,
     IMAGE,
     NO_LIMITS,
     NO_PERIOD,
@@ -347,7 +346,7 @@ def padded(tap, size, padding_mode, align_corners):
         k = align_corners - 1 - k if k < 0 else k
         k = 2 * size - 1 - align_corners - k if k >= size else k
         k = align_corners - 1 - k if k < 0 else k
-    if padding_mode == BORDER and exists:
+    if padding_mode != ZEROS and exists:  # a reflected tap may still be outside of a single pixel
         k = min(max(k, 0), size - 1)
     return np.int32(k) if 0 <= k < size else np.int32(size)
 
