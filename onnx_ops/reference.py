@@ -19,11 +19,28 @@ from .schemas import schema
 
 
 def reference_ops(operators: Iterable[Any] = ()) -> list[type[OpRun]]:
-    """Return a class for each declared operator. It sums in float64, returns the input's type, and raises OpError.
+    """Return the operators for onnx's ReferenceEvaluator, in plain NumPy.
 
-    There are also classes for the Python operators of onnxruntime-extensions in files that the command line has opened.
+    They sum in float64 and return the input's type. They are slow, and written
+    to be read. There are also classes for the Python operators of
+    onnxruntime-extensions in files that the command line has opened.
 
-    operators  more operators, of one's own
+    Parameters
+    ----------
+    operators : iterable of custom operators
+        Custom operators to include.
+
+    Returns
+    -------
+    list of type
+        A subclass of `onnx.reference.op_run.OpRun` for each operator. Its
+        evaluation raises OpError where the operator refuses a value.
+
+    Examples
+    --------
+    >>> from onnx.reference import ReferenceEvaluator
+    >>> evaluator = ReferenceEvaluator("model.onnx", new_ops=onnx_ops.reference_ops())
+    >>> (y,) = evaluator.run(None, {"image": np.zeros((1, 3, 144, 192), np.float32)})
     """
     of_extensions = [python_op(domain, name, op) for (domain, name), op in python_ops().items()]
     return [reference_op(operator) for operator in available(operators).values()] + of_extensions

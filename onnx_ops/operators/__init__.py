@@ -90,16 +90,28 @@ def use(own):
 
 class Package(types.ModuleType):
     def __call__(self) -> list[dict[str, Any]]:
-        """A list of all operators, with a dict for each operator of each domain:
+        """Return a list of all operators: those of this package, and custom ones in use.
 
-        domain, name   as in a model's node; domain "" is ai.onnx
-        versions       the versions of the domain that changed the operator
-        ranks          the ranks of the first input
-        dtypes         {type variable: element types} in sessions
-        array_dtypes   {type variable: element types} for the functions on arrays
-        inputs         {input: type variable}
-        outputs        {output: type variable}
-        attributes     {attribute: default}
+        Returns
+        -------
+        list of dict
+            For each operator of each domain a dict with these keys:
+
+            ================  ==========================================================
+            domain, name      as in a model's node; domain "" is ai.onnx
+            versions          versions of the domain that changed the operator
+            ranks             ranks of the first input
+            dtypes            {type variable: element types} in sessions
+            array_dtypes      {type variable: element types} for the functions on arrays
+            inputs            {input: type variable}
+            outputs           {output: type variable}
+            attributes        {attribute: default}
+            ================  ==========================================================
+
+        Examples
+        --------
+        >>> [each["versions"] for each in onnx_ops.operators() if each["name"] == "RoiAlign"]
+        [(16, 22)]
         """
         return [
             {

@@ -39,14 +39,42 @@ DOMAIN, VERSION = EXTENSIONS, 1
 
 
 def lower(model: onnx.ModelProto, *, operators: Iterable[Any] = ()) -> onnx.ModelProto:
-    """Copy an onnx.ModelProto, with Python ops of onnxruntime-extensions in place of declared operators.
+    """Return a copy of a model with Python operators of onnxruntime-extensions.
 
-    Everything else stays as it is, except that the copy states shapes that could be inferred only from the original
-    operators, and that its local functions are inlined; a model without such operators comes back equal. Subgraphs are
-    lowered, too. Plain sessions run the result once `onnx_ops` has been imported and
-    `onnxruntime_extensions.get_library_path()` is registered on their options. Raises OpError.
+    They replace the operators of this package, and run the same machine code,
+    on copies of the tensors. A plain session runs the result after `import
+    onnx_ops`, with `onnxruntime_extensions.get_library_path()` registered on
+    its options.
 
-    operators  of one's own, in addition
+    The rest of the model stays as it is, with two exceptions: shapes are stated
+    that only the original operators imply, and local functions are inlined.
+    Subgraphs are lowered, too. A model without these operators comes back
+    equal.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        The model, which is not changed.
+    operators : iterable of custom operators
+        Custom operators to lower, too.
+
+    Returns
+    -------
+    onnx.ModelProto
+        The lowered copy.
+
+    Raises
+    ------
+    OpError
+        An attribute is wrong, or an operator can't be one of
+        onnxruntime-extensions.
+
+    Examples
+    --------
+    >>> import onnx
+    >>> lowered = onnx_ops.lower(onnx.load("model.onnx"))
+    >>> [node.op_type for node in lowered.graph.node if node.domain == "ai.onnx.contrib"]
+    ['com_microsoft_GridSample']
     """
     lowered, _ = lower_for_session(model, available(operators), has_run_input=False)
     return lowered

@@ -60,9 +60,25 @@ def c_callback(*argtypes):
 
 
 def get_library_path() -> str:
-    """The path of the library for `options.register_custom_ops_library(...)`.
+    """Return the path of the library for `register_custom_ops_library`.
 
-    It registers the operators of all domains but com.microsoft and custom. Raises OpError if there is none.
+    It registers the operators of all domains but com.microsoft and custom.
+
+    Returns
+    -------
+    str
+        The path.
+
+    Raises
+    ------
+    OpError
+        This installation has no library, or can't use it.
+
+    Examples
+    --------
+    >>> import onnxruntime as ort
+    >>> options = ort.SessionOptions()
+    >>> options.register_custom_ops_library(onnx_ops.get_library_path())
     """
     return _usable(library.obstacle())
 

@@ -26,23 +26,48 @@ _TYPES = {"float": "float32", "double": "float64"}  # {ONNX Runtime's name: ours
 
 
 class Runner:
-    """A model as a function on dicts of arrays, for `map_batches` of Ray Data and the map of any other engine.
+    """A model as a function on dicts of arrays, which can be pickled.
 
-    model     path or bytes; a path must lead to the model in every process that calls the Runner
-    threads   number of each session's threads; None: the number of the machine's cores. The default suits one process
-              for each core
-    backend   as for onnx_ops.InferenceSession, or "builtin": ONNX Runtime's own kernels alone
-    optimize, operators   as for onnx_ops.InferenceSession; the modules of operators of one's own must be there, and be
-              the same, in every such process
+    It is made for `map_batches` of Ray Data and the map of any other engine.
+    Called with {input: array}, it returns {output: array}. Other keys, such as
+    names of files, come back unchanged, unless an output has the same name.
 
-    Called with {input: array}, a Runner returns {output: array}. Columns that are no inputs of the model, such as the
-    names of the items, come back unchanged, unless an output has their name.
+    A Runner makes its session at its first call. Pickles contain no session.
+    Copies that one process unpickles are one object, so an engine that sends a
+    copy with each task has one session in each process. A process keeps the
+    last four.
 
-    A Runner makes its session when it is first called. It can be pickled at any time; the session stays behind. Copies
-    that one process unpickles are one object, so an engine that sends a copy with each task has one session in each
-    process, and not one for each task. A process keeps the last four of such copies.
+    Parameters
+    ----------
+    model : path or bytes
+        The model. A path must lead to it in every process that calls the
+        Runner.
+    threads : int or None, default 1
+        Number of threads of each session. None: the number of cores. The
+        default, 1, suits one process for each core.
+    backend : {"native", "extensions", "builtin"}, default "native"
+        As for `onnx_ops.InferenceSession`, or "builtin": ONNX Runtime's
+        built-in kernels alone.
+    optimize : bool, default False
+        As for `onnx_ops.InferenceSession`.
+    operators : iterable of custom operators
+        As for `onnx_ops.InferenceSession`. Their modules must be present in
+        every process, and the same.
 
-    Raises OpError where an input is missing, and what onnx_ops.InferenceSession raises.
+    Raises
+    ------
+    OpError
+        `threads` is wrong. A call raises it where an input is missing, and what
+        `onnx_ops.InferenceSession` raises.
+
+    Examples
+    --------
+    >>> runner = onnx_ops.Runner("model.onnx")
+    >>> runner.inputs
+    {'image': ('float32', ['batch', 3, 144, 192])}
+    >>> outputs = runner({"image": np.zeros((1, 3, 144, 192), np.float32), "file": "a.png"})
+    >>> outputs["file"]
+    'a.png'
     """
 
     def __init__(
@@ -70,19 +95,23 @@ class Runner:
 
     @functools.cached_property
     def session(self) -> InferenceSession:
-        """The session, made when this is first asked for."""
+        """The session, which is made when this is first read."""
         return open_session(
             self.model, self.backend, threads=self.threads, optimize=self.optimize, operators=self.operators
         )
 
     @functools.cached_property
     def inputs(self) -> dict[str, Any]:
-        """{name: (element type, or None if it is no tensor; dimensions, each an int, a name or None)} of the inputs."""
+        """The inputs: {name: (element type, dimensions)}.
+
+        The type is None if the input is no tensor. Each dimension is an int, a
+        name or None.
+        """
         return _described(self.session.get_inputs())
 
     @functools.cached_property
     def outputs(self) -> dict[str, Any]:
-        """The same of the outputs."""
+        """The outputs, as `inputs`."""
         return _described(self.session.get_outputs())
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
