@@ -62,7 +62,7 @@ def c_callback(*argtypes):
 def get_library_path() -> str:
     """The path of the library for `options.register_custom_ops_library(...)`.
 
-    The library has the operators of all domains but com.microsoft. Raises OpError if this installation has none.
+    It registers the operators of all domains but com.microsoft and custom. Raises OpError if there is none.
     """
     return _usable(library.obstacle())
 
@@ -131,8 +131,8 @@ def config_entry(options, key):
 
 
 def default_domains():
-    """All domains but com.microsoft: a custom domain of that name breaks models in which ONNX Runtime fuses nodes."""
-    return {operator.domain for operator in operators.OPERATORS} - {"com.microsoft"}
+    """The domains that are registered if none are stated: all but com.microsoft and custom."""
+    return {operator.domain for operator in operators.OPERATORS if operators.is_default(operator)}
 
 
 @contextmanager

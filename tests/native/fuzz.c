@@ -191,12 +191,12 @@ static float some_float(void) {
     return below(2) ? some[below(COUNT(some))] : ((float)below(4001) - 2000) / (float)(1 << below(11));
 }
 static void write_number(void *to, int type) {
-    int64_t integer = some_integer();
+    int64_t integer[2] = {some_integer(), some_integer()}; /* complex numbers have 16 bytes */
     float real = some_float();
     double wide = real;
     if (type == 1) memcpy(to, &real, sizeof real);
     else if (type == 11) memcpy(to, &wide, sizeof wide);
-    else memcpy(to, &integer, item_size[type]);
+    else memcpy(to, integer, item_size[type]);
 }
 static void change_element(void) {
     const struct field *field = draw(CONTENT);
