@@ -5,17 +5,22 @@
 #
 # 1. The harness (tests/native) with every node of the case tables, by gcc and by clang, under AddressSanitizer with
 #    LeakSanitizer and UndefinedBehaviorSanitizer: each node as it is, each call and allocation failing, registration.
-# 2. The harness from eleven threads under ThreadSanitizer, by gcc and by clang, for SECONDS_OF_THREADS each (default 30).
+# 2. The harness from eleven threads under ThreadSanitizer, by gcc and by clang, for SECONDS_OF_THREADS (30).
 # 3. Tests of sessions, in Python, with the library under gcc's AddressSanitizer and UndefinedBehaviorSanitizer. Leaks
 #    aren't looked for there: Python and ONNX Runtime free little at exit.
 #
-# What Numba compiles is not instrumented: in the harness, its tensors end where an unreadable page begins. A compiler or
-# sanitizer that is lacking is left out, with a message. FOLDER keeps the programs and their output. JOBS: how many
+# What Numba compiles is not instrumented: in the harness, its tensors end where an unreadable page begins. A compiler
+# or sanitizer that is lacking is left out, with a message. FOLDER keeps the programs and their output. JOBS: how many
 # processes run (default: one for each core).
 set -euo pipefail
-cd "$(dirname "$0")/.."
-if [ $# != 0 ]; then mkdir -p "$1" && folder=$(cd "$1" && pwd); else folder=$(mktemp -d) && trap 'rm -rf "$folder"' EXIT; fi
+clone=$(cd "$(dirname "$0")/.." && pwd)
+if [ $# != 0 ]; then
+    mkdir -p "$1" && folder=$(cd "$1" && pwd)
+else
+    folder=$(mktemp -d) && trap 'rm -rf "$folder"' EXIT
+fi
 : "${JOBS:=$(nproc)}" "${SECONDS_OF_THREADS:=30}" "${PYTHON:=python}"
+cd "$clone"
 tests=(tests/test_third_operator.py tests/test_attributes.py tests/test_hostile_models.py)
 code=0
 

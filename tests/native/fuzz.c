@@ -89,7 +89,8 @@ static unsigned below(size_t most) {
     random_state = random_state * 1664525 + 1013904223;
     return most ? (random_state >> 8) % (unsigned)most : 0;
 }
-static void add_field(enum kind_of_field kind, const char *from, const struct reader *reader, const char *begin, int type) {
+static void add_field(enum kind_of_field kind, const char *from, const struct reader *reader, const char *begin,
+                      int type) {
     if (field_count < MOST_FIELDS && reader->at > from)
         fields[field_count++] = (struct field){kind, (size_t)(from - begin), (size_t)(reader->at - from), type};
 }
@@ -313,8 +314,9 @@ static void change_tail(void) {
 }
 
 size_t LLVMFuzzerCustomMutator(unsigned char *bytes, size_t size, size_t most, unsigned seed) {
-    static void (*const changes[])(void) = {change_element,   change_size,   change_rank,   change_types, change_operator,
-                                            remove_attribute, add_attribute, change_inputs, add_others,   change_tail};
+    static void (*const changes[])(void) = {change_element,  change_size,      change_rank,   change_types,
+                                            change_operator, remove_attribute, add_attribute, change_inputs,
+                                            add_others,      change_tail};
     static const unsigned weights[] = {6, 6, 1, 1, 1, 1, 5, 1, 1, 3};
     unsigned all = 0;
     random_state = seed;

@@ -2,15 +2,15 @@
  *
  *     harness run DESCRIPTION...      infer, make, run three times and release each node
  *     harness faults DESCRIPTION...   do so again and again, while each call of ONNX Runtime's interface and of Python,
- *                                     and each allocation fails once in turn, while Python is interrupted in each of its
- *                                     calls, and while all allocations fail from each one on
+ *                                     and each allocation fails once in turn, while Python is interrupted in each of
+ *                                     its calls, and while all allocations fail from each one on
  *     harness registration            the same for the registration of all operators
  *     harness threads SECONDS DESCRIPTION...
  *                                     eight threads run the same nodes, while three others make, run and release such
  *                                     nodes, and register all operators on other options
  *
- * A DESCRIPTION is a file of a node; tests/support/native.py writes it. Each finding is a line that begins with FINDING,
- * and makes the exit code 1. */
+ * A DESCRIPTION is a file of a node; tests/support/native.py writes it. Each finding is a line that begins with
+ * FINDING, and makes the exit code 1. */
 #include "nodes.h"
 #include <pthread.h>
 #include <signal.h>

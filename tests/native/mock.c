@@ -141,7 +141,7 @@ static status string_content(const void *value, char *out, size_t room, size_t *
     MAY_FAIL;
     const struct value *from = value;
     const struct string *strings = from->data;
-    if (count != from->bytes / sizeof *strings) return create_status(INVALID_ARGUMENT, "offset buffer has other length");
+    if (count != from->bytes / sizeof *strings) return create_status(INVALID_ARGUMENT, "offsets of another number");
     for (size_t k = 0, at = 0; k < count; at += strings[k++].size) {
         if (strings[k].size > room - at) return create_status(INVALID_ARGUMENT, "output buffer is too small");
         if (strings[k].size) memcpy(out + at, strings[k].at, strings[k].size);

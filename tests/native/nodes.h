@@ -12,7 +12,8 @@ extern struct options *registered; /* the options that have all operators */
 extern struct table own_table;     /* operators that are not in the library's table, as one's own */
 extern int has_findings;
 
-#define FINDING(...) (__atomic_store_n(&has_findings, 1, __ATOMIC_RELAXED), printf("FINDING: " __VA_ARGS__), printf("\n"))
+#define FINDING(...)                                                                                                   \
+    (__atomic_store_n(&has_findings, 1, __ATOMIC_RELAXED), printf("FINDING: " __VA_ARGS__), printf("\n"))
 
 struct reader { /* of a description; what is lacking at its end counts as zeros, so that any bytes describe a node */
     const char *at, *end;

@@ -1,6 +1,6 @@
-/* Stands for Python in a process that runs it (onnx_ops/native/python.c): compiles what was forgotten, by putting it back
- * into the table, and runs the bodies that aren't compiled. Such a body's outputs have the shape of the first input, if
- * no plan has stated them, and depend on all bytes of the inputs. */
+/* Stands for Python in a process that runs it (onnx_ops/native/python.c): compiles what was forgotten, by putting it
+ * back into the table, and runs the bodies that aren't compiled. Such a body's outputs have the shape of the first
+ * input, if no plan has stated them, and depend on all bytes of the inputs. */
 #include "nodes.h"
 #include <stdio.h>
 #include <stdlib.h>
