@@ -5,6 +5,7 @@
 
 import math
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import onnx
@@ -40,17 +41,29 @@ def model_in(path):
 
 def read(tensor, origin):
     """Put a tensor's external data into the tensor. Raises OSError and OpError."""
-    info = ExternalDataInfo(tensor)
-    size = size_of(tensor) if info.length is None else info.length
-    with open(file_of(info.location, origin), "rb") as file:
-        file.seek(info.offset or 0)
-        data = file.read(size)
+    info = info_of(tensor)
+    size, file_name = size_of(tensor) if info.length is None else info.length, file_of(info.location, origin)
+    data = b""
+    if (info.offset or 0) + size <= os.path.getsize(file_name):
+        with open(file_name, "rb") as file:
+            file.seek(info.offset or 0)
+            data = file.read(size)
     if len(data) < size:
         rule = f"must have {size} bytes of {tensor.name} from {info.offset or 0} on; the file ends before"
         raise OpError("external data", repr(info.location), rule, "onnx_ops")
     tensor.raw_data = data
     tensor.data_location = onnx.TensorProto.DEFAULT
     del tensor.external_data[:]
+
+
+def info_of(tensor):
+    """Where a tensor's external data are. Raises OpError."""
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    with suppress(TypeError, ValueError):  # keys or values that are not UTF-8 are bytes
+        info = ExternalDataInfo(tensor)
+        if isinstance(info.location, str) and min(info.offset or 0, info.length or 0) >= 0:
+            return info
+    raise OpError("external data", repr(entries), "must state a file, and numbers from 0 on", "onnx_ops")
 
 
 def size_of(tensor):
@@ -65,10 +78,10 @@ def stated_size(tensors, origin):
     total = 0
     for tensor in tensors:
         try:
-            info = ExternalDataInfo(tensor)
-        except ValueError:  # a length that is no number
+            info = info_of(tensor)
+        except OpError:
             return math.inf
-        if info.length is None or info.length < 0 or not os.path.exists(file_of(info.location, origin)):
+        if info.length is None or not os.path.exists(file_of(info.location, origin)):
             return math.inf
         total += info.length
     return total
@@ -81,8 +94,9 @@ def file_of(location, origin):
     the link ends: in Hugging Face's cache, both are links into another folder. Raises OpError.
     """
     folder, *others = roots(origin)
-    file = os.path.realpath(os.path.join(folder, location))
-    if os.path.isabs(location) or not any(Path(file).is_relative_to(root) for root in (folder, *others)):
+    is_path = isinstance(location, str) and "\0" not in location and not os.path.isabs(location)
+    file = os.path.realpath(os.path.join(folder, location)) if is_path else ""
+    if not any(Path(file).is_relative_to(root) for root in (folder, *others)):
         raise OpError("external data", repr(location), f"must lie in the folder of the model, {folder}", "onnx_ops")
     return file
 
@@ -131,7 +145,7 @@ def write(tensors, path):
 
 def files(path):
     """The file of a model, and the files of its external data."""
-    locations = {ExternalDataInfo(tensor).location for tensor in external(model_in(path))}
+    locations = {info_of(tensor).location for tensor in external(model_in(path))}
     return [Path(path), *(Path(file_of(location, path)) for location in sorted(locations))]
 
 

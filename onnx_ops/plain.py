@@ -25,7 +25,7 @@ def infer(operator, values, shapes, known):
 
     Returns None if nothing is known. Raises OpError if what is known is refused.
     """
-    inputs = operator.each_input(len(shapes))
+    inputs, shapes = operator.each_input(len(shapes)), [each and [*map(_stated, each)] for each in shapes]
     sizes = [v if i.values else s for i, s, v in zip(inputs, shapes, known, strict=True)]
     if values is None:
         return None
@@ -37,10 +37,16 @@ def infer(operator, values, shapes, known):
     return shapes_of(operator, values, operator.padded([tuple(each) for each in sizes]))
 
 
+def _stated(size):
+    """Return a size, or None for one below 0, which is unknown, and for a name that isn't UTF-8."""
+    return None if isinstance(size, bytes) or (isinstance(size, int) and size < 0) else size
+
+
 def _sizes_to_infer(input, size, shape):
     """Return the sizes, or the values, of an input as a plan gets them before all are known."""
     if input.values and size is None:  # their number may be known
-        size = [None] * shape[0] if shape and len(shape) == 1 and isinstance(shape[0], int) else ()
+        is_known = shape and len(shape) == 1 and isinstance(shape[0], int)
+        size = [None] * min(shape[0], MAX_RANK + 1) if is_known else ()
     return () if size is None or len(size) > MAX_RANK else size
 
 

@@ -110,14 +110,17 @@ def node_attribute(declared, value):
 def set_output_types(operator, context):
     """Set the outputs' element types and, as far as they are known, their shapes."""
     types = [context.get_input_type(k) or TypeProto() for k in range(context.get_num_inputs())]
-    inputs = operator.each_input(len(types))
+    try:
+        inputs = operator.each_input(len(types))
+    except OpError:  # the checker reports a wrong number of inputs
+        return
     values = [context.get_input_data(k) if i.values else None for k, i in enumerate(inputs)]
     tensors = [v if isinstance(v, TensorProto) and not uses_external_data(v) else None for v in values]
     values = [None if v is None else numpy_helper.to_array(v).tolist() for v in tensors]
     shapes = None
     with suppress(OpError):
         shapes = plain.infer(operator, attribute_values(operator, context), [dimensions(t) for t in types], values)
-    for k, like in enumerate(operator.likeness()):
+    for k, like in enumerate(operator.likeness()[: context.get_num_outputs()]):
         output, constant_type = TypeProto(), operator.types[operator.outputs[k].type][0]
         element = dtypes.TABLE[constant_type].onnx if like is None else types[like].tensor_type.elem_type
         if element == TensorProto.UNDEFINED:

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from support.backends import uncompiled
 from support.cases import GRID_SAMPLE, VOLUMES, assert_close, reference
 
 import onnx_ops
@@ -10,17 +11,6 @@ from onnx_ops.declaration import Record
 from onnx_ops.kernels import grid_sample, taps
 
 CASES = [*GRID_SAMPLE[:18:5], *VOLUMES[:18:7]]
-
-
-def run_plainly(case, inputs, expected):
-    """Run the operator's kernel uncompiled and return its output."""
-    operator, values = case.operator, case.operator.values(case.attributes)
-    out = np.empty(expected.size, inputs[0].dtype)
-    g = Record(plain.plan(operator, values, [np.array(v.shape) for v in inputs])[1][0])
-    kernel = operator.kernels[operator.choice(values)].function
-    for tile in range(g.tiles):
-        kernel(*(v.ravel() for v in inputs), g, tile, np.zeros(g.workspace, np.uint8), out)
-    return out.reshape(expected.shape)
 
 
 @pytest.mark.parametrize("large", [False, True], ids=["small", "large"])
@@ -33,7 +23,7 @@ def test_pixels(case, large, monkeypatch):
             monkeypatch.delattr(grid_sample, function)
     expected = reference(case, inputs)
     with np.errstate(invalid="ignore"):
-        assert_close(run_plainly(case, inputs, expected), expected, "float32")
+        assert_close(uncompiled(case, inputs), expected, "float32")
 
 
 def test_several_small_images_are_no_large_one():

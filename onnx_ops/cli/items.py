@@ -288,7 +288,7 @@ class Manifest:
         if item.name not in self.records:
             return False
         source, file, output = self.records[item.name]
-        with suppress(OSError):
+        with suppress(OSError, TypeError, ValueError):  # of a line that no run has written
             if digest_of_file(self.folder / file) == output:
                 content = item.load()
                 return not isinstance(content, Problem) and digest_of(content) == source

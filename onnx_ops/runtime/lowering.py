@@ -26,7 +26,7 @@ from onnx import TensorProto, helper
 from .. import dtypes, plain
 from ..attributes import KINDS
 from ..errors import OpError, as_text, errors_of
-from ..model_files import EXTENSIONS
+from ..model_files import EXTENSIONS, lowered_name
 from ..nodes import declared, in_its_versions, inlined, model_nodes, subgraphs, used_names
 from ..operators import OPERATORS, available
 from ..rewriting.graph import Graph, Model
@@ -36,11 +36,6 @@ RUN = "onnx_ops_run"  # the input `run` of a graph, unless the model has such a 
 RUN_SHAPE = [2]
 PRESENT = "onnx_ops_present"  # the attribute of an op that says by a letter, 0 or 1, which optional inputs are there
 DOMAIN, VERSION = EXTENSIONS, 1
-
-
-def op_type(operator):
-    """The operator's name in ai.onnx.contrib."""
-    return f"{(operator.domain or 'ai.onnx').replace('.', '_')}_{operator.name}"
 
 
 def lower(model: onnx.ModelProto, *, operators: Iterable[Any] = ()) -> onnx.ModelProto:
@@ -216,7 +211,7 @@ class _Lowering:
             kept.append(helper.make_attribute(PRESENT, present))
         inputs.append(self.run or constant(np.zeros(RUN_SHAPE, np.int64)))
         lowered = helper.make_node(
-            op_type(operator), inputs, outputs, *map(as_text, (node.name, node.doc_string)), DOMAIN
+            lowered_name(operator), inputs, outputs, *map(as_text, (node.name, node.doc_string)), DOMAIN
         )
         lowered.attribute.extend(kept)
         return [*before, lowered, *after]

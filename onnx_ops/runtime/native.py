@@ -62,7 +62,7 @@ def c_callback(*argtypes):
 def get_library_path() -> str:
     """Return the path of the library for `register_custom_ops_library`.
 
-    It registers the operators of all domains but com.microsoft.
+    It registers the operators of all domains but com.microsoft and custom.
 
     Returns
     -------
@@ -147,8 +147,8 @@ def config_entry(options, key):
 
 
 def default_domains():
-    """All domains but com.microsoft: a custom domain of that name breaks models in which ONNX Runtime fuses nodes."""
-    return {operator.domain for operator in operators.OPERATORS} - {"com.microsoft"}
+    """The domains that are registered if none are stated: all but com.microsoft and custom."""
+    return {operator.domain for operator in operators.OPERATORS if operators.is_default(operator)}
 
 
 @contextmanager

@@ -13,10 +13,11 @@ import onnxruntime as ort
 
 from .. import dtypes
 from ..errors import OpError
-from ..model_files import EXTENSIONS, is_lowered
-from ..operators import as_list, declaration_of
-from ..own.files import operators_at, sources_of
-from .session import Backend, InferenceSession
+from ..model_files import EXTENSIONS, imports_extensions, is_lowered
+from ..operators import as_list, available, declaration_of
+from ..own.files import operators_at, python_ops, sources_of
+from . import library
+from .session import Backend, InferenceSession, extensions
 from .threads import check_count
 
 QUIET = 4  # a severity: errors are not logged, since exceptions have the same text
@@ -135,6 +136,8 @@ def _copy(kind, key, model, threads, backend, optimize, titles, sources):
 def open_session(model, backend="native", *, threads=None, optimize=False, profile=None, operators=()):
     """Open a session of a model (path or bytes) that runs on the CPU and logs nothing.
 
+    It has the library of onnxruntime-extensions if the model or Python operators in use need it.
+
     backend   as for onnx_ops.InferenceSession, or "builtin": ONNX Runtime's own kernels alone
     profile   where to write ONNX Runtime's profile: the first part of the file's path
     optimize, operators   as for onnx_ops.InferenceSession
@@ -146,12 +149,22 @@ def open_session(model, backend="native", *, threads=None, optimize=False, profi
         options.enable_profiling, options.profile_file_prefix = True, str(profile)
     model = model if isinstance(model, bytes) else str(model)
     if backend != "extensions" and is_lowered(model):
-        raise OpError("", None, f"the model imports {EXTENSIONS}, as lowered ones do: only backend extensions runs it")
+        raise OpError("", None, "the model has nodes that onnx_ops.lower made: only backend extensions runs it")
+    if backend != "extensions" and needs_extensions(model, operators):
+        if obstacle := library.extensions_obstacle():
+            raise OpError("", None, f"the model imports {EXTENSIONS}, which {obstacle}")
+        extensions().add_library(options)
     # With fallback enabled, ONNX Runtime would print a message about it, though there is nothing to fall back to.
     settings: dict[str, Any] = {"providers": ["CPUExecutionProvider"], "enable_fallback": False}
     if backend == "builtin":
         return ort.InferenceSession(model, options, **settings)
     return InferenceSession(model, options, backend=backend, optimize=optimize, operators=operators, **settings)
+
+
+def needs_extensions(model, operators=()):
+    """Return whether a session of a model (path or bytes) needs the library of onnxruntime-extensions."""
+    is_ours = any(operator.domain == EXTENSIONS for operator in available(operators).values())
+    return bool(python_ops()) or (imports_extensions(model) and not is_ours)
 
 
 def _described(values):

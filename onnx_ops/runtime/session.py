@@ -11,8 +11,8 @@ import onnxruntime as ort
 
 from ..errors import OpError
 from ..locks import OPTIONS
-from ..model_files import imported_domains, is_ort_format, warn_of_unknown_attributes
-from ..operators import OPERATORS, as_list, available
+from ..model_files import imported_domains, is_ort_format, nodes, warn_of_unknown_attributes
+from ..operators import OPERATORS, SHARED, as_list, available
 from . import library, native
 
 if TYPE_CHECKING:
@@ -48,9 +48,10 @@ def register(
 ) -> ort.SessionOptions:
     """Register the operators of this package on the options of a session.
 
-    Without `model` and `domains`, it registers all domains but com.microsoft: a
-    custom domain of that name breaks models that don't import it. Registering
-    the same options again adds what is missing.
+    Without `model` and `domains`, it registers all domains but com.microsoft
+    and custom: as a custom domain, the former breaks models that don't import
+    it, and other libraries use the latter, too, which is registered for a model
+    with such a node. Registering the same options again adds what is missing.
 
     Parameters
     ----------
@@ -116,6 +117,9 @@ def _register(options, model, domains, backend, operators):
     elif domains is None and model is not None:
         imported = imported_domains(model)
         domains = None if imported is None else all_domains & imported
+        if domains and SHARED in domains:
+            names = {name for domain, name in every if domain == SHARED}
+            domains -= set() if any(node.domain == SHARED for node in nodes(model, names)) else {SHARED}
     if domains is None or domains or own:
         native.add_operators(options, native.default_domains() if domains is None else domains, own)
         if model is not None and not is_ort:
@@ -283,6 +287,11 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
             if "com.microsoft" not in imported and re.search(r"com\.microsoft:\w+\(-1\) is not a reg", str(error)):
                 rule = "com.microsoft was registered on them for another model, which breaks this one; use new ones"
                 raise OpError("sess_options", "used before", rule, "onnx_ops") from error
+            if "Domain already set" in str(error):
+                rule = (
+                    "have operators of another library, such as @onnx_op functions, in a domain of onnx_ops' operators"
+                )
+                raise OpError("sess_options", "given", f"{rule}; name another domain there", "onnx_ops") from error
             raise
         others = [name for name in self.get_providers() if name != "CPUExecutionProvider"]
         if others:

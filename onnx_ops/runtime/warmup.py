@@ -8,7 +8,7 @@ from .. import operators as every
 from ..compiler.jit import numba_obstacle
 from ..dtypes import FLOATS
 from ..errors import OpError
-from ..model_files import EXTENSIONS, USE_ONNX, is_lowered, is_ort_format
+from ..model_files import USE_ONNX, is_lowered, is_ort_format
 from ..system import available_cpus
 from . import library, native, variants
 from .runner import open_session
@@ -89,7 +89,7 @@ def needed_by(models, own=()):
         if is_ort_format(model):
             raise OpError("models", _title(model), USE_ONNX, "onnx_ops")
         if is_lowered(model):
-            rule = f"imports {EXTENSIONS}, as lowered models do; what types its nodes have is known only when they run"
+            rule = "has nodes that onnx_ops.lower made, whose types are known only when they run"
             raise OpError("models", _title(model), f"{rule}; give operators and dtypes instead", "onnx_ops")
         with variants.silence(), native.survey() as needed:
             try:

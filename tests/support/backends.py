@@ -12,6 +12,7 @@ from onnx.reference import ReferenceEvaluator
 
 import onnx_ops
 from onnx_ops import dtypes, functions, plain
+from onnx_ops.declaration import Record
 from support.cases import model
 
 with suppress(ImportError):  # functions can be tested on a Python for which ONNX Runtime has no wheels yet
@@ -48,6 +49,21 @@ def reference(case, inputs):
     names = [i.name for i in proto.graph.input]
     evaluator = ReferenceEvaluator(proto, new_ops=onnx_ops.reference_ops())
     return evaluator.run(None, dict(zip(names, inputs, strict=True)))[0]
+
+
+def uncompiled(case, inputs):
+    """Run the operator's kernel as plain Python, tile after tile, in the memory that its plan asks for."""
+    operator, values = case.operator, case.operator.values(case.attributes)
+    arrays = [np.asarray(array) for array in operator.padded(inputs) if array is not None]
+    sizes = [np.array(a.tolist() if i.values else a.shape) for i, a in zip(operator.inputs, arrays, strict=False)]
+    absent = len(operator.inputs) - len(arrays)
+    (shape,), (geometry,) = plain.plan(operator, values, [*sizes, *[np.zeros(0, np.int64)] * absent])
+    kernel, out, record = operator.kernels[operator.choice(values)], np.empty(shape, inputs[0].dtype), Record(geometry)
+    flat = [a.ravel() for a in [*arrays, *[np.empty(0, out.dtype)] * absent]]
+    for tile in range(record.tiles):
+        room = np.zeros(record.workspace, np.uint8)
+        kernel.function(*(flat[k] for k in operator.read_by(kernel)), record, tile, room, out.reshape(-1))
+    return out
 
 
 HAVE_RUNTIME = find_spec("onnxruntime") is not None

@@ -1,0 +1,189 @@
+"""Measure which lines and branches of the package its tests run, in Python and in C, by folder.
+
+    python scripts/coverage_figures.py FOLDER                     # run the whole suite, print the table
+    python scripts/coverage_figures.py FOLDER --pytest "-m long tests/test_native.py"   # other arguments of pytest
+    python scripts/coverage_figures.py FOLDER --report --missing  # run nothing, list what no test has run so far
+    python scripts/coverage_figures.py FOLDER --report --write    # the table of docs/robustness.md
+
+FOLDER gets a clone of what is committed, and the figures of all runs add up there. This needs gcc and the package
+coverage. A gcc of its own, first on the PATH, compiles the library and the harness with counters and without
+optimization. Processes that tests start are measured; those that a signal ends are not. Kernels count as run where a
+test runs them uncompiled (tests/test_uncompiled.py), and what compiles them where it does: unless NUMBA_CACHE_DIR names
+a cache of kernels, FOLDER gets one, which is empty at first.
+"""
+
+import argparse
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import coverage
+import pages
+
+PAGE = "docs/robustness.md"
+GCC = """#!/bin/sh
+for each do shift; case $each in -fsanitize=* | -O?) ;; *) set -- "$@" "$each" ;; esac; done
+exec {} --coverage -O0 "$@"
+"""
+# Loops of vectors exist in compiled code alone: a decorator gives them to Numba. tests/test_vectors.py compares each
+# with the plain loop of kernels/vectors.py.
+SETTINGS = """
+[run]
+branch = true
+source = {clone}/onnx_ops
+data_file = {folder}/data/python
+parallel = true
+patch = subprocess, _exit, fork
+dynamic_context = test_function
+disable_warnings = no-data-collected, module-not-imported, module-not-measured, couldnt-parse, already-imported
+[report]
+exclude_also =
+    @inner$
+    if TYPE_CHECKING:
+    ^@overload$
+"""
+COLUMNS = "lines", "branches"
+
+
+class Room:
+    """The parts of a folder that can be run, and those that were: {"lines": (run, all), "branches": (run, all)}.
+
+    missing  {file: texts}
+    """
+
+    def __init__(self):
+        self.run, self.all, self.missing = Counter(), Counter(), {}
+
+    def add(self, file, missing, **counts):
+        for column, (run, every) in counts.items():
+            self.run[column] += run
+            self.all[column] += every
+        if missing:
+            self.missing[file] = missing
+
+    def cells(self):
+        for column in COLUMNS:
+            run, every = self.run[column], self.all[column]
+            yield f"{every:,}" if every else ""
+            yield f"{100 * run / every:.1f} %" if every else ""
+
+
+def prepare(folder):
+    """Clone what is committed, and build the library there by the gcc that counts; returns the clone's environment."""
+    clone, settings = folder / "clone", folder / "coverage.ini"
+    environment = {
+        **os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(clone),
+        "NUMBA_CACHE_DIR": os.environ.get("NUMBA_CACHE_DIR", str(folder / "kernels")),
+        "COVERAGE_PROCESS_START": str(settings), "COVERAGE_CORE": "ctrace",
+    }  # fmt: skip
+    if clone.exists():
+        return environment
+    for each in ("bin", "data", "temporary"):
+        (folder / each).mkdir(parents=True, exist_ok=True)
+    subprocess.run(["git", "clone", "--quiet", pages.ROOT, clone], check=True)
+    gcc = folder / "bin" / "gcc"
+    gcc.write_text(GCC.format(subprocess.check_output(["which", "gcc"], text=True).strip()))
+    gcc.chmod(0o755)
+    settings.write_text(SETTINGS.format(clone=clone, folder=folder))
+    command = [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"]
+    subprocess.run(command, cwd=clone, env={**environment, "COVERAGE_PROCESS_START": ""}, check=True)
+    return environment
+
+
+def run_tests(folder, arguments):
+    environment = prepare(folder)
+    temporary = folder / "temporary" / str(len(os.listdir(folder / "temporary")))
+    command = [sys.executable, "-m", "pytest", "-q", f"--basetemp={temporary}", *arguments]
+    status = subprocess.run(command, cwd=folder / "clone", env=environment).returncode
+    if status:
+        print(f"pytest has ended with status {status}: lines that failing tests ran are counted")
+
+
+def of_python(folder, rooms):
+    """Add what coverage has measured to {folder of the package: Room}."""
+    measured = coverage.Coverage(data_file=str(folder / "data" / "python"), config_file=str(folder / "coverage.ini"))
+    measured.combine(keep=True)
+    measured.save()
+    report = folder / "python.json"
+    measured.json_report(outfile=str(report), pretty_print=False)
+    for path, found in json.loads(report.read_text())["files"].items():
+        file = Path(os.path.relpath(folder / "clone" / path if not os.path.isabs(path) else path, folder / "clone"))
+        sums, jumps = found["summary"], [f"{a}->{b}" for a, b in found["missing_branches"]]
+        rooms[file.parent.as_posix()].add(
+            file.as_posix(),
+            [*map(str, found["missing_lines"]), *jumps],
+            lines=(sums["covered_lines"], sums["num_statements"]),
+            branches=(sums["covered_branches"], sums["num_branches"]),
+        )
+
+
+def of_c(folder, rooms):
+    """Add what gcov has counted, over all programs that were built of the sources, to {folder: Room}."""
+    lines, branches = defaultdict(Counter), defaultdict(dict)
+    for path in folder.rglob("*.gcda"):
+        command = ["gcov", "--json-format", "--stdout", "--branch-probabilities", str(path)]
+        done = subprocess.run(command, cwd=path.parent, capture_output=True, text=True)
+        for each in (each for text in done.stdout.splitlines() for each in json.loads(text)["files"]):
+            file = re.search(r"onnx_ops/native/\w+\.[ch]$", each["file"])
+            for line in each["lines"] if file else ():
+                number, jumps = line["line_number"], line["branches"]
+                lines[file[0]][number] += line["count"]
+                # A line of a macro has others where it is compiled with other definitions.
+                counts = branches[file[0], number].setdefault(len(jumps), Counter())
+                counts.update({k: jump["count"] for k, jump in enumerate(jumps)})
+    for file, counts in lines.items():
+        missing, run, every = [str(n) for n in sorted(counts) if not counts[n]], 0, 0
+        for number in sorted(counts):
+            of_line = branches[file, number]
+            entered = {size: sum(1 for k in range(size) if of_line[size][k]) for size in of_line}
+            size = max(entered, key=lambda size: (entered[size] / size if size else 0, size))
+            run, every = run + entered[size], every + size
+            if entered[size] < size and counts[number]:
+                missing.append(f"{number}: {entered[size]} of {size} branches")
+        rooms["onnx_ops/native"].add(
+            file, missing, lines=(len(counts) - sum(not c for c in counts.values()), len(counts)), branches=(run, every)
+        )
+
+
+def table(rooms):
+    """Return the rooms as a table."""
+    total = Room()
+    for name, room in rooms.items():
+        if name != "onnx_ops/native":
+            total.run += room.run
+            total.all += room.all
+    named = {name: f"`{name}`" for name in sorted(rooms)} | {"onnx_ops": "`onnx_ops`, modules beside the folders"}
+    rows = [*((text, rooms[name]) for name, text in named.items()), ("all of Python", total)]
+    header = "| folder | lines | run | branches | run |\n|---|---:|---:|---:|---:|"
+    return "\n".join([header, *(f"| {name} | {' | '.join(room.cells())} |" for name, room in rows)])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=lambda text: Path(text).resolve())
+    parser.add_argument("--report", action="store_true", help="run nothing")
+    parser.add_argument("--missing", action="store_true", help="print what no test has run")
+    parser.add_argument("--write", action="store_true", help=f"write the table into {PAGE}")
+    parser.add_argument("--pytest", metavar="ARGUMENTS", default="-n logical -m 'not huge and not ray'")
+    options = parser.parse_args()
+    if not options.report:
+        run_tests(options.folder, shlex.split(options.pytest))
+    rooms = defaultdict(Room)
+    of_python(options.folder, rooms)
+    of_c(options.folder, rooms)
+    if options.missing:
+        for room in rooms.values():
+            for file, missing in room.missing.items():
+                print(f"{file}: {', '.join(missing)}")
+    print(table(rooms))
+    if options.write:
+        pages.put("coverage", table(rooms), PAGE)
+
+
+if __name__ == "__main__":
+    main()

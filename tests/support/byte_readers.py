@@ -1,0 +1,405 @@
+"""What reads bytes from outside in Python: functions of bytes that raise BrokenPromiseError where a promise breaks.
+
+No other errors leave a reader than those that it names, in time linear in the bytes, and nothing is written but in the
+folder that it is given. scripts/fuzz_bytes.py draws the bytes; tests/test_byte_readers.py has the seeds and some more.
+"""
+
+import io
+import json
+import logging
+import os
+import random
+import sys
+import time
+import traceback
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+
+import click
+import llvmlite.binding as llvm
+import numpy as np
+import onnx
+import onnxruntime as ort
+from google.protobuf.message import DecodeError
+
+from onnx_ops import OpError, external_data, model_files, rewriting, schemas
+from onnx_ops.cli import data, items
+from onnx_ops.cli import inspect as inspection
+from onnx_ops.compiler import cache
+from onnx_ops.compiler import code as compiled
+from onnx_ops.operators import OPERATORS
+from onnx_ops.rewriting.graph import Model
+from onnx_ops.runtime import lowering, native
+from support import cases, written
+from support.backends import quiet
+from support.processes import TESTS
+
+SECONDS, PER_BYTE = 2.0, 1e-4  # of processor time that a reader may take
+OP_TYPES = {operator.name for operator in OPERATORS}
+SECRET = b"a secret in a file beside the model's folder"
+SYMBOL = "a_function"
+UNFINISHED = "was not optimized, for"  # in the warning that a pattern has failed
+PACKAGE = os.path.dirname(external_data.__file__)
+LOADABLE = 2**14  # bytes of models of which sessions are made
+
+
+class BrokenPromiseError(AssertionError):
+    """A promise that a reader breaks."""
+
+
+def parsed(content):
+    """Return the model in bytes, or None."""
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(content)
+    except DecodeError:
+        return None
+    return proto
+
+
+def fields(content, folder):
+    """Our own reader of protobufs finds what onnx finds, or that there is no model."""
+    found = model_files.imported_domains(content)
+    try:
+        nodes = model_files.nodes(content, OP_TYPES)
+    except (ValueError, IndexError):
+        nodes = None
+    proto = parsed(content)
+    if proto is not None and found is not None and nodes is not None:
+        check_equal("domains", found, {as_text(domain) for domain in model_files.imported_domains(proto)})
+        check_equal(
+            "nodes", sorted(map(str, nodes)), sorted(map(str, map(as_texts, model_files.nodes(proto, OP_TYPES))))
+        )
+
+
+def as_text(value):
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def as_texts(node):
+    return model_files.Node(*map(as_text, node[:3]), tuple(map(as_text, node.attributes)))
+
+
+def check_equal(what, one, other):
+    if one != other:
+        raise BrokenPromiseError(f"{what}: {one} instead of {other}")
+
+
+def optimize(content, folder):
+    """A model that onnx and ONNX Runtime accept is one afterwards."""
+    if (proto := parsed(content)) is None:
+        return
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        optimized, _ = rewriting.rewritten(proto, folder)
+    failures = [str(each.message).partition(UNFINISHED)[2] for each in caught if UNFINISHED in str(each.message)]
+    if (failures or optimized is not proto) and len(content) <= LOADABLE and loads(proto):
+        if failures:
+            raise BrokenPromiseError(failures[0])
+        try:
+            session(optimized)
+        except Exception as error:
+            raise BrokenPromiseError(
+                f"the model loads, but not what optimize makes of it: {str(error)[:300]}"
+            ) from error
+
+
+def loads(proto):
+    try:
+        onnx.checker.check_model(proto)
+        session(proto)
+    except Exception:
+        return False
+    return True
+
+
+def session(proto):
+    """Make a session for which no kernel is compiled."""
+    options = quiet(graph_optimization_level=ort.GraphOptimizationLevel.ORT_DISABLE_ALL, intra_op_num_threads=1)
+    native.add_operators(options, {i.domain for i in proto.opset_import} & {o.domain for o in OPERATORS})
+    with native.survey():
+        return ort.InferenceSession(proto.SerializeToString(), options)
+
+
+def lower(content, folder):
+    if (proto := parsed(content)) is not None:
+        lowering.lower(proto)
+
+
+def infer(content, folder):
+    """Our schemas, in onnx's shape inference, which reports whatever they raise as its own error."""
+    if (proto := parsed(content)) is not None:
+        schemas.register_schemas()
+        try:
+            onnx.shape_inference.infer_shapes(proto, strict_mode=True, data_prop=True)
+        except Exception as error:
+            if any(PACKAGE in frame.filename for frame in traceback.extract_tb(error.__traceback__)):
+                raise  # else onnx itself refuses the model
+
+
+def inspect(content, folder):
+    """A model's file with external data: none is read but in its folder."""
+    path = Path(folder, "model.onnx")
+    path.write_bytes(content)
+    Path(folder, "data").write_bytes(bytes(range(256)))
+    whole = external_data.pack(path)
+    if SECRET in whole and SECRET not in content:
+        raise BrokenPromiseError("a file outside of the model's folder was read")
+    model = external_data.load(path)
+    inspection.unknown_in(model)
+    for node, _ in inspection.relevant(Model(model, path)):
+        assert node.op_type
+
+
+def code(content, folder):
+    """Files of the cache: content without its checksum isn't loaded, and with it only what is an object file."""
+    path = Path(folder, "a.code")
+    path.write_bytes(content)
+    if (kept := cache.object_in(path)) is not None:
+        compiled.has_function(kept, SYMBOL)
+
+
+INPUTS = {
+    f"x{k}": (name, (1, 3, 4, 4)) for k, name in enumerate(["float32", "uint8", "bfloat16", "string", "bool", None])
+}
+SUFFIXES = ".npy", ".npz", ".pb", ".png"
+
+
+def arrays(content, folder):
+    """Files of inputs on the command line, and numbers. The first byte says of which kind."""
+    kind, content = content[0] if content else 0, content[1:]
+    name = list(INPUTS)[kind // 8 % len(INPUTS)]
+    if kind % 5 == len(SUFFIXES):
+        if (value := data.as_json(content.decode(errors="replace"))) is not None:
+            data.numbers(value, INPUTS[name][0], "--input")
+        return
+    path = Path(folder, f"input{SUFFIXES[kind % 5]}")
+    path.write_bytes(content)
+    data.read(None if path.suffix == ".npz" else name, path, path, INPUTS)
+
+
+def manifest(content, folder):
+    """The record of what a run on many files has finished."""
+    Path(folder, items.MANIFEST).write_bytes(content)
+    finished = items.Manifest(Path(folder), {})
+    try:
+        for name in list(finished.records):
+            finished.has(SimpleNamespace(name=name, load=lambda: items.Problem("")))
+    finally:
+        finished.close()
+
+
+# {name: (function of bytes and a folder, errors that may leave it)}
+READERS = {
+    "fields": (fields, ()),
+    "optimize": (optimize, (OpError,)),
+    "lower": (lower, (OpError,)),
+    "infer": (infer, ()),
+    "inspect": (inspect, (OpError, OSError, DecodeError)),
+    "code": (code, ()),
+    "arrays": (arrays, (click.UsageError,)),
+    "manifest": (manifest, (OpError,)),
+}
+OF_MODELS = "fields", "optimize", "lower", "infer", "inspect"
+
+
+def read(name, content, folder):
+    """Give bytes to a reader. Raises BrokenPromiseError."""
+    function, allowed = READERS[name]
+    begin, _Written.paths[:] = time.process_time(), []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            function(content, folder)
+        except allowed:
+            pass
+        except BrokenPromiseError:
+            raise
+        except Exception as error:
+            raise BrokenPromiseError(f"{type(error).__name__}: {error}") from error
+    seconds = time.process_time() - begin
+    if seconds > SECONDS + PER_BYTE * len(content):
+        raise BrokenPromiseError(f"{seconds:.1f} s for {len(content)} bytes")
+    outside = [path for path in _Written.paths if not Path(os.path.realpath(path)).is_relative_to(folder)]
+    if outside:
+        raise BrokenPromiseError(f"wrote {outside}")
+
+
+class _Written:
+    """The files that this process opens for writing, once `watch` was called."""
+
+    paths: list = []  # noqa: RUF012
+    watched = False
+
+    @classmethod
+    def watch(cls):
+        def note(event, arguments):
+            if (
+                event == "open"
+                and isinstance(arguments[0], str | bytes)
+                and (arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR)
+            ):
+                cls.paths.append(os.fsdecode(arguments[0]))
+
+        if not cls.watched:
+            sys.addaudithook(note)
+            cls.watched = True
+
+
+def prepare(parent):
+    """Make the folder for readers, beside a file that they must not read; returns its path."""
+    _Written.watch()
+    logging.getLogger("onnx_ops").addHandler(logging.NullHandler())
+    ort.set_default_logger_severity(4)
+    folder = Path(os.path.realpath(parent), "folder")
+    folder.mkdir()
+    (folder.parent / "secret").write_bytes(SECRET)
+    return folder
+
+
+def seeds(name):
+    """Return bytes from which those for a reader are drawn."""
+    if name in OF_MODELS:
+        return [proto.SerializeToString() for proto in models()]
+    if name == "code":
+        return [b"".join([cache.hashlib.sha256(each).digest(), each]) for each in (object_file(), b"", b"\x7fELF")]
+    if name == "manifest":
+        lines = [
+            {"run": items.digest(b"{}"), "item": "a", "input": "1", "file": file, "output": "2"}
+            for file in (items.MANIFEST, "..", "no such file", "a\0b", "a" * 300, 5, None, ["a"])
+        ]
+        return [b"\n".join(json.dumps(line).encode() for line in lines[k:]) + b"\n" for k in range(len(lines))]
+    return [bytes([8 * k + SUFFIXES.index(suffix)]) + content for k in range(3) for suffix, content in files()] + [
+        bytes([8 * k + len(SUFFIXES)]) + text
+        for k in range(6)
+        for text in (b"[1, 2.5, [3]]", b'["a", true, null]', b"1e400")
+    ]
+
+
+def models():
+    """Yield models: one of each operator, those that `optimize` rewrites, subgraphs, functions, external data."""
+    for path in sorted((TESTS.parent / "models").rglob("*.onnx")):
+        if path.is_file() and path.stat().st_size < LOADABLE:
+            yield onnx.load(path)
+    makers = (
+        written.unfold,
+        written.affine_grid,
+        written.attention,
+        written.warp,
+        written.unfold_product,
+        written.windows,
+    )
+    yield from (make() for make in makers)
+    for move in written.in_a_branch, written.in_a_function:
+        proto = written.unfold()
+        move(proto)
+        yield proto
+    proto = cases.model("", "Col2Im", cases.COL2IM[1].inputs("float32"), {}, constants=("image_shape", "block_shape"))
+    for tensor in proto.graph.initializer:
+        tensor.ClearField("raw_data")
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        for key, value in {"location": "data", "offset": "0", "length": "16"}.items():
+            tensor.external_data.add(key=key, value=value)
+    yield proto
+
+
+def files():
+    """Yield (suffix, content) of files of inputs."""
+    array = np.arange(48, dtype=np.float32).reshape(1, 3, 4, 4)
+    npy, npz, png = io.BytesIO(), io.BytesIO(), io.BytesIO()
+    np.save(npy, array)
+    np.savez(npz, x0=array)
+    data.Image.fromarray(np.zeros((4, 4, 3), np.uint8)).save(png, "PNG")
+    tensor = onnx.numpy_helper.from_array(array).SerializeToString()
+    yield from zip(SUFFIXES, (npy.getvalue(), npz.getvalue(), tensor, png.getvalue()), strict=True)
+
+
+def object_file():
+    return compiled._machine().emit_object(llvm.parse_assembly(f"define i64 @{SYMBOL}() {{ ret i64 0 }}"))
+
+
+NUMBERS = [0, 1, -1, 2, 3, 7, 8, 16, 17, 64, 255, 2**15, 2**31 - 1, -(2**31)]
+LARGE_NUMBERS = [2**31, 2**32, 2**58, 2**63 - 1, -(2**63)]
+TEXTS = ["", "x", "y", "Col2Im", "GridSample", "Shape", "Reshape", "Identity", "Loop", "If", "../secret", "/etc/passwd",
+         "data", "ai.onnx", "com.microsoft", "onnx_ops", "a\0b", "\u00e9"]  # fmt: skip
+
+
+def changed(name, content, others, seed):
+    """Return bytes drawn from some of a reader's, and from others: fields of models and single bytes change."""
+    rng = random.Random(seed)
+    proto = parsed(content) if name in OF_MODELS and rng.random() < 0.8 else None
+    if proto is None:
+        return with_other_bytes(content, others, rng)
+    sources = messages(parsed(rng.choice(others)) or proto)
+    for _ in range(rng.choice([1, 1, 2, 4])):
+        change_field(rng.choice(messages(proto)), sources, rng)
+    return proto.SerializeToString()
+
+
+def with_other_bytes(content, others, rng):
+    content = bytearray(content)
+    for _ in range(rng.choice([1, 1, 2, 8])):
+        begin, end = sorted(rng.randrange(len(content) + 1) for _ in range(2))
+        end = min(end, begin + rng.choice([1, 1, 4, 64, len(content)]))
+        other = rng.choice(others)
+        at = rng.randrange(len(other) + 1)
+        content[begin:end] = rng.choice([
+            b"", bytes([rng.randrange(256)]), rng.randbytes(end - begin), content[begin:end] * 2,
+            other[at : at + end - begin],
+            rng.choice([b"\x00", b"\xff" * 4, b"\xff" * 9 + b"\x01", b"9" * 20, b"[" * 50, b"null", b"-1", b"1e400"]),
+        ])  # fmt: skip
+    return bytes(content)
+
+
+def messages(message):
+    """Return a message and all messages in it."""
+    found = [message]
+    for field, value in message.ListFields():
+        if field.message_type:
+            for each in value if hasattr(value, "add") else [value]:
+                found += messages(each)
+    return found
+
+
+def change_field(message, sources, rng):
+    """Clear a field, set it to a value that others have or that is often wrong, or repeat some of it."""
+    field = rng.choice(message.DESCRIPTOR.fields)
+    kinds = [each for each in sources if each.DESCRIPTOR is message.DESCRIPTOR]
+    value = getattr(message, field.name)
+    is_repeated = hasattr(value, "append")
+    if rng.random() < 0.2:
+        message.ClearField(field.name)
+    elif kinds and rng.random() < 0.5:
+        other = rng.choice(kinds)
+        if is_repeated:
+            value.extend(list(getattr(other, field.name)))
+        elif field.message_type:
+            value.CopyFrom(getattr(other, field.name))
+        else:
+            setattr(message, field.name, getattr(other, field.name))
+    elif is_repeated and len(value) and rng.random() < 0.4:
+        del value[rng.randrange(len(value))]
+    elif field.message_type:
+        value.add() if is_repeated else value.SetInParent()
+    else:
+        drawn = scalar(field, rng)
+        if is_repeated and len(value) and rng.random() < 0.6:
+            value[rng.randrange(len(value))] = drawn
+        elif is_repeated:
+            value.extend([drawn] * rng.choice([1, 1, 2, 40]))
+        else:
+            setattr(message, field.name, drawn)
+
+
+def scalar(field, rng):
+    if field.cpp_type == field.CPPTYPE_STRING:
+        text = rng.choice(TEXTS)
+        return text.encode() if field.type == field.TYPE_BYTES else text
+    if field.cpp_type in (field.CPPTYPE_FLOAT, field.CPPTYPE_DOUBLE):
+        return rng.choice([0.0, 1.0, -1.5, float("inf"), float("nan"), 3e38])
+    if field.cpp_type == field.CPPTYPE_ENUM:
+        return rng.choice([each.number for each in field.enum_type.values])
+    if field.cpp_type == field.CPPTYPE_UINT64:
+        return abs(rng.choice(NUMBERS))
+    return rng.choice(NUMBERS if field.cpp_type == field.CPPTYPE_INT32 else NUMBERS + LARGE_NUMBERS)

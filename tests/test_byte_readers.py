@@ -1,0 +1,125 @@
+"""What reads bytes in Python, on seeds and on changes of them that are the same in every run (support/byte_readers.py).
+
+scripts/fuzz_bytes.py draws others, guided by coverage.
+"""
+
+import json
+
+import pytest
+from support import byte_readers, cases
+
+from onnx_ops.cli.items import digest
+
+CHANGES = 150
+
+
+def col2im(change):
+    """Return the bytes of a model of a Col2Im whose sizes are constants, after `change`."""
+    proto = cases.model("", "Col2Im", cases.COL2IM[1].inputs("float32"), {}, constants=("image_shape", "block_shape"))
+    change(proto)
+    return proto.SerializeToString()
+
+
+def im2col(change, case=cases.IM2COL[0]):
+    """Return the bytes of a model of an operator that onnx lacks, after `change`."""
+    proto = cases.model(case.domain, case.op_type, case.inputs("float32"), case.attributes)
+    change(proto)
+    return proto.SerializeToString()
+
+
+def dimension(proto, position=0):
+    """Return the first dimension of an input of a model."""
+    return proto.graph.input[position].type.tensor_type.shape.dim[0]
+
+
+def external(**entries):
+    """Return the bytes of a model with a tensor whose external data are described by these entries."""
+
+    def change(proto):
+        tensor = proto.graph.initializer[0]
+        tensor.ClearField("raw_data")
+        tensor.data_location = tensor.EXTERNAL
+        for key, value in {"location": "data", **entries}.items():
+            tensor.external_data.add(key=key, value=value)
+
+    return col2im(change)
+
+
+def with_bytes(text):
+    """Return the bytes of a model whose operator has a name that isn't UTF-8."""
+    return col2im(lambda proto: setattr(proto.graph.node[0], "op_type", text)).replace(text.encode(), b"Co\xffm")
+
+
+def line(**record):
+    return b'{"run": ' + json.dumps({"run": digest(b"{}"), **record}).encode().removeprefix(b'{"run": ')
+
+
+# What the fuzzer found: {name: (reader, what it reads)}
+FOUND = {
+    "a node without outputs": ("infer", im2col(lambda proto: proto.graph.node[0].ClearField("output"))),
+    "a node with too many inputs": ("infer", im2col(lambda proto: proto.graph.node[0].input.extend("abc"))),
+    "a negative size": (
+        "infer", im2col(lambda proto: setattr(dimension(proto), "dim_value", -5)),
+    ),
+    "a size's name that isn't UTF-8": (
+        "infer", im2col(lambda proto: setattr(dimension(proto), "dim_param", "nine")).replace(b"nine", b"n\xffne"),
+    ),
+    "as many sizes as fill the memory": (
+        "infer", im2col(lambda proto: setattr(dimension(proto, 1), "dim_value", 2**40), cases.OPENVINO[0]),
+    ),
+    "an offset that is no number": ("inspect", external(offset="y")),
+    "a negative offset": ("inspect", external(offset="-5")),
+    "a negative length": ("inspect", external(length="-1")),
+    "a length past all memory": ("inspect", external(length=str(2**62))),
+    "a location that is no path": ("inspect", external(location="a\0b")),
+    "a location that isn't UTF-8": ("inspect", external(location="datum").replace(b"datum", b"dat\xffm")),
+    "a key that isn't UTF-8": ("inspect", external(a_key="1", another="2").replace(b"a_key", b"a_k\xffy")),
+    "an operator's name that isn't UTF-8": ("inspect", with_bytes("Colm")),
+    "a line of a manifest with no text for a file": ("manifest", line(item="a", input="1", file=5, output="2")),
+    "a line of a manifest with a NUL in a file's name": ("manifest", line(item="a", input="1", file="\0", output="2")),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return byte_readers.prepare(tmp_path_factory.mktemp("readers"))
+
+
+@pytest.mark.parametrize("name", byte_readers.READERS)
+def test_seeds(name, folder):
+    for content in byte_readers.seeds(name):
+        byte_readers.read(name, content, folder)
+
+
+@pytest.mark.parametrize("name", byte_readers.READERS)
+def test_changed_seeds(name, folder):
+    seeds = byte_readers.seeds(name)
+    for k in range(CHANGES):
+        byte_readers.read(name, byte_readers.changed(name, seeds[k % len(seeds)], seeds, k), folder)
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_what_was_found(name, folder):
+    reader, content = FOUND[name]
+    byte_readers.read(reader, content, folder)
+
+
+def test_an_oracle_that_sees_mistakes(folder, monkeypatch, tmp_path):
+    """A reader that raises another error, takes long, or writes elsewhere breaks its promise."""
+
+    def raises(content, folder):
+        raise KeyError
+
+    def writes(content, folder):
+        (tmp_path / "elsewhere").write_bytes(content)
+
+    def lasts(content, folder):
+        begin = byte_readers.time.process_time()
+        while byte_readers.time.process_time() < begin + 0.1:
+            pass
+
+    monkeypatch.setattr(byte_readers, "SECONDS", 0.05)
+    for reader, words in (raises, "KeyError"), (writes, "elsewhere"), (lasts, "for 1 bytes"):
+        monkeypatch.setitem(byte_readers.READERS, "wrong", (reader, ()))
+        with pytest.raises(byte_readers.BrokenPromiseError, match=words):
+            byte_readers.read("wrong", b"x", folder)
