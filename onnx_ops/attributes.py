@@ -216,7 +216,7 @@ class AttributeValues:
         A string is its position among the choices.
         """
         numbers = [
-            (np.empty(0, np.int64) if v is None else v) if a.is_list else 0 if v is None else v[0].item()
+            (np.empty(0, np.int64) if v is None else v) if a.is_list else 0 if v is None or not v.size else v[0].item()
             for a, v in zip(self.attributes, self.vectors, strict=True)
         ]
         return named_tuple(tuple(a.name for a in self.attributes))(*numbers)

@@ -15,16 +15,44 @@ _terms: ContextVar[Mapping[str, str]] = ContextVar("terms", default=MappingProxy
 
 
 class OpError(ValueError):
-    """A value that an operator cannot work with.
+    """A value that an operator refuses, or a failure of this package.
 
-    operator  the operator that refuses the value, with the node's name if that is known
-    argument  the name of what is refused
-    value     its value as the message shows it: a text, which is cut in the middle if it is long
-    rule      the rule that the value breaks
+    The message consists of the attributes: "operator: argument = value: rule".
+    It is the same in a function and in a session of either backend. An ordinary
+    session raises ONNX Runtime's own exceptions with this message.
 
-    The message consists of these four, which are the same in a function and in a session of either backend. In an
-    ordinary session the error arrives as ONNX Runtime's own exception type, with the same message. A failure of another
-    kind has no argument and no value (None), and its description for a rule.
+    Parameters
+    ----------
+    argument : str or None
+        The name of what is refused. None: another kind of failure, without a
+        value.
+    value : object
+        The value that is refused.
+    rule : str
+        The rule that the value breaks, or the description of a failure.
+    operator : str, optional
+        The operator, with the node's name if it is known.
+
+    Attributes
+    ----------
+    argument : str or None
+        The name of what is refused.
+    value : str or None
+        The value as the message shows it. A long one is cut in the middle.
+    rule : str
+        The rule that the value breaks, or the description of a failure.
+    operator : str or None
+        The operator, with the node's name if it is known.
+
+    Examples
+    --------
+    >>> try:
+    ...     onnx_ops.im2col(np.ones((1, 1, 4, 4)), [2, 2], strides=[0, 1])
+    ... except onnx_ops.OpError as error:
+    ...     print(error)
+    ...     print(error.argument, error.value, sep=", ")
+    onnx_ops.Im2Col: strides = [0, 1]: must be 1 to 14 numbers in [1, 2**40]
+    strides, [0, 1]
     """
 
     def __init__(self, argument: Any, value: object, rule: str, operator: str | None = None) -> None:
@@ -114,15 +142,35 @@ def plain_number(value: Any) -> Any:
 
 
 def require(condition: object, argument: str, value: Any, rule: str, expected: float | None = None) -> None:
-    """Raise OpError unless the condition holds: `argument = value` breaks the `rule`.
+    """Raise OpError unless a condition holds, for "argument = value: rule".
 
-    value     a number, or a sequence of numbers
-    rule      a text, which must be a literal in compiled code
-    expected  a number that the message shows after the rule
+    Operators' functions refuse values by this function, compiled or not.
 
-    Operators' functions refuse values by this function, compiled or not. `argument` and `rule` may have names of
-    arguments in braces, such as "shape of {input}": the message then has the operator's own term for the name
-    (`Operator.terms`), or else the name itself.
+    Parameters
+    ----------
+    condition : bool
+        The condition.
+    argument : str
+        The name of what is refused. A name in braces, as in "shape of {input}",
+        is replaced by the operator's own term for it.
+    value : int, float or sequence of these
+        The value that is refused.
+    rule : str
+        The rule, with the same replacements. In compiled code it must be a
+        literal.
+    expected : int or float, optional
+        A number that the message shows after the rule.
+
+    Raises
+    ------
+    OpError
+        The condition is false.
+
+    Examples
+    --------
+    >>> onnx_ops.require(3 > 4, "size", 3, "must be more than", 4)
+    Traceback (most recent call last):
+    onnx_ops.errors.OpError: size = 3: must be more than 4
     """
     if not condition:
         value = value.tolist() if hasattr(value, "tolist") else value  # from an array or a NumPy scalar

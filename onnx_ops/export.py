@@ -50,24 +50,49 @@ def export(
 ) -> Any:
     """Write a PyTorch model as ONNX, as `torch.onnx.export` with dynamo=True does.
 
-    It has the same arguments and returns the same. What is at `f`, and the data beside it, are replaced once the new
-    ones are complete.
+    Functions for which ONNX has no operator become one node each. `unfold`
+    becomes onnx_ops Im2Col. A 4-D `grid_sample` becomes com.microsoft
+    GridSample; a 5-D one stays ai.onnx GridSample, which supports volumes from
+    opset 20 on. `affine_grid` becomes ai.onnx AffineGrid from opset 20 on, of
+    fixed or open size; below, its size must be fixed.
 
-    operators      operators that `onnx_ops.operator` has made: each call of `my_op.torch` becomes a node. Calls of this
-                   package's operators, such as `onnx_ops.im2col.torch`, always do
-    opset_version  18 or newer; default: 20
+    Parameters
+    ----------
+    model : torch.nn.Module or torch.export.ExportedProgram
+        The model.
+    args : tuple
+        Example inputs.
+    f : path, optional
+        The file to write. An old one, and its data, stay until the new ones are
+        complete.
+    operators : iterable of custom operators
+        Custom operators, made by `onnx_ops.operator`: each call of
+        `my_op.torch` becomes a node. Calls of this package's operators, such as
+        `onnx_ops.im2col.torch`, always do.
+    custom_translation_table : dict, optional
+        Further translations, as for `torch.onnx.export`. They take precedence.
+    **kwargs
+        Further arguments of `torch.onnx.export`. `opset_version` is 18 or
+        newer; default: 20.
 
-    Every `unfold` becomes an Im2Col of the domain onnx_ops, every 4-D `grid_sample` a com.microsoft GridSample. A 5-D
-    one becomes what PyTorch makes of it: the GridSample of ai.onnx, which supports volumes from opset 20 on. From
-    opset 20 on, every `affine_grid` becomes an AffineGrid of ai.onnx, with a fixed or an open size. Below opset 20
-    PyTorch needs a fixed size.
+    Returns
+    -------
+    torch.onnx.ONNXProgram or None
+        As `torch.onnx.export`.
 
-        class Zoom(torch.nn.Module):
-            def forward(self, x, grid):
-                return torch.nn.functional.grid_sample(x, grid / 2, mode="bicubic", align_corners=True)
+    Raises
+    ------
+    OpError
+        `dynamo` is False, or PyTorch is older than 2.6.
 
-        onnx_ops.export.export(Zoom().eval(), (x, grid), "zoom.onnx", opset_version=18)
-        session = onnx_ops.InferenceSession("zoom.onnx")
+    Examples
+    --------
+    >>> import torch
+    >>> class Unfold(torch.nn.Module):
+    ...     def forward(self, x):
+    ...         return torch.nn.functional.unfold(x, 3)
+    >>> program = onnx_ops.export.export(Unfold().eval(), (torch.rand(1, 2, 8, 8),), "unfold.onnx", verbose=False)
+    >>> session = onnx_ops.InferenceSession("unfold.onnx")
     """
     import torch
 
@@ -242,9 +267,32 @@ def _overload(name: str) -> Any:
 
 
 def translations(operators: Iterable[Any] = ()) -> dict[Any, Callable[..., Any]]:
-    """Return {PyTorch's operator: function that adds the node}, the custom_translation_table of `torch.onnx.export`.
+    """Return a custom_translation_table for `torch.onnx.export`.
 
-    operators  of one's own, that the model calls; those of this package, and what `export` translates, are there, too
+    It has what `export` translates, except for `affine_grid`.
+
+    Parameters
+    ----------
+    operators : iterable of custom operators
+        Custom operators that the model calls. Those of this package are
+        included.
+
+    Returns
+    -------
+    dict
+        {PyTorch's operator: function that adds the node}.
+
+    Raises
+    ------
+    OpError
+        PyTorch is older than 2.6.
+
+    Examples
+    --------
+    >>> table = onnx_ops.export.translations()
+    >>> import torch
+    >>> torch.ops.aten.im2col.default in table
+    True
     """
     import torch
 

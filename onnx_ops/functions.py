@@ -1,5 +1,7 @@
 """The operators as functions on NumPy arrays."""
 
+from __future__ import annotations  # `help` shows them as they stand here
+
 from collections.abc import Callable, Sequence
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
@@ -25,13 +27,15 @@ R = TypeVar("R")
 
 
 class Function(Generic[P, R]):
-    """An operator as a function on arrays, which can be given wherever operators can.
+    """An operator as a function on arrays, accepted wherever operators are.
 
-    declaration  the Operator (declaration.py)
+    Attributes
+    ----------
+    declaration : Operator
+        What everything else is derived from.
     """
 
-    def __init__(self, function: Callable[P, R], declaration: "Operator") -> None:
-        self.__qualname__ = function.__qualname__
+    def __init__(self, function: Callable[P, R], declaration: Operator) -> None:
         update_wrapper(self, function)
         self.function, self.declaration = function, declaration
 
@@ -39,7 +43,10 @@ class Function(Generic[P, R]):
         return self.function(*args, **kwargs)
 
     def __reduce__(self) -> str:
-        return self.__qualname__  # pickled by name, as functions are
+        return self.function.__qualname__  # pickled by name, as functions are
+
+    def __get__(self, *owner):
+        return self  # makes it a routine for `help`, which then shows the signature
 
     @property
     def torch(self) -> Any:
@@ -49,12 +56,12 @@ class Function(Generic[P, R]):
         return torch_operator(self.declaration)
 
 
-def of(declaration: "Operator") -> Callable[[Callable[P, R]], Function[P, R]]:
+def of(declaration: Operator) -> Callable[[Callable[P, R]], Function[P, R]]:
     """Decorator: make a Function of a declaration."""
     return lambda function: Function(function, declaration)
 
 
-def call(operator: "Operator", /, *inputs: Any, threads: int | None = None, **attributes: Any) -> Any:
+def call(operator: Operator, /, *inputs: Any, threads: int | None = None, **attributes: Any) -> Any:
     """Run `operator` on anything that NumPy takes for an array. Attributes that are None take their defaults.
 
     Returns the output, or a tuple of several.
@@ -64,18 +71,13 @@ def call(operator: "Operator", /, *inputs: Any, threads: int | None = None, **at
 
 
 def outputs_of(
-    operator: "Operator", arrays: list[NDArray[Any] | None], attributes: dict[str, Any], threads: int | None
+    operator: Operator, arrays: list[NDArray[Any] | None], attributes: dict[str, Any], threads: int | None
 ) -> list[NDArray[Any]]:
     """Return the outputs for inputs that are arrays as `as_array` returns them."""
     check_count("threads", threads, operator.title)
     with errors_of(operator):
         values = operator.values(attributes)
     return compute(operator, values, arrays, threads)
-
-
-def output(operator: "Operator", /, *inputs: Any, **attributes: Any) -> NDArray[Any]:
-    """Return the output of an operator that has one, see `call`."""
-    return np.asarray(call(operator, *inputs, **attributes))
 
 
 def as_array(value: ArrayLike | None) -> NDArray[Any] | None:
@@ -95,21 +97,53 @@ def col2im(
     strides: Sequence[int] | None = None,
     threads: int | None = None,
 ) -> NDArray[Any]:
-    """Add up sliding blocks in an image: ONNX Col2Im, PyTorch's `fold`, for any number of axes.
+    """Add up sliding blocks in an image: ONNX Col2Im, PyTorch's `fold`.
 
-    x            [N, C * prod(block_shape), L], L the number of blocks
-    image_shape  pixels per image axis
-    block_shape  pixels per block axis, before dilation
-    dilations    distance between a block's pixels per axis, default 1
-    pads         pixels added to the image, all begins, then all ends, default 0
-    strides      distance between blocks per axis, default 1
-    threads      default: the CPUs that this process may use
+    It supports 1 to 14 image axes.
 
-    Returns [N, C, *image_shape] in x's dtype. Raises OpError. Integers wrap around, booleans are or'ed, strings
-    concatenated.
+    Parameters
+    ----------
+    x : array_like, shape (N, C * prod(block_shape), L)
+        The blocks, of any dtype. L is their number.
+    image_shape : sequence of int
+        Pixels of the image along each axis.
+    block_shape : sequence of int
+        Pixels of a block along each axis, before dilation.
+    dilations : sequence of int, optional
+        Distance between a block's pixels along each axis. Default: 1.
+    pads : sequence of int, optional
+        Pixels added around the image: the beginnings of all axes, then the
+        ends. Default: 0.
+    strides : sequence of int, optional
+        Distance between blocks along each axis. Default: 1.
+    threads : int, optional
+        Number of threads. Default: the CPUs that this process may use.
+
+    Returns
+    -------
+    ndarray, shape `(N, C, *image_shape)`
+        The image, in the dtype of `x`. Integers wrap around, booleans are
+        or'ed, strings are concatenated.
+
+    Raises
+    ------
+    OpError
+        A shape, dtype or parameter breaks a rule.
+
+    See Also
+    --------
+    im2col : The inverse where blocks don't overlap.
+
+    Examples
+    --------
+    >>> blocks = np.ones((1, 2 * 2, 4), np.float32)
+    >>> onnx_ops.col2im(blocks, image_shape=[3, 3], block_shape=[2, 2])[0, 0]
+    array([[1., 2., 1.],
+           [2., 4., 2.],
+           [1., 2., 1.]], dtype=float32)
     """
     attributes = {"dilations": dilations, "pads": pads, "strides": strides}
-    return output(COL2IM, x, image_shape, block_shape, threads=threads, **attributes)
+    return call(COL2IM, x, image_shape, block_shape, threads=threads, **attributes)
 
 
 @of(DEFORM_CONV)
@@ -128,30 +162,69 @@ def deform_conv(
     strides: Sequence[int] | None = None,
     threads: int | None = None,
 ) -> NDArray[Any]:
-    """Convolve an image that is read at displaced places: ONNX DeformConv, torchvision's `deform_conv2d`.
+    """Convolve images read at displaced points: ONNX DeformConv, `deform_conv2d`.
 
-    x             [N, C, *image], with 1, 2 or 3 image axes
-    w             [M, C / group, *kernel]
-    offset        [N, offset_group * K * axes, *output]: for each group, each of the kernel's K positions and each image
-                  axis the displacement in pixels
-    b             [M], added to the output, default 0
-    mask          [N, offset_group * K, *output], by which what is read is multiplied, default 1
-    dilations     distance between the kernel's positions per axis, default 1
-    group         the number of groups of channels that are convolved separately
-    kernel_shape  default: that of w, the only one that is allowed
-    offset_group  the number of groups of channels that have offsets of their own
-    pads          pixels added to the image, which are 0, all begins, then all ends, default none
-    strides       distance between the places of neighbouring output pixels per axis, default 1
-    threads       default: the CPUs that this process may use
+    The image has 1, 2 or 3 axes. All arrays have one floating-point dtype.
+    Pixels outside of the image are 0, and so is what is read at an offset that
+    is NaN or infinite.
 
-    Returns [N, M, *output] in x's dtype, which all inputs have. Raises OpError. Pixels outside of the image are 0; so
-    is what is read at an offset that is NaN or infinite.
+    Parameters
+    ----------
+    x : array_like, shape `(N, C, *image)`
+        The images.
+    w : array_like, shape `(M, C / group, *kernel)`
+        The weights.
+    offset : array_like, shape `(N, offset_group * K * axes, *output)`
+        Displacement in pixels for each offset group, each of the kernel's K
+        positions and each image axis.
+    b : array_like, shape (M,), optional
+        Bias, added to the output. Default: 0.
+    mask : array_like, shape `(N, offset_group * K, *output)`, optional
+        Factors of the pixels read. Default: 1.
+    dilations : sequence of int, optional
+        Distance between the kernel's positions along each axis. Default: 1.
+    group : int, default 1
+        Number of groups of channels that are convolved separately.
+    kernel_shape : sequence of int, optional
+        The kernel's shape, which must be that of `w`. Default: that of `w`.
+    offset_group : int, default 1
+        Number of groups of channels with separate offsets.
+    pads : sequence of int, optional
+        Zeros added around the image: the beginnings of all axes, then the ends.
+        Default: 0.
+    strides : sequence of int, optional
+        Distance between neighbouring output pixels along each image axis.
+        Default: 1.
+    threads : int, optional
+        Number of threads. Default: the CPUs that this process may use.
+
+    Returns
+    -------
+    ndarray, shape `(N, M, *output)`
+        The convolution, in the dtype of `x`.
+
+    Raises
+    ------
+    OpError
+        A shape, dtype or parameter breaks a rule.
+
+    Examples
+    --------
+    A 1 x 1 kernel reads every pixel from its right neighbour: the displacement
+    is 0 in y, 1 in x.
+
+    >>> x = np.arange(6, dtype=np.float32).reshape(1, 1, 2, 3)
+    >>> w = np.ones((1, 1, 1, 1), np.float32)
+    >>> offset = np.stack([np.zeros((1, 2, 3)), np.ones((1, 2, 3))], axis=1).astype(np.float32)
+    >>> onnx_ops.deform_conv(x, w, offset)[0, 0]
+    array([[1., 2., 0.],
+           [4., 5., 0.]], dtype=float32)
     """
     attributes = {
         "dilations": dilations, "group": group, "kernel_shape": kernel_shape, "offset_group": offset_group,
         "pads": pads, "strides": strides,
     }  # fmt: skip
-    return output(DEFORM_CONV, x, w, offset, b, mask, threads=threads, **attributes)
+    return call(DEFORM_CONV, x, w, offset, b, mask, threads=threads, **attributes)
 
 
 @of(DEFORMABLE_ATTENTION)
@@ -163,20 +236,48 @@ def deformable_attention(
     *,
     threads: int | None = None,
 ) -> NDArray[Any]:
-    """Return weighted sums of samples from images of several sizes: Deformable DETR's attention.
+    """Sum weighted samples of images of several sizes: Deformable DETR's attention.
 
-    value               [N, S, M, D]: D channels for each of M heads, at all S pixels of 1 to 8 images, called levels
-    spatial_shapes      the levels' heights and widths, [L, 2] or one after the other
-    sampling_locations  [N, Q, M, L, P, 2]: for each query, head and level P points x, y; 0 and 1 are the borders of the
-                        image
-    attention_weights   [N, Q, M, L, P]
-    threads             default: the CPUs that this process may use
+    Images are read as by `onnx_ops.grid_sample` with mode "bilinear"; pixels
+    outside of them are 0.
 
-    Returns [N, Q, M * D] in value's dtype, which attention_weights have, too. Raises OpError. Images are read as by
-    grid_sample with mode bilinear; outside of them nothing is read.
+    Parameters
+    ----------
+    value : array_like, shape (N, S, M, D)
+        D channels for each of M heads, at all S pixels of 1 to 8 images, called
+        levels. The dtype is floating-point.
+    spatial_shapes : sequence of int, shape (L, 2)
+        Height and width of each level, also as one flat list.
+    sampling_locations : array_like, shape (N, Q, M, L, P, 2)
+        P points x, y for each query, head and level. 0 and 1 are the borders of
+        the image.
+    attention_weights : array_like, shape (N, Q, M, L, P)
+        Factors of the samples, in the dtype of `value`.
+    threads : int, optional
+        Number of threads. Default: the CPUs that this process may use.
+
+    Returns
+    -------
+    ndarray, shape (N, Q, M * D)
+        The sums, in the dtype of `value`.
+
+    Raises
+    ------
+    OpError
+        A shape, dtype or size breaks a rule.
+
+    Examples
+    --------
+    One query reads one point, the centre of an image of 2 x 2 pixels:
+
+    >>> value = np.arange(4, dtype=np.float32).reshape(1, 4, 1, 1)
+    >>> locations = np.full((1, 1, 1, 1, 1, 2), 0.5, np.float32)
+    >>> weights = np.ones((1, 1, 1, 1, 1), np.float32)
+    >>> onnx_ops.deformable_attention(value, [[2, 2]], locations, weights)
+    array([[[1.5]]], dtype=float32)
     """
     sizes = np.ravel(spatial_shapes) if len(spatial_shapes) else np.empty(0, np.int64)
-    return output(DEFORMABLE_ATTENTION, value, sizes, sampling_locations, attention_weights, threads=threads)
+    return call(DEFORMABLE_ATTENTION, value, sizes, sampling_locations, attention_weights, threads=threads)
 
 
 @of(IM2COL)
@@ -189,20 +290,48 @@ def im2col(
     strides: Sequence[int] | None = None,
     threads: int | None = None,
 ) -> NDArray[Any]:
-    """Return the sliding blocks of an image as columns: PyTorch's `unfold`, for any number of axes.
+    """Return the sliding blocks of an image as columns: PyTorch's `unfold`.
 
-    x             [N, C, *image]
-    kernel_shape  pixels per block axis, before dilation
-    dilations     distance between a block's pixels per axis, default 1
-    pads          pixels added to the image, which are 0, all begins, then all ends, default none
-    strides       distance between blocks per axis, default 1
-    threads       default: the CPUs that this process may use
+    It supports 1 to 14 image axes.
 
-    Returns [N, C * prod(kernel_shape), L] in x's dtype, L the number of blocks. Raises OpError. Strings are
-    padded with the empty one.
+    Parameters
+    ----------
+    x : array_like, shape `(N, C, *image)`
+        The images, of any dtype.
+    kernel_shape : sequence of int
+        Pixels of a block along each axis, before dilation.
+    dilations : sequence of int, optional
+        Distance between a block's pixels along each axis. Default: 1.
+    pads : sequence of int, optional
+        Zeros added around the image: the beginnings of all axes, then the ends.
+        Strings are padded with the empty one. Default: 0.
+    strides : sequence of int, optional
+        Distance between blocks along each axis. Default: 1.
+    threads : int, optional
+        Number of threads. Default: the CPUs that this process may use.
+
+    Returns
+    -------
+    ndarray, shape (N, C * prod(kernel_shape), L)
+        The blocks, in the dtype of `x`. L is their number.
+
+    Raises
+    ------
+    OpError
+        A shape, dtype or parameter breaks a rule.
+
+    See Also
+    --------
+    col2im : The inverse where blocks don't overlap.
+
+    Examples
+    --------
+    >>> x = np.arange(9, dtype=np.float32).reshape(1, 1, 3, 3)
+    >>> onnx_ops.im2col(x, kernel_shape=[2, 2])[0, :, 0]  # the first block
+    array([0., 1., 3., 4.], dtype=float32)
     """
     attributes = {"kernel_shape": kernel_shape, "dilations": dilations, "pads": pads, "strides": strides}
-    return output(IM2COL, x, threads=threads, **attributes)
+    return call(IM2COL, x, threads=threads, **attributes)
 
 
 @of(GRID_SAMPLE)
@@ -215,21 +344,47 @@ def grid_sample(
     align_corners: bool = False,
     threads: int | None = None,
 ) -> NDArray[Any]:
-    """Sample an image at the coordinates in a grid: ONNX GridSample, PyTorch's `grid_sample`.
+    """Sample images at the points of a grid: ONNX GridSample, `grid_sample`.
 
-    x              [N, C, H, W] or [N, C, D, H, W]
-    grid           [N, H_out, W_out, 2] or [N, D_out, H_out, W_out, 3]: x, y (and z); -1 and 1 are the borders of the
-                   image
-    mode           "nearest", "bilinear" or "bicubic", also called "linear" and "cubic"
-    padding_mode   what lies outside: "zeros", "border" or "reflection"
-    align_corners  whether -1 and 1 are the centres of the border pixels, or else their outer edges
-    threads        default: the CPUs that this process may use
+    Parameters
+    ----------
+    x : array_like, shape (N, C, H, W) or (N, C, D, H, W)
+        The images or volumes: of any dtype with mode "nearest", else
+        floating-point.
+    grid : array_like, shape (N, H_out, W_out, 2) or (N, D_out, H_out, W_out, 3)
+        The points x, y (and z), floating-point. -1 and 1 are the borders of the
+        image.
+    mode : {"bilinear", "nearest", "bicubic"}, default "bilinear"
+        Interpolation. "linear" and "cubic" are the same as "bilinear" and
+        "bicubic". Volumes support all three.
+    padding_mode : {"zeros", "border", "reflection"}, default "zeros"
+        What is read outside of the image: 0, the nearest border pixel, or the
+        mirrored image.
+    align_corners : bool, default False
+        If true, -1 and 1 are the centres of the border pixels, else their outer
+        edges.
+    threads : int, optional
+        Number of threads. Default: the CPUs that this process may use.
 
-    Returns [N, C, H_out, W_out] or [N, C, D_out, H_out, W_out] in x's dtype. Raises OpError. Other dtypes than floats
-    are taken with mode nearest only.
+    Returns
+    -------
+    ndarray, shape (N, C, H_out, W_out) or (N, C, D_out, H_out, W_out)
+        The samples, in the dtype of `x`.
+
+    Raises
+    ------
+    OpError
+        A shape, dtype or parameter breaks a rule.
+
+    Examples
+    --------
+    >>> x = np.array([[[[0, 1], [2, 3]]]], np.float32)
+    >>> grid = np.array([[[[-0.5, -0.5], [0, 0], [0.5, 0.5]]]], np.float32)
+    >>> onnx_ops.grid_sample(x, grid)
+    array([[[[0. , 1.5, 3. ]]]], dtype=float32)
     """
     attributes = {"mode": mode, "padding_mode": padding_mode, "align_corners": align_corners}
-    return output(GRID_SAMPLE, x, grid, threads=threads, **attributes)
+    return call(GRID_SAMPLE, x, grid, threads=threads, **attributes)
 
 
 @of(ROI_ALIGN)
@@ -246,23 +401,51 @@ def roi_align(
     coordinate_transformation_mode: str = "half_pixel",
     threads: int | None = None,
 ) -> NDArray[Any]:
-    """Read regions of images, each divided into bins: ONNX RoiAlign, torchvision's `roi_align`.
+    """Read regions of images in bins: ONNX RoiAlign, torchvision's `roi_align`.
 
-    x                               [N, C, H, W]
-    rois                            [R, 4]: x and y of a region's begin, then of its end, in pixels / spatial_scale
-    batch_indices                   [R]: the position of each region's image in the batch
-    output_height, output_width     the number of bins along each axis
-    sampling_ratio                  samples of a bin along each axis, or 0 for as many as it has pixels
-    spatial_scale                   by which rois are multiplied
-    mode                            "avg", or "max": the largest weighted pixel, see docs/roi_align.md
-    coordinate_transformation_mode  "half_pixel", or "output_half_pixel": regions are not shifted by half a pixel, and
-                                    are at least one pixel large
-    threads                         default: the CPUs that this process may use
+    Parameters
+    ----------
+    x : array_like, shape (N, C, H, W)
+        The images or feature maps, floating-point.
+    rois : array_like, shape (R, 4)
+        The regions x1, y1, x2, y2, in pixels divided by `spatial_scale`. The
+        dtype is that of `x`.
+    batch_indices : sequence of int, shape (R,)
+        Index in the batch of each region's image.
+    output_height, output_width : int, default 1
+        Number of bins along each axis.
+    sampling_ratio : int, default 0
+        Samples of a bin along each axis. 0: as many as it has pixels.
+    spatial_scale : float, default 1.0
+        Factor of `rois`, such as 1 / 16 for features of that stride.
+    mode : {"avg", "max"}, default "avg"
+        A bin's value: the mean of its samples, or the largest weighted pixel.
+    coordinate_transformation_mode : {"half_pixel", "output_half_pixel"}, default "half_pixel"
+        "output_half_pixel" doesn't shift regions by half a pixel, and makes
+        them at least one pixel large.
+    threads : int, optional
+        Number of threads. Default: the CPUs that this process may use.
 
-    Returns [R, C, output_height, output_width] in x's dtype, which rois have, too. Raises OpError.
+    Returns
+    -------
+    ndarray, shape (R, C, output_height, output_width)
+        The bins, in the dtype of `x`.
+
+    Raises
+    ------
+    OpError
+        A shape, dtype or parameter breaks a rule.
+
+    Examples
+    --------
+    >>> x = np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4)
+    >>> whole = np.array([[0, 0, 4, 4]], np.float32)
+    >>> onnx_ops.roi_align(x, whole, [0], output_height=2, output_width=2)[0, 0]
+    array([[ 2.5,  4.5],
+           [10.5, 12.5]], dtype=float32)
     """
     attributes = {
         "coordinate_transformation_mode": coordinate_transformation_mode, "mode": mode, "output_height": output_height,
         "output_width": output_width, "sampling_ratio": sampling_ratio, "spatial_scale": spatial_scale,
     }  # fmt: skip
-    return output(ROI_ALIGN, x, rois, batch_indices, threads=threads, **attributes)
+    return call(ROI_ALIGN, x, rois, batch_indices, threads=threads, **attributes)

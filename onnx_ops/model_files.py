@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from .errors import as_text, errors_of, shortened
 from .nodes import declared, model_nodes
+from .operators import available
 
 MODEL_IMPORT, FUNCTION_IMPORT, IMPORT_DOMAIN, MODEL_FUNCTIONS = 8, 9, 1, 25
 NODE_NAME, NODE_OP_TYPE, NODE_ATTRIBUTE, NODE_DOMAIN, ATTRIBUTE_NAME = 3, 4, 5, 7, 1
@@ -80,9 +81,21 @@ def is_ort_format(model):
     return isinstance(model, bytes) and model[place] == identifier
 
 
-def is_lowered(model):
-    """Whether a model (path, bytes or ModelProto) needs onnxruntime-extensions, as those that lowering.py makes do."""
+def imports_extensions(model):
+    """Return whether a model (path, bytes or ModelProto) imports the domain of onnxruntime-extensions."""
     return EXTENSIONS in (imported_domains(model) or ())
+
+
+def is_lowered(model):
+    """Return whether a model (path, bytes or ModelProto) has nodes that lowering.py makes."""
+    if not imports_extensions(model):
+        return False
+    return any(node.domain == EXTENSIONS for node in nodes(model, {lowered_name(o) for o in available().values()}))
+
+
+def lowered_name(operator):
+    """Return a declared operator's name in the domain of onnxruntime-extensions."""
+    return f"{(operator.domain or 'ai.onnx').replace('.', '_')}_{operator.name}"
 
 
 def nodes(model, op_types):

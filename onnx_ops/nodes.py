@@ -2,7 +2,7 @@
 
 import functools
 
-from .operators import available
+from .operators import available, first_version
 
 GRAPH, GRAPHS = 5, 10  # AttributeProto's types; reading them there takes longer than all else of `subgraphs`
 
@@ -74,7 +74,7 @@ def inlined(model, operators=None):
     for function in model.functions:
         key = domain_of(function), function.name
         builtin = builtin_operators().get(key)
-        first = own[key].versions[0] if key in own else builtin and builtin.since_version
+        first = first_version(own[key]) if key in own else builtin and builtin.since_version
         if first and first <= versions.get(key[0], 0):
             explicit.functions.remove(function)
     for function in explicit.functions:

@@ -13,16 +13,37 @@ from onnx.reference.op_run import OpRun
 
 from .errors import errors_of, require
 from .operators import available
+from .own.files import python_ops
 from .runtime.execute import compute_reference
 from .schemas import schema
 
 
 def reference_ops(operators: Iterable[Any] = ()) -> list[type[OpRun]]:
-    """Return a class for each declared operator. It sums in float64, returns the input's type, and raises OpError.
+    """Return the operators for onnx's ReferenceEvaluator, in plain NumPy.
 
-    operators  more operators, of one's own
+    They sum in float64 and return the input's type. They are slow, and written
+    to be read. There are also classes for the Python operators of
+    onnxruntime-extensions in files that the command line has opened.
+
+    Parameters
+    ----------
+    operators : iterable of custom operators
+        Custom operators to include.
+
+    Returns
+    -------
+    list of type
+        A subclass of `onnx.reference.op_run.OpRun` for each operator. Its
+        evaluation raises OpError where the operator refuses a value.
+
+    Examples
+    --------
+    >>> from onnx.reference import ReferenceEvaluator
+    >>> evaluator = ReferenceEvaluator("model.onnx", new_ops=onnx_ops.reference_ops())
+    >>> (y,) = evaluator.run(None, {"image": np.zeros((1, 3, 144, 192), np.float32)})
     """
-    return [reference_op(operator) for operator in available(operators).values()]
+    of_extensions = [python_op(domain, name, op) for (domain, name), op in python_ops().items()]
+    return [reference_op(operator) for operator in available(operators).values()] + of_extensions
 
 
 class Evaluator:
@@ -55,3 +76,13 @@ def reference_op(operator):
 
     members = {"op_domain": operator.domain, "op_schema": schema(operator), "_run": compute_outputs}
     return type(operator.name, (OpRun,), members)
+
+
+def python_op(domain, name, op):
+    """Return the class of a Python operator of onnxruntime-extensions."""
+
+    def compute_outputs(self, *inputs, **attributes):
+        outputs = op(*inputs, **attributes)
+        return outputs if isinstance(outputs, tuple) else (outputs,)
+
+    return type(name, (OpRun,), {"op_domain": domain, "op_schema": None, "_run": compute_outputs})

@@ -25,11 +25,22 @@ _NAMES = {name: helper.tensor_dtype_to_string(t.onnx).split(".")[1].lower() for 
 
 
 def register_schemas(operators: Iterable[Any] = ()) -> None:
-    """Teach onnx the declared operators that it lacks; once is enough, more is harmless.
+    """Register the operators' schemas with onnx, as far as it lacks them.
 
-    From then on `onnx.checker.check_model(..., full_check=True)` and `onnx.shape_inference` know them.
+    From then on, `onnx.checker.check_model(..., full_check=True)` and
+    `onnx.shape_inference` support them. Calling it again is harmless.
 
-    operators  more operators, of one's own; one that was declared again replaces the one that onnx knew
+    Parameters
+    ----------
+    operators : iterable of custom operators
+        Custom operators to include. One that was declared again replaces the
+        former one.
+
+    Examples
+    --------
+    >>> import onnx
+    >>> onnx_ops.register_schemas()
+    >>> onnx.checker.check_model("model.onnx", full_check=True)
     """
     from onnx.reference import op_run  # noqa: F401  importing it later fails if two domains have an operator of one name
 

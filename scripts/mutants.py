@@ -22,6 +22,7 @@ from support.written import (
     attention,
     divided_fold,
     feeds,
+    flow_network,
     perspective,
     unfold,
     unfold_product,
@@ -162,6 +163,40 @@ def _flow(rng):
     return warp(steps, layout == "first" and chance(rng), batch=int(rng.integers(1, 3)), **edits), {}
 
 
+LAYERS = {  # operators before a flow: {name: a function that draws (argument, attributes)}, see `flow_network`
+    "Conv": lambda rng: (int(rng.integers(1, 4)), _windows_over(rng)),
+    "ConvTranspose": lambda rng: (int(rng.integers(1, 4)), _windows_over(rng)),
+    "MaxPool": lambda rng: (None, {**_windows_over(rng), "ceil_mode": int(rng.integers(2))}),
+    "AveragePool": lambda rng: (None, {**_windows_over(rng, most=1), "ceil_mode": int(rng.integers(2))}),
+    "Resize": lambda rng: (one_of(rng, [(2, 2), (0.5, 2), (1.5, 1.3)]), {"mode": one_of(rng, ["linear", "nearest"])}),
+    "Add": lambda rng: (0, {}),
+    "Concat": lambda rng: (-int(rng.integers(2)), {"axis": 1}),
+    "Relu": lambda rng: (None, {}),
+    "DepthToSpace": lambda rng: (None, {"blocksize": 1}),
+}
+
+
+def _windows_over(rng, most=2):
+    """Draw attributes of a convolution or pool, such that most images are larger than a window."""
+    kernel = _ints(rng, 1, 4, 2)
+    edits = {"kernel_shape": kernel, "strides": _ints(rng, 1, 2, 2), "dilations": _ints(rng, 1, most, 2)}
+    if chance(rng, 0.2):
+        return {**edits, "dilations": (1, 1), "auto_pad": one_of(rng, ["SAME_UPPER", "SAME_LOWER", "VALID"])}
+    return {**edits, "pads": [int(rng.integers(k)) for k in kernel] + [int(rng.integers(k)) for k in kernel]}
+
+
+def _flow_network(rng):
+    """A flow that a network of a few layers computes, of open sizes. What doesn't fit is drawn anew."""
+    while True:
+        layers = [(name, *LAYERS[name](rng)) for name in (one_of(rng, LAYERS) for _ in range(rng.integers(1, 4)))]
+        opset, sizes = _opset(rng, 19), dict(zip("nhw", (*_ints(rng, 1, 2, 1), *_ints(rng, 1, 7, 2)), strict=True))
+        edits = {"pixels": one_of(rng, ["flow", "image"]), "resized": chance(rng, 0.3), "opset": opset}
+        with contextlib.suppress(Exception):  # onnx and ONNX Runtime have one for each kind of refusal
+            proto = flow_network(layers, **edits, **_sampling(rng, opset))
+            Draft(onnx.ModelProto.FromString(proto.SerializeToString()), sizes)
+            return proto, sizes
+
+
 def _places(rng):
     """GridSample at 2 * p - 1, with the coordinates on the last or on the second axis of p."""
     w, opset, interleaved, size = Writer(), _opset(rng), chance(rng, 0.6), [*_ints(rng, 1, 5, 3)]
@@ -194,6 +229,7 @@ SEEDS = {
     "affine_grid of ai.onnx": _affine_grid_of_onnx,
     "perspective": _perspective,
     "flow": _flow,
+    "flow of a network": _flow_network,
     "places": _places,
     "attention": _attention,
     "attention of open sizes": partial(_attention, open_sizes=True),

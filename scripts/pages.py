@@ -1,10 +1,12 @@
-"""Read and write the tables that scripts make for the README and docs/; each stands between two marks."""
+"""Read and run the examples of README.md and docs/, and read and write the tables that scripts make for them."""
 
+import re
 from pathlib import Path
 
 from onnx_ops.files import staged_file
 
 ROOT = Path(__file__).parent.parent
+EXAMPLE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def get(name, page="README.md"):
@@ -18,3 +20,17 @@ def put(name, text, page="README.md"):
     before, _, after = path.read_text().split(mark)
     with staged_file(path) as new:
         new.write_text(f"{before}{mark}\n{text}\n{mark}{after}")
+
+
+def examples(path, language):
+    """Return the examples of a page in a language, such as "python"."""
+    return [code for tag, code in EXAMPLE.findall(path.read_text()) if tag == language]
+
+
+def run(path):
+    """Run the Python examples of a page, one after the other, in the current folder; returns the names they define."""
+    code, file = "\n".join(examples(path, "python")), Path("example.py").absolute()
+    file.write_text(code)  # torch and numba want to see sources
+    names = {"__name__": "example"}
+    exec(compile(code, file, "exec"), names)
+    return names

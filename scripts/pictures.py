@@ -1,18 +1,34 @@
-"""Draw the pictures of the pages on Col2Im and GridSample: `python scripts/pictures.py` writes them to docs/images."""
+"""Draw the pictures of pages from what their examples compute, in docs/images.
 
+python scripts/pictures.py                          # of all pages; needs .[export]
+python scripts/pictures.py docs/grid_sample.md ...  # of these
+"""
+
+import argparse
 import math
+import os
+import shutil
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
+import pages
 from PIL import Image, ImageDraw, ImageFont
 
-import onnx_ops
-from onnx_ops.cli.demo import GRIDS, MODES, PADDING_MODES, grid, photograph
+from onnx_ops.cli.data import write_image
+from onnx_ops.cli.demo import photograph
 
-IMAGES = Path(__file__).parent.parent / "docs/images"
-PATCH, STRIDE = 64, 48  # of the patches, in pixels
+IMAGES = pages.ROOT / "docs/images"
 MARGIN, TITLE = 10, 34  # pixels between pictures, and above each
 INK, PAPER = (40, 40, 40), (255, 255, 255)
+
+
+def draw(page):
+    """Run the examples of a page, and draw its pictures, in the current folder."""
+    write_image(Path("photograph.png"), photograph())
+    names = pages.run(page)
+    if page.stem in PANELS:
+        PANELS[page.stem](names)
 
 
 def as_picture(image):
@@ -25,51 +41,32 @@ def resized(image, height, width):
     return np.moveaxis(np.asarray(picture, np.float32) / 255, -1, 0)[None]
 
 
-def draw_col2im(image):
-    """Draw a photograph, its overlapping patches, and what Col2Im makes of them."""
-    settings = (PATCH, PATCH), {"strides": [STRIDE, STRIDE]}
-    patches = onnx_ops.im2col(image, settings[0], **settings[1])
-    added, overlaps = (
-        onnx_ops.col2im(x, image.shape[2:], settings[0], **settings[1]) for x in (patches, np.ones_like(patches))
-    )
+def draw_col2im(names):
+    image, added, overlaps = (names[each] for each in ("image", "added", "overlaps"))
     panels = {
         "1  a photograph": image,
-        f"2  cut into patches of {PATCH} x {PATCH} pixels, one every {STRIDE}": side_by_side(patches, image),
+        "2  cut into patches of 64 x 64 pixels, one every 48": side_by_side(names["patches"]),
         "3  Col2Im adds them up; shown darker, since up to 4 patches overlap": added / 3,
         "4  divided by the number of overlaps: the photograph again": added / overlaps,
     }
     save_panels("col2im.jpg", "Col2Im puts patches together", panels, 2)
 
 
-def side_by_side(patches, image, gap=8):
+def side_by_side(patches, size=64, rows=5, gap=8):
     """Return an image of the patches side by side, with white between them."""
-    rows = (image.shape[2] - PATCH) // STRIDE + 1
-    tiles = patches.reshape(3, PATCH, PATCH, rows, -1).transpose(0, 3, 1, 4, 2)
+    tiles = patches.reshape(3, size, size, rows, -1).transpose(0, 3, 1, 4, 2)
     framed = np.pad(tiles, ((0, 0), (0, 0), (0, gap), (0, 0), (0, gap)), constant_values=1)
-    columns = framed.shape[3]
-    return framed.reshape(1, 3, rows * (PATCH + gap), columns * (PATCH + gap))[..., :-gap, :-gap]
+    return framed.reshape(1, 3, rows * (size + gap), -1)[..., :-gap, :-gap]
 
 
-def draw_modes(image):
-    small = resized(image, 64, 100)
-    grids = {
-        "rotated": grid(1 / 1.6, 25),
-        "lens": grid(0.7, strength=0.45),
-        "magnified": grid(1 / 4, move=(-0.25, -0.15)),
-    }
-    panels = {f"{m}: {n}": sampled(small, grids[n], m, "border") for m in MODES for n in grids}
+def draw_grid_sample(names):
     title = 'A photograph of 100 x 64 pixels, read by GridSample(mode=..., padding_mode="border")'
-    save_panels("grid_sample_modes.jpg", title, panels, 3)
-
-
-def draw_padding(image):
-    panels = {f"{p}: {n}": sampled(image, GRIDS[n], "linear", p) for n in GRIDS for p in PADDING_MODES}
+    save_panels("grid_sample_modes.jpg", title, names["modes"], 3)
     title = 'What lies outside the photograph: GridSample(mode="linear", padding_mode=...)'
-    save_panels("grid_sample_padding.jpg", title, panels, 3)
+    save_panels("grid_sample_padding.jpg", title, names["paddings"], 3)
 
 
-def sampled(image, coordinates, mode, padding_mode):
-    return onnx_ops.grid_sample(image, coordinates, mode=mode, padding_mode=padding_mode)
+PANELS = {"col2im": draw_col2im, "grid_sample": draw_grid_sample}  # the pages whose examples draw nothing themselves
 
 
 def save_panels(name, title, panels, columns):
@@ -84,9 +81,22 @@ def save_panels(name, title, panels, columns):
         draw.text((x, y + 10), panel_title, INK, font)
         scaled = resized(image, height, image.shape[3] * height // image.shape[2])
         page.paste(as_picture(scaled), (x, y + TITLE))
-    page.save(IMAGES / name, quality=80)
+    page.save(name, quality=80)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pages", nargs="*", type=Path)
+    drawn = [pages.ROOT / f"docs/{name}.md" for name in PANELS]
+    drawn += [p for p in (pages.ROOT / "docs/examples").glob("*.md") if ".save(" in p.read_text()]
+    for page in [path.absolute() for path in parser.parse_args().pages] or drawn:
+        with TemporaryDirectory() as folder:
+            os.chdir(folder)
+            draw(page)
+            for path in Path(folder).glob("*.jpg"):
+                shutil.copy(path, IMAGES)
+            os.chdir(IMAGES)
 
 
 if __name__ == "__main__":
-    for draw_page in (draw_col2im, draw_modes, draw_padding):
-        draw_page(photograph())
+    main()

@@ -1,8 +1,11 @@
+import shutil
 import signal
 
+import numpy as np
 import pytest
 from hypothesis import settings
 from support import backends
+from support.processes import TESTS
 from support.selection import has_representative_types, is_representative, names_absent_backend
 
 from onnx_ops import dtypes as element_types
@@ -11,10 +14,10 @@ from onnx_ops.runtime import library, native, variants
 
 if library.is_complete():  # then nothing is compiled, there may be no Numba, and only kernels are other ones
     of_the_compiler = "cache deployment elements library vectors warmup"
-    of_no_kernel = """attributes budget byte_readers docs endings exact files hostile_models imported_domains indices
-        inference integers layout lowering many_files messages model_files names on_import optimized_sessions ort_format
-        rewriting rewriting_affine_grids rewriting_facts rewriting_fuzz rewriting_grids schemas sizes third_operator
-        uncompiled"""
+    of_no_kernel = """attributes budget byte_readers docs docstrings endings exact files hostile_models imported_domains
+        indices inference integers layout lowering many_files messages model_files names on_import optimized_sessions
+        ort_format rewriting rewriting_affine_grids rewriting_facts rewriting_fuzz rewriting_grids schemas sizes
+        third_operator uncompiled"""
     collect_ignore = [f"test_{name}.py" for name in f"{of_the_compiler} {of_no_kernel}".split()]
 
 NAMING = "name", "tool", "types"  # parameters whose texts may name a type
@@ -56,6 +59,19 @@ def pytest_itemcollected(item):
         item.add_marker("long")
     if names_absent_backend(params.values()):
         item.add_marker(pytest.mark.skip(reason="its backend is not installed"))
+
+
+@pytest.fixture
+def directory(tmp_path, monkeypatch):
+    """The folder in which examples run: a model with an input `image`, frames for it, and models/."""
+    models = TESTS.parent / "models"
+    shutil.copy(models / "exported" / "spatial_transformer" / "model.onnx", tmp_path)
+    (tmp_path / "frames" / "more").mkdir(parents=True)
+    for name in ("frame", "frames/1", "frames/more/2"):
+        np.save(tmp_path / f"{name}.npy", np.random.default_rng(0).random((1, 3, 144, 192), np.float32))
+    (tmp_path / "models").symlink_to(models)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 @pytest.fixture

@@ -203,7 +203,6 @@ PROBLEMS = {
     "value": (folding({"strides": [0, 1]}), "strides = [0, 1]: must be 1 to 14"),
     "shape": (folding({"pads": [1] * 4}, 1), "axis 2 must be the number of blocks"),
     "no import": (sampling(domain="com.microsoft", imported=False), "doesn't import the domain com.microsoft"),
-    "version": (sampling(opset=15), "from version 16 on, the model imports 15"),
     "domain": (sampling(domain="com.microsof"), "in the domains ai.onnx, com.microsoft; did you mean com.microsoft?"),
     "far domain": (sampling(domain="far.away"), "not run by onnx_ops, which has GridSample in the domains ai.onnx"),
     "name": (sampling("GridSampel"), "not run by onnx_ops; did you mean GridSample?"),
@@ -221,6 +220,115 @@ def test_inspect_tells_once_what_is_wrong_with_a_node(name, tmp_path):
     text = call("inspect", path, exit_code=1)
     assert text.count(hint) == 1
     assert ("no session can be made" in text) == (report["session"] is not None and problem not in report["session"])
+
+
+def test_inspect_a_version_that_has_no_such_operator(tmp_path):
+    report = call_json("inspect", saved(sampling(opset=13), tmp_path))
+    (found,) = report["nodes"]
+    assert found["builtin"] == "refuses it: has it from version 16 on, the model imports 13"
+    assert found["problems"] == []
+    assert "--compare reference" in report["next"]
+
+
+def written_by_others(domain, op_type, inputs, attributes):
+    """A model of a node with inputs {name: array}."""
+    described = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+                 for n, a in inputs.items()]  # fmt: skip
+    node = helper.make_node(op_type, list(inputs), ["result"], domain=domain, **attributes)
+    result = helper.make_tensor_value_info("result", onnx.TensorProto.FLOAT, None)
+    imports = [helper.make_opsetid(d, v) for d, v in {"": 13, domain: 13 if not domain else 1}.items()]
+    graph = helper.make_graph([node], "g", described, [result])
+    return helper.make_model(graph, opset_imports=imports, ir_version=8)
+
+
+def uniform(*shape):
+    return np.random.default_rng(len(shape) + shape[-1]).uniform(-0.9, 0.9, shape).astype(np.float32)
+
+
+X, OFFSET, MASK, WEIGHT, BIAS = (
+    uniform(1, 4, 7, 6),
+    uniform(1, 36, 7, 3),
+    uniform(1, 18, 7, 3),
+    uniform(6, 2, 3, 3),
+    uniform(6),
+)
+CONVOLVED = onnx_ops.deform_conv(
+    X, WEIGHT, OFFSET, BIAS, MASK, strides=[1, 2], pads=[1, 1, 1, 1], group=2, offset_group=2
+)
+CONVOLVED_PLAINLY = onnx_ops.deform_conv(X, WEIGHT, OFFSET, strides=[1, 2], pads=[1, 1, 1, 1], group=2, offset_group=2)
+IN_ORDER = {"a": X, "b": OFFSET, "c": MASK, "d": WEIGHT, "e": BIAS}
+GRID = uniform(1, 5, 3, 2)
+VALUE, SHAPES, LOCATIONS, ATTENDED = (
+    uniform(1, 20, 2, 4), np.array([[4, 4], [2, 2]]), (uniform(1, 5, 2, 2, 3, 2) + 1) / 2, uniform(1, 5, 2, 2, 3),
+)  # fmt: skip
+SUGGESTED = {  # (domain, name, {input: array}, attributes, the right values)
+    "DCNv2 with pairs": (
+        "dcn", "DCNv2_2", IN_ORDER, {"stride": [1, 2], "padding": [1, 1], "dilation": [1, 1]}, CONVOLVED,
+    ),
+    "torchvision's order": (
+        "my.torchvision", "deform_conv2d", {"a": X, "b": WEIGHT, "c": OFFSET, "d": MASK, "e": BIAS},
+        {"stride_h": 1, "stride_w": 2, "pad_h": 1, "pad_w": 1, "dil_h": 1, "dil_w": 1, "use_mask": 1}, CONVOLVED,
+    ),
+    "without mask and bias": (
+        "npu", "DeformableConv2D", {"a": X, "b": OFFSET, "c": WEIGHT},
+        {"strides": [1, 2], "pads": 1, "dilations": 1, "data_format": "NCHW"}, CONVOLVED_PLAINLY,
+    ),
+    "attention": (
+        "mmdeploy", "MMCVMultiScaleDeformableAttention",
+        {"v": VALUE, "s": SHAPES, "l": np.array([0, 16]), "p": LOCATIONS, "w": ATTENDED}, {"im2col_step": 64},
+        onnx_ops.deformable_attention(VALUE, SHAPES, LOCATIONS, ATTENDED),
+    ),
+    "grid_sampler without a domain": (
+        "", "grid_sampler", {"a": X, "b": GRID}, {"interpolation_mode": 1, "padding_mode": 2, "align_corners": 1},
+        onnx_ops.grid_sample(X, GRID, mode="nearest", padding_mode="reflection", align_corners=True),
+    ),
+    "texts": (
+        "far.away", "GridSampler", {"a": X, "b": GRID}, {"mode": "bicubic", "padding_mode": "border"},
+        onnx_ops.grid_sample(X, GRID, mode="bicubic", padding_mode="border"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SUGGESTED)
+def test_inspect_prints_custom_operators_that_run(name, tmp_path, monkeypatch):
+    domain, op_type, inputs, attributes, expected = SUGGESTED[name]
+    path = saved(written_by_others(domain, op_type, inputs, attributes), tmp_path)
+    report, text = call_json("inspect", path, exit_code=1), call("inspect", path, exit_code=1)
+    assert report["operators"] in text
+    assert "--operators my_operators.py" in report["next"]
+    file = tmp_path / f"printed_{list(SUGGESTED).index(name)}.py"
+    file.write_text(report["operators"])
+    np.savez(tmp_path / "feeds.npz", **inputs)
+    monkeypatch.setattr("onnx_ops.operators._used", {})
+    call("--operators", file, "run", path, "--input", tmp_path / "feeds.npz", "--output", tmp_path / "out")
+    np.testing.assert_allclose(np.load(tmp_path / "out" / "result.npy"), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "inputs", "attributes"),
+    [
+        (
+            "TRTDCNv3",
+            {"a": uniform(1, 8, 8, 16), "b": uniform(1, 8, 8, 36), "c": uniform(1, 8, 8, 18)},
+            {},
+        ),  # channels last
+        ("_DCNv2_fused", {"a": X, "b": uniform(1, 36, 7, 3), "c": WEIGHT, "d": BIAS}, {}),  # offsets and mask in one
+        ("DCNv2_2", IN_ORDER, {"stride_h": "1", "stride_w": "2"}),
+        ("DCNv2_2", IN_ORDER, {"padding": [1, 1, 0, 0]}),
+        ("DCNv2_2", IN_ORDER, {"weight": 1}),
+        ("GridSampleLike", {"a": X, "b": GRID, "c": GRID}, {}),
+        ("NoSuchThing", {"a": X}, {}),
+    ],
+)
+def test_inspect_prints_no_custom_operator_that_it_would_guess(op_type, inputs, attributes, tmp_path):
+    path = saved(written_by_others("my.domain", op_type, inputs, attributes), tmp_path)
+    assert call_json("inspect", path, exit_code=1)["operators"] is None
+
+
+def test_inspect_names_operators_of_pytorch(tmp_path):
+    proto = written_by_others("org.pytorch.aten", "ATen", {"a": X, "b": GRID}, {"operator": "grid_sampler"})
+    report = call_json("inspect", saved(proto, tmp_path), exit_code=1)
+    assert report["unknown"] == {"org.pytorch.aten.ATen(grid_sampler)": 1}
 
 
 NOT_WHAT_IT_SEEMS = {  # models of a Col2Im that runs, though something about it looks as if it couldn't

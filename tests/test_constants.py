@@ -51,6 +51,16 @@ def test_all_inputs_constant(case, results_made, kernels_made):
     assert kernels_made == [case.operator.title]
 
 
+@pytest.mark.parametrize("case", [COL2IM[1], GRID_SAMPLE[6]], ids=str)
+def test_a_version_that_has_no_such_operator(case, results_made):
+    inputs = case.inputs("float32")
+    names = [i.name for i in case.operator.inputs]
+    proto = model(case.domain, case.op_type, inputs, case.attributes, opset=11, constants=names)
+    session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet())
+    assert_close(only_output(session), reference(case, inputs), "float32")
+    assert results_made == [case.operator.title]
+
+
 @pytest.mark.parametrize("level", ["ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_ALL"])
 def test_every_level_of_optimization(level, results_made):
     proto, expected = constant(COL2IM[1])

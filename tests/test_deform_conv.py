@@ -23,6 +23,7 @@ from test_inference import called
 
 import onnx_ops
 from onnx_ops import functions, plain
+from onnx_ops.runtime import native
 
 NAN, INF = np.nan, np.inf
 IMAGES = [c for c in DEFORM_CONV if c.op_type == "DeformConv" and len(c.shapes[0]) == 4 and 0 not in c.shapes[0]]
@@ -202,3 +203,45 @@ def test_inference_reads_all_forms():
         session = ort.InferenceSession(proto.SerializeToString(), onnx_ops.register(quiet(), proto))
         shape = BACKENDS["function"](case, case.inputs("float32")).shape
         assert tuple(session.get_outputs()[0].shape) == shape
+
+
+DCN = {"stride": 2, "padding": 1, "dilation": 1}  # as single numbers
+
+
+@pytest.mark.parametrize("in_sessions", IN_SESSIONS)
+@pytest.mark.parametrize(
+    ("domain", "op_type", "attributes"),
+    [
+        ("", "_DCNv2", {"deformable_groups": 2}),
+        ("", "DCNv2", {"groups": 2, "deformable_group": 2}),
+        ("custom", "DCNv2", {"deformable_groups": 2, "kernel_size": [3, 3], "info": "{}"}),
+        ("custom", "DeformConv2d", {"deformable_groups": 2, "activation_type": -1, "alpha": 0.0, "beta": 0.0}),
+    ],
+)
+def test_nodes_of_other_exporters(domain, op_type, attributes, in_sessions):
+    """They are in models of old versions."""
+    rng, groups = np.random.default_rng(1), attributes.get("groups", 1)
+    shapes = (2, 4, 7, 8), (2, 36, 4, 4), (2, 18, 4, 4), (6, 4 // groups, 3, 3), (6,)
+    x, offset, mask, w, b = (rng.uniform(-1, 1, shape).astype(np.float32) for shape in shapes)
+    expected = onnx_ops.deform_conv(x, w, offset, b, mask, strides=[2, 2], pads=[1] * 4, group=groups, offset_group=2)
+    proto = model(domain, op_type, [x, offset, mask, w, b], {**DCN, **attributes}, opset=11)
+    session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend=in_sessions)
+    np.testing.assert_array_equal(run_session(session, [x, offset, mask, w, b]), expected)
+
+
+def test_an_activation_is_refused():
+    case = next(c for c in DEFORM_CONV if c.name == "dcn_of_torchvision")
+    proto = model(case.domain, case.op_type, case.inputs("float32"), {**case.attributes, "activation_type": 0})
+    with pytest.raises(onnx_ops.OpError, match="activation_type = 0: must be -1"):
+        onnx_ops.InferenceSession(proto.SerializeToString(), quiet())
+
+
+def test_a_domain_of_other_libraries_is_registered_where_it_is_needed():
+    """ONNX Runtime takes the operators of the domain custom from one library."""
+    of_others = parsed("(float[2] x) => (float[2] y) { y = custom.OfNobody (x) }", 21, "custom")
+    case = next(c for c in DEFORM_CONV if c.name == "dcn_of_a_plugin")
+    ours = model(case.domain, case.op_type, case.inputs("float32"), case.attributes)
+    for proto, domains in ((of_others, {""}), (ours, {"", "custom"})):
+        assert native.registered_domains(onnx_ops.register(quiet(), proto)) == domains
+    assert "custom" not in native.registered_domains(onnx_ops.register(quiet()))
+    assert native.registered_domains(onnx_ops.register(quiet(), domains=["custom"])) == {"custom"}

@@ -3,15 +3,17 @@
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
+import pictures
 import pytest
 from click.testing import CliRunner
+from pages import examples
+from PIL import Image
 
 from onnx_ops.cli import demo
 from onnx_ops.cli.app import app
@@ -21,11 +23,7 @@ from onnx_ops.runtime import library
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FILE = re.compile(r"# (\w+\.py)")  # begins examples that are parts of a file
-EXAMPLE = re.compile(r"^```(python|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-
-
-def examples(page, language):
-    return [code for tag, code in EXAMPLE.findall(page.read_text()) if tag == language]
+DIFFERENCE = 6  # of pictures, on average, from 0 to 255: fonts and rounding differ
 
 
 def operator_file():
@@ -41,18 +39,6 @@ def files(page):
         if name := FILE.match(code):
             contents[name[1]] = contents.get(name[1], "") + code
     return contents
-
-
-@pytest.fixture
-def directory(tmp_path, monkeypatch):
-    """The folder in which the examples run: a model with an input `image`, frames for it, and models/."""
-    shutil.copy(ROOT / "models" / "exported" / "spatial_transformer" / "model.onnx", tmp_path)
-    (tmp_path / "frames" / "more").mkdir(parents=True)
-    for name in ("frame", "frames/1", "frames/more/2"):
-        np.save(tmp_path / f"{name}.npy", np.random.default_rng(0).random((1, 3, 144, 192), np.float32))
-    (tmp_path / "models").symlink_to(ROOT / "models")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def test_every_operator_is_listed():
@@ -77,8 +63,8 @@ def test_every_operator_is_listed():
         if examples(page, "python") and not files(page)
     ],
 )
-def test_python_examples(page, directory):
-    """The examples of a page run one after the other, as a reader would try them."""
+def test_python_examples(page, directory, capsys):
+    """The examples of a page run one after the other, as a reader would try them, and make what the page shows."""
     code = "\n".join(examples(page, "python"))
     if "jitable" in code and not library.have_numba():
         pytest.skip("there is no Numba")
@@ -89,8 +75,15 @@ def test_python_examples(page, directory):
         pytest.importorskip("ray.data")
     if "import onnxruntime_extensions" in code:
         pytest.importorskip("onnxruntime_extensions")
-    (directory / "example.py").write_text(code)  # torch and numba want to see sources
-    exec(compile(code, directory / "example.py", "exec"), {"__name__": "example"})
+    pictures.draw(page)
+    if shown := examples(page, "text"):
+        assert capsys.readouterr().out == "".join(shown)
+    for path in directory.glob("*.jpg"):
+        assert f"images/{path.name})" in page.read_text(), f"the page doesn't show {path.name}"
+        made, kept = (Image.open(p).convert("RGB") for p in (path, pictures.IMAGES / path.name))
+        assert made.size == kept.size
+        difference = np.abs(np.subtract(made, kept, dtype=float)).mean()
+        assert difference < DIFFERENCE, f"python scripts/pictures.py {page.relative_to(ROOT)} makes another picture"
 
 
 @pytest.mark.long

@@ -122,7 +122,7 @@ MMCV = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1, "deform_groups": 
 REQUIRED = {
     "Im2Col": {"kernel_shape": [1]}, "Im2ColProduct": {"kernel_shape": [1], "sum_over": "kernel"},
     "ComputedGridSample": {"sources": [0, 1, -1], "coordinates": [0, 0]},
-    "MMCVModulatedDeformConv2d": MMCV, "MMCVDeformConv2d": MMCV,
+    **dict.fromkeys(("MMCVModulatedDeformConv2d", "MMCVDeformConv2d", "_DCNv2", "DCNv2", "DeformConv2d"), MMCV),
 }  # fmt: skip
 SOME = {"int": 1, "float": 1.0, "string": "avg"}  # values of other attributes that are required
 

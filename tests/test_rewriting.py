@@ -373,6 +373,49 @@ def test_attention(name):
     assert (finding.operator, finding.reason) == (ATTENTION, None)
 
 
+@pytest.mark.parametrize("is_open", [False, True])
+@pytest.mark.parametrize("wide", [("sum",), ("sum", "samples"), ()], ids="+".join)
+@pytest.mark.parametrize("name", ["two levels", "one axis for levels and points"])
+def test_attention_in_float16(name, wide, is_open):
+    """PyTorch's default exporter adds up in float32, between Casts."""
+    proto = attention(is_open, dtype="float16", wide=wide, **ATTENTIONS[name])
+    optimized, (finding, *_) = rewritten(proto)
+    assert (finding.operator, finding.reason) == (ATTENTION, None)
+    assert not {"GridSample", "Cast", "ReduceSum"} & {n.op_type for n in optimized.graph.node}
+    inputs = feeds(proto, {"n": 2, "q": 7})
+    exact = ours(attention(is_open, **ATTENTIONS[name])).run(
+        None, {n: a.astype(np.float32) for n, a in inputs.items()}
+    )[0]
+    before, after = (np.abs(ours(proto, optimize=o).run(None, inputs)[0] - exact).max() for o in (False, True))
+    assert after <= 2 * before
+    assert after < 4e-3 * np.abs(exact).max()
+
+
+def test_attention_in_bfloat16():
+    proto = attention(wide=("sum",), **ATTENTIONS["two levels"])
+    bfloat16 = TensorProto.BFLOAT16
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.elem_type = bfloat16
+    for node in proto.graph.node:
+        if node.op_type == "Cast" and node.output[0] != proto.graph.node[-4].output[0]:
+            node.attribute[0].i = bfloat16 if node.input[0] == "summed" else TensorProto.FLOAT
+    for tensor in proto.graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT:
+            tensor.CopyFrom(
+                helper.make_tensor(tensor.name, bfloat16, tensor.dims, numpy_helper.to_array(tensor).ravel())
+            )
+    del proto.graph.value_info[:]
+    _, (finding, *_) = rewritten(proto)
+    assert (finding.operator, finding.reason) == (ATTENTION, None)
+
+
+def test_attention_whose_sum_is_wider_than_its_values():
+    """MultiScaleDeformableAttention would round it to the values' type."""
+    proto = attention(dtype="float16", wide=("samples", "kept"), **ATTENTIONS["two levels"])
+    reasons = [f.reason for f in rewritten(proto)[1] if f.pattern == "deformable_attention"]
+    assert "not of one type" in reasons[0]
+
+
 OTHER_ENDS = {
     "channels before queries": {"perm": [0, 1, 2]},
     "axes backwards": {"perm": [2, 1, 0]},

@@ -8,6 +8,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 from support.backends import ORT_VERSION, quiet
 from support.processes import python
 from support.written import Writer, feeds, warp, windows
+from test_sizes import filled
 
 import onnx_ops
 from onnx_ops import OpError
@@ -15,7 +16,7 @@ from onnx_ops.nodes import graphs_in, inlined
 from onnx_ops.rewriting import grid_sample, rewritten
 from onnx_ops.rewriting.graph import Model
 from onnx_ops.rewriting.indices import integer_list, shape
-from onnx_ops.rewriting.sizes import named
+from onnx_ops.rewriting.sizes import named, origins
 
 SIZES = {"n": 2, "h": 4, "w": 5}
 
@@ -288,11 +289,11 @@ SHAPES = {  # nodes of a value x [n, 1, 5, 1], the version of ai.onnx, and what 
     "an empty list of axes": (18, lambda w: w.add("Squeeze", "x", w.constant(np.zeros(0))), None),
     "a pool that is rounded up": (18, lambda w: w.add(
         "MaxPool", w.add("Expand", "x", w.constant([1, 1, 1, 4])), kernel_shape=[1, 1], strides=[1, 2], ceil_mode=1),
-        ("n", 1, None, None)),
+        ("n", 1, 5, 2)),
     "a pool": (18, lambda w: w.add("MaxPool", "x", kernel_shape=[2, 1]), ("n", 1, 4, 1)),
     "a transposed convolution that pads its output": (18, lambda w: w.add(
         "ConvTranspose", "x", w.constant(np.ones((1, 1, 3, 1)), np.float32), strides=[3, 1], output_padding=[1, 0],
-        auto_pad="SAME_UPPER"), ("n", 1, None, None)),
+        auto_pad="SAME_UPPER"), ("n", 1, 15, 1)),
     "a product that is broadcast": (18, lambda w: w.add(
         "Einsum", "x", w.constant(np.ones((3, 5, 1)), np.float32), equation="ncij,cij->nci"), (None, None, None)),
     "a product that is not": (18, lambda w: w.add(
@@ -311,6 +312,8 @@ SHAPES = {  # nodes of a value x [n, 1, 5, 1], the version of ai.onnx, and what 
     "where a scalar isn't 0": (18, lambda w: w.add("NonZero", w.constant(3)), (1, None)),
     "parts without an axis": (18, lambda w: at(w, "SplitToSequence", "x", w.constant(1), axis=1, keepdims=0), None),
     "parts": (18, lambda w: at(w, "SplitToSequence", "x", w.constant(2), axis=2, keepdims=1), ("n", 1, 2, 1)),
+    "an Expand to a size that isn't known": (18, lambda w: w.add("Expand", "x", w.add(
+        "Concat", w.add("Gather", "sizes", w.constant([1])), w.constant([7, 1, 3]), axis=0)), (None, 7, 5, 3)),
     "a range to a number that a Cast has wrapped": (18, lambda w: w.add(
         "Range", *(w.add("Cast", w.constant(v), to=TensorProto.INT16) for v in (0, 2**16 + 3, 1))), (3,)),
     "a range to a boolean": (18, lambda w: w.add("Range", w.constant(0), w.add("Cast", w.add(
@@ -341,6 +344,146 @@ def test_shapes(name):
     result = session.run(None, {"x": np.ones((n, 1, 5, 1), np.float32), "sizes": np.array([n, 1, 5])})[0]
     assert all(d in (size, None, "n") for d, size in zip(expected or result.shape, result.shape, strict=True))
     assert all(size == n for d, size in zip(expected or (), result.shape, strict=False) if d == "n")
+
+
+def of_image(op_type, *inputs, **attributes):
+    return lambda w: w.add(op_type, "x", *inputs, **attributes)
+
+
+def convolved(op_type="Conv", shape=(2, 4, 3, 3), domain=None, **attributes):
+    def add(w):
+        name = w.add(op_type, "x", w.constant(np.ones(shape), np.float32), **attributes)
+        w.nodes[-1].domain = domain or ""
+        return name
+
+    return add
+
+
+def quantized(op_type, is_last=False, weights=(), **attributes):
+    """Add a node of 8-bit values, whose channels may be last."""
+
+    def add(w):
+        byte = lambda value: w.constant(value, np.uint8)
+        x = w.add("Cast", w.add("Transpose", "x", perm=[0, 2, 3, 1]) if is_last else "x", to=TensorProto.UINT8)
+        steps = w.constant(0.5, np.float32), byte(0)
+        if op_type == "ConvInteger":
+            return w.add(op_type, x, byte(np.ones(weights)), **attributes)
+        more = (
+            [*steps, byte(np.ones(weights)), *steps, *steps]
+            if weights
+            else []
+            if op_type == "NhwcMaxPool"
+            else steps * 2
+        )
+        name = w.add(op_type, x, *more, **attributes, **({"channels_last": 1} if is_last and more else {}))
+        w.nodes[-1].domain = "com.microsoft" if is_last or not weights else ""
+        return name
+
+    return add
+
+
+def sizes_of(w, *names):
+    """Return a vector of sizes of x, by their names, and numbers."""
+    return w.add("Concat", *(w.constant([n]) if isinstance(n, int) else w.add(
+        "Shape", "x", start="nchw".index(n), end="nchw".index(n) + 1) for n in names), axis=0)  # fmt: skip
+
+
+def spaced(**all_settings):
+    """Yield attributes of windows, all of which fit into ONNX Runtime's rules for some sizes."""
+    for kernel, pads, strides, dilations in (
+        ((3, 3), (1, 1, 1, 1), (1, 1), (1, 1)), ((3, 3), (1, 1, 1, 1), (2, 2), (1, 1)),
+        ((3, 2), (0, 0, 0, 0), (2, 2), (1, 1)), ((2, 3), (0, 2, 1, 0), (3, 2), (2, 1)),
+        ((5, 1), (2, 0, 1, 0), (3, 2), (1, 1)),
+    ):  # fmt: skip
+        yield {"kernel_shape": kernel, "pads": pads, "strides": strides, "dilations": dilations, **all_settings}
+
+
+POOLS = "MaxPool", "AveragePool", "LpPool"
+CEIL, SAME = {"ceil_mode": 1}, ("SAME_UPPER", "SAME_LOWER")
+IN_WINDOWS = [
+    *(convolved(shape=(2, 4, *a["kernel_shape"]), **a) for a in spaced()),
+    *(of_image(pool, **a) for pool in POOLS for a in (*spaced(), *spaced(**CEIL))),
+    *(convolved(strides=[2, 3], auto_pad=auto) for auto in (*SAME, "VALID")),
+    *(of_image(pool, kernel_shape=[3, 2], strides=[2, 3], auto_pad=auto, **how)
+      for pool in POOLS for auto in (*SAME, "VALID") for how in ({}, CEIL)),
+    convolved(shape=(4, 1, 1, 1), group=4, strides=[2, 1]),
+    *(of_image(f"Global{pool}") for pool in POOLS),
+    *(convolved("ConvTranspose", (4, 3, 4, 2), pads=[1, 0, 1, 1], strides=[2, 3], **more)
+      for more in ({}, {"output_padding": [1, 2]}, {"dilations": [2, 1]}, {"output_shape": [7, 9]})),
+    *(convolved("ConvTranspose", (4, 3, 3, 2), strides=[2, 3], auto_pad=auto, **more)
+      for auto in (*SAME, "VALID") for more in ({}, {"output_padding": [1, 0]})),
+    convolved("ConvTranspose", (4, 3, 2, 2), group=2, strides=[2, 2]),
+    convolved("FusedConv", domain="com.microsoft", activation="Relu", pads=[1] * 4, strides=[2, 1]),
+    quantized("ConvInteger", weights=(2, 4, 3, 3), strides=[2, 1]),
+    quantized("QLinearConv", weights=(2, 4, 3, 3), strides=[2, 1], pads=[1, 0, 0, 1]),
+    quantized("QLinearConv", True, weights=(2, 4, 3, 3), strides=[2, 1], pads=[1, 0, 0, 1]),
+    *(quantized("QLinearAveragePool", is_last, kernel_shape=[3, 2], strides=[2, 2], **how)
+      for is_last in (False, True) for how in ({}, CEIL)),
+    *(quantized("QLinearGlobalAveragePool", is_last) for is_last in (False, True)),
+    quantized("NhwcMaxPool", True, kernel_shape=[3, 2], strides=[2, 2]),
+]  # fmt: skip
+SCALES = (1, 1, 0.5, 2), (1, 1, 1.5, 0.75), (1, 2, 0.25, 3)
+OF_SIZES = [
+    *(lambda w, scales=scales: w.add("Resize", "x", "", w.constant(scales, np.float32)) for scales in SCALES),
+    lambda w: w.add("Resize", "x", "", w.constant([2, 0.5], np.float32), axes=[3, -2]),
+    lambda w: w.add("Resize", "x", "", "", sizes_of(w, "n", "c", "w", 5), mode="linear"),
+    lambda w: w.add("Resize", "x", "", "", sizes_of(w, 5, "h"), axes=[2, 3]),
+    lambda w: w.add("Resize", w.add("MaxPool", "x", kernel_shape=[2, 2], strides=[2, 2]), "", "", w.add("Shape", "x")),
+    lambda w: w.add("DepthToSpace", "x", blocksize=2),
+    lambda w: w.add("SpaceToDepth", "x", blocksize=2),
+    lambda w: w.add("Pad", "x", w.constant([0, 0, 1, 2, 0, 0, -1, 0])),
+    lambda w: w.add("Pad", "x", w.constant([1, -1, 2, 0]), "", w.constant([3, -2])),
+    lambda w: w.add("Pad", "x", w.add("Mul", w.add("Concat", w.constant([0] * 4), sizes_of(w, 0, 0, "h", "w"), axis=0),
+                                      w.constant(2)), mode="constant"),
+    lambda w: w.add("Col2Im", w.add("Reshape", w.add("Concat", *["x"] * 9, axis=1), w.constant([0, 36, -1])),
+                    sizes_of(w, "h", "w"), w.constant([3, 3]), pads=[1] * 4),
+    lambda w: w.add("GridSample", "x", w.add("Expand", w.constant(np.zeros((1, 1, 1, 2)), np.float32),
+                                             sizes_of(w, "n", "w", "h", 2))),
+    lambda w: w.add("RoiAlign", "x", w.add("Expand", w.constant(np.zeros((1, 4)), np.float32), sizes_of(w, "h", 4)),
+                    w.add("Expand", w.constant([0]), sizes_of(w, "h")), output_height=3, output_width=2),
+    lambda w: w.add("DeformConv", "x", w.constant(np.ones((2, 4, 3, 3)), np.float32), w.add(
+        "Conv", "x", w.constant(np.zeros((18, 4, 3, 3)), np.float32), pads=[1] * 4, strides=[2, 1]),
+        pads=[1] * 4, strides=[2, 1]),
+    lambda w: w.add("Concat", "x", w.add("Resize", w.add("MaxPool", "x", kernel_shape=[2, 2], strides=[2, 2]), "",
+                                         w.constant([1, 1, 2, 2], np.float32)), axis=1),
+    lambda w: w.add("Add", "x", w.add("Resize", w.add("MaxPool", "x", kernel_shape=[3, 3], strides=[2, 2]), "",
+                                      w.constant([1, 1, 2, 2], np.float32))),
+    lambda w: w.add("Sum", "x", w.add("MaxPool", "x", kernel_shape=[1, 1], strides=[3, 3]),
+                    w.add("MaxPool", "x", kernel_shape=[2, 2], strides=[2, 2])),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("k", range(len(IN_WINDOWS) + len(OF_SIZES)))
+def test_open_sizes(k):
+    """The sizes that are known of an output are those that ONNX Runtime computes, for any image."""
+    w = Writer()
+    add = [*IN_WINDOWS, *OF_SIZES][k]
+    value = add(w)
+    proto = w.model({"x": ("float32", ["n", 4, "h", "w"])}, (value, "float32", None), 19)
+    del proto.graph.value_info[:], proto.graph.output[0]
+    graph = next(Model(proto).graphs())
+    known = graph.type(value)
+    proto.graph.output.append(helper.make_tensor_value_info(value, known.elements, None))
+    session, sizes_that_run = onnx_ops.InferenceSession(proto.SerializeToString(), quiet()), 0
+    for h, width in ((1, 1), (1, 7), (2, 2), (2, 5), (3, 2), (4, 9), (5, 3), (6, 6), (7, 4), (8, 8), (9, 1), (12, 11)):
+        expected = [filled(size, {"n": 2, "h": h, "w": width}) for size in known.shape]
+        if k < len(IN_WINDOWS) and min(expected) < 1:  # a pool without windows ends the process
+            continue
+        try:
+            (result,) = session.run(None, {"x": np.ones((2, 4, h, width), np.float32)})
+        except Exception:  # ONNX Runtime has one for each kind of refusal: of an image smaller than a window, say
+            continue
+        sizes_that_run += 1
+        assert expected == [*result.shape]
+    assert sizes_that_run > 1
+
+
+@pytest.mark.parametrize("scale", [1 / 3, 1.1, 2.7])
+def test_a_scale_that_float32_rounds(scale):
+    w = Writer()
+    w.add("Resize", "x", "", w.constant([1, 1, scale, 1], np.float32), name="y")
+    proto = w.model({"x": ("float32", ["n", 4, "h", "w"])}, ("y", "float32", None))
+    assert [*origins(shape(next(Model(proto).graphs()), "y")[2])] == [("y", 2)]
 
 
 def test_one_of_very_many_parts():

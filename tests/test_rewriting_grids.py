@@ -9,6 +9,8 @@ from support.exact import assert_as_near
 from support.selection import long_unless
 from support.written import (
     Writer,
+    feeds,
+    flow_network,
     in_a_branch,
     in_a_function,
     in_pixels,
@@ -17,12 +19,13 @@ from support.written import (
     warp,
     written_in_place,
 )
-from test_rewriting import compare, near_miss
+from test_rewriting import compare, near_miss, ours
 
 import onnx_ops
 from onnx_ops.rewriting import rewritten
 
 SIZE = (9, 12)
+ANY, EVEN, LARGE = ((7, 8), (1, 5), (3, 1)), ((8, 4), (12, 16)), ((7, 8), (5, 3))  # sizes of images
 BASE = [np.linspace(-1, 1, 12)[None] + np.zeros(SIZE), np.linspace(-1, 1, 9)[:, None] + np.zeros(SIZE)]
 WARPS = {
     "by pixels": warp(),
@@ -221,6 +224,75 @@ def test_no_grids(name):
     proto, reason = NO_GRIDS[name]
     (finding,) = near_miss(proto)
     assert reason in finding
+
+
+SAME = {"pads": [1] * 4}
+HALF = {**SAME, "strides": [2, 2]}
+POOL, TWICE = ("MaxPool", None, {"kernel_shape": [2, 2], "strides": [2, 2]}), ("Resize", (2, 2), {"mode": "linear"})
+NETWORKS = {  # arguments of `flow_network`, and sizes of images that it takes
+    "of an image's size": ({"layers": [("Conv", 4, SAME), ("MaxPool", None, {"kernel_shape": [3, 3], **SAME})]}, ANY),
+    "of one pixel": ({"layers": [("Conv", 4, {"kernel_shape": [1, 1]}), ("Tanh", None, {})]}, ANY),
+    "of a smaller image": ({"layers": [("Conv", 4, HALF), ("Conv", 4, HALF)], "pixels": "flow"}, ANY),
+    "enlarged to an image": ({"layers": [("Conv", 4, HALF), ("Conv", 4, HALF)], "resized": True}, ANY),
+    "enlarged by a factor": ({"layers": [("Conv", 4, HALF), POOL, TWICE, TWICE]}, EVEN),
+    "enlarged by a convolution": ({"layers": [
+        ("Conv", 4, HALF), ("ConvTranspose", 3, {"kernel_shape": [4, 4], **HALF})]}, EVEN),
+    "with a skip": ({"layers": [
+        ("Conv", 4, SAME), POOL, ("Conv", 4, SAME), POOL, TWICE, ("Concat", 3, {"axis": 1}), TWICE,
+        ("Concat", 1, {"axis": 1})]}, EVEN),
+    "with a sum": ({"layers": [("Conv", 4, SAME), ("Conv", 4, HALF), TWICE, ("Add", 1, {})]}, EVEN),
+    "rounded up": ({"layers": [("AveragePool", None, {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1})],
+                    "pixels": "flow"}, LARGE),
+    "without a formula": ({"layers": [("Resize", (1.3, 0.7), TWICE[2]), TWICE], "pixels": "flow"}, LARGE),
+    "in sizes that fit by chance": ({"layers": [("Resize", (1.1, 1.1), TWICE[2])]}, ((5, 6), (9, 1))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_flows_of_open_sizes(name):
+    """The nodes between a flow and its grid are gone, as of fixed sizes, and images of any size give what they gave."""
+    edits, images = NETWORKS[name]
+    proto = flow_network(mode="linear", padding_mode="border", align_corners=1, **edits)
+    left_out = {"left_out": 1} if "by chance" in name else {}  # to a Resize by 1.1, a rounding is a jump
+    for height, width in images:
+        sizes = {"n": 2, "h": height, "w": width}
+        nodes, (finding,) = compare(proto, sizes, alone=min(height, width) > 1, **left_out)
+        expected, got = (ours(proto, **how).run(None, feeds(proto, sizes))[0] for how in ({}, {"optimize": True}))
+        np.testing.assert_allclose(got, expected, atol=1e-4)
+    assert finding.operator == "ComputedGridSample"
+    after_flow = nodes[len(nodes) - 1 - nodes[::-1].index("Conv") + 1 :]
+    assert not {"Add", "Mul", "Sub", "Concat"} & {
+        *after_flow[after_flow.index("Resize") + 1 if "resized" in edits else 0 :]
+    }
+
+
+def test_images_that_a_network_refuses():
+    """A flow of another size than the image's is refused, as an Add of it is."""
+    edits, _ = NETWORKS["enlarged by a factor"]
+    proto = flow_network(**edits)
+    optimized, _ = rewritten(proto)
+    image = np.zeros((1, 3, 6, 9), np.float32)
+    for each in (proto, optimized):
+        with pytest.raises(Exception, match=r"broadcast|shape of a source"):
+            SESSIONS[0](each).run(None, {"image": image})
+
+
+def test_reasons_that_name_the_size():
+    proto = parser.parse_model("""<ir_version: 9, opset_import: ["" : 20]>
+    main (float[n, 2, 5, 6] image, float[n, h, w, 2] places) => (float[n, 2, h, w] y)
+    <float[4] scales = {1, 1.1, 1.1, 1}, int64[3] flat = {0, -1, 2}, float half = {0.5}> {
+        size = Shape (places)
+        flow = Resize (places, , scales)
+        rows = Reshape (flow, flat)
+        halves = Mul (rows, half)
+        grid = Reshape (halves, size)
+        y = GridSample (image, grid)
+    }""")
+    _, (finding,) = rewritten(proto)
+    assert (
+        finding.reason
+        == "what Reshape grid does to coordinates isn't known: the size of axis 1 of Resize flow isn't known"
+    )
 
 
 FIRST, LAST = (f"perm: ints = {order}" for order in ([0, 3, 1, 2], [0, 2, 3, 1]))

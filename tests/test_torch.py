@@ -511,3 +511,105 @@ def test_exports_of_open_sizes_that_are_optimized(name, dtype, tolerance):
         (got,) = session.run(None, {i.name: values[i.name].numpy() for i in session.get_inputs()})
         expected = function(*(value.double() for value in values.values()))
         np.testing.assert_allclose(got, expected.numpy(), rtol=0, atol=tolerance)
+
+
+def warped(image, flow):
+    """Sample an image at its pixels, moved by a flow."""
+    height, width = image.shape[2:]
+    pixels = torch.meshgrid(torch.arange(width).to(flow), torch.arange(height).to(flow), indexing="xy")
+    places = torch.stack(pixels) + 8 * flow
+    grid = torch.stack([2 * places[:, 0] / width - 1, 2 * places[:, 1] / height - 1], -1)
+    return torch.nn.functional.grid_sample(image, grid, align_corners=False)
+
+
+def half(channels, made, size=3):
+    return torch.nn.Sequential(torch.nn.Conv2d(channels, made, size, 2, size // 2), torch.nn.ReLU())
+
+
+class OpticalFlow(torch.nn.Module):
+    """Features at a quarter of the size; their flow is enlarged by `how`."""
+
+    multiple = 4
+
+    def __init__(self, how):
+        super().__init__()
+        self.how, self.features, self.flow = (
+            how,
+            torch.nn.Sequential(half(6, 8), half(8, 8)),
+            torch.nn.Conv2d(8, 2, 3, 1, 1),
+        )
+        self.enlarged = torch.nn.Sequential(*(torch.nn.ConvTranspose2d(2, 2, 4, 2, 1) for _ in range(2)))
+
+    def forward(self, one, two):
+        flow = self.flow(self.features(torch.cat([one, two], 1)))
+        if self.how == "to a size":
+            flow = torch.nn.functional.interpolate(flow, one.shape[2:], mode="bilinear")
+        elif self.how == "by a factor":
+            flow = torch.nn.functional.interpolate(flow, scale_factor=4, mode="bilinear")
+        else:
+            flow = self.enlarged(flow)
+        return warped(two, flow)
+
+
+class Registration(torch.nn.Module):
+    """A U-Net with pools, skips and nearest neighbours, as VoxelMorph's."""
+
+    multiple = 4
+
+    def __init__(self):
+        super().__init__()
+        counts = (6, 8), (8, 8), (8, 8), (16, 8), (16, 2)
+        self.convolutions = torch.nn.ModuleList(torch.nn.Conv2d(*each, 3, 1, 1) for each in counts)
+
+    def forward(self, one, two):
+        first, second, third, fourth, last = self.convolutions
+        twice = torch.nn.Upsample(scale_factor=2)
+        large = first(torch.cat([one, two], 1)).relu()
+        middle = second(torch.nn.functional.max_pool2d(large, 2)).relu()
+        small = third(torch.nn.functional.max_pool2d(middle, 2)).relu()
+        middle = fourth(torch.cat([twice(small), middle], 1)).relu()
+        return warped(one, last(torch.cat([twice(middle), large], 1)))
+
+
+class Stereo(torch.nn.Module):
+    """Disparities at a quarter of the size, which coarse features of the other image are warped by."""
+
+    multiple = 1
+
+    def __init__(self):
+        super().__init__()
+        self.features, self.disparity = torch.nn.Sequential(half(3, 8, 5), half(8, 8)), torch.nn.Conv2d(16, 1, 3, 1, 1)
+
+    def forward(self, one, two):
+        one, two = self.features(one), self.features(two)
+        moved = self.disparity(torch.cat([one, two], 1))
+        return warped(two, torch.cat([-moved, 0 * moved], 1))
+
+
+FLOW_NETWORKS = {
+    **{f"optical flow, enlarged {how}": lambda how=how: OpticalFlow(how)
+       for how in ("to a size", "by a factor", "by convolutions")},
+    "registration": Registration,
+    "stereo": Stereo,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dynamo", [long_unless(False, True), False], ids=["dynamo", "torchscript"])
+@pytest.mark.parametrize("name", [long_unless(name in ("registration", "stereo"), name) for name in FLOW_NETWORKS])
+def test_flow_networks_of_open_sizes_are_optimized(name, dynamo):
+    """Nothing is left between the network and the node that samples, as with fixed sizes."""
+    torch.manual_seed(0)
+    model = FLOW_NETWORKS[name]().eval()
+    settings = {"input_names": ["one", "two"], "opset_version": 20}
+    if dynamo:
+        size = {axis: model.multiple * torch.export.Dim("hw"[axis - 2], min=1, max=64) for axis in (2, 3)}
+        settings["dynamic_shapes"] = (size, size)
+    else:
+        settings["dynamic_axes"] = {value: {2: "h", 3: "w"} for value in ("one", "two")}
+    images = [[torch.rand(1, 3, *size) for _ in range(2)] for size in ((32, 48), (8, 20), (4, 4))]
+    images += [[torch.rand(1, 3, *size) for _ in range(2)] for size in ((9, 23), (1, 2))] * (model.multiple == 1)
+    optimized = onnx_ops.optimize(exported(torch.onnx.export, model, tuple(images[0]), dynamo=dynamo, **settings))
+    *_, last = (node for node in optimized.graph.node if node.op_type in ("Conv", "ConvTranspose", "Resize"))
+    users = {node.op_type for node in optimized.graph.node if last.output[0] in node.input}
+    assert users - {"Shape"} == {"ComputedGridSample"}
+    assert_runs_alike(optimized, model, *images, tolerance=1e-4)

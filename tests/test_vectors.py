@@ -17,6 +17,7 @@ pytestmark = pytest.mark.long  # it compiles these loops alone; other tests run 
 compilation.tell_numba()
 TAPS = {"two taps": (0, 1), "four taps": (-1, 0, 1, 2)}
 PITCH, ROWS = 37, 9
+STARTS = tuple(PITCH * r for r in range(4))  # of rows
 
 
 def storage(values, dtype):
@@ -175,7 +176,7 @@ def test_blend(dtype, taps, add, channels):
     for kind in {np.dtype(sums).name, dtype}:  # of the target
         results = storage(np.ones((2, len(channels) * (count + 5))), kind)
         for blend, target in zip((together, plainly), results, strict=True):
-            assert blend(source, pixels, channels, base, PITCH, rows, across, offsets, add, target, count + 5)
+            assert blend(source, pixels, channels, base, STARTS, rows, across, offsets, add, target, count + 5)
         results = results.view(getattr(ml_dtypes, kind, kind)).astype(np.float64)
         got, expected = results.reshape(2, len(channels), count + 5)
         np.testing.assert_allclose(got, expected, rtol=DIGIT.get(kind, 0), atol=1e-13 if kind == "float64" else 1e-5)
@@ -185,5 +186,5 @@ def test_blend(dtype, taps, add, channels):
         faulty, target = storage(np.full(source.size, 0.5), dtype), np.ones(got.size, sums)
         faulty[c * pixels + base[b] + PITCH + 1] = storage(np.array([fault]), dtype)[0]
         for blend in (together, plainly):
-            assert not blend(faulty, pixels, channels, base, PITCH, rows, across, offsets, False, target, count + 5)
+            assert not blend(faulty, pixels, channels, base, STARTS, rows, across, offsets, False, target, count + 5)
     guarded.free()

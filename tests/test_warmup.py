@@ -126,7 +126,7 @@ MODELS = {
     ),
     "of Python ops": (
         onnx_ops.lower(FOLD),
-        r"^onnx_ops: models = '.*model.onnx': imports ai.onnx.contrib, as lowered models do; what types its nodes",
+        r"^onnx_ops: models = '.*model.onnx': has nodes that onnx_ops.lower made, whose types",
     ),
     "refused": (
         model("", "Col2Im", COL2IM[1].inputs("float32"), {"strides": [0, 1]}),

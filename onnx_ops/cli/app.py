@@ -143,7 +143,8 @@ class WarningLines(logging.Handler):
 @click.option("--traceback", is_flag=True, help="Show where in the program an error was met.")
 @click.option(
     "--operators", "own", multiple=True, type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A Python file with operators of your own, made by onnx_ops.operator; may be repeated.",
+    help="A Python file with custom operators, made by onnx_ops.operator or onnxruntime_extensions.onnx_op; may be "
+    "repeated.",
 )  # fmt: skip
 def app(traceback, own):
     """Col2Im and GridSample for ONNX Runtime: complete, fast, on unmodified models.

@@ -12,7 +12,7 @@ from ..operators import own_operators
 from ..runtime import library
 from ..runtime.variants import TYPES
 from ..system import NAME as THIS
-from .arguments import ModelFile, check_targets, jobs_option, operator_option
+from .arguments import ModelFile, check_targets, jobs_option, named_files, operator_option
 from .console import progress, say
 
 dtype_option = click.option(
@@ -46,6 +46,8 @@ def build(output, operators, dtypes, cpus, system, jobs):
       onnx-ops --operators my_ops.py build --output libmine.so
     """
     check_targets([output], [])
+    if named_files() and not own_operators():
+        raise click.UsageError("--operators: a library has operators of onnx_ops.operator only, and none is given.")
     settings = {"operators": operators or own_operators() or None, "dtypes": dtypes or None, "cpus": cpus or None}
     built_for = compiling(partial(onnx_ops.build, output, system=system, jobs=jobs, **settings))
     say(f"{output}: {output.stat().st_size / 2**20:.1f} MB, for {system or THIS} on {', '.join(built_for)}")

@@ -14,18 +14,21 @@ from .. import dtypes
 from ..comparison import difference
 from ..errors import OpError, as_text, errors_of
 from ..external_data import load, model_in
-from ..model_files import EXTENSIONS, WARNING, is_lowered, unknown_attributes
+from ..model_files import EXTENSIONS, WARNING, imports_extensions, is_lowered, unknown_attributes
 from ..nodes import builtin_operators, declared, domain_of, in_its_versions, inlined, model_nodes
-from ..operators import available
+from ..operators import available, first_version
+from ..own.files import python_ops
 from ..plain import infer, shapes_of
 from ..rewriting.graph import Model
 from ..rewriting.shapes import UNKNOWN
 from ..runtime.execute import signature_of
-from ..runtime.runner import Runner, open_session
+from ..runtime.library import extensions_obstacle
+from ..runtime.runner import Runner, needs_extensions, open_session
 from .arguments import json_option, model_argument, names
 from .console import dimensions, one_line, print_json, say, steps, table
 from .data import random_array
 from .rewrite import counted, find_patterns
+from .suggest import suggested
 
 LIKENESS = 0.8  # how similar a misspelt name is at least to the right one, as difflib measures it
 STAND_IN = 2  # the size of a dimension that the model leaves open
@@ -72,17 +75,23 @@ def inspect(model, as_json):
     log = logging.getLogger("onnx_ops")
     log.addFilter(is_no_warning_of_attributes)
     try:
-        reports, unknown_operators = examine(model)
+        reports, unknown_operators, sources = examine(model)
         obstacle, patterns = find_obstacle(model), find_patterns(model)
     finally:
         log.removeFilter(is_no_warning_of_attributes)
     next_step = advice(model, reports, unknown_operators, obstacle, patterns)
+    if sources:
+        next_step = f"save the operators above as my_operators.py and pass --operators my_operators.py; or {next_step}"
+    source = "\n\n".join(["import onnx_ops\n", *sources])
     if as_json:
         lists = {"nodes": list(map(asdict, reports)), "optimize": list(map(asdict, patterns))}
-        print_json({"model": str(model), "session": obstacle, **lists, "unknown": unknown_operators, "next": next_step})
+        more = {"unknown": unknown_operators, "operators": source if sources else None, "next": next_step}
+        print_json({"model": str(model), "session": obstacle, **lists, **more})
     else:
         show(model, reports, unknown_operators, obstacle)
         show_patterns(patterns)
+        if sources:
+            click.echo(f"custom operators that compute these nodes:\n\n{source}")
         say(f"next: {next_step}", "bold")
     if obstacle or any(r.problems for r in reports):
         raise click.exceptions.Exit(1)
@@ -106,7 +115,10 @@ def find_obstacle(model):
 
 
 def examine(path):
-    """Return a Report on each node that is, or nearly is, a declared operator's, and what `unknown_in` returns."""
+    """Return a Report on each node that is, or nearly is, a declared operator's, and what `unknown_in` returns.
+
+    Also return the sources of custom operators for what isn't run.
+    """
     try:
         model = load(path)
     except (OSError, OpError):  # a file may be missing, which the session reports
@@ -115,24 +127,55 @@ def examine(path):
         model = inlined(model) if model.functions else model
     except RuntimeError as error:
         click.echo(f"Warning: nodes in functions are not shown, as these can't be inlined: {one_line(error)}", err=True)
-    nodes = list(relevant(Model(model, path)))
+    known, sources = Model(model, path), {}
+    nodes = list(relevant(known))
     reports = [examine_node(*each) for each in steps(nodes, lambda each: each[0].name or each[0].op_type)]
-    return reports, unknown_in(model)
+    unknown_operators = unknown_in(model)
+    for graph in known.graphs():
+        for node in graph.owner.node:
+            key = title(domain_of(node), node.op_type)
+            if key in unknown_operators or (intended(node) and not declared(node)):
+                sources[key] = sources.get(key) or suggested(node, [stated(graph, name) for name in node.input])
+    return reports, unknown_operators, list(filter(None, sources.values()))
 
 
 def unknown_in(model):
-    """Return {title: how many nodes} of the operators that neither ONNX Runtime nor this package has.
+    """Return {title: how many nodes} of the operators that no session has.
 
     Nodes that get a Report are left out.
     """
     known = builtin_operators().keys() | {(f.domain, f.name) for f in model.functions}
-    counts: Counter = Counter()
-    for node in model_nodes(model):
-        domain = domain_of(node)
-        is_known = (domain, node.op_type) in known or onnx_has(node) or domain == EXTENSIONS
-        if not is_known and not intended(node):
-            counts[f"{as_text(domain)}.{as_text(node.op_type)}".removeprefix(".")] += 1
-    return dict(sorted(counts.items()))
+    counts = Counter((domain_of(node), node.op_type, of_aten(node)) for node in model_nodes(model) if unknown(node))
+    found = [key for key in counts if key[:2] not in known]
+    return {title(*key): counts[key] for key in sorted(found) if not is_registered(*map(as_text, key[:2]))}
+
+
+def unknown(node):
+    return not intended(node) and not onnx_has(node)
+
+
+def title(domain, name, of=""):
+    return f"{as_text(domain)}.{as_text(name)}{of}".removeprefix(".")
+
+
+def of_aten(node):
+    """Return the operator of PyTorch that a node ATen stands for, in brackets; "" for other nodes."""
+    names = [a.s.decode(errors="replace") for a in node.attribute if a.name == "operator" and node.op_type == "ATen"]
+    return f"({names[0]})" if names else ""
+
+
+def is_registered(domain, name):
+    """Return whether a session has such an operator, which may be one of onnxruntime-extensions."""
+    node = helper.make_node(name, [], ["y"], domain=domain)
+    graph = helper.make_graph([node], "alone", [], [onnx.ValueInfoProto(name="y")])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid(domain, 1)], ir_version=8)
+    try:
+        open_session(proto.SerializeToString(), "extensions" if domain == EXTENSIONS else "builtin")
+    except OpError:  # onnxruntime-extensions can't be imported
+        return False
+    except Exception as error:
+        return "is not a registered function/op" not in str(error)
+    return True
 
 
 def onnx_has(node):
@@ -153,7 +196,8 @@ def intended(node):
     """Return the declared operator's name that a node has or, unless onnx knows it, seems to misspell; or None."""
     if declared(node):
         return node.op_type
-    if onnx_has(node):
+    domain = domain_of(node)
+    if (domain, node.op_type) in python_ops() or onnx_has(node):
         return None
     if node.op_type in names():
         return node.op_type
@@ -171,7 +215,7 @@ def examine_node(node, graph):
         complete_types(operator, inputs)
     report = Report(
         node.name or ", ".join(node.output),
-        operator.title if operator else f"{node.domain}.{node.op_type}".removeprefix("."),
+        operator.title if operator else title(node.domain, node.op_type),
         graph.title,
         {name: plain(value) for name, value in values.items()},
         inputs,
@@ -179,12 +223,11 @@ def examine_node(node, graph):
     if operator is None:
         report.problems.append(why_not_run(node))
         return report
-    domain = operator.domain or "ai.onnx"
-    version = {i.domain or "ai.onnx": i.version for i in proto.opset_import}.get(domain)
+    first, version = first_version(operator), version_of(proto, operator.domain)
     if version is None:
-        report.problems.append(f"the model doesn't import the domain {domain}")
-    elif version < operator.versions[0]:
-        report.problems.append(f"{domain} has it from version {operator.versions[0]} on, the model imports {version}")
+        report.problems.append(f"the model doesn't import the domain {operator.domain or 'ai.onnx'}")
+    elif version < first:
+        report.problems.append(f"{operator.domain} has it from version {first} on, the model imports {version}")
     report.problems += unknown_attributes(operator, values)
     arrays = None
     try:
@@ -197,6 +240,11 @@ def examine_node(node, graph):
     lack = "see its problem below" if report.problems else unknown_shapes
     report.builtin = try_builtin(proto, node, operator, inputs, arrays, lack)
     return report
+
+
+def version_of(model, domain):
+    """Return the version of a domain that a model imports, or None."""
+    return next((i.version for i in model.opset_import if domain_of(i) == domain), None)
 
 
 def stated(graph, name):
@@ -284,8 +332,11 @@ def try_builtin(model, node, operator, inputs, arrays, lack):
 
     lack  why only a session is made, which isn't run; or ""
     """
-    if (operator.domain, operator.name) not in builtin_operators():
+    if not (builtin_schema := builtin_operators().get((operator.domain, operator.name))):
         return "refuses it: has no such operator"
+    version, first = version_of(model, operator.domain), builtin_schema.since_version
+    if version is not None and version < first:
+        return f"refuses it: has it from version {first} on, the model imports {version}"
     if not all(v["type"] for v in inputs if v["name"]):
         return "not tried: types are unknown"
     lone_model = node_alone(model, node, inputs)
@@ -325,7 +376,8 @@ def node_alone(model, node, inputs):
     copy.output.append("output")
     output = helper.make_tensor_value_info("output", described[0].type.tensor_type.elem_type, None)
     graph = helper.make_graph([copy], "alone", described, [output])
-    proto = helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
+    imports = [i for i in model.opset_import if i.domain != EXTENSIONS]
+    proto = helper.make_model(graph, opset_imports=imports, ir_version=model.ir_version)
     return proto.SerializeToString()
 
 
@@ -359,7 +411,10 @@ def advice(model, reports, unknown_operators, obstacle, patterns):
     """Return what to do next with a model: a sentence for its reader."""
     has_problems = any(r.problems for r in reports)
     if unknown_operators and not has_problems:
-        return "write these operators yourself (docs/own-operators.md, --operators FILE), or export without them"
+        has_python_ops = imports_extensions(model) and not extensions_obstacle()
+        files = f"the file with their {'@onnx_op functions' if has_python_ops else 'declarations'}"
+        own = f"write these operators yourself (docs/own-operators.md), give {files} (--operators FILE)"
+        return f"{own}, or export without them"
     if obstacle or has_problems:
         return "mend what is named above, or export the model anew"
     if is_lowered(model):
@@ -367,7 +422,9 @@ def advice(model, reports, unknown_operators, obstacle, patterns):
     gains = any(f.operator for f in patterns)
     if not (reports or gains):
         return "nothing, onnx_ops changes nothing for this model"
-    call = f"onnx_ops.InferenceSession(path{', optimize=True' if gains else ''})"
+    options = ", options" if needs_extensions(model) else ""  # docs/backends.md shows them
+    call = f"onnx_ops.InferenceSession(path{options}{', optimize=True' if gains else ''})"
+    call += ", with the library of onnxruntime-extensions on its options (docs/backends.md)" if options else ""
     peer = "reference" if any(r.builtin.startswith("refuses") for r in reports) else "builtin"
     return f"{call}; onnx-ops bench, run --random{' --optimize' if gains else ''} --compare {peer} try it"
 

@@ -85,7 +85,31 @@ def jitable(function: None = None, **flags: Any) -> Callable[[_F], _F]: ...
 
 
 def jitable(function: Any = None, **flags: Any) -> Any:
-    """Mark a plain function as one that compiled code may call."""
+    """Decorator: mark a function as one that kernels and rules may call.
+
+    It stays a plain function of Python. Numba compiles it together with the
+    kernel or rule that calls it.
+
+    Parameters
+    ----------
+    function : callable, optional
+        The function. Without it, a decorator with these flags is returned.
+    **flags
+        Flags for Numba, as of `numba.njit`.
+
+    Returns
+    -------
+    callable
+        The function itself.
+
+    Examples
+    --------
+    >>> @onnx_ops.jitable
+    ... def clipped(value, least, most):
+    ...     return min(max(value, least), most)
+    >>> clipped(7, 0, 5)
+    5
+    """
     if function is None:
         return functools.partial(jitable, **flags)
     flags_of[function] = FLAGS | INNER | flags

@@ -239,14 +239,14 @@ def rows_adder(k):
     """Return a function that adds up the rows of the points b + k, b + k + 4, ..., weighted."""
 
     @inner
-    def add_rows(source, base, first, pitch, row_weight, b):
+    def add_rows(source, base, first, rows, row_weight, b):
         row = fours(source, base, b + k, first)
         low = times(fours_of(row_weight[0], b, k, row), row)
-        row = fours(source, base, b + k, first + pitch)
+        row = fours(source, base, b + k, first + rows[1])
         low = times_plus(fours_of(row_weight[1], b, k, row), row, low)
-        row = fours(source, base, b + k, first + 2 * pitch)
+        row = fours(source, base, b + k, first + rows[2])
         low = times_plus(fours_of(row_weight[2], b, k, row), row, low)
-        row = fours(source, base, b + k, first + 3 * pitch)
+        row = fours(source, base, b + k, first + rows[3])
         return times_plus(fours_of(row_weight[3], b, k, row), row, low)
 
     return add_rows
@@ -258,7 +258,7 @@ add_rows0, add_rows1, add_rows2, add_rows3 = map(rows_adder, range(4))
 def pairwise(step):
     """Return `blend` for two taps along an axis, `step` points at a time."""
 
-    def blend(source, pixels, channels, base, pitch, row_weight, weight, offsets, add, target, target_pitch):
+    def blend(source, pixels, channels, base, rows, row_weight, weight, offsets, add, target, target_pitch):
         above, below, left, right = row_weight[0], row_weight[1], weight[0], weight[1]
         zero = faults = zeros(left, step)
         for b in range(0, base.size, step):
@@ -267,7 +267,7 @@ def pairwise(step):
             index = indices(source, base, b)  # once: LLVM would load it again after each channel's store
             for c in range(len(channels)):
                 x, next_x = pairs(source, index, c * pixels)
-                y, next_y = pairs(source, index, c * pixels + pitch)
+                y, next_y = pairs(source, index, c * pixels + rows[1])
                 row, next_row = times_plus(w, x, times(next_w, next_x)), times_plus(w, y, times(next_w, next_y))
                 total = times_plus(up, row, times(down, next_row))
                 if add:
@@ -282,16 +282,16 @@ def pairwise(step):
 def fourfold(step):
     """Return `blend` for four taps along an axis, `step` points at a time."""
 
-    def blend(source, pixels, channels, base, pitch, row_weight, weight, offsets, add, target, target_pitch):
+    def blend(source, pixels, channels, base, rows, row_weight, weight, offsets, add, target, target_pitch):
         w0, w1, w2, w3 = weight[0], weight[1], weight[2], weight[3]
         zero = faults = zeros(w0, step)
         for b in range(0, base.size, step):
             for c in range(len(channels)):
                 c0, c1, c2, c3 = transposed(
-                    add_rows0(source, base, c * pixels, pitch, row_weight, b),
-                    add_rows1(source, base, c * pixels, pitch, row_weight, b),
-                    add_rows2(source, base, c * pixels, pitch, row_weight, b),
-                    add_rows3(source, base, c * pixels, pitch, row_weight, b),
+                    add_rows0(source, base, c * pixels, rows, row_weight, b),
+                    add_rows1(source, base, c * pixels, rows, row_weight, b),
+                    add_rows2(source, base, c * pixels, rows, row_weight, b),
+                    add_rows3(source, base, c * pixels, rows, row_weight, b),
                 )
                 low = times_plus(vector_at(w0, b, c0), c0, times(vector_at(w1, b, c1), c1))
                 high = times_plus(vector_at(w2, b, c2), c2, times(vector_at(w3, b, c3), c3))

@@ -6,9 +6,8 @@ DEPTH of them at a time, as GridSample's `blend` writes them: it gets all taps o
 whose places and weights are found once for all channels that have the same offsets. The product adds to the totals,
 the block's part of the output, which stay in the workspace until they are complete.
 
-The first image axis may have a single pixel: both rows that `blend` reads are then the same one, the second with
-weights 0. As in grid_sample.py, columns with an infinity or NaN are read again tap by tap, and so are images whose
-other axes have a single pixel, or that are too large for 32-bit indices.
+As in grid_sample.py, columns with an infinity or NaN are read again tap by tap, and so are images that have a single
+pixel, or are too large for 32-bit indices.
 """
 
 import numpy as np
@@ -17,7 +16,7 @@ from ..compiler.jit import APART, jitable
 from .blocks import pieces, share
 from .elements import indices_in, integers_in, is_wide, load, store, sums, sums_in
 from .grid_sample import LINEAR, THREE, blend_channels, combine, multiply_weights
-from .taps import indexed_images, linear_weights
+from .taps import indexed_images, linear_weights, reading_of
 from .vectors import WIDTH, add_product
 
 BLOCK = 3 * WIDTH  # output pixels of a block, at most
@@ -138,10 +137,7 @@ def add_group(x, w, offset, mask, g, n, first, count, width, group, row, rows, p
 @jitable
 def has_fast_path(g):
     """Whether `blend` can read the image."""
-    fits = indexed_images(g) > 0
-    for i in range(1, g.axes):
-        fits &= g.image[i] >= 2
-    return fits
+    return indexed_images(g) > 0 and g.pixels > 1
 
 
 @jitable
@@ -177,17 +173,15 @@ def place(offset, mask, at, tap, taps, g, first, count, width, places):
             if k < 0:
                 first_weight[begin:end] = 1
             else:
-                displacement, size = offset[k * g.blocks + first :][:count], np.int32(max(g.image[i], 2))
+                displacement, size = offset[k * g.blocks + first :][:count], np.int32(g.image[i])
                 place_along(
                     starts[i], number(shift_of(g, i, tap + t)), displacement, size,
                     base[begin:end], first_weight[begin:end], second_weight[begin:end],
                 )  # fmt: skip
-            if g.image[i] == 1:
-                second_weight[begin:end] = 0
         if mask.size > 0:
             modulate(mask[(at + t) * g.blocks + first :][:count], weight[0, 0][begin:end], weight[0, 1][begin:end])
     if g.axes == 3:
-        multiply_weights(weight, taps * width, row_weight)
+        multiply_weights(weight, reading_of(g, 2)[0], taps * width, row_weight)
 
 
 @jitable(**APART)
@@ -209,18 +203,16 @@ def modulate(mask, first, second):
 def sample(x, offset, mask, g, n, c, channels, at, tap, taps, first, count, width, places, columns):
     """Store the columns of `channels` channels from c on, with a row for each channel and tap."""
     _, base, weight, row_weight, rest = places
-    points, last, fits = taps * width, g.axes - 1, has_fast_path(g)
-    pitch = g.image[last] if g.image[last - 1] > 1 else 0
-    plane = g.image[1] * g.image[2] if g.axes == 3 and g.image[0] > 1 else 0
+    points, fits, ((plane, row, column), planes, rows, _) = taps * width, has_fast_path(g), reading_of(g, 2)
     k = alone = 0  # channels before `alone` are read one by one: together, not all were finite
     while k < channels:
         together = len(THREE) if fits and alone <= k <= channels - len(THREE) else 1
         source, target = x[(n * g.channels + c + k) * g.pixels :][: together * g.pixels], columns[k * points :]
         done = False
-        for q in range((2 if g.axes == 3 else 1) if fits else 0):
-            rows = row_weight[q] if g.axes == 3 else weight[0]
+        for q in range((min(2, g.image[plane]) if g.axes == 3 else 1) if fits else 0):
+            of_rows = row_weight[q] if g.axes == 3 else weight[row]
             done = blend_channels(
-                source[q * plane :], g.pixels, together, base[:points], pitch, rows, weight[last], LINEAR, q > 0,
+                source[planes[q] :], g.pixels, together, base[:points], rows, of_rows, weight[column], LINEAR, q > 0,
                 target, points,
             )  # fmt: skip
         if not done and together > 1:

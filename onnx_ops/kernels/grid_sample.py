@@ -2,9 +2,9 @@
 
 A block is part of one image's points, or all points of several small images. Interpolation reads, for each point, a
 square of neighbours from the pixel `base` on, all of which exist: what a tap outside of the image stands for is a
-matter of weights alone, which are zero, or added to those of the pixels inside. Only where that fails, beside
-infinities and NaN, points are read again tap by tap, and all points of images that are smaller than the square, or too
-large for 32-bit indices.
+matter of weights alone, which are zero, or added to those of the pixels inside. In place of rows that the image hasn't,
+its last one is read again, with weights 0. Only where that fails, beside infinities and NaN, points are read again tap
+by tap, and all points of images that are too large for 32-bit indices.
 
 A unit of work has a span of points, and some or all channels. Its blocks are read one after the other, each from all
 channels. But if the first one's points are scattered over the image, those of the next one read the same parts again:
@@ -17,9 +17,18 @@ import numpy as np
 from ..compiler.jit import APART, jitable, known
 from .computed_points import stripe_of
 from .coordinates import ZEROS, coordinate_of, pad_index
-from .elements import indices_in, integers_in, is_wide, load, store, sums, sums_in, zero
+from .elements import elements_in, indices_in, integers_in, is_wide, load, store, sums, sums_in, zero
 from .grid_points import BLOCK, begin_points, provide_points
-from .taps import axes_of, cubic_weights, image_size, indexed_images, nearest_pixel, place, place_nearest
+from .taps import (
+    axes_of,
+    cubic_weights,
+    image_size,
+    indexed_images,
+    nearest_pixel,
+    place,
+    place_nearest,
+    reading_of,
+)
 from .vectors import MOST_LANES, blend, prefetch, take
 
 LINEAR, CUBIC = (0, 1), (-1, 0, 1, 2)  # their taps, from the floor of a coordinate
@@ -27,6 +36,7 @@ ONE, THREE = known(1), known(3)  # channels that linear reads in one loop: more 
 SAMPLED, FAR = 32, 32  # of so many points of a block one is looked at; part of the image that is far
 MOST = 2**15  # points whose places are kept, at most
 CACHE = 2**20  # bytes
+COPIED = 64  # pixels that the rows of an image span, at most, whose last row ends before a vector of its pixels does
 ALONG, ACROSS = 16, 4  # of so many points one's pixels are prefetched; along a row, 64 bytes have those of 16
 
 
@@ -35,7 +45,7 @@ def workspace_size(axes, taps, span):
     """Bytes that a tile needs: for the arrays of `interpolate` and `tap_by_tap`, or of `copy_nearest`, which has no
     taps."""
     of_point = axes * taps + (taps * taps if axes == 3 else 0)
-    of_tile = (axes + channels_at_once(taps)) * BLOCK + 2 * 3 * taps + 2 * taps**3
+    of_tile = (axes + channels_at_once(taps)) * BLOCK + COPIED + 2 * 3 * taps + 2 * taps**3
     return (4 + 8 * of_point) * span + 8 * of_tile
 
 
@@ -165,8 +175,7 @@ def shift_images(base, images, count, pitch):
 def interpolate(x, sources, points, g, offsets, tile, workspace, out):
     """`offsets`: of an axis' taps from the coordinate's floor. How many there are is known when this is compiled."""
     pixels, taps, fits = image_size(g), len(offsets), indexed_images(g) > 0
-    for i in range(g.axes):
-        fits &= g.image[i] >= taps
+    reading = order, _, rows, _ = reading_of(g, taps)
     most = channels_at_once(taps) if fits else 1
     blocks, begin = g.span // BLOCK, g.of_points
     base = indices_in(workspace, begin, (blocks, BLOCK))
@@ -178,7 +187,9 @@ def interpolate(x, sources, points, g, offsets, tile, workspace, out):
     p = sums_in(workspace, begin, (g.axes if taps == 4 else 0, BLOCK), points[0])
     begin += p.nbytes
     values = sums_in(workspace, begin, channels_at_once(taps) * BLOCK, out)
-    scratch = values, workspace[begin + values.nbytes :]
+    begin += values.nbytes
+    copied = elements_in(workspace, begin, COPIED, x)
+    scratch = values, copied, workspace[begin + copied.nbytes :]
     zyx = axes_of(g, taps == 4, zero(points[0]))
     prefetches = fits and is_large(x)
     begin_points(sources, workspace)
@@ -194,7 +205,7 @@ def interpolate(x, sources, points, g, offsets, tile, workspace, out):
                 place(points, at + k * BLOCK, total, whole(total), g, zyx, offsets, p, base[k], weight[k])
                 shift_images(base[k], images, count, g.channels * pixels)
                 if g.axes == 3:
-                    multiply_weights(weight[k], whole(total), row_weight[k])
+                    multiply_weights(weight[k], order, whole(total), row_weight[k])
             if fits and span < min(g.span, end - first) and is_scattered(base[0], pixels):
                 span = g.span
                 continue
@@ -209,9 +220,9 @@ def interpolate(x, sources, points, g, offsets, tile, workspace, out):
                     count = min(BLOCK, last - b)
                     if prefetches:
                         source, pixel = x[(n * g.channels + c) * pixels :], base[k, : images * count]
-                        prefetch_channels(source, pixels, together, pixel, (taps - 1) * g.image[g.axes - 1], ahead)
+                        prefetch_channels(source, pixels, together, pixel, rows[taps - 1], ahead)
                     block, places = (n, images, b, count, at + k * BLOCK), (base[k], weight[k], row_weight[k])
-                    read_channels(x, points, block, c, together, g, offsets, fits, places, scratch, out)
+                    read_channels(x, points, block, c, together, g, offsets, fits, reading, places, scratch, out)
                 c += together
             first = last
 
@@ -223,25 +234,32 @@ def whole(count):
 
 
 @jitable
-def read_channels(x, points, block, channel, together, g, offsets, fits, places, scratch, out):
+def read_channels(x, points, block, channel, together, g, offsets, fits, reading, places, scratch, out):
     """Write so many channels of a block: the points from `first` on, which are `at` in `points`, of several images."""
-    (n, images, first, count, at), (base, weight, row_weight), (values, rest) = block, places, scratch
-    pixels, taps, width, across = image_size(g), len(offsets), g.image[g.axes - 1], weight[g.axes - 1]
-    planes, plane = (taps, g.image[1] * width) if g.axes == 3 else (1, 0)
+    (n, images, first, count, at), (base, weight, row_weight), (values, copied, rest) = block, places, scratch
+    pixels, ((plane, row, column), planes, rows, beyond) = image_size(g), reading
+    plane_count = min(len(offsets), g.image[plane]) if g.axes == 3 else 1
     total = images * count
     padded = whole(total)
     # Sums are made where they belong if they belong one after another, and whole vectors of them have room there, but
     # not in 16 bits, which are rounded, if those of a volume's next plane are to be added.
-    in_place = total == padded and (images == 1 or g.channels == 1) and (planes == 1 or not is_wide(out))
+    in_place = total == padded and (images == 1 or g.channels == 1) and (plane_count == 1 or not is_wide(out))
     target_pitch, of_block = g.points if in_place else BLOCK, base[:padded]
     c, end = channel, channel + together
     while c < end:
-        source = x[(n * g.channels + c) * pixels :][: ((images - 1) * g.channels + together) * pixels]
+        begin = (n * g.channels + c) * pixels
+        size = ((images - 1) * g.channels + together) * pixels + max(-beyond, 0)
+        source, is_readable = x[begin:][:size], fits and begin + size <= x.size
+        if fits and not is_readable and images == 1:  # of the last channel, vectors would end beyond the tensor
+            is_readable, available = True, source
+            source = copied[:size]
+            for k in range(size):
+                store(source, k, load(available, min(k, available.size - 1)))
         results = out[(n * g.channels + c) * g.points + first :]
         done = False  # unless all sums are finite: a tap outside has weight 0 at one inside, maybe an infinity
-        for q in range(planes if fits else 0):
-            rows = row_weight[q] if planes > 1 else weight[0]
-            operands = source[q * plane :], pixels, together, of_block, width, rows, across, offsets
+        for q in range(plane_count if is_readable else 0):
+            of_rows = row_weight[q] if g.axes == 3 else weight[row]
+            operands = source[planes[q] :], pixels, together, of_block, rows, of_rows, weight[column], offsets
             if is_wide(out) and in_place:
                 done = blend_channels(*operands, False, results, target_pitch)
             else:
@@ -268,21 +286,22 @@ def store_all(values, target):
 
 
 @jitable
-def multiply_weights(weight, count, row_weight):
+def multiply_weights(weight, order, count, row_weight):
     """Store the weights of a volume's rows: row_weight[plane, row, b] for each point b of a block."""
+    plane, row, _ = order
     for q in range(row_weight.shape[0]):
         for r in range(row_weight.shape[1]):
-            product, w, w_plane = row_weight[q, r][:count], weight[1, r][:count], weight[0, q]
+            product, w, w_plane = row_weight[q, r][:count], weight[row, r][:count], weight[plane, q]
             for b in range(product.size):
                 product[b] = w[b] * w_plane[b]
 
 
 @jitable
-def blend_channels(source, pixels, together, base, pitch, row_weight, weight, offsets, add, target, target_pitch):
+def blend_channels(source, pixels, together, base, rows, row_weight, weight, offsets, add, target, target_pitch):
     """`blend` of one channel or three, as the number `together` says."""
     if together == len(ONE):
-        return blend(source, pixels, ONE, base, pitch, row_weight, weight, offsets, add, target, target_pitch)
-    return blend(source, pixels, THREE, base, pitch, row_weight, weight, offsets, add, target, target_pitch)
+        return blend(source, pixels, ONE, base, rows, row_weight, weight, offsets, add, target, target_pitch)
+    return blend(source, pixels, THREE, base, rows, row_weight, weight, offsets, add, target, target_pitch)
 
 
 @jitable

@@ -9,7 +9,6 @@ import numpy as np
 from ..compiler.jit import APART, jitable
 from .coordinates import (
     ALL_PERIODS,
-    BORDER,
     IMAGE,
     NO_LIMITS,
     NO_PERIOD,
@@ -36,6 +35,34 @@ def image_size(g):
     for i in range(g.axes):
         pixels *= g.image[i]
     return pixels
+
+
+@jitable
+def reading_of(g, taps):
+    """How an image is read: its axes of planes, rows and columns; the offsets of planes and of rows; what is beyond.
+
+    Axes of a single pixel come first, as they don't change where pixels lie in memory. So columns are of the last axis
+    that has more pixels, which lie side by side. Of an image, the first axis is none. Beyond the last vector of a row
+    are as many pixels if a point reads from the first pixel on: less than 0 if rows can't be read as vectors.
+    """
+    column = g.axes - 1
+    while column > 0 and g.image[column] == 1:
+        column -= 1
+    row = (column if column > 0 else g.axes) - 1
+    plane = 3 - row - column
+    if g.axes == 3 and g.image[row] == 1:
+        plane, row = row, plane
+    planes, rows = offsets_along(g, plane), offsets_along(g, row)
+    return (plane, row, column), planes, rows, image_size(g) - planes[taps - 1] - rows[taps - 1] - taps
+
+
+@jitable
+def offsets_along(g, axis):
+    """Where four taps along an axis are in memory, from the first one on: if they don't exist, the last one again."""
+    pitch, last = 1, g.image[axis] - 1 if axis < g.axes else 0
+    for i in range(axis + 1, g.axes):
+        pitch *= g.image[i]
+    return 0, min(1, last) * pitch, min(2, last) * pitch, min(3, last) * pitch
 
 
 @jitable
@@ -146,12 +173,14 @@ def place(points, first, end, count, g, zyx, offsets, p, base, weight):
             place_all(points, first + b, size, b, VOLUME, g, zyx, offsets, p, base, weight)
     if len(offsets) == 4:
         base[:end] = 0
+        (_, _, column), _, _, beyond = reading_of(g, len(offsets))
         for i in range(g.axes):
             size, w, places, first = np.int32(g.image[i]), weight[i], p[i][:end], base[:end]
+            last = np.int32(beyond if i == column and beyond >= 0 else LARGEST_IMAGE - 1)
             if place_cubic(places, size, first, (w[0], w[1], w[2], w[3])) > 0:
                 for b in range(0, end, MOVED):
                     move_inside(
-                        places[b:][:MOVED], size, g.padding_mode, g.align_corners, first[b:],
+                        places[b:][:MOVED], size, last, g.padding_mode, g.align_corners, first[b:],
                         (w[0][b:], w[1][b:], w[2][b:], w[3][b:]),
                     )  # fmt: skip
 
@@ -202,15 +231,16 @@ def place_linear(points, first, count, axes, periods, zyx, sizes, base, weights)
 
 @jitable
 def linear_weights(place, size, dtype):
-    """The index of the first of linear's two neighbours along an axis, which both exist, and both weights.
+    """The index of the first of linear's two neighbours along an axis, which exist, and both weights.
 
-    Both weights are 0 at places that are a pixel or more outside of the image, at infinities, and at NaN.
+    Both weights are 0 at places that are a pixel or more outside of the image, at infinities, and at NaN; the second
+    one is 0 if the axis has a single pixel.
     """
-    first, last = type(place)(0), type(place)(size - 2)
+    first, last, reach = type(place)(0), type(place)(max(size - 2, 0)), dtype(2 * min(size - 1, 1))
     limited = place if place > first else first  # also at NaN
     k = np.int32(limited if limited < last else last)
     d = dtype(place - type(place)(k))  # from that neighbour: exact in the place's type unless both weights are 0
-    zero, left, right = dtype(0), dtype(1) - abs(d), dtype(2) - d
+    zero, left, right = dtype(0), dtype(1) - abs(d), reach - d
     right = d if d < right else right
     return k, left if left > zero else zero, right if right > zero else zero
 
@@ -234,7 +264,7 @@ def place_cubic(places, size, base, weights):
     Returns how many points have taps outside: `move_inside` must still move their weights.
     """
     w0, w1, w2, w3 = weights
-    dtype, last, outside = w0.dtype.type, np.int32(size - 4), np.int32(0)
+    dtype, last, outside = w0.dtype.type, np.int32(max(size - 4, 0)), np.int32(size < 4)
     for b in range(places.size):
         first = first_tap(places[b])
         k = inside(first, last)
@@ -263,13 +293,15 @@ def cubic_end(f):
 
 
 @jitable(**APART)
-def move_inside(places, size, padding_mode, align_corners, base, weights):
+def move_inside(places, size, last_base, padding_mode, align_corners, base, weights):
     """For at most MOVED points: move the weights of cubic's taps outside of an axis to the pixels that padding takes.
 
-    `base` is then the first of four pixels that exist.
+    `base` is then the first of four pixels that exist. If the axis has fewer, weights of others are 0: those that
+    follow in memory, or beyond the `last_base`, those that precede.
     """
     w0, w1, w2, w3 = weights
-    zero, last, outside = w0.dtype.type(0), np.int32(size - 4), np.int32(0)
+    zero, last, outside = w0.dtype.type(0), np.int32(max(size - 4, 0)), np.int32(size < 4)
+    missing = np.int32(max(4 - size, 0))
     for b in range(places.size):
         k = first_tap(places[b])
         outside = np.int32(outside + (inside(k, last) != k))
@@ -280,6 +312,7 @@ def move_inside(places, size, padding_mode, align_corners, base, weights):
         at2 = padded(k + 2, size, padding_mode, align_corners)
         at3 = padded(k + 3, size, padding_mode, align_corners)
         first = min(min(min(at0, at1), min(at2, at3)), last)
+        first = np.int32(first - (missing if base[b] > last_base else np.int32(0)))
         v0, v1 = w0[b] if at0 < size else zero, w1[b] if at1 < size else zero
         v2, v3 = w2[b] if at2 < size else zero, w3[b] if at3 < size else zero
         base[b] += np.int32(first - inside(k, last))
@@ -313,7 +346,7 @@ def padded(tap, size, padding_mode, align_corners):
         k = align_corners - 1 - k if k < 0 else k
         k = 2 * size - 1 - align_corners - k if k >= size else k
         k = align_corners - 1 - k if k < 0 else k
-    if padding_mode == BORDER and exists:
+    if padding_mode != ZEROS and exists:  # a reflected tap may still be outside of a single pixel
         k = min(max(k, 0), size - 1)
     return np.int32(k) if 0 <= k < size else np.int32(size)
 

@@ -39,11 +39,11 @@ def prefetch_run(source, first, count):
 
 
 @jitable(**FUSE)
-def blend(source, pixels, channels, base, pitch, row_weight, weight, offsets, add, target, target_pitch):
+def blend(source, pixels, channels, base, rows, row_weight, weight, offsets, add, target, target_pitch):
     """Interpolation: weighted sums over the neighbours of many points.
 
         target[c * target_pitch + b]
-            = sum over r, k of  row_weight[r, b] * weight[k, b] * source[c * pixels + base[b] + r * pitch + k]
+            = sum over r, k of  row_weight[r, b] * weight[k, b] * source[c * pixels + base[b] + rows[r] + k]
 
     for b < base.size, c < channels, and r, k < taps: 2 or 4. The k are neighbours in memory, and loaded together; one
     channel's loads are on their way while another's are added. `channels` has a member for each c, `offsets` for each
@@ -57,7 +57,7 @@ def blend(source, pixels, channels, base, pitch, row_weight, weight, offsets, ad
             for r in range(len(offsets)):
                 row = number(0)
                 for k in range(len(offsets)):
-                    row += weight[k, b] * load(source, c * pixels + base[b] + r * pitch + k)
+                    row += weight[k, b] * load(source, c * pixels + base[b] + rows[r] + k)
                 total += row_weight[r, b] * row
             store(target, c * target_pitch + b, total)
             faults += total * number(0)

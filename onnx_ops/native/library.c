@@ -205,9 +205,8 @@ static _Thread_local size_t own_count;
 
 EXPORT void onnx_ops_add(struct op *const *ops, size_t count) { own = ops, own_count = count; }
 
-/* Add the domains to the options that their entries onnx_ops.register.DOMAIN name; without such entries all but
- * com.microsoft, as a custom domain of that name breaks models in which ONNX Runtime fuses nodes. What is registered
- * there already stays. */
+/* Add the domains to the options that their entries onnx_ops.register.DOMAIN name; without such entries the operators
+ * with is_default. What is registered there already stays. */
 static status register_operators(void *options) {
     char key[256];
     int any = 0, wanted;
@@ -217,7 +216,7 @@ static status register_operators(void *options) {
     for (int64_t k = 0; k < onnx_ops_table.operator_count && !error; k++) {
         struct op *op = &onnx_ops_table.operators[k];
         error = has_entry(options, "register", op->domain, key, &wanted);
-        if (!error && (any ? wanted : strcmp(op->domain, "com.microsoft"))) error = add_operator(options, op);
+        if (!error && (any ? wanted : op->is_default)) error = add_operator(options, op);
     }
     for (size_t k = 0; k < own_count && !error; k++) error = add_operator(options, own[k]);
     return own_count = 0, error;

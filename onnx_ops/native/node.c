@@ -178,7 +178,7 @@ status create_kernel(const struct custom_op *custom, const void *unused, const v
         state.has_code = op->combination_count && state.overload->has_code[state.choice];
         error = check_node(&state, &title, &call, complete, &function, &is_checked);
     }
-    if (is_checked) error = new_state(&state, &call, constants && can_be_constant(op) ? function : 0, kernel);
+    if (!error && is_checked) error = new_state(&state, &call, constants && can_be_constant(op) ? function : 0, kernel);
     free(values.at);
     return error;
 }

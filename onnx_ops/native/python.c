@@ -89,10 +89,11 @@ EXPORT int onnx_ops_outputs(struct run *run) {
 
 /* For Python: write output k, which has strings. These are one after the other in `content`, and end at `ends`. */
 EXPORT void onnx_ops_fill_strings(struct run *run, size_t k, const char *content, const size_t *ends, size_t count) {
-    char *place;
     for (size_t i = 0, begin = 0; i < count && !run->status; begin = ends[i++]) {
-        run->status = GetResizedStringTensorElementBuffer(run->outputs[k], i, ends[i] - begin, &place);
-        if (!run->status) memcpy(place, content + begin, ends[i] - begin);
+        void *place = 0;
+        size_t size = ends[i] - begin;
+        run->status = made(GetResizedStringTensorElementBuffer(run->outputs[k], i, size, (char **)&place), &place);
+        if (!run->status) memcpy(place, content + begin, size);
     }
 }
 

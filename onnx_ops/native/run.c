@@ -190,9 +190,9 @@ static int is_staged(const struct op *op, size_t k, int64_t type) {
     return (op->widens_halves && is_half(type)) || (k >= MAX_INPUTS && op->has_bound);
 }
 
-/* The bytes of a copy of tensor k. */
+/* The bytes of a copy of tensor k, which are more than 0, so that all copies have an address. */
 static size_t staged_size(const struct call *call, size_t k, int64_t type) {
-    return ((size_t)call->tensors[k].size * (size_t)(is_half(type) ? 4 : item_size[type]) + 63) / 64 * 64;
+    return ((size_t)call->tensors[k].size * (size_t)(is_half(type) ? 4 : item_size[type]) + 64) / 64 * 64;
 }
 
 static status give_output(const struct op *op, struct tensor *out, size_t k, int64_t type, int64_t bound,

@@ -19,6 +19,7 @@ OPERATORS = tuple(
 )
 
 
+SHARED = "custom"  # a domain of which other libraries have operators, too
 _used: dict = {}  # operators of one's own that everything in this process knows
 
 
@@ -53,6 +54,30 @@ def declaration_of(operator):
     return declaration
 
 
+def is_default(operator):
+    """Return whether an operator is registered where neither a model nor domains are stated.
+
+    The custom domain com.microsoft breaks models in which ONNX Runtime fuses nodes. Other libraries have operators of
+    the domain custom, too, and ONNX Runtime takes those of a domain from one library only.
+    """
+    return operator.domain != "com.microsoft" and not (operator.domain == SHARED and operator in OPERATORS)
+
+
+def first_version(operator):
+    """Return the first version of its domain in which sessions have a declared operator.
+
+    In ai.onnx it is 1, unless a node of an older version is another operator: the exporters that write GridSample into
+    models of opset 11 mean this one. A custom operator there may replace an older one in the versions that it states;
+    it is registered for the version before, too. To fold a node whose inputs are all constant, ONNX Runtime looks for
+    its built-in kernel by this version. A kernel that it found would not fit our schema, and the session would fail.
+    Without one it warns that it can't fold the node, and the C library folds it.
+    """
+    first = operator.versions[0]
+    if operator.domain or operator.has_older:
+        return first
+    return 1 if operator in OPERATORS else first - 1
+
+
 def own_operators():
     """The operators of one's own that everything in this process knows."""
     return list(_used.values())
@@ -65,16 +90,28 @@ def use(own):
 
 class Package(types.ModuleType):
     def __call__(self) -> list[dict[str, Any]]:
-        """A list of all operators, with a dict for each operator of each domain:
+        """Return a list of all operators: those of this package, and custom ones in use.
 
-        domain, name   as in a model's node; domain "" is ai.onnx
-        versions       the versions of the domain that changed the operator
-        ranks          the ranks of the first input
-        dtypes         {type variable: element types} in sessions
-        array_dtypes   {type variable: element types} for the functions on arrays
-        inputs         {input: type variable}
-        outputs        {output: type variable}
-        attributes     {attribute: default}
+        Returns
+        -------
+        list of dict
+            For each operator of each domain a dict with these keys:
+
+            ================  ==========================================================
+            domain, name      as in a model's node; domain "" is ai.onnx
+            versions          versions of the domain that changed the operator
+            ranks             ranks of the first input
+            dtypes            {type variable: element types} in sessions
+            array_dtypes      {type variable: element types} for the functions on arrays
+            inputs            {input: type variable}
+            outputs           {output: type variable}
+            attributes        {attribute: default}
+            ================  ==========================================================
+
+        Examples
+        --------
+        >>> [each["versions"] for each in onnx_ops.operators() if each["name"] == "RoiAlign"]
+        [(16, 22)]
         """
         return [
             {

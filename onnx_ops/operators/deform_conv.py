@@ -18,6 +18,15 @@ Without b, it is 0; without mask, 1. In the offsets' second axis are d, k and i,
 The operators of mmcv and mmdeploy are the same for two image axes, with other names and another order of inputs. Their
 `padding` is the same at the begins and the ends, and may have four elements, each written twice: [ph, ph, pw, pw].
 
+So are the nodes that other exporters write, for which there is no specification:
+
+| domain | name | written by |
+|---|---|---|
+| none | _DCNv2 | the modules of DCNv2 that CenterNet, FairMOT and DEFT use, exported without a domain |
+| none | DCNv2 | TensorRT-CenterNet's exporter, with `groups` and `deformable_group` |
+| custom | DCNv2 | exporters for a plugin of TensorRT, with `kernel_size` and `info` |
+| custom | DeformConv2d | a symbolic function for torchvision's `deform_conv2d`, which projects for TensorRT copy |
+
 Sources: ONNX operator specification, DeformConv-19 and -22; mmcv's and mmdeploy's exporters and kernels; deformable
 convolution v1 (arXiv 1703.06211) and v2 (arXiv 1811.11168).
 """
@@ -283,7 +292,7 @@ def plan_modulated(attributes, inputs, outputs, g):
     g.mmcv_order = 1
 
 
-def reference_modulated(x, offset, mask, weight, bias=None, *, stride, padding, dilation, groups, deform_groups):
+def reference_modulated(x, offset, mask, weight, bias=None, *, stride, padding, dilation, groups, deform_groups, **_):
     padding = padding[:: len(padding) // 2]
     return convolve(x, weight, offset, bias, mask, groups, deform_groups, stride, dilation, padding, padding)
 
@@ -351,4 +360,24 @@ PLAIN = replace(
     kernels=(Kernel(kernels.plain_deform_conv),),
     reference=reference_plain,
 )
-OPERATORS = (ONNX, *(replace(each, domain=domain) for each in (MODULATED, PLAIN) for domain in ("mmdeploy", "mmcv")))
+
+
+DCN = replace(
+    MODULATED,
+    domain="",
+    name="_DCNv2",
+    attributes=(
+        of_axes("stride"), of_axes("padding", 0), of_axes("dilation"),
+        Attribute("groups", "int", 1, bounds=(1, LIMIT)),
+        replace(MODULATED.attributes[4], other_names=("deformable_groups", "deformable_group")),
+        Attribute("kernel_size", "ints", repeats=2), Attribute("info", "text", ""),  # which say nothing else
+        Attribute("activation_type", "int", -1, bounds=(-1, -1)),  # of TensorRT; -1 stands for none
+        Attribute("alpha", "float", 0.0), Attribute("beta", "float", 0.0),  # of the activation
+    ),
+)  # fmt: skip
+DCN_NAMES = (("", "_DCNv2"), ("", "DCNv2"), ("custom", "DCNv2"), ("custom", "DeformConv2d"))
+OPERATORS = (
+    ONNX,
+    *(replace(each, domain=domain) for each in (MODULATED, PLAIN) for domain in ("mmdeploy", "mmcv")),
+    *(replace(DCN, domain=domain, name=name) for domain, name in DCN_NAMES),
+)

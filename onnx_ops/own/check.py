@@ -39,23 +39,47 @@ def check(
     tolerances: dict[str, float] | None = None,
     extremes: bool = True,
 ) -> int:
-    """Run an operator in every way there is, for all its element types, and compare the results with its body's.
+    """Compare every way to run a custom operator with its function in NumPy.
 
-    operator    what `onnx_ops.operator` returned
-    cases       tuples of inputs, as for a call, each with a dict of attributes as the last element if there are any.
-                Inputs of a type variable are converted to each of its types in turn
-    tolerances  {element type: how far off a float may be, relative to the output's largest value}
-    extremes    also try inputs in which infinities, NaN, the largest and the smallest numbers replace some elements,
-                and inputs whose first axis is empty
+    All element types are tried. The ways are: the function, on one thread and
+    on two, with its loop cut into several numbers of tiles; sessions of both
+    backends, of models with fixed and open sizes; onnx's evaluator; onnx's
+    inference of types and shapes; if torch is installed, PyTorch's operator and
+    its fake kernel. All of them must refuse what the function or the rule
+    refuses by `onnx_ops.require`, with the same message. Any other exception is
+    a failure, except for extremes.
 
-    The ways are: the function, on one thread and on two, its loop cut into several numbers of tiles; sessions of both
-    backends, of models with fixed and with open sizes; onnx's evaluator; onnx's inference, for the outputs' types and
-    shapes; where torch is installed, PyTorch's operator, and its fake kernel for types and shapes. What the body or the
-    rule refuses by `require`, all must refuse, in the same words; any other exception of theirs is a failure, except
-    for extremes.
+    Parameters
+    ----------
+    operator : OwnOperator
+        The operator.
+    cases : iterable of tuple
+        Each case is one flat tuple of inputs, as for a call, with a dict of
+        attributes at the end if there are any: `[(x, k, {"factor": 2.0})]`.
+        Inputs of a type variable are converted to each of its types in turn.
+    tolerances : dict, optional
+        {element type: error allowed, relative to the output's largest value}.
+    extremes : bool, default True
+        If true, also try inputs with infinities, NaN, the largest and the
+        smallest numbers, and empty inputs.
 
-    Returns how many results were compared, refusals not among them. Raises AssertionError, also where there were none,
-    or where there is a kernel and no case is of the ranks that it is compiled for.
+    Returns
+    -------
+    int
+        The number of results compared, without refusals.
+
+    Raises
+    ------
+    AssertionError
+        Results differ, nothing was compared, or no case has the ranks that the
+        kernel is compiled for.
+
+    Examples
+    --------
+    >>> @onnx_ops.operator("my.domain::Negate", inputs="x: T", outputs="y: T", types={"T": ["float32"]})
+    ... def negate(x):
+    ...     return -x
+    >>> count = onnx_ops.check(negate, [(np.arange(4, dtype=np.float32),)])
     """
     function = declaration_of(operator)
     tolerances = TOLERANCES | (tolerances or {})

@@ -1,4 +1,8 @@
-"""Python files with operators of one's own, for the command line and for processes that compile."""
+"""Python files with custom operators, for the command line and for processes that compile.
+
+Such a file may also declare Python operators of onnxruntime-extensions (`@onnx_op`). ONNX Runtime then runs these by
+the library of onnxruntime-extensions.
+"""
 
 import sys
 import zlib
@@ -6,12 +10,15 @@ from contextlib import suppress
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 
 from ..declaration import Operator
 from ..errors import OpError, reason
+from ..model_files import EXTENSIONS
 from ..operators import OPERATORS, declaration_of, use
 
 DIGEST = "__onnx_ops_digest__"
+_with_python_ops: dict[str, ModuleType] = {}  # {name: module} of the modules in use that declare Python operators
 
 
 def use_file(path):
@@ -47,33 +54,58 @@ def module_of(path):
 
 
 def operators_in(module):
-    """The operators that a module's variables have. Raises OpError if there are none."""
+    """Return the custom operators that a module's variables have, and put its Python operators into use.
+
+    Raises OpError if there are neither.
+    """
     members = {id(each): each for each in vars(module).values()}.values()
     operators = [each for each in members if isinstance(getattr(each, "declaration", each), Operator)]
-    if not operators:
-        raise OpError("operators", repr(module.__file__), "has no operators, which onnx_ops.operator makes", "onnx_ops")
+    if any(_python_ops_in(module)):
+        _with_python_ops[module.__name__] = module
+    elif not operators:
+        rule = "has no operators, which onnx_ops.operator or onnxruntime_extensions.onnx_op makes"
+        raise OpError("operators", repr(module.__file__), rule, "onnx_ops")
     return operators
+
+
+def python_ops():
+    """Return {(domain, name): Python operator} of those in use."""
+    found = {}
+    for op in (op for module in _with_python_ops.values() for op in _python_ops_in(module)):
+        domain, separator, name = op.op_type.rpartition("::")
+        found[domain if separator else EXTENSIONS, name] = op
+    return found
+
+
+def _python_ops_in(module):
+    """Yield the Python operators that a module's variables have."""
+    if extensions := sys.modules.get("onnxruntime_extensions"):
+        yield from (each for each in vars(module).values() if isinstance(each, extensions.Opdef))
 
 
 def sources_of(operators):
     """Return where other processes find these operators: (name of a module, or path; digest of the file) of each.
 
-    Those of this package are known to every process. Raises OpError.
+    The same for the Python operators in use. Those of this package are known to every process. Raises OpError.
     """
-    locations = []
+    modules = dict(_with_python_ops)
     for operator in operators:
         if operator in OPERATORS:
             continue
-        module = sys.modules[operator.source]
-        if (file := getattr(module, "__file__", None)) is None:
+        module = modules[operator.source] = sys.modules[operator.source]
+        if getattr(module, "__file__", None) is None:
             rule = "is of no file, which other processes could read; write it into one"
             raise OpError("operators", operator.title, rule, "onnx_ops")
         if all(declaration_of(each) is not operator for each in operators_in(module)):
             rule = f"is in no variable of {module.__name__}, where other processes could find it"
             raise OpError("operators", operator.title, rule, "onnx_ops")
-        is_of_package = "." in module.__name__ or hasattr(module, "__path__")
-        locations.append((module.__name__ if is_of_package else str(Path(file).absolute()), digest(module)))
-    return list(dict.fromkeys(locations))
+    return list(dict.fromkeys(map(_source_of, modules.values())))
+
+
+def _source_of(module):
+    """Return one of `sources_of`."""
+    is_of_package = "." in module.__name__ or hasattr(module, "__path__")
+    return module.__name__ if is_of_package else str(Path(module.__file__).absolute()), digest(module)
 
 
 def operators_at(source):

@@ -30,20 +30,58 @@ def operator(
 ) -> Callable[[Callable[..., Any]], "OwnOperator"]:
     """Decorator: make an ONNX operator of a function on NumPy arrays.
 
-    name     "domain::Name", as in a model's node; "::Name" is an operator of ai.onnx
-    inputs   "x: T, k: int64, bias: T?, more: T*": names, each with an element type or a type variable. ? marks an
-             optional input, which is None if a node doesn't have it; * marks one that stands for any number of inputs
-    outputs  "y: T, indices: int64", likewise
-    types    {type variable: element types}, such as {"T": onnx_ops.FLOATS}
-    ranks    {input: ranks that a kernel is compiled for}; an input that isn't named there has rank 1
-    version  the version of the domain that introduced the operator
+    The inputs are the function's positional parameters. The attributes are its
+    keyword-only parameters, annotated int, float, bool, str, `tuple[int, ...]`,
+    `tuple[float, ...]`, `Literal["one", "other"]` or numpy.ndarray, with `|
+    None` if None is the default. An attribute without a default is required.
 
-    The inputs are the function's positional parameters. The attributes are its keyword-only ones, each with one of the
-    annotations int, float, bool, str, tuple[int, ...], tuple[float, ...], Literal["one", "other"], numpy.ndarray, and
-    `| None` if None is the default. One without a default is required.
+    The function gets read-only views of ONNX Runtime's memory, which are valid
+    during the call. It returns an array, or a tuple of arrays for several
+    outputs. Its exceptions become errors of the session's run.
 
-    The function gets read-only views of ONNX Runtime's memory, which are valid during the call, and returns an array
-    or, for several outputs, a tuple of arrays. An exception becomes an error of the session's run. Raises OpError.
+    Parameters
+    ----------
+    name : str
+        "domain::Name", as in a model's node. "::Name" is an operator of
+        ai.onnx.
+    inputs : str
+        Names with their element types or type variables: "x: T, k: int64, bias:
+        T?, more: T*". ? marks an optional input, which is None if a node
+        doesn't have it; * marks a last input that stands for any number of
+        inputs.
+    outputs : str
+        Likewise: "y: T, indices: int64".
+    version : int, default 1
+        Version of the domain that introduced the operator.
+    types : mapping, optional
+        {type variable: element types}, such as {"T": onnx_ops.FLOATS}.
+    ranks : mapping, optional
+        {input: ranks that a kernel is compiled for}. Default: 1.
+
+    Returns
+    -------
+    callable
+        The decorator, which returns an `OwnOperator`.
+
+    Raises
+    ------
+    OpError
+        The decorator raises it if a declaration breaks a rule.
+
+    See Also
+    --------
+    check : Compare every way to run the operator.
+
+    Examples
+    --------
+    >>> @onnx_ops.operator("my.domain::Scale", inputs="x: T", outputs="y: T", types={"T": onnx_ops.FLOATS})
+    ... def scale(x, *, factor: float = 2.0):
+    ...     return (x * factor).astype(x.dtype)
+    >>> scale(np.arange(3, dtype=np.float32), factor=10.0)
+    array([ 0., 10., 20.], dtype=float32)
+
+    A model with a node Scale of the domain my.domain runs in
+    `onnx_ops.InferenceSession(model, operators=[scale])`.
     """
 
     def declare(body: Callable[..., Any]) -> OwnOperator:
@@ -53,9 +91,15 @@ def operator(
 
 
 class OwnOperator:
-    """An operator for `operators=[...]`, which can also be called with arrays.
+    """A custom operator, as `onnx_ops.operator` returns it.
 
-    declaration  the Operator (declaration.py) from which everything else is derived
+    It is a function on arrays, and what `operators=[...]` accepts.
+
+    Attributes
+    ----------
+    declaration : Operator
+        What everything else is derived from. `declaration.reference` is the
+        decorated function.
     """
 
     def __init__(self, declaration: "Operator") -> None:
@@ -67,9 +111,26 @@ class OwnOperator:
         return f"<operator {self.declaration.title} of {self.__module__}>"
 
     def __call__(self, /, *inputs: Any, threads: int | None = None, **attributes: Any) -> Any:
-        """Compute the output, or a tuple of several, from anything that NumPy takes for arrays. Raises OpError.
+        """Compute the output, or a tuple of several.
 
-        threads  default: the CPUs that this process may use
+        Parameters
+        ----------
+        *inputs : array_like
+            The inputs. None stands for an optional one that is left out.
+        threads : int, optional
+            Number of threads. Default: the CPUs that this process may use.
+        **attributes
+            The attributes. None stands for the default.
+
+        Returns
+        -------
+        ndarray or tuple of ndarray
+            The outputs.
+
+        Raises
+        ------
+        OpError
+            An input or attribute breaks a rule.
         """
         from ..functions import call
 
@@ -77,10 +138,11 @@ class OwnOperator:
 
     @property
     def torch(self) -> Any:
-        """The operator in PyTorch, torch.ops.<domain>.<name>, for calls with tensors. Imports torch. Raises OpError.
+        """The operator in PyTorch, ``torch.ops.<domain>.<name>``, for calls with tensors.
 
-        Inputs are given by their positions, attributes by their names. A variadic input is a list of tensors. An input
-        whose values the rule gets is a list of integers.
+        Inputs are positional, attributes are given by name. A variadic input is
+        a list of tensors. An input with values that the rule for shapes gets is
+        a list of integers. Reading this imports torch, and may raise OpError.
         """
         from ..torch_operators import torch_operator
 
@@ -89,13 +151,43 @@ class OwnOperator:
     def shape(self, rule: Callable[..., Any] | None = None, *, values: Iterable[str] = (), bound: bool = False) -> Any:
         """Decorator: set the rule that computes the outputs' shapes.
 
-        The rule gets for each input its shape, a tuple of numbers, or None, and the attributes, of which a Literal is a
-        position among its strings. It returns the output's shape or, for several outputs, a tuple of shapes. What it
-        refuses by `onnx_ops.require` is an error when a session is made, if the model states enough then, else an error
-        of the run. With a kernel the rule is compiled, too.
+        The rule has the parameters of the operator's function, attributes as
+        keyword-only ones. For each input it gets the shape, a tuple of ints, or
+        None if an optional input is absent. A Literal attribute is an index
+        into its strings. The rule returns the output's shape, or a tuple of
+        shapes, and refuses values by `onnx_ops.require`: when the session is
+        made, if the model states enough, else at the run. For a kernel, Numba
+        compiles the rule, too.
 
-        values  names of inputs whose values the rule gets instead: vectors of at most 16 integers
-        bound   the first axes of the outputs may turn out shorter
+        Parameters
+        ----------
+        rule : callable, optional
+            The rule. Without it, a decorator with the other arguments is
+            returned.
+        values : iterable of str
+            Inputs with values, vectors of at most 16 integers, that the rule
+            gets in place of their shapes.
+        bound : bool, default False
+            If true, the first axes of the outputs may turn out shorter.
+
+        Returns
+        -------
+        OwnOperator
+            The operator itself.
+
+        Raises
+        ------
+        OpError
+            The rule's parameters are wrong.
+
+        Examples
+        --------
+        >>> @onnx_ops.operator("my.domain::Double", inputs="x: T", outputs="y: T", types={"T": onnx_ops.FLOATS})
+        ... def double(x):
+        ...     return np.concatenate([x, x])
+        >>> @double.shape
+        ... def _(x):
+        ...     return (2 * x[0],)
         """
         if rule is None:
             return lambda rule: self.shape(rule, values=values, bound=bound)
@@ -125,20 +217,58 @@ class OwnOperator:
         workspace: Callable[..., int] | None = None,
         types: Mapping[str, Sequence[str]] | None = None,
     ) -> Any:
-        """Decorator: set the kernel, a function that Numba compiles, and that computes the outputs without Python.
+        """Decorator: set the kernel, which Numba compiles.
 
-        The kernel gets the inputs as arrays, the attributes, `index`, `count` and `workspace`, then the outputs, and
-        writes all elements of its share of these. An optional input that isn't there is None. An attribute that is a
-        list is a vector, one that is a Literal is a position among its strings. 16-bit floats arrive as float32 and are
-        rounded once, at the end. The kernel can't allocate memory. Functions that it calls are marked by
-        `onnx_ops.jitable`, or are Numba's.
+        The kernel gets the inputs as arrays, the attributes, `index`, `count`
+        and `workspace`, then the outputs. It writes all elements of its share
+        of these. An optional input that is absent is None. A list attribute is
+        a vector, a Literal an index into its strings. 16-bit floats arrive as
+        float32 and are rounded once, at the end. A kernel can't allocate
+        memory. Functions that it calls need the decorator `onnx_ops.jitable`,
+        or are Numba's. It needs a rule for shapes.
 
-        loop       a function of what the rule gets: how many steps, such as rows, the outputs' computation has. The
-                   kernel is called for each `index` below `count`, on any thread, and takes its share of the steps.
-                   Default: it is called once, with index 0 and count 1
-        workspace  a function of what the rule gets: the bytes that each of these calls gets as a vector of uint8,
-                   uninitialized, from a multiple of 64 on
-        types      {type variable: element types} that the kernel takes; default: all. The function computes the others
+        Parameters
+        ----------
+        kernel : callable, optional
+            The kernel. Without it, a decorator with the other arguments is
+            returned.
+        loop : callable, optional
+            A function with the rule's parameters that returns the number of
+            steps, such as rows, of the computation. The kernel is called for
+            each `index` below `count`, on any thread, and computes its share of
+            the steps. Default: one call with index 0 and count 1.
+        workspace : callable, optional
+            A function with the rule's parameters that returns the bytes that
+            each call gets, as an uninitialized vector of uint8, aligned to 64
+            bytes. Default: `workspace` is None.
+        types : mapping, optional
+            {type variable: element types} that the kernel supports. The
+            operator's function computes the others. Default: all.
+
+        Returns
+        -------
+        OwnOperator
+            The operator itself.
+
+        Raises
+        ------
+        OpError
+            The kernel's parameters are wrong, or a rule is missing.
+
+        Examples
+        --------
+        >>> @onnx_ops.operator("my.domain::Square", inputs="x: T", outputs="y: T", types={"T": ["float32"]})
+        ... def square(x):
+        ...     return x * x
+        >>> @square.shape
+        ... def _(x):
+        ...     return x
+        >>> @square.kernel(loop=lambda x: x[0])
+        ... def _(x, index, count, workspace, y):
+        ...     for k in range(index, len(x), count):
+        ...         y[k] = x[k] * x[k]
+        >>> square(np.arange(4, dtype=np.float32))
+        array([0., 1., 4., 9.], dtype=float32)
         """
         if kernel is None:
             return lambda kernel: self.kernel(kernel, loop=loop, workspace=workspace, types=types)
@@ -182,11 +312,26 @@ class OwnOperator:
         return self
 
     def gradient(self, gradient: Callable[..., Any]) -> "OwnOperator":
-        """Decorator: set the function in PyTorch that computes the inputs' gradients for `my_op.torch`.
+        """Decorator: set the function in PyTorch that computes the gradients.
 
-        Its parameters are those that it needs of: grad_<output>, the gradient for an output; inputs, outputs and
-        attributes, by their names. It returns the gradient of the input or, for several, a tuple, with None for an
-        input that has no gradient and a list for a variadic one. Inputs whose values the rule gets are left out.
+        Parameters
+        ----------
+        gradient : callable
+            Its parameters are those that it needs of: ``grad_<output>``, the
+            gradient of an output; inputs, outputs and attributes, by name. It
+            returns the gradient of the input, or a tuple for several: None for
+            an input without a gradient, a list for a variadic one. Inputs with
+            values that the rule gets are left out.
+
+        Returns
+        -------
+        OwnOperator
+            The operator itself.
+
+        Raises
+        ------
+        OpError
+            The function has a parameter of another name.
         """
         function = self.declaration
         inputs, outputs = [i.name for i in function.inputs], [o.name for o in function.outputs]

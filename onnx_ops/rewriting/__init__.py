@@ -24,21 +24,46 @@ PATTERNS = constants, deformable_attention, unfold, im2col_product, grid_sample
 
 
 def optimize(model: onnx.ModelProto, folder: "str | os.PathLike[str] | None" = None) -> onnx.ModelProto:
-    """Return a copy of an onnx.ModelProto with fewer and faster nodes.
+    """Return a copy of a model with fewer and faster nodes.
 
-    Results are as near to the exact ones as the model's, within the factors that docs/optimize.md states. The new nodes
-    are of the domain onnx_ops:
+    The new nodes are of the domain onnx_ops:
 
+    =============================  ================================================
     Im2Col                         PyTorch's `unfold`, as its exporters write it
     Im2ColProduct                  an `unfold` that is only multiplied and added up
-    ComputedGridSample             a GridSample and what computes its grid, such as `affine_grid`
-    MultiScaleDeformableAttention  the attention of Deformable DETR and its successors
+    ComputedGridSample             a GridSample and what computes its grid
+    MultiScaleDeformableAttention  Deformable DETR's attention
+    =============================  ================================================
 
-    What this package's operators of ai.onnx compute from constants becomes a Constant. Subgraphs are searched, and
-    local functions, which are inlined if anything in the model is replaced. A model without any match comes back equal.
+    Nodes of this package's operators of ai.onnx with constant inputs become a
+    Constant. Subgraphs are optimized, too, and local functions, which are
+    inlined if anything in the model changes.
 
-    folder  where the model's external data are, or the model's file: constants that lie there are unknown without it.
-            They are not loaded.
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        The model, which is not changed.
+    folder : path, optional
+        The folder of the model's external data, or the model's file. Without
+        it, constants in external data are unknown. They are not loaded.
+
+    Returns
+    -------
+    onnx.ModelProto
+        The optimized copy, which is equal to the model if nothing matches. Its
+        results are as near to the exact ones as the model's, within factors
+        that the page on optimizing states.
+
+    See Also
+    --------
+    InferenceSession : Its argument `optimize` does this when the session is made.
+
+    Examples
+    --------
+    >>> import onnx
+    >>> optimized = onnx_ops.optimize(onnx.load("model.onnx"))
+    >>> [node.op_type for node in optimized.graph.node if node.domain == "onnx_ops"]
+    ['ComputedGridSample']
     """
     optimized, _ = rewritten(model, folder)
     return _copy(model) if optimized is model else optimized

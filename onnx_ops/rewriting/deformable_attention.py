@@ -15,10 +15,12 @@ import math
 import numpy as np
 from onnx import helper
 
+from .. import dtypes
 from .finding import NearMiss, tried
 from .graph import AI_ONNX
 from .indices import JOINS, MOVES, attributes_of, axes_of, followed, path, shape
 from .positions import Position, elements, layout, position, reshaped, variable
+from .shapes import UNKNOWN
 from .sizes import quotient
 
 DOMAIN, OPERATOR = "onnx_ops", "MultiScaleDeformableAttention"
@@ -28,6 +30,7 @@ NEEDS = (("GridSample", "Mul", "ReduceSum"),)  # sets of types of nodes, one of 
 LAST, DOMAINS = ("Transpose", "FusedMatMul"), (*AI_ONNX, "com.microsoft")
 LEVELS = 8  # the most that the operator takes
 CUTS = "SequenceAt", "Slice", "Split"
+FLOATS = {dtypes.TABLE[name].onnx for name in dtypes.FLOATS}
 SETTINGS = {"mode": ("linear", "bilinear"), "padding_mode": ("zeros",), "align_corners": (0,)}  # all are defaults
 
 
@@ -43,8 +46,8 @@ def match(graph, node):
     is_joined = node.op_type == "FusedMatMul" or (len(order) == 3 and order != [0, 2, 1])
     result, axes = (node.input[0], ("N", "MD", "Q")) if is_joined else (node.output[0], ("N", "Q", "MD"))
     end, name = path(graph, result)
-    total = graph.producer(name, "ReduceSum")
-    product = total is not None and graph.producer(total.input[0], "Mul")
+    total = graph.producer(_uncast(graph, name), "ReduceSum")
+    product = total is not None and graph.producer(_uncast(graph, total.input[0]), "Mul")
     if not product:
         return None
     first, second = (_samples(graph, name) for name in product.input)
@@ -54,7 +57,7 @@ def match(graph, node):
     if len(samples) > LEVELS:
         raise NearMiss(f"it has {len(samples)} levels, {OPERATOR} at most {LEVELS}")
     _check_settings(samples)
-    grids = [sample.input[1] for sample, _ in samples]
+    grids = [_uncast(graph, sample.input[1]) for sample, _ in samples]
     grid, locations, sizes = _locations(graph, samples, grids)
     value, levels, sizes = _value(graph, samples, sizes)
     index = followed(graph, end, layout(sizes, *axes))
@@ -62,8 +65,11 @@ def match(graph, node):
         raise NearMiss("its result is not [N, Q, M * D], or not for certain")
     index = _terms_index(graph, total, index, sizes)
     _check_samples(graph, samples, concat, concat_path, _operand(graph, product, 0 if first else 1, index), sizes)
-    factor = product.input[1 if first else 0]
+    factor = _uncast(graph, product.input[1 if first else 0])
     weights = _weights(graph, factor, _operand(graph, product, 1 if first else 0, index), sizes)
+    kinds = {graph.type(each).elements for each in (value, weights, product.output[0], name)} - {UNKNOWN.elements}
+    if len(kinds) > 1:  # of nodes between which there are Casts
+        raise NearMiss(f"{name}, {value} and {weights} are not of one type")
     constants = [each for each in (*grids, factor) if graph.folded(each) is not None]
     _check_uses(graph, result, (value, grid, weights, *constants))
     points = sizes["P"] if isinstance(sizes["P"], int) else -1  # which Reshape can't work out of no elements
@@ -94,9 +100,17 @@ def _samples(graph, name):
 
 
 def _grid_sample(graph, name):
-    node = graph.producers.get(name)
+    node = graph.producers.get(_uncast(graph, name))
     kind = node is not None and (node.domain, node.op_type, len(node.input))
-    return node if kind == ("com.microsoft", "GridSample", 2) else graph.producer(name, "GridSample")
+    return node if kind == ("com.microsoft", "GridSample", 2) else graph.producer(_uncast(graph, name), "GridSample")
+
+
+def _uncast(graph, name):
+    """Return what a value is before a Cast between types of floats, as exporters write it around 16-bit sums."""
+    cast = graph.producer(name, "Cast")
+    if cast is None or not {graph.type(each).elements for each in (name, cast.input[0])} <= FLOATS:
+        return name
+    return cast.input[0]
 
 
 def _check_settings(samples):
@@ -135,7 +149,7 @@ def _constant_locations(graph, sample, grids):
     if len(shapes) > 1 or arrays[0] is None or arrays[0].shape[3:] != (2,):
         raise NearMiss("the grids of its levels come from different sources")
     images, queries, points, _ = arrays[0].shape
-    for node, _ in path(graph, sample.input[0])[0]:  # one of which makes images of value
+    for node, _ in path(graph, _uncast(graph, sample.input[0]))[0]:  # one of which makes images of value
         dimensions = shape(graph, node.input[0]) or ()
         batch = quotient(images, dimensions[2]) if len(dimensions) == 4 else None
         if isinstance(batch, int):
@@ -169,7 +183,7 @@ def _value(graph, samples, sizes):
 
     The two last axes of value may be one.
     """
-    names = [sample.input[0] for sample, _ in samples]
+    names = [_uncast(graph, sample.input[0]) for sample, _ in samples]
     sources = [node.input[0] for node, _ in path(graph, names[0])[0]]
     # Values that have an axis of heads come first, and of these last what is cut.
     sources.sort(key=lambda name: (len(shape(graph, name) or ()) != 4, graph.producer(name, *CUTS) is not None))

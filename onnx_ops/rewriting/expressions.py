@@ -17,7 +17,7 @@ from ..dtypes import FLOATS, HALVES, NAMES
 from .finding import tried
 from .indices import MOVES, attributes_of, axes_of, integers, keeps_type, moved, shape
 from .positions import Position, broadcast_index, digits_of, elements, joined, variable
-from .sizes import quotient
+from .sizes import origins, quotient
 
 AXES = "ndhw"  # variables of indices: images, and the axes of each
 DEEPEST = 100  # nodes on the way from a value to a leaf
@@ -145,6 +145,24 @@ def _expression(graph, leaf, depth, memo):
     return Operation("MatMul" if node.op_type == "FusedMatMul" else node.op_type, operands)
 
 
+def unknown_size(graph, dimensions):
+    """Return a text for the first size, of these or of what they depend on, of which nothing is known; None if none."""
+    for value, axis in (origin for size in dimensions for origin in origins(size)):
+        node = graph.producers.get(value)
+        return f"the size of axis {axis} of {f'{node.op_type} ' if node else ''}{value}"
+    return None
+
+
+def unknown_size_behind(graph, name):
+    """Return such a text for a value and what it is computed from."""
+    reached, unknown = [name], None
+    for value in reached:
+        node, unknown = _producer(graph, value), unknown or unknown_size(graph, shape(graph, value) or ())
+        if node is not None and node.op_type in (*MOVES, *OPERATIONS) and not unknown and len(reached) < DEEPEST:
+            reached += [each for each in node.input if each and each not in reached]
+    return unknown
+
+
 def is_readable(graph, leaf):
     """Return whether a source of a program can be the elements of a value at this index."""
     return tried(as_source, leaf.index, shape(graph, leaf.name)) is not None
@@ -175,7 +193,7 @@ def _sources(graph, node, name, index):
     if node.op_type in OPERATIONS and is_supported(graph, node):
         operands = node.input[:1] if node.op_type == "Pow" else node.input
         target = shape(graph, name)
-        return [(each, broadcast_index(shape(graph, each), target, index) if each else ()) for each in operands]
+        return [(each, broadcast_index(shape(graph, each), target, index, True) if each else ()) for each in operands]
     return [None]
 
 

@@ -11,12 +11,23 @@ from onnx import helper
 from .. import dtypes
 from ..errors import OpError
 from ..operators import grid_sample
-from .expressions import AXES, LARGEST, NARROWING, OPERATIONS, Constant, Leaf, expression, is_rounded
+from .expressions import (
+    AXES,
+    LARGEST,
+    NARROWING,
+    OPERATIONS,
+    Constant,
+    Leaf,
+    expression,
+    is_rounded,
+    unknown_size_behind,
+)
 from .finding import NearMiss
 from .graph import AI_ONNX
 from .indices import MOVES, shape
 from .positions import Position, variable
 from .programs import Program
+from .sizes import parts_of_broadcast
 
 DOMAIN, OPERATOR = "onnx_ops", "ComputedGridSample"
 NAME = "grid_sample"
@@ -82,7 +93,9 @@ def _coordinates(program, dimensions):
 def _explain(graph, maker):
     """Raise NearMiss if the node that makes a grid looks like a part of what a program could compute."""
     if maker.op_type in (*MOVES, *OPERATIONS):
-        raise NearMiss(f"what {maker.op_type} {maker.output[0]} does to coordinates isn't known, or not for certain")
+        unknown = unknown_size_behind(graph, maker.output[0])
+        reason = f": {unknown} isn't known" if unknown else ", or not for certain"
+        raise NearMiss(f"what {maker.op_type} {maker.output[0]} does to coordinates isn't known{reason}")
     quantizer = graph.producer(maker.input[0], "QuantizeLinear") if maker.op_type == "DequantizeLinear" else None
     if quantizer is not None and graph.producer(quantizer.input[0], *MOVES, *OPERATIONS):
         kind = helper.tensor_dtype_to_np_dtype(graph.type(maker.input[0]).elements)
@@ -105,17 +118,18 @@ def _grid_type(graph, node):
 def _state_sizes(program, dimensions):
     """Have the sources state the sizes of the output. Raises NearMiss if one isn't known to be what they state."""
     for axis, size in zip(axes_of(dimensions)[1:], dimensions[1:-1], strict=True):
-        sizes = [size_of(program, position, at) for position, index in program.sources for at, along in enumerate(index)
-                 if along == axis]  # fmt: skip
-        if size not in (1, *sizes) and axis not in program.stated:
-            if not isinstance(size, int):
+        stated = [size_of(program, position, at) for position, index in program.sources
+                  for at, along in enumerate(index) if along == axis]  # fmt: skip
+        is_stated = axis in program.stated or size in stated
+        for part in () if is_stated else [each for each in parts_of_broadcast(size) if each not in (1, *stated)]:
+            if not isinstance(part, int):
                 zero = helper.make_tensor("", helper.np_dtype_to_tensor_dtype(np.dtype(program.dtype)), [1], [0])
-                zeros = program.add_node("ConstantOfShape", program.open_size(size), value=zero)
+                zeros = program.add_node("ConstantOfShape", program.open_size(part), value=zero)
                 program.source(program.input(zeros), (axis,))
-            elif size > LARGEST:
-                raise NearMiss(f"the size of its grid along {axis}, {size}, is large, and not that of a value")
+            elif part > LARGEST:
+                raise NearMiss(f"the size of its grid along {axis}, {part}, is large, and not that of a value")
             else:
-                program.array(np.zeros([size if axis == other else 1 for other in AXES]), axis)
+                program.array(np.zeros([part if axis == other else 1 for other in AXES]), axis)
 
 
 def size_of(program, position, axis):

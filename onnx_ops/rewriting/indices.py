@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from .finding import tried
 from .positions import Position, broadcast_index, divided, reshaped, solved, variables
-from .sizes import Size, at_least_zero, factors, never_negative, quotient
+from .sizes import Size, at_least_zero, factors, never_negative, quotient, truncated
 
 LONGEST = 60  # nodes of a path, and on the way to an integer
 LARGEST = 2**22  # elements of a constant whose steps are looked for
@@ -314,7 +314,7 @@ def _sequence_at(graph, node, attributes, name, index):
 
 
 def _concat(graph, node, attributes, name, index):
-    """ONNX Runtime leaves out what has no elements, whatever its other sizes: they must be known to be equal."""
+    """ONNX Runtime leaves out what has no elements, whatever its other sizes: numbers must be known to be equal."""
     axis, target = range(len(index))[attributes["axis"]], list(shape(graph, name))
     start = index[axis].start
     if not index[axis].is_number():
@@ -323,11 +323,11 @@ def _concat(graph, node, attributes, name, index):
         along = first[blocks.axis] + index[axis].times(blocks.step)
         return blocks.source, (*first[: blocks.axis], along, *first[blocks.axis + 1 :])
     for operand in node.input:
-        target[axis] = shape(graph, operand)[axis]
-        if shape(graph, operand) != tuple(target) or not isinstance(target[axis], int):
-            return None
+        sizes = shape(graph, operand)
+        target[axis] = sizes[axis]
+        its_index = broadcast_index(sizes, target, _shifted(index, axis, start - index[axis].start), True)
         if start < target[axis]:
-            return operand, _shifted(index, axis, start - index[axis].start)
+            return operand, its_index
         start -= target[axis]
     return None
 
@@ -564,8 +564,11 @@ def _multiply(index, a, b):
 
 
 def _divide(index, a, b):
-    """Divide integers that are certain not to be negative: rounding down is then what ONNX does, rounding to zero."""
-    return divided(a, b.start)[0] if b.is_number() else None
+    """Divide integers, rounding to zero. What varies must be certain not to be negative, and is rounded down."""
+    if not b.is_number():
+        return None
+    is_whole = a.is_number() and isinstance(b.start, int) and b.start > 0
+    return Position(truncated(a.start, b.start)) if is_whole else divided(a, b.start)[0]
 
 
 def _modulo(index, a, b):

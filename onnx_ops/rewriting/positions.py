@@ -177,12 +177,26 @@ def reshaped(index, sizes, target):
     return tuple(result)
 
 
-def broadcast_index(dimensions, target, index):
-    """Return the index into a value that is broadcast to another shape. Raises ValueError if it is uncertain."""
+def broadcast_index(dimensions, target, index, repeats=False):
+    """Return the index into a value that is broadcast to another shape. Raises ValueError if it is uncertain.
+
+    repeats  whether who reads the elements repeats those along an axis that turns out to have one element: then an open
+             size may be another one than the target's, and the index runs along the axis as if there were no others
+    """
     more = len(index) - len(dimensions)
-    if more < 0 or any(not isinstance(d, int) and d != w for d, w in zip(dimensions, target[more:], strict=True)):
-        raise ValueError("dimensions differ, or are unknown")
-    return tuple(Position() if d == 1 else at for d, at in zip(dimensions, index[more:], strict=True))
+    if more < 0:
+        raise ValueError("ranks differ")
+    return tuple(_along(*each, repeats) for each in zip(dimensions, target[more:], index[more:], strict=True))
+
+
+def _along(size, target, at, repeats):
+    if size == 1:
+        return Position()
+    if isinstance(size, int) or size == target:
+        return at
+    if repeats and at == variable(at.terms[0].variable.name, target):
+        return variable(at.terms[0].variable.name, size)
+    raise ValueError("dimensions differ, or are unknown")
 
 
 def elements(array, index, names):

@@ -6,7 +6,7 @@ from onnx import TensorProto, helper
 from .. import plain
 from ..errors import OpError
 from ..operators.computed_grid_sample import COMPUTED_GRID_SAMPLE, INPUTS, SOURCES, STEPS, program
-from .expressions import AXES, NARROWING, Leaf, Operation, Pixels, as_source
+from .expressions import AXES, NARROWING, Leaf, Operation, Pixels, as_source, unknown_size
 from .finding import NearMiss
 from .indices import shape
 
@@ -140,7 +140,8 @@ class Program:
         names = [value.name for value in outermost.owner.input if size in (shape(outermost, value.name) or ())
                  and self.graph.home(value.name) is outermost]  # fmt: skip
         if not names:
-            raise NearMiss(f"the size {size}, which is open, is not known to be that of an input of the model")
+            what = unknown_size(self.graph, [size]) or f"the size {size}"
+            raise NearMiss(f"{what}, which is open, is not known to be that of an input of the model")
         position = shape(outermost, names[0]).index(size)
         return self._once(("size", size), lambda: self.add_node("Gather", self.add_node("Shape", names[0]), [position]))
 

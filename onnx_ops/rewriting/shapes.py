@@ -14,9 +14,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from .. import plain
+from ..dtypes import TABLE
 from ..nodes import builtin_operators, domain_of, subgraphs
 from ..operators import available
-from ..schemas import schema
 from . import sizes
 from .finding import tried
 from .indices import (
@@ -32,6 +33,7 @@ from .indices import (
 from .sizes import quotient
 
 LARGEST = 256  # elements of a constant that onnx's inference gets to know
+EXACT = 2**8  # product of numerator and denominator of a scale, for which float32 scales any image's size exactly
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ def _outputs(graph, node, name):
     if tensor is not None:
         return {name: Type(tensor.data_type, tuple(tensor.dims))}
     inputs = [type_of(graph, each) if each else None for each in node.input]
-    names, node = [each for each in node.output if each], _of_onnx(node)
+    names = [each for each in node.output if each]
     if any(subgraphs(node)):
         made = _by_subgraphs(graph, node)
     elif any(a.ref_attr_name for a in node.attribute):
@@ -95,6 +97,8 @@ def _outputs(graph, node, name):
         made = {node.output[0]: tried(_by_rule, graph, node, *inputs)}
         if None in made.values():
             made = _by_onnx_runtime(node, inputs, MISREAD)
+    elif (domain_of(node), node.op_type) in available():
+        made = tried(_by_declaration, graph, node, inputs) or {}
     else:
         made = _by_onnx(graph, node, inputs) or _by_onnx_runtime(node, inputs)
     return {each: _completed(graph, each, made.get(each, UNKNOWN)) for each in names}
@@ -113,7 +117,7 @@ def _completed(graph, name, inferred):
         dimensions = None
     if dimensions is not None:
         is_size = lambda d: d is not None and not (isinstance(d, int) and d < 0)  # CenterCropPad makes 0 of less
-        dimensions = tuple(d if is_size(d) else sizes.unknown(f"{name}[{k}]") for k, d in enumerate(dimensions))
+        dimensions = tuple(d if is_size(d) else sizes.size_of(name, k) for k, d in enumerate(dimensions))
     return Type(elements, dimensions)
 
 
@@ -130,7 +134,7 @@ def _stated(graph, name):
         dimensions = tuple(
             d.dim_value if must_hold and d.HasField("dim_value") and d.dim_value >= 0
             else sizes.named(d.dim_param) if must_hold and d.dim_param
-            else sizes.unknown(f"{name}[{k}]")
+            else sizes.size_of(name, k)
             for k, d in enumerate(stated.tensor_type.shape.dim)
         )  # fmt: skip
     return Type(stated.tensor_type.elem_type, dimensions)
@@ -172,6 +176,32 @@ def _by_rule(graph, node, *inputs):
     return RULES[node.domain or "ai.onnx", node.op_type](graph, node, attributes_of(node), *inputs)
 
 
+def _by_declaration(graph, node, inputs):
+    """Return {output: Type} of an operator of this package. Its plan may copy open sizes, and computes with others."""
+    operator, letters = available()[domain_of(node), node.op_type], {}
+    given = attributes_of(node)
+
+    def texts(dimensions):
+        letters.update((repr(d), d) for d in dimensions or ())
+        return None if dimensions is None else [d if isinstance(d, int | None) else repr(d) for d in dimensions]
+
+    values = [texts(integers(graph, each)) if i.values and each else None
+              for i, each in zip(operator.each_input(len(inputs)), node.input, strict=True)]  # fmt: skip
+    shapes = tried(
+        lambda: plain.infer(
+            operator,
+            operator.values({name: given[name] for a in operator.attributes for name in a.names if name in given}),
+            [None if i is None else texts(i.shape) for i in inputs],
+            values,
+        )
+    ) or [None] * len(operator.outputs)
+    made = {}
+    for name, like, output, its_shape in zip(node.output, operator.likeness(), operator.outputs, shapes, strict=False):
+        elements = TABLE[operator.types[output.type][0]].onnx if like is None else inputs[like].elements
+        made[name] = Type(elements, its_shape and tuple(letters.get(d, d) for d in its_shape))
+    return made
+
+
 def _by_onnx(graph, node, inputs):
     """Return {output: Type} as far as onnx infers them for a node."""
     letters = {}
@@ -193,7 +223,13 @@ def _by_onnx(graph, node, inputs):
     version = graph.opset if node.domain == "" else next((i.version for i in imports if i.domain == node.domain), 1)
     try:
         made = onnx.shape_inference.infer_node_outputs(
-            _schema(node, version), node, types, data, None, imports, graph.model.proto.ir_version
+            onnx.defs.get_schema(node.op_type, version, node.domain),
+            node,
+            types,
+            data,
+            None,
+            imports,
+            graph.model.proto.ir_version,
         )
     except Exception:  # an operator that onnx doesn't know, or a node that the session will refuse
         return {}
@@ -209,12 +245,6 @@ def _by_onnx_runtime(node, inputs, shape=None):
         same = {formal.typeStr: its_type.elements for formal, its_type in reversed(pairs) if its_type}
         kinds = [same.get(formal.typeStr, 0) for formal in known.outputs]
     return {name: Type(kind, shape) for name, kind in itertools.zip_longest(node.output, kinds, fillvalue=0) if name}
-
-
-def _schema(node, version):
-    if onnx.defs.has(node.op_type, domain=node.domain):
-        return onnx.defs.get_schema(node.op_type, version, node.domain)
-    return schema(available()[node.domain, node.op_type])
 
 
 def _read(tensor, letters):
@@ -238,36 +268,6 @@ def _constant(graph, name, its_type):
     return None if array is None else numpy_helper.from_array(np.asarray(array))
 
 
-# What ONNX Runtime's optimizer makes of others: {its operator: one of ai.onnx whose output has the same shape}. Where
-# channels are in blocks, there are as many of them as the weights have, which are filled up to whole blocks.
-BLOCKS = "com.microsoft.nchwc"
-IN_BLOCKS = "AveragePool", "Conv", "GlobalAveragePool", "GlobalMaxPool", "MaxPool"
-LIKE_ITS_INPUT = ("BiasGelu", "BiasSoftmax", "FastGelu", "Gelu", "QuickGelu", "SkipLayerNormalization",
-                  "SkipSimplifiedLayerNormalization")  # fmt: skip
-FUSED = {
-    ("com.microsoft", "FusedConv"): "Conv", ("com.microsoft", "FusedGemm"): "Gemm",
-    **{("com.microsoft", op_type): "Identity" for op_type in LIKE_ITS_INPUT},
-    **{(BLOCKS, op_type): op_type for op_type in IN_BLOCKS},
-}  # fmt: skip
-
-
-def _of_onnx(node):
-    """Return a node of ai.onnx whose first output has the shape of that of a node of ONNX Runtime's; others as such."""
-    if (node.domain, node.op_type) not in FUSED:
-        return node
-    alike = onnx.NodeProto()
-    alike.CopyFrom(node)
-    alike.op_type, alike.domain = FUSED[node.domain, node.op_type], ""
-    kept = [a for a in node.attribute if not a.name.startswith("activation")]
-    del alike.attribute[:]
-    if alike.op_type == "Identity":
-        del alike.input[1:], alike.output[1:]
-    else:
-        alike.attribute.extend(kept)
-        del alike.input[3:]
-    return alike
-
-
 # Rules for nodes that compute with sizes: each returns the Type of the output, with None for sizes that are unknown.
 
 
@@ -277,15 +277,7 @@ def broadcast(*shapes):
         return None
     rank = max(map(len, shapes))
     columns = zip(*((1,) * (rank - len(each)) + each for each in shapes), strict=True)
-    return tuple(map(_broadcast_sizes, columns))
-
-
-def _broadcast_sizes(column):
-    others = {d for d in column if d != 1}
-    numbers = {d for d in others if isinstance(d, int)}
-    if len(numbers) == 1 and numbers != {0}:
-        return numbers.pop()  # an open size beside it is the same, or 1
-    return 1 if not others else others.pop() if len(others) == 1 else None
+    return tuple(map(sizes.broadcast, columns))
 
 
 def _elementwise(graph, node, attributes, *inputs):
@@ -311,15 +303,19 @@ def _reshape(graph, node, attributes, x, target=None):
 
 def _resize(graph, node, attributes, x, *parameters):
     """Of Upsample, too. Before version 11 the scales come second, and before version 9 they are an attribute."""
-    stretches = attributes.get("keep_aspect_ratio_policy", b"stretch") == b"stretch" and not attributes.get("axes")
-    dimensions = None
-    if stretches and node.input[3:]:
-        dimensions = integers(graph, node.input[3])
-    elif stretches:
+    axes, made = attributes.get("axes") or range(len(x.shape)), None
+    if attributes.get("keep_aspect_ratio_policy", b"stretch") != b"stretch":
+        pass
+    elif node.input[3:]:
+        made = integers(graph, node.input[3])
+    else:
         factors = attributes["scales"] if "scales" in attributes else graph.folded(node.input[1:3][-1])
         if factors is not None:
-            dimensions = [_scaled(size, factor) for size, factor in zip(x.shape, factors, strict=True)]
-    return Type(x.elements, (None,) * len(x.shape) if dimensions is None else tuple(dimensions))
+            made = [_scaled(x.shape[axis], factor) for axis, factor in zip(axes, factors, strict=True)]
+    dimensions = list(x.shape)
+    for axis, size in zip(axes, [None] * len(axes) if made is None else made, strict=True):
+        dimensions[axis] = size
+    return Type(x.elements, tuple(dimensions))
 
 
 def _scaled(size, factor):
@@ -327,7 +323,8 @@ def _scaled(size, factor):
     if isinstance(size, int):
         exact, rounded = math.floor(size * float(factor)), math.floor(np.float32(size) * np.float32(factor))
         return exact if exact == rounded else None
-    return size * int(factor) if factor == int(factor) else None
+    times, by = float(factor).as_integer_ratio()
+    return size * times // by if times * by <= EXACT or by == 1 else None
 
 
 def _expand(graph, node, attributes, x, target):
@@ -370,9 +367,8 @@ def _concat(graph, node, attributes, *inputs):
             dimensions.append(None if None in column else sum(column))
         else:  # ONNX Runtime ignores the sizes of an input without elements
             numbers, others = ({d for d in column if isinstance(d, int) is is_int} for is_int in (True, False))
-            known = numbers or others
-            is_certain = len(known) == 1 and not (others and 0 in numbers)
-            dimensions.append(known.pop() if is_certain else None)
+            is_certain = len(numbers) < 2 and not (others and 0 in numbers) and None not in others
+            dimensions.append(sizes.simplest(numbers or others) if is_certain else None)
     return Type(inputs[0].elements, tuple(dimensions))
 
 
@@ -392,13 +388,14 @@ def _gather(graph, node, attributes, x, index):
 
 
 def _pad(graph, node, attributes, x, *parameters):
-    if len(node.input) > 3 and node.input[3]:
+    axes = integer_list(graph, node.input[3]) if node.input[3:] and node.input[3] else range(len(x.shape))
+    pads = attributes["pads"] if "pads" in attributes else integers(graph, node.input[1])
+    if pads is None or axes is None:
         return Type(x.elements, (None,) * len(x.shape))
-    pads = attributes["pads"] if "pads" in attributes else integer_list(graph, node.input[1])
-    if pads is None:
-        return Type(x.elements, (None,) * len(x.shape))
-    rank = len(x.shape)
-    return Type(x.elements, tuple(d + pads[k] + pads[rank + k] for k, d in enumerate(x.shape)))
+    dimensions = list(x.shape)
+    for axis, *both in zip(axes, pads[: len(axes)], pads[len(axes) :], strict=True):
+        dimensions[axis] = None if None in both else dimensions[axis] + sum(both)
+    return Type(x.elements, tuple(dimensions))
 
 
 def _flatten(graph, node, attributes, x):
@@ -428,30 +425,99 @@ def _unsqueeze(graph, node, attributes, x, *parameters):
     return Type(x.elements, tuple(dimensions))
 
 
-def _pool(graph, node, attributes, x):
-    """Rounded up, onnx counts windows that begin after the image, which ONNX Runtime leaves out.
-
-    With SAME_UPPER and SAME_LOWER onnx takes account of dilations, and ONNX Runtime doesn't.
-    """
-    dilates = any(d != 1 for d in attributes.get("dilations", ()))
-    if attributes.get("ceil_mode") or (dilates and _is_same(attributes)):
-        return Type(x.elements, (*x.shape[:2], *[None] * (len(x.shape) - 2)))
-    return _by_onnx(graph, node, [x])[node.output[0]]
+# Convolutions and pools. ONNX Runtime refuses images of size 0, and those that make a convolution's output empty.
 
 
 def _is_same(attributes):
     return attributes.get("auto_pad", b"").startswith(b"SAME")
 
 
-def _conv_transpose(graph, node, attributes, x, *others):
+def _windows(attributes, image, kernel):
+    """Yield (size, begin, end, extent, stride) along each axis of an image: its pads, and what a window spans."""
+    axes = len(image)
+    strides, dilations = (attributes.get(name) or [1] * axes for name in ("strides", "dilations"))
+    extents = [dilation * (k - 1) + 1 for k, dilation in zip(kernel, dilations, strict=True)]
+    pads = attributes.get("pads") or [0] * 2 * axes
+    if attributes.get("auto_pad", b"NOTSET") != b"NOTSET":
+        pads = [0] * axes + [extent - 1 if _is_same(attributes) else 0 for extent in extents]
+    return zip(image, pads[:axes], pads[axes:], extents, strides, strict=True)
+
+
+def _channels_second(rule):
+    """Make a rule of one for values whose second axis is that of channels, which may be the last one here."""
+
+    def turned(graph, node, attributes, x, *others):
+        if not attributes.get("channels_last") and not node.op_type.startswith("Nhwc"):
+            return rule(graph, node, attributes, x, *others)
+        n, *image, channels = x.shape
+        made = rule(graph, node, attributes, Type(x.elements, (n, channels, *image)), *others)
+        return Type(made.elements, (n, *made.shape[2:], made.shape[1]))
+
+    return turned
+
+
+def _conv(graph, node, attributes, x, *others):
+    is_quantized, elements = node.op_type == "QLinearConv", x.elements
+    weights = others[2 if is_quantized else 0].shape
+    if is_quantized or node.op_type == "ConvInteger":
+        elements = others[6].elements if is_quantized else TensorProto.INT32
+    n, _, *image = x.shape or (None,) * len(weights)
+    made = [
+        None if size is None else (size + begin + end - extent) // stride + 1
+        for size, begin, end, extent, stride in _windows(
+            attributes, image, attributes.get("kernel_shape") or weights[2:]
+        )
+    ]
+    return Type(elements, (n, weights[0], *made))
+
+
+def _pool(graph, node, attributes, x, *others):
+    """A pool rounds to zero, so that an image smaller than the kernel may give a window.
+
+    Rounded up, onnx counts windows that begin after the image, which ONNX Runtime leaves out. With SAME_UPPER and
+    SAME_LOWER onnx takes account of dilations, and ONNX Runtime doesn't.
+    """
+    n, channels, *image = x.shape
+    made = []
+    for size, begin, end, extent, stride in _windows(attributes, image, attributes["kernel_shape"]):
+        if attributes.get("ceil_mode"):
+            made.append((size + begin + min(0, end - extent + stride) + stride - 1) // stride)
+        elif begin + end + 1 >= extent:
+            made.append((size + begin + end - extent) // stride + 1)
+        else:
+            made.append(sizes.truncated(size + begin + end - extent, stride) + 1)
+    is_uncertain = _is_same(attributes) and any(d != 1 for d in attributes.get("dilations", ()))
+    return Type(x.elements, (n, channels, *([None] * len(image) if is_uncertain else made)))
+
+
+def _global_pool(graph, node, attributes, x, *others):
+    return Type(x.elements, x.shape and (*x.shape[:2], *[1] * (len(x.shape) - 2)))
+
+
+def _conv_transpose(graph, node, attributes, x, weights, *others):
     """With SAME_UPPER and SAME_LOWER onnx adds the output's padding, which ONNX Runtime makes up for.
 
     Of an output_shape it takes the first axes to be others than those of the image.
     """
-    made = _by_onnx(graph, node, [x, *others])[node.output[0]]
-    if "output_shape" in attributes or (_is_same(attributes) and any(attributes.get("output_padding", ()))):
-        return Type(x.elements, (*made.shape[:2], *[None] * (len(x.shape) - 2)))
-    return made
+    n, _, *image = x.shape
+    added, made = attributes.get("output_padding") or [0] * len(image), attributes.get("output_shape")
+    if made is None:
+        made = []
+        windows = _windows(attributes, image, attributes.get("kernel_shape") or weights.shape[2:])
+        for more, (size, begin, end, extent, stride) in zip(added, windows, strict=True):
+            pads = max(0, more + extent - stride) if _is_same(attributes) else begin + end
+            made.append(stride * (size - 1) + more + extent - pads)
+    return Type(x.elements, (n, weights.shape[1] * attributes.get("group", 1), *made[-len(image) :]))
+
+
+def _depth_to_space(graph, node, attributes, x):
+    (n, channels, *image), by = x.shape, attributes["blocksize"]
+    return Type(x.elements, (n, channels // (by * by), *(size * by for size in image)))
+
+
+def _space_to_depth(graph, node, attributes, x):
+    (n, channels, *image), by = x.shape, attributes["blocksize"]
+    return Type(x.elements, (n, channels * by * by, *(size // by for size in image)))
 
 
 def _attention(graph, node, attributes, q, k, v, *others):
@@ -515,7 +581,16 @@ def _upsample_blocks(graph, node, attributes, x):
 
 
 def _like_the_first(graph, node, attributes, x, *others):
+    return x
+
+
+def _in_a_sequence(graph, node, attributes, x, *others):
     return Type(x.elements)
+
+
+def _gemm(graph, node, attributes, a, b, *others):
+    rows, columns = a.shape[-1 if attributes.get("transA") else 0], b.shape[0 if attributes.get("transB") else -1]
+    return Type(a.elements, (rows, columns))
 
 
 def _sequence_empty(graph, node, attributes):
@@ -531,8 +606,11 @@ def _sequence_at(graph, node, attributes, sequence, at):
     return Type(x.elements, (*x.shape[:axis], size, *x.shape[axis + 1 :]))
 
 
-def _grid_sample(graph, node, attributes, x, grid):
-    return Type(x.elements, (*x.shape[:2], *grid.shape[1:-1]))
+def _col2im(graph, node, attributes, x, image_shape, block_shape):
+    """The declaration states only sizes of an image that are numbers."""
+    n, channels, _ = x.shape
+    positions = math.prod(integer_list(graph, node.input[2]))
+    return Type(x.elements, (n, channels // positions, *integers(graph, node.input[1])))
 
 
 def _im2col(graph, node, attributes, x):
@@ -560,20 +638,40 @@ ELEMENTWISE = (
 )  # fmt: skip
 OF_SEQUENCES = ("ConcatFromSequence", "Optional", "OptionalGetElement", "SequenceConstruct", "SequenceErase",
                 "SequenceInsert", "SplitToSequence")  # fmt: skip
+ON_IMAGES = {
+    **dict.fromkeys(("AveragePool", "LpPool", "MaxPool"), _pool),
+    **dict.fromkeys(("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"), _global_pool),
+    **dict.fromkeys(("Conv", "ConvInteger", "QLinearConv"), _conv),
+}
+# What ONNX Runtime's optimizer makes of others. Where channels are in blocks, there are as many of them as the weights
+# have, which are filled up to whole blocks.
+BLOCKS = "com.microsoft.nchwc"
+FUSED = {
+    **dict.fromkeys(("FusedConv", "NhwcFusedConv", "QLinearConv"), _channels_second(_conv)),
+    **dict.fromkeys(("NhwcMaxPool", "QLinearAveragePool"), _channels_second(_pool)),
+    **dict.fromkeys(("BiasGelu", "BiasSoftmax", "FastGelu", "Gelu", "QuickGelu", "SkipLayerNormalization",
+                     "SkipSimplifiedLayerNormalization"), _like_the_first),
+    "FusedGemm": _gemm,
+    "FusedMatMul": _fused_matmul,
+    "QLinearGlobalAveragePool": _channels_second(_global_pool),
+}  # fmt: skip
 RULES = {
     **dict.fromkeys((("ai.onnx", op_type) for op_type in (*ELEMENTWISE, *PREDICATES)), _elementwise),
-    **dict.fromkeys((("ai.onnx", op_type) for op_type in OF_SEQUENCES), _like_the_first),
-    **dict.fromkeys((("ai.onnx", op_type) for op_type in ("AveragePool", "LpPool", "MaxPool")), _pool),
+    **dict.fromkeys((("ai.onnx", op_type) for op_type in OF_SEQUENCES), _in_a_sequence),
+    **{("ai.onnx", op_type): rule for op_type, rule in ON_IMAGES.items()},
+    **{("com.microsoft", op_type): rule for op_type, rule in FUSED.items()},
+    **{(BLOCKS, op_type): rule for op_type, rule in ON_IMAGES.items()},
     ("ai.onnx", "AffineGrid"): _affine_grid,
     ("ai.onnx", "Attention"): _attention,
+    ("ai.onnx", "Col2Im"): _col2im,
     ("ai.onnx", "Concat"): _concat,
     ("ai.onnx", "ConstantOfShape"): _constant_of_shape,
     ("ai.onnx", "ConvTranspose"): _conv_transpose,
+    ("ai.onnx", "DepthToSpace"): _depth_to_space,
     ("ai.onnx", "Einsum"): _einsum,
     ("ai.onnx", "Expand"): _expand,
     ("ai.onnx", "Flatten"): _flatten,
     ("ai.onnx", "Gather"): _gather,
-    ("ai.onnx", "GridSample"): _grid_sample,
     ("ai.onnx", "NonZero"): _non_zero,
     ("ai.onnx", "Pad"): _pad,
     ("ai.onnx", "Range"): _range,
@@ -583,12 +681,12 @@ RULES = {
     ("ai.onnx", "SequenceEmpty"): _sequence_empty,
     ("ai.onnx", "Shape"): _shape,
     ("ai.onnx", "Slice"): _slice,
+    ("ai.onnx", "SpaceToDepth"): _space_to_depth,
     ("ai.onnx", "Squeeze"): _squeeze,
     ("ai.onnx", "STFT"): _stft,
     ("ai.onnx", "Tile"): _tile,
     ("ai.onnx", "Unsqueeze"): _unsqueeze,
     ("ai.onnx", "Upsample"): _resize,
-    ("com.microsoft", "FusedMatMul"): _fused_matmul,
     (BLOCKS, "ReorderInput"): _into_blocks,
     (BLOCKS, "ReorderOutput"): _out_of_blocks,
     (BLOCKS, "Upsample"): _upsample_blocks,

@@ -5,6 +5,9 @@ constants that round down, are kept in one normal form: sizes that compare equal
 """
 
 import ast
+import math
+
+LONGEST = 1000  # characters of a name
 
 
 class Size:
@@ -31,13 +34,18 @@ class Size:
 
     def __floordiv__(self, other):
         if not isinstance(other, int) or other < 1:
-            return unknown(f"(({self})//({other}))", least=None)
+            return unknown(f"(({self})//({other}))", None, (self,))
         whole = _simplify({names: factor // other for names, factor in self.terms.items()})
         rest = _simplify({names: factor % other for names, factor in self.terms.items()})
         if isinstance(rest, int):
             return whole + rest // other
+        rounded = [names for names, factor in rest.terms.items() if factor == 1 and len(names) == 1 and names[0].by]
+        if len(rounded) == 1:  # (a // b + c) // d = (a + b * c) // (b * d)
+            ((name,),) = rounded
+            return whole + (name.of[0] + (rest - Size({(name,): 1})) * name.by) // (name.by * other)
         smallest = least(rest)
-        return whole + unknown(f"(({rest})//{other})", None if smallest is None else smallest // other)
+        smallest = None if smallest is None else smallest // other
+        return whole + unknown(f"(({rest})//{other})", smallest, (rest,), other)
 
     def __sub__(self, other):
         return self + -other
@@ -79,16 +87,38 @@ def _simplify(terms):
 
 
 class Unknown(str):
-    """The name of an unknown number. least: its lower bound, or None if it has none."""
+    """The name of an unknown number.
+
+    least  its lower bound, or None if it has none
+    of     the sizes from which it is computed; or (a value, an axis), if nothing is known of this size of the value
+    by     the number by which the first of these is divided, rounding down; None if it isn't
+    """
 
     least: int | None
+    of: tuple
+    by: int | None
 
 
-def unknown(name, least=0):
+def unknown(name, least=0, of=(), by=None):
     """Return a size of which only its name and its least value are known."""
     name = Unknown(name)
-    name.least = least
+    name.least, name.of, name.by = least, of, by
     return Size({(name,): 1})
+
+
+def size_of(value, axis):
+    """Return the size of a value along an axis, of which nothing is known."""
+    return unknown(f"{value}[{axis}]", of=(value, axis))
+
+
+def origins(size):
+    """Yield (value, axis) of the sizes on which a size depends of which nothing is known."""
+    for name in (name for names in sorted(_terms(size)) for name in names):
+        if name.of and isinstance(name.of[0], str):
+            yield name.of
+        else:
+            for each in name.of:
+                yield from origins(each)
 
 
 def named(text):
@@ -128,7 +158,49 @@ def at_least_zero(size):
     """Return max(size, 0)."""
     if isinstance(size, int):
         return max(size, 0)
-    return size if never_negative(size) else unknown(f"max({size},0)")
+    return size if never_negative(size) else unknown(f"max({size},0)", of=(size,))
+
+
+def truncated(size, by):
+    """Return a size that is divided by a number, rounding to zero, as pools do of images smaller than a window."""
+    exact = quotient(size, by)
+    if exact is not None or never_negative(size):
+        return size // by if exact is None else exact
+    if isinstance(size, int):
+        return -(-size // by)
+    smallest = least(size)
+    return unknown(f"trunc(({size})/{by})", None if smallest is None else -(-smallest // by), (size,))
+
+
+def broadcast(column):
+    """Return the size to which sizes, or None for what isn't known, are broadcast; None if it isn't known.
+
+    Of several open sizes it is one that can't be 1; else each of them is that size, or 1.
+    """
+    others = {part for d in column if d not in (1, None) for part in parts_of_broadcast(d)}
+    numbers = {d for d in others if isinstance(d, int)}
+    if len(numbers) == 1 and numbers != {0}:
+        return numbers.pop()
+    if None in column or numbers or len(others) < 2:
+        return None if None in column or len(others) > 1 else others.pop() if others else 1
+    larger = [d for d in others if math.gcd(*factors(d)) > 1 or (least(d) or 0) > 1]
+    if larger:
+        return simplest(larger)
+    others = sorted(others, key=repr)
+    name = f"broadcast({','.join(map(repr, others))})"
+    return unknown(name, 0, (*others,)) if len(name) < LONGEST else None
+
+
+def parts_of_broadcast(size):
+    """Return the sizes that are broadcast to an open size; itself if it is no result of `broadcast`."""
+    ((names, factor), *more) = _terms(size).items() or [((), 0)]
+    is_one = not more and factor == 1 and len(names) == 1 and names[0].startswith("broadcast(")
+    return names[0].of if is_one else (size,)
+
+
+def simplest(equal):
+    """Return one of several sizes that are equal."""
+    return min(equal, key=lambda size: (len(factors(size)), len(repr(size)), repr(size)))
 
 
 def block_count(size, kernel, dilation, stride):

@@ -59,22 +59,51 @@ def build(
     jobs: int | None = None,
     progress: Callable[[str, int, int], object] | None = None,
 ) -> list[str]:
-    """Write a library with these operators, for `register_custom_ops_library` of any ONNX Runtime.
+    """Write a library with operators, for ONNX Runtime in any language.
 
-    Returns the names of the CPUs that it has code for, the oldest first.
+    A host loads it by `register_custom_ops_library`. Kernels in the cache are
+    linked without being compiled again. For another system or architecture, the
+    C compiler is the package ziglang, or a cross compiler.
 
-    output     where to; what is there stays until the new library is complete
-    operators  names as in models, such as "GridSample", or what `onnx_ops.operator` has made, with a kernel. Default:
-               all of this package
-    dtypes     element types of the operators' tensors, such as "float32": all combinations of these. Default: all
-    cpus       "x86-64-v2", "x86-64-v3", "x86-64-v4", "sapphirerapids", or "armv8-a": the library has code for each of
-               these, and runs the newest that the CPU can run. Default: all of this machine's architecture
-    system     "linux", "windows" or "macos". Default: this machine's
-    jobs       number of processes that compile side by side; default: the number of CPUs
-    progress   called before each kernel with (its name, its index, the number of kernels)
+    Parameters
+    ----------
+    output : path
+        The library's file. An old one stays until the new one is complete.
+    operators : iterable of str or custom operators, optional
+        Names as in models, such as "GridSample", and custom operators with a
+        kernel. Default: all of this package.
+    dtypes : collection of str, optional
+        Element types of the tensors, such as "float32": all combinations of
+        these. Default: all.
+    cpus : iterable of str, optional
+        "x86-64-v2", "x86-64-v3", "x86-64-v4", "sapphirerapids" or "armv8-a".
+        The library has code for each of these, and runs the newest that the CPU
+        supports. Default: all of this machine's architecture.
+    system : {"linux", "windows", "macos"}, optional
+        The system that loads the library. Default: this one.
+    jobs : int, optional
+        Number of processes that compile side by side. Default: the number of
+        CPUs.
+    progress : callable, optional
+        Called before each kernel with (its name, its index, the number of
+        kernels).
 
-    Kernels in the cache are linked without being compiled again. For another system or architecture the C compiler is
-    the package ziglang, or a cross compiler. Raises OpError, also where there is no Numba or no C compiler.
+    Returns
+    -------
+    list of str
+        The CPUs that the library has code for, the oldest first.
+
+    Raises
+    ------
+    OpError
+        Numba or a C compiler is missing, an operator has no kernel, or the file
+        can't be written.
+
+    Examples
+    --------
+    >>> cpus = onnx_ops.build("libonnx_ops.so", operators=["Im2Col"], dtypes=["float32"])
+    >>> import onnxruntime as ort
+    >>> ort.SessionOptions().register_custom_ops_library("./libonnx_ops.so")
     """
     check_count("jobs", jobs)
     if obstacle := numba_obstacle():

@@ -21,9 +21,10 @@ from ..attributes import AttributeValues
 from ..errors import OpError, errors_of, reason
 from ..limits import MAX_RANK
 from ..locks import REGISTRATION, RUNS
+from ..model_files import lowered_name
 from ..operators import OPERATORS, available
 from . import execute, interrupts
-from .lowering import DOMAIN, LIST_TYPES, PRESENT, VERSION, op_type, optional_inputs, unable
+from .lowering import DOMAIN, LIST_TYPES, PRESENT, VERSION, optional_inputs, unable
 from .native import config_entry
 
 PROBE, MISSING = "onnx_ops_probe", "onnx_ops_of_nobody"  # an op that the library has, and one that it never has
@@ -100,8 +101,8 @@ def declare(operator):
     """Add the ops of an operator to the library. Raises OpError if it's too late, or if the library can't have them."""
     if operator in _declared:
         return
-    obstacle, name = unable(operator), op_type(operator)
-    if other := next((o.title for o in _declared if op_type(o) == name and o.title != operator.title), None):
+    obstacle, name = unable(operator), lowered_name(operator)
+    if other := next((o.title for o in _declared if lowered_name(o) == name and o.title != operator.title), None):
         obstacle = f"would be {name} there, as {other} is; rename one of them"
     if _handed_over and not obstacle:
         obstacle = "must have been there when the first session was made with it, as its list of ops is then final"
@@ -127,7 +128,7 @@ def _declare(operator, signature):
     if optional_inputs(operator):
         scalars[PRESENT] = types.dt_string
     extensions.onnx_op(
-        op_type=op_type(operator),
+        op_type=lowered_name(operator),
         inputs=[*(tensor_type(signature[i.type]) for i in operator.inputs), *lists, types.dt_int64],
         outputs=[tensor_type(signature[o.type]) for o in operator.outputs],
         attrs=scalars,

@@ -26,7 +26,7 @@ from onnx import TensorProto, helper
 from .. import dtypes, plain
 from ..attributes import KINDS
 from ..errors import OpError, as_text, errors_of
-from ..model_files import EXTENSIONS
+from ..model_files import EXTENSIONS, lowered_name
 from ..nodes import declared, in_its_versions, inlined, model_nodes, subgraphs, used_names
 from ..operators import OPERATORS, available
 from ..rewriting.graph import Graph, Model
@@ -38,20 +38,43 @@ PRESENT = "onnx_ops_present"  # the attribute of an op that says by a letter, 0 
 DOMAIN, VERSION = EXTENSIONS, 1
 
 
-def op_type(operator):
-    """The operator's name in ai.onnx.contrib."""
-    return f"{(operator.domain or 'ai.onnx').replace('.', '_')}_{operator.name}"
-
-
 def lower(model: onnx.ModelProto, *, operators: Iterable[Any] = ()) -> onnx.ModelProto:
-    """Copy an onnx.ModelProto, with Python ops of onnxruntime-extensions in place of declared operators.
+    """Return a copy of a model with Python operators of onnxruntime-extensions.
 
-    Everything else stays as it is, except that the copy states shapes that could be inferred only from the original
-    operators, and that its local functions are inlined; a model without such operators comes back equal. Subgraphs are
-    lowered, too. Plain sessions run the result once `onnx_ops` has been imported and
-    `onnxruntime_extensions.get_library_path()` is registered on their options. Raises OpError.
+    They replace the operators of this package, and run the same machine code,
+    on copies of the tensors. A plain session runs the result after `import
+    onnx_ops`, with `onnxruntime_extensions.get_library_path()` registered on
+    its options.
 
-    operators  of one's own, in addition
+    The rest of the model stays as it is, with two exceptions: shapes are stated
+    that only the original operators imply, and local functions are inlined.
+    Subgraphs are lowered, too. A model without these operators comes back
+    equal.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        The model, which is not changed.
+    operators : iterable of custom operators
+        Custom operators to lower, too.
+
+    Returns
+    -------
+    onnx.ModelProto
+        The lowered copy.
+
+    Raises
+    ------
+    OpError
+        An attribute is wrong, or an operator can't be one of
+        onnxruntime-extensions.
+
+    Examples
+    --------
+    >>> import onnx
+    >>> lowered = onnx_ops.lower(onnx.load("model.onnx"))
+    >>> [node.op_type for node in lowered.graph.node if node.domain == "ai.onnx.contrib"]
+    ['com_microsoft_GridSample']
     """
     lowered, _ = lower_for_session(model, available(operators), has_run_input=False)
     return lowered
@@ -188,7 +211,7 @@ class _Lowering:
             kept.append(helper.make_attribute(PRESENT, present))
         inputs.append(self.run or constant(np.zeros(RUN_SHAPE, np.int64)))
         lowered = helper.make_node(
-            op_type(operator), inputs, outputs, *map(as_text, (node.name, node.doc_string)), DOMAIN
+            lowered_name(operator), inputs, outputs, *map(as_text, (node.name, node.doc_string)), DOMAIN
         )
         lowered.attribute.extend(kept)
         return [*before, lowered, *after]

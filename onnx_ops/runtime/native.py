@@ -60,9 +60,25 @@ def c_callback(*argtypes):
 
 
 def get_library_path() -> str:
-    """The path of the library for `options.register_custom_ops_library(...)`.
+    """Return the path of the library for `register_custom_ops_library`.
 
-    The library has the operators of all domains but com.microsoft. Raises OpError if this installation has none.
+    It registers the operators of all domains but com.microsoft and custom.
+
+    Returns
+    -------
+    str
+        The path.
+
+    Raises
+    ------
+    OpError
+        This installation has no library, or can't use it.
+
+    Examples
+    --------
+    >>> import onnxruntime as ort
+    >>> options = ort.SessionOptions()
+    >>> options.register_custom_ops_library(onnx_ops.get_library_path())
     """
     return _usable(library.obstacle())
 
@@ -131,8 +147,8 @@ def config_entry(options, key):
 
 
 def default_domains():
-    """All domains but com.microsoft: a custom domain of that name breaks models in which ONNX Runtime fuses nodes."""
-    return {operator.domain for operator in operators.OPERATORS} - {"com.microsoft"}
+    """The domains that are registered if none are stated: all but com.microsoft and custom."""
+    return {operator.domain for operator in operators.OPERATORS if operators.is_default(operator)}
 
 
 @contextmanager

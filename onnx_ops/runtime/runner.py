@@ -13,10 +13,11 @@ import onnxruntime as ort
 
 from .. import dtypes
 from ..errors import OpError
-from ..model_files import EXTENSIONS, is_lowered
-from ..operators import as_list, declaration_of
-from ..own.files import operators_at, sources_of
-from .session import Backend, InferenceSession
+from ..model_files import EXTENSIONS, imports_extensions, is_lowered
+from ..operators import as_list, available, declaration_of
+from ..own.files import operators_at, python_ops, sources_of
+from . import library
+from .session import Backend, InferenceSession, extensions
 from .threads import check_count
 
 QUIET = 4  # a severity: errors are not logged, since exceptions have the same text
@@ -25,23 +26,48 @@ _TYPES = {"float": "float32", "double": "float64"}  # {ONNX Runtime's name: ours
 
 
 class Runner:
-    """A model as a function on dicts of arrays, for `map_batches` of Ray Data and the map of any other engine.
+    """A model as a function on dicts of arrays, which can be pickled.
 
-    model     path or bytes; a path must lead to the model in every process that calls the Runner
-    threads   number of each session's threads; None: the number of the machine's cores. The default suits one process
-              for each core
-    backend   as for onnx_ops.InferenceSession, or "builtin": ONNX Runtime's own kernels alone
-    optimize, operators   as for onnx_ops.InferenceSession; the modules of operators of one's own must be there, and be
-              the same, in every such process
+    It is made for `map_batches` of Ray Data and the map of any other engine.
+    Called with {input: array}, it returns {output: array}. Other keys, such as
+    names of files, come back unchanged, unless an output has the same name.
 
-    Called with {input: array}, a Runner returns {output: array}. Columns that are no inputs of the model, such as the
-    names of the items, come back unchanged, unless an output has their name.
+    A Runner makes its session at its first call. Pickles contain no session.
+    Copies that one process unpickles are one object, so an engine that sends a
+    copy with each task has one session in each process. A process keeps the
+    last four.
 
-    A Runner makes its session when it is first called. It can be pickled at any time; the session stays behind. Copies
-    that one process unpickles are one object, so an engine that sends a copy with each task has one session in each
-    process, and not one for each task. A process keeps the last four of such copies.
+    Parameters
+    ----------
+    model : path or bytes
+        The model. A path must lead to it in every process that calls the
+        Runner.
+    threads : int or None, default 1
+        Number of threads of each session. None: the number of cores. The
+        default, 1, suits one process for each core.
+    backend : {"native", "extensions", "builtin"}, default "native"
+        As for `onnx_ops.InferenceSession`, or "builtin": ONNX Runtime's
+        built-in kernels alone.
+    optimize : bool, default False
+        As for `onnx_ops.InferenceSession`.
+    operators : iterable of custom operators
+        As for `onnx_ops.InferenceSession`. Their modules must be present in
+        every process, and the same.
 
-    Raises OpError where an input is missing, and what onnx_ops.InferenceSession raises.
+    Raises
+    ------
+    OpError
+        `threads` is wrong. A call raises it where an input is missing, and what
+        `onnx_ops.InferenceSession` raises.
+
+    Examples
+    --------
+    >>> runner = onnx_ops.Runner("model.onnx")
+    >>> runner.inputs
+    {'image': ('float32', ['batch', 3, 144, 192])}
+    >>> outputs = runner({"image": np.zeros((1, 3, 144, 192), np.float32), "file": "a.png"})
+    >>> outputs["file"]
+    'a.png'
     """
 
     def __init__(
@@ -69,19 +95,23 @@ class Runner:
 
     @functools.cached_property
     def session(self) -> InferenceSession:
-        """The session, made when this is first asked for."""
+        """The session, which is made when this is first read."""
         return open_session(
             self.model, self.backend, threads=self.threads, optimize=self.optimize, operators=self.operators
         )
 
     @functools.cached_property
     def inputs(self) -> dict[str, Any]:
-        """{name: (element type, or None if it is no tensor; dimensions, each an int, a name or None)} of the inputs."""
+        """The inputs: {name: (element type, dimensions)}.
+
+        The type is None if the input is no tensor. Each dimension is an int, a
+        name or None.
+        """
         return _described(self.session.get_inputs())
 
     @functools.cached_property
     def outputs(self) -> dict[str, Any]:
-        """The same of the outputs."""
+        """The outputs, as `inputs`."""
         return _described(self.session.get_outputs())
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,6 +136,8 @@ def _copy(kind, key, model, threads, backend, optimize, titles, sources):
 def open_session(model, backend="native", *, threads=None, optimize=False, profile=None, operators=()):
     """Open a session of a model (path or bytes) that runs on the CPU and logs nothing.
 
+    It has the library of onnxruntime-extensions if the model or Python operators in use need it.
+
     backend   as for onnx_ops.InferenceSession, or "builtin": ONNX Runtime's own kernels alone
     profile   where to write ONNX Runtime's profile: the first part of the file's path
     optimize, operators   as for onnx_ops.InferenceSession
@@ -117,12 +149,22 @@ def open_session(model, backend="native", *, threads=None, optimize=False, profi
         options.enable_profiling, options.profile_file_prefix = True, str(profile)
     model = model if isinstance(model, bytes) else str(model)
     if backend != "extensions" and is_lowered(model):
-        raise OpError("", None, f"the model imports {EXTENSIONS}, as lowered ones do: only backend extensions runs it")
+        raise OpError("", None, "the model has nodes that onnx_ops.lower made: only backend extensions runs it")
+    if backend != "extensions" and needs_extensions(model, operators):
+        if obstacle := library.extensions_obstacle():
+            raise OpError("", None, f"the model imports {EXTENSIONS}, which {obstacle}")
+        extensions().add_library(options)
     # With fallback enabled, ONNX Runtime would print a message about it, though there is nothing to fall back to.
     settings: dict[str, Any] = {"providers": ["CPUExecutionProvider"], "enable_fallback": False}
     if backend == "builtin":
         return ort.InferenceSession(model, options, **settings)
     return InferenceSession(model, options, backend=backend, optimize=optimize, operators=operators, **settings)
+
+
+def needs_extensions(model, operators=()):
+    """Return whether a session of a model (path or bytes) needs the library of onnxruntime-extensions."""
+    is_ours = any(operator.domain == EXTENSIONS for operator in available(operators).values())
+    return bool(python_ops()) or (imports_extensions(model) and not is_ours)
 
 
 def _described(values):

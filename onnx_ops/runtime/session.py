@@ -11,8 +11,8 @@ import onnxruntime as ort
 
 from ..errors import OpError
 from ..locks import OPTIONS
-from ..model_files import imported_domains, is_ort_format, warn_of_unknown_attributes
-from ..operators import OPERATORS, as_list, available
+from ..model_files import imported_domains, is_ort_format, nodes, warn_of_unknown_attributes
+from ..operators import OPERATORS, SHARED, as_list, available
 from . import library, native
 
 if TYPE_CHECKING:
@@ -46,18 +46,52 @@ def register(
     backend: Backend = "native",
     operators: Iterable[Any] = (),
 ) -> ort.SessionOptions:
-    """Register this package's operators on a session's options; returns `options`.
+    """Register the operators of this package on the options of a session.
 
-    options    an onnxruntime.SessionOptions
-    model      path, bytes or onnx.ModelProto: the domains that it imports are registered. None is known of a model in
-               ONNX Runtime's own format, which causes a warning
-    domains    exactly these domains are registered, "" being ai.onnx, whatever the model imports
-    backend    "native", or "extensions" for models that `onnx_ops.lower` has made
-    operators  operators of one's own, which `onnx_ops.operator` has made: all of them are registered, too
+    Without `model` and `domains`, it registers all domains but com.microsoft
+    and custom: as a custom domain, the former breaks models that don't import
+    it, and other libraries use the latter, too, which is registered for a model
+    with such a node. Registering the same options again adds what is missing.
 
-    Without model and domains, all domains but com.microsoft are registered: as a custom domain, that one breaks models
-    that don't import it. Registering the same options again adds what is missing. Attributes of the model that its
-    operators don't have cause a warning in the log ("onnx_ops"). Raises OpError.
+    Parameters
+    ----------
+    options : onnxruntime.SessionOptions
+        The options, which are changed.
+    model : path, bytes or onnx.ModelProto, optional
+        The model: the domains that it imports are registered. If it is in ONNX
+        Runtime's own format, its domains are unknown, which causes a warning.
+        Attributes that its operators don't have cause a warning in the log
+        "onnx_ops".
+    domains : iterable of str, optional
+        Register exactly these domains, whatever the model imports. "" is
+        ai.onnx.
+    backend : {"native", "extensions"}, default "native"
+        "extensions" is for models that `onnx_ops.lower` has made.
+    operators : iterable of custom operators
+        Custom operators, made by `onnx_ops.operator`: all of them are
+        registered, too.
+
+    Returns
+    -------
+    onnxruntime.SessionOptions
+        The argument `options`.
+
+    Raises
+    ------
+    OpError
+        The backend doesn't work here, a domain is unknown, or two operators
+        have the same name.
+
+    See Also
+    --------
+    InferenceSession : A session that does this itself.
+    get_library_path : The library's path, for hosts that accept nothing else.
+
+    Examples
+    --------
+    >>> import onnxruntime as ort
+    >>> options = onnx_ops.register(ort.SessionOptions(), "model.onnx")
+    >>> session = ort.InferenceSession("model.onnx", options)
     """
     return _register(options, model, domains, backend, operators)
 
@@ -83,6 +117,9 @@ def _register(options, model, domains, backend, operators):
     elif domains is None and model is not None:
         imported = imported_domains(model)
         domains = None if imported is None else all_domains & imported
+        if domains and SHARED in domains:
+            names = {name for domain, name in every if domain == SHARED}
+            domains -= set() if any(node.domain == SHARED for node in nodes(model, names)) else {SHARED}
     if domains is None or domains or own:
         native.add_operators(options, native.default_domains() if domains is None else domains, own)
         if model is not None and not is_ort:
@@ -163,18 +200,57 @@ def _end_of_value(text):
 
 
 class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runtime has no types
-    """An onnxruntime.InferenceSession that runs this package's operators. It has the same arguments, and three more.
+    """An onnxruntime.InferenceSession that runs the operators of this package.
 
-    backend    "native" runs the model as it is; "extensions" lowers it first (see `onnx_ops.lower`)
-    operators  operators of one's own that the model has, see `onnx_ops.operator`
-    optimize   run the model as `onnx_ops.optimize` rewrites it: PyTorch's `unfold` becomes one node, and a GridSample
-               one node with what computes its grid, such as `affine_grid`. Results are as near to the exact ones as the
-               model's, within the factors that docs/optimize.md states. Without a match, the model is opened as it is
+    It has the same methods. Operators are registered on `sess_options`, if
+    given. With the native backend, attributes that an operator doesn't have
+    cause a warning in the log "onnx_ops".
 
-    Operators are registered on `sess_options`, if given. What an operator refuses is raised as OpError. Attributes that
-    an operator doesn't have cause a warning in the log ("onnx_ops"), with the native backend. For a model in ONNX
-    Runtime's own format, register the operators' domains on `sess_options` before, by `register`. Such a model can't be
-    optimized or lowered.
+    A model in ONNX Runtime's own format can't be optimized or lowered. Register
+    its domains on `sess_options` first, by `onnx_ops.register`.
+
+    Parameters
+    ----------
+    path_or_bytes : path or bytes
+        The model.
+    sess_options : onnxruntime.SessionOptions, optional
+        Options, which are changed. Default: new ones.
+    providers : sequence of str or tuple, optional
+        Execution providers, as for ONNX Runtime. The operators of this package
+        run on the CPU, whatever they are.
+    provider_options : sequence of dict, optional
+        Options of the providers, as for ONNX Runtime.
+    backend : {"native", "extensions"}, default "native"
+        "native" runs the model as it is. "extensions" lowers it first, as
+        `onnx_ops.lower` does.
+    optimize : bool, default False
+        Run the model as `onnx_ops.optimize` rewrites it. A model without a
+        match runs as it is.
+    operators : iterable of custom operators
+        Custom operators of the model, made by `onnx_ops.operator`.
+    **kwargs
+        Further arguments of ONNX Runtime's class.
+
+    Raises
+    ------
+    OpError
+        An operator refuses an attribute, a shape or a tensor: when the session
+        is made, if the model shows it, else at the run. ONNX Runtime's
+        exceptions are raised for everything else.
+
+    See Also
+    --------
+    register : The same for the options of an ordinary session.
+    Runner : A model as a function on dicts of arrays, which can be sent to other processes.
+
+    Examples
+    --------
+    >>> session = onnx_ops.InferenceSession("model.onnx")
+    >>> [each.name for each in session.get_inputs()]
+    ['image']
+    >>> (y,) = session.run(None, {"image": np.zeros((1, 3, 144, 192), np.float32)})
+    >>> y.shape
+    (1, 3, 144, 192)
     """
 
     def __init__(
@@ -211,6 +287,11 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
             if "com.microsoft" not in imported and re.search(r"com\.microsoft:\w+\(-1\) is not a reg", str(error)):
                 rule = "com.microsoft was registered on them for another model, which breaks this one; use new ones"
                 raise OpError("sess_options", "used before", rule, "onnx_ops") from error
+            if "Domain already set" in str(error):
+                rule = (
+                    "have operators of another library, such as @onnx_op functions, in a domain of onnx_ops' operators"
+                )
+                raise OpError("sess_options", "given", f"{rule}; name another domain there", "onnx_ops") from error
             raise
         others = [name for name in self.get_providers() if name != "CPUExecutionProvider"]
         if others:
@@ -300,7 +381,13 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
             super().run_with_iobinding(iobinding, run_options)
 
     def run_with_ortvaluevector(self, *args: Any) -> None:
-        """Run as an onnxruntime.InferenceSession. Raises OpError for a lowered model, which needs one more input."""
+        """Run as an onnxruntime.InferenceSession.
+
+        Raises
+        ------
+        OpError
+            The model was lowered: it needs one more input.
+        """
         if self._run_input:
             rule = 'is for backend="native"; use run, run_with_ort_values or run_with_iobinding'
             raise OpError("run_with_ortvaluevector", "called", rule, "onnx_ops")

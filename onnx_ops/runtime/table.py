@@ -9,6 +9,7 @@ from ..compiler import records
 from ..compiler.jit import numba_obstacle
 from ..errors import OpError
 from ..limits import MAX_GEOMETRY, MAX_INPUTS, MAX_KERNELS, MAX_OUTPUTS, MAX_RANK
+from ..operators import first_version, is_default
 
 POINTER, TEXT, NUMBER = C.c_void_p, C.c_char_p, C.c_int64
 POINTERS, TEXTS, NUMBERS = C.POINTER(POINTER), C.POINTER(TEXT), C.POINTER(NUMBER)
@@ -36,10 +37,10 @@ Overload = structure(
 )  # fmt: skip
 Operator = structure(
     "Operator",
-    domain=TEXT, name=TEXT, declaration=TEXT, number=NUMBER, first_version=NUMBER, geometry_size=NUMBER,
-    attributes=C.POINTER(Attribute), attribute_count=NUMBER, inputs=C.POINTER(Input), input_count=NUMBER,
-    outputs=NUMBERS, output_count=NUMBER, overloads=C.POINTER(Overload), overload_count=NUMBER, terms=TEXTS,
-    term_count=NUMBER, chooser=NUMBER, choices=NUMBERS, choice_count=NUMBER, kernel_count=NUMBER,
+    domain=TEXT, name=TEXT, declaration=TEXT, number=NUMBER, first_version=NUMBER, is_default=NUMBER,
+    geometry_size=NUMBER, attributes=C.POINTER(Attribute), attribute_count=NUMBER, inputs=C.POINTER(Input),
+    input_count=NUMBER, outputs=NUMBERS, output_count=NUMBER, overloads=C.POINTER(Overload), overload_count=NUMBER,
+    terms=TEXTS, term_count=NUMBER, chooser=NUMBER, choices=NUMBERS, choice_count=NUMBER, kernel_count=NUMBER,
     combination_count=NUMBER, has_shapes=NUMBER, is_partial=NUMBER, has_bound=NUMBER,
     counts_steps=NUMBER, widens_halves=NUMBER, infer=POINTER, plans=POINTERS, plan_count=NUMBER, kernels_made=NUMBER,
     results_made=NUMBER, customs=POINTER,
@@ -120,6 +121,7 @@ def operator(declared, signatures, number):
         declaration=declaration(declared).encode(),
         number=number,
         first_version=first_version(declared),
+        is_default=is_default(declared),
         geometry_size=declared.geometry_dtype.itemsize,
         terms=array(TEXT, terms),
         term_count=len(terms) // 2,
@@ -137,16 +139,6 @@ def operator(declared, signatures, number):
         **listed(NUMBER, outputs=likeness, choices=chosen),
         **listed(POINTER, plans=[None] * plans),
     )
-
-
-def first_version(declared):
-    """The first version of its domain for which an operator is registered; in ai.onnx, the version before that.
-
-    To fold a node whose inputs are all constant, ONNX Runtime looks for its own kernel by this version. A kernel that
-    it found would not fit our schema, and the session would fail. Without one it warns that it can't fold the node, and
-    the C library folds it. Where the version before that has another meaning it can't be chosen.
-    """
-    return declared.versions[0] - (declared.domain == "" and not declared.has_older)
 
 
 def attribute(declared):

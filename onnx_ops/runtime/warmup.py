@@ -8,7 +8,7 @@ from .. import operators as every
 from ..compiler.jit import numba_obstacle
 from ..dtypes import FLOATS
 from ..errors import OpError
-from ..model_files import EXTENSIONS, USE_ONNX, is_lowered, is_ort_format
+from ..model_files import USE_ONNX, is_lowered, is_ort_format
 from ..system import available_cpus
 from . import library, native, variants
 from .runner import open_session
@@ -25,19 +25,42 @@ def warmup(
     jobs: int | None = 1,
     progress: Callable[[str, int, int], object] | None = None,
 ) -> int:
-    """Compile the kernels that sessions would compile, and keep them for later processes.
+    """Compile the kernels that sessions would compile, and keep them on disk.
 
-    Kernels that are kept already, or were compiled into the library, are not compiled again.
+    Kernels that are kept already, or are in the library, are not compiled
+    again.
 
-    operators  names as in models, such as "GridSample", and what `onnx_ops.operator` has made; default: all
-    dtypes     names of element types, such as "float32": every combination of these as the types of an operator's
-               tensors is compiled. Default: the floating-point types, which takes some minutes
-    models     in place of names and dtypes, paths or bytes: only what sessions of these models compile is compiled;
-               `operators` are then operators of one's own in these models
-    jobs       number of processes that compile side by side; None: the number of CPUs
-    progress   called before each variant with (its name, its index, the number of variants)
+    Parameters
+    ----------
+    operators : iterable of str or custom operators, optional
+        Names as in models, such as "GridSample", and custom operators. Default:
+        all of this package.
+    dtypes : collection of str, optional
+        Element types of the tensors, such as "float32": every combination of
+        these. Default: the floating-point types, which takes some minutes.
+    models : path, bytes, or collection of these, optional
+        Compile only what sessions of these models compile. Then `dtypes` is not
+        allowed, and `operators` are the custom operators of these models.
+    jobs : int or None, default 1
+        Number of processes that compile side by side. None: the number of CPUs.
+    progress : callable, optional
+        Called before each kernel with (its name, its index, the number of
+        kernels).
 
-    Returns the number of variants. Raises OpError, also where they can't be kept or there are none.
+    Returns
+    -------
+    int
+        The number of kernels.
+
+    Raises
+    ------
+    OpError
+        There is nothing to compile, a kernel can't be compiled or kept, or
+        arguments exclude each other.
+
+    Examples
+    --------
+    >>> count = onnx_ops.warmup(models=["model.onnx"])
     """
     check_count("jobs", jobs)
     if models is None:
@@ -66,7 +89,7 @@ def needed_by(models, own=()):
         if is_ort_format(model):
             raise OpError("models", _title(model), USE_ONNX, "onnx_ops")
         if is_lowered(model):
-            rule = f"imports {EXTENSIONS}, as lowered models do; what types its nodes have is known only when they run"
+            rule = "has nodes that onnx_ops.lower made, whose types are known only when they run"
             raise OpError("models", _title(model), f"{rule}; give operators and dtypes instead", "onnx_ops")
         with variants.silence(), native.survey() as needed:
             try:

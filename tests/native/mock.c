@@ -1,17 +1,21 @@
 #include "mock.h"
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
-enum { RUNTIME_EXCEPTION = 6, LARGEST_TENSOR = 1 << 22, PAGE = 4096 };
-struct faults calls, allocations;
+enum { RUNTIME_EXCEPTION = 6, PAGE = 4096, MOST_THREADS = 16 };
+struct faults calls, allocations, interrupts;
 struct books books;
 const char *failed_call;
-unsigned mock_version = 24;
+size_t largest_tensor = 1 << 22, largest_block = 1 << 28;
+int pool = 1;
 
-static int fails(struct faults *faults) {
-    long number = ++faults->count;
+#define COUNTED(counter, more) __atomic_add_fetch(&(counter), more, __ATOMIC_RELAXED)
+
+int fails(struct faults *faults) {
+    long number = COUNTED(faults->count, 1);
     return faults->at && (number == faults->at || (faults->is_lasting && number > faults->at));
 }
 
@@ -21,15 +25,16 @@ void __real_free(void *);
 void *__wrap_malloc(size_t), *__wrap_calloc(size_t, size_t), *__wrap_realloc(void *, size_t);
 void __wrap_free(void *);
 
-static void *counted(void *block) { return books.blocks += block != 0, block; }
-void *__wrap_malloc(size_t size) { return fails(&allocations) ? 0 : counted(__real_malloc(size)); }
-void *__wrap_calloc(size_t n, size_t size) { return fails(&allocations) ? 0 : counted(__real_calloc(n, size)); }
+static void *counted(void *block) { return COUNTED(books.blocks, block != 0), block; }
+static int lacks(size_t size) { return fails(&allocations) || size > largest_block; }
+void *__wrap_malloc(size_t size) { return lacks(size) ? 0 : counted(__real_malloc(size)); }
+void *__wrap_calloc(size_t n, size_t size) { return lacks(n * size) ? 0 : counted(__real_calloc(n, size)); }
 void *__wrap_realloc(void *block, size_t size) {
-    if (fails(&allocations)) return 0;
-    books.blocks -= block != 0;
+    if (lacks(size)) return 0;
+    COUNTED(books.blocks, -(block != 0));
     return counted(__real_realloc(block, size));
 }
-void __wrap_free(void *block) { books.blocks -= block != 0, __real_free(block); }
+void __wrap_free(void *block) { COUNTED(books.blocks, -(block != 0)), __real_free(block); }
 
 /* Statuses. As ONNX Runtime's, they need memory of their own. */
 struct error {
@@ -39,13 +44,13 @@ struct error {
 static status create_status(int code, const char *message) {
     struct error *error = malloc(sizeof *error);
     if (!error) return 0;
-    error->code = code, books.statuses++;
+    error->code = code, COUNTED(books.statuses, 1);
     snprintf(error->message, sizeof error->message, "%s", message);
     return error;
 }
 static int error_code(const void *error) { return ((const struct error *)error)->code; }
 static void release_status(status error) {
-    if (error) books.statuses--;
+    if (error) COUNTED(books.statuses, -1);
     free(error);
 }
 const char *message_of(status error) { return error ? ((struct error *)error)->message : ""; }
@@ -55,7 +60,7 @@ static status injected(const char *function) {
     char message[128];
     struct error *error = counted(__real_calloc(1, sizeof *error));
     snprintf(message, sizeof message, "injected into %s", failed_call = function);
-    error->code = RUNTIME_EXCEPTION, books.statuses++;
+    error->code = RUNTIME_EXCEPTION, COUNTED(books.statuses, 1);
     return strcpy(error->message, message), error;
 }
 #define MAY_FAIL                                                                                                       \
@@ -66,39 +71,90 @@ static status injected(const char *function) {
     if (fails(&calls)) return injected(__func__);                                                                      \
     if (fails(&allocations)) return create_status(RUNTIME_EXCEPTION, "no room (std::bad_alloc)")
 
-/* Tensors. */
+/* Tensors. Their pages are kept for the next ones, as long as there is one thread: a mutex would hide races. */
+struct kept {
+    struct kept *next;
+};
+static struct kept *kept[64]; /* by number of pages */
+
+/* So many pages, and an unreadable one; 0 without memory. They are 0 if they are new. */
+static void *take_pages(size_t count) {
+    struct kept *pages = count < COUNT(kept) && pool == 1 ? kept[count] : 0;
+    if (pages) return kept[count] = pages->next, pages;
+    size_t readable = count * PAGE;
+    char *made = mmap(0, readable + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (made == MAP_FAILED) return 0;
+    if (!mprotect(made + readable, PAGE, PROT_NONE)) return made;
+    return munmap(made, readable + PAGE), NULL;
+}
+static void give_pages(void *pages, size_t count) {
+    if (!count || count >= COUNT(kept) || pool > 1) munmap(pages, (count + 1) * PAGE);
+    else ((struct kept *)pages)->next = kept[count], kept[count] = pages;
+}
 int make_value(struct value *value, int type, const int64_t *sizes, size_t rank) {
-    size_t bytes = type > 0 && type < TYPES ? item_size[type] : 0;
+    size_t bytes = type == STRINGS ? sizeof(struct string) : type > 0 && type < TYPES ? item_size[type] : 0;
     if (!bytes || rank > MOST_DIMENSIONS) return 0;
     for (size_t a = 0; a < rank; a++) {
-        if (sizes[a] < 0 || (sizes[a] && bytes > LARGEST_TENSOR / (uint64_t)sizes[a])) return 0;
+        if (sizes[a] < 0 || (sizes[a] && bytes > largest_tensor / (uint64_t)sizes[a])) return 0;
         bytes *= (size_t)sizes[a];
     }
-    size_t readable = (bytes + PAGE - 1) / PAGE * PAGE;
-    char *pages = mmap(0, readable + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (pages == MAP_FAILED || mprotect(pages + readable, PAGE, PROT_NONE)) return 0;
-    *value = (struct value){{.type = type, .rank = rank}, pages + (readable - bytes), pages, bytes, readable + PAGE};
+    size_t count = bytes ? (bytes + PAGE - 1) / PAGE : 1;
+    char *pages = take_pages(count);
+    if (!pages) return 0;
+    *value = (struct value){{.type = type, .rank = rank}, pages + (count * PAGE - bytes), pages, bytes, count};
     if (rank) memcpy(value->info.sizes, sizes, rank * sizeof *sizes);
+    if (type == STRINGS) memset(value->data, 0, bytes);
     return 1;
 }
 void unmake_value(struct value *value) {
-    if (value->pages) munmap(value->pages, value->page_bytes);
+    struct string *strings = value->data;
+    for (size_t k = 0; strings && value->info.type == STRINGS && k < value->bytes / sizeof *strings; k++)
+        __real_free(strings[k].at);
+    if (value->pages) give_pages(value->pages, value->page_count);
     value->pages = value->data = 0;
 }
 
 static struct info *new_info(const struct info *from) {
     struct info *info = __real_calloc(1, sizeof *info);
     if (from) *info = *from;
-    return books.infos++, info;
+    return COUNTED(books.infos, 1), info;
 }
-static void release_info(void *info) { books.infos -= info != 0, __real_free(info); }
+static void release_info(void *info) { COUNTED(books.infos, -(info != 0)), __real_free(info); }
 static void release_value(void *value) {
-    if (value) books.values--, unmake_value(value);
+    if (value) COUNTED(books.values, -1), unmake_value(value);
     __real_free(value);
 }
 static status mutable_data(void *value, void **out) {
     MAY_FAIL;
     return *out = ((struct value *)value)->data, NULL;
+}
+/* Strings. */
+char *new_content(size_t size) { return __real_calloc(1, size + !size); } /* it is not 0 */
+static status string_bytes(const void *value, size_t *out) {
+    MAY_FAIL;
+    const struct value *from = value;
+    const struct string *strings = from->data;
+    for (size_t k = *out = 0; k < from->bytes / sizeof *strings; k++) *out += strings[k].size;
+    return 0;
+}
+static status string_content(const void *value, char *out, size_t room, size_t *offsets, size_t count) {
+    MAY_FAIL;
+    const struct value *from = value;
+    const struct string *strings = from->data;
+    if (count != from->bytes / sizeof *strings) return create_status(INVALID_ARGUMENT, "offsets of another number");
+    for (size_t k = 0, at = 0; k < count; at += strings[k++].size) {
+        if (strings[k].size > room - at) return create_status(INVALID_ARGUMENT, "output buffer is too small");
+        if (strings[k].size) memcpy(out + at, strings[k].at, strings[k].size);
+        offsets[k] = at;
+    }
+    return 0;
+}
+static status string_buffer(void *value, size_t k, size_t size, char **out) {
+    NEEDS_MEMORY;
+    struct string *string = (struct string *)((struct value *)value)->data + k;
+    __real_free(string->at);
+    *string = (struct string){size, new_content(size)};
+    return *out = string->at, NULL;
 }
 static status cast_type_info(void *info, void **out) {
     MAY_FAIL;
@@ -212,7 +268,12 @@ static status attribute_tensor(const void *info, const char *name, void *unused,
     const struct value *from = &a->tensor;
     if (!make_value(copy, from->info.type, from->info.sizes, from->info.rank)) abort();
     if (from->bytes) memcpy(copy->data, from->data, from->bytes);
-    return books.values++, *out = copy, NULL;
+    struct string *strings = copy->data;
+    for (size_t k = 0; from->info.type == STRINGS && k < from->bytes / sizeof *strings; k++) {
+        const char *content = strings[k].at;
+        strings[k].at = memcpy(new_content(strings[k].size), content, strings[k].size);
+    }
+    return COUNTED(books.values, 1), *out = copy, NULL;
 }
 static status inferred_attribute(const void *context, const char *name, const void **out) {
     MAY_FAIL;
@@ -266,7 +327,8 @@ static status context_input_count(const void *context, size_t *out) {
 }
 static status context_input(const void *context, size_t k, void **out) {
     MAY_FAIL;
-    const struct value *value = &((const struct context *)context)->node->inputs[k];
+    const struct context *c = context;
+    const struct value *value = c->node->is_constant[k] ? &c->node->inputs[k] : &c->inputs[k];
     return *out = value->info.type ? (void *)value : 0, NULL;
 }
 static status context_output(void *context, size_t k, const int64_t *sizes, size_t rank, void **out) {
@@ -275,14 +337,29 @@ static status context_output(void *context, size_t k, const int64_t *sizes, size
     unmake_value(&c->outputs[k]);
     if (!make_value(&c->outputs[k], (int)c->overload->types[MAX_INPUTS + k], sizes, rank))
         return create_status(RUNTIME_EXCEPTION, "Failed to allocate memory for requested buffer");
-    memset(c->outputs[k].data, 0xA5, c->outputs[k].bytes);
+    if (c->outputs[k].info.type != STRINGS) memset(c->outputs[k].data, 0xA5, c->outputs[k].bytes);
     return *out = &c->outputs[k], NULL;
+}
+struct loop { /* a call's tiles, which threads take from the last one on: any order is right */
+    void (*tile)(void *, size_t);
+    void *work;
+    long left;
+};
+static void *take_tiles(void *loop_of_call) {
+    struct loop *loop = loop_of_call;
+    for (long left; (left = COUNTED(loop->left, -1)) >= 0;) loop->tile(loop->work, (size_t)left);
+    return 0;
 }
 static status parallel_for(const void *context, void (*tile)(void *, size_t), size_t total, size_t batches,
                            void *work) {
     NEEDS_MEMORY;
+    struct loop loop = {tile, work, (long)total};
+    pthread_t threads[MOST_THREADS];
+    int count = 0;
     (void)context, (void)batches;
-    while (total-- > 0) tile(work, total); /* any order is right */
+    while (count < pool - 1 && !pthread_create(&threads[count], 0, take_tiles, &loop)) count++;
+    take_tiles(&loop);
+    while (count) pthread_join(threads[--count], 0);
     return 0;
 }
 static status inferred_input(void *context, size_t k, const void **out) {
@@ -299,9 +376,9 @@ static status create_domain(const char *name, void **out) {
     NEEDS_MEMORY;
     struct domain_of_options *domain = __real_calloc(1, sizeof *domain);
     snprintf(domain->name, sizeof domain->name, "%s", name);
-    return books.domains++, *out = domain, NULL;
+    return COUNTED(books.domains, 1), *out = domain, NULL;
 }
-static void release_domain(void *domain) { books.domains -= domain != 0, __real_free(domain); }
+static void release_domain(void *domain) { COUNTED(books.domains, -(domain != 0)), __real_free(domain); }
 static status add_custom_op(void *domain, void *custom_op) {
     MAY_FAIL;
     struct domain_of_options *to = domain;
@@ -334,6 +411,7 @@ static status get_entry(const void *options, const char *key, char *out, size_t 
     const char *value = entry(options, key);
     return value ? hand_over(value, strlen(value) + 1, strlen(value) + 1, out, size) : create_status(FAIL, "no entry");
 }
+struct options *new_options(void) { return __real_calloc(1, sizeof(struct options)); }
 void release_options(struct options *options) {
     for (size_t k = 0; k < options->domain_count; k++) release_domain(options->domains[k]);
     __real_free(options);
@@ -343,25 +421,22 @@ void release_options(struct options *options) {
 static const void *const table[] = {
     AT(0) = create_status,          AT(8) = error_code,           AT(208) = create_domain,
     AT(216) = add_custom_op,        AT(224) = add_domain,         AT(408) = mutable_data,
-    AT(440) = cast_type_info,       AT(456) = create_info,        AT(464) = set_type,
-    AT(472) = set_sizes,            AT(480) = get_type,           AT(488) = get_rank,
-    AT(496) = get_sizes,            AT(504) = get_names,          AT(520) = tensor_info,
-    AT(624) = allocator,            AT(680) = attribute_float,    AT(688) = attribute_int,
-    AT(696) = attribute_string,     AT(704) = context_input_count, AT(720) = context_input,
-    AT(728) = context_output,       AT(744) = release_status,     AT(768) = release_value,
-    AT(784) = release_info,         AT(792) = release_info,       AT(808) = release_domain,
-    AT(1040) = add_entry,           AT(1296) = attribute_floats,  AT(1304) = attribute_ints,
-    AT(1840) = node_input_count,    AT(1856) = node_input_name,   AT(1872) = node_input_type,
-    AT(1888) = attribute_tensor,    AT(1896) = has_entry,         AT(1904) = get_entry,
-    AT(1952) = node_name,           AT(1992) = constant_input,    AT(2136) = context_input_count,
+    AT(424) = string_bytes,         AT(432) = string_content,     AT(440) = cast_type_info,
+    AT(456) = create_info,          AT(464) = set_type,           AT(472) = set_sizes,
+    AT(480) = get_type,             AT(488) = get_rank,           AT(496) = get_sizes,
+    AT(504) = get_names,            AT(520) = tensor_info,        AT(624) = allocator,
+    AT(680) = attribute_float,      AT(688) = attribute_int,      AT(696) = attribute_string,
+    AT(704) = context_input_count,  AT(720) = context_input,      AT(728) = context_output,
+    AT(744) = release_status,       AT(768) = release_value,      AT(784) = release_info,
+    AT(792) = release_info,         AT(808) = release_domain,     AT(1040) = add_entry,
+    AT(1296) = attribute_floats,    AT(1304) = attribute_ints,    AT(1840) = node_input_count,
+    AT(1856) = node_input_name,     AT(1872) = node_input_type,   AT(1888) = attribute_tensor,
+    AT(1896) = has_entry,           AT(1904) = get_entry,         AT(1952) = node_name,
+    AT(1992) = constant_input,      AT(2016) = string_buffer,     AT(2136) = context_input_count,
     AT(2144) = inferred_input,      AT(2152) = inferred_attribute, AT(2160) = inferred_output,
     AT(2168) = set_names,           AT(2176) = read_attribute,    AT(2192) = parallel_for,
     AT(3312) = type_and_shape,
 };
 static void *const *get_api(uint32_t version) { return (void)version, (void *const *)table; }
-static const char *get_version(void) {
-    static char text[16];
-    snprintf(text, sizeof text, "1.%u.0", mock_version);
-    return text;
-}
+static const char *get_version(void) { return "1.24.0"; }
 const struct api_base mock = {get_api, get_version};

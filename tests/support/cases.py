@@ -296,6 +296,11 @@ GRID_SAMPLE = [
         ("one_pixel", (1, 1, 1, 1), (4, 4), 3.0, "reflection", 0),
         ("one_pixel_corners", (1, 1, 1, 1), (4, 4), 3.0, "reflection", 1),
         ("thin", (2, 2, 1, 7), (5, 5), 1.5, "border", 0),
+        ("one_column", (2, 5, 7, 1), (5, 5), 1.5, "zeros", 0),
+        ("three_rows", (1, 4, 3, 20), (7, 8), 1.3, "zeros", 1),
+        ("two_columns", (2, 1, 9, 2), (7, 8), 1.3, "reflection", 0),
+        ("three_columns", (1, 1, 9, 3), (7, 8), 1.3, "border", 0),
+        ("nine_pixels", (2, 3, 3, 3), (20, 30), 1.5, "reflection", 1),
         ("more_than_a_block", (1, 2, 20, 30), (40, 41), 1.0, "zeros", 0),
         ("many_channels", (2, 65, 5, 6), (3, 7), 1.1, "zeros", 1),
         ("far_out", (1, 1, 6, 7), (10, 10), 1000.0, "reflection", 0),
@@ -318,6 +323,11 @@ VOLUMES = [
         ("volume_of_one_plane", (1, 2, 1, 8, 9), (3, 4, 5), 1.5),
         ("volume_all_inside", (1, 2, 12, 13, 14), (6, 7, 8), 0.4),
         ("empty_volume", (0, 2, 4, 4, 4), (2, 2, 2), 1.0),
+        ("volume_of_one_row", (1, 4, 6, 1, 7), (3, 4, 5), 1.5),
+        ("volume_of_one_column", (2, 1, 6, 5, 1), (3, 4, 5), 1.5),
+        ("volume_of_three_columns", (1, 1, 6, 5, 3), (3, 4, 5), 1.5),
+        ("volume_of_few_pixels", (2, 4, 4, 1, 2), (8, 9, 9), 1.5),
+        ("volume_of_one_pixel", (1, 2, 1, 1, 1), (3, 4, 5), 3.0),
     )
 ]  # fmt: skip
 
@@ -396,6 +406,12 @@ def mmcv(name, x, w, D=1, bias=False, modulated=True, domain="mmdeploy", extent=
     return Case(name, domain, "MMCVModulatedDeformConv2d", shapes, attributes, extent)
 
 
+def dcn(name, x, w, D, op_type, domain="", **attributes):  # noqa: N803
+    """A case of an operator that is MMCVModulatedDeformConv2d by another name."""
+    shapes = mmcv(name, x, w, D, True, **{n: attributes[n] for n in ("stride", "padding", "dilation")}).shapes
+    return Case(name, domain, op_type, shapes, attributes, 1.5)
+
+
 DEFORM_CONV = [
     deform_conv("deform", (2, 4, 9, 11), (3, 4, 3, 3)),
     deform_conv("deform_everything", (2, 6, 9, 11), (8, 3, 3, 2), D=3, mask=True, group=2, kernel_shape=[3, 2],
@@ -431,6 +447,14 @@ DEFORM_CONV = [
          dilation=[1, 2], groups=2, bias=0, im2col_step=32),
     mmcv("plain_with_numbers", (1, 4, 6, 7), (4, 1, 1, 1), D=4, modulated=False, stride=1, padding=0, dilation=1,
          groups=4),
+    dcn("dcn_of_centernet", (2, 4, 8, 9), (6, 4, 3, 3), 1, "_DCNv2", stride=[1, 1], padding=[1, 1], dilation=[1, 1],
+        deformable_groups=1),
+    dcn("dcn_of_tensorrt_centernet", (1, 8, 6, 7), (4, 4, 3, 2), 2, "DCNv2", stride=[2, 2], padding=[1, 1],
+        dilation=[1, 1], groups=2, deform_groups=2),
+    dcn("dcn_of_a_plugin", (1, 4, 6, 7), (5, 4, 3, 3), 2, "DCNv2", "custom", stride=[1, 1], padding=[1, 1],
+        dilation=[1, 1], deformable_groups=2, kernel_size=[3, 3], info="{}"),
+    dcn("dcn_of_torchvision", (1, 4, 6, 7), (5, 4, 3, 3), 4, "DeformConv2d", "custom", stride=[1, 2], padding=[0, 1],
+        dilation=[2, 1], deformable_groups=4, activation_type=-1, alpha=0.0, beta=0.0),
     mmcv("plain_with_other_names", (1, 4, 6, 7), (4, 4, 3, 3), D=2, modulated=False, padding=[1, 1, 2, 2],
          deformable_groups=2),
 ]  # fmt: skip
@@ -515,6 +539,8 @@ FUSED = [
         ("flow_for_all_rows", (3, 2, 9, 11), flow((3,), (50, 50), shape=(3, 2, 1, 50)), {}),
         ("flow_for_all_columns", (3, 2, 9, 11), flow((3,), (12, 50), shape=(3, 2, 12, 1)), {}),
         ("lookup", (20, 1, 9, 11), flow((20,), (5, 5), shape=(20, 2, 1, 1)), {}),
+        ("lookup_in_rows", (20, 1, 1, 11), flow((20,), (1, 5), shape=(20, 2, 1, 1)), {"align_corners": 1}),
+        ("affine_volumes_of_a_column", (2, 4, 6, 7, 1), affine((2,), (4, 5, 33)), {"padding_mode": "border"}),
         ("one_value_for_all", (2, 3, 9, 11), (((5, 30), (2,)), {"p": (0, "h", "w"), "q": (1, 1)}, {}, "qp"), {}),
         ("diagonal", (2, 3, 9, 11), (((30, 30, 2),), {"p": (0, "w", "w", 0), "q": (0, "h", 7, 1)}, {}, "pq"), {}),
         ("all_steps", (2, 3, 9, 11), (((2, 2, 40, 40), (40,), (1,)), PLANES, ALL_STEPS, ("end", "x")), {}),

@@ -5,6 +5,7 @@ import platform
 import shutil
 import struct
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,62 +13,87 @@ from onnx import TensorProto, numpy_helper
 
 from onnx_ops import dtypes
 from onnx_ops.compiler.cpu_levels import LEVELS
-from onnx_ops.runtime.build import write_levels
-from onnx_ops.runtime.library import SOURCES
-from onnx_ops.runtime.variants import combinations, distinct
+from onnx_ops.runtime import table
+from onnx_ops.runtime.build import TableWriter, write_levels
+from onnx_ops.runtime.library import OWN, SOURCES
+from onnx_ops.runtime.variants import combinations, compile_variants, distinct
 
 from .processes import TESTS
 
 HARNESS = TESTS / "native"
 SANITIZED = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-FLAGS = ["-std=gnu11", "-g", "-O1", "-fno-omit-frame-pointer", "-no-pie", "-DONNX_OPS_AHEAD", "-DONNX_OPS_SOURCES=0"]
-WRAPPED = [f"-Wl,--wrap={function}" for function in ("malloc", "calloc", "realloc", "free")]
+FLAGS = ["-std=gnu11", "-g", "-O1", "-fno-omit-frame-pointer", "-fno-pie", "-DONNX_OPS_AHEAD", "-DONNX_OPS_SOURCES=0"]
+WRAPPED = [f"--wrap={function}" for function in ("malloc", "calloc", "realloc", "free")]
 KINDS = "int ints string float floats text tensor".split()  # as enum kind of table.h
 IS_ABSENT, IS_CONSTANT = 1, 2
 
 
-def compiler():
-    """The path of gcc, or None."""
-    return shutil.which("gcc")
-
-
-def build(folder, types, sanitizers=SANITIZED, cpu=None):
-    """Build the harness with kernels of operators; returns its path.
+def build(
+    folder, types, own=(), *, compiler="gcc", sanitizers=SANITIZED, links=(), main="harness", cpu=None, level=None
+):
+    """Build the harness with kernels of operators; returns its path, FOLDER/MAIN.
 
     types       {operator: the names of the element types of its kernels}
-    sanitizers  gcc's options, left out if it lacks them
+    own         operators that are registered as one's own, without kernels
+    sanitizers  the compiler's options, left out if it lacks them
+    links       more options of the linker
+    main        the file with the main function, or with libFuzzer's
     cpu         the one that the kernels are said to be for. Default: the oldest of this architecture
+    level       what the kernels are compiled for (`level` of compiler/target.py). Default: this machine
     """
-    variants = distinct(each for operator, names in types.items() for each in combinations([operator], names))
-    objects = {variant.key: variant.compile() for variant in variants.values()}
+    wanted = distinct(each for operator, names in types.items() for each in combinations([operator], names))
+    by_name = compile_variants(wanted, 1, level=level)
+    objects = {wanted[name].key: functions for name, functions in by_name.items()}
     cpu = cpu or next(name for name, (machine, *_) in LEVELS.items() if machine == platform.machine())
-    files = write_levels({cpu: objects}, types, folder)
-    path = folder / "harness"
-    sources = [*sorted(SOURCES.glob("*.c")), HARNESS / "mock.c", HARNESS / "harness.c"]
-    command = [compiler(), *FLAGS, *WRAPPED, f"-I{SOURCES}", f"-I{HARNESS}", *sources, *files, "-lm", "-o", path]
-    probe = [compiler(), *sanitizers, "-x", "c", "-", "-o", os.devnull]
-    if subprocess.run(probe, input=b"int main(void) { return 0; }", capture_output=True).returncode == 0:
-        command[1:1] = sanitizers
-    subprocess.run(list(map(str, command)), check=True)
+    levels, *kernels = write_levels({cpu: objects}, types, folder)
+    sanitizers = sanitizers if accepts(compiler, sanitizers) else []
+    sources = [*SOURCES.glob("*.c"), *(HARNESS / f"{name}.c" for name in ("mock", "nodes", "stand_in", main))]
+    sources += [levels, write_own(own, folder)]
+    inform = partial(subprocess.run, check=True, cwd=folder)
+    inform([compiler, *sanitizers, *FLAGS, f"-I{SOURCES}", f"-I{HARNESS}", "-c", *sources])
+    made = [*kernels, *(Path(folder) / f"{source.stem}.o" for source in sources)]
+    inform(["ld", "-r", *WRAPPED, *made, "-o", f"{main}.whole.o"])  # else a sanitizer's own calls would be counted
+    inform([compiler, *sanitizers, "-no-pie", f"{main}.whole.o", *links, "-lm", "-lpthread", "-o", main])
+    return Path(folder) / main
+
+
+def accepts(compiler, options=()):
+    """Whether there is a compiler, and it can make a program with these options."""
+    if not shutil.which(compiler):
+        return False
+    probe = [compiler, *options, "-x", "c", "-", "-o", os.devnull]
+    return subprocess.run(probe, input=b"int main(void) { return 0; }", capture_output=True).returncode == 0
+
+
+def write_own(operators, folder):
+    """Write a C file with the rows of operators, as Python makes them for operators of one's own; returns its path."""
+    writer = TableWriter()
+    rows = [table.operator(operator, list(operator.signatures()), OWN + k) for k, operator in enumerate(operators)]
+    for row in rows:
+        row.combination_count = 0  # all in Python, as where there is no Numba
+    content = writer.initializer(table.Table(table.array(table.Operator, rows), len(rows)), [None])
+    path = Path(folder) / "own.c"
+    path.write_text("\n".join([*writer.lines, f"struct table own_table = {content};\n"]), encoding="utf-8")
     return path
 
 
-def run(harness, command, *descriptions):
-    """Run a command of the harness; returns (its exit status, the lines of its output). The mock counts what leaks."""
-    settings = {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"}
+def run(harness, *words):
+    """Run a command of the harness; returns (its exit status, the lines of its output)."""
+    settings = {"UBSAN_OPTIONS": "print_stacktrace=1"}
     done = subprocess.run(
-        [harness, command, *descriptions],
+        [harness, *words],
         env={**os.environ, **settings}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
     )  # fmt: skip
     return done.returncode, done.stdout.splitlines()
 
 
-def described(operator, inputs, attributes, name="the_node", constants=()):
+def described(operator, inputs, attributes, name="the_node", constants=(), others=None):
     """The description of a node (harness.c).
 
     inputs      arrays, or None for absent ones
     attributes  {name: value}, a value being of any type that a model can have
     constants   positions of inputs
+    others      arrays of the same types for a second run
     """
     content = text(operator.domain) + text(operator.name) + text(name) + bytes([len(attributes)])
     for attribute, value in attributes.items():
@@ -76,7 +102,15 @@ def described(operator, inputs, attributes, name="the_node", constants=()):
     for k, array in enumerate(inputs):
         content += bytes([IS_ABSENT * (array is None) | IS_CONSTANT * (k in constants)])
         content += b"" if array is None else tensor(array)
+    content += bytes([others is not None])
+    for array in others or ():
+        content += b"" if array is None else tensor(array)[1:]
     return content
+
+
+def as_tensor(array):
+    """A tensor as the value of an attribute."""
+    return numpy_helper.from_array(array)
 
 
 def text(value):
@@ -85,8 +119,8 @@ def text(value):
 
 
 def tensor(array):
-    number = dtypes.TABLE[str(array.dtype)].onnx
-    content = array.tobytes()
+    number = dtypes.TABLE[dtypes.type_name(array.dtype)].onnx
+    content = b"".join(map(text, array.flat)) if array.dtype.hasobject else array.tobytes()
     header = struct.pack(f"<BB{array.ndim}qI", number, array.ndim, *array.shape, len(content))
     return header + content
 

@@ -54,7 +54,11 @@ def _(x, k, bias, axes, scale, index, count, workspace, values, indices):
 
 
 @onnx_ops.operator(
-    "my.domain::Above", inputs="x: T", outputs="values: T, places: int64", types={"T": ("float32", "int8")}
+    "my.domain::Above",
+    inputs="x: T",
+    outputs="values: T, places: int64",
+    types={"T": ("float32", "int8")},
+    ranks={"x": (1,)},
 )
 def above(x, *, limit: float = 0.0):
     """The numbers above a limit, whose count depends on the values."""

@@ -283,6 +283,8 @@ def attention(open_sizes=False, opset=20, after=None, **edits):
                 "SplitToSequence" as the other one of PyTorch 2.5 writes, which casts constants, too
     merged      whether levels and points share an axis, as in RT-DETRv2
     weights     a function of the Writer that returns what stands for "attention_weights"
+    wide        what is computed in float32, between Casts: "sum", as the default exporter writes of 16-bit floats, and
+                "samples", which "kept" doesn't cast back
     weighed     a function of the Writer, the samples and their weights that returns others
     bare        whether the model states no shapes of values in between
     """
@@ -314,6 +316,7 @@ def attention(open_sizes=False, opset=20, after=None, **edits):
             return w.constant(value, locations_dtype)
         return w.add("Cast", w.constant(value), to=helper.np_dtype_to_tensor_dtype(np.dtype(locations_dtype)))
 
+    wide, narrow = s.get("wide", ()), helper.np_dtype_to_tensor_dtype(np.dtype(s["dtype"]))
     locations_dtype = s.get("places", s["dtype"])
     factors = ["sampling_locations", constant(s.get("factor", 2))][:: -1 if s.get("swapped") else 1]
     grid = w.add(s.get("shift", "Sub"), w.add("Mul", *factors), constant(1), name="grid")
@@ -337,7 +340,10 @@ def attention(open_sizes=False, opset=20, after=None, **edits):
         if s.get("turned"):
             image = reshaped(image, images, channels, width, height)
             image = w.add("Transpose", image, perm=[0, 1, 3, 2])
+        if "samples" in wide:
+            image, places = (w.add("Cast", each, to=1) for each in (image, places))
         sample = w.add("GridSample", image, places, name=f"sample_{level}", **s["sampling"])
+        sample = w.add("Cast", sample, to=narrow) if "samples" in wide and "kept" not in wide else sample
         axis = s.get("axis", -1 if merged else -2)
         samples.append(sample if merged else w.add("Unsqueeze", sample, w.constant([axis])))
     y = w.add("Concat", *samples, axis=s.get("axis", -1 if merged else -2), name="samples")
@@ -347,10 +353,12 @@ def attention(open_sizes=False, opset=20, after=None, **edits):
     weights = s["weights"](w) if "weights" in s else "attention_weights"
     weights = w.add("Transpose", weights, perm=s.get("weights_perm", order))
     weights = reshaped(weights, images, 1, q, count * points, name="weights")
+    weights = w.add("Cast", weights, to=1) if "kept" in wide else weights
     y, weights = s["weighed"](w, y, weights) if "weighed" in s else (y, weights)
     y = w.add("Mul", *[y, weights][:: -1 if s.get("swapped") else 1], name="product")
-    keeps = s.get("keepdims", 0)
+    keeps, y = s.get("keepdims", 0), w.add("Cast", y, to=1) if "sum" in wide else y
     y = w.add("ReduceSum", y, w.constant(s.get("over", [-1])), keepdims=keeps, name="summed")
+    y = w.add("Cast", y, to=narrow) if "sum" in wide else y
     target = s.get("target", (-1 if open_sizes else batch, heads * channels, q))
     y = w.add("Transpose", reshaped(y, *target, name="result"), perm=s.get("perm", [0, 2, 1]), name="y")
     n, q = ("n", "q") if open_sizes else (batch, queries)
@@ -361,7 +369,7 @@ def attention(open_sizes=False, opset=20, after=None, **edits):
         "attention_weights": (s["dtype"], [n, q, heads, *ends]),
         **s.get("inputs", {}),
     }
-    proto = w.model(inputs, (after(w) if after else y, s["dtype"], None), opset)
+    proto = w.model(inputs, (after(w) if after else y, "float32" if "kept" in wide else s["dtype"], None), opset)
     if cut == "SplitToSequence" or s.get("bare"):  # onnx infers that all of a sequence are as large as the first one
         del proto.graph.value_info[:]
     return proto
@@ -482,6 +490,51 @@ def with_steps(w, v, steps, dtype):
         c = c if isinstance(c, str) else w.constant(c, dtype)
         v = w.add("Sub", c, v) if op == "rSub" else w.add(op, v, c)
     return v
+
+
+def flow_network(layers, pixels="image", resized=False, opset=20, scales=(0.2, 0.3), **sampling):
+    """A GridSample of "image" [n, 3, h, w] at pixels that a flow moves, which a network computes from it.
+
+    layers   [(operator, argument, attributes)]: the argument is the number of channels that a convolution makes, the
+             scales of a Resize, or the position of an earlier value, 0 for the image, that an Add or Concat takes
+    pixels   the value of whose size these are: "image" or "flow"
+    resized  whether the flow gets the size of the image by a Resize
+    scales   by which the pixels' places become coordinates
+    """
+    w, rng, values = Writer(), np.random.default_rng(0), [("image", 3)]
+
+    def convolved(op_type, count, kernel_shape=(3, 3), **attributes):
+        value, channels = values[-1]
+        shape = (channels, count) if op_type == "ConvTranspose" else (count, channels)
+        weights = rng.standard_normal((*shape, *kernel_shape)) / np.prod(kernel_shape)
+        return w.add(op_type, value, w.constant(weights, "float32"), **attributes), count
+
+    for op_type, argument, attributes in (*layers, ("Conv", 2, {"pads": [1] * 4})):
+        value, channels = values[-1]
+        if op_type in ("Conv", "ConvTranspose"):
+            values.append(convolved(op_type, argument, **attributes))
+        elif op_type in ("Add", "Concat"):
+            other, more = values[argument]
+            values.append((w.add(op_type, value, other, **attributes), channels + more * (op_type == "Concat")))
+        elif op_type == "Resize":
+            resize = w.add(op_type, value, "", w.constant([1, 1, *argument], "float32"), **attributes)
+            values.append((resize, channels))
+        else:
+            values.append((w.add(op_type, value, **attributes), channels))
+    flow, size = values[-1][0], lambda value, axis: w.add("Gather", w.add("Shape", value), w.constant(axis))
+    if resized:
+        sizes = w.add("Concat", w.add("Shape", flow, end=2), w.add("Shape", "image", start=2), axis=0)
+        flow = w.add("Resize", flow, "", "", sizes, mode="linear")
+    parts = []
+    for i, (axis, scale) in enumerate(zip((3, 2), scales, strict=True)):
+        limit = size("image" if pixels == "image" else flow, axis)
+        along = w.add("Cast", w.add("Range", w.constant(0), limit, w.constant(1)), to=1)
+        along = along if axis == 3 else w.add("Unsqueeze", along, w.constant([1]))
+        moved = w.add("Add", along, w.add("Gather", flow, w.constant(i), axis=1))
+        coordinate = w.add("Sub", w.add("Mul", moved, w.constant(scale, "float32")), w.constant(1, "float32"))
+        parts.append(w.add("Unsqueeze", coordinate, w.constant([-1])))
+    w.add("GridSample", "image", w.add("Concat", *parts, axis=-1, name="grid"), name="y", **sampling)
+    return w.model({"image": ("float32", ["n", 3, "h", "w"])}, ("y", "float32", None), opset)
 
 
 PERSPECTIVE = {

@@ -1,0 +1,102 @@
+"""The site. Its pages are Markdown that reads well on GitHub, too; docs/contributing.md has the command."""
+
+import inspect
+import os
+import re
+from pathlib import Path
+from types import ModuleType
+
+import click
+from docutils import nodes
+from sphinx.util.docutils import SphinxDirective
+
+import onnx_ops
+from onnx_ops.cli.app import app as command_line
+
+DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+# Where links to files of the repository lead, as https://github.com/OWNER/NAME/blob/COMMIT. Default: to this clone.
+REPOSITORY = os.environ.get("ONNX_OPS_REPOSITORY", ROOT.as_uri())
+WIDTH = 80  # of help texts, in characters
+LINK = re.compile(r"\]\(([^)#:]+)(#[^)]*)?\)")  # as in tests/test_docs.py
+
+project = "onnx_ops"
+version = release = onnx_ops.__version__
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinxcontrib.mermaid",
+]
+root_doc = "index"
+
+myst_heading_anchors = 4  # as GitHub makes them, so that links to headings are checked
+myst_url_schemes = ["file", "http", "https", "mailto"]
+myst_fence_as_directive = ["mermaid"]
+
+autodoc_typehints = "none"  # docstrings have the types
+autosummary_generate = False
+default_role = "py:obj"  # of single backticks in docstrings
+napoleon_google_docstring = False
+python_maximum_signature_line_length = 88
+
+html_theme = "furo"
+html_title = f"onnx_ops {version}"
+html_copy_source = False
+
+
+def link(text, path, page):
+    """Return the text of a file with its links as the site has them, from a page."""
+
+    def target(match):
+        to, anchor = (path.parent / match[1]).resolve(), match[2] or ""
+        if to == ROOT / "README.md":
+            to = DOCS / "index.md"
+        if to.is_relative_to(DOCS) or not to.exists():  # which is a warning
+            return f"]({os.path.relpath(to, page.parent)}{anchor})"
+        return f"]({REPOSITORY}/{to.relative_to(ROOT).as_posix()}{anchor})"
+
+    return LINK.sub(target, text)
+
+
+class Help(SphinxDirective):
+    """The help texts of the command line: of the program itself, and of each command in a section."""
+
+    def run(self):
+        self.env.note_reread()  # at each build
+        settings = command_line.context_settings | {"terminal_width": WIDTH}
+        program = click.Context(command_line, info_name="onnx-ops", **settings)
+        commands = [click.Context(each, program, name) for name, each in command_line.commands.items()]
+        return [self.text(program), *map(self.section, commands)]
+
+    def section(self, context):
+        title = context.command_path
+        section = nodes.section("", nodes.title(title, title), self.text(context), ids=[nodes.make_id(title)])
+        self.state.document.note_implicit_target(section, section)
+        return section
+
+    def text(self, context):
+        return nodes.literal_block(text := context.get_help(), text, language="none")
+
+
+def docstring(app, kind, name, value, options, lines):
+    """Give a module that can be called, onnx_ops.operators, the docstring of what is called."""
+    if isinstance(value, ModuleType) and callable(value):
+        lines[:] = inspect.getdoc(type(value).__call__).splitlines()
+
+
+def setup(app):
+    app.add_directive("command-line-help", Help)
+
+    def read(app, name, content):
+        path = DOCS / f"{name}.md"
+        content[:] = [link(content[0], path, path)]
+
+    def include(app, path, page, content):
+        content[:] = [link(content[0], (DOCS / path).resolve(), DOCS / f"{page}.md")]
+
+    app.connect("autodoc-process-docstring", docstring, priority=0)  # before napoleon
+    app.connect("source-read", read)
+    app.connect("include-read", include)

@@ -1,0 +1,123 @@
+"""Custom operators for nodes that no session runs, around the functions of this package that compute them.
+
+A node's inputs are recognized by their ranks and sizes, its attributes by their names. Where these leave a doubt, there
+is no operator.
+"""
+
+import keyword
+import re
+
+from onnx import AttributeProto
+
+ANNOTATIONS = {
+    AttributeProto.INT: "int", AttributeProto.INTS: "tuple[int, ...]", AttributeProto.FLOAT: "float",
+    AttributeProto.FLOATS: "tuple[float, ...]", AttributeProto.STRING: "str",
+}  # fmt: skip
+MODES, PADDING_MODES = '("bilinear", "nearest", "bicubic")', '("zeros", "border", "reflection")'  # PyTorch's numbers
+ORDERS = ("x offset mask weight bias", "x weight offset mask bias", "x offset weight bias", "x weight offset bias")
+ATTENTION = {
+    (4, 2, 1, 6, 5): "value sizes starts locations weights",
+    (4, 2, 6, 5): "value sizes locations weights",
+}
+
+
+def suggested(node, inputs):
+    """Return the source of a custom operator for a node, or None.
+
+    inputs  as in the node's Report
+    """
+    attributes = {a.name: a for a in node.attribute}
+    is_written = all(a.type in ANNOTATIONS and a.name.isidentifier() for a in node.attribute)
+    if not is_written or not node.op_type.isidentifier() or any(not v["type"] or v["shape"] is None for v in inputs):
+        return None
+    family = next((f for pattern, f in FAMILIES.items() if re.search(pattern, node.op_type, re.IGNORECASE)), None)
+    names, call = family([v["shape"] for v in inputs], attributes) if family else (None, None)
+    is_modulated = re.search("dcn_?v2|modulated", node.op_type, re.IGNORECASE)
+    if family is convolution and is_modulated and names and "mask" not in names:
+        return None  # the mask may be a part of the offsets
+    if call is None or {*names} & {*attributes} or any(map(keyword.iskeyword, attributes)):
+        return None
+    given = ", ".join(f"{name}: {v['type']}" for name, v in zip(names, inputs, strict=True))
+    listed = "".join(f", {name}: {ANNOTATIONS[a.type]}" for name, a in attributes.items())
+    return f'''@onnx_ops.operator(
+    "{node.domain}::{node.op_type}",
+    inputs="{given}",
+    outputs="y: {inputs[0]["type"]}",
+)
+def {node.op_type}({", ".join(names)}{", *" if listed else ""}{listed}):
+    return {call}
+'''
+
+
+def convolution(shapes, attributes):
+    """Return the names of a deformable convolution's inputs and the call that computes it, or two times None."""
+    for order in ORDERS:
+        names = order.split()[: len(shapes)]
+        sizes = dict(zip(names, shapes, strict=False))
+        if len(names) == len(shapes) >= len(order.split()) - 1 and fits(**sizes):
+            break
+    else:
+        return None, None
+    pairs = [pair(attributes, word) for word in ("stride", "pad", "dil")]
+    if None in pairs:
+        return None, None
+    strides, pads, dilations = pairs
+    optional = ", ".join(f"{k}={n}" for k, n in (("b", "bias"), ("mask", "mask")) if n in names)
+    return (
+        names,
+        f"""onnx_ops.deform_conv(
+        x, weight, offset, {optional + ", " if optional else ""}strides={strides}, dilations={dilations},
+        pads={pads} * 2, group=x.shape[1] // weight.shape[1],
+        offset_group=offset.shape[1] // (2 * weight.shape[2] * weight.shape[3]),
+    )""",
+    )
+
+
+def fits(x, weight, offset, mask=None, bias=None):
+    """Return whether these can be the shapes of a deformable convolution's inputs."""
+    if any(len(shape) != 4 for shape in (x, weight, offset, mask) if shape) or (bias and len(bias) != 1):
+        return False
+    counts = (*weight, x[1], offset[1], *(mask[1:2] if mask else ()), *(bias or ()))
+    if not all(isinstance(count, int) and count > 0 for count in counts):
+        return False
+    groups, rest = divmod(offset[1], 2 * weight[2] * weight[3])
+    are_whole = not rest and x[1] % weight[1] == 0 and x[1] % groups == 0
+    return are_whole and (not mask or 2 * mask[1] == offset[1]) and (not bias or bias[0] == weight[0])
+
+
+def pair(attributes, word):
+    """Return an expression for two numbers, of attributes with this word in their names; None for other attributes."""
+    found = sorted((a for name, a in attributes.items() if word in name.lower()), key=lambda a: a.name)
+    if not found:
+        return "[0, 0]" if word == "pad" else "[1, 1]"
+    if len(found) == 2 and all(a.type == AttributeProto.INT for a in found):
+        return f"[{found[0].name}, {found[1].name}]"  # of the height and the width
+    if len(found) == 1 and found[0].type == AttributeProto.INT:
+        return f"[{found[0].name}] * 2"
+    if len(found) == 1 and found[0].type == AttributeProto.INTS and len(found[0].ints) == 2:
+        return f"list({found[0].name})"
+    return None
+
+
+def attention(shapes, attributes):
+    """The same for deformable attention."""
+    names = ATTENTION.get(tuple(map(len, shapes)), "").split()
+    return (names, "onnx_ops.deformable_attention(value, sizes, locations, weights)") if names else (None, None)
+
+
+def sampling(shapes, attributes):
+    """The same for grid_sample."""
+    if len(shapes) != 2 or not len(shapes[0]) == len(shapes[1]) in (4, 5):
+        return None, None
+    settings = {"padding_mode": "pad", "align_corners": "align", "mode": "mode"}
+    numbers, arguments = {"padding_mode": PADDING_MODES, "mode": MODES}, {}
+    for setting, word in settings.items():
+        for name, a in attributes.items():
+            if word in name.lower() and name not in arguments:
+                choices = numbers.get(setting) if a.type == AttributeProto.INT else None
+                arguments[name] = f"{setting}={f'{choices}[{name}]' if choices else name}"
+    lines = "".join(f"{each},\n        " for each in arguments.values())
+    return ("x", "grid"), f"onnx_ops.grid_sample(\n        x, grid,\n        {lines[:-4]})"
+
+
+FAMILIES = {"deform.*att": attention, "dcn|deform.*conv": convolution, "grid.?sampl": sampling}

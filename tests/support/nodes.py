@@ -1,0 +1,110 @@
+"""Descriptions of nodes of every operator, for the harness in C (native.py), made from the case tables."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from onnx_ops.operators import OPERATORS, declaration_of
+
+from . import cases, native, own_functions, own_operators
+
+TOPK, ABOVE, COMBINE, WINDOW = (
+    declaration_of(getattr(own_operators, name)) for name in ("topk", "above", "combine", "window")
+)
+JOIN = declaration_of(own_operators.join)
+BLEND = declaration_of(own_functions.blend)
+IN_PYTHON = [JOIN, *(replace(o, name=f"Plain{o.name}") for o in (TOPK, ABOVE, WINDOW))]
+WITH_KERNELS = [TOPK, ABOVE, COMBINE, WINDOW, BLEND]
+TYPES = {o: ["float32"] for o in OPERATORS} | {o: ["float16", "float32", "int16"] for o in WITH_KERNELS}
+SAFE = [ABOVE, COMBINE]  # the kernels of the others trust their inputs' sizes
+MOST_BYTES = 2**16  # of a description, unless an operator has no smaller one
+MOST_STRINGS = 64  # in a tensor: a life takes a call for each, and there is a life with a fault for each call
+
+X = np.random.default_rng(0).standard_normal((2, 5)).astype(np.float32)
+HALVES = X.astype(np.float16)
+TEXTS = np.array(["", "a", "longer than fifteen bytes"], object)
+OWN = {
+    "topk": (TOPK, [X, np.array([2]), None], {}),
+    "topk_of_halves": (TOPK, [HALVES, np.array([2]), HALVES[0]], {"scale": -0.5}),
+    "topk_refuses": (TOPK, [X, np.array([6])], {"axes": [-1]}),
+    "topk_of_no_numbers": (TOPK, [X[:0], np.array([1])], {}),
+    "above": (ABOVE, [X.reshape(-1)], {"limit": 0.5}),
+    "above_nothing": (ABOVE, [X[0, :0]], {}),
+    "combine": (COMBINE, [X[0], X[1]], {"mode": "quotient", "swap": 1, "flags": [2.0, 0.25]}),
+    "combine_halves": (COMBINE, [HALVES[0], HALVES[1]], {"mode": "product"}),
+    "combine_refuses": (COMBINE, [X[0], np.float32([1, 0, 2, 0, 3])], {"mode": "quotient"}),
+    "window": (WINDOW, [X[0], np.array([2]), np.array(1)], {}),
+    "window_whole": (WINDOW, [X[0], None, np.array([1])], {}),
+    "window_of_integers": (WINDOW, [np.int16([3, 1, 2])], {}),
+    "window_refuses": (WINDOW, [X[0], None, np.array([9])], {}),
+    "blend": (BLEND, [X[0], None], {"weights": [0.5], "mode": "subtract"}),
+    "blend_halves": (BLEND, [HALVES[0], HALVES[1]], {"weights": [0.5, 2.0], "shifts": [3], "factor": -1.0}),
+    "blend_refuses": (BLEND, [X[0, :1]], {"weights": [0.5]}),
+    "join": (JOIN, [TEXTS, TEXTS[::-1]], {"between": "\u2013", "table": native.as_tensor(np.arange(3))}),
+    "join_many": (JOIN, [TEXTS] * 5, {"least": 3}),
+    "join_too_many": (JOIN, [TEXTS] * 17, {}),
+    "join_nothing": (JOIN, [TEXTS[:0]], {"between": ""}),
+    "join_of_high_rank": (JOIN, [TEXTS.reshape(1, 1, 3, 1, 1)], {}),
+    "plain_topk": (IN_PYTHON[1], [X, np.array([2]), None], {}),
+    "plain_above": (IN_PYTHON[2], [X.reshape(-1)], {"limit": 0.5}),
+    "plain_window": (IN_PYTHON[3], [X[0], None, np.array([1])], {}),
+}  # fmt: skip
+REFUSED = {  # name: (case, attributes, rule)
+    "negative_pads": ("overlapping", {"pads": [-1, 0, 0, 0]}, "pads = [-1, 0, 0, 0]: must be 2 to 28 numbers"),
+    "a_float": ("overlapping", {"pads": [0.5] * 4}, "pads = (not of kind INTS): must be a list of integers"),
+    "a_text": ("overlapping", {"strides": b"\xff" * 500}, "strides = (not of kind INTS): must be a list of integers"),
+    "many_numbers": ("overlapping", {"strides": [2] * 500}, "2, 2, 2]: must be"),
+    "other_blocks": ("overlapping", {"strides": [2, 3]}, "axis 2 must be the number of blocks, 12"),
+    "no_such_mode": ("bilinear_zeros_edges", {"mode": "\0" * 500}, "mode = '"),
+    "no_text": ("bilinear_zeros_edges", {"mode": b"\xff"}, "mode = (not of kind STRING)"),
+}
+RULES = {  # {name: what the refusal of a node says}
+    "topk_refuses": "k = [6]: must lie in", "combine_refuses": "b = 0.0: must not be 0", "blend_refuses": "length of x",
+    "window_refuses": "start = 9: must lie within x", "join_too_many": "inputs = 17: must be at most 16",
+    "join_of_high_rank": "rank of the first input = 5", **{name: rule for name, (*_, rule) in REFUSED.items()},
+}  # fmt: skip
+
+
+def tables():
+    """The cases of each operator of the package, {operator: [(name, inputs, attributes), ...]}."""
+    from test_mmdeploy import CASES  # of operators with several outputs, or with outputs of which only a bound is known
+
+    found = {operator: [] for operator in OPERATORS}
+    for case in cases.CASES:
+        for dtype in ("float32", "string"):
+            inputs = case.inputs(dtype if dtype in case.operator.types.get("T", ()) else "float32")
+            strings = inputs[0].size if inputs[0].dtype == object else MOST_STRINGS
+            if dtype == "float32" or (strings < MOST_STRINGS and cases.reference(case, inputs).size < 3 * MOST_STRINGS):
+                found[case.operator].append((f"{case.op_type}-{case.name}-{dtype}", inputs, case.attributes))
+    for operator in cases.OTHERS:
+        for k, parts in enumerate(CASES[operator.name]):
+            *inputs, attributes = parts if isinstance(parts[-1], dict) else (*parts, {})
+            found[operator].append((f"{operator.name}-{k}", inputs, attributes))
+    return found
+
+
+def others(operator, arrays):
+    """Inputs of another size: twice the first axis of all inputs that share it."""
+    size, twice = arrays[0].shape[:1], []
+    for i, array in zip(operator.inputs, arrays, strict=False):
+        is_twice = array is not None and array.ndim and array.shape[:1] == size and not i.values
+        twice.append(np.concatenate([array, array]) if is_twice else array)
+    return twice
+
+
+def descriptions(most=None):
+    """{name: description} of cases, at most so many of each operator, of user-defined operators and refused nodes."""
+    content = {name: native.described(*parts) for name, parts in OWN.items()}
+    for operator, table in tables().items():
+        drawn = []
+        for k, (name, inputs, attributes) in enumerate(table):
+            values = [n for n, i in enumerate(operator.inputs[: len(inputs)]) if i.values] if k % 2 else []
+            more = others(operator, inputs) if k % 3 == 0 and inputs[0].dtype != object else None
+            each = native.described(operator, inputs, attributes, constants=values, others=more)
+            drawn.append((f"{operator.domain or 'ai.onnx'}-{name}", each))
+        small = [each for each in drawn if len(each[1]) < MOST_BYTES] or [min(drawn, key=lambda each: len(each[1]))]
+        content |= small[:: max(1, len(small) // most)][:most] if most else small
+    by_name = {case.name: case for case in cases.COL2IM + cases.GRID_SAMPLE}
+    for name, (case, attributes, _) in REFUSED.items():
+        content[name] = native.described(by_name[case].operator, by_name[case].inputs("float32"), attributes)
+    return content

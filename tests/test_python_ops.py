@@ -1,0 +1,256 @@
+"""Models with Python operators of onnxruntime-extensions (`@onnx_op`), on the command line.
+
+Commands run in new processes: that library's list of operators is final once a session has been made with it.
+"""
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+from support.cases import parsed
+from support.processes import python
+from support.selection import needs_extensions
+
+FILE = '''
+import numpy as np
+import onnx_ops
+from onnxruntime_extensions import PyCustomOpDef as Types, onnx_op
+
+
+@onnx_op(
+    op_type="{domain}Largest",
+    inputs=[Types.dt_float, Types.dt_float],
+    outputs=[Types.dt_float, Types.dt_int32],
+    attrs={{"topk": Types.dt_int64, "factor": Types.dt_float, "order": Types.dt_string}},
+)
+def largest(boxes, scores, topk, factor, order):
+    """The boxes with the largest scores, multiplied, and their number."""
+    places = np.argsort(-scores[0], kind="stable")[:topk]
+    return boxes[0, places[::-1] if order == "up" else places] * np.float32(factor), np.array([topk], np.int32)
+
+
+@onnx_op(op_type="GridSample", inputs=[Types.dt_float], outputs=[Types.dt_float])
+def add_one(x):
+    return x + 1
+'''
+BOTH = """
+@onnx_ops.operator("my.domain::Halve", inputs="x: T", outputs="y: T", types={"T": ["float32"]})
+def halve(x):
+    return x / 2
+"""
+NODE = "{domain}Largest <topk: int = 2, factor: float = 0.5, order: string = {order}>"
+COMMANDS = """
+import json, sys
+from click.testing import CliRunner
+from onnx_ops.cli.app import app
+runs = [CliRunner().invoke(app, command) for command in json.loads(sys.argv[1])]
+print(json.dumps([(run.exit_code, run.stdout, run.stderr) for run in runs]))
+"""
+
+
+def outcomes(*commands, **settings):
+    """Run commands in one new process; return (exit code, stdout, stderr) of each."""
+    listed = json.dumps([list(map(str, command)) for command in commands])
+    return json.loads(python(COMMANDS, listed, **settings).stdout.splitlines()[-1])
+
+
+def model_with_python_ops(directory, domain="", order='"up"', more=""):
+    """Write a model and the file with its operators; return (path of the model, of the file, inputs, right outputs)."""
+    boxes, scores = np.arange(24, dtype=np.float32).reshape(1, 6, 4), np.array([[3, 1, 5, 0, 4, 2]], np.float32)
+    name = NODE.format(domain=domain.replace("::", ".") if domain else "ai.onnx.contrib.", order=order)
+    text = f"""(float[B, 6, 4] boxes, float[B, 6] scores) => (float[A, 4] chosen, int32[C] count) {{
+        more = ai.onnx.contrib.GridSample (boxes)
+        up, count = {name} (more, scores)
+        {more or "chosen = Identity (up)"}
+    }}"""
+    path = directory / "model.onnx"
+    onnx.save(parsed(text, 18, *dict.fromkeys(["ai.onnx.contrib", "my.domain", *filter(None, [domain[:-2]])])), path)
+    (directory / "python_ops.py").write_text(FILE.format(domain=domain) + (BOTH if more else ""))
+    chosen = boxes[0, [4, 2] if order == '"up"' else [2, 4]] / 2 + 0.5
+    right = {"chosen": chosen / 2 if more else chosen, "count": np.array([2], np.int32)}
+    return path, directory / "python_ops.py", {"boxes": boxes, "scores": scores}, right
+
+
+@needs_extensions
+@pytest.mark.parametrize(
+    ("domain", "more"),
+    [("", ""), ("", "chosen = my.domain.Halve (up)"), ("their.domain::", "")],
+    ids=["extensions' domain", "with a custom operator", "domain of its own"],
+)
+def test_commands_that_open_a_model(domain, more, tmp_path):
+    model, file, feeds, right = model_with_python_ops(tmp_path, domain, more=more)
+    np.savez(tmp_path / "feeds.npz", **feeds)
+    folder = tmp_path / "test" / "test_data_set_0"
+    folder.mkdir(parents=True)
+    (folder.parent / "model.onnx").write_bytes(model.read_bytes())
+    for kind, arrays in ("input", feeds), ("output", right):
+        for k, (name, array) in enumerate(arrays.items()):
+            onnx.save_tensor(onnx.numpy_helper.from_array(array, name), folder / f"{kind}_{k}.pb")
+    ways = [["--backend", "extensions"], [], ["--optimize"]]  # the first session ends the library's list of operators
+    run = ["run", model, "--input", tmp_path / "feeds.npz"]
+    runs = [[*run, *way, "--output", tmp_path / f"out{k}"] for k, way in enumerate(ways)]
+    commands = [
+        *runs,
+        ["inspect", model, "--json"],
+        [*run, "--compare", "reference"],
+        *([] if more else [[*run, "--compare", "builtin"]]),
+        ["validate", folder.parent],
+        *([] if more else [["validate", folder.parent, "--backend", "builtin"]]),
+        ["validate", folder.parent, "--backend", "reference"],
+        ["bench", model, "--input", tmp_path / "feeds.npz", "--repeats", 1],
+        ["optimize", model, tmp_path / "optimized.onnx"],
+        ["lower", model, tmp_path / "lowered.onnx"],
+    ]
+    done = outcomes(*[["--operators", file, *command] for command in commands])
+    for command, (code, _, errors) in zip(commands, done, strict=True):
+        assert (code, errors) == (0, ""), command
+    report = json.loads(done[len(runs)][1])
+    assert (report["session"], report["unknown"]) == (None, {})
+    assert [n["operator"] for n in report["nodes"]] == (["my.domain.Halve"] if more else [])
+    for k in range(len(ways)):
+        for name, array in right.items():
+            np.testing.assert_array_equal(np.load(tmp_path / f"out{k}" / f"{name}.npy"), array)
+
+
+@needs_extensions
+def test_processes_of_a_run_on_many_files(tmp_path):
+    """Each process imports the file."""
+    model, file, feeds, right = model_with_python_ops(tmp_path, order='"down"')
+    (tmp_path / "in").mkdir()
+    for k in range(3):
+        np.savez(tmp_path / "in" / f"{k}.npz", **feeds | {"boxes": feeds["boxes"] + k})
+    run = ["run", model, "--input", tmp_path / "in" / "*.npz", "--output", tmp_path / "out", "--workers", 2, "--json"]
+    ((code, text, errors),) = outcomes(["--operators", file, *run])
+    assert (code, errors) == (0, "")
+    assert json.loads(text)["run"] == 3
+    for k in range(3):
+        np.testing.assert_array_equal(np.load(tmp_path / "out" / f"{k}.npz")["chosen"], right["chosen"] + k / 2)
+
+
+@needs_extensions
+def test_operators_that_are_not_given(tmp_path):
+    model, *_ = model_with_python_ops(tmp_path)
+    (code, text, _), (failed, _, message) = outcomes(["inspect", model, "--json"], ["run", model, "--random"])
+    report = json.loads(text)
+    assert (code, failed) == (1, 3)
+    assert report["unknown"] == {"ai.onnx.contrib.Largest": 1}
+    assert [r["operator"] for r in report["nodes"]] == ["ai.onnx.contrib.GridSample"]
+    assert "onnx-ops --operators FILE" in message
+
+
+@needs_extensions
+def test_operators_of_the_library_itself(tmp_path):
+    """Not all operators of its domain are Python's."""
+    text = """(string[N] x) => (string[N] y, string[N] z) {
+        y = ai.onnx.contrib.StringUpper (x)
+        z = ai.onnx.contrib.StringOfNobody (x)
+    }"""
+    onnx.save(parsed(text, 18, "ai.onnx.contrib"), tmp_path / "model.onnx")
+    ((_, text, _),) = outcomes(["inspect", tmp_path / "model.onnx", "--json"])
+    assert json.loads(text)["unknown"] == {"ai.onnx.contrib.StringOfNobody": 1}
+    assert "@onnx_op functions" in json.loads(text)["next"]
+
+
+@needs_extensions
+def test_a_built_in_kernel_is_tried_without_the_other_operators(tmp_path):
+    """The node of GridSample runs alone, whatever else the model has."""
+    text = """(float[1, 3, 6, 6] x, float[1, 4, 4, 2] grid) => (float[1, 3, 4, 4] y) {
+        z = GridSample <align_corners = 1> (x, grid)
+        y = ai.onnx.contrib.OfNobody (z)
+    }"""
+    onnx.save(parsed(text, 20, "ai.onnx.contrib"), tmp_path / "model.onnx")
+    ((_, text, _),) = outcomes(["inspect", tmp_path / "model.onnx", "--json"])
+    assert [r["builtin"] for r in json.loads(text)["nodes"]] == ["runs it"]
+
+
+@needs_extensions
+def test_a_domain_of_two_libraries(tmp_path):
+    """ONNX Runtime takes the operators of a domain from one library."""
+    model, file, *_ = model_with_python_ops(tmp_path, "::")
+    ((code, _, errors),) = outcomes(["--operators", file, "run", model, "--random"])
+    assert code == 3
+    assert "in a domain of onnx_ops' operators" in errors
+
+
+@needs_extensions
+def test_a_library_has_no_python_operators(tmp_path):
+    _, file, *_ = model_with_python_ops(tmp_path)
+    ((code, _, errors),) = outcomes(["--operators", file, "build", "--output", tmp_path / "lib.so"])
+    assert code == 2
+    assert "onnx_ops.operator" in errors
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("import no_such_module_of_mine", "No module named 'no_such_module_of_mine'"),
+        ("x = 1", "has no operators"),
+        pytest.param(
+            "from onnxruntime_extensions import onnx_op\nonnx_op(op_type='A', attrs={'a': 'b'})(abs)",
+            "can't be imported",
+            marks=needs_extensions,
+        ),
+    ],
+    ids=["import", "none", "declaration"],
+)  # fmt: skip
+def test_a_file_that_declares_nothing(text, words, tmp_path):
+    (tmp_path / "broken.py").write_text(text)
+    ((code, _, errors),) = outcomes(["--operators", tmp_path / "broken.py", "list"])
+    assert code == 3
+    assert words in errors
+
+
+def test_where_onnxruntime_extensions_is_absent(tmp_path):
+    """Some versions of Python have no release of it: no message advises its installation."""
+    model, file, *_ = model_with_python_ops(tmp_path)
+    (tmp_path / "onnxruntime_extensions.py").write_text("raise ModuleNotFoundError('not here')")
+    commands = ["--operators", file, "run", model, "--random"], ["run", model, "--random"], ["inspect", model, "--json"]
+    given, run, inspected = outcomes(*commands, folders=[tmp_path])
+    assert given[0] == run[0] == 3
+    assert "can't be imported: ModuleNotFoundError: not here" in given[2]
+    assert "onnxruntime-extensions, which can't be imported: not here" in run[2]
+    assert "install" not in given[2] + run[2]
+    report = json.loads(inspected[1])
+    assert report["unknown"] == {"ai.onnx.contrib.Largest": 1}
+    assert "@onnx_op" not in report["next"]
+
+
+@needs_extensions
+def test_a_custom_operator_in_the_domain_of_the_library(tmp_path):
+    """It runs without onnxruntime-extensions."""
+    (tmp_path / "declared.py").write_text(
+        "import onnx_ops\n\n"
+        '@onnx_ops.operator("ai.onnx.contrib::Twice", inputs="x: T", outputs="y: T", types={"T": ["float32"]})\n'
+        "def twice(x):\n    return 2 * x\n"
+    )
+    onnx.save(parsed("(float[2] x) => (float[2] y) { y = ai.onnx.contrib.Twice (x) }", 18, "ai.onnx.contrib"),
+              tmp_path / "model.onnx")  # fmt: skip
+    run = ["--operators", tmp_path / "declared.py", "run", tmp_path / "model.onnx", "--random", "--json"]
+    ((code, text, errors),) = outcomes(run)
+    assert (code, errors) == (0, "")
+    report = json.loads(text)
+    assert report["outputs"][0]["shape"] == [2]
+
+
+@needs_extensions
+def test_one_session_with_both_libraries(tmp_path):
+    """As docs/backends.md shows: the default backend beside the library, on the same options."""
+    model, _, feeds, right = model_with_python_ops(tmp_path)
+    np.savez(tmp_path / "feeds.npz", **feeds)
+    done = python(
+        """
+        import sys
+        import numpy as np
+        import onnx_ops
+        import onnxruntime as ort
+        import onnxruntime_extensions
+        import python_ops
+        options = ort.SessionOptions()
+        options.register_custom_ops_library(onnxruntime_extensions.get_library_path())
+        session = onnx_ops.InferenceSession(sys.argv[1], options)
+        print(session.run(None, dict(np.load(sys.argv[2])))[0].tolist())
+        """,
+        model, tmp_path / "feeds.npz", folders=[tmp_path],
+    )  # fmt: skip
+    assert json.loads(done.stdout) == right["chosen"].tolist()
