@@ -115,7 +115,15 @@ def loads(proto):
 
 
 def session(proto):
-    """Make a session for which no kernel is compiled."""
+    """Make a session for which no kernel is compiled, but maybe a plan, whose time doesn't count."""
+    begin = time.process_time()
+    try:
+        return _session(proto)
+    finally:
+        _Written.seconds += time.process_time() - begin
+
+
+def _session(proto):
     options = quiet(graph_optimization_level=ort.GraphOptimizationLevel.ORT_DISABLE_ALL, intra_op_num_threads=1)
     native.add_operators(options, {i.domain for i in proto.opset_import} & {o.domain for o in OPERATORS})
     with native.survey():
@@ -207,7 +215,7 @@ OF_MODELS = "fields", "optimize", "lower", "infer", "inspect"
 def read(name, content, folder):
     """Give bytes to a reader. Raises BrokenPromiseError."""
     function, allowed = READERS[name]
-    begin, _Written.paths[:] = time.process_time(), []
+    begin, _Written.paths[:], _Written.seconds = time.process_time(), [], 0.0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -218,18 +226,21 @@ def read(name, content, folder):
             raise
         except Exception as error:
             raise BrokenPromiseError(f"{type(error).__name__}: {error}") from error
-    seconds = time.process_time() - begin
+    seconds = time.process_time() - begin - _Written.seconds
     if seconds > SECONDS + PER_BYTE * len(content):
         raise BrokenPromiseError(f"{seconds:.1f} s for {len(content)} bytes")
-    outside = [path for path in _Written.paths if not Path(os.path.realpath(path)).is_relative_to(folder)]
+    allowed = [Path(folder), Path(os.path.realpath(cache.directory()))]  # sessions keep plans in the latter
+    paths = [Path(os.path.realpath(path)) for path in _Written.paths]
+    outside = [str(path) for path in paths if not any(map(path.is_relative_to, allowed))]
     if outside:
         raise BrokenPromiseError(f"wrote {outside}")
 
 
 class _Written:
-    """The files that this process opens for writing, once `watch` was called."""
+    """The files that this process opens for writing, once `watch` was called, and the seconds of making sessions."""
 
     paths: list = []  # noqa: RUF012
+    seconds = 0.0
     watched = False
 
     @classmethod
