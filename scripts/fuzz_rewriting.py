@@ -175,7 +175,8 @@ class Checker:
         deadly = 0 if any(node.op_type == "Einsum" for node in model_nodes(self.proto)) else None
         yield from (self.draft.feeds(sizes, seed) for seed in range(3))
         for name in sorted(sizes.keys() & {dimension.dim_param for _, _, dimension in self.draft.dimensions()}):
-            for size in {0, 1, sizes[name] - 1, sizes[name] + int(self.rng.integers(1, 4))} - {sizes[name], deadly}:
+            no_size = 0 if name in ("H", "W") else deadly  # GridSample refuses an image without pixels
+            for size in {0, 1, sizes[name] - 1, sizes[name] + int(self.rng.integers(1, 4))} - {sizes[name], no_size}:
                 yield self.draft.feeds({**sizes, name: size})
         if defaults := plain.get_overridable_initializers():
             name = one_of(self.rng, defaults).name

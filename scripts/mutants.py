@@ -16,6 +16,7 @@ import onnxruntime as ort
 from mutations import MODES, MUTATIONS, NEWER, PADDING, Inapplicable, chance, described, one_of
 from onnx import helper, numpy_helper
 from support.backends import quiet
+from support.by_hand import FORMS, GATHERS, OUTSIDE, PLACES, deform_conv, sampler
 from support.written import (
     Writer,
     affine_grid,
@@ -217,7 +218,48 @@ def _attention(rng, open_sizes=False):
     return proto, {"n": sizes["batch"], "q": sizes["queries"]}
 
 
+def _sampler(rng):
+    """Bilinear sampling by hand; in some one step is another one."""
+    choices = {"places": PLACES, "outside": OUTSIDE, "gather": GATHERS, "form": FORMS, "flat": (True, False)}
+    edits = {name: one_of(rng, some) for name, some in choices.items()}
+    edits |= {
+        "is_open": chance(rng, 0.3) and edits["places"] != "flow",
+        "first": chance(rng),
+        "swapped": chance(rng, 0.2),
+    }
+    other = {"high": -1, "low": 1, "factor": 1.5, "one": 0.5, "next": 2}
+    if chance(rng, 0.3):
+        name = one_of(rng, other)
+        edits[name] = other[name]
+    size, out, counts = _ints(rng, 1, 5, 2), _ints(rng, 1, 4, 2), _ints(rng, 1, 2, 2)
+    edits |= {"dtype": one_of(rng, ["float32", "float32", "float64"]), "batch": counts[0], "channels": counts[1]}
+    sizes = dict(zip("HWhw", (*size, *out), strict=True))
+    return sampler(size=size, out=out, opset=_opset(rng), **edits), sizes
+
+
+def _deform_conv(rng):
+    """Deformable convolution by hand; in some one step is another one."""
+    kernel, pads, strides = _ints(rng, 1, 3, 2), _ints(rng, 0, 1, 2), _ints(rng, 1, 2, 2)
+    group, offset_group = (one_of(rng, [1, 2]) for _ in range(2))
+    edits = {"kernel": kernel, "pads": pads, "strides": strides, "dilations": _ints(rng, 1, 2, 2), "group": group}
+    edits |= {
+        "mask": chance(rng),
+        "bias": chance(rng),
+        "gather": one_of(rng, GATHERS[::2]),
+        "batch": _ints(rng, 1, 2, 1)[0],
+    }
+    edits |= {"sum": one_of(rng, ["Sum", "Add"]), "offset_group": offset_group}
+    other = {"high": -1, "one": 0.5, "step": 1, "shift": 1}
+    if chance(rng, 0.3):
+        name = one_of(rng, other)
+        edits[name] = other[name]
+    size = tuple(5 + int(rng.integers(3)) for _ in range(2))
+    return deform_conv(size=size, channels=4, outputs=2, opset=_opset(rng), **edits), {}
+
+
 SEEDS = {
+    "sampling by hand": _sampler,
+    "deformable convolution by hand": _deform_conv,
     "unfold": _unfold,
     "unfold of open sizes": partial(_unfold, open_sizes=True),
     "Tensor.unfold": _windows,

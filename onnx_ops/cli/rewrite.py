@@ -135,5 +135,7 @@ def counted(findings, replaced=True):
 
 
 def show_findings(title, findings):
-    rows = [(f.pattern, f.node, f.graph, f.operator or f"stays: {f.reason}") for f in findings]
+    ends = [f"{f.operator}, not tried out: {f.untried}" if f.untried else f.operator or f"stays: {f.reason}"
+            for f in findings]  # fmt: skip
+    rows = [(f.pattern, f.node, f.graph, end) for f, end in zip(findings, ends, strict=True)]
     table(str(title), ("pattern", "last node", "graph", "becomes"), rows)

@@ -17,10 +17,12 @@ NO_LIMITS = None  # instead of these: coordinates are neither padded nor limited
 def axis_of(g, i, cubic, zero):
     """What `coordinate` needs for axis i, in the type of `zero`."""
     dtype, size = type(zero), g.image[i]
-    # (v + 1) / 2 * (size - 1) and ((v + 1) * size - 1) / 2, both as ((v + 1) * first - shift) * second.
+    # (v + 1) / 2 * (size - 1), ((v + 1) * size - 1) / 2 or v + 1 - 1, all as ((v + 1) * first - shift) * second.
     first, shift, second = dtype(size), dtype(1), dtype(0.5)
     if g.align_corners:
         first, shift, second = dtype(0.5), dtype(0), dtype(size - 1)
+    if g.pixels:
+        first, shift, second = dtype(1), dtype(1), dtype(1)
     # Reflection mirrors at 0 and size - 1, or at -1/2 and size - 1/2. Under cubic, coordinates only repeat with the
     # period: taps are mirrored one by one.
     edge, span = (dtype(0), dtype(size - 1)) if g.align_corners else (dtype(-0.5), dtype(size))

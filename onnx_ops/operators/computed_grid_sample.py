@@ -21,7 +21,8 @@ it takes as many as it needs; the others are 0.
     17 MulAdd   a * b + c, rounded once on CPUs that can do so
     18 CastFloat16, 19 CastBFloat16   round a, as a float32, to 16 bits
 
-All other operations are those of ai.onnx, each rounded to the type of the inputs.
+All other operations are those of ai.onnx, each rounded to the type of the inputs. With `pixels`, coordinates are
+numbers of pixels, of which GridSample adds and subtracts 1; `align_corners` then only says where reflection mirrors.
 """
 
 import numpy as np
@@ -175,6 +176,7 @@ def plan(attributes, inputs, outputs, g):
     require(len(x) == axes + 2, "shape of {X}", x, "must have two axes more than there are coordinates,", axes)
     count = check_program(attributes)
     turned = grid_sample.plan_samples(attributes, grid_sample.mode_of(attributes), x, y, g)
+    g.pixels = attributes.pixels
     cut_stripes(g)
     find_sources(attributes, inputs, turned, g)
     order_values(attributes, count, g)
@@ -427,6 +429,7 @@ COMPUTED_GRID_SAMPLE = grid_sample.Operator(
     types={"T1": dtypes.FLOATS, "T2": dtypes.WIDE_FLOATS},
     attributes=(
         *grid_sample.MICROSOFT.attributes,
+        Attribute("pixels", "int", 0, bounds=(0, 1)),
         Attribute("sources", "ints", required=True, bounds=(-4, 2**31), length_bounds=(3, SOURCES * (2 + RANK))),
         Attribute("steps", "ints", bounds=(0, 2**31), length_bounds=(4, 4 * STEPS)),
         Attribute("coordinates", "ints", required=True, bounds=(0, SOURCES + STEPS - 1), length_bounds=(2, 3)),

@@ -376,8 +376,10 @@ DCN = replace(
     ),
 )  # fmt: skip
 DCN_NAMES = (("", "_DCNv2"), ("", "DCNv2"), ("custom", "DCNv2"), ("custom", "DeformConv2d"))
+OURS = replace(ONNX, domain="onnx_ops", versions=(1,))  # for models of older versions of ai.onnx
 OPERATORS = (
     ONNX,
+    OURS,
     *(replace(each, domain=domain) for each in (MODULATED, PLAIN) for domain in ("mmdeploy", "mmcv")),
     *(replace(DCN, domain=domain, name=name) for domain, name in DCN_NAMES),
 )

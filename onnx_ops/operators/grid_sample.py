@@ -56,7 +56,7 @@ PART = 32  # channels are cut into parts, which have at least so many, if there 
 GEOMETRY = {
     "batch": None, "channels": None, "axes": None, "points": None, "images": None, "units": None, "row": None,
     "stripe": None, "stripes": None, "span": None, "parts": None, "part": None, "image": 3, "output": 3,
-    "padding_mode": None, "align_corners": None, "of_points": None,
+    "padding_mode": None, "align_corners": None, "pixels": None, "of_points": None,
 }  # fmt: skip
 
 
@@ -131,7 +131,7 @@ def plan_samples(attributes, mode, x, y, g):
     fits = max(x[0], 1) <= ELEMENTS // max(points, 1) // max(x[1], 1)  # a product of these may overflow
     require(fits, "shape of the output", y[: axes + 2], "must have at most 2**58 elements")
     g.batch, g.channels, g.axes, g.points = x[0], x[1], axes, points
-    g.padding_mode, g.align_corners = attributes.padding_mode, attributes.align_corners
+    g.padding_mode, g.align_corners, g.pixels = attributes.padding_mode, attributes.align_corners, 0
     # A unit of work has several images if they are small, as far as 32 bits hold the indices of their pixels.
     g.images = max(1, min(kernels.BLOCK // max(points, 1), indexed_images(g) // max(x[1], 1)))
     g.span = span_of(g, TAPS[mode])
@@ -185,7 +185,7 @@ def cut_tiles(g):
     g.tiles = min(64, g.units, g.batch * g.points * (g.channels + 2) // WORK + 1)
 
 
-def reference(x, grid, *, mode, padding_mode, align_corners):
+def reference(x, grid, *, mode, padding_mode, align_corners, pixels=0):
     """The formula, tap by tap: coordinates step by step in their own dtype, weights and sums in float64."""
     mode = next(k for k, names in enumerate(NAMES) if mode in names)
     dtype = np.float64 if grid.dtype == np.float64 else np.float32
@@ -193,7 +193,7 @@ def reference(x, grid, *, mode, padding_mode, align_corners):
     taps = []  # for each image axis, [(index, whether the tap exists, weight), ...]
     with np.errstate(invalid="ignore", over="ignore"):
         for size, g in zip(image, np.moveaxis(grid, -1, 0)[::-1], strict=True):
-            p = unnormalize(g.astype(dtype), dtype(size), align_corners)
+            p = g.astype(dtype) + 1 - 1 if pixels else unnormalize(g.astype(dtype), dtype(size), align_corners)
             if mode != CUBIC:
                 p = pad(p, size, padding_mode, align_corners)
             elif padding_mode == "reflection":

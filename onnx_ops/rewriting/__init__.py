@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import onnx
 
 from ..nodes import inlined, model_nodes
-from . import constants, deformable_attention, grid_sample, im2col_product, unfold
+from . import constants, deform_conv, deformable_attention, grid_sample, im2col_product, sampling_by_hand, trial, unfold
 from .finding import Finding, NearMiss
 from .graph import Graph, Model
 
@@ -20,19 +20,21 @@ if TYPE_CHECKING:
     import os
 
 # The order matters, since a pattern may contain another: deformable attention contains grids.
-PATTERNS = constants, deformable_attention, unfold, im2col_product, grid_sample
+PATTERNS = constants, deform_conv, sampling_by_hand, deformable_attention, unfold, im2col_product, grid_sample
+TRIED = deform_conv, sampling_by_hand  # patterns of which a replacement is run beside the nodes that it replaces
 
 
 def optimize(model: onnx.ModelProto, folder: "str | os.PathLike[str] | None" = None) -> onnx.ModelProto:
     """Return a copy of a model with fewer and faster nodes.
 
-    The new nodes are of the domain onnx_ops:
+    The new nodes are of the domain onnx_ops, except for GridSample and DeformConv:
 
     =============================  ================================================
     Im2Col                         PyTorch's `unfold`, as its exporters write it
     Im2ColProduct                  an `unfold` that is only multiplied and added up
     ComputedGridSample             a GridSample and what computes its grid
     MultiScaleDeformableAttention  Deformable DETR's attention
+    GridSample, DeformConv         pixels that are gathered and added up
     =============================  ================================================
 
     Nodes of this package's operators of ai.onnx with constant inputs become a
@@ -136,9 +138,10 @@ def apply(pattern: ModuleType, graph: Graph, node: onnx.NodeProto) -> Finding | 
         replacement = pattern.match(graph, node) if graph.is_sound(node) else None
         if replacement is None:
             return None
+        untried = trial.tried_out(graph, node, replacement) if pattern in TRIED else None
         operator = replacement.pop("finding", replacement["op_type"])
         graph.replace(node, **replacement)
-        return Finding(*where, operator=operator)
+        return Finding(*where, operator=operator, untried=untried)
     except NearMiss as miss:
         return Finding(*where, reason=str(miss))
     except Exception as error:

@@ -23,6 +23,7 @@ class Finding:
     graph, node  the graph's title, and the name of the pattern's last node, or of its output if it has none
     operator     the operator that has replaced the node, or None
     reason       why none has, or None
+    untried      why the nodes and what replaces them were not run side by side, where patterns do so; or None
     """
 
     pattern: str
@@ -30,3 +31,4 @@ class Finding:
     node: str
     operator: str | None = None
     reason: str | None = None
+    untried: str | None = None

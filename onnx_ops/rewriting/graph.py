@@ -15,12 +15,16 @@ from onnx.external_data_helper import uses_external_data
 
 from .. import external_data
 from ..errors import as_text
-from ..nodes import graphs_in, own_names, subgraphs, used_names
+from ..nodes import graphs_in, model_nodes, own_names, subgraphs, used_names
 from ..operators import OPERATORS, available
 from .shapes import type_of
 
 AI_ONNX = ("", "ai.onnx")
 OURS = {operator.name for operator in OPERATORS if operator.domain in AI_ONNX}  # types of nodes that this package runs
+OLDEST = 12  # version of ai.onnx from which on a model may be changed to import a newer one
+CHANGED = {  # {type of node: version from which on it means something else, although it looks the same}
+    "Hardmax": 13, "LogSoftmax": 13, "Resize": 13, "RoiAlign": 16, "Softmax": 13,
+}  # fmt: skip
 DEEPEST = 60  # nodes on the longest way through what computes a constant
 LARGEST = 2**28  # bytes of an input or output of a node that is computed in NumPy, which takes three times the memory
 RANDOM = {"Bernoulli", "Dropout", "Multinomial", "RandomNormalLike", "RandomUniformLike"}  # results differ in each run
@@ -90,6 +94,7 @@ class Graph:
         self.constants = {}  # {value: what `folded` returns for it, if it is}
         self.blocks = {}  # {output of a Concat: the Blocks that indices.py has found}
         self.sound = {}  # {output: whether its node is sound}
+        self.weighted = None  # what taps.py has found of the nodes
         self.known_consumers = None  # what `consumers` returns, until a node changes
 
     def nested(self):
@@ -147,6 +152,19 @@ class Graph:
             onnx.checker.check_node(node, context)
         except onnx.checker.ValidationError:
             return False
+        return True
+
+    def raise_opset(self, version):
+        """Have the model import a newer ai.onnx if its nodes mean the same in it; returns whether it is imported."""
+        proto, graph = self.model.proto, self
+        nodes = [node for node in model_nodes(proto) if node.domain in AI_ONNX]
+        if self.opset >= version:
+            return True
+        if self.opset < OLDEST or proto.functions or not all(_is_same(node, self.opset, version) for node in nodes):
+            return False
+        next(i for i in proto.opset_import if i.domain in AI_ONNX).version = version
+        while graph:
+            graph.sound, graph = {}, graph.outer
         return True
 
     def type(self, name):
@@ -228,7 +246,7 @@ class Graph:
             body = helper.make_graph([node], "constant", inputs, outputs)
             imports, version = [helper.make_opsetid("", self.opset)], self.model.proto.ir_version
             proto = helper.make_model(body, opset_imports=imports, ir_version=version)
-            return (_run_reference if node.op_type in OURS else _run_onnx_runtime)(proto, feeds, name)
+            return (run_reference if node.op_type in OURS else run_onnx_runtime)(proto, feeds, name)
         except Exception:  # ONNX Runtime refuses the inputs, or doesn't have the operator
             return None
 
@@ -275,6 +293,12 @@ class Graph:
         for name in inputs:
             self._count(name, 1)
         return output
+
+    def add_axis(self, before, name):
+        """Add an axis of one element before the others of a value; returns the name of the result."""
+        if self.opset < 13:
+            return self.add_node(before, "Unsqueeze", [name], axes=[0])
+        return self.add_node(before, "Unsqueeze", [name, self.add_constant("axes", np.array([0]))])
 
     def replace(self, node, op_type, inputs, domain="", version=1, before=False, target=None, **attributes):
         """Replace a node by another one or, with `before`, what computes the node's first input.
@@ -345,18 +369,35 @@ class Graph:
             self.owner.value_info.remove(info)
 
 
+def _is_same(node, old, new):
+    """Return whether a node means the same in two versions of ai.onnx: the newer one only adds to what it can be."""
+    if not onnx.defs.has(node.op_type, new, ""):
+        return False
+    before, after = (onnx.defs.get_schema(node.op_type, version, "").since_version for version in (old, new))
+    context, names = onnx.checker.C.CheckerContext(), {a.name for a in node.attribute}
+    context.ir_version, context.opset_imports = onnx.IR_VERSION, dict.fromkeys(AI_ONNX, new)
+    is_other = before < CHANGED.get(node.op_type, before) or (node.op_type == "Split" and len(node.input) < 2)
+    if before != after and (is_other or "ceil_mode" in names):
+        return False
+    try:
+        onnx.checker.check_node(node, context)
+    except onnx.checker.ValidationError:
+        return before == after
+    return True
+
+
 def _is_variadic(node, opset):
     inputs = onnx.defs.get_schema(node.op_type, opset).inputs
     return inputs[-1].option == onnx.defs.OpSchema.FormalParameterOption.Variadic
 
 
-def _run_reference(proto, feeds, name):
+def run_reference(proto, feeds, name):
     from ..reference import Evaluator  # onnx's evaluator takes long to import
 
     return Evaluator(proto)(feeds)[name]
 
 
-def _run_onnx_runtime(proto, feeds, name):
+def run_onnx_runtime(proto, feeds, name):
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

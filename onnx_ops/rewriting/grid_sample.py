@@ -62,7 +62,7 @@ def match(graph, node):
     coordinates = _coordinates(program, dimensions)
     if coordinates is None:
         return None
-    _state_sizes(program, dimensions)
+    state_sizes(program, dimensions)
     inputs, more = program.finished(coordinates)
     return {"op_type": OPERATOR, "inputs": [node.input[0], *inputs], "domain": DOMAIN, **attributes, **more}
 
@@ -115,7 +115,7 @@ def _grid_type(graph, node):
     return "float64" if kinds[1] == "float64" else "float32"
 
 
-def _state_sizes(program, dimensions):
+def state_sizes(program, dimensions):
     """Have the sources state the sizes of the output. Raises NearMiss if one isn't known to be what they state."""
     for axis, size in zip(axes_of(dimensions)[1:], dimensions[1:-1], strict=True):
         stated = [size_of(program, position, at) for position, index in program.sources

@@ -490,10 +490,10 @@ def _integer_at(graph, name, index, depth):
     if known is not None:
         return known
     array = graph.folded(name)
-    return None if array is None else tried(_element, array, index)
+    return None if array is None else tried(element, array, index)
 
 
-def _element(array, index):
+def element(array, index):
     """Return the element of a constant at an index. Raises ValueError unless it is a Position."""
     if array.dtype.kind not in "biu" or array.size > LARGEST:
         raise ValueError("no integers, or too many")

@@ -111,7 +111,7 @@ class Program:
             whole = name
             name = self._once(("apart", whole, *target), lambda: self.reshaped(whole, target))
         if not names:  # a source has an axis at least
-            name = self._once(("vector", name), lambda: self.add_node("Unsqueeze", name, [0]))
+            name = self._once(("vector", name), lambda: self.graph.add_axis(self.node, name))
         return self.source(self.input(name), names or (0,))
 
     def repeated(self, name, parts):
@@ -173,10 +173,6 @@ class Program:
 
     def add_node(self, op_type, name, *lists, **attributes):
         """Add a node with a value and lists of integers as inputs; returns its output's name."""
-        if self.graph.opset < 13 and lists:
-            raise NearMiss(
-                f"other nodes are needed for it, in version 13 of ai.onnx; the model imports {self.graph.opset}"
-            )
         constants = [self.graph.add_constant(op_type, np.array(integers, np.int64)) for integers in lists]
         return self.graph.add_node(self.node, op_type, [name, *constants], **attributes)
 

@@ -228,19 +228,31 @@ def parts_of_product(size):
 
 
 def quotient(size, by):
-    """Return q with q * by = size for certain, or None if no such q is known."""
+    """Return q with q * by = size for certain, or None if no such q is known: long division of polynomials."""
     if size == by:
         return 1
-    terms = _terms(by)
-    ((names, factor),) = terms.items() if len(terms) == 1 else [((), 0)]
-    quotient_terms = {}
-    for product, coefficient in _terms(size).items():
+    if by == 0:
+        return None
+    total, (names, factor) = 0, _leading(by)
+    while size != 0:
+        product, coefficient = _leading(size)
         remaining = list(product)
         for name in names:
             if name not in remaining:
                 return None
             remaining.remove(name)
-        if factor == 0 or coefficient % factor:
+        if coefficient % factor:
             return None
-        quotient_terms[tuple(remaining)] = coefficient // factor
-    return _simplify(quotient_terms)
+        part = _simplify({tuple(remaining): coefficient // factor})
+        total, size = total + part, size - part * by
+    return total
+
+
+def _leading(size):
+    """Return (names, factor) of the term of a polynomial that comes last by degree and names."""
+    return max(_terms(size).items(), key=lambda term: (len(term[0]), term[0]))
+
+
+def at(size, number_of):
+    """Return a size as a number. number_of: a function that returns the number for an unknown."""
+    return sum(factor * math.prod(map(number_of, names)) for names, factor in _terms(size).items())

@@ -13,8 +13,6 @@ strides * l, both have the same part.
 import math
 from contextlib import suppress
 
-import numpy as np
-
 from .finding import NearMiss, tried
 from .graph import AI_ONNX
 from .indices import (
@@ -61,9 +59,7 @@ def match(graph, node):
         return None
     source, made = replacement
     if len(shape(graph, source)) == 1 + len(made["kernel_shape"]):  # without a batch
-        if graph.opset < 13:
-            raise NearMiss("it has no batch")
-        source = graph.add_node(node, "Unsqueeze", [source, graph.add_constant("axes", np.array([0]))])
+        source = graph.add_axis(node, source)
     return {"inputs": [source], "op_type": OPERATOR, "domain": DOMAIN, **made}
 
 
@@ -125,7 +121,7 @@ def _fit(graph, steps, node):
     if dimensions is None or len(dimensions) < 3 or len(dimensions) - axes not in (1, 2):
         return None
     pad = graph.producer(x, "Pad")
-    pads = None if pad is None else _pads(graph, pad, axes)
+    pads = None if pad is None else image_pads(graph, pad, axes)
     source = x if pads is None else pad.input[0]
     if pads is None:
         pads = [0] * 2 * axes
@@ -192,7 +188,7 @@ def _table(graph, node):
     return dimensions if len(dimensions or ()) == 2 else None
 
 
-def _pads(graph, pad, axes):
+def image_pads(graph, pad, axes):
     """Return what a Pad adds to the image's axes: all begins, then all ends; None if Im2Col can't do the same."""
     lists = [integer_list(graph, name) if name else None for name in (*pad.input[1:], "", "", "")]
     pads, padded_axes, rank = lists[0], lists[2], len(shape(graph, pad.output[0]))

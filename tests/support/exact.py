@@ -29,7 +29,7 @@ from onnx_ops.nodes import inlined
 # {operator: by what factor its error may exceed that of the nodes that it replaces}. 0: bits are the same.
 FACTORS = {
     "Im2Col": 0, "Constant": 1, "ComputedGridSample": 3, "Im2ColProduct": 1,
-    "MultiScaleDeformableAttention": 1,
+    "MultiScaleDeformableAttention": 1, "GridSample": 3, "DeformConv": 3,
 }  # fmt: skip
 UNITS = {  # {type of ONNX: one unit in the last place of 1}
     TensorProto.DOUBLE: 2.0**-52,
@@ -62,6 +62,15 @@ class AffineGrid(OpRun):
         return (np.einsum("...j,nij->n...i", points, theta).astype(theta.dtype),)
 
 
+class GatherElements(OpRun):
+    """GatherElements as specified. onnx's takes at most 64 indices along the axis."""
+
+    op_domain = ""
+
+    def _run(self, data, indices, axis=0):
+        return (np.take_along_axis(data[tuple(map(slice, _but(indices.shape, data.shape, axis)))], indices, axis),)
+
+
 class Slice(op_slice.SliceCommon):
     """Slice as specified: a step back starts at the first element or after it. onnx's returns no elements there."""
 
@@ -89,6 +98,11 @@ class Loop(op_loop.Loop):
                 values.append(part)
             turn += 1
         return (*carried, *map(np.stack, collected))
+
+
+def _but(sizes, others, axis):
+    """Return sizes with that of another shape along an axis."""
+    return [others[k] if k == axis % len(sizes) else size for k, size in enumerate(sizes)]
 
 
 def widened(proto):
@@ -177,7 +191,7 @@ class Evaluator(ReferenceEvaluator):
     unit, rng = 0.0, None
 
     def __init__(self, proto, new_ops=None, **more):
-        super().__init__(proto, new_ops=[AffineGrid, Loop, Slice, *onnx_ops.reference_ops()], **more)
+        super().__init__(proto, new_ops=[AffineGrid, GatherElements, Loop, Slice, *onnx_ops.reference_ops()], **more)
         for node in self.rt_nodes_:
             if node.onnx_node.op_type not in EXACT and not isinstance(node, OpFunction):
                 node.run = functools.partial(self.run_rounded, node.run, node.onnx_node.op_type)

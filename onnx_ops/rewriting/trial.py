@@ -1,0 +1,156 @@
+"""A replacement is tried out before it is made: the nodes and what replaces them run side by side on random inputs.
+
+ONNX Runtime runs the nodes, onnx's evaluator with the operators' references what replaces them, so nothing is compiled.
+Elements where the nodes' result jumps, since inputs that are nearly the same change it as much, don't count.
+"""
+
+import math
+
+import numpy as np
+from onnx import helper, numpy_helper
+
+from ..nodes import subgraphs
+from .finding import NearMiss
+from .graph import AI_ONNX, run_onnx_runtime, run_reference
+from .taps import FLOATS, Draw
+
+MEMORY, SECONDS = 2**26, 0.2  # bytes of all values, and an estimate of the time, from which on nothing is tried out
+PER_ELEMENT, PER_PRODUCT = 5e-9, 5e-10  # seconds
+DRAWS = 3  # of sizes where these are open, else of values
+TOLERANCE, NUDGE = 1e-3, 1e-5  # of the largest element; of inputs
+
+
+def tried_out(graph, node, replacement):
+    """Run what computes a node's result and what replaces it, up to the value "compared" if the replacement names one.
+
+    Return why they were not run, or None. Raises NearMiss if the results differ.
+    """
+    inputs, added = _leaves(graph, replacement["inputs"])
+    output = replacement.pop("compared", node.output[0])
+    try:
+        following, _ = _between(graph, output, [*inputs, node.output[0]])
+        nodes, more = _between(graph, output, inputs)
+        names = dict.fromkeys((*inputs, *more))
+        for seed in range(DRAWS):
+            feeds = _feeds(graph, names, nodes, seed)
+            before = _model(graph, nodes, feeds, output)
+            attributes = {k: v for k, v in replacement.items() if k not in ("op_type", "inputs", "domain", "finding")}
+            made = helper.make_node(
+                replacement["op_type"],
+                replacement["inputs"],
+                node.output[:1],
+                domain=replacement.get("domain", ""),
+                **attributes,
+            )
+            after = _model(graph, [*added, made, *following], feeds, output)
+            nudged = {name: np.asarray(array * (1 + NUDGE), array.dtype) for name, array in feeds.items()}
+            try:
+                expected, other = (run_onnx_runtime(before, each, output) for each in (feeds, nudged))
+            except Exception as error:
+                raise Untried(f"on random inputs, the nodes fail: {error}") from None
+            jumps = np.abs(other - expected)
+            difference = np.abs(run_reference(after, feeds, output) - expected)
+            limit = TOLERANCE * np.abs(expected).max(initial=1e-30)
+            if not (difference <= np.maximum(limit, 2 * jumps)).all():
+                raise NearMiss(f"run side by side, the results differ by {difference.max():.3g}")
+    except Untried as reason:
+        return str(reason)
+    return None
+
+
+class Untried(Exception):  # noqa: N818  it is no error
+    """Why nothing is tried out."""
+
+
+def _leaves(graph, names):
+    """Return (values that a replacement reads, nodes that compute its inputs from these).
+
+    The nodes are those that were added, and what computes vectors and single numbers, as these may come from sizes.
+    """
+    leaves, added, pending = {}, [], [*names]
+    for name in pending:
+        node = graph.producers.get(name)
+        if node is not None and (name in graph.added or len(graph.type(name).shape or "..") < 2):
+            added.append(node)
+            pending += [each for each in node.input if each not in pending]
+        elif name and graph.folded(name) is None:
+            leaves[name] = None
+    return leaves, [node for node in graph.owner.node if any(node is each for each in added)]
+
+
+def _between(graph, output, inputs):
+    """Return (the nodes from these values to an output, other values that they read)."""
+    found, more, pending, seen = set(), {}, [output], set(inputs)
+    while pending:
+        name = pending.pop()
+        if name in seen or not name:
+            continue
+        seen.add(name)
+        node = graph.producers.get(name)
+        if graph.folded(name) is not None and (node is None or node.op_type == "Constant"):
+            continue
+        if node is None or any(subgraphs(node)) or node.domain not in AI_ONNX:
+            more[name] = None
+        else:
+            found.add(id(node))
+            pending += node.input
+    return [node for node in graph.owner.node if id(node) in found], more
+
+
+def _feeds(graph, names, nodes, seed):
+    """Draw inputs, of which the first one is the image, for sizes that are drawn where these are open."""
+    draw = Draw(seed, {})
+    rng = draw.rng
+
+    def sizes(name):
+        dimensions = graph.type(name).shape
+        if dimensions is None:
+            raise Untried(f"the shape of {name} is not known")
+        return [max(0, draw.size(size)) for size in dimensions]
+
+    size, work = 0, 0.0
+    for node in nodes:
+        for name in node.output:
+            count = math.prod(sizes(name))
+            size += 8 * count
+            work += PER_ELEMENT * count
+            if node.op_type == "Conv":
+                work += PER_PRODUCT * count * math.prod(sizes(node.input[1])[1:])
+    if size > MEMORY or work > SECONDS:
+        raise Untried(f"it needs some {size / 2**20:.0f} MB and {work:.1f} s")
+    feeds = {}
+    for k, name in enumerate(names):
+        if graph.type(name).elements not in FLOATS:
+            raise Untried(f"{name} is not of float32 or float64")
+        dimensions = sizes(name)
+        array = rng.standard_normal(dimensions)
+        if k:  # inside, outside, on the edge, and far from it
+            kind, reach = rng.integers(0, 10, dimensions), max([2, *dimensions])
+            array = np.where(kind < 3, rng.uniform(-reach, reach, dimensions), array)
+            array = np.where(kind == 3, np.rint(array), array)
+            array = np.where(kind == 4, array * 1000, array)
+        feeds[name] = array.astype(helper.tensor_dtype_to_np_dtype(graph.type(name).elements))
+    return feeds
+
+
+def _model(graph, nodes, feeds, output):
+    """Return a model of these nodes and the constants that they read."""
+    kind = helper.np_dtype_to_tensor_dtype
+    made = {name for node in nodes for name in node.output}
+    names = dict.fromkeys(
+        name for node in nodes for name in node.input if name and name not in feeds and name not in made
+    )
+    constants = []
+    for name in names:
+        array = graph.folded(name)
+        if array is None:
+            raise Untried(f"{name} is not known")
+        constants.append(numpy_helper.from_array(array, name))
+    inputs = [helper.make_tensor_value_info(name, kind(a.dtype), a.shape) for name, a in feeds.items()]
+    outputs = [helper.make_tensor_value_info(output, graph.type(output).elements, None)]
+    body = helper.make_graph(nodes, "trial", inputs, outputs, constants)
+    imports = {i.domain: i.version for i in graph.model.proto.opset_import} | {"onnx_ops": 1, "com.microsoft": 1}
+    return helper.make_model(
+        body, opset_imports=[helper.make_opsetid(*pair) for pair in imports.items()],
+        ir_version=max(4, graph.model.proto.ir_version),
+    )  # fmt: skip

@@ -1,0 +1,266 @@
+"""Models that sample images without GridSample and DeformConv: four pixels are gathered, weighed and added up.
+
+Each option replaces one step, so that a test can build nearly the same model.
+"""
+
+import numpy as np
+
+from .written import Writer, counts
+
+SAMPLER = {
+    "size": (9, 12), "out": (5, 7), "batch": 2, "channels": 3, "dtype": "float32", "opset": 17, "places": "corners",
+    "outside": "pad", "gather": "GatherElements", "form": "weights", "is_open": False, "swapped": False,
+    "high": 0, "low": 0, "one": 1, "next": 1, "factor": 1, "inputs": {}, "first": False, "flat": True,
+}  # fmt: skip
+FORMS = "weights", "lerp"
+OUTSIDE = "pad", "mask", "border", "inside"
+GATHERS = "GatherElements", "Gather", "GatherND"
+PLACES = "corners", "edges", "pixels", "flow"
+
+
+def sampler(after=None, **edits):
+    """Bilinear sampling of "image" [N, C, H, W] at the places "grid" [N, h, w, 2] to "y" [N, C, h, w].
+
+    places   "corners": in [-1, 1], as with align_corners; "edges": without; "pixels": numbers of pixels; "flow": these,
+             with each output pixel's own place added
+    outside  what is read there: "pad": zeros that a Pad adds; "mask": zeros, by a mask; "border": the border's pixels,
+             by limits of the coordinates; "inside": the same by limits of the indices, which the weights don't have
+    gather   which operator picks pixels: of an image [N, C, H * W], of one [N * H * W, C], or of one [N, H, W, C]
+    form     "weights": four products; "lerp": along rows, then between them
+    is_open  whether the sizes of image and grid are open
+    high, low, one, next, factor   what the limits of indices, the 1 of weights, the step to the next pixel and
+             the last weight differ by or are
+    """
+    s = SAMPLER | edits
+    w, kind, opset = Writer(), s["dtype"], s["opset"]
+    number = lambda value: w.constant(value, kind)
+    (height, width), n, c = s["size"], s["batch"], s["channels"]
+
+    def unsqueezed(name, axis):
+        if opset < 13:
+            return w.add("Unsqueeze", name, axes=[axis])
+        return w.add("Unsqueeze", name, w.constant([axis]))
+
+    def size_of(axis):
+        return w.add("Gather", w.add("Shape", "image"), w.constant(axis), axis=0)
+
+    def as_number(name):
+        return w.add("Cast", name, to={"float32": 1, "float64": 11}[kind])
+
+    if s["is_open"]:
+        sizes = size_of(3), size_of(2)
+        floats = [as_number(size) for size in sizes]
+    else:
+        sizes = w.constant(width), w.constant(height)
+        floats = [number(width), number(height)]
+    minus = lambda name, by: w.add("Sub", name, number(by) if name in floats else w.constant(by))
+    last = [minus(size, 1) for size in floats]
+    coordinates = []
+    for k in (0, 1):
+        v = w.add("Gather", "grid", w.constant(1 - k if s["swapped"] else k), axis=3)
+        if s["places"] == "corners":
+            v = w.add("Mul", w.add("Div", w.add("Add", v, number(1)), number(2)), last[k])
+        elif s["places"] == "edges":
+            v = w.add("Div", w.add("Sub", w.add("Mul", w.add("Add", v, number(1)), floats[k]), number(1)), number(2))
+        elif s["places"] == "flow":
+            own = np.arange(s["out"][1 - k])
+            v = w.add("Add", number(own[None, None, :] if k == 0 else own[None, :, None]), v)
+        if s["flat"] and not s["is_open"]:
+            v = w.add("Reshape", v, w.constant([n, s["out"][0] * s["out"][1]]))
+        elif s["flat"]:
+            v = w.add("Reshape", v, w.constant([0, -1]))
+        if s["outside"] == "border":
+            v = (
+                w.add("Max", w.add("Min", v, last[k]), number(0))
+                if s["first"]
+                else w.add("Clip", v, number(0), last[k])
+            )
+        coordinates.append(v)
+    flat = s["flat"]
+    floors = [w.add("Floor", v) for v in coordinates]
+    wholes = [w.add("Cast", f, to=7) for f in floors]
+    nexts = [w.add("Add", i, w.constant(s["next"])) for i in wholes]
+    fractions = [w.add("Sub", v, f) for v, f in zip(coordinates, floors, strict=True)]
+    rests = [w.add("Sub", number(s["one"]), f) for f in fractions]
+    image, pad = "image", int(s["outside"] == "pad")
+    if pad:
+        image = w.add("Pad", "image", w.constant([0, 0, 1, 1, 0, 0, 1, 1]), number(s.get("pad_value", 0)))
+    padded = [w.add("Add", size, w.constant(2)) for size in sizes] if pad else sizes
+
+    def index(i, k):
+        """An index along x (0) or y (1) that is inside of the image."""
+        i = w.add("Add", i, w.constant(pad)) if pad else i
+        high = w.add("Sub", padded[k], w.constant(1 - s["high"]))
+        low = w.constant(s["low"])
+        if opset < 12 or s["first"]:
+            i = w.add("Where", w.add("Less", i, low), low, i)
+            return w.add("Where", w.add("Greater", i, high), high, i)
+        return w.add("Clip", i, low, high)
+
+    def inside(i, k):
+        low, high = w.constant(s["low"]), w.add("Sub", sizes[k], w.constant(1 - s["high"]))
+        return w.add("Not", w.add("Or", w.add("Less", i, low), w.add("Greater", i, high)))
+
+    axes = "flat" if flat else "plane"
+    made = {}
+    for name, values in (("0", wholes), ("1", nexts)):
+        for k in (0, 1):
+            made[name, k] = index(values[k], k), inside(values[k], k) if s["outside"] == "mask" else None
+
+    def pixel(right, down):
+        (x, in_x), (y, in_y) = made[right, 0], made[down, 1]
+        if s["gather"] == "GatherElements":
+            flat_index = w.add("Add", w.add("Mul", y, padded[0]), x)
+            if not flat:
+                flat_index = w.add("Reshape", flat_index, w.constant([0, -1]))
+            source = w.add("Reshape", image, w.constant([0, c, -1]))
+            many = w.add("Expand", unsqueezed(flat_index, 1), w.constant([1, c, 1]))
+            v = w.add("GatherElements", source, many, axis=2)
+        else:
+            source = w.add("Transpose", image, perm=[0, 2, 3, 1])
+            images = w.constant(np.arange(n).reshape((n, 1) if flat else (n, 1, 1)))
+            if s["gather"] == "Gather":
+                rows = w.add("Add", w.add("Mul", images, padded[1]), y)
+                flat_index = w.add("Add", w.add("Mul", rows, padded[0]), x)
+                v = w.add("Gather", w.add("Flatten", source, axis=3), flat_index, axis=0)
+            else:
+                images = w.add("Add", w.add("Mul", x, w.constant(0)), images)
+                parts = [unsqueezed(i, 2 if flat else 3) for i in (images, y, x)]
+                v = w.add("GatherND", source, w.add("Concat", *parts, axis=-1))
+            v = w.add("Transpose", v, perm=[0, 2, 1] if flat else [0, 3, 1, 2])
+        if in_x:
+            mask = unsqueezed(w.add("And", in_x, in_y), 1)
+            if s["gather"] == "GatherElements" and not flat:
+                mask = w.add("Reshape", mask, w.constant([0, 1, -1]))
+            v = w.add("Mul", v, as_number(mask))
+        return v
+
+    def spread(weight):
+        weight = unsqueezed(weight, 1)
+        if s["gather"] == "GatherElements" and not flat:
+            return w.add("Reshape", weight, w.constant([0, 1, -1]))
+        return weight
+
+    corners = {(right, down): pixel(right, down) for right in "01" for down in "01"}
+    if s["form"] == "lerp":
+        rows = []
+        for down in "01":
+            difference = w.add("Sub", corners["1", down], corners["0", down])
+            rows.append(w.add("Add", corners["0", down], w.add("Mul", difference, spread(fractions[0]))))
+        difference = w.add("Mul", w.add("Sub", rows[1], rows[0]), spread(fractions[1]))
+        if s["factor"] != 1:
+            difference = w.add("Mul", difference, number(s["factor"]))
+        y = w.add("Add", difference, rows[0])
+    else:
+        products = []
+        for (right, down), v in corners.items():
+            weight = w.add("Mul", (rests, fractions)[int(right)][0], (rests, fractions)[int(down)][1])
+            products.append(w.add("Mul", *(v, spread(weight))[:: 1 if right == "0" else -1]))
+        if s["factor"] != 1:
+            products[-1] = w.add("Mul", products[-1], number(s["factor"]))
+        y = products[0]
+        for product in products[1:]:
+            y = w.add("Add", y, product)
+    y = after(w, y) if after else y
+    if axes == "flat" or s["gather"] == "GatherElements":
+        if s["is_open"]:
+            parts = [w.add("Slice", w.add("Shape", "grid"), w.constant([1]), w.constant([3]), w.constant([0]))]
+            target = w.add("Concat", w.constant([n, c]), *parts, axis=0)
+        else:
+            target = w.constant([n, c, *s["out"]])
+        y = w.add("Reshape", y, target)
+    image_dims = [n, c, "H", "W"] if s["is_open"] else [n, c, height, width]
+    grid_dims = [n, "h", "w", 2] if s["is_open"] else [n, *s["out"], 2]
+    inputs = {"image": (kind, image_dims), "grid": (kind, grid_dims), **s["inputs"]}
+    used = {y}
+    for node in w.nodes[::-1]:
+        used |= {*node.input} if used & {*node.output} else set()
+    w.nodes = [node for node in w.nodes if used & {*node.output}]
+    w.initializers = [tensor for tensor in w.initializers if tensor.name in used]
+    return w.model(inputs, (y, kind, [None] * 4), opset)
+
+
+DEFORM = {
+    "size": (7, 8), "batch": 2, "channels": 6, "outputs": 4, "kernel": (3, 2), "strides": (1, 1), "dilations": (1, 1),
+    "pads": (1, 1), "group": 1, "offset_group": 1, "mask": True, "bias": True, "gather": "GatherND", "dtype": "float32",
+    "opset": 17, "shift": 0, "one": 1, "high": 0, "step": 0, "sum": "Sum",
+}  # fmt: skip
+
+
+def deform_conv(after=None, **edits):
+    """Deformable convolution of "x" by "offset" and "mask" to "y", in the order of deform-conv2d-onnx-exporter.
+
+    shift, one, high, step   what the first place, the 1 of weights, the last index and one regular place differ by
+    """
+    s = DEFORM | edits
+    w, kind, opset = Writer(), s["dtype"], s["opset"]
+    number = lambda value: w.constant(value, kind)
+    rng = np.random.default_rng(0)
+    (height, width), n, channels, groups = s["size"], s["batch"], s["channels"], s["offset_group"]
+    kernel, (kh, kw) = s["kernel"], s["kernel"]
+    margins = [pad or 1 for pad in s["pads"]]  # there are zeros around the image in any case
+    padded = [size + 2 * margin for size, margin in zip(s["size"], margins, strict=True)]
+    out = counts(s["size"], kernel, s["dilations"], s["pads"] * 2, s["strides"])
+    k_count, per_group = kh * kw, channels // groups
+    base = np.zeros((1, 1, k_count, 2, *out))
+    for a in (0, 1):
+        own = np.arange(out[a]) * s["strides"][a] + margins[a] - s["pads"][a] + s["shift"]
+        within = np.repeat(np.arange(kh), kw) if a == 0 else np.tile(np.arange(kw), kh)
+        base[:, :, :, a] = (within * s["dilations"][a])[:, None, None] + (own[:, None] if a == 0 else own[None, :])
+    base.flat[-1] += s["step"]
+    offset = s.get("offset", [n, groups, k_count, 2, *out])
+    offset = w.add("Reshape", "offset", w.constant(offset))
+    if "turned" in s:
+        offset = w.add("Transpose", offset, perm=s["turned"])
+    places = w.add("Add", number(base), offset)
+    floors = w.add("Floor", places)
+    part = lambda name, a: w.add("Slice", name, w.constant([a]), w.constant([a + 1]), w.constant([3]))
+    whole = w.add("Cast", floors, to=7)
+    indices = {}
+    for a in (0, 1):
+        first = part(whole, a)
+        for k, i in enumerate((first, w.add("Add", first, w.constant(1)))):
+            indices[k, a] = w.add("Clip", i, w.constant(0), w.constant(padded[a] - 1 + s["high"]))
+    difference = w.add("Sub", places, floors)
+    fractions = [part(difference, a) for a in (0, 1)]
+    rests = [w.add("Sub", number(s["one"]), f) for f in fractions]
+    image = w.add("Pad", "x", w.constant([0, 0, *margins, 0, 0, *margins]), mode="constant")
+    image = w.add("Reshape", image, w.constant([n, groups, per_group, *padded]))
+    products = []
+    for down in (0, 1):
+        for right in (0, 1):
+            weight = w.add("Mul", (rests, fractions)[right][1], (rests, fractions)[down][0])
+            weight = w.add("Reshape", weight, w.constant([n, groups, 1, k_count, *out]))
+            count = k_count * out[0] * out[1]
+            if s["gather"] == "GatherND":
+                pair = [w.add("Reshape", indices[k, a], w.constant([n, groups, count, 1]))
+                        for a, k in enumerate((down, right))]  # fmt: skip
+                source = w.add("Transpose", image, perm=[0, 1, 3, 4, 2])
+                v = w.add("GatherND", source, w.add("Concat", *pair, axis=3), batch_dims=2)
+                v = w.add("Transpose", v, perm=[0, 1, 3, 2])
+            else:
+                y, x = (w.add("Reshape", indices[k, a], w.constant([n, groups, 1, count]))
+                        for a, k in enumerate((down, right)))  # fmt: skip
+                index = w.add("Add", w.add("Mul", y, w.constant(padded[1])), x)
+                index = w.add("Expand", index, w.constant([n, groups, per_group, count]))
+                source = w.add("Reshape", image, w.constant([n, groups, per_group, padded[0] * padded[1]]))
+                v = w.add("GatherElements", source, index, axis=3)
+            v = w.add("Reshape", v, w.constant([n, groups, per_group, k_count, *out]))
+            products.append(w.add("Mul", weight, v))
+    if s["sum"] == "Sum":
+        y = w.add("Sum", *products)
+    else:
+        y = w.add("Add", w.add("Add", *products[:2]), w.add("Add", *products[2:]))
+    inputs = {"x": (kind, [n, channels, height, width]), "offset": (kind, [n, 2 * groups * k_count, *out])}
+    if s["mask"]:
+        inputs["mask"] = (kind, [n, groups * k_count, *out])
+        y = w.add("Mul", y, w.add("Reshape", "mask", w.constant([n, groups, 1, k_count, *out])))
+    y = after(w, y) if after else y
+    y = w.add("Reshape", y, w.constant([n, channels, kh, kw, *out]))
+    y = w.add("Transpose", y, perm=s.get("perm", [0, 1, 4, 2, 5, 3]))
+    y = w.add("Reshape", y, w.constant([n, channels, out[0] * kh, out[1] * kw]))
+    weight = number(rng.standard_normal((s["outputs"], channels // s["group"], kh, kw)))
+    y = w.add("Conv", y, weight, group=s["group"], kernel_shape=[*kernel], strides=s.get("block", [*kernel]))
+    if s["bias"]:
+        y = w.add("Add", y, number(rng.standard_normal((1, s["outputs"], 1, 1))))
+    return w.model({**inputs, **s.get("inputs", {})}, (y, kind, [None] * 4), opset)

@@ -1,0 +1,177 @@
+"""optimize() finds bilinear sampling and deformable convolution that are written by hand, and leaves what differs."""
+
+import itertools
+
+import numpy as np
+import onnx
+import pytest
+from support.by_hand import FORMS, GATHERS, OUTSIDE, PLACES, deform_conv, sampler
+from support.written import feeds
+from test_rewriting import compare, near_miss, ours
+
+import onnx_ops
+from onnx_ops.rewriting import rewritten, trial
+
+SIZES = {"H": 9, "W": 12, "h": 5, "w": 7}
+SAMPLERS = {
+    **{" ".join(each): dict(zip(("places", "outside", "gather", "form"), each, strict=True))
+       for each in itertools.product(PLACES[:3], OUTSIDE, GATHERS, FORMS)},
+    **{f"{name} not flat": {"outside": name, "flat": False, "places": "flow"} for name in OUTSIDE},
+    **{f"{gather} of open sizes, {places}": {"is_open": True, "gather": gather, "places": places}
+       for gather in GATHERS for places in PLACES[:3]},
+    **{f"opset {opset}": {"opset": opset} for opset in (11, 13, 16, 20, 22)},
+    "Where in place of Clip": {"first": True}, "Min and Max": {"first": True, "outside": "border"},
+    "float64": {"dtype": "float64"}, "float64 in pixels": {"dtype": "float64", "places": "pixels"},
+    "one image": {"batch": 1}, "one channel": {"channels": 1}, "one of both": {"batch": 1, "channels": 1},
+    "one row of pixels": {"size": (1, 12), "places": "edges"}, "one pixel": {"size": (1, 1), "places": "pixels"},
+    "one row of points": {"out": (1, 7)}, "one point": {"out": (1, 1)}, "x and y swapped": {"swapped": True},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_sampler(name):
+    edits = SAMPLERS[name]
+    proto = sampler(**edits)
+    nodes, (finding,) = compare(proto, SIZES)
+    is_grid = edits.get("places", "corners") in ("corners", "edges") and not edits.get("swapped")
+    assert finding.operator == ("GridSample" if is_grid else "ComputedGridSample")
+    assert (nodes == [finding.operator], finding.untried) == (True, None)
+
+
+def test_a_sampler_is_what_torch_gives():
+    torch = pytest.importorskip("torch")
+    for k, places in enumerate(("edges", "corners")):
+        proto = sampler(places=places)
+        inputs = feeds(proto)
+        expected = torch.nn.functional.grid_sample(*map(torch.from_numpy, inputs.values()), align_corners=bool(k))
+        (y,) = ours(onnx_ops.optimize(proto)).run(None, inputs)
+        np.testing.assert_allclose(y, expected.numpy(), 1e-4, 1e-4)
+
+
+IS_NO_BILINEAR = "it isn't bilinear interpolation with zeros or the border's pixels outside of the image"
+NO_SAMPLERS = {
+    "a limit that is one pixel less": ({"high": -1}, IS_NO_BILINEAR),
+    "a limit that is one pixel more": ({"high": 1}, "it may read outside of"),
+    "a first pixel that is left out": ({"low": 1}, IS_NO_BILINEAR),
+    "a mask that ends one pixel earlier": ({"outside": "mask", "high": -1}, IS_NO_BILINEAR),
+    "a mask that begins one pixel later": ({"outside": "mask", "low": 1}, IS_NO_BILINEAR),
+    "a border that ends one pixel earlier": ({"outside": "border", "high": -1}, IS_NO_BILINEAR),
+    "one other weight": ({"factor": 1.01}, IS_NO_BILINEAR),
+    "one other weight of a lerp": ({"factor": 1.01, "form": "lerp"}, IS_NO_BILINEAR),
+    "weights that don't add up to 1": ({"one": 1.01}, IS_NO_BILINEAR),
+    "the pixel after the next one": ({"next": 2}, IS_NO_BILINEAR),
+    "padded by ones": ({"pad_value": 1}, IS_NO_BILINEAR),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NO_SAMPLERS)
+@pytest.mark.parametrize("places", PLACES[:3])
+def test_no_sampler(name, places):
+    edits, expected = NO_SAMPLERS[name]
+    (reason,) = near_miss(sampler(places=places, **edits), runs="more" not in name)
+    assert reason.startswith(expected)
+
+
+def test_a_sampler_with_another_scale_is_sampled_at_pixels():
+    """Coordinates that aren't those of GridSample become steps of the program."""
+    proto = sampler(places="corners", size=(9, 12))
+    size = next(t for t in proto.graph.initializer if onnx.numpy_helper.to_array(t).tolist() == 2.0)
+    size.CopyFrom(onnx.numpy_helper.from_array(np.array(2.5, np.float32), size.name))
+    (node,), _ = compare(proto)
+    assert node == "ComputedGridSample"
+
+
+DEFORMS = {
+    **{f"{gather}, {name}": {"gather": gather, **edits} for gather in GATHERS[::2] for name, edits in {
+        "as it is": {}, "no mask": {"mask": False}, "no bias": {"bias": False}, "opset 12": {"opset": 12},
+        "groups": {"group": 2, "offset_group": 3}, "strides": {"strides": (2, 1), "dilations": (1, 2)},
+        "no pads": {"pads": (0, 0)}, "other pads": {"pads": (0, 3)}, "a point": {"kernel": (1, 1), "pads": (0, 0)},
+        "a row of blocks": {"size": (2, 8), "kernel": (4, 3), "pads": (1, 0)}, "opset 19": {"opset": 19},
+        "float64": {"dtype": "float64"}, "one image": {"batch": 1}, "sums of sums": {"sum": "Add"},
+        "one channel": {"channels": 1}, "large": {"kernel": (7, 7), "pads": (3, 3)},
+    }.items()},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DEFORMS)
+def test_deform_conv(name):
+    proto = deform_conv(**DEFORMS[name])
+    nodes, (finding,) = compare(proto)
+    assert (finding.operator, finding.untried) == ("DeformConv", None)
+    assert nodes == ["DeformConv"]
+
+
+def test_deform_conv_is_of_ai_onnx():
+    """ONNX Runtime alone runs it."""
+    optimized = onnx_ops.optimize(deform_conv(opset=17))
+    assert [(i.domain, i.version) for i in optimized.opset_import] == [("", 19)]
+
+
+BESIDE = {  # {name: (opset, a node beside the convolution, the domain of the DeformConv)}
+    "Softmax over several axes": (12, ("Softmax", {"axis": 1}), "onnx_ops"),
+    "Softmax": (13, ("Softmax", {"axis": 1}), ""),
+    "Split in equal parts": (17, ("Split", {"axis": 1}), "onnx_ops"),
+    "ReduceMean, with axes in an attribute": (17, ("ReduceMean", {"axes": [1]}), "onnx_ops"),
+    "ReduceMean": (17, ("ReduceMean", {}), ""),
+    "Relu": (12, ("Relu", {}), ""),
+    "MaxPool that rounds up": (12, ("MaxPool", {"kernel_shape": [2, 2], "ceil_mode": 1}), ""),
+    "AveragePool that rounds up": (12, ("AveragePool", {"kernel_shape": [2, 2], "ceil_mode": 1}), "onnx_ops"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_deform_conv_beside_nodes_that_may_mean_something_else(name):
+    """The model imports a newer version only if they don't."""
+    opset, (op_type, attributes), domain = BESIDE[name]
+    proto = deform_conv(opset=opset)
+    proto.graph.node.append(onnx.helper.make_node(op_type, [proto.graph.output[0].name], ["beside"], **attributes))
+    proto.graph.output.append(onnx.helper.make_tensor_value_info("beside", 1, None))
+    optimized, (finding,) = rewritten(proto)
+    assert [n.domain for n in optimized.graph.node if n.op_type == finding.operator == "DeformConv"] == [domain]
+    versions = {i.domain: i.version for i in optimized.opset_import}
+    assert versions == ({"": 19} if domain == "" else {"": opset, "onnx_ops": 1})
+    inputs = feeds(proto)
+    for a, b in zip(ours(proto).run(None, inputs), ours(optimized).run(None, inputs), strict=True):
+        np.testing.assert_allclose(a, b, 1e-3, 1e-4)
+
+
+NO_DEFORMS = {
+    "a limit that is one pixel less": ({"high": -1, "pads": (0, 0), "kernel": (4, 4)}, None),
+    "weights that don't add up to 1": ({"one": 1.01}, IS_NO_BILINEAR),
+    "one place that isn't regular": ({"step": 1}, "its places are not those of a regular grid"),
+    "one place between pixels": ({"step": 0.5}, "its places are not those of a regular grid"),
+    "places that begin inside": ({"shift": 2}, "its first place is pixel 1, inside of the image"),
+    "places that begin between pixels": ({"shift": 0.5}, "its places are not those of a regular grid"),
+    "a larger output than padding makes": ({"shift": -9}, None),
+    "positions in another order": ({"perm": [0, 1, 5, 2, 4, 3], "size": (7, 7), "kernel": (3, 3)}, None),
+    "offsets of another order": (
+        {"offset": [2, 1, 2, 6, 7, 8], "turned": [0, 1, 3, 2, 4, 5], "kernel": (3, 2), "pads": (1, 1), "size": (7, 7)},
+        "its offsets are not known to be a value",
+    ),
+    "a product that is no mask": (
+        {"after": lambda w, y: w.add("Mul", y, w.add("Sigmoid", "more")), "inputs": {"more": ("float32", [1])}},
+        "what multiplies its pixels is not known to be a mask",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NO_DEFORMS)
+@pytest.mark.parametrize("gather", GATHERS[::2])
+def test_no_deform_conv(name, gather):
+    edits, expected = NO_DEFORMS[name]
+    reasons = near_miss(deform_conv(gather=gather, **edits))
+    assert expected is None or any(reason.startswith(expected) for reason in reasons)
+
+
+def test_what_is_large_is_not_tried_out():
+    _, (finding,) = rewritten(deform_conv(size=(96, 96), channels=12, kernel=(3, 3)))
+    assert finding.operator == "DeformConv"
+    assert finding.untried.startswith("it needs some ")
+
+
+@pytest.mark.parametrize("make", [sampler, deform_conv])
+def test_what_differs_when_it_is_tried_out_stays(make, monkeypatch):
+    """A pattern that is wrong is found out by running both."""
+    monkeypatch.setattr(trial, "run_reference", lambda proto, feeds, name: np.float32(0))
+    reasons = near_miss(make())
+    assert any(reason.startswith("run side by side, the results differ by ") for reason in reasons)
