@@ -380,7 +380,7 @@ ATTENTION = [
 ]
 
 
-def deform_conv(name, x, w, D=1, bias=False, mask=False, extent=1.5, **attributes):  # noqa: N803
+def deform_conv(name, x, w, D=1, bias=False, mask=False, extent=1.5, domain="", **attributes):  # noqa: N803
     """A case of DeformConv; D: the number of offset groups."""
     names = "dilations", "pads", "strides"
     counts = block_counts(x[2:], w[2:], **{n: attributes[n] for n in names if n in attributes})
@@ -388,7 +388,7 @@ def deform_conv(name, x, w, D=1, bias=False, mask=False, extent=1.5, **attribute
     shapes = x, w, (x[0], places * len(counts), *counts), *([(w[0],)] * (bias or mask))
     shapes = *shapes, *([(x[0], places, *counts)] * mask)
     attributes = {**attributes, "offset_group": D} if D > 1 else attributes
-    return Case(name, "", "DeformConv", shapes, attributes, extent)
+    return Case(name, domain, "DeformConv", shapes, attributes, extent)
 
 
 def mmcv(name, x, w, D=1, bias=False, modulated=True, domain="mmdeploy", extent=1.5, **attributes):  # noqa: N803
@@ -439,6 +439,8 @@ DEFORM_CONV = [
                 dilations=[2, 1, 3], pads=[1, 0, 1, 0, 2, 1]),
     deform_conv("deform_3d_one_plane", (1, 2, 1, 5, 6), (3, 2, 1, 2, 2)),
     deform_conv("deform_3d_one_row", (1, 2, 4, 1, 6), (3, 2, 2, 1, 2)),
+    deform_conv("deform_in_older_models", (1, 4, 6, 7), (5, 2, 3, 3), D=2, bias=True, mask=True, group=2,
+                pads=[1, 1, 1, 1], domain="onnx_ops"),
     mmcv("modulated", (2, 6, 8, 9), (4, 3, 3, 2), D=3, bias=True, stride=[2, 1], padding=[1, 2], dilation=[1, 2],
          groups=2),
     mmcv("modulated_without_bias", (1, 4, 6, 7), (5, 4, 3, 3), padding=[1, 1], domain="mmcv"),
