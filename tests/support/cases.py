@@ -439,7 +439,7 @@ DEFORM_CONV = [
                 dilations=[2, 1, 3], pads=[1, 0, 1, 0, 2, 1]),
     deform_conv("deform_3d_one_plane", (1, 2, 1, 5, 6), (3, 2, 1, 2, 2)),
     deform_conv("deform_3d_one_row", (1, 2, 4, 1, 6), (3, 2, 2, 1, 2)),
-    deform_conv("deform_in_older_models", (1, 4, 6, 7), (5, 2, 3, 3), D=2, bias=True, mask=True, group=2,
+    deform_conv("deform_in_older_models", (1, 4, 6, 7), (6, 2, 3, 3), D=2, bias=True, mask=True, group=2,
                 pads=[1, 1, 1, 1], domain="onnx_ops"),
     mmcv("modulated", (2, 6, 8, 9), (4, 3, 3, 2), D=3, bias=True, stride=[2, 1], padding=[1, 2], dilation=[1, 2],
          groups=2),
