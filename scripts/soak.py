@@ -154,7 +154,8 @@ class Soak:
         drips = {"idle": [b""], "head": [bytes([byte]) for byte in head], "body": [head, *(bytes(1) for _ in head)]}
         answer, seconds = service.exchange(connection, *drips[name], pause=2 * self.patience / len(head))
         late = f"{seconds:.1f} s" if seconds > 3 * self.patience + 5 else None
-        return late if not answer or answer.startswith(b"HTTP/1.0 4") else answer[:200], seconds
+        is_refused = answer.startswith(b"HTTP/1.0 4") or b"Error code: 4" in answer  # without a version, by HTTP/0.9
+        return late if not answer or is_refused else answer[:200], seconds
 
     def vanished(self, connection, name, k, model):
         head, body = self.requests[model, 0]

@@ -148,7 +148,6 @@ HOSTILE = [
     Hostile("opset_0", BILINEAR, opset("com.microsoft", 0), extensions=None),
     Hostile("opset_past_32_bits", BILINEAR, opset("com.microsoft", 2**63 - 1), extensions=None),
     Hostile("opset_of_onnx_negative", OVERLAPPING, opset("", -1), extensions="No Op registered for Shape"),
-    Hostile("opset_of_onnx_without_col2im", OVERLAPPING, opset("", 16), extensions=None),
     Hostile("no_opsets", OVERLAPPING, lambda proto: proto.ClearField("opset_import"), extensions=None),
     Hostile("constant_cut_short", OVERLAPPING, constant(1, data_type=INT64, dims=[2], raw_data=SIZE[:7])),
     Hostile("constant_of_2**80", OVERLAPPING, constant(1, data_type=INT64, dims=[2**40] * 2, raw_data=SIZE)),

@@ -561,9 +561,9 @@ def folds_of_ones(*sizes):
 def test_large_constants_are_not_computed(monkeypatch):
     """NumPy would need three times the memory that ONNX Runtime needs, and a model has less than 2**31 bytes."""
     computed = []
-    run = graph._run_reference
+    run = graph.run_reference
     monkeypatch.setattr(graph, "LARGEST", 4 * 100**2)
-    monkeypatch.setattr(graph, "_run_reference", lambda *arguments: computed.append(1) or run(*arguments))
+    monkeypatch.setattr(graph, "run_reference", lambda *arguments: computed.append(1) or run(*arguments))
     made = lambda proto: (len([f for f in rewritten(proto)[1] if f.operator == "Constant"]), len(computed))
     assert made(folds_of_ones(100)) == (1, 1)
     assert made(folds_of_ones(101)) == (0, 1)

@@ -109,7 +109,12 @@ def assert_same(outputs, expected):
 # Calls
 
 
-@pytest.mark.parametrize("case", CASES[::3], ids=str)
+def has_usual_names(case):
+    """Whether no attribute has another name, which PyTorch's operators don't know."""
+    return {*case.attributes} <= {a.name for a in case.operator.attributes}
+
+
+@pytest.mark.parametrize("case", [c for c in CASES[::3] if has_usual_names(c)], ids=str)
 def test_shapes_of_symbolic_sizes(case):
     """Sizes that are open give the shapes that they have. Only sizes of 0 and 1 are fixed, by PyTorch."""
     inputs = case.inputs("float32")

@@ -18,4 +18,4 @@ def test_every_small_case(op_type):
             with np.errstate(all="ignore"):
                 assert_close(uncompiled(case, inputs), expected, "float32", case.name)
             tested += 1
-    assert tested >= 2
+    assert tested

@@ -120,7 +120,8 @@ def state_sizes(program, dimensions):
     for axis, size in zip(axes_of(dimensions)[1:], dimensions[1:-1], strict=True):
         stated = [size_of(program, position, at) for position, index in program.sources
                   for at, along in enumerate(index) if along == axis]  # fmt: skip
-        is_stated = axis in program.stated or size in stated
+        # A number may be that of a constant, to which pixels of an open size are broadcast.
+        is_stated = size in stated or (axis in program.stated and not isinstance(size, int))
         for part in () if is_stated else [each for each in parts_of_broadcast(size) if each not in (1, *stated)]:
             if not isinstance(part, int):
                 zero = helper.make_tensor("", helper.np_dtype_to_tensor_dtype(np.dtype(program.dtype)), [1], [0])

@@ -449,7 +449,7 @@ DEFORM_CONV = [
          dilation=[1, 2], groups=2, bias=0, im2col_step=32),
     mmcv("plain_with_numbers", (1, 4, 6, 7), (4, 1, 1, 1), D=4, modulated=False, stride=1, padding=0, dilation=1,
          groups=4),
-    dcn("dcn_of_centernet", (2, 4, 8, 9), (6, 4, 3, 3), 1, "_DCNv2", stride=[1, 1], padding=[1, 1], dilation=[1, 1],
+    dcn("dcn_of_centernet", (1, 4, 6, 7), (6, 4, 3, 3), 1, "_DCNv2", stride=[1, 1], padding=[1, 1], dilation=[1, 1],
         deformable_groups=1),
     dcn("dcn_of_tensorrt_centernet", (1, 8, 6, 7), (4, 4, 3, 2), 2, "DCNv2", stride=[2, 2], padding=[1, 1],
         dilation=[1, 1], groups=2, deform_groups=2),
