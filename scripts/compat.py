@@ -148,7 +148,7 @@ def outcome(row, wheel, directory, tests):
     if NONE not in versions:
         environment.pip("check")
     timeout = f"faulthandler_timeout={TEST_TIMEOUT}"
-    marks = "not huge" if row.tests == "extras" else "not huge and not ray"
+    marks = "not huge" if row.tests == "extras" else "not huge and not ray and not soak"
     options = ("-v", "-n", "logical", "--color=no", "-m", marks, "-o", timeout)
     status, output = environment.run("pytest", *options, *(tests or SELECTIONS[row.tests]), environment=variables)
     print(output[max(0, output.find("= FAILURES =")) :] if status else output[-2000:], flush=True)

@@ -169,7 +169,7 @@ def main():
     parser.add_argument("--report", action="store_true", help="run nothing")
     parser.add_argument("--missing", action="store_true", help="print what no test has run")
     parser.add_argument("--write", action="store_true", help=f"write the table into {PAGE}")
-    parser.add_argument("--pytest", metavar="ARGUMENTS", default="-n logical -m 'not huge and not ray'")
+    parser.add_argument("--pytest", metavar="ARGUMENTS", default="-n logical -m 'not huge and not ray and not soak'")
     options = parser.parse_args()
     if not options.report:
         run_tests(options.folder, shlex.split(options.pytest))

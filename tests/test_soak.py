@@ -28,13 +28,14 @@ def folder(tmp_path):
     return tmp_path
 
 
+@pytest.mark.soak
 def test_a_short_soak(folder):
     lines, faults = soak.run(folder, **SHORT)
     print(*lines, sep="\n")
     assert not faults
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_two_processes_fill_one_cache(tmp_path):
     soak_models.prepare(tmp_path)
     _, faults = soak.run(tmp_path, **SHORT, count=2)
@@ -42,7 +43,7 @@ def test_two_processes_fill_one_cache(tmp_path):
     assert not soak.leftovers(tmp_path)
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.parametrize("mistake", PLANTED)
 def test_planted_mistakes(folder, mistake):
     old, new, report = PLANTED[mistake]
