@@ -44,6 +44,28 @@ int64_t elements(const int64_t *shape, int64_t rank);
 
 /* python.c */
 enum function { INFER, PLAN, KERNEL };
+enum { UNFINISHED, DONE, LEFT_OUT, FAILED, REFUSED };
+struct answer {
+    int64_t outcome;
+    char message[4096];
+};
+struct run { /* a run of a body in Python */
+    const struct op *op;
+    const struct overload *overload;
+    struct call *call;
+    void *context;
+    void *outputs[MAX_OUTPUTS];
+    status status;
+};
+struct python { /* functions of Python */
+    void (*compile)(int64_t operator, int64_t function, int64_t overload, int64_t position, struct answer *);
+    void (*plan)(int64_t operator, struct call *, struct answer *);
+    void (*run)(int64_t operator, int64_t overload, struct run *, struct answer *);
+    void (*interrupt)(void);
+};
+EXPORT extern struct python onnx_ops_python;
+EXPORT int onnx_ops_outputs(struct run *run);
+EXPORT void onnx_ops_fill_strings(struct run *run, size_t k, const char *content, const size_t *ends, size_t count);
 status compile(const struct op *op, enum function function, int64_t overload, int64_t position, int *available);
 int knows_strings(void);
 int is_surveying(void);

@@ -7,25 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { UNFINISHED, DONE, LEFT_OUT, FAILED, REFUSED };
-struct answer {
-    int64_t outcome;
-    char message[4096];
-};
-struct run { /* a run of a body in Python */
-    const struct op *op;
-    const struct overload *overload;
-    struct call *call;
-    void *context;
-    void *outputs[MAX_OUTPUTS];
-    status status;
-};
-EXPORT struct {
-    void (*compile)(int64_t operator, int64_t function, int64_t overload, int64_t position, struct answer *);
-    void (*plan)(int64_t operator, struct call *, struct answer *);
-    void (*run)(int64_t operator, int64_t overload, struct run *, struct answer *);
-    void (*interrupt)(void);
-} onnx_ops_python;
+EXPORT struct python onnx_ops_python;
 EXPORT const int64_t onnx_ops_layout[] = {sizeof(struct attribute), sizeof(struct overload), sizeof(struct op),
                                           sizeof(struct answer),    sizeof(struct run),      sizeof(struct call),
                                           ONNX_OPS_SOURCES};

@@ -21,7 +21,6 @@
 #include <time.h>
 #include <unistd.h>
 
-const char *onnx_ops_choose(void);
 enum { MOST_POINTS = 100000, MOST_BYTES = 1 << 20 };
 static long points, results[2]; /* results: refused, computed */
 
@@ -214,7 +213,7 @@ static void check_file(const char *path, int with_faults) {
 
 int main(int count, char **words) {
     const char *command = count > 1 ? words[1] : "";
-    if (!connect_python()) return fprintf(stderr, "stand_in.c has other records than the library\n"), 2;
+    connect_python();
     onnx_ops_choose(); /* RegisterCustomOps reports its error */
     if (!strcmp(command, "registration")) check_registrations();
     else {

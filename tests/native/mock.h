@@ -79,7 +79,7 @@ const char *message_of(status error);
 void release_options(struct options *options);
 
 /* stand_in.c */
-int connect_python(void);
+void connect_python(void);
 void disconnect_python(void);
 void forget(struct op *op);
 void remember(struct op *op);

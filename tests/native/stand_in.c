@@ -6,29 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { UNFINISHED, DONE, LEFT_OUT, FAILED, REFUSED };
-struct answer { /* as in the library's python.c */
-    int64_t outcome;
-    char message[4096];
-};
-struct run {
-    const struct op *op;
-    const struct overload *overload;
-    struct call *call;
-    void *context;
-    void *outputs[MAX_OUTPUTS];
-    status status;
-};
-extern struct {
-    void (*compile)(int64_t, int64_t, int64_t, int64_t, struct answer *);
-    void (*plan)(int64_t, struct call *, struct answer *);
-    void (*run)(int64_t, int64_t, struct run *, struct answer *);
-    void (*interrupt)(void);
-} onnx_ops_python;
-extern const int64_t onnx_ops_layout[];
-int onnx_ops_outputs(struct run *run);
-void onnx_ops_fill_strings(struct run *run, size_t k, const char *content, const size_t *ends, size_t count);
-
 enum { MOST_FUNCTIONS = 1024 };
 static struct { /* the functions of one operator */
     shapes_function *infer, *plans[MOST_FUNCTIONS];
@@ -73,7 +50,6 @@ static int is_over(struct answer *answer, const char *function) {
 }
 static void compile_function(int64_t number, int64_t function, int64_t overload, int64_t position,
                              struct answer *answer) {
-    enum { INFER, PLAN };
     struct op *op = operator_of(number);
     if (is_over(answer, __func__)) return;
     if (!has_forgotten) abort(); /* the table has all functions */
@@ -148,9 +124,5 @@ static void interrupt(void) {}
 
 void disconnect_python(void) { memset(&onnx_ops_python, 0, sizeof onnx_ops_python); }
 
-/* Have the library call these functions. Returns whether it shares their records. */
-int connect_python(void) {
-    onnx_ops_python.compile = compile_function, onnx_ops_python.plan = plan_call;
-    onnx_ops_python.run = run_body, onnx_ops_python.interrupt = interrupt;
-    return onnx_ops_layout[3] == sizeof(struct answer) && onnx_ops_layout[4] == sizeof(struct run);
-}
+/* Have the library call these functions. */
+void connect_python(void) { onnx_ops_python = (struct python){compile_function, plan_call, run_body, interrupt}; }
