@@ -230,6 +230,18 @@ def test_inspect_a_version_that_has_no_such_operator(tmp_path):
     assert "--compare reference" in report["next"]
 
 
+def test_inspect_a_custom_operator_of_a_later_version(tmp_path):
+    file = tmp_path / "later.py"
+    file.write_text(
+        "import onnx_ops\n\n\n"
+        "@onnx_ops.operator('::Later', inputs='x: T', outputs='y: T', types={'T': ['float32']}, version=30)\n"
+        "def later(x):\n    return x\n"
+    )
+    path = saved(written_by_others("", "Later", {"x": uniform(2, 3)}, {}), tmp_path)
+    text = call("--operators", file, "inspect", path, exit_code=1)
+    assert "ai.onnx has it from version 29 on, the model imports 13" in text
+
+
 def written_by_others(domain, op_type, inputs, attributes):
     """A model of a node with inputs {name: array}."""
     described = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)

@@ -223,11 +223,11 @@ def examine_node(node, graph):
     if operator is None:
         report.problems.append(why_not_run(node))
         return report
-    first, version = first_version(operator), version_of(proto, operator.domain)
+    domain, first, version = operator.domain or "ai.onnx", first_version(operator), version_of(proto, operator.domain)
     if version is None:
-        report.problems.append(f"the model doesn't import the domain {operator.domain or 'ai.onnx'}")
+        report.problems.append(f"the model doesn't import the domain {domain}")
     elif version < first:
-        report.problems.append(f"{operator.domain} has it from version {first} on, the model imports {version}")
+        report.problems.append(f"{domain} has it from version {first} on, the model imports {version}")
     report.problems += unknown_attributes(operator, values)
     arrays = None
     try:
