@@ -10,7 +10,10 @@ from support.written import feeds
 from test_rewriting import compare, near_miss, ours
 
 import onnx_ops
-from onnx_ops.rewriting import rewritten, trial
+from onnx_ops import rewriting
+from onnx_ops.rewriting import apply, rewritten, trial
+from onnx_ops.rewriting.finding import NearMiss
+from onnx_ops.rewriting.graph import Model
 
 SIZES = {"H": 9, "W": 12, "h": 5, "w": 7}
 SAMPLERS = {
@@ -133,6 +136,20 @@ def test_deform_conv_beside_nodes_that_may_mean_something_else(name):
     inputs = feeds(proto)
     for a, b in zip(ours(proto).run(None, inputs), ours(optimized).run(None, inputs), strict=True):
         np.testing.assert_allclose(a, b, 1e-3, 1e-4)
+
+
+def test_a_convolution_that_stays_leaves_the_version(monkeypatch):
+    """The model imports a newer one only with the DeformConv."""
+    model = Model(deform_conv(opset=17, bias=False))
+    (graph,) = model.graphs()
+
+    def refuse(*arguments):
+        raise NearMiss("another result")
+
+    monkeypatch.setattr(trial, "tried_out", refuse)
+    findings = [apply(rewriting.deform_conv, graph, node) for node in graph.owner.node if node.op_type == "Conv"]
+    assert [finding.reason for finding in findings] == ["another result"]
+    assert [(i.domain, i.version) for i in model.proto.opset_import] == [("", 17)]
 
 
 NO_DEFORMS = {

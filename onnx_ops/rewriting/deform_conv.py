@@ -87,8 +87,9 @@ def _replacement(graph, conv, bias, found, sizes, group):
         inputs.append(graph.add_constant("bias", bias))
     if mask is not None:
         inputs = [*inputs, *[""] * (4 - len(inputs)), mask]
+    domain, version = ("", VERSION) if graph.can_import(VERSION) else ("onnx_ops", 1)
     return {
-        "op_type": "DeformConv", "inputs": inputs, "domain": "" if graph.raise_opset(VERSION) else "onnx_ops",
+        "op_type": "DeformConv", "inputs": inputs, "domain": domain, "version": version,
         "kernel_shape": [sizes["i"], sizes["j"]], "group": group,
         "offset_group": groups, "strides": [*strides], "dilations": [*dilations], "pads": [*pads, *ends],
     }  # fmt: skip

@@ -154,18 +154,12 @@ class Graph:
             return False
         return True
 
-    def raise_opset(self, version):
-        """Have the model import a newer ai.onnx if its nodes mean the same in it; returns whether it is imported."""
-        proto, graph = self.model.proto, self
-        nodes = [node for node in model_nodes(proto) if node.domain in AI_ONNX]
-        if self.opset >= version:
-            return True
-        if self.opset < OLDEST or proto.functions or not all(_is_same(node, self.opset, version) for node in nodes):
-            return False
-        next(i for i in proto.opset_import if i.domain in AI_ONNX).version = version
-        while graph:
-            graph.sound, graph = {}, graph.outer
-        return True
+    def can_import(self, version):
+        """Return whether the model imports this version of ai.onnx, or can, since its nodes mean the same in it."""
+        proto = self.model.proto
+        if self.opset >= version or self.opset < OLDEST or proto.functions:
+            return self.opset >= version
+        return all(_is_same(node, self.opset, version) for node in model_nodes(proto) if node.domain in AI_ONNX)
 
     def type(self, name):
         """Return the Type of a value."""
@@ -332,8 +326,13 @@ class Graph:
         self.added = []
 
     def _import(self, domain, version):
+        graph = self
         if domain not in AI_ONNX:
             self.model.import_domain(domain, version)
+        elif version > self.opset:  # which `can_import` allows
+            next(i for i in self.model.proto.opset_import if i.domain in AI_ONNX).version = version
+            while graph:
+                graph.sound, graph = {}, graph.outer
 
     def _count(self, name, change):
         """Count a use of a value more, or less, by a node that has changed."""

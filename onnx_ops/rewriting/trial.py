@@ -32,17 +32,11 @@ def tried_out(graph, node, replacement):
         following, _ = _between(graph, output, [*inputs, node.output[0]])
         nodes, more = _between(graph, output, inputs)
         names = dict.fromkeys((*inputs, *more))
+        settings = {k: v for k, v in replacement.items() if k not in ("version", "finding")}
+        made = helper.make_node(outputs=node.output[:1], **settings)
         for seed in range(DRAWS):
             feeds = _feeds(graph, names, nodes, seed)
             before = _model(graph, nodes, feeds, output)
-            attributes = {k: v for k, v in replacement.items() if k not in ("op_type", "inputs", "domain", "finding")}
-            made = helper.make_node(
-                replacement["op_type"],
-                replacement["inputs"],
-                node.output[:1],
-                domain=replacement.get("domain", ""),
-                **attributes,
-            )
             after = _model(graph, [*added, made, *following], feeds, output)
             nudged = {name: np.asarray(array * (1 + NUDGE), array.dtype) for name, array in feeds.items()}
             try:
