@@ -89,14 +89,12 @@ def _replacement(graph, node):
         raise NearMiss("it has other axes than images, channels, and one or two of points")
     names = {batch: "n", channels: "c", points[-1]: "w", **dict.fromkeys(points[:-1], "h")}
     rename = lambda index: tuple(_renamed(each, names, dimensions) for each in index)
-    align_corners = _normalized(graph, found, image, rows, columns)
-    chains = [_chain(value) for value in (found.column, found.row)]
+    normalization, values = _normalized(found, image, rows, columns)
     sizes = [1 if batch is None else dimensions[batch], *([1] * (2 - len(points))), *(dimensions[k] for k in points)]
     program = Program(graph, node, "float64" if kinds == {FLOATS[1]} else "float32")
-    places = [(value.places[0][0], rename(value.places[0][1]))
-              for value in (chain[depth] for chain, depth in zip(chains, align_corners[1], strict=True))]  # fmt: skip
+    places = [(name, rename(its_index)) for name, its_index in (value.places[0] for value in values)]
     made = _permuted(graph, node, found.image, [*([] if n is None else [n]), c, rows, columns], n is None)
-    sampling = {"padding_mode": found.padding_mode, **align_corners[0]}
+    sampling = {"padding_mode": found.padding_mode, **normalization}
     mode, whole = (
         "linear" if graph.opset >= 20 else "bilinear",
         [(*map(variable, "nhw", sizes), Position(i)) for i in (0, 1)],
@@ -190,24 +188,24 @@ def _chain(value):
     return chain
 
 
-def _normalized(graph, found, image, rows, columns):
-    """Return ({attribute: value}, depths in the chains of column and row) of the coordinates that are sampled at."""
+def _normalized(found, image, rows, columns):
+    """Return ({attribute: value}, [x, y]) of the coordinates that are sampled at."""
     chains = [
         (_chain(found.column), image[columns], found.shifts[1]),
         (_chain(found.row), image[rows], found.shifts[0]),
     ]
     for align_corners in (1, 0):
-        depths = [_depth(chain, size, shift, align_corners) for chain, size, shift in chains]
-        if None not in depths:
-            return {"align_corners": align_corners}, depths
-    return {"pixels": 1}, [0, 0]
+        values = [_in_chain(chain, size, shift, align_corners) for chain, size, shift in chains]
+        if None not in values:
+            return {"align_corners": align_corners}, values
+    return {"pixels": 1}, [found.column, found.row]
 
 
-def _depth(chain, size, shift, align_corners):
-    """Return where in a chain the coordinate is in [-1, 1], as near to the end as possible; None if nowhere."""
-    for depth, inner in reversed([*enumerate(chain)]):
+def _in_chain(chain, size, shift, align_corners):
+    """Return the coordinate of a chain that is in [-1, 1], as near to the end as possible; None if none is."""
+    for inner in reversed(chain):
         if all(_is_normalized(Draw(seed, {}), chain[0], inner, size, shift, align_corners) for seed in range(DRAWS)):
-            return depth
+            return inner
     return None
 
 
