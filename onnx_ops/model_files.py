@@ -73,7 +73,7 @@ def imported_domains(model):
 
 
 def is_ort_format(model):
-    """Return whether a model (path, bytes or ModelProto) is in ONNX Runtime's own format; read no more of it."""
+    """Return whether a model (path, bytes, ModelProto or None) is in ONNX Runtime's own format; read no more of it."""
     place, identifier = ORT_FORMAT
     if isinstance(model, str | os.PathLike):
         with open(model, "rb") as file:

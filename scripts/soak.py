@@ -117,7 +117,7 @@ class Soak:
             except Exception as error:
                 mistake, seconds = repr(error), None
             if is_counted:
-                if mistake:
+                if mistake is not None:  # b"" is no answer
                     self.note(f"{kind} {name}: {mistake}")
                 with self.lock:
                     process.requests += 1

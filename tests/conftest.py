@@ -61,6 +61,12 @@ def pytest_itemcollected(item):
         item.add_marker(pytest.mark.skip(reason="its backend is not installed"))
 
 
+@pytest.fixture(autouse=True)
+def operators_in_use(monkeypatch):
+    """Operators that a test puts into use are unknown to the tests after it."""
+    monkeypatch.setattr("onnx_ops.operators._used", {})
+
+
 @pytest.fixture
 def directory(tmp_path, monkeypatch):
     """The folder in which examples run: a model with an input `image`, frames for it, and models/."""

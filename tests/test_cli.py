@@ -302,7 +302,7 @@ SUGGESTED = {  # (domain, name, {input: array}, attributes, the right values)
 
 
 @pytest.mark.parametrize("name", SUGGESTED)
-def test_inspect_prints_custom_operators_that_run(name, tmp_path, monkeypatch):
+def test_inspect_prints_custom_operators_that_run(name, tmp_path):
     domain, op_type, inputs, attributes, expected = SUGGESTED[name]
     path = saved(written_by_others(domain, op_type, inputs, attributes), tmp_path)
     report, text = call_json("inspect", path, exit_code=1), call("inspect", path, exit_code=1)
@@ -311,7 +311,6 @@ def test_inspect_prints_custom_operators_that_run(name, tmp_path, monkeypatch):
     file = tmp_path / f"printed_{list(SUGGESTED).index(name)}.py"
     file.write_text(report["operators"])
     np.savez(tmp_path / "feeds.npz", **inputs)
-    monkeypatch.setattr("onnx_ops.operators._used", {})
     call("--operators", file, "run", path, "--input", tmp_path / "feeds.npz", "--output", tmp_path / "out")
     np.testing.assert_allclose(np.load(tmp_path / "out" / "result.npy"), expected, rtol=1e-5, atol=1e-6)
 
@@ -1079,8 +1078,7 @@ def test_no_data_of_other_models_are_replaced(command, backend, tmp_path):
 
 
 @pytest.mark.parametrize("is_written_there", [True, False])
-def test_no_file_of_operators_is_replaced(is_written_there, tmp_path, monkeypatch):
-    monkeypatch.setattr("onnx_ops.operators._used", {})
+def test_no_file_of_operators_is_replaced(is_written_there, tmp_path):
     path = tmp_path / f"replaced_{is_written_there}.py"
     text = (Path(__file__).parent / "support" / "own_operators.py").read_text()
     path.write_text(text if is_written_there else "from support.own_operators import topk")

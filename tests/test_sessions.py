@@ -13,6 +13,7 @@ from support.processes import python
 from support.selection import needs_extensions, on_demand
 
 import onnx_ops
+from onnx_ops.operators import use
 from onnx_ops.runtime import library
 
 OVERLAPPING, BILINEAR = COL2IM[1], GRID_SAMPLE[6]
@@ -119,10 +120,17 @@ def test_a_function_that_has_the_name_of_an_operator(opset, backend):
     assert run_session(session, inputs).tolist() == [[[[-1, -1], [-1, -1]]]]
 
 
+def keep(x):
+    return x
+
+
 @pytest.mark.parametrize("session", [ours, registered])
 @pytest.mark.parametrize("domain", ["", "com.microsoft"])
-def test_domains_that_only_a_function_imports(domain, session):
+@pytest.mark.parametrize("has_custom_operator", [False, True])
+def test_domains_that_only_a_function_imports(domain, session, has_custom_operator):
     """ONNX Runtime runs its own operators there, as in models that onnxscript makes of such functions."""
+    if has_custom_operator:
+        use([onnx_ops.operator(f"{domain}::Keep", inputs="x: T", outputs="y: T", types={"T": ["float32"]})(keep)])
     proto = parsed(f"""(float[2, 3] x) => (float[2, 3] y) {{ y = local.F (x) }}
         <opset_import: ["{domain}" : {1 if domain else 20}], domain: "local"> F (x) => (y) {{
             y = {f"{domain}.Gelu".removeprefix(".")} (x)

@@ -15,7 +15,7 @@ PLANTED = {  # {mistake: (what is replaced in the service, by what, a part of th
     "leak": (ANSWER, f"{ANSWER}        EXAMPLE[content] = bytearray(b'x') * 2**21\n", "memory grew by"),
     "wrong result": (RUN, f"{RUN}            output = output + np.float32(1)\n", "a wrong result"),
     "other bits": (RUN, f"{RUN}            output[0, 0, 0, 0] += np.float32(os.urandom(1)[0] * 1e-7)\n", "other bits"),
-    "lost request": ("server.timeout = 0\n", "os._exit(0)\n", "good"),
+    "lost request": ("lambda *_: stopping.set()", "lambda *_: os._exit(0)", "good"),
     "exception": (ANSWER, ANSWER.replace("save", "store"), "Traceback"),
 }
 

@@ -68,8 +68,9 @@ def register(
     backend : {"native", "extensions"}, default "native"
         "extensions" is for models that `onnx_ops.lower` has made.
     operators : iterable of custom operators
-        Custom operators, made by `onnx_ops.operator`: all of them are
-        registered, too.
+        Custom operators, made by `onnx_ops.operator`. All of them are
+        registered, except those in ai.onnx or another domain of `onnx_ops`
+        that the model doesn't import.
 
     Returns
     -------
@@ -109,17 +110,18 @@ def _register(options, model, domains, backend, operators):
     if backend == "extensions":
         extensions().add_library(options, own)
         return options
-    is_ort = model is not None and is_ort_format(model)
+    is_ort = is_ort_format(model)
     if domains is None and is_ort:
         domains = set()
         if not native.registered_domains(options):
             warnings.warn(DOMAINS_UNKNOWN, stacklevel=3)
-    elif domains is None and model is not None:
-        imported = imported_domains(model)
-        domains = None if imported is None else all_domains & imported
-        if domains and SHARED in domains:
+    elif domains is None and model is not None and (imported := imported_domains(model)) is not None:
+        own = [operator for operator in own if operator.domain not in all_domains - imported]
+        domains = all_domains & imported
+        if SHARED in domains:
             names = {name for domain, name in every if domain == SHARED}
-            domains -= set() if any(node.domain == SHARED for node in nodes(model, names)) else {SHARED}
+            if all(node.domain != SHARED for node in nodes(model, names)):
+                domains.remove(SHARED)
     if domains is None or domains or own:
         native.add_operators(options, native.default_domains() if domains is None else domains, own)
         if model is not None and not is_ort:

@@ -1,7 +1,6 @@
 """The service of docs/deployment.md in a process of its own, and its clients: requests good and bad."""
 
 import io
-import re
 import signal
 import socket
 import struct
@@ -14,13 +13,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
+from pages import examples
 
 import onnx_ops
 from support.processes import TESTS
 from support.processes import environment as of_processes
 
 PAGE = TESTS.parent / "docs" / "deployment.md"
-SOURCE = "".join(re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL))
+SOURCE = "".join(examples(PAGE, "python"))
 START, STOP = 1800, 600  # seconds that a start and a stop may take on a machine that has much else to do
 
 
