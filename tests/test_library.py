@@ -80,7 +80,7 @@ void counted_free(void *made) { counted[0] -= made != NULL, free(made); }
 HANDLE = C.c_void_p
 ORT_H = (SOURCES / "ort.h").read_text()
 OFFSETS = {name: int(at) for name, at in re.findall(r"#define (\w+)\s+(?:\\\s+)?API(?:_OF\(\w+, |\()(\d+),", ORT_H)}
-SPARES = int(re.search(r"SPARES = (\d+)", (SOURCES / "text.c").read_text())[1])  # statuses that the library keeps
+SPARES = int(re.search(r"SPARES = (\d+)", (SOURCES / "ort.c").read_text())[1])  # statuses that the library keeps
 CANNOT_FAIL = {"CreateStatus", "GetErrorCode", *(name for name in OFFSETS if name.startswith("Release"))}
 # What must be released, like every status that ONNX Runtime doesn't get, or handed over.
 OWNED = {"CreateStatus", "KernelInfo_GetInputTypeInfo", "KernelInfoGetAttribute_tensor", "CreateTensorTypeAndShapeInfo",

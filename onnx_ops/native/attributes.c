@@ -1,7 +1,12 @@
 /* The attributes of a node: their values, as compiled code and Python read them. */
-#include "library.h"
+#include "attributes.h"
 #include <stdlib.h>
 #include <string.h>
+
+struct values { /* a struct block that is being filled */
+    char *at;
+    size_t used, room;
+};
 
 static status refuse_attribute(const struct text *title, const struct attribute *a, const struct text *value,
                                const char *rule) {
@@ -10,9 +15,6 @@ static status refuse_attribute(const struct text *title, const struct attribute 
     say_string(&text, ": "), say_string(&text, rule);
     return refused(&text);
 }
-
-/* The length of a text from ONNX Runtime, which counts the 0 at its end. */
-size_t without_end(const char *text, size_t size) { return size && !text[size - 1] ? size - 1 : size; }
 
 static struct block *block_of(const struct values *values) { return (struct block *)values->at; }
 
@@ -33,9 +35,9 @@ static void *append(struct values *values, size_t size) {
 
 static status no_room(void) { return failed("onnx_ops: no room for an attribute"); }
 
-/* Store the vector of attribute k, whose values are the last bytes. */
-static void put_vector(struct values *values, int64_t k, int64_t count, size_t bytes) {
-    block_of(values)->vectors[k] = (struct vector){count, (int64_t)(values->used - (bytes + 7) / 8 * 8)};
+/* Store the vector of attribute k, whose values are at `place`. */
+static void put_vector(struct values *values, int64_t k, int64_t count, void *place) {
+    block_of(values)->vectors[k] = (struct vector){count, (char *)place - values->at};
 }
 
 static status put_default(const struct attribute *a, int64_t k, struct values *values) {
@@ -43,7 +45,7 @@ static status put_default(const struct attribute *a, int64_t k, struct values *v
     void *place = append(values, size);
     if (!place) return no_room();
     if (size) memcpy(place, a->initials, size);
-    return put_vector(values, k, a->value_count, size), NULL;
+    return put_vector(values, k, a->value_count, place), NULL;
 }
 
 /* Append a tensor: its type, its rank, its shape, its elements. */
@@ -64,7 +66,7 @@ static status put_constant(void *value, int64_t k, struct values *values, int *f
     place[0] = type, place[1] = (int64_t)rank;
     memcpy(place + 2, shape, rank * sizeof *shape);
     if (bytes) memcpy(place + 2 + rank, data, bytes);
-    return put_vector(values, k, count, size), NULL;
+    return put_vector(values, k, count, place), NULL;
 }
 
 static const char *const KINDS[] = {"INT", "INTS", "STRING", "FLOAT", "FLOATS", "STRING", "TENSOR"}; /* onnx's names */
@@ -92,7 +94,7 @@ static int convert_values(const struct attribute *a, int64_t k, void *raw, size_
     else
         for (size_t n = 0; n < count; n++) fits = fits && a->least <= numbers[n] && numbers[n] <= a->most;
     values->used = (size_t)((char *)raw - values->at) + size;
-    put_vector(values, k, (int64_t)count, size);
+    put_vector(values, k, (int64_t)count, raw);
     return fits;
 }
 
@@ -112,19 +114,12 @@ static status unless(int code, status error) {
 
 /* Without memory for a status, ONNX Runtime reports success where it has written nothing. */
 #define UNWRITTEN SIZE_MAX
-static status read_int(const void *info, const char *name, int64_t *value) {
-    for (int64_t before = 0; before < 2; before++) { /* the second time only if the value is 0, or isn't written */
+static status read_number(const void *info, const char *name, int64_t kind, int64_t *value) {
+    for (int64_t before = 0; before >= -1; before--) { /* the second time only if the value is 0, or isn't written */
         *value = before;
-        status error = KernelInfoGetAttribute_int64(info, name, value);
-        if (error || *value != before) return error;
-    }
-    return no_room();
-}
-static status read_float(const void *info, const char *name, float *value) {
-    for (float before = 0; before < 2; before++) {
-        *value = before;
-        status error = KernelInfoGetAttribute_float(info, name, value);
-        if (error || *value != before) return error;
+        status error = kind == FLOAT ? KernelInfoGetAttribute_float(info, name, (float *)value)
+                                     : KernelInfoGetAttribute_int64(info, name, value);
+        if (error || memcmp(value, &before, sizeof before)) return error;
     }
     return no_room();
 }
@@ -154,22 +149,21 @@ status read_from_node(const struct attribute *a, const char *name, const void *i
     if (a->kind == FLOATS) size = UNWRITTEN, error = KernelInfoGetAttributeArray_float(info, name, 0, &size);
     if (is_of_text(a)) size = UNWRITTEN, error = KernelInfoGetAttribute_string(info, name, 0, &size);
     if (a->kind == INTS && !size && a->repeats) {
-        error = read_int(info, name, &number);
+        error = read_number(info, name, INT, &number);
         size = (size_t)a->repeats, is_single = 1;
     }
     if (error) return unless(FAIL, error);
     if (size == UNWRITTEN) return no_room();
     if (!(raw = append(values, (size + 1) * sizeof(int64_t)))) return no_room();
-    if (a->kind == INT) error = read_int(info, name, raw);
+    if (a->kind == INT || a->kind == FLOAT) error = read_number(info, name, a->kind, raw);
     if (is_single) repeat(number, a->repeats, raw);
     else if (a->kind == INTS) error = KernelInfoGetAttributeArray_int64(info, name, raw, &size);
-    if (a->kind == FLOAT) error = read_float(info, name, raw);
     if (a->kind == FLOATS) error = KernelInfoGetAttributeArray_float(info, name, raw, &size);
     if (is_of_text(a)) error = KernelInfoGetAttribute_string(info, name, raw, &size);
     if (error) return unless(FAIL, error);
     if (is_of_text(a)) size = without_end(raw, size);
     if (is_of_text(a) ? is_text(raw, size) : size > 0) *outcome = UNCONVERTED;
-    return put_vector(values, k, (int64_t)size, (size_t)(values->at + values->used - (char *)raw)), NULL;
+    return put_vector(values, k, (int64_t)size, raw), NULL;
 }
 
 /* Read from the OrtShapeInferContext of a node, which has no tensors. INVALID_ARGUMENT is the code of an attribute that
@@ -197,7 +191,7 @@ status read_from_inference(const struct attribute *a, const char *name, const vo
            : a->kind == FLOAT || a->kind == FLOATS ? size / sizeof(float)
                                                    : size / sizeof(int64_t);
     *outcome = UNCONVERTED;
-    return put_vector(values, k, (int64_t)size, (size_t)(values->at + values->used - (char *)raw)), NULL;
+    return put_vector(values, k, (int64_t)size, raw), NULL;
 }
 
 static status read_attribute(const struct op *op, const struct text *title, int64_t k, read_function *read,
@@ -227,15 +221,15 @@ static status read_attribute(const struct op *op, const struct text *title, int6
     return refuse_attribute(title, a, &value, a->rule);
 }
 
-/* Read all attributes of a node from a source. The caller frees values->at, also after an error. */
+/* Read all attributes of a node from a source. The caller frees the block, also after an error. */
 status read_attributes(const struct op *op, const struct text *title, read_function *read, const void *source,
-                       struct values *values) {
-    *values = (struct values){0, 0, 0};
-    if (!append(values, sizeof(struct block) + (size_t)op->attribute_count * sizeof(struct vector)))
+                       struct block **block) {
+    struct values values = {0, 0, 0};
+    if (!append(&values, sizeof **block + (size_t)op->attribute_count * sizeof *(*block)->vectors))
         return failed("onnx_ops: no room for attributes");
     status error = 0;
     for (int64_t k = 0; k < op->attribute_count && !error; k++)
-        error = read_attribute(op, title, k, read, source, values);
-    block_of(values)->size = (int64_t)values->used;
+        error = read_attribute(op, title, k, read, source, &values);
+    *block = block_of(&values), (*block)->size = (int64_t)values.used;
     return error;
 }

@@ -1,5 +1,5 @@
 /* Conversion of 16-bit floats to float32, and back: rounded to the nearest value, ties to even. */
-#include "library.h"
+#include "halves.h"
 #include <string.h>
 
 static float as_float(uint32_t bits) {

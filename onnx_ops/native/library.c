@@ -1,4 +1,4 @@
-/* The operators as custom ops of ONNX Runtime, which loads this library. Only the library knows its C interface.
+/* Registration: the operators as custom ops of ONNX Runtime, which loads this library.
  *
  * ONNX Runtime calls RegisterCustomOps with a session's options, create_kernel for every node, compute at every run.
  * The table of operators (table.h) says what these do. If this process runs Python, Python compiles functions that the
@@ -7,17 +7,13 @@
  * ONNX Runtime keeps pointers to all of this until its last session is gone: only the state of kernels is ever freed.
  */
 #include "library.h"
-#if defined(ONNX_OPS_AHEAD) && defined(__x86_64__)
-#include <cpuid.h>
-#endif
+#include "machine.h"
 #include <limits.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-void *const *api;
-unsigned api_version;
 EXPORT struct table onnx_ops_table;
 EXPORT const char *onnx_ops_cpu; /* the CPU that the table's functions were compiled for; 0 if Python compiles them */
 
@@ -194,7 +190,7 @@ static status add_operator(void *options, struct op *op) {
     if (!(customs = find_customs(op))) return failed("onnx_ops: no room for an operator");
     for (; member->added < op->overload_count; member->added++) {
         const struct overload *overload = &op->overloads[member->added];
-        if (is_of_strings(overload) && !knows_strings()) continue;
+        if (is_of_strings(overload) && !onnx_ops_python.run) continue;
         if ((error = CustomOpDomain_Add(domain->ort_domain, &customs[member->added]))) return error;
     }
     return 0;
@@ -221,47 +217,6 @@ static status register_operators(void *options) {
     for (size_t k = 0; k < own_count && !error; k++) error = add_operator(options, own[k]);
     return own_count = 0, error;
 }
-
-#ifdef ONNX_OPS_AHEAD
-#ifdef __x86_64__
-enum { EBX = 1, ECX, EDX };
-
-static int has(unsigned leaf, int reg, unsigned bits) {
-    unsigned words[4];
-    return __get_cpuid_count(leaf, 0, words, words + 1, words + 2, words + 3) && (words[reg] & bits) == bits;
-}
-
-/* Which of the registers XMM (2), YMM (4) and AVX-512's (0xe0) the system saves. */
-static unsigned saved_registers(void) {
-    unsigned low = 0, high;
-    if (has(1, ECX, 1u << 27)) __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-#ifdef __APPLE__ /* macOS saves AVX-512's from the first instruction on that uses them, and only then says so */
-    low |= 0xe0;
-#endif
-    return low;
-}
-#endif
-
-/* Whether this machine can run code for a CPU. It asks the CPU itself, as __builtin_cpu_supports knows nothing where
- * ziglang 0.17 has linked the library. */
-static int runs(const char *cpu) {
-#ifdef __x86_64__
-    unsigned saved = saved_registers(), extended = 0x80000001;
-    /* SSE3, SSSE3, CMPXCHG16B, SSE4.1, SSE4.2, POPCNT; LAHF */
-    int v2 = has(1, ECX, 1u | 1u << 9 | 1u << 13 | 1u << 19 | 1u << 20 | 1u << 23) && has(extended, ECX, 1);
-    /* FMA, MOVBE, AVX, F16C; LZCNT; BMI1, AVX2, BMI2 */
-    int v3 = v2 && has(1, ECX, 1u << 12 | 1u << 22 | 1u << 28 | 1u << 29) && has(extended, ECX, 1u << 5) &&
-             has(7, EBX, 1u << 3 | 1u << 5 | 1u << 8) && (saved & 6) == 6;
-    /* AVX-512 F, DQ, CD, BW, VL */
-    int v4 = v3 && has(7, EBX, 1u << 16 | 1u << 17 | 1u << 28 | 1u << 30 | 1u << 31) && (saved & 0xe6) == 0xe6;
-    if (!strcmp(cpu, "sapphirerapids")) return v4 && has(7, EDX, 1u << 23); /* AVX512-FP16 */
-    if (!strcmp(cpu, "x86-64-v4")) return v4;
-    if (!strcmp(cpu, "x86-64-v3")) return v3;
-    if (!strcmp(cpu, "x86-64-v2")) return v2;
-#endif
-    return !strcmp(cpu, "armv8-a");
-}
-#endif
 
 /* Choose the functions for the newest CPU that this machine can run, or for the CPU that the variable ONNX_OPS_CPU
  * names. Returns why there are none, or 0, also if none were compiled ahead: then Python fills the table. */
@@ -290,14 +245,8 @@ EXPORT const char *onnx_ops_choose(void) {
 
 EXPORT status RegisterCustomOps(void *options, const struct api_base *base) {
     static atomic_flag busy = ATOMIC_FLAG_INIT;
-    const char *dot = strchr(base->get_version(), '.');
-    unsigned version =
-        dot ? (unsigned)strtoul(dot + 1, 0, 10) : 0; /* ONNX Runtime 1.x has the versions of the table up to x */
-    if (version > WITH_DATA_REFERENCE) version = WITH_DATA_REFERENCE;
     while (atomic_flag_test_and_set(&busy)) {}
-    if (!api) api_version = version, api = base->get_api(version < OLDEST ? 1 : version);
-    make_spare_statuses();
-    const char *reason = version < OLDEST ? "onnx_ops needs ONNX Runtime 1.17 or newer" : onnx_ops_choose();
+    const char *reason = take_api(base) ? onnx_ops_choose() : "onnx_ops needs ONNX Runtime 1.17 or newer";
     if (!reason && !stays()) reason = "onnx_ops: the library can't be kept in the process";
     if (!reason && !onnx_ops_table.operator_count && !own_count)
         reason = "onnx_ops must be imported in this process, and its get_library_path() called, before the library is "

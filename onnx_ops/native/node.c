@@ -1,10 +1,12 @@
 /* A node of a model before its first run: checks, inferred shapes and its kernel. */
-#include "library.h"
+#include "node.h"
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+enum { LARGEST_RESULT = 1 << 26 }; /* bytes of a constant result */
 
 /* Put the known dimensions of input k into the call. A dimension with a name is UNKNOWN - 1 - the name's position. */
 enum { UNKNOWN = -1 };
@@ -31,26 +33,6 @@ static status put_known(const struct op *op, size_t k, const void *info, struct 
     return 0;
 }
 
-/* Put input k of a node into the call: completely if it is constant, else its known dimensions. */
-static status put_known_input(const struct op *op, const struct text *title, size_t k, const void *info,
-                              struct call *call, int *is_constant) {
-    void *type_info = 0, *value = 0;
-    const void *tensor_info;
-    size_t size = 0;
-    status error;
-    if (input_of(op, k)->presence == OPTIONAL) {
-        if ((error = KernelInfo_GetInputName(info, k, 0, &size))) return error;
-        if (size < 2) return *is_constant = 1, put_absent(k, call), NULL;
-    }
-    error = KernelInfoGetConstantInput_tensor(info, k, is_constant, &value);
-    if (error || *is_constant) return error ? error : put_tensor(op, title, k, value, call);
-    if ((error = made(KernelInfo_GetInputTypeInfo(info, k, &type_info), &type_info))) return error;
-    error = CastTypeInfoToTensorInfo(type_info, (void **)&tensor_info);
-    if (!error) error = put_known(op, k, tensor_info, call, 0, 0);
-    ReleaseTypeInfo(type_info);
-    return error;
-}
-
 /* Whether everything that a plan reads of an input is known, if it isn't constant. */
 static int is_known(const struct tensor *tensor) {
     int complete = tensor->rank != 0; /* rank 0 may mean an unknown rank */
@@ -58,128 +40,170 @@ static int is_known(const struct tensor *tensor) {
     return complete;
 }
 
-/* Make a kernel's state from a prototype. With a kernel, which it has if all inputs are constant, compute the result,
- * unless it is too large. */
-static status new_state(const struct state *prototype, struct call *call, kernel_function *constant, void **kernel) {
-    const struct op *op = prototype->op;
-    const struct block *attributes = call->attributes;
-    size_t header = offsetof(struct state, attributes), bytes = 0;
-    size_t place = (header + (size_t)attributes->size + LINE - 1) / LINE * LINE;
+/* What is known of a node when its session is made. */
+enum { NO_KERNEL = -1, OPEN = -2 };
+struct node {
+    const void *info;
+    struct text title; /* with which its errors begin */
+    struct block *attributes;
+    struct call *call;
+    int is_constant, is_complete; /* whether all inputs are constant; whether all that a plan reads of them is known */
+    int64_t ranks;                /* the combination of the inputs' ranks, NO_KERNEL, or OPEN if it isn't known yet */
+    kernel_function *kernel;      /* 0 if it isn't known yet, or if Python computes */
+    int is_ready;                 /* not if Python was interrupted, nor in a survey */
+    struct state state;
+};
+
+/* Make the title: the operator and the node's name. */
+static status read_title(struct node *node) {
+    struct text *title = &node->title;
+    size_t size = 0;
+    status error = KernelInfo_GetNodeName(node->info, 0, &size);
+    if (error) return error;
+    char *name = calloc(size + 1, 1);
+    if (!name) return failed("onnx_ops: no room for a node's name");
+    say_title(title, node->state.op);
+    error = KernelInfo_GetNodeName(node->info, name, &size);
+    if (!error && (size = without_end(name, size)))
+        say_string(title, " (node "), say_quoted(title, name, size), say_string(title, ")");
+    free(name);
+    return error;
+}
+
+/* Put input k into the call: completely if it is constant, else its known dimensions. */
+static status read_input(struct node *node, size_t k) {
+    const struct op *op = node->state.op;
+    void *type_info = 0, *value = 0;
+    const void *tensor_info;
+    size_t size = 0;
+    int is_constant = 0;
+    status error;
+    if (input_of(op, k)->presence == OPTIONAL) {
+        if ((error = KernelInfo_GetInputName(node->info, k, 0, &size))) return error;
+        if (size < 2) return put_absent(k, node->call), NULL;
+    }
+    error = KernelInfoGetConstantInput_tensor(node->info, k, &is_constant, &value);
+    if (error || is_constant) return error ? error : put_tensor(op, &node->title, k, value, node->call);
+    node->is_constant = 0;
+    if ((error = made(KernelInfo_GetInputTypeInfo(node->info, k, &type_info), &type_info))) return error;
+    error = CastTypeInfoToTensorInfo(type_info, (void **)&tensor_info);
+    if (!error) error = put_known(op, k, tensor_info, node->call, 0, 0);
+    ReleaseTypeInfo(type_info);
+    node->is_complete = node->is_complete && !error && is_known(&node->call->tensors[k]);
+    return error;
+}
+
+static status read_inputs(struct node *node) {
+    size_t count = 0;
+    status error = KernelInfo_GetInputCount(node->info, &count);
+    if (!error && count > MAX_INPUTS) error = too_many_inputs(node->state.op, &node->title, count);
+    for (size_t k = 0; k < count && !error; k++) error = read_input(node, k);
+    if (!error) put_count(node->state.op, count, node->call);
+    return error;
+}
+
+/* Choose the kernel by the attributes, and the combination of ranks by the inputs. */
+static void choose(struct node *node) {
+    struct state *state = &node->state;
+    const struct op *op = state->op;
+    struct block *block = node->attributes;
+    int depends_on_ranks = 0;
+    node->call->attributes = block;
+    if (op->chooser >= 0) state->choice = op->choices[*(int64_t *)((char *)block + block->vectors[op->chooser].offset)];
+    state->has_code = op->combination_count && state->overload->has_code[state->choice];
+    for (int64_t k = 0; k < op->input_count; k++) depends_on_ranks = depends_on_ranks || op->inputs[k].rank_count;
+    node->ranks = depends_on_ranks && !node->is_complete ? OPEN : combination(op, node->call);
+}
+
+/* Check the shapes as far as they are known, and have what checks them compiled. Returns whether that was done: if not,
+ * there is an error, or Python was interrupted. */
+static int check_shapes(struct node *node, status *error) {
+    const struct op *op = node->state.op;
+    const int64_t ranks = node->ranks;
+    if (op->is_partial && !op->infer && !compile(op, INFER, 0, 0, error)) return 0;
+    if (op->is_partial && !node->is_complete) *error = infer_shapes(op, &node->title, node->call);
+    if (*error || (ranks >= 0 && !op->plans[ranks] && !compile(op, PLAN, 0, ranks, error))) return 0;
+    if (op->has_shapes && node->is_complete) *error = plan(op, &node->title, ranks, node->call);
+    return !*error;
+}
+
+/* Refuse element types that the operator doesn't take. */
+static status check_types(const struct node *node) {
+    const struct state *state = &node->state;
+    if (!state->op->combination_count || !state->overload->rules[state->choice]) return 0;
+    struct text text = node->title;
+    say_string(&text, ": "), say_string(&text, state->overload->arguments[state->choice]), say_string(&text, ": "),
+        say_string(&text, state->overload->rules[state->choice]);
+    return refused(&text);
+}
+
+/* List for a survey the kernel that the node needs, or while the ranks are open those that it may need. */
+static status list_kernels(const struct node *node) {
+    const struct state *state = &node->state;
+    const int64_t step = state->op->kernel_count, first = node->ranks == OPEN ? 0 : node->ranks;
+    const int64_t end = node->ranks == OPEN ? state->overload->kernel_count : (first + 1) * step;
+    status error = 0;
+    for (int64_t k = first * step + state->choice; k < end && !error; k += step)
+        compile(state->op, KERNEL, state->overload - state->op->overloads, k, &error);
+    return error;
+}
+
+/* Check the node as far as possible, and have its plan and its kernel compiled. */
+static status check_node(struct node *node) {
+    const struct state *state = &node->state;
+    status error = 0;
+    if (!check_shapes(node, &error) || (error = check_types(node))) return error;
+    if (state->has_code && node->ranks != NO_KERNEL) {
+        if (is_surveying()) return list_kernels(node);
+        if (node->ranks != OPEN && !(node->kernel = find_kernel(state, node->ranks, &error))) return error;
+    }
+    return node->is_ready = 1, NULL;
+}
+
+/* Make the state of the node's kernel, with the result if the node is constant and the result isn't too large. */
+static status new_state(const struct node *node, void **kernel) {
+    struct op *op = node->state.op;
+    struct tensor *out = &node->call->tensors[MAX_INPUTS];
+    size_t header = offsetof(struct state, attributes), attributes_size = (size_t)node->attributes->size, bytes = 0;
+    size_t place = (header + attributes_size + LINE - 1) / LINE * LINE;
     size_t size = place + offsetof(struct call, geometry) + (size_t)op->geometry_size;
-    struct tensor *out = &call->tensors[MAX_INPUTS];
-    size_t item = item_size[prototype->overload->types[MAX_INPUTS]];
-    if (constant && 0 < out->size && (size_t)out->size <= LARGEST_RESULT / item) bytes = (size_t)out->size * item;
+    int has_result = node->kernel && node->is_constant && op->output_count == 1 && !op->has_bound && !op->widens_halves;
+    size_t item = item_size[node->state.overload->types[MAX_INPUTS]];
+    if (has_result && 0 < out->size && (size_t)out->size <= LARGEST_RESULT / item) bytes = (size_t)out->size * item;
     struct state *state = malloc(size + bytes);
     if (!state && bytes) state = malloc(size), bytes = 0; /* there may be memory when the node runs */
     if (!state) return failed("onnx_ops: no room for a kernel's state");
-    memcpy(state, prototype, header);
-    memcpy(&state->attributes, attributes, (size_t)attributes->size);
+    memcpy(state, &node->state, header);
+    memcpy(&state->attributes, node->attributes, attributes_size);
     state->planned = (struct call *)((char *)state + place);
     state->planned->input_count = -1; /* as no call has */
     if (bytes) {
         out->data = (char *)state + size;
-        status error = run_tiles(op, constant, call, 0);
+        status error = run_tiles(op, node->kernel, node->call, 0);
         if (error) ReleaseStatus(error);
         else {
-            state->result = out->data, state->result_size = bytes, state->rank = out->rank;
-            memcpy(state->shape, out->shape, sizeof state->shape);
-            atomic_fetch_add(&prototype->op->results_made, 1);
+            state->result = *out, state->result_size = bytes;
+            atomic_fetch_add(&op->results_made, 1);
         }
     }
-    atomic_fetch_add(&prototype->op->kernels_made, 1);
-    *kernel = state;
-    return 0;
+    atomic_fetch_add(&op->kernels_made, 1);
+    return *kernel = state, NULL;
 }
 
-/* Which kernel the attributes choose. */
-static int64_t choice(const struct op *op, const struct block *attributes) {
-    if (op->chooser < 0) return 0;
-    const int64_t *position = (const int64_t *)((const char *)attributes + attributes->vectors[op->chooser].offset);
-    return op->choices[*position];
-}
-
-/* Check a node as far as possible, and have its plan and its kernel compiled, which stays 0 if it isn't known yet.
- * complete: whether all that a plan reads is known. is_checked stays 0 if Python was interrupted, or if this is only a
- * survey. */
-static status check_node(const struct state *state, const struct text *title, struct call *call, int complete,
-                         kernel_function **kernel, int *is_checked) {
-    const struct op *op = state->op;
-    const struct overload *overload = state->overload;
-    int has_ranks = 0;
-    status error = 0;
-    for (int64_t k = 0; k < op->input_count; k++) has_ranks = has_ranks || op->inputs[k].rank_count;
-    int64_t ranks = complete || !has_ranks ? combination(op, call) : -1;
-    if (op->is_partial) NEED(op->infer, INFER, 0, 0);
-    if (op->is_partial && !complete) error = infer_shapes(op, title, call);
-    if (error) return error;
-    if (ranks >= 0) NEED(op->plans[ranks], PLAN, 0, ranks);
-    if (op->has_shapes && complete) error = plan(op, title, ranks, call);
-    if (error) return error;
-    if (op->combination_count && overload->rules[state->choice]) {
-        struct text text = *title;
-        say_string(&text, ": "), say_string(&text, overload->arguments[state->choice]), say_string(&text, ": "),
-            say_string(&text, overload->rules[state->choice]);
-        return refused(&text);
-    }
-    *is_checked = !state->has_code || ranks < 0;
-    if (!state->has_code) return 0;
-    if (is_surveying() && has_ranks && !complete) { /* it may need the kernels for all ranks */
-        int available;
-        for (int64_t k = state->choice; k < overload->kernel_count && !error; k += op->kernel_count)
-            error = compile(op, KERNEL, overload - op->overloads, k, &available);
-        return error;
-    }
-    if (ranks < 0) return 0;
-    int64_t position = ranks * op->kernel_count + state->choice;
-    NEED(!is_surveying() && overload->kernels[position], KERNEL, overload - op->overloads, position);
-    *kernel = overload->kernels[position], *is_checked = 1;
-    return 0;
-}
-
-/* Whether a node with constant inputs is computed when its session is made. */
-static int can_be_constant(const struct op *op) {
-    return op->output_count == 1 && !op->has_bound && !op->widens_halves;
-}
-
+/* CreateKernelV2. The kernel is 0 if the node can't run. */
 status create_kernel(const struct custom_op *custom, const void *unused, const void *info, void **kernel) {
-    struct op *op = custom->op;
     struct call call;
-    struct values values = {0, 0, 0};
-    struct text title = {"", 0};
-    struct state state = {.op = op, .overload = custom->overload};
-    kernel_function *function = 0;
-    size_t size = 0, count = 0;
-    int constants = 1, complete = 1, is_checked = 0;
-    status error;
+    struct node node = {info, .call = &call, .is_constant = 1, .is_complete = 1};
     (void)unused;
+    node.state.op = custom->op, node.state.overload = custom->overload;
     *kernel = 0;
     make_spare_statuses();
-    if ((error = KernelInfo_GetNodeName(info, 0, &size))) return error;
-    char *name = calloc(size + 1, 1);
-    if (!name) return failed("onnx_ops: no room for a node's name");
-    say_title(&title, op);
-    error = KernelInfo_GetNodeName(info, name, &size);
-    if (!error && (size = without_end(name, size)))
-        say_string(&title, " (node "), say_quoted(&title, name, size), say_string(&title, ")");
-    free(name);
-    if (!error) error = read_attributes(op, &title, read_from_node, info, &values);
-    if (!error) error = KernelInfo_GetInputCount(info, &count);
-    if (!error && count > MAX_INPUTS) error = too_many_inputs(op, &title, count);
-    for (size_t k = 0; k < count && !error; k++) {
-        int is_constant = 0;
-        error = put_known_input(op, &title, k, info, &call, &is_constant);
-        constants = constants && is_constant;
-        complete = complete && !error && (is_constant || is_known(&call.tensors[k]));
-    }
-    for (size_t k = count; k < (size_t)op->input_count; k++) put_absent(k, &call);
-    call.input_count = (int64_t)count, call.attributes = (struct block *)values.at;
-    if (!error) {
-        state.choice = choice(op, call.attributes);
-        state.has_code = op->combination_count && state.overload->has_code[state.choice];
-        error = check_node(&state, &title, &call, complete, &function, &is_checked);
-    }
-    if (!error && is_checked) error = new_state(&state, &call, constants && can_be_constant(op) ? function : 0, kernel);
-    free(values.at);
+    status error = read_title(&node);
+    if (!error) error = read_attributes(custom->op, &node.title, read_from_node, info, &node.attributes);
+    if (!error) error = read_inputs(&node);
+    if (!error) choose(&node), error = check_node(&node);
+    if (!error && node.is_ready) error = new_state(&node, kernel);
+    free(node.attributes);
     return error;
 }
 
@@ -212,21 +236,20 @@ static status report_output(size_t k, int type, const struct tensor *tensor, con
 /* Read the node's attributes and infer the outputs' shapes from these and what is known of the inputs. Returns whether
  * they are known: without all attributes, nothing is. */
 static int infer_outputs(const struct op *op, struct call *call, const void *context) {
-    struct values values = {0, 0, 0};
     int known = op->is_partial || (op->has_shapes && !op->has_bound);
     for (int64_t k = 0; k < call->input_count; k++)
         known = known && (op->is_partial || is_known(&call->tensors[k])); /* a rule reads all of them */
     if (!known) return 0;
     struct text title = {"", 0}; /* nobody reads the error */
-    status error = read_attributes(op, &title, read_from_inference, context, &values);
+    struct block *attributes = 0;
+    status error = read_attributes(op, &title, read_from_inference, context, &attributes);
     int64_t ranks = op->is_partial ? -1 : combination(op, call);
-    int available = 1;
-    call->attributes = (struct block *)values.at;
-    if (!error && ranks >= 0 && !op->plans[ranks]) error = compile(op, PLAN, 0, ranks, &available);
-    if (!error && available) error = op->is_partial ? infer_shapes(op, 0, call) : plan(op, 0, ranks, call);
+    call->attributes = attributes;
+    known = !error && (ranks < 0 || op->plans[ranks] || compile(op, PLAN, 0, ranks, &error));
+    if (known) error = op->is_partial ? infer_shapes(op, 0, call) : plan(op, 0, ranks, call);
     if (error) ReleaseStatus(error);
-    free(values.at);
-    return !error && available;
+    free(attributes);
+    return known && !error;
 }
 
 /* InferOutputShapeFn: report what is known of the outputs before any run. */
@@ -246,9 +269,8 @@ status infer(const struct custom_op *custom, void *context) {
         if (!types[k]) put_absent(k, &call);
         else if ((error = put_known(op, k, info, &call, op->is_partial ? names : 0, &name_count))) return error;
     }
-    for (size_t k = count; k < (size_t)op->input_count; k++) put_absent(k, &call);
-    call.input_count = (int64_t)count;
-    if (op->is_partial) NEED(op->infer, INFER, 0, 0); /* with its error, unlike others */
+    put_count(op, count, &call);
+    if (op->is_partial && !op->infer && !compile(op, INFER, 0, 0, &error)) return error; /* unlike other errors */
     if (!infer_outputs(op, &call, context)) return 0;
     for (int64_t k = 0; k < op->output_count && !error; k++) {
         const struct tensor *tensor = &call.tensors[MAX_INPUTS + k];

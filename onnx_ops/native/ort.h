@@ -1,16 +1,14 @@
-#ifndef ONNX_OPS_ORT_H
-#define ONNX_OPS_ORT_H
+#pragma once
 /* ONNX Runtime's C interface: a table of functions, to which new versions only append. Source: onnxruntime_c_api.h; the
  * byte offsets were measured on 1.20.1 and 1.31.1. The functions return a status: 0 for success. */
-#include <stddef.h>
-#include <stdint.h>
+#include "text.h"
 
 typedef void *status;
 struct api_base {
     void *const *(*get_api)(uint32_t version);
     const char *(*get_version)(void);
 };
-extern void *const *api; /* set when ONNX Runtime first calls RegisterCustomOps */
+extern void *const *api; /* 0 until take_api */
 extern unsigned api_version;
 #define API_OF(result, offset, ...) ((result (*)(__VA_ARGS__))api[(offset) / 8])
 #define API(offset, ...) API_OF(status, offset, __VA_ARGS__)
@@ -68,4 +66,13 @@ extern unsigned api_version;
     API(3312, const void *value, int *type, const int64_t **shape, size_t *rank)
 enum { OLDEST = 17, WITH_DATA_REFERENCE = 24 }; /* versions of the table: 17 lacks only the last of these */
 enum { FAIL = 1, INVALID_ARGUMENT = 2 };        /* error codes of a status */
-#endif
+
+int take_api(const struct api_base *base);
+void make_spare_statuses(void);
+status new_status(int code, const char *message);
+status refused(const struct text *text);
+status failed(const char *message);
+status made(status error, void *const *thing);
+size_t without_end(const char *text, size_t size);
+status read_tensor(const void *value, int *type, size_t *rank, int64_t copy[MAX_RANK], const int64_t **shape);
+status get_output(void *context, size_t k, const int64_t *shape, int64_t rank, void **value);

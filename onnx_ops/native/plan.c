@@ -1,5 +1,5 @@
 /* Plans: the shapes of a node's outputs, and the tiles of its computation. */
-#include "library.h"
+#include "plan.h"
 #include <string.h>
 
 /* Which combination of ranks the inputs have, of those for which kernels are compiled; -1 if none. */
@@ -60,18 +60,13 @@ static void begin(const struct op *op, struct call *call) {
 /* State the outputs' shapes as far as they follow from what is known of the inputs. The table must have op->infer. */
 status infer_shapes(const struct op *op, const struct text *title, struct call *call) {
     begin(op, call);
-    int64_t returned = op->infer(call);
-    return returned ? explained(op, title, &call->geometry.refusal, returned) : 0;
+    return explained(op, title, &call->geometry.refusal, op->infer(call));
 }
 
 /* Find the shapes of the outputs, and the number of tiles. The table must have the plan of the combination, if any. */
 status plan(const struct op *op, const struct text *title, int64_t combination, struct call *call) {
-    status error = 0;
     begin(op, call);
-    if (combination < 0) error = plan_in_python(op, title, call);
-    else {
-        int64_t returned = op->plans[combination](call);
-        if (returned) return explained(op, title, &call->geometry.refusal, returned);
-    }
+    status error = combination < 0 ? plan_in_python(op, title, call)
+                                   : explained(op, title, &call->geometry.refusal, op->plans[combination](call));
     return error ? error : check_plan(op, title, call);
 }

@@ -3,7 +3,7 @@
  * leaves them all the same, before their first line or after their last. So an answer is UNFINISHED until Python sets
  * another outcome. After an interrupt, `answered` reports no error: Python raises the exception as soon as the call of
  * ONNX Runtime returns. */
-#include "library.h"
+#include "python.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,28 +20,27 @@ EXPORT void onnx_ops_survey(int begins) { surveying = begins; }
 
 int is_surveying(void) { return surveying; }
 
-/* The status for an answer; if it is 0, `*available` says whether Python has done what it was asked for. */
-static status answered(const struct answer *answer, int *available) {
-    *available = answer->outcome == DONE;
+/* The status for an answer, which is 0 after an interrupt, too. */
+static status answered(const struct answer *answer) {
     if (answer->outcome == UNFINISHED) onnx_ops_python.interrupt();
     if (answer->outcome == FAILED || answer->outcome == REFUSED)
         return new_status(answer->outcome == FAILED ? FAIL : INVALID_ARGUMENT, answer->message);
     return 0;
 }
 
-/* Have Python compile a function that the table lacks. */
-status compile(const struct op *op, enum function function, int64_t overload, int64_t position, int *available) {
+/* Have Python compile a function into the table. Returns whether it has: if not, there is an error, Python was
+ * interrupted, or this is a survey, which only lists kernels. */
+int compile(const struct op *op, enum function function, int64_t overload, int64_t position, status *error) {
     struct answer answer = {UNFINISHED, ""};
     if (!onnx_ops_python.compile)
-        return failed("onnx_ops: its operators are compiled by Python, where it has not been imported");
+        return *error = failed("onnx_ops: its operators are compiled by Python, where it has not been imported"), 0;
     if (!waiting) onnx_ops_python.compile(op->number, function, overload, position, &answer);
-    return answered(&answer, available);
+    *error = answered(&answer);
+    return answer.outcome == DONE;
 }
 
-int knows_strings(void) { return onnx_ops_python.run != 0; }
-
-static int64_t type_of_input(const struct op *op, const struct overload *overload, size_t k) {
-    return overload->types[k < (size_t)op->input_count ? k : (size_t)op->input_count - 1];
+static int is_of_strings(const struct op *op, const struct overload *overload, size_t k) {
+    return overload->types[input_of(op, k) - op->inputs] == STRINGS;
 }
 
 /* Copy a tensor of strings for Python, as count + 1 offsets, then the bytes. Compiled code has no strings. */
@@ -93,7 +92,6 @@ static status no_body(const struct op *op, const struct call *call) {
 status plan_in_python(const struct op *op, const struct text *title, struct call *call) {
     struct answer answer = {UNFINISHED, ""};
     struct text operator = {"", 0};
-    int available = 0;
     if (!onnx_ops_python.plan) return no_body(op, call);
     if (!waiting) onnx_ops_python.plan(op->number, call, &answer);
     say_title(&operator, op);
@@ -102,31 +100,30 @@ status plan_in_python(const struct op *op, const struct text *title, struct call
         say_string(&text, answer.message + operator.used);
         return refused(&text);
     }
-    status error = answered(&answer, &available);
-    return error || available ? error : failed("onnx_ops: interrupted");
+    status error = answered(&answer);
+    return error || answer.outcome == DONE ? error : failed("onnx_ops: interrupted");
 }
 
 /* Compute the outputs in Python, by the reference, where there is no kernel for the types or ranks. */
 status run_in_python(const struct op *op, const struct overload *overload, struct call *call, void *context) {
     struct run run = {op, overload, call, context, {0}, 0};
     struct answer answer = {UNFINISHED, ""};
-    int available = 0;
     status error = 0;
     void *value;
     if (!onnx_ops_python.run) return no_body(op, call);
     for (size_t k = 0; k < (size_t)call->input_count && !error; k++) /* until here, the data of strings are 0 */
-        if (type_of_input(op, overload, k) == STRINGS && call->tensors[k].rank != ABSENT) {
+        if (is_of_strings(op, overload, k) && call->tensors[k].rank != ABSENT) {
             error = KernelContext_GetInput(context, k, &value);
             if (!error) error = put_strings(value, &call->tensors[k]);
         }
     if (!error) {
         if (!waiting) onnx_ops_python.run(op->number, overload - op->overloads, &run, &answer);
-        error = answered(&answer, &available);
+        error = answered(&answer);
         if (error && run.status) ReleaseStatus(error); /* it only says that run.status has an error */
         if (run.status) error = run.status;
-        if (!error && !available) error = failed("onnx_ops: interrupted"); /* there is no output */
+        if (!error && answer.outcome != DONE) error = failed("onnx_ops: interrupted"); /* there is no output */
     }
     for (size_t k = 0; k < (size_t)call->input_count; k++)
-        if (type_of_input(op, overload, k) == STRINGS) free(call->tensors[k].data);
+        if (is_of_strings(op, overload, k)) free(call->tensors[k].data);
     return error;
 }

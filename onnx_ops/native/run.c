@@ -1,111 +1,9 @@
 /* Running a node. */
-#include "library.h"
+#include "run.h"
+#include "halves.h"
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-const unsigned char item_size[TYPES] = {0, 4, 1, 1, 2, 2, 4, 8, 0, 1, 2, 8, 4, 8, 8, 16, 2};
-
-int64_t elements(const int64_t *shape, int64_t rank) {
-    uint64_t product = 1; /* it may overflow if another dimension is 0 */
-    for (int64_t a = 0; a < rank; a++) product *= (uint64_t)shape[a];
-    return (int64_t)product;
-}
-
-/* The status for a value other than 0 that compiled code has returned. title: operator and node, or 0. */
-status explained(const struct op *op, const struct text *title, const struct refusal *refusal, int64_t returned) {
-    struct text text = {"", 0};
-    if (title) say(&text, title->at, title->used);
-    else say_title(&text, op);
-    say_string(&text, ": ");
-    if (returned == 1) {
-        say_refusal(&text, op, refusal);
-        return refused(&text);
-    }
-    say_string(&text, returned == 2 ? "compiled code has raised an exception" : "compiled code has failed");
-    return failed(text.at);
-}
-
-/* The status for values that break a rule: so many of them, or a single number if the count is -1. expected: the number
- * with which the rule ends, or 0. */
-status refuse(const struct op *op, const struct text *title, const char *argument, const int64_t *values, int64_t count,
-              const char *rule, const int64_t *expected) {
-    struct refusal refusal = {.argument = argument, .rule = rule, .values = values, .count = count};
-    if (expected) refusal.has_expected = 1, refusal.expected = *expected;
-    return explained(op, title, &refusal, 1);
-}
-
-/* The declaration of input k; inputs beyond the last declared one belong to that, which is variadic. */
-const struct input *input_of(const struct op *op, size_t k) {
-    return &op->inputs[k < (size_t)op->input_count ? k : (size_t)op->input_count - 1];
-}
-
-status too_many_inputs(const struct op *op, const struct text *title, size_t count) {
-    const int64_t given = (int64_t)count, most = MAX_INPUTS;
-    return refuse(op, title, "inputs", &given, -1, "must be at most", &most);
-}
-
-static status refuse_input(const struct op *op, const struct text *title, size_t k, const char *what,
-                           const int64_t *values, int64_t count, const char *rule) {
-    char argument[256];
-    snprintf(argument, sizeof argument, "%s of %s", what, input_of(op, k)->name);
-    const int64_t most = MAX_RANK;
-    return refuse(op, title, argument, values, count, rule, count < 0 ? &most : 0);
-}
-
-/* Put an input into the call: its data and what the plan reads, from its complete shape. */
-static status put_input(const struct op *op, const struct text *title, size_t k, int type, const int64_t *shape,
-                        size_t rank, void *data, struct call *call) {
-    struct tensor *tensor = &call->tensors[k];
-    int64_t values = input_of(op, k)->wants_values, axes = (int64_t)rank;
-    if (rank > MAX_RANK) return refuse_input(op, title, k, "rank", &axes, -1, "must be at most");
-    if (!rank && op->is_partial && input_of(op, k)->presence == OPTIONAL) /* to the plan, it would be absent */
-        return refuse_input(op, title, k, "shape", shape, 0, "must have an axis");
-    if (values && rank != 1) return refuse_input(op, title, k, "shape", shape, axes, "must have rank 1");
-    if (values && shape[0] > MAX_RANK) return refuse_input(op, title, k, "length", shape, -1, "must be at most");
-    tensor->data = data;
-    tensor->size = elements(shape, axes);
-    tensor->rank = values ? shape[0] : axes;
-    for (int64_t a = 0; a < tensor->rank; a++)
-        tensor->shape[a] = !values                ? shape[a]
-                           : item_size[type] == 8 ? ((const int64_t *)data)[a]
-                                                  : ((const int32_t *)data)[a];
-    return 0;
-}
-
-/* Read a tensor's type and shape. `shape` points into ONNX Runtime's memory or, with older versions, to `copy`, which
- * has no shape of more than MAX_RANK axes. */
-status read_tensor(const void *value, int *type, size_t *rank, int64_t copy[MAX_RANK], const int64_t **shape) {
-    void *info = 0;
-    if (api_version >= WITH_DATA_REFERENCE) return GetTensorElementTypeAndShapeDataReference(value, type, shape, rank);
-    status error = made(GetTensorTypeAndShape(value, &info), &info);
-    if (error) return error;
-    error = GetTensorElementType(info, type);
-    if (!error) error = GetDimensionsCount(info, rank);
-    if (!error && *rank <= MAX_RANK) error = GetDimensions(info, copy, *rank);
-    ReleaseTensorTypeAndShapeInfo(info);
-    *shape = copy;
-    return error;
-}
-
-/* Put a tensor of ONNX Runtime's into the call as input k. */
-status put_tensor(const struct op *op, const struct text *title, size_t k, void *value, struct call *call) {
-    const int64_t *shape = 0;
-    int64_t copy[MAX_RANK];
-    size_t rank = 0;
-    int type = 0;
-    void *data = 0;
-    status error = read_tensor(value, &type, &rank, copy, &shape);
-    if (error) return error;
-    if (type != STRINGS && (error = GetTensorMutableData(value, &data))) return error;
-    return put_input(op, title, k, type, shape, rank, data, call);
-}
-
-/* Put an optional input that the node doesn't have into the call. */
-void put_absent(size_t k, struct call *call) {
-    call->tensors[k].data = 0, call->tensors[k].size = 0, call->tensors[k].rank = ABSENT;
-}
 
 static status put_inputs(const struct op *op, void *context, struct call *call) {
     size_t count = 0;
@@ -118,15 +16,7 @@ static status put_inputs(const struct op *op, void *context, struct call *call) 
         if (!value) put_absent(k, call);
         else if ((error = put_tensor(op, 0, k, value, call))) return error;
     }
-    for (size_t k = count; k < (size_t)op->input_count; k++) put_absent(k, call);
-    call->input_count = (int64_t)count;
-    return 0;
-}
-
-/* Have ONNX Runtime allocate output k. */
-status get_output(void *context, size_t k, const int64_t *shape, int64_t rank, void **value) {
-    *value = 0;
-    return made(KernelContext_GetOutput(context, k, shape, (size_t)rank, value), value);
+    return put_count(op, count, call), NULL;
 }
 
 struct work {
@@ -179,7 +69,7 @@ status run_tiles(const struct op *op, kernel_function *kernel, struct call *call
     } else
         for (int64_t tile = 0; tile < tiles; tile++) run_tile(&work, (size_t)tile);
     free(room);
-    return error || !work.failed ? error : explained(op, 0, &g->refusal, work.failed);
+    return error ? error : explained(op, 0, &g->refusal, work.failed);
 }
 
 static int is_half(int64_t type) { return type == HALF || type == BRAIN_HALF; }
@@ -297,31 +187,38 @@ static status plan_once(struct state *state, int64_t ranks, struct call *call) {
     return error;
 }
 
+/* Find the kernel for a combination of ranks, which Python compiles if it is lacking. Returns 0 with an error, or after
+ * an interrupt. */
+kernel_function *find_kernel(const struct state *state, int64_t ranks, status *error) {
+    const struct op *op = state->op;
+    int64_t position = ranks * op->kernel_count + state->choice;
+    kernel_function **kernel = &state->overload->kernels[position];
+    return *kernel || compile(op, KERNEL, state->overload - op->overloads, position, error) ? *kernel : 0;
+}
+
 status compute(struct state *state, void *context) {
     struct call call;
     void *value, *data;
     status error;
     if (!state) return failed("onnx_ops: its session was not made to run");
-    if (state->result) {
-        if ((error = get_output(context, 0, state->shape, state->rank, &value))) return error;
+    if (state->result.data) {
+        if ((error = get_output(context, 0, state->result.shape, state->result.rank, &value))) return error;
         if ((error = GetTensorMutableData(value, &data))) return error;
-        memcpy(data, state->result, state->result_size);
+        memcpy(data, state->result.data, state->result_size);
         return 0;
     }
     const struct op *op = state->op;
-    const struct overload *overload = state->overload;
     if ((error = put_inputs(op, context, &call))) return error;
     call.attributes = &state->attributes;
     int64_t ranks = combination(op, &call);
     if (ranks >= 0) {
-        NEED(op->plans[ranks], PLAN, 0, ranks);
+        if (!op->plans[ranks] && !compile(op, PLAN, 0, ranks, &error)) return error;
         if ((error = plan_once(state, ranks, &call))) return error;
     }
-    if (ranks < 0 || !state->has_code) return run_in_python(op, overload, &call, context);
+    if (ranks < 0 || !state->has_code) return run_in_python(op, state->overload, &call, context);
     if (op->counts_steps) cut_steps(op, &call);
-    int64_t position = ranks * op->kernel_count + state->choice;
-    NEED(overload->kernels[position], KERNEL, overload - op->overloads, position);
-    return run_kernel(state, overload->kernels[position], &call, context);
+    kernel_function *kernel = find_kernel(state, ranks, &error);
+    return kernel ? run_kernel(state, kernel, &call, context) : error;
 }
 
 #ifdef ONNX_OPS_AHEAD

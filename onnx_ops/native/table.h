@@ -1,5 +1,4 @@
-#ifndef ONNX_OPS_TABLE_H
-#define ONNX_OPS_TABLE_H
+#pragma once
 /* The table of operators that the library reads, and the records that it shares with compiled code. declaration.py and
  * compiler/records.py describe these; runtime/table.py fills the table. */
 #include <stdatomic.h>
@@ -19,6 +18,7 @@ enum {
     TILE_ELEMENTS = 1 << 12,
     MAX_GEOMETRY = 1 << 14,
 };
+enum { STRINGS = 8, HALF = 10, BRAIN_HALF = 16, TYPES }; /* some of ONNX's element types, and their number */
 #define MAX_WORKSPACE ((int64_t)1 << 40)
 #define ELEMENTS ((int64_t)1 << 58)
 
@@ -117,4 +117,3 @@ struct table {
     struct op *operators;
     int64_t operator_count;
 };
-#endif

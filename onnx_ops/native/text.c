@@ -1,7 +1,6 @@
 /* The messages of errors. */
 #include "text.h"
 #include <float.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,7 +50,27 @@ static int is_hidden(uint32_t c) {
     return 0;
 }
 
-/* Say a string as errors.quoted shows it, cut as errors.shortened cuts it. */
+static int begins_character(char byte) { return (byte & 0xC0) != 0x80; }
+
+/* Say what is in [full, end), cut as errors.shortened cuts it, and free it. */
+static void say_cut(struct text *text, char *full, char *end) {
+    size_t characters = 0;
+    char *head_end = end, *tail = end;
+    for (char *c = full; c < end; c++) characters += (size_t)begins_character(*c);
+    if (characters > SHOWN) {
+        head_end = full;
+        for (int n = 0; n < SHOWN / 2; n += begins_character(*head_end)) head_end++;
+        for (int n = 0; n < SHOWN / 4; n += begins_character(*tail)) tail--;
+        char *escape = tail; /* a character behind an odd number of backslashes belongs to the last one */
+        while (escape[-1] == '\\') escape--;
+        tail += (tail - escape) % 2;
+    }
+    say(text, full, (size_t)(head_end - full));
+    if (head_end < end) say_string(text, " ... "), say(text, tail, (size_t)(end - tail));
+    free(full);
+}
+
+/* Say a string as errors.quoted shows it. */
 void say_quoted(struct text *text, const char *bytes, size_t length) {
     const unsigned char *at = (const unsigned char *)bytes, *end = at + length;
     char quote = memchr(bytes, '\'', length) && !memchr(bytes, '"', length) ? '"' : '\'',
@@ -69,24 +88,7 @@ void say_quoted(struct text *text, const char *bytes, size_t length) {
         at += step;
     }
     *to++ = quote;
-    size_t characters = 0, head = (size_t)(to - full),
-           tail = 0; /* the bytes of the beginning that are shown, and where the part of the end begins */
-    for (char *c = full; c < to; c++) characters += (*c & 0xC0) != 0x80;
-    if (characters > SHOWN) {
-        size_t position = 0, cut = characters - SHOWN / 4, backslashes = 0;
-        for (char *c = full; c < to; c++) {
-            if ((*c & 0xC0) == 0x80) continue;
-            if (position == SHOWN / 2) head = (size_t)(c - full);
-            if (position == cut) {
-                for (char *b = c; b > full && b[-1] == '\\'; b--) backslashes++;
-                tail = (size_t)(c - full) + backslashes % 2;
-            }
-            position++;
-        }
-    }
-    say(text, full, head);
-    if (tail) say_string(text, " ... "), say(text, full + tail, (size_t)(to - full) - tail);
-    free(full);
+    say_cut(text, full, to);
 }
 
 void say_title(struct text *text, const struct op *op) {
@@ -155,10 +157,7 @@ void say_vector(struct text *text, const int64_t *values, int64_t count, int64_t
         to = write_value(to, values[k], doubles);
     }
     *to++ = ']';
-    size_t length = (size_t)(to - full), head = length > SHOWN ? SHOWN / 2 : length;
-    say(text, full, head);
-    if (head < length) say_string(text, " ... "), say(text, to - SHOWN / 4, SHOWN / 4);
-    free(full);
+    say_cut(text, full, to);
 }
 
 void say_refusal(struct text *text, const struct op *op, const struct refusal *refusal) {
@@ -169,35 +168,4 @@ void say_refusal(struct text *text, const struct op *op, const struct refusal *r
     say_string(text, ": ");
     say_with_terms(text, op, refusal->rule);
     if (refusal->has_expected) say_string(text, " "), say_value(text, refusal->expected, refusal->doubles & 2);
-}
-
-/* Without memory CreateStatus returns 0, which would mean success. Then an error is reported by a spare status. */
-enum { SPARES = 16 };
-static _Atomic(status) spares[SPARES];
-
-/* Make the spare statuses that are lacking, as far as there is memory. */
-void make_spare_statuses(void) {
-    for (size_t k = 0; k < COUNT(spares); k++) {
-        status none = 0, made = 0;
-        if (!atomic_load(&spares[k])) made = CreateStatus(FAIL, "onnx_ops: no room for an error message");
-        if (made && !atomic_compare_exchange_strong(&spares[k], &none, made)) ReleaseStatus(made);
-    }
-}
-
-/* A status, which is never 0. Without one, the process ends: ONNX Runtime would go on with wrong results. */
-status new_status(int code, const char *message) {
-    status made = CreateStatus(code, message);
-    for (size_t k = 0; k < COUNT(spares) && !made; k++) made = atomic_exchange(&spares[k], 0);
-    if (made) return made;
-    fprintf(stderr, "%s\nonnx_ops: no room to report this error\n", message);
-    abort();
-}
-
-status refused(const struct text *text) { return new_status(INVALID_ARGUMENT, text->at); }
-status failed(const char *message) { return new_status(FAIL, message); }
-
-/* The outcome of a call that makes a thing, which was 0 before: without memory for a status, ONNX Runtime reports
- * success where it has made none. */
-status made(status error, void *const *thing) {
-    return error || *thing ? error : failed("onnx_ops: ONNX Runtime has no room for what it was asked for");
 }

@@ -1,8 +1,7 @@
-#ifndef ONNX_OPS_TEXT_H
-#define ONNX_OPS_TEXT_H
+#pragma once
 /* Messages of limited length, composed piece by piece: what does not fit is left out. errors.py does the same. */
-#include "ort.h"
 #include "table.h"
+#include <stddef.h>
 
 struct text {
     char at[4096];
@@ -17,9 +16,3 @@ void say_quoted(struct text *text, const char *bytes, size_t length);
 void say_title(struct text *text, const struct op *op);
 void say_vector(struct text *text, const int64_t *values, int64_t count, int64_t doubles);
 void say_refusal(struct text *text, const struct op *op, const struct refusal *refusal);
-void make_spare_statuses(void);
-status new_status(int code, const char *message);
-status refused(const struct text *text);
-status failed(const char *message);
-status made(status error, void *const *thing);
-#endif

@@ -37,7 +37,7 @@ class System:
 
 
 # ONNX Runtime unloads the library with its last session, which would lose what the library has allocated: nodelete
-# keeps it. For Windows and macOS the library itself does so (native/stays.c). A DLL takes what it needs of the
+# keeps it. For Windows and macOS the library itself does so (native/machine.c). A DLL takes what it needs of the
 # compiler's libraries into itself: variables of threads are in libgcc, which in some mingw needs a library of threads.
 SYSTEMS = {
     "linux": System(["-fPIC", "-Wl,-z,nodelete", "-Wl,--no-undefined"], "{}-linux-gnu.2.28", "__ELF__"),

@@ -78,6 +78,10 @@ void unmake_value(struct value *value);
 const char *message_of(status error);
 void release_options(struct options *options);
 
+/* python.c */
+int onnx_ops_outputs(struct run *run);
+void onnx_ops_fill_strings(struct run *run, size_t k, const char *content, const size_t *ends, size_t count);
+
 /* stand_in.c */
 void connect_python(void);
 void disconnect_python(void);
