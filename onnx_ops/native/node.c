@@ -122,7 +122,8 @@ static int check_shapes(struct node *node, status *error) {
     const int64_t ranks = node->ranks;
     if (op->is_partial && !op->infer && !compile(op, INFER, 0, 0, error)) return 0;
     if (op->is_partial && !node->is_complete) *error = infer_shapes(op, &node->title, node->call);
-    if (*error || (ranks >= 0 && !op->plans[ranks] && !compile(op, PLAN, 0, ranks, error))) return 0;
+    if (*error) return 0;
+    if (ranks >= 0 && !op->plans[ranks] && !compile(op, PLAN, 0, ranks, error)) return 0;
     if (op->has_shapes && node->is_complete) *error = plan(op, &node->title, ranks, node->call);
     return !*error;
 }
@@ -152,7 +153,8 @@ static status list_kernels(const struct node *node) {
 static status check_node(struct node *node) {
     const struct state *state = &node->state;
     status error = 0;
-    if (!check_shapes(node, &error) || (error = check_types(node))) return error;
+    if (!check_shapes(node, &error)) return error;
+    if ((error = check_types(node))) return error;
     if (state->has_code && node->ranks != NO_KERNEL) {
         if (is_surveying()) return list_kernels(node);
         if (node->ranks != OPEN && !(node->kernel = find_kernel(state, node->ranks, &error))) return error;
