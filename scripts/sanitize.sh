@@ -57,7 +57,7 @@ done
 runtime=$(gcc -print-file-name=libasan.so 2>/dev/null || true)
 if [ -e "$runtime" ]; then
     rm -rf "$folder/clone" && mkdir "$folder/clone"
-    cp -r onnx_ops tests scripts models docs setup.py pyproject.toml README.md LICENSE NOTICE "$folder/clone"
+    cp -r onnx_ops tests scripts models docs setup.py pyproject.toml README.md SECURITY.md LICENSE NOTICE "$folder/clone"
     cd "$folder/clone"
     flags="-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g -O1"
     CC=gcc CFLAGS=$flags "$PYTHON" setup.py --quiet build_ext --inplace
