@@ -18,10 +18,9 @@ from ..model_files import EXTENSIONS, WARNING, imports_extensions, is_lowered, u
 from ..nodes import builtin_operators, declared, domain_of, in_its_versions, inlined, model_nodes
 from ..operators import available, first_version
 from ..own.files import python_ops
-from ..plain import infer, shapes_of
+from ..plain import infer, shapes_of, signature_of
 from ..rewriting.graph import Model
 from ..rewriting.shapes import UNKNOWN
-from ..runtime.execute import signature_of
 from ..runtime.library import extensions_obstacle
 from ..runtime.runner import Runner, needs_extensions, open_session
 from .arguments import json_option, model_argument, names
