@@ -5,7 +5,6 @@ import warnings
 from pathlib import Path
 
 import click
-import onnx
 from rich.text import Text
 
 from ..comparison import difference
@@ -103,7 +102,7 @@ def run_test(name, model, data, backend, tolerances):
     path = None if isinstance(model, bytes) else str(model)
     report = {"test": name, "model": path, "operators": [], "passed": False, "largest_error": None, "problem": ""}
     try:
-        proto = model_in(model) if path else onnx.ModelProto.FromString(model)
+        proto = model_in(model)
         report["operators"] = operators_in(proto)
         runner, differences = open_model(model, backend), []
         for inputs, expected in data():
