@@ -16,8 +16,7 @@ def declared(node, operators=None):
 
     operators  what `operators.available` returns, by default without operators of one's own
     """
-    operators = available() if operators is None else operators
-    return operators.get((domain_of(node), node.op_type))
+    return (operators or available()).get((domain_of(node), node.op_type))
 
 
 def domain_of(owner):

@@ -14,6 +14,7 @@ from onnx.external_data_helper import uses_external_data
 
 from . import dtypes, plain
 from .attributes import KINDS
+from .calls import compute_reference
 from .errors import OpError, errors_of, require
 from .locks import REGISTRATION
 from .operators import available
@@ -110,7 +111,7 @@ def reference_op(operator):
                 version, rule = self.run_params["opsets"].get(operator.domain, 0), "must be at least"
                 require(version >= operator.versions[0], "version of the domain", version, rule, operator.versions[0])
             values = operator.values(attributes)
-        return tuple(plain.compute_reference(operator, values, inputs))
+        return tuple(compute_reference(operator, values, inputs))
 
     members = {"op_domain": operator.domain, "op_schema": schema(operator), "_run": compute_outputs}
     return type(operator.name, (OpRun,), members)

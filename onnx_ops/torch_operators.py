@@ -17,12 +17,12 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from . import dtypes, plain
+from .calls import signature_of
 from .errors import OpError, errors_of, require
 from .limits import MAX_RANK, UNKNOWN
 from .locks import EXPORT
 from .operators import available, declaration_of
 from .own.signature import parameters_of
-from .plain import signature_of
 from .runtime.execute import outputs_of
 
 TYPES = {getattr(torch, name): name for name in dtypes.TABLE if hasattr(torch, name)}

@@ -33,7 +33,7 @@ from support.malformed import AT_CREATION, AT_RUN, BY_ELEMENTS, BY_TYPE
 from support.own_functions import FUNCTIONS
 
 import onnx_ops
-from onnx_ops import dtypes, plain, system
+from onnx_ops import calls, dtypes, system
 from onnx_ops.compiler import records
 from onnx_ops.errors import OpError, errors_of
 from onnx_ops.limits import LINE, MAX_TILES
@@ -154,7 +154,7 @@ class Node:
         """The expected outputs."""
         if self.operator.is_wide:
             return [reference_of(self.operator, self.attributes, self.inputs)]
-        return plain.compute_reference(self.operator, self.operator.values(self.attributes), self.inputs)
+        return calls.compute_reference(self.operator, self.operator.values(self.attributes), self.inputs)
 
     def model(self):
         """The model of this node, as bytes, and its inputs."""

@@ -11,6 +11,7 @@ import onnx
 from onnx import helper
 
 from .. import dtypes
+from ..calls import signature_of
 from ..comparison import difference
 from ..errors import OpError, as_text, errors_of
 from ..external_data import load, model_in
@@ -18,12 +19,11 @@ from ..model_files import EXTENSIONS, WARNING, imported_domains, is_lowered, unk
 from ..nodes import builtin_operators, declared, domain_of, in_its_versions, inlined, model_nodes
 from ..operators import available, first_version
 from ..own.files import python_ops
-from ..plain import infer, shapes_of, signature_of
+from ..plain import infer, shapes_of
 from ..rewriting.graph import Model
 from ..rewriting.shapes import UNKNOWN
 from ..runtime.library import extensions_obstacle
-from ..runtime.runner import Runner, open_session
-from ..runtime.session import needs_extensions
+from ..runtime.runner import Runner, needs_extensions, open_session
 from .arguments import json_option, model_argument, names
 from .console import dimensions, one_line, print_json, say, steps, table
 from .data import random_array

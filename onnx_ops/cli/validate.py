@@ -99,8 +99,8 @@ def onnx_tests():
 
 def run_test(name, model, data, backend, tolerances):
     """Run one test; returns its report, as a dict."""
-    path = None if isinstance(model, bytes) else str(model)
-    report = {"test": name, "model": path, "operators": [], "passed": False, "largest_error": None, "problem": ""}
+    report = {"test": name, "model": None if isinstance(model, bytes) else str(model), "operators": [],
+              "passed": False, "largest_error": None, "problem": ""}  # fmt: skip
     try:
         proto = model_in(model)
         report["operators"] = operators_in(proto)

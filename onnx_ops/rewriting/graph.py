@@ -391,8 +391,10 @@ def model_of(nodes, feeds, outputs, imports, ir_version, constants=()):
 
     With shapes, ONNX Runtime refuses what would end the process.
     """
-    kind_of = helper.np_dtype_to_tensor_dtype
-    inputs = [helper.make_tensor_value_info(name, kind_of(array.dtype), array.shape) for name, array in feeds.items()]
+    inputs = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        for name, array in feeds.items()
+    ]
     graph = helper.make_graph(nodes, "part", inputs, outputs, constants)
     imports = [helper.make_opsetid(*pair) for pair in imports.items()]
     return helper.make_model(graph, opset_imports=imports, ir_version=ir_version)
@@ -401,8 +403,7 @@ def model_of(nodes, feeds, outputs, imports, ir_version, constants=()):
 def run_reference(proto, feeds, name):
     from onnx.reference import ReferenceEvaluator  # which takes long to import
 
-    (value,) = ReferenceEvaluator(proto, new_ops=map(reference_op, OPERATORS)).run([name], feeds)
-    return value
+    return ReferenceEvaluator(proto, new_ops=map(reference_op, OPERATORS)).run([name], feeds)[0]
 
 
 def run_onnx_runtime(proto, feeds, name):

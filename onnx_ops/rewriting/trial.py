@@ -143,6 +143,6 @@ def _model(graph, nodes, feeds, output):
         if array is None:
             raise Untried(f"{name} is not known")
         constants.append(numpy_helper.from_array(array, name))
-    outputs = [helper.make_tensor_value_info(output, graph.type(output).elements, None)]
+    outputs = [helper.make_empty_tensor_value_info(output)]
     imports = {i.domain: i.version for i in graph.model.proto.opset_import} | {"onnx_ops": 1, "com.microsoft": 1}
     return model_of(nodes, feeds, outputs, imports, max(4, graph.model.proto.ir_version), constants)

@@ -3,7 +3,7 @@
 Functions on arrays and the extensions backend use this; in sessions of the native backend the C library does the same.
 Both run the same machine code on the same tiles, so results are equal bit for bit, except for the bits of a NaN. That
 does not hold where the machine code differs (another CPU or version of Numba, code compiled ahead instead of on
-demand), nor without machine code: `plain.compute_reference` sums in float64.
+demand), nor without machine code: `calls.compute_reference` sums in float64.
 """
 
 import ctypes as C
@@ -13,7 +13,7 @@ from collections import deque
 
 import numpy as np
 
-from .. import dtypes, plain
+from .. import calls, dtypes, plain
 from ..compiler import records
 from ..compiler.jit import BOUNDSCHECK
 from ..declaration import REFUSAL_FIELDS
@@ -60,7 +60,7 @@ class Way:
 
     def __init__(self, operator, choice, kinds, ranks):
         names = [None if kind is None else dtypes.type_name(kind) for kind in kinds]
-        self.operator, self.signature = operator, plain.signature_of(operator, choice, names)
+        self.operator, self.signature = operator, calls.signature_of(operator, choice, names)
         self.position, self.types = operator.position(choice, ranks), operator.numpy_types(self.signature)
         self.widens_halves = operator.has_axes and any(name in dtypes.HALVES for name in self.signature.values())
         self._functions = None
@@ -94,7 +94,7 @@ def way_of(operator, values, arrays):
     kinds = tuple([None if a is None else a.dtype for a in arrays])
     ranks = tuple([ABSENT if a is None else a.ndim for a in arrays])
     way = cached_way(operator, operator.choice(values), kinds, ranks)
-    plain.check_strings(operator, way.signature, arrays)
+    calls.check_strings(operator, way.signature, arrays)
     return way
 
 
@@ -122,7 +122,7 @@ def compute(operator, values, arrays, threads=None, empty=np.empty, tiles=None):
     arrays = operator.padded(arrays)
     way = way_of(operator, values, arrays)
     if (functions := way.functions()) is None:
-        return plain.compute_reference(operator, values, arrays, way.types)
+        return calls.compute_reference(operator, values, arrays, way.types)
     plan, kernel = functions
     call = Call(way, values, arrays)
     call.plan(plan)
@@ -137,7 +137,7 @@ class Call:
         self.record = table.Call()
         self.address = C.addressof(self.record)
         self.record[self.record.ATTRIBUTES], self.record[self.record.COUNT] = values.address, len(arrays)
-        for k, sizes in enumerate(plain.plan_inputs(self.operator, arrays)):
+        for k, sizes in enumerate(calls.plan_inputs(self.operator, arrays)):
             self.record.put_shape(k, sizes)
 
     def plan(self, plan):

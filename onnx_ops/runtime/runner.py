@@ -13,9 +13,11 @@ import onnxruntime as ort
 
 from .. import dtypes
 from ..errors import OpError
+from ..model_files import EXTENSIONS, is_lowered
 from ..operators import as_list, declaration_of
-from ..own.files import operators_at, sources_of
-from .session import Backend, InferenceSession, prepare
+from ..own.files import operators_at, python_ops, sources_of
+from . import library
+from .session import Backend, InferenceSession, extensions, prepare
 from .threads import check_count
 
 QUIET = 4  # a severity: errors are not logged, since exceptions have the same text
@@ -145,12 +147,30 @@ def open_session(model, backend="native", *, threads=None, optimize=False, profi
     options.intra_op_num_threads = threads or 0
     if profile:
         options.enable_profiling, options.profile_file_prefix = True, str(profile)
-    ready = prepare(model, options, backend, operators, optimize=optimize, with_python_ops=True)
+    ready = prepare(model, options, backend, operators, optimize=optimize, add_more=add_python_ops)
     # With fallback enabled, ONNX Runtime would print a message about it, though there is nothing to fall back to.
     settings = {"providers": ["CPUExecutionProvider"], "enable_fallback": False}
     if backend == "builtin":
         return ort.InferenceSession(ready.model, options, **settings)
     return InferenceSession(ready, **settings)
+
+
+def add_python_ops(ready, imported):
+    """Register the library of onnxruntime-extensions on the options of a Prepared if it is needed. Raises OpError."""
+    if EXTENSIONS in imported and is_lowered(ready.model):
+        raise OpError("", None, "the model has nodes that onnx_ops.lower made: only backend extensions runs it")
+    if needs_extensions(imported, ready.operators):
+        if obstacle := library.extensions_obstacle():
+            raise OpError("", None, f"the model imports {EXTENSIONS}, which {obstacle}")
+        extensions().add_library(ready.options)
+
+
+def needs_extensions(imported, operators):
+    """Return whether a session of a model that imports these domains needs the library of onnxruntime-extensions.
+
+    operators  what `operators.available` returns
+    """
+    return bool(python_ops()) or (EXTENSIONS in imported and all(domain != EXTENSIONS for domain, _ in operators))
 
 
 def _described(values):

@@ -13,7 +13,7 @@ import onnxruntime as ort
 
 from ..errors import OpError
 from ..locks import OPTIONS
-from ..model_files import EXTENSIONS, imported_domains, is_lowered, is_ort_format, nodes, warn_of_unknown_attributes
+from ..model_files import imported_domains, is_ort_format, nodes, warn_of_unknown_attributes
 from ..operators import DOMAINS, OPERATORS, SHARED, available
 from . import library, native
 
@@ -142,20 +142,19 @@ class Prepared:
                     self.options.add_session_config_entry(EXTERNAL_DATA, before)
 
 
-def prepare(model, options, backend, operators, *, domains=None, optimize=False, with_python_ops=False):
+def prepare(model, options, backend, operators, *, domains=None, optimize=False, add_more=None):
     """Turn what a caller gives into what ONNX Runtime gets; returns the Prepared.
 
     Every model takes this path, to a session of any kind or to `register`. Warnings name the line that calls the
     caller of this function.
 
-    model            path or bytes; for `register` also a ModelProto, or None, which stays as it is
-    options          None for new ones
-    domains          whose operators are registered; None: those that the model imports
-    with_python_ops  for a Runner and the commands: the library of onnxruntime-extensions is registered, too, if the
-                     model or Python operators in use need it, and the backend may be "builtin"
+    model     path or bytes; for `register` also a ModelProto, or None, which stays as it is
+    options   None for new ones
+    domains   whose operators are registered; None: those that the model imports
+    add_more  registers more on the options: a function of the Prepared and the domains. Then backend may be "builtin"
     """
     # What the caller gives.
-    is_builtin = with_python_ops and backend == "builtin"
+    is_builtin = add_more and backend == "builtin"
     if backend not in BACKENDS and not is_builtin:
         raise OpError("backend", repr(backend), f"must be one of {', '.join(BACKENDS)}", "onnx_ops")
     every, is_shared = available(operators), options is not None
@@ -174,8 +173,8 @@ def prepare(model, options, backend, operators, *, domains=None, optimize=False,
         return ready
     is_decided = model is None or ready.is_ort or domains is not None
     imported = None if is_decided else imported_domains(ready.model)
-    if with_python_ops:
-        add_python_ops(ready, imported or ())
+    if add_more:
+        add_more(ready, imported or ())
     if not is_builtin:
         add_operators(ready, own, domains, imported)
     return ready
@@ -214,26 +213,6 @@ def rewrite(ready, optimize, backend):
     ready.model = model.SerializeToString()
 
 
-def add_python_ops(ready, imported):
-    """Register the library of onnxruntime-extensions on the options of a Prepared if it is needed. Raises OpError."""
-    if EXTENSIONS in imported and is_lowered(ready.model):
-        raise OpError("", None, "the model has nodes that onnx_ops.lower made: only backend extensions runs it")
-    if needs_extensions(imported, ready.operators):
-        if obstacle := library.extensions_obstacle():
-            raise OpError("", None, f"the model imports {EXTENSIONS}, which {obstacle}")
-        extensions().add_library(ready.options)
-
-
-def needs_extensions(imported, operators):
-    """Return whether a session of a model that imports these domains needs the library of onnxruntime-extensions.
-
-    operators  what `operators.available` returns
-    """
-    from ..own.files import python_ops
-
-    return bool(python_ops()) or (EXTENSIONS in imported and all(domain != EXTENSIONS for domain, _ in operators))
-
-
 def add_operators(ready, own, domains, imported):
     """Register operators on the options of a Prepared: of the domains that are stated or, if None, imported."""
     if domains is None and ready.is_ort:
@@ -268,8 +247,8 @@ def explained(error, ready):
     """Return the OpError that explains why ONNX Runtime makes no session of a Prepared, or None."""
     if refusal := op_error(error, ready.operators):
         return refusal
-    is_unknown = re.search(r"com\.microsoft:\w+\(-1\) is not a reg", str(error))
-    if is_unknown and "com.microsoft" not in (imported_domains(ready.model) or ()):
+    has_none = re.search(r"com\.microsoft:\w+\(-1\) is not a reg", str(error))
+    if has_none and "com.microsoft" not in (imported_domains(ready.model) or ()):
         rule = "com.microsoft was registered on them for another model, which breaks this one; use new ones"
         return OpError("sess_options", "used before", rule, "onnx_ops")
     if "Domain already set" in str(error):
