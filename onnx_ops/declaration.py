@@ -173,7 +173,8 @@ class Operator:
     is_wide          whether the reference computes in other types than the outputs', such as float64
     plan             a Plan or a Rule
     kernels          what computes the outputs, if not the reference
-    gradient         a function in PyTorch, see `OwnOperator.gradient`. None: there is no way backwards
+    gradient         a function in PyTorch, see `OwnOperator.gradient`. If it has a parameter `call`, that is a function
+                     (domain, name, *inputs, **attributes) which runs another operator. None: there is no way backwards
 
     `reference`, plans and kernels refuse values by `onnx_ops.require`.
     """

@@ -4,10 +4,7 @@ import re
 from collections.abc import Mapping
 from contextvars import ContextVar
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from .declaration import Operator
+from typing import Any
 
 SHOWN = 400  # characters of a value or name, since ONNX Runtime cuts messages at about 2,000, and the rule comes last
 # Of the operator in `errors_of`.
@@ -117,9 +114,9 @@ def quoted(text: str | bytes) -> str:
 
 
 class errors_of:
-    """A context that adds the operator's name to an OpError, and in which `require` uses the operator's terms."""
+    """A context that adds the title of an operator to an OpError, and in which `require` uses its terms."""
 
-    def __init__(self, operator: "Operator", node: str | bytes = "") -> None:
+    def __init__(self, operator: Any, node: str | bytes = "") -> None:
         self.title = operator.title + (f" (node {shortened(quoted(node))})" if node else "")
         self.terms = operator.terms
 

@@ -3,6 +3,7 @@
 `origin`, in these functions, is the model's file, or the folder of its external data.
 """
 
+import functools
 import math
 import os
 from contextlib import suppress
@@ -34,9 +35,14 @@ def load(path, wanted=is_small):
     return model
 
 
-def model_in(path):
-    """Load a model without its external data. As to ONNX Runtime, it is a protobuf whatever the file's name ends in."""
-    return onnx.load(path, "protobuf", load_external_data=False)
+def model_in(source):
+    """Load a model (path or bytes) without its external data.
+
+    As to ONNX Runtime, it is a protobuf whatever the file's name ends in.
+    """
+    if isinstance(source, bytes):
+        return onnx.ModelProto.FromString(source)
+    return onnx.load(source, "protobuf", load_external_data=False)
 
 
 def read(tensor, origin):
@@ -75,16 +81,12 @@ def size_of(tensor):
 
 def stated_size(tensors, origin):
     """The bytes of external data that tensors have; infinite if one of them doesn't say so, or its file isn't there."""
-    total = 0
-    for tensor in tensors:
-        try:
-            info = info_of(tensor)
-        except OpError:
-            return math.inf
-        if info.length is None or not os.path.exists(file_of(info.location, origin)):
-            return math.inf
-        total += info.length
-    return total
+    with suppress(OpError):
+        infos = list(map(info_of, tensors))
+        lengths = [info.length for info in infos]
+        if None not in lengths and all(os.path.exists(file_of(info.location, origin)) for info in infos):
+            return sum(lengths)
+    return math.inf
 
 
 def file_of(location, origin):
@@ -109,18 +111,22 @@ def roots(origin):
     return list(dict.fromkeys([os.path.realpath(os.path.dirname(origin)), os.path.dirname(os.path.realpath(origin))]))
 
 
-def relocate(model, path):
-    """State where a model's external data are without links, relative to the folder that is returned.
+def put_in_reach(model, origin, most):
+    """Have a session find the external data of a model that it gets as bytes.
 
-    path  of the model's file. Raises OpError.
+    At most `most` bytes are read into the model. Else it states where they are, without links, relative to the folder
+    that is returned: the session's options must state that. Raises OSError and OpError.
     """
-    folder, places = os.path.commonpath(roots(path)), {}
-    for tensor in external(model):
+    tensors = external(model)
+    if stated_size(tensors, origin) <= most:
+        read_all(model, origin)
+        return None
+    folder = os.path.commonpath(roots(origin))
+    place = functools.cache(lambda location: Path(os.path.relpath(file_of(location, origin), folder)).as_posix())
+    for tensor in tensors:
         for entry in tensor.external_data:
             if entry.key == "location":
-                if entry.value not in places:
-                    places[entry.value] = Path(os.path.relpath(file_of(entry.value, path), folder)).as_posix()
-                entry.value = places[entry.value]
+                entry.value = place(entry.value)
     return folder
 
 

@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .errors import errors_of
 from .operators.col2im import COL2IM
 from .operators.deform_conv import ONNX as DEFORM_CONV
 from .operators.deformable_attention import DEFORMABLE_ATTENTION
 from .operators.grid_sample import ONNX as GRID_SAMPLE
 from .operators.im2col import IM2COL
 from .operators.roi_align import ROI_ALIGN
-from .runtime.execute import compute
-from .runtime.threads import check_count
+from .runtime.execute import call
 
 if TYPE_CHECKING:
     from .declaration import Operator
@@ -59,31 +57,6 @@ class Function(Generic[P, R]):
 def of(declaration: Operator) -> Callable[[Callable[P, R]], Function[P, R]]:
     """Decorator: make a Function of a declaration."""
     return lambda function: Function(function, declaration)
-
-
-def call(operator: Operator, /, *inputs: Any, threads: int | None = None, **attributes: Any) -> Any:
-    """Run `operator` on anything that NumPy takes for an array. Attributes that are None take their defaults.
-
-    Returns the output, or a tuple of several.
-    """
-    outputs = outputs_of(operator, [as_array(a) for a in inputs], attributes, threads)
-    return outputs[0] if len(outputs) == 1 else tuple(outputs)
-
-
-def outputs_of(
-    operator: Operator, arrays: list[NDArray[Any] | None], attributes: dict[str, Any], threads: int | None
-) -> list[NDArray[Any]]:
-    """Return the outputs for inputs that are arrays as `as_array` returns them."""
-    check_count("threads", threads, operator.title)
-    with errors_of(operator):
-        values = operator.values(attributes)
-    return compute(operator, values, arrays, threads)
-
-
-def as_array(value: ArrayLike | None) -> NDArray[Any] | None:
-    """Return a value as a contiguous NumPy array in native byte order, as kernels need it; None for an absent input."""
-    array = None if value is None else np.asarray(value)
-    return array if array is None else np.asarray(array, array.dtype.newbyteorder("="), order="C")
 
 
 @of(COL2IM)
@@ -142,8 +115,7 @@ def col2im(
            [2., 4., 2.],
            [1., 2., 1.]], dtype=float32)
     """
-    attributes = {"dilations": dilations, "pads": pads, "strides": strides}
-    return call(COL2IM, x, image_shape, block_shape, threads=threads, **attributes)
+    return call(COL2IM, x, image_shape, block_shape, dilations=dilations, pads=pads, strides=strides, threads=threads)
 
 
 @of(DEFORM_CONV)
@@ -220,11 +192,10 @@ def deform_conv(
     array([[1., 2., 0.],
            [4., 5., 0.]], dtype=float32)
     """
-    attributes = {
-        "dilations": dilations, "group": group, "kernel_shape": kernel_shape, "offset_group": offset_group,
-        "pads": pads, "strides": strides,
-    }  # fmt: skip
-    return call(DEFORM_CONV, x, w, offset, b, mask, threads=threads, **attributes)
+    return call(
+        DEFORM_CONV, x, w, offset, b, mask, dilations=dilations, group=group, kernel_shape=kernel_shape,
+        offset_group=offset_group, pads=pads, strides=strides, threads=threads
+    )  # fmt: skip
 
 
 @of(DEFORMABLE_ATTENTION)
@@ -330,8 +301,7 @@ def im2col(
     >>> onnx_ops.im2col(x, kernel_shape=[2, 2])[0, :, 0]  # the first block
     array([0., 1., 3., 4.], dtype=float32)
     """
-    attributes = {"kernel_shape": kernel_shape, "dilations": dilations, "pads": pads, "strides": strides}
-    return call(IM2COL, x, threads=threads, **attributes)
+    return call(IM2COL, x, kernel_shape=kernel_shape, dilations=dilations, pads=pads, strides=strides, threads=threads)
 
 
 @of(GRID_SAMPLE)
@@ -383,8 +353,9 @@ def grid_sample(
     >>> onnx_ops.grid_sample(x, grid)
     array([[[[0. , 1.5, 3. ]]]], dtype=float32)
     """
-    attributes = {"mode": mode, "padding_mode": padding_mode, "align_corners": align_corners}
-    return call(GRID_SAMPLE, x, grid, threads=threads, **attributes)
+    return call(
+        GRID_SAMPLE, x, grid, mode=mode, padding_mode=padding_mode, align_corners=align_corners, threads=threads
+    )
 
 
 @of(ROI_ALIGN)
@@ -444,8 +415,8 @@ def roi_align(
     array([[ 2.5,  4.5],
            [10.5, 12.5]], dtype=float32)
     """
-    attributes = {
-        "coordinate_transformation_mode": coordinate_transformation_mode, "mode": mode, "output_height": output_height,
-        "output_width": output_width, "sampling_ratio": sampling_ratio, "spatial_scale": spatial_scale,
-    }  # fmt: skip
-    return call(ROI_ALIGN, x, rois, batch_indices, threads=threads, **attributes)
+    return call(
+        ROI_ALIGN, x, rois, batch_indices, coordinate_transformation_mode=coordinate_transformation_mode, mode=mode,
+        output_height=output_height, output_width=output_width, sampling_ratio=sampling_ratio,
+        spatial_scale=spatial_scale, threads=threads
+    )  # fmt: skip

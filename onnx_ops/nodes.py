@@ -1,9 +1,13 @@
 """Nodes of models and names of their values, including those in subgraphs."""
 
 import functools
+from collections import Counter, defaultdict, namedtuple
+from copy import deepcopy
 
 from .operators import available, first_version
 
+# A node that calls a local function, the function around it ("" for the graph), and {name: attribute} of the node.
+Call = namedtuple("Call", "node owner function given")
 GRAPH, GRAPHS = 5, 10  # AttributeProto's types; reading them there takes longer than all else of `subgraphs`
 
 
@@ -12,8 +16,7 @@ def declared(node, operators=None):
 
     operators  what `operators.available` returns, by default without operators of one's own
     """
-    operators = available() if operators is None else operators
-    return operators.get((domain_of(node), node.op_type))
+    return (operators or available()).get((domain_of(node), node.op_type))
 
 
 def domain_of(owner):
@@ -57,81 +60,91 @@ def all_nodes(owner):
 
 
 def inlined(model, operators=None):
-    """Return a copy of a model with its local functions inlined.
+    """Return a copy of a model with its local functions inlined, by onnx's inliner after three passes.
 
     operators  what `operators.available` returns, by default without operators of one's own
 
-    Raises RuntimeError, and what onnx's inliner does. It forgets the functions' default attributes, so the calls spell
-    them out before; and it keeps the types that functions state, which differ by call, so these are removed before.
-    Functions by the name of an operator that sessions have are removed: they run the operator.
+    Raises RuntimeError, and what onnx's inliner does.
     """
     import onnx.inliner  # here, as importing this package doesn't load onnx
 
-    explicit = onnx.ModelProto()
-    explicit.CopyFrom(model)
-    own = available() if operators is None else operators
-    versions = {domain_of(i): i.version for i in model.opset_import}
-    for function in model.functions:
-        key = domain_of(function), function.name
-        builtin = builtin_operators().get(key)
-        first = first_version(own[key]) if key in own else builtin and builtin.since_version
-        if first and first <= versions.get(key[0], 0):
-            explicit.functions.remove(function)
-    for function in explicit.functions:
-        for i in function.opset_import:  # ONNX Runtime takes the model's, onnx inlines no function with others
-            i.version = versions.get(domain_of(i), i.version)
-    functions = {(f.domain, f.name, f.overload): f for f in explicit.functions}
-    owners = [("", explicit.graph), *functions.items()]
-    nodes = [(owner, node, (node.domain, node.op_type, node.overload)) for owner, o in owners for node in all_nodes(o)]
-    calls = [(owner, node, key, {a.name: a for a in node.attribute}) for owner, node, key in nodes if key in functions]
-    left_out: set = set()  # (function, its attribute) where some call passes nothing, or passes on nothing
-
-    def is_left_out(owner, attribute):
-        return attribute is None or (owner, attribute.ref_attr_name) in left_out
-
-    for _ in owners:  # a call may pass on what another one has left out
-        before = len(left_out)
-        left_out |= {(key, name) for owner, _, key, given in calls for name in functions[key].attribute
-                     if is_left_out(owner, given.get(name))}  # fmt: skip
-        if len(left_out) == before:
-            break
-    for owner, node, key, given in calls:
-        for a in functions[key].attribute_proto:
-            if a.name not in given:
-                node.attribute.append(a)
-            elif is_left_out(owner, given[a.name]):
-                raise RuntimeError(
-                    f"the default of {key[1]}'s attribute {a.name} is needed where a caller passes nothing on"
-                )
+    copy = deepcopy(model)
+    _keep_operators(copy, operators or available())
+    functions = {(f.domain, f.name, f.overload): f for f in copy.functions}
+    calls = [Call(node, owner, key, {a.name: a for a in node.attribute})
+             for owner, body in (("", copy.graph), *functions.items()) for node in all_nodes(body)
+             if (key := (node.domain, node.op_type, node.overload)) in functions]  # fmt: skip
+    _spell_defaults_out(functions, calls)
     once = called_once(functions, calls)
     for key, function in functions.items():
         _remove_types(function, key in once)
     # What goes through the inliner must fit into a protobuf, which weights may not.
-    for tensor in explicit.graph.initializer:
+    for tensor in copy.graph.initializer:
         tensor.CopyFrom(onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims))
-    flat = onnx.inliner.inline_local_functions(explicit)
+    flat = onnx.inliner.inline_local_functions(copy)
     for tensor, weights in zip(flat.graph.initializer, model.graph.initializer, strict=True):
         tensor.CopyFrom(weights)
     return flat
 
 
+def _keep_operators(model, operators):
+    """Remove functions by the name of an operator that sessions have: they run the operator.
+
+    The other functions get the model's imports: ONNX Runtime takes these, and onnx inlines no function with others.
+    """
+    versions = {domain_of(i): i.version for i in model.opset_import}
+    for function in list(model.functions):
+        key = domain_of(function), function.name
+        builtin = builtin_operators().get(key)
+        first = first_version(operators[key]) if key in operators else builtin and builtin.since_version
+        if first and first <= versions.get(key[0], 0):
+            model.functions.remove(function)
+        else:
+            for i in function.opset_import:
+                i.version = versions.get(domain_of(i), i.version)
+
+
+def _spell_defaults_out(functions, calls):
+    """Have calls state the defaults of attributes that they leave out, which onnx's inliner forgets.
+
+    Raises RuntimeError for a call that passes on what its own caller leaves out.
+    """
+    left_out = set()  # (function, its attribute) where some call passes nothing, or passes on nothing
+
+    def is_left_out(call, name):
+        return name not in call.given or (call.owner, call.given[name].ref_attr_name) in left_out
+
+    for _ in functions:  # a call may pass on what another one has left out
+        found = {(call.function, name) for call in calls for name in functions[call.function].attribute
+                 if is_left_out(call, name)}  # fmt: skip
+        if found == left_out:
+            break
+        left_out = found
+    for call in calls:
+        for a in functions[call.function].attribute_proto:
+            if a.name not in call.given:
+                call.node.attribute.append(a)
+            elif is_left_out(call, a.name):
+                where = f"{call.function[1]}'s attribute {a.name}"
+                raise RuntimeError(f"the default of {where} is needed where a caller passes nothing on")
+
+
 def called_once(functions, calls):
     """Return the functions that are called in at most one place, by the graph or by what is called once."""
-    callers = {key: [] for key in functions}
-    called_by = {key: [] for key in ("", *functions)}
-    for owner, _, called, _ in calls:
-        callers[called].append(owner)
-        called_by[owner].append(called)
-    once, left = set(), ["", *(key for key in functions if not callers[key])]
-    while left:
-        owner = left.pop()
-        once.add(owner)
-        left += [key for key in called_by[owner] if len(callers[key]) == 1]
-    return once
+    times, called_by = Counter(call.function for call in calls), defaultdict(list)
+    for call in calls:
+        if times[call.function] == 1:
+            called_by[call.owner].append(call.function)
+    once = ["", *(functions.keys() - times)]
+    for owner in once:
+        once += called_by[owner]
+    return set(once)
 
 
 def _remove_types(owner, keeps_elements, kept=0):
     """Remove what a function states of its values: their shapes, and their element types unless these are kept.
+
+    They may differ by call, but onnx's inliner keeps them.
 
     kept  how many inputs of a subgraph stay as they are: the first two of a Loop's, whose ranks ONNX Runtime asks for
     """

@@ -11,11 +11,9 @@ import onnx
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
-from .errors import errors_of, require
 from .operators import available
 from .own.files import python_ops
-from .runtime.execute import compute_reference
-from .schemas import schema
+from .schemas import reference_op
 
 
 def reference_ops(operators: Iterable[Any] = ()) -> list[type[OpRun]]:
@@ -63,19 +61,6 @@ class Evaluator:
     def __call__(self, feeds):
         outputs: Any = self._evaluator.run(None, dict(feeds))
         return dict(zip(self._evaluator.output_names, outputs, strict=True))
-
-
-def reference_op(operator):
-    def compute_outputs(self, *inputs, **attributes):
-        with errors_of(operator):
-            if operator.has_older:
-                version, rule = self.run_params["opsets"].get(operator.domain, 0), "must be at least"
-                require(version >= operator.versions[0], "version of the domain", version, rule, operator.versions[0])
-            values = operator.values(attributes)
-        return tuple(compute_reference(operator, values, inputs))
-
-    members = {"op_domain": operator.domain, "op_schema": schema(operator), "_run": compute_outputs}
-    return type(operator.name, (OpRun,), members)
 
 
 def python_op(domain, name, op):

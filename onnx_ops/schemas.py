@@ -1,4 +1,4 @@
-"""onnx schemas of the declared operators that onnx lacks, for its checker and its shape inference."""
+"""The declared operators for onnx: schemas for its checker and its shape inference, classes for its evaluator."""
 
 import atexit
 import functools
@@ -14,7 +14,8 @@ from onnx.external_data_helper import uses_external_data
 
 from . import dtypes, plain
 from .attributes import KINDS
-from .errors import OpError
+from .calls import compute_reference
+from .errors import OpError, errors_of, require
 from .locks import REGISTRATION
 from .operators import available
 
@@ -98,6 +99,22 @@ def schema(operator):
     )
     op_schema.set_type_and_shape_inference_function(functools.partial(set_output_types, operator))
     return op_schema
+
+
+def reference_op(operator):
+    """Return the class of a declared operator for onnx's ReferenceEvaluator, in plain NumPy."""
+    from onnx.reference.op_run import OpRun  # which takes long to import
+
+    def compute_outputs(self, *inputs, **attributes):
+        with errors_of(operator):
+            if operator.has_older:
+                version, rule = self.run_params["opsets"].get(operator.domain, 0), "must be at least"
+                require(version >= operator.versions[0], "version of the domain", version, rule, operator.versions[0])
+            values = operator.values(attributes)
+        return tuple(compute_reference(operator, values, inputs))
+
+    members = {"op_domain": operator.domain, "op_schema": schema(operator), "_run": compute_outputs}
+    return type(operator.name, (OpRun,), members)
 
 
 def node_attribute(declared, value):

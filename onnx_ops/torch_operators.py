@@ -1,7 +1,7 @@
 """PyTorch's operators for declarations, `torch.ops.<domain>.<name>`.
 
     schema    inputs are tensors, but lists of integers where the plan reads values; then the attributes by their names
-    CPU       `functions.outputs_of` on the tensors' own memory
+    CPU       `outputs_of` on the tensors' own memory
     fake      the outputs' shapes for symbolic sizes, by the uncompiled functions of the plan
     backward  the declaration's `gradient`
 
@@ -17,13 +17,13 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from . import dtypes, plain
+from .calls import signature_of
 from .errors import OpError, errors_of, require
-from .functions import outputs_of
 from .limits import MAX_RANK, UNKNOWN
 from .locks import EXPORT
-from .operators import declaration_of
+from .operators import available, declaration_of
 from .own.signature import parameters_of
-from .runtime.execute import signature_of
+from .runtime.execute import outputs_of
 
 TYPES = {getattr(torch, name): name for name in dtypes.TABLE if hasattr(torch, name)}
 ATTRIBUTES = {"int": "int", "ints": "int[]", "float": "float", "floats": "float[]", "string": "str", "text": "str"}
@@ -353,6 +353,11 @@ def holds(comparison, *values):
 # The way back.
 
 
+def call(domain, name, /, *inputs, **attributes):
+    """Run an operator of this package on tensors."""
+    return torch_operator(available()[domain, name])(*inputs, **attributes)
+
+
 def register_gradient(operator, name, library):
     """Have PyTorch compute gradients by the declaration's function; without one, they are refused."""
     function = operator.gradient
@@ -370,7 +375,8 @@ def register_gradient(operator, name, library):
         if not function:
             raise OpError(None, None, "has no gradient; .gradient declares one", operator.title)
         pairs = zip(ctx.saved_tensors, ctx.others, strict=True)
-        values = tree_unflatten([other if tensor is None else tensor for tensor, other in pairs], ctx.tree)
+        leaves = [other if tensor is None else tensor for tensor, other in pairs]
+        values = {"call": call, **tree_unflatten(leaves, ctx.tree)}
         values |= zip((f"grad_{o.name}" for o in operator.outputs), gradients, strict=True)
         with errors_of(operator):
             returned = list(as_tuple(function(**{each: values[each] for each in needed})))

@@ -15,9 +15,9 @@ from onnx_ops.runtime import library, native, variants
 if library.is_complete():  # then nothing is compiled, there may be no Numba, and only kernels are other ones
     of_the_compiler = "cache deployment elements library vectors warmup"
     of_no_kernel = """attributes budget byte_readers docs docstrings endings exact files hostile_models imported_domains
-        indices inference integers layout lowering many_files messages model_files names on_import optimized_sessions
-        ort_format rewriting rewriting_affine_grids rewriting_facts rewriting_fuzz rewriting_grids schemas sizes
-        third_operator uncompiled"""
+        imports indices inference integers layout lowering many_files messages model_files names on_import
+        optimized_sessions ort_format rewriting rewriting_affine_grids rewriting_facts rewriting_fuzz rewriting_grids
+        schemas sizes third_operator uncompiled"""
     collect_ignore = [f"test_{name}.py" for name in f"{of_the_compiler} {of_no_kernel}".split()]
 
 NAMING = "name", "tool", "types"  # parameters whose texts may name a type

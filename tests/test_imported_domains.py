@@ -2,11 +2,23 @@
 
 import pytest
 from onnx import helper
+from support.backends import quiet
 from support.cases import GRID_SAMPLE, model
 
+import onnx_ops
+from onnx_ops import model_files
 from onnx_ops.model_files import imported_domains
+from onnx_ops.runtime.runner import open_session
+from onnx_ops.runtime.warmup import needed_by
 
 CASE = GRID_SAMPLE[0]
+WAYS = {
+    "a session": lambda model: onnx_ops.InferenceSession(model, quiet()),
+    "options": lambda model: onnx_ops.register(quiet(), model),
+    "a Runner": lambda model: onnx_ops.Runner(model).session,
+    "a session of a command": open_session,
+    "warmup": lambda model: needed_by([model]),
+}
 
 
 @pytest.fixture
@@ -27,3 +39,13 @@ def test_what_local_functions_import(proto):
     assert imported_domains(proto) == imported_domains(proto.SerializeToString()) == expected
     del proto.opset_import[:]  # then ONNX Runtime runs its own operators in the function
     assert imported_domains(proto) == imported_domains(proto.SerializeToString()) == {"only.in.a.function"}
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_they_are_read_once(way, proto, monkeypatch):
+    """Whatever a session of the model is made for."""
+    read, imports = [], model_files._imports
+    monkeypatch.setattr(model_files, "_imports", lambda content: read.append(content) or imports(content))
+    content = proto.SerializeToString()
+    way(content)
+    assert read == [content]

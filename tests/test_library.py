@@ -33,12 +33,12 @@ from support.malformed import AT_CREATION, AT_RUN, BY_ELEMENTS, BY_TYPE
 from support.own_functions import FUNCTIONS
 
 import onnx_ops
-from onnx_ops import dtypes, system
+from onnx_ops import calls, dtypes, system
 from onnx_ops.compiler import records
 from onnx_ops.errors import OpError, errors_of
 from onnx_ops.limits import LINE, MAX_TILES
 from onnx_ops.operators import OPERATORS
-from onnx_ops.runtime import bodies, execute, library, native, table
+from onnx_ops.runtime import bodies, library, native, table
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 FLAGS = "ONNX_OPS_TEST_FLAGS"  # environment variable: flags of the compiler, to test another build of the library
@@ -154,7 +154,7 @@ class Node:
         """The expected outputs."""
         if self.operator.is_wide:
             return [reference_of(self.operator, self.attributes, self.inputs)]
-        return execute.compute_reference(self.operator, self.operator.values(self.attributes), self.inputs)
+        return calls.compute_reference(self.operator, self.operator.values(self.attributes), self.inputs)
 
     def model(self):
         """The model of this node, as bytes, and its inputs."""

@@ -10,11 +10,11 @@ from support.cases import CASES, COL2IM, assert_close, reference, reference_of
 from support.processes import python
 
 import onnx_ops
-from onnx_ops import plain, system
+from onnx_ops import calls, plain, system
 from onnx_ops.declaration import Record
 from onnx_ops.kernels import col2im, grid_sample
 from onnx_ops.limits import MAX_TILES
-from onnx_ops.runtime import execute, threads
+from onnx_ops.runtime import threads
 
 OVERLAPPING = COL2IM[1]
 SMALL = [c for c in CASES if sum(int(np.prod(s)) for s in c.shapes) < 4000]
@@ -27,7 +27,7 @@ def test_the_plan_states_enough(case):
     inputs = case.inputs("float64")
     operator, values = case.operator, case.operator.values(case.attributes)
     kernel = operator.kernels[operator.choice(values)]
-    sizes = [np.array(each, np.int64) for each in execute.plan_inputs(operator, operator.padded(inputs))]
+    sizes = [np.array(each, np.int64) for each in calls.plan_inputs(operator, operator.padded(inputs))]
     g = plain.plan(operator, values, sizes)[1][0]
     expected = reference(case, inputs)
     out = np.full(expected.size, np.nan)

@@ -11,17 +11,17 @@ import onnx
 from onnx import helper
 
 from .. import dtypes
+from ..calls import signature_of
 from ..comparison import difference
 from ..errors import OpError, as_text, errors_of
 from ..external_data import load, model_in
-from ..model_files import EXTENSIONS, WARNING, imports_extensions, is_lowered, unknown_attributes
+from ..model_files import EXTENSIONS, WARNING, imported_domains, is_lowered, unknown_attributes
 from ..nodes import builtin_operators, declared, domain_of, in_its_versions, inlined, model_nodes
 from ..operators import available, first_version
 from ..own.files import python_ops
 from ..plain import infer, shapes_of
 from ..rewriting.graph import Model
 from ..rewriting.shapes import UNKNOWN
-from ..runtime.execute import signature_of
 from ..runtime.library import extensions_obstacle
 from ..runtime.runner import Runner, needs_extensions, open_session
 from .arguments import json_option, model_argument, names
@@ -409,9 +409,9 @@ def show_patterns(patterns):
 
 def advice(model, reports, unknown_operators, obstacle, patterns):
     """Return what to do next with a model: a sentence for its reader."""
-    has_problems = any(r.problems for r in reports)
+    has_problems, imported = any(r.problems for r in reports), imported_domains(model)
     if unknown_operators and not has_problems:
-        has_python_ops = imports_extensions(model) and not extensions_obstacle()
+        has_python_ops = EXTENSIONS in imported and not extensions_obstacle()
         files = f"the file with their {'@onnx_op functions' if has_python_ops else 'declarations'}"
         own = f"write these operators yourself (docs/own-operators.md), give {files} (--operators FILE)"
         return f"{own}, or export without them"
@@ -422,7 +422,7 @@ def advice(model, reports, unknown_operators, obstacle, patterns):
     gains = any(f.operator for f in patterns)
     if not (reports or gains):
         return "nothing, onnx_ops changes nothing for this model"
-    options = ", options" if needs_extensions(model) else ""  # docs/backends.md shows them
+    options = ", options" if needs_extensions(imported, available()) else ""  # docs/backends.md shows them
     call = f"onnx_ops.InferenceSession(path{options}{', optimize=True' if gains else ''})"
     call += ", with the library of onnxruntime-extensions on its options (docs/backends.md)" if options else ""
     peer = "reference" if any(r.builtin.startswith("refuses") for r in reports) else "builtin"

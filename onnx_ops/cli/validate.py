@@ -5,7 +5,6 @@ import warnings
 from pathlib import Path
 
 import click
-import onnx
 from rich.text import Text
 
 from ..comparison import difference
@@ -100,10 +99,10 @@ def onnx_tests():
 
 def run_test(name, model, data, backend, tolerances):
     """Run one test; returns its report, as a dict."""
-    path = None if isinstance(model, bytes) else str(model)
-    report = {"test": name, "model": path, "operators": [], "passed": False, "largest_error": None, "problem": ""}
+    report = {"test": name, "model": None if isinstance(model, bytes) else str(model), "operators": [],
+              "passed": False, "largest_error": None, "problem": ""}  # fmt: skip
     try:
-        proto = model_in(model) if path else onnx.ModelProto.FromString(model)
+        proto = model_in(model)
         report["operators"] = operators_in(proto)
         runner, differences = open_model(model, backend), []
         for inputs, expected in data():

@@ -17,8 +17,7 @@ from ..errors import OpError
 OPERATORS = tuple(
     operator for file in iter_modules(__path__) for operator in import_module(f".{file.name}", __name__).OPERATORS
 )
-
-
+DOMAINS = {operator.domain for operator in OPERATORS}
 SHARED = "custom"  # a domain of which other libraries have operators, too
 _used: dict = {}  # operators of one's own that everything in this process knows
 

@@ -161,11 +161,11 @@ def add_blocks(x, image_shape, block_shape, strides, dilations, pads_begin, pads
     return y
 
 
-def gradient(grad_output, block_shape, dilations, pads, strides):
+def gradient(call, grad_output, block_shape, dilations, pads, strides):
     """The gradient in PyTorch: what each element of a block was added to."""
-    from ..functions import im2col
-
-    return im2col.torch(grad_output, kernel_shape=block_shape, dilations=dilations, pads=pads, strides=strides)
+    return call(
+        "onnx_ops", "Im2Col", grad_output, kernel_shape=block_shape, dilations=dilations, pads=pads, strides=strides
+    )
 
 
 COL2IM = Operator(

@@ -92,12 +92,10 @@ def reference(x, *, kernel_shape, dilations, pads, strides):
     return y.reshape(x.shape[0], x.shape[1] * math.prod(kernel_shape), math.prod(counts))
 
 
-def gradient(grad_output, x, kernel_shape, dilations, pads, strides):
+def gradient(call, grad_output, x, kernel_shape, dilations, pads, strides):
     """The gradient in PyTorch: all that was read from a pixel is added to it."""
-    from ..functions import col2im
-
     image = x.shape[2:]
-    return col2im.torch(grad_output, image, kernel_shape, dilations=dilations, pads=pads, strides=strides)
+    return call("", "Col2Im", grad_output, image, kernel_shape, dilations=dilations, pads=pads, strides=strides)
 
 
 IM2COL = Operator(

@@ -16,12 +16,11 @@ from .. import dtypes, plain
 from ..comparison import difference
 from ..compiler.jit import numba_obstacle
 from ..errors import OpError
-from ..functions import as_array
 from ..limits import ABSENT
 from ..nodes import model_nodes
 from ..operators import declaration_of
 from ..reference import Evaluator
-from ..runtime.execute import compute, way_of
+from ..runtime.execute import as_array, compute, way_of
 from ..runtime.runner import open_session
 from ..runtime.session import extensions
 from ..schemas import node_attribute, register_schemas

@@ -132,7 +132,7 @@ class OwnOperator:
         OpError
             An input or attribute breaks a rule.
         """
-        from ..functions import call
+        from ..runtime.execute import call
 
         return call(self.declaration, *inputs, threads=threads, **attributes)
 

@@ -6,6 +6,7 @@ whichever nodes compute them. It replaces what it is certain of and says why it 
 
 import warnings
 from contextlib import suppress
+from copy import deepcopy
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -68,7 +69,7 @@ def optimize(model: onnx.ModelProto, folder: "str | os.PathLike[str] | None" = N
     ['ComputedGridSample']
     """
     optimized, _ = rewritten(model, folder)
-    return _copy(model) if optimized is model else optimized
+    return deepcopy(model) if optimized is model else optimized
 
 
 def rewritten(
@@ -94,7 +95,7 @@ def rewritten(
         with suppress(RuntimeError, onnx.checker.ValidationError):  # the session reports what is wrong with the model
             flat = inlined(model, operators=operators)
     if flat is model and not in_place:
-        flat = _copy(model)
+        flat = deepcopy(model)
     findings = _rewrite(Model(flat, folder, operators))
     return flat if any(f.operator for f in findings) else model, findings
 
@@ -120,12 +121,6 @@ def _rewrite(model: Model) -> list[Finding]:
                     findings.append(finding)
                     reported.add(node.output[0])
     return findings
-
-
-def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    return copy
 
 
 def apply(pattern: ModuleType, graph: Graph, node: onnx.NodeProto) -> Finding | None:

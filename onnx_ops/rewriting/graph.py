@@ -6,6 +6,7 @@ longer used; everything else stays where it is.
 
 import math
 from collections import Counter, defaultdict
+from copy import deepcopy
 from functools import cached_property
 
 import numpy as np
@@ -17,6 +18,7 @@ from .. import external_data
 from ..errors import as_text
 from ..nodes import graphs_in, model_nodes, own_names, subgraphs, used_names
 from ..operators import OPERATORS, available
+from ..schemas import reference_op
 from .shapes import type_of
 
 AI_ONNX = ("", "ai.onnx")
@@ -179,8 +181,7 @@ class Graph:
         value = helper.get_attribute_value(node.attribute[0])
         if isinstance(value, TensorProto):
             return self._read(value)
-        kind = {"value_int": "int64", "value_ints": "int64", "value_float": "float32", "value_floats": "float32"}
-        kind = kind.get(node.attribute[0].name)
+        kind = {"value_int": "int64", "value_float": "float32"}.get(node.attribute[0].name.removesuffix("s"))
         return np.asarray(value, kind) if kind else None
 
     def _read(self, tensor):
@@ -188,7 +189,7 @@ class Graph:
             if uses_external_data(tensor):
                 if self.model.origin is None:
                     return None
-                tensor = TensorProto.FromString(tensor.SerializeToString())  # a copy: the data stay where they are
+                tensor = deepcopy(tensor)  # the data stay where they are
                 external_data.read(tensor, self.model.origin)
             return numpy_helper.to_array(tensor)
         except (OSError, ValueError, TypeError):  # the session will report it
@@ -232,14 +233,9 @@ class Graph:
         divisor = feeds[node.input[1]] if node.op_type == "Div" else np.empty(0)
         if divisor.dtype.kind == "i" and (divisor == -1).any():  # dividing the least integer ends the process
             return None
-        outputs = list(map(helper.make_empty_tensor_value_info, node.output))
+        outputs = map(helper.make_empty_tensor_value_info, node.output)
         try:
-            kind_of = helper.np_dtype_to_tensor_dtype
-            # With shapes, it refuses what would end the process.
-            inputs = [helper.make_tensor_value_info(n, kind_of(a.dtype), a.shape) for n, a in feeds.items()]
-            body = helper.make_graph([node], "constant", inputs, outputs)
-            imports, version = [helper.make_opsetid("", self.opset)], self.model.proto.ir_version
-            proto = helper.make_model(body, opset_imports=imports, ir_version=version)
+            proto = model_of([node], feeds, outputs, {"": self.opset}, self.model.proto.ir_version)
             return (run_reference if node.op_type in OURS else run_onnx_runtime)(proto, feeds, name)
         except Exception:  # ONNX Runtime refuses the inputs, or doesn't have the operator
             return None
@@ -390,10 +386,24 @@ def _is_variadic(node, opset):
     return inputs[-1].option == onnx.defs.OpSchema.FormalParameterOption.Variadic
 
 
-def run_reference(proto, feeds, name):
-    from ..reference import Evaluator  # onnx's evaluator takes long to import
+def model_of(nodes, feeds, outputs, imports, ir_version, constants=()):
+    """Return a model of these nodes, whose inputs are of the types of `feeds`, {name: array}, and of their shapes.
 
-    return Evaluator(proto)(feeds)[name]
+    With shapes, ONNX Runtime refuses what would end the process.
+    """
+    inputs = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        for name, array in feeds.items()
+    ]
+    graph = helper.make_graph(nodes, "part", inputs, outputs, constants)
+    imports = [helper.make_opsetid(*pair) for pair in imports.items()]
+    return helper.make_model(graph, opset_imports=imports, ir_version=ir_version)
+
+
+def run_reference(proto, feeds, name):
+    from onnx.reference import ReferenceEvaluator  # which takes long to import
+
+    return ReferenceEvaluator(proto, new_ops=map(reference_op, OPERATORS)).run([name], feeds)[0]
 
 
 def run_onnx_runtime(proto, feeds, name):

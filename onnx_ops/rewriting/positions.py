@@ -150,31 +150,49 @@ def solved(at, wanted):
 def reshaped(index, sizes, target):
     """Return the index into a value of shape `target` for one into the same elements with the shape `sizes`.
 
+    An index is a number with digits, of which each axis has some, and a Reshape shares them out anew, in their order.
+    A digit is split where an axis ends within it:
+
+        sizes   [6, 4]          index (a, b)                    digits  a of 6  |  b of 4
+        target  [2, 12]         index (a // 3, a % 3 * 4 + b)   digits  a // 3 of 2  |  a % 3 of 3, b of 4
+
     Raises ValueError or IndexError if there is none for certain.
     """
-    if len(sizes) * len(target) > 0 and sizes[0] != target[0] and math.prod(sizes[1:]) == math.prod(target[1:]):
-        # Two names of one number, since both have as many elements.
-        (first, *others), whole = index, [variable(term.variable.name, sizes[0]) for term in index[0].terms]
-        first = variable(whole[0].terms[0].variable.name, target[0]) if whole == [first] else first
-        index, sizes = (first, *others), (target[0], *sizes[1:])
+    index, sizes = _with_the_targets_name(index, sizes, target)
     digits = [d for at, size in zip(index, sizes, strict=True) for d in digits_of(at, size) if d[1] != 1]
-    result = []
-    for size in target:
-        taken, rest = [], size
-        while rest != 1:
-            at, digit_size = digits.pop(0)
-            outer = quotient(rest, digit_size)
-            if outer is None:  # the axis ends within the digit
-                inner = quotient(digit_size, rest)
-                at, remaining = divided(at, inner)
-                digits.insert(0, (remaining, inner))
-                digit_size, outer = rest, 1
-            taken.append((at, digit_size))
-            rest = outer
-        result.append(joined(taken))
+    result = tuple([joined(_taken(digits, size)) for size in target])
     if digits:
         raise ValueError("sizes differ")
-    return tuple(result)
+    return result
+
+
+def _with_the_targets_name(index, sizes, target):
+    """Return index and sizes with the first size as the target has it, if that must be another name of one number.
+
+    It must where the other sizes have equal products, since both shapes have as many elements.
+    """
+    if not sizes or not target or sizes[0] == target[0] or math.prod(sizes[1:]) != math.prod(target[1:]):
+        return index, sizes
+    first = index[0]
+    if first.terms and first == variable(name := first.terms[0].variable.name, sizes[0]):
+        first = variable(name, target[0])
+    return (first, *index[1:]), (target[0], *sizes[1:])
+
+
+def _taken(digits, size):
+    """Take the digits of an axis of this size from the front of a list, [(Position, size)], and return them."""
+    taken = []
+    while size != 1:
+        digit, digit_size = digits.pop(0)
+        left = quotient(size, digit_size)
+        if left is None:  # the axis ends within the digit
+            inner = quotient(digit_size, size)
+            digit, remaining = divided(digit, inner)
+            digits.insert(0, (remaining, inner))
+            digit_size, left = size, 1
+        taken.append((digit, digit_size))
+        size = left
+    return taken
 
 
 def broadcast_index(dimensions, target, index, repeats=False):

@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 from ..errors import OpError
 from ..nodes import subgraphs
 from .finding import NearMiss
-from .graph import AI_ONNX, run_onnx_runtime, run_reference
+from .graph import AI_ONNX, model_of, run_onnx_runtime, run_reference
 from .taps import FLOATS, Draw
 
 MEMORY, SECONDS = 2**26, 0.2  # bytes of all values, and an estimate of the time, from which on nothing is tried out
@@ -133,7 +133,6 @@ def _feeds(graph, names, nodes, seed):
 
 def _model(graph, nodes, feeds, output):
     """Return a model of these nodes and the constants that they read."""
-    kind = helper.np_dtype_to_tensor_dtype
     made = {name for node in nodes for name in node.output}
     names = dict.fromkeys(
         name for node in nodes for name in node.input if name and name not in feeds and name not in made
@@ -144,11 +143,6 @@ def _model(graph, nodes, feeds, output):
         if array is None:
             raise Untried(f"{name} is not known")
         constants.append(numpy_helper.from_array(array, name))
-    inputs = [helper.make_tensor_value_info(name, kind(a.dtype), a.shape) for name, a in feeds.items()]
-    outputs = [helper.make_tensor_value_info(output, graph.type(output).elements, None)]
-    body = helper.make_graph(nodes, "trial", inputs, outputs, constants)
+    outputs = [helper.make_empty_tensor_value_info(output)]
     imports = {i.domain: i.version for i in graph.model.proto.opset_import} | {"onnx_ops": 1, "com.microsoft": 1}
-    return helper.make_model(
-        body, opset_imports=[helper.make_opsetid(*pair) for pair in imports.items()],
-        ir_version=max(4, graph.model.proto.ir_version),
-    )  # fmt: skip
+    return model_of(nodes, feeds, outputs, imports, max(4, graph.model.proto.ir_version), constants)

@@ -3,7 +3,7 @@
 Functions on arrays and the extensions backend use this; in sessions of the native backend the C library does the same.
 Both run the same machine code on the same tiles, so results are equal bit for bit, except for the bits of a NaN. That
 does not hold where the machine code differs (another CPU or version of Numba, code compiled ahead instead of on
-demand), nor without machine code: `compute_reference` sums in float64.
+demand), nor without machine code: `calls.compute_reference` sums in float64.
 """
 
 import ctypes as C
@@ -13,43 +13,41 @@ from collections import deque
 
 import numpy as np
 
-from .. import dtypes, plain
+from .. import calls, dtypes, plain
 from ..compiler import records
 from ..compiler.jit import BOUNDSCHECK
 from ..declaration import REFUSAL_FIELDS
 from ..errors import OpError, errors_of, require
-from ..limits import ABSENT, LINE, MAX_RANK, MAX_TILES, MAX_WORKSPACE, TILE_ELEMENTS
+from ..limits import ABSENT, LINE, MAX_TILES, MAX_WORKSPACE, TILE_ELEMENTS
 from ..locks import COMPILATION
 from . import library, table
-from .threads import on_threads
+from .threads import check_count, on_threads
 
 PLAN = C.CFUNCTYPE(C.c_int64, C.c_int64)
 KERNEL = C.CFUNCTYPE(C.c_int64, C.c_int64, C.c_int64, C.c_int64)
 
 
-def plan_input(input, array):
-    """Return what a plan sees of one input: its shape or its values, a sequence of numbers. Raises OpError."""
-    if array is None:
-        return ()
-    if array.ndim > MAX_RANK:
-        raise OpError(f"rank of {input.name}", array.ndim, f"must be at most {MAX_RANK}")
-    if not input.values:
-        return array.shape
-    if array.ndim != 1:
-        raise OpError(f"shape of {input.name}", list(array.shape), "must have rank 1")
-    if array.size > MAX_RANK:
-        raise OpError(f"length of {input.name}", array.size, f"must be at most {MAX_RANK}")
-    return array.tolist()
+def call(operator, /, *inputs, threads=None, **attributes):
+    """Run an operator on anything that NumPy takes for an array. Attributes that are None take their defaults.
+
+    Returns the output, or a tuple of several.
+    """
+    outputs = outputs_of(operator, [as_array(a) for a in inputs], attributes, threads)
+    return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
-def plan_inputs(operator, arrays):
-    """Return what the operator's plan sees of its inputs, see `plan_input`. Raises OpError."""
-    pairs = list(zip(operator.each_input(len(arrays)), arrays, strict=True))
+def outputs_of(operator, arrays, attributes, threads):
+    """Return the outputs for inputs that are arrays as `as_array` returns them."""
+    check_count("threads", threads, operator.title)
     with errors_of(operator):
-        for i, array in pairs if operator.plan.is_partial else ():  # to the plan, it would be absent
-            if i.presence == "optional" and array is not None and array.ndim == 0:
-                raise OpError(f"shape of {i.name}", [], "must have an axis")
-        return [plan_input(i, array) for i, array in pairs]
+        values = operator.values(attributes)
+    return compute(operator, values, arrays, threads)
+
+
+def as_array(value):
+    """Return a value as a contiguous NumPy array in native byte order, as kernels need it; None for an absent input."""
+    array = None if value is None else np.asarray(value)
+    return array if array is None else np.asarray(array, array.dtype.newbyteorder("="), order="C")
 
 
 class Way:
@@ -62,7 +60,7 @@ class Way:
 
     def __init__(self, operator, choice, kinds, ranks):
         names = [None if kind is None else dtypes.type_name(kind) for kind in kinds]
-        self.operator, self.signature = operator, signature_of(operator, choice, names)
+        self.operator, self.signature = operator, calls.signature_of(operator, choice, names)
         self.position, self.types = operator.position(choice, ranks), operator.numpy_types(self.signature)
         self.widens_halves = operator.has_axes and any(name in dtypes.HALVES for name in self.signature.values())
         self._functions = None
@@ -96,31 +94,8 @@ def way_of(operator, values, arrays):
     kinds = tuple([None if a is None else a.dtype for a in arrays])
     ranks = tuple([ABSENT if a is None else a.ndim for a in arrays])
     way = cached_way(operator, operator.choice(values), kinds, ranks)
-    if "string" in way.signature.values():
-        for i, array in zip(operator.each_input(len(arrays)), arrays, strict=True):
-            if array is not None and array.dtype.hasobject and not all(isinstance(v, str) for v in array.flat):
-                raise OpError(f"dtype of {i.name}", "object", "must be of strings only", operator.title)
+    calls.check_strings(operator, way.signature, arrays)
     return way
-
-
-def signature_of(operator, choice, names):
-    """{type variable: element type} for inputs of these element types, None for absent or unknown ones.
-
-    Raises OpError where the operator, with the kernel that the attributes choose, doesn't take them.
-    """
-    signature = {o.type: operator.types[o.type][0] for o in operator.outputs if len(operator.types[o.type]) == 1}
-    for i, name in zip(operator.each_input(len(names)), names, strict=True):
-        if name is None:
-            continue
-        if name not in operator.types[i.type]:
-            rule = f"must be one of {', '.join(operator.types[i.type])}"
-            raise OpError(f"dtype of {i.name}", name, rule, operator.title)
-        if signature.setdefault(i.type, name) != name:
-            raise OpError(f"dtype of {i.name}", name, f"must be {signature[i.type]} as before", operator.title)
-    if operator.kernels and signature.keys() == operator.types.keys():
-        with errors_of(operator):
-            operator.check_types(operator.kernels[choice], signature)
-    return {v: each[0] for v, each in operator.types.items()} | signature  # an absent one may have any of its types
 
 
 def refusal(operator, numbers):
@@ -136,23 +111,6 @@ def refusal(operator, numbers):
         return error
 
 
-def as_input(array):
-    """A read-only view of an array, as sessions pass their inputs."""
-    if array is None or array.dtype.hasobject:
-        return array
-    view = array.view()
-    view.flags.writeable = False
-    return view
-
-
-def compute_reference(operator, values, arrays):
-    """Compute the outputs as `compute` does, but in plain NumPy: slow."""
-    arrays = operator.padded(arrays)
-    way = way_of(operator, values, arrays)
-    plan_inputs(operator, arrays)  # refuses what no plan gets
-    return plain.compute(operator, values, [as_input(a) for a in arrays], way.types)
-
-
 def compute(operator, values, arrays, threads=None, empty=np.empty, tiles=None):
     """Compute the operator's outputs, a list.
 
@@ -164,7 +122,7 @@ def compute(operator, values, arrays, threads=None, empty=np.empty, tiles=None):
     arrays = operator.padded(arrays)
     way = way_of(operator, values, arrays)
     if (functions := way.functions()) is None:
-        return compute_reference(operator, values, arrays)
+        return calls.compute_reference(operator, values, arrays, way.types)
     plan, kernel = functions
     call = Call(way, values, arrays)
     call.plan(plan)
@@ -179,7 +137,7 @@ class Call:
         self.record = table.Call()
         self.address = C.addressof(self.record)
         self.record[self.record.ATTRIBUTES], self.record[self.record.COUNT] = values.address, len(arrays)
-        for k, sizes in enumerate(plan_inputs(self.operator, arrays)):
+        for k, sizes in enumerate(calls.plan_inputs(self.operator, arrays)):
             self.record.put_shape(k, sizes)
 
     def plan(self, plan):

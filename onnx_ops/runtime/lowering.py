@@ -17,6 +17,7 @@ plain sessions, and an additional input of the graph in one for `onnx_ops.Infere
 import itertools
 from collections.abc import Iterable
 from contextlib import suppress
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -98,8 +99,7 @@ def lower_for_session(model, operators, origin=None, has_run_input=True):
 
 def _lowered(model, operators, origin, has_run_input):
     """`lower_for_session`, for the operators of the model's versions."""
-    lowered = onnx.ModelProto()
-    lowered.CopyFrom(model)
+    lowered = deepcopy(model)
     if not any(declared(node, operators) for node in model_nodes(model)):
         return lowered, None
     if model.functions:  # their callers' attributes and types must be known here
@@ -112,9 +112,8 @@ def _lowered(model, operators, origin, has_run_input):
     candidates = itertools.chain([RUN] if has_run_input else [], map("onnx_ops_{}".format, itertools.count()))
     names = (name for name in candidates if name not in used)
     run = next(names) if has_run_input else None
-    original = onnx.ModelProto()
-    original.CopyFrom(lowered)
     register_schemas(operator for operator in operators.values() if operator not in OPERATORS)
+    original = deepcopy(lowered)
     known = Graph(Model(original, origin, operators), original.graph, "main")
     _Lowering(operators, run, names).graph(lowered.graph, known)
     if all(i.domain != DOMAIN for i in lowered.opset_import):

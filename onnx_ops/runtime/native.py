@@ -130,8 +130,7 @@ def add_operators(options, domains, own=()):
 
 def registered_domains(options):
     """The domains whose operators are registered on a session's options."""
-    domains = {operator.domain for operator in operators.OPERATORS}
-    return {domain for domain in domains if config_entry(options, _key(domain)) is not None}
+    return {domain for domain in operators.DOMAINS if config_entry(options, _key(domain)) is not None}
 
 
 def _key(domain):

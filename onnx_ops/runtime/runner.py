@@ -13,11 +13,11 @@ import onnxruntime as ort
 
 from .. import dtypes
 from ..errors import OpError
-from ..model_files import EXTENSIONS, imports_extensions, is_lowered
-from ..operators import as_list, available, declaration_of
+from ..model_files import EXTENSIONS, is_lowered
+from ..operators import as_list, declaration_of
 from ..own.files import operators_at, python_ops, sources_of
 from . import library
-from .session import Backend, InferenceSession, extensions
+from .session import Backend, InferenceSession, extensions, prepare
 from .threads import check_count
 
 QUIET = 4  # a severity: errors are not logged, since exceptions have the same text
@@ -147,24 +147,30 @@ def open_session(model, backend="native", *, threads=None, optimize=False, profi
     options.intra_op_num_threads = threads or 0
     if profile:
         options.enable_profiling, options.profile_file_prefix = True, str(profile)
-    model = model if isinstance(model, bytes) else str(model)
-    if backend != "extensions" and is_lowered(model):
+    ready = prepare(model, options, backend, operators, optimize=optimize, add_more=add_python_ops)
+    # With fallback enabled, ONNX Runtime would print a message about it, though there is nothing to fall back to.
+    settings = {"providers": ["CPUExecutionProvider"], "enable_fallback": False}
+    if backend == "builtin":
+        return ort.InferenceSession(ready.model, options, **settings)
+    return InferenceSession(ready, **settings)
+
+
+def add_python_ops(ready, imported):
+    """Register the library of onnxruntime-extensions on the options of a Prepared if it is needed. Raises OpError."""
+    if EXTENSIONS in imported and is_lowered(ready.model):
         raise OpError("", None, "the model has nodes that onnx_ops.lower made: only backend extensions runs it")
-    if backend != "extensions" and needs_extensions(model, operators):
+    if needs_extensions(imported, ready.operators):
         if obstacle := library.extensions_obstacle():
             raise OpError("", None, f"the model imports {EXTENSIONS}, which {obstacle}")
-        extensions().add_library(options)
-    # With fallback enabled, ONNX Runtime would print a message about it, though there is nothing to fall back to.
-    settings: dict[str, Any] = {"providers": ["CPUExecutionProvider"], "enable_fallback": False}
-    if backend == "builtin":
-        return ort.InferenceSession(model, options, **settings)
-    return InferenceSession(model, options, backend=backend, optimize=optimize, operators=operators, **settings)
+        extensions().add_library(ready.options)
 
 
-def needs_extensions(model, operators=()):
-    """Return whether a session of a model (path or bytes) needs the library of onnxruntime-extensions."""
-    is_ours = any(operator.domain == EXTENSIONS for operator in available(operators).values())
-    return bool(python_ops()) or (imports_extensions(model) and not is_ours)
+def needs_extensions(imported, operators):
+    """Return whether a session of a model that imports these domains needs the library of onnxruntime-extensions.
+
+    operators  what `operators.available` returns
+    """
+    return bool(python_ops()) or (EXTENSIONS in imported and all(domain != EXTENSIONS for domain, _ in operators))
 
 
 def _described(values):
@@ -191,9 +197,8 @@ def _element_type(ort_type):
 
 def _native(value):
     """An array in this machine's byte order, which ONNX Runtime takes for granted; other values unchanged."""
-    if not isinstance(value, np.ndarray) or value.dtype.isnative:
-        return value
-    return value.astype(value.dtype.newbyteorder("="))
+    is_array = isinstance(value, np.ndarray)
+    return value.astype(value.dtype.newbyteorder("="), copy=False) if is_array else value
 
 
 def _ort_value(array):

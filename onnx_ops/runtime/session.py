@@ -1,10 +1,12 @@
 """Sessions with this package's operators, and `register`, which prepares the options of an ordinary one."""
 
+import math
 import os
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import onnxruntime as ort
@@ -12,7 +14,7 @@ import onnxruntime as ort
 from ..errors import OpError
 from ..locks import OPTIONS
 from ..model_files import imported_domains, is_ort_format, nodes, warn_of_unknown_attributes
-from ..operators import OPERATORS, SHARED, as_list, available
+from ..operators import DOMAINS, OPERATORS, SHARED, available
 from . import library, native
 
 if TYPE_CHECKING:
@@ -94,39 +96,142 @@ def register(
     >>> options = onnx_ops.register(ort.SessionOptions(), "model.onnx")
     >>> session = ort.InferenceSession("model.onnx", options)
     """
-    return _register(options, model, domains, backend, operators)
-
-
-def _register(options, model, domains, backend, operators):
-    """Do what `register` does. Warnings name the line that calls this module's function."""
-    if backend not in BACKENDS:
-        raise OpError("backend", repr(backend), f"must be one of {', '.join(BACKENDS)}", "onnx_ops")
-    every, all_domains = available(operators), {operator.domain for operator in OPERATORS}
     if domains is not None:
         domains = {"" if d == "ai.onnx" else d for d in domains}
-        if unknown := sorted(domains - all_domains):
-            raise OpError("domains", unknown, f"must be among {sorted(all_domains)}", "onnx_ops")
+        if unknown := sorted(domains - DOMAINS):
+            raise OpError("domains", unknown, f"must be among {sorted(DOMAINS)}", "onnx_ops")
+    prepare(None if backend == "extensions" else model, options, backend, operators, domains=domains)
+    return options
+
+
+@dataclass
+class Prepared:
+    """A model as ONNX Runtime gets it.
+
+    model      its path or bytes
+    is_ort     whether it is in ONNX Runtime's own format
+    options    of the session, with the model's operators registered
+    is_shared  whether other sessions may be made with these options, too
+    threads    that the options state
+    operators  what `operators.available` returns
+    run_input  the name of the additional input of a lowered model, see lowering.py; None for others
+    folder     of the external data of a model that has been rewritten, if the options must state one
+    """
+
+    model: Any
+    is_ort: bool
+    options: Any
+    is_shared: bool
+    threads: int
+    operators: Any
+    run_input: Any = None
+    folder: Any = None
+
+    @contextmanager
+    def with_external_data(self):
+        """A context in which a session that is made with the options reads external data from the folder."""
+        with OPTIONS if self.is_shared else nullcontext():
+            before = native.config_entry(self.options, EXTERNAL_DATA) or ""
+            folder = self.folder or before
+            if folder != before:
+                self.options.add_session_config_entry(EXTERNAL_DATA, folder)
+            try:
+                yield
+            finally:  # other sessions must not read from there
+                if folder != before and self.is_shared:  # ONNX Runtime logs a warning
+                    self.options.add_session_config_entry(EXTERNAL_DATA, before)
+
+
+def prepare(model, options, backend, operators, *, domains=None, optimize=False, add_more=None):
+    """Turn what a caller gives into what ONNX Runtime gets; returns the Prepared.
+
+    Every model takes this path, to a session of any kind or to `register`. Warnings name the line that calls the
+    caller of this function.
+
+    model     path or bytes; for `register` also a ModelProto, or None, which stays as it is
+    options   None for new ones
+    domains   whose operators are registered; None: those that the model imports
+    add_more  registers more on the options: a function of the Prepared and the domains. Then backend may be "builtin"
+    """
+    # What the caller gives.
+    is_builtin = add_more and backend == "builtin"
+    if backend not in BACKENDS and not is_builtin:
+        raise OpError("backend", repr(backend), f"must be one of {', '.join(BACKENDS)}", "onnx_ops")
+    every, is_shared = available(operators), options is not None
     own = [operator for operator in every.values() if operator not in OPERATORS]
+    model = os.fspath(model) if isinstance(model, os.PathLike) else model
+    options = options or ort.SessionOptions()
+    ready = Prepared(model, is_ort_format(model), options, is_shared, options.intra_op_num_threads, every)
+
+    # The model: it is rewritten if that is wanted.
+    if model is not None and not is_builtin and (optimize or backend == "extensions"):
+        rewrite(ready, optimize, backend)
+
+    # The options: the domains that the model imports decide on the operators.
     if backend == "extensions":
         extensions().add_library(options, own)
-        return options
-    is_ort = is_ort_format(model)
-    if domains is None and is_ort:
+        return ready
+    is_decided = model is None or ready.is_ort or domains is not None
+    imported = None if is_decided else imported_domains(ready.model)
+    if add_more:
+        add_more(ready, imported or ())
+    if not is_builtin:
+        add_operators(ready, own, domains, imported)
+    return ready
+
+
+def rewrite(ready, optimize, backend):
+    """Rewrite a Prepared's model as `optimize` and `backend` ask for, unless nothing would change.
+
+    External data stay where they are, unless they are few.
+    """
+    if ready.is_ort:
+        argument = ("optimize", True) if optimize else ("backend", "'extensions'")
+        rule = "can't rewrite a model in ONNX Runtime's own format; use the .onnx file that it was made from"
+        raise OpError(*argument, rule, "onnx_ops")
+    # A session of a model that runs as it is doesn't load these, nor onnx.
+    from ..external_data import model_in, put_in_reach
+    from ..rewriting import rewritten
+    from .lowering import lower_for_session
+
+    with OPTIONS:  # while another thread makes a session with them, they may state its folder
+        stated = native.config_entry(ready.options, EXTERNAL_DATA)  # the folder from which ONNX Runtime reads them
+    path = None if isinstance(ready.model, bytes) else ready.model
+    model, origin, findings = model_in(ready.model), stated or path, []
+    if optimize:
+        model, findings = rewritten(model, origin, ready.operators, in_place=True)
+    if backend == "extensions":
+        model, ready.run_input = lower_for_session(model, ready.operators, origin)
+    elif not any(finding.operator for finding in findings):
+        return
+    # ONNX Runtime 1.20 finds no external data of a model that is passed as bytes. Newer ones log a warning when a
+    # folder is taken out of the options again, which is worth a copy of few data.
+    is_oldest = ort.__version__.startswith("1.20.")
+    if path and (is_oldest or not stated):
+        most = math.inf if is_oldest else FEW if ready.is_shared else 0
+        ready.folder = put_in_reach(model, origin, most)
+    ready.model = model.SerializeToString()
+
+
+def add_operators(ready, own, domains, imported):
+    """Register operators on the options of a Prepared: of the domains that are stated or, if None, imported."""
+    if domains is None and ready.is_ort:
         domains = set()
-        if not native.registered_domains(options):
-            warnings.warn(DOMAINS_UNKNOWN, stacklevel=3)
-    elif domains is None and model is not None and (imported := imported_domains(model)) is not None:
-        own = [operator for operator in own if operator.domain not in all_domains - imported]
-        domains = all_domains & imported
+        if not native.registered_domains(ready.options):
+            warnings.warn(DOMAINS_UNKNOWN, stacklevel=4)
+    elif imported is not None:
+        own = [operator for operator in own if operator.domain not in DOMAINS - imported]
+        domains = DOMAINS & imported
         if SHARED in domains:
-            names = {name for domain, name in every if domain == SHARED}
-            if all(node.domain != SHARED for node in nodes(model, names)):
+            names = {name for domain, name in ready.operators if domain == SHARED}
+            if all(node.domain != SHARED for node in nodes(ready.model, names)):
                 domains.remove(SHARED)
-    if domains is None or domains or own:
-        native.add_operators(options, native.default_domains() if domains is None else domains, own)
-        if model is not None and not is_ort:
-            warn_of_unknown_attributes(model, every)
-    return options
+    elif domains is None:
+        domains = native.default_domains()
+    if domains or own:
+        native.add_operators(ready.options, domains, own)
+        if ready.model is not None and not ready.is_ort:
+            warn_of_unknown_attributes(ready.model, ready.operators)
 
 
 def extensions():
@@ -138,22 +243,18 @@ def extensions():
     return extensions
 
 
-@contextmanager
-def _external_data_in(folder, options, is_shared):
-    """A context in which a session that is made with these options reads external data from a folder.
-
-    folder     None for no change
-    is_shared  whether other sessions may be made with these options, too, which must not read from there
-    """
-    with OPTIONS if is_shared else nullcontext():
-        before = native.config_entry(options, EXTERNAL_DATA) or ""
-        if folder and folder != before:
-            options.add_session_config_entry(EXTERNAL_DATA, folder)
-        try:
-            yield
-        finally:
-            if folder and folder != before and is_shared:  # ONNX Runtime logs a warning
-                options.add_session_config_entry(EXTERNAL_DATA, before)
+def explained(error, ready):
+    """Return the OpError that explains why ONNX Runtime makes no session of a Prepared, or None."""
+    if refusal := op_error(error, ready.operators):
+        return refusal
+    has_none = re.search(r"com\.microsoft:\w+\(-1\) is not a reg", str(error))
+    if has_none and "com.microsoft" not in (imported_domains(ready.model) or ()):
+        rule = "com.microsoft was registered on them for another model, which breaks this one; use new ones"
+        return OpError("sess_options", "used before", rule, "onnx_ops")
+    if "Domain already set" in str(error):
+        rule = "have operators of another library, such as @onnx_op functions, in a domain of onnx_ops' operators"
+        return OpError("sess_options", "given", f"{rule}; name another domain there", "onnx_ops")
+    return None
 
 
 def op_error(error, operators):
@@ -267,33 +368,16 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
         operators: Iterable[Any] = (),
         **kwargs: Any,
     ) -> None:
-        options = sess_options or ort.SessionOptions()
-        path_or_bytes = os.fspath(path_or_bytes) if isinstance(path_or_bytes, os.PathLike) else path_or_bytes
-        self._options, self._threads = options, options.intra_op_num_threads
-        self._is_shared = sess_options is not None
-        self._run_input: str | None = None  # see lowering.py
-        self._folder: str | None = None  # of the external data of a model that has been rewritten
-        operators = as_list(operators)
-        self._operators = available(operators)
-        self._native_run = _Run(self._operators)
-        if optimize or backend == "extensions":
-            path_or_bytes = self._rewritten(path_or_bytes, options, optimize, backend)
-        _register(options, path_or_bytes if backend == "native" else None, None, backend, operators)
+        ready: Any = path_or_bytes  # `open_session` gives a Prepared
+        if not isinstance(ready, Prepared):
+            ready = prepare(ready, sess_options, backend, operators, optimize=optimize)
+        self._ready, self._native_run = ready, _Run(ready)
         try:
-            with _external_data_in(self._folder, options, self._is_shared):
-                super().__init__(path_or_bytes, options, providers, provider_options, **kwargs)
+            with ready.with_external_data():
+                super().__init__(ready.model, ready.options, providers, provider_options, **kwargs)
         except Exception as error:
-            if refusal := op_error(error, self._operators):
+            if refusal := explained(error, ready):
                 raise refusal from error
-            imported = imported_domains(path_or_bytes) or ()
-            if "com.microsoft" not in imported and re.search(r"com\.microsoft:\w+\(-1\) is not a reg", str(error)):
-                rule = "com.microsoft was registered on them for another model, which breaks this one; use new ones"
-                raise OpError("sess_options", "used before", rule, "onnx_ops") from error
-            if "Domain already set" in str(error):
-                rule = (
-                    "have operators of another library, such as @onnx_op functions, in a domain of onnx_ops' operators"
-                )
-                raise OpError("sess_options", "given", f"{rule}; name another domain there", "onnx_ops") from error
             raise
         others = [name for name in self.get_providers() if name != "CPUExecutionProvider"]
         if others:
@@ -301,53 +385,14 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
                 f"onnx_ops: the operators run on the CPU, the other nodes may run on {', '.join(others)}", stacklevel=2
             )
 
-    def _rewritten(self, path_or_bytes, options, optimize, backend):
-        """Rewrite the model as `optimize` and `backend` ask for; returns its bytes, or the argument if nothing changes.
-
-        External data stay where they are, unless they are few.
-        """
-        if is_ort_format(path_or_bytes):
-            argument = ("optimize", True) if optimize else ("backend", "'extensions'")
-            rule = "can't rewrite a model in ONNX Runtime's own format; use the .onnx file that it was made from"
-            raise OpError(*argument, rule, "onnx_ops")
-        import onnx
-
-        from .. import external_data
-        from ..rewriting import rewritten
-        from .lowering import lower_for_session
-
-        with OPTIONS:  # while another thread makes a session with them, they may state its folder
-            folder = native.config_entry(options, EXTERNAL_DATA) or None  # from which ONNX Runtime reads them
-        if isinstance(path_or_bytes, bytes):
-            model, path = onnx.ModelProto.FromString(path_or_bytes), None
-        else:
-            model, path = external_data.model_in(path_or_bytes), path_or_bytes
-        origin = folder or path
-        if optimize:
-            model, findings = rewritten(model, folder=origin, operators=self._operators, in_place=True)
-            if backend == "native" and not any(finding.operator for finding in findings):
-                return path_or_bytes
-        if backend == "extensions":
-            model, self._run_input = lower_for_session(model, self._operators, origin)
-        if path and (tensors := external_data.external(model)):
-            # ONNX Runtime 1.20 finds no external data of a model that is passed as bytes. Newer ones log a warning when
-            # a folder is taken out of the options again, which is worth a copy of few data.
-            are_few = self._is_shared and not folder and external_data.stated_size(tensors, origin) <= FEW
-            if are_few or ort.__version__.startswith("1.20."):
-                for tensor in tensors:
-                    external_data.read(tensor, origin)
-            elif not folder:
-                self._folder = external_data.relocate(model, path)
-        return model.SerializeToString()
-
     def set_providers(
         self, providers: Sequence[Any] | None = None, provider_options: Sequence[dict[Any, Any]] | None = None
     ) -> None:
-        with _external_data_in(self._folder, self._options, self._is_shared):
+        with self._ready.with_external_data():
             super().set_providers(providers, provider_options)
 
     def get_inputs(self) -> list[Any]:
-        return [i for i in super().get_inputs() if i.name != self._run_input]
+        return [i for i in super().get_inputs() if i.name != self._ready.run_input]
 
     def run(
         self,
@@ -370,7 +415,7 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
             return super().run_with_ort_values(output_names, {**input_dict_ort_values, **more}, run_options)
 
     def run_with_iobinding(self, iobinding: Any, run_options: ort.RunOptions | None = None) -> None:
-        if not self._run_input:  # without the context, which takes time that small calls would feel
+        if not self._ready.run_input:  # without the context, which takes time that small calls would feel
             try:
                 super().run_with_iobinding(iobinding, run_options)
             except Exception as error:
@@ -390,7 +435,7 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
         OpError
             The model was lowered: it needs one more input.
         """
-        if self._run_input:
+        if self._ready.run_input:
             rule = 'is for backend="native"; use run, run_with_ort_values or run_with_iobinding'
             raise OpError("run_with_ortvaluevector", "called", rule, "onnx_ops")
         with self._native_run:
@@ -419,30 +464,30 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
 
     def _run_context(self):
         """The context of a run; one of the native backend has no state."""
-        return _Run(self._operators, self._run_input, self._threads) if self._run_input else self._native_run
+        return _Run(self._ready) if self._ready.run_input else self._native_run
 
 
 class _Run:
-    """The context of a run: yields {additional input: array}, and raises an operator's error as OpError.
+    """The context of a run of a Prepared: yields {additional input: array}, and raises an operator's error as OpError.
 
-    name, threads  of the additional input of a lowered model, and for it; None for the native backend
+    The additional input is that of a lowered model. Without it, the context has no state.
     """
 
-    def __init__(self, operators, name=None, threads=None):
-        self.operators, self.name, self.threads = operators, name, threads
+    def __init__(self, ready):
+        self.ready = ready
 
     def begin(self):
-        if self.name is None:
+        if self.ready.run_input is None:
             return {}
-        self.run = extensions().begin(self.threads)
-        return {self.name: self.run}
+        self.run = extensions().begin(self.ready.threads)
+        return {self.ready.run_input: self.run}
 
     def end(self):
-        return extensions().end(self.run) if self.name else None
+        return extensions().end(self.run) if self.ready.run_input else None
 
     __enter__ = begin
 
     def __exit__(self, kind, error, traceback):
-        refusal = self.end() or (error and op_error(error, self.operators))
+        refusal = self.end() or (error and op_error(error, self.ready.operators))
         if refusal and (error is None or isinstance(error, Exception)):
             raise refusal from error

@@ -86,18 +86,19 @@ def needed_by(models, own=()):
     """
     found = []
     for model in models:
+        title = _title(model)
         if is_ort_format(model):
-            raise OpError("models", _title(model), USE_ONNX, "onnx_ops")
+            raise OpError("models", title, USE_ONNX, "onnx_ops")
         if is_lowered(model):
             rule = "has nodes that onnx_ops.lower made, whose types are known only when they run"
-            raise OpError("models", _title(model), f"{rule}; give operators and dtypes instead", "onnx_ops")
+            raise OpError("models", title, f"{rule}; give operators and dtypes instead", "onnx_ops")
         with variants.silence(), native.survey() as needed:
             try:
                 open_session(model, operators=own)
             except OpError:
                 raise
             except Exception as error:
-                raise OpError("models", _title(model), f"no session can be made of it: {error}", "onnx_ops") from error
+                raise OpError("models", title, f"no session can be made of it: {error}", "onnx_ops") from error
         found += needed
     if not found:
         raise OpError("models", ", ".join(map(_title, models)), "have no nodes with kernels of onnx_ops", "onnx_ops")

@@ -20,7 +20,7 @@ import onnx_ops
 from onnx_ops import dtypes, functions
 from onnx_ops.operators import OPERATORS
 from onnx_ops.operators.computed_grid_sample import OPERATIONS, operand_count, program
-from onnx_ops.runtime.execute import compute
+from onnx_ops.runtime.execute import as_array, compute
 from support.backends import IN_SESSIONS, ORT_VERSION, outputs_of_session, quiet
 from support.cases import TOLERANCE, block_counts, drawn, model, operator, regions
 
@@ -794,7 +794,7 @@ def has_lists(call):
 def run_by_torch(call, inputs, shape):
     from onnx_ops.torch_operators import compute_by_torch
 
-    return compute_by_torch(call.operator, [functions.as_array(v) for v in inputs], call.attributes)
+    return compute_by_torch(call.operator, [as_array(v) for v in inputs], call.attributes)
 
 
 def run_function(call, inputs, shape):
@@ -805,7 +805,7 @@ def run_beside_pages(guarded, call, inputs, shape):
     """Run the function with tensors and workspace that end, or begin, at pages that nothing may touch."""
     at_end = call.seed % 2 == 0
     try:
-        placed = [guarded.readonly(functions.as_array(v), at_end=at_end) for v in inputs]
+        placed = [guarded.readonly(as_array(v), at_end=at_end) for v in inputs]
         outputs = compute(
             call.operator, call.operator.values(call.attributes), placed, 2, partial(guarded.empty, at_end=at_end)
         )

@@ -1,0 +1,88 @@
+"""Calls of operators on arrays, as far as they need no compiled code: types, what a plan gets, the reference.
+
+Functions on arrays, PyTorch and onnx's evaluator share these. In sessions, ONNX Runtime and the C library do the same.
+"""
+
+from . import dtypes, plain
+from .errors import OpError, errors_of
+from .limits import MAX_RANK
+
+
+def plan_input(input, array):
+    """Return what a plan sees of one input: its shape or its values, a sequence of numbers. Raises OpError."""
+    if array is None:
+        return ()
+    if array.ndim > MAX_RANK:
+        raise OpError(f"rank of {input.name}", array.ndim, f"must be at most {MAX_RANK}")
+    if not input.values:
+        return array.shape
+    if array.ndim != 1:
+        raise OpError(f"shape of {input.name}", list(array.shape), "must have rank 1")
+    if array.size > MAX_RANK:
+        raise OpError(f"length of {input.name}", array.size, f"must be at most {MAX_RANK}")
+    return array.tolist()
+
+
+def plan_inputs(operator, arrays):
+    """Return what the operator's plan sees of its inputs, see `plan_input`. Raises OpError."""
+    pairs = list(zip(operator.each_input(len(arrays)), arrays, strict=True))
+    with errors_of(operator):
+        for i, array in pairs if operator.plan.is_partial else ():  # to the plan, it would be absent
+            if i.presence == "optional" and array is not None and array.ndim == 0:
+                raise OpError(f"shape of {i.name}", [], "must have an axis")
+        return [plan_input(i, array) for i, array in pairs]
+
+
+def signature_of(operator, choice, names):
+    """{type variable: element type} for inputs of these element types, None for absent or unknown ones.
+
+    Raises OpError where the operator, with the kernel that the attributes choose, doesn't take them.
+    """
+    signature = {o.type: operator.types[o.type][0] for o in operator.outputs if len(operator.types[o.type]) == 1}
+    for i, name in zip(operator.each_input(len(names)), names, strict=True):
+        if name is None:
+            continue
+        if name not in operator.types[i.type]:
+            rule = f"must be one of {', '.join(operator.types[i.type])}"
+            raise OpError(f"dtype of {i.name}", name, rule, operator.title)
+        if signature.setdefault(i.type, name) != name:
+            raise OpError(f"dtype of {i.name}", name, f"must be {signature[i.type]} as before", operator.title)
+    if operator.kernels and signature.keys() == operator.types.keys():
+        with errors_of(operator):
+            operator.check_types(operator.kernels[choice], signature)
+    return {v: each[0] for v, each in operator.types.items()} | signature  # an absent one may have any of its types
+
+
+def check_strings(operator, signature, arrays):
+    """Raise OpError for an input of Python's objects that are not all strings."""
+    if "string" not in signature.values():
+        return
+    for i, array in zip(operator.each_input(len(arrays)), arrays, strict=True):
+        if array is not None and array.dtype.hasobject and not all(isinstance(v, str) for v in array.flat):
+            raise OpError(f"dtype of {i.name}", "object", "must be of strings only", operator.title)
+
+
+def compute_reference(operator, values, arrays, types=None):
+    """Compute an operator's outputs, a list, by its reference: slow. Raises OpError.
+
+    values  AttributeValues
+    arrays  the inputs; None stands for an absent one
+    types   NumPy's types of the outputs, if the types of the inputs have been checked
+    """
+    arrays = operator.padded(arrays)
+    if types is None:
+        names = [None if a is None else dtypes.name_of(a) for a in arrays]
+        signature = signature_of(operator, operator.choice(values), names)
+        check_strings(operator, signature, arrays)
+        types = operator.numpy_types(signature)
+    plan_inputs(operator, arrays)  # refuses what no plan gets
+    return plain.compute(operator, values, [as_input(a) for a in arrays], types)
+
+
+def as_input(array):
+    """A read-only view of an array, as sessions pass their inputs."""
+    if array is None or array.dtype.hasobject:
+        return array
+    view = array.view()
+    view.flags.writeable = False
+    return view
