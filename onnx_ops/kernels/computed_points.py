@@ -155,17 +155,18 @@ def run_step(value, rows, columns, g, values):
     if value.kind != FULL:
         rows = 1
     a, b = operand(value, 0, columns, g, values), operand(value, 1, columns, g, values)
-    c = operand(value, 2, columns, g, values)
     if operation <= DIV:
         if a.pitch == b.pitch == columns and a.step == b.step:
             rows, columns = 1, rows * columns
         combine(operation, a, b, rows, columns, whole(columns) if value.kind & VECTOR else columns, result)
-    elif operation >= ADD_TWO:
+        return
+    c = operand(value, 2, columns, g, values)
+    if operation >= ADD_TWO:
         d = operand(value, 3, columns, g, values)
         calculate_joined(operation, a, b, c, d, rows, columns, whole(columns), result)
-    else:
-        for r in range(rows):
-            calculate(operation, row_of(a, r), row_of(b, r), row_of(c, r), result[r * columns :][:columns])
+        return
+    for r in range(rows):
+        calculate(operation, row_of(a, r), row_of(b, r), row_of(c, r), result[r * columns :][:columns])
 
 
 @jitable
