@@ -78,8 +78,8 @@ class Record:
 
 
 def record_dtype(counts):
-    """Return the dtype of a record of 64-bit integers. A field is a scalar if its count is None, else an array."""
-    return np.dtype([(n, np.int64) if c is None else (n, np.int64, (c,)) for n, c in counts.items()])
+    """Return the dtype of a record of 64-bit integers. For the counts of its fields see `Plan.geometry`."""
+    return np.dtype([(n, *(c if isinstance(c, tuple) else (np.int64, c or ()))) for n, c in counts.items()])
 
 
 # A refusal by `require`: addresses of two texts and of the values, how many values there are (-1: a single number),
@@ -99,8 +99,9 @@ class Plan:
               There, a size may be UNKNOWN, or less, which stands for a name; a vector is empty if the rank is unknown.
               So may be sizes of outputs, and UNKNOWN is the rank of one of which nothing is known
     plan      (attributes, inputs, outputs, geometry): refuses inputs by `onnx_ops.require`, and fills in the geometry
-    geometry  {field: None for a number, or the length of a vector}: what kernels get to know. There are also the number
-              of `tiles`, and how many bytes of `workspace` a tile needs
+    geometry  {field: None for a number, the length of a vector, or (dtype, number of rows)}: what kernels get to know.
+              There are also the number of `tiles`, and how many bytes of `workspace` a tile needs. Rows are of
+              np.record, so that their fields are attributes in Python, too
 
     `attributes` is a named tuple (attributes.py). The vector of an input with `values` has these, not sizes.
     """
@@ -147,6 +148,7 @@ class Kernel:
                read, and 0
     types      {type variable: element types}, where it takes fewer than the operator. The reference computes the others
     unless     a text on the attributes with which the operator takes all types; then the others are refused
+    tupled     the position of the first of those inputs that the function gets together, as one tuple; None: of none
     """
 
     function: Callable
@@ -155,6 +157,11 @@ class Kernel:
     sees_bits: bool = False
     types: Mapping = field(default_factory=dict)
     unless: str = ""
+    tupled: int | None = None
+
+    def grouped(self, inputs):
+        """Return what the function gets for its inputs."""
+        return inputs if self.tupled is None else [*inputs[: self.tupled], tuple(inputs[self.tupled :])]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

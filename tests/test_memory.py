@@ -34,7 +34,7 @@ def test_the_plan_states_enough(case):
     tensors = [inputs[k].ravel() if k < len(inputs) else np.empty(0) for k in operator.read_by(kernel)]
     for tile in range(g["tiles"]):
         workspace = np.full(g["workspace"], 0xA5, np.uint8)
-        kernel.function(*tensors, Record(g), tile, workspace, out)
+        kernel.function(*kernel.grouped(tensors), Record(g), tile, workspace, out)
     assert_close(out.reshape(expected.shape), expected, "float64")
 
 

@@ -149,7 +149,8 @@ class Step:
     @property
     def tensors(self):
         """The tensors that the function gets as arrays."""
-        return [argument for argument in self.arguments if isinstance(argument, Tensor)]
+        arguments = [each for a in self.arguments for each in (a if isinstance(a, tuple) else (a,))]
+        return [argument for argument in arguments if isinstance(argument, Tensor)]
 
     @property
     def types(self):
@@ -249,7 +250,7 @@ def kernel_entry(operator, position, signature):
         if plan.is_bound:
             result = _of_outputs(operator, "shape", "length of the outputs' first axes")
     else:
-        inputs = [Tensor(k, dtype) for k, dtype in zip(read, of_inputs, strict=True)]
+        inputs = kernel.grouped([Tensor(k, dtype) for k, dtype in zip(read, of_inputs, strict=True)])
         inputs.append(Geometry(operator.geometry_dtype))
         outputs = [Tensor(OUTPUT + k, dtype) for k, dtype in enumerate(of_outputs)]
     return Entry((Step(kernel.function, (*inputs, *tile, room, *outputs), result),), 3)

@@ -3,13 +3,15 @@
 A stripe is some rows of the output, or a part of one. For it, a value of the program has a number for each point, or
 for each row if it doesn't vary along rows, or for each column if all rows are alike, or one for all. What is the same
 in all stripes of an image, or in all images, stays. operators/computed_grid_sample.py has the program's meaning, and
-the plan that orders the values.
+the plan that orders the values and describes them in g.sources and g.values.
 """
+
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..compiler.jit import APART, FUSE, jitable
-from .elements import integers_in, to_bfloat16, to_float16
+from .elements import elements_in, integers_in, to_bfloat16, to_float16
 
 # The operations of a program, by their numbers. Those that follow are only the plan's.
 OPERATIONS = (
@@ -22,10 +24,41 @@ WHERE, MUL_ADD, CAST_FLOAT16, CAST_BFLOAT16, COPY, LOAD = range(16, 22)
 # where d does, too.
 ADD_TWO, ADD_THREE, MUL_DIV, MUL_DIV_SUB, ADD_TWO_DIV = range(22, 27)
 VECTOR, ROWS = 1, 2  # bits of a value's kind: whether it varies along rows, and whether it does from row to row
-STEP = 5  # words about a value: the operation and its operands
-SOURCE = 6  # words about a source: the input's position, the first element and its strides along n, (d,) h and w
+FULL = VECTOR | ROWS  # a value with a number for each point
 SPARE = 16  # numbers after a value's, at most, which a loop over whole vectors may read and write
 LINE = 64  # bytes of the workspace before the values, which say what has been computed
+
+
+class Part(NamedTuple):
+    """The points for which a value is computed: some columns of some rows, of the output's image n and of the next.
+
+    A value that doesn't vary along rows needs one column only, and one that doesn't vary from row to row one row.
+    """
+
+    n: Any
+    row: Any
+    rows: Any
+    column: Any
+    columns: Any
+
+
+class Operand(NamedTuple):
+    """The numbers of an operand, as far as they are needed for each row of the result.
+
+    pitch  how far it is from those for one row to those for the next one; 0 if rows are alike
+    step   how far it is from one to the next in a row; 0 if there is one for the whole row
+    """
+
+    numbers: Any
+    pitch: Any
+    step: Any
+
+
+@jitable
+def coordinates_in(workspace, sources, g):
+    """The coordinates x, y and z of a stripe's points, each an array. For two image axes, z is unused."""
+    values, begin = elements_in(workspace, LINE, g.room, sources[0]), g.coordinates
+    return values[begin[0] :], values[begin[1] :], values[begin[2] :]
 
 
 @jitable
@@ -45,12 +78,13 @@ def stripe_of(k, g):
 
 
 @jitable
-def compute_values(sources, n, stripe, images, g, workspace, values):
+def compute_values(sources, n, stripe, images, g, workspace):
     """Compute the values for a stripe of each of `images` images from image n on, as far as they aren't there.
 
     Returns the stripe's first point.
     """
     (begin, end), done = stripe_of(stripe, g), integers_in(workspace, 0, 3)
+    values = elements_in(workspace, LINE, g.room, sources[0])
     row, column, columns = begin // g.row, begin % g.row, min(g.row, end - begin)
     rows = images * (end - begin) // columns
     first = g.order_count
@@ -62,41 +96,40 @@ def compute_values(sources, n, stripe, images, g, workspace, values):
         first = g.of_stripe
     done[0], done[1], done[2] = column, n, stripe
     for k in range(first, g.order_count):
+        value = g.values[g.order[k]]
         # What stays is computed for as many rows as any stripe has, but not of images that aren't there.
         height = g.rows if k < g.of_image or (k < g.of_stripe and g.images == 1) else rows
-        if g.steps[STEP * g.order[k]] == LOAD:
-            load_values(sources, g.order[k], n, row, height, column, columns, g, values)
+        if value.operation == LOAD:
+            load_values(sources, g.sources[g.order[k]], value, Part(n, row, height, column, columns), g, values)
         else:
-            run_step(g.order[k], height, columns, g, values)
+            run_step(value, height, columns, g, values)
     return begin
 
 
 @jitable
-def load_values(sources, v, n, row, rows, column, columns, g, values):
-    """Load the numbers of source v: for rows of image n from number `row` on, and then for those of the next images."""
-    kind, result = g.kind[v], values[g.place[v] :]
-    source, stride = sources[g.sources[v * SOURCE]], g.sources[v * SOURCE + 2 :]
-    at, along_w = g.sources[v * SOURCE + 1] + n * stride[0] + column * stride[g.axes], stride[g.axes]
-    if not kind & VECTOR:
-        columns = 1
-    if not kind & ROWS:
-        copy_row(source[at:], along_w, result[:columns])
+def load_values(sources, source, value, part, g, values):
+    """Load the numbers of a value that is a source."""
+    numbers, pitches, result = sources[source.input], source.pitches, values[value.place :]
+    along_w, columns = pitches[g.axes], part.columns if value.kind & VECTOR else 1
+    at = source.first + part.n * pitches[0] + part.column * along_w
+    if not value.kind & ROWS:
+        copy_row(numbers[at:], along_w, result[:columns])
         return
-    height, depth, along_d, along_h = g.output[g.axes - 2], 1, 0, stride[g.axes - 1]
+    height, depth, along_d, along_h = g.output[g.axes - 2], 1, 0, pitches[g.axes - 1]
     if g.axes == 3:
-        depth, along_d = g.output[0], stride[1]
-    h, d = row % height, row // height % depth
-    at += row // (height * depth) * stride[0] + d * along_d + h * along_h
-    for r in range(rows):
+        depth, along_d = g.output[0], pitches[1]
+    h, d = part.row % height, part.row // height % depth
+    at += part.row // (height * depth) * pitches[0] + d * along_d + h * along_h
+    for r in range(part.rows):
         if columns == 1:
-            result[r] = source[at]
+            result[r] = numbers[at]
         else:
-            copy_row(source[at:], along_w, result[r * columns :][:columns])
+            copy_row(numbers[at:], along_w, result[r * columns :][:columns])
         at, h = at + along_h, h + 1
         if h == height:
             at, h, d = at + along_d - height * along_h, 0, d + 1
             if d == depth:
-                at, d = at + stride[0] - depth * along_d, 0
+                at, d = at + pitches[0] - depth * along_d, 0
 
 
 @jitable(**APART)
@@ -111,48 +144,47 @@ def copy_row(source, stride, row):
 
 
 @jitable
-def run_step(v, rows, columns, g, values):
-    """Compute value v, by an operation.
+def run_step(value, rows, columns, g, values):
+    """Compute a value by its operation.
 
     A result that doesn't vary along rows is one row, of a number for each row, or of one.
     """
-    step, kind = g.steps[STEP * v :], g.kind[v]
-    operation = step[0]
-    if not kind & VECTOR:
-        columns = rows if kind & ROWS else 1
-    if kind != VECTOR | ROWS:
+    operation, result = value.operation, values[value.place :]
+    if not value.kind & VECTOR:
+        columns = rows if value.kind & ROWS else 1
+    if value.kind != FULL:
         rows = 1
-    a_pitch, i = distances(g.kind[step[1]], kind, columns)
-    b_pitch, j = distances(g.kind[step[2]], kind, columns)
-    c_pitch, l = distances(g.kind[step[3]], kind, columns)
-    a, b, c = values[g.place[step[1]] :], values[g.place[step[2]] :], values[g.place[step[3]] :]
-    result = values[g.place[v] :]
+    a, b = operand(value, 0, columns, g, values), operand(value, 1, columns, g, values)
     if operation <= DIV:
-        if a_pitch == b_pitch == columns and i == j:
+        if a.pitch == b.pitch == columns and a.step == b.step:
             rows, columns = 1, rows * columns
-        count = whole(columns) if kind & VECTOR else columns
-        combine(operation, (a, a_pitch, i), (b, b_pitch, j), rows, columns, count, result)
-    elif operation >= ADD_TWO:
-        d, (d_pitch, _) = values[g.place[step[4]] :], distances(g.kind[step[4]], kind, columns)
-        operands = (a, a_pitch), (b, b_pitch), (c, c_pitch), (d, d_pitch)
-        calculate_joined(operation, operands, rows, columns, whole(columns), result)
-    else:
-        for r in range(rows):
-            row = result[r * columns :][:columns]
-            calculate(operation, a[r * a_pitch :], b[r * b_pitch :], c[r * c_pitch :], (i, j, l), row)
+        combine(operation, a, b, rows, columns, whole(columns) if value.kind & VECTOR else columns, result)
+        return
+    c = operand(value, 2, columns, g, values)
+    if operation >= ADD_TWO:
+        d = operand(value, 3, columns, g, values)
+        calculate_joined(operation, a, b, c, d, rows, columns, whole(columns), result)
+        return
+    for r in range(rows):
+        calculate(operation, row_of(a, r), row_of(b, r), row_of(c, r), result[r * columns :][:columns])
 
 
 @jitable
-def distances(kind, of_result, columns):
-    """How far it is from an operand's numbers for one row to those for the next row, and from one to the next in a row.
+def operand(value, k, columns, g, values):
+    """The operand k of a value whose rows have so many columns."""
+    other = g.values[value.operands[k]]
+    numbers, varies, step = values[other.place :], other.kind & ROWS, other.kind & VECTOR
+    if not value.kind & VECTOR:
+        return Operand(numbers, 0, 1 if varies else 0)
+    if not varies:
+        return Operand(numbers, 0, step)
+    return Operand(numbers, columns if step else 1, step)
 
-    0 for a number that is the same in the whole row, and for rows that are alike.
-    """
-    if not of_result & VECTOR:
-        return 0, 1 if kind & ROWS else 0
-    if not kind & ROWS:
-        return 0, kind & VECTOR
-    return columns if kind & VECTOR else 1, kind & VECTOR
+
+@jitable
+def row_of(operand, r):
+    """An operand's numbers for row r and those that follow."""
+    return Operand(operand.numbers[r * operand.pitch :], operand.pitch, operand.step)
 
 
 @jitable
@@ -165,17 +197,15 @@ def whole(columns):
 
 
 @jitable(**APART)
-def combine(operation, one, other, rows, columns, count, result):
-    """Add, subtract, multiply or divide rows, or rows and a number for each, if its step i or j is 0.
+def combine(operation, a, b, rows, columns, count, result):
+    """Add, subtract, multiply or divide rows, or rows and a number for each, if its step is 0.
 
-    one, other: (numbers, how far from one row's to the next row's, step)
     count: of numbers that are computed of a row: `columns`, or more
     """
-    (a, a_pitch, i), (b, b_pitch, j) = one, other
     for r in range(rows):
-        x, y, z = a[r * a_pitch :], b[r * b_pitch :], result[r * columns :]
+        x, y, z = a.numbers[r * a.pitch :], b.numbers[r * b.pitch :], result[r * columns :]
         u, v = x[0], y[0]
-        if i == j:  # 0 for single numbers
+        if a.step == b.step:  # 0 for single numbers
             for k in range(count if operation == ADD else 0):
                 z[k] = x[k] + y[k]
             for k in range(count if operation == SUB else 0):
@@ -184,7 +214,7 @@ def combine(operation, one, other, rows, columns, count, result):
                 z[k] = x[k] * y[k]
             for k in range(count if operation == DIV else 0):
                 z[k] = x[k] / y[k]
-        elif j == 0:
+        elif b.step == 0:
             for k in range(count if operation == ADD else 0):
                 z[k] = x[k] + v
             for k in range(count if operation == SUB else 0):
@@ -205,44 +235,39 @@ def combine(operation, one, other, rows, columns, count, result):
 
 
 @jitable(**APART)
-def calculate_joined(operation, operands, rows, columns, count, result):
-    """Compute one of the plan's operations that are several in one.
-
-    operands: (numbers, how far from one row's to the next row's); rows, columns, count: see `combine`
-    """
-    (a, a_pitch), (b, b_pitch), (c, c_pitch), (d, d_pitch) = operands
+def calculate_joined(operation, a, b, c, d, rows, columns, count, result):
+    """Compute one of the plan's operations that are several in one; `count` as in `combine`."""
     for r in range(rows):
         # Without signs: a negative index would count from the end, and rows may be as short as a vector.
-        x, y, z = np.uintp(r * a_pitch), np.uintp(r * d_pitch), np.uintp(r * columns)
-        u, v, w = b[np.uintp(r * b_pitch)], c[np.uintp(r * c_pitch)], d[y]
+        x, y, z = np.uintp(r * a.pitch), np.uintp(r * d.pitch), np.uintp(r * columns)
+        u, v, w = b.numbers[np.uintp(r * b.pitch)], c.numbers[np.uintp(r * c.pitch)], d.numbers[y]
         for k in range(np.uintp(count if operation == ADD_TWO else 0)):
-            result[z + k] = a[x + k] + u + v
+            result[z + k] = a.numbers[x + k] + u + v
         for k in range(np.uintp(count if operation == ADD_THREE else 0)):
-            result[z + k] = a[x + k] + u + v + w
+            result[z + k] = a.numbers[x + k] + u + v + w
         for k in range(np.uintp(count if operation == MUL_DIV else 0)):
-            result[z + k] = a[x + k] * u / v
+            result[z + k] = a.numbers[x + k] * u / v
         for k in range(np.uintp(count if operation == MUL_DIV_SUB else 0)):
-            result[z + k] = a[x + k] * u / v - w
+            result[z + k] = a.numbers[x + k] * u / v - w
         for k in range(np.uintp(count if operation == ADD_TWO_DIV else 0)):
-            result[z + k] = (a[x + k] + u + v) / d[y + k]
+            result[z + k] = (a.numbers[x + k] + u + v) / d.numbers[y + k]
 
 
 @jitable
-def calculate(operation, a, b, c, steps, result):
+def calculate(operation, a, b, c, result):
     """Compute a row of one of the other operations."""
-    i, j, _ = steps
     if operation >= CAST_FLOAT16 and operation <= CAST_BFLOAT16:
-        cast(operation, a, i, result)
+        cast(operation, a.numbers, a.step, result)
     elif operation == COPY:
-        copy_row(a, i, result)
+        copy_row(a.numbers, a.step, result)
     elif operation < MIN:
-        change(operation, a, i, result)
+        change(operation, a.numbers, a.step, result)
     elif operation < CLIP:
-        compare(operation, a, i, b, j, result)
+        compare(operation, a.numbers, a.step, b.numbers, b.step, result)
     elif operation == MUL_ADD:
-        multiply_and_add(a, b, c, steps, result)
+        multiply_and_add(a, b, c, result)
     else:
-        choose(operation, a, b, c, steps, result)
+        choose(operation, a, b, c, result)
 
 
 @jitable(**APART)
@@ -278,21 +303,20 @@ def compare(operation, a, i, b, j, result):
 
 
 @jitable(**APART)
-def choose(operation, a, b, c, steps, result):
-    i, j, l = steps
+def choose(operation, a, b, c, result):
+    (x, _, i), (y, _, j), (z, _, l) = a, b, c
     for k in range(result.size if operation == CLIP else 0):
-        v = b[k * j] if a[k * i] < b[k * j] else a[k * i]
-        result[k] = c[k * l] if v > c[k * l] else v
+        v = y[k * j] if x[k * i] < y[k * j] else x[k * i]
+        result[k] = z[k * l] if v > z[k * l] else v
     for k in range(result.size if operation == WHERE else 0):
-        result[k] = b[k * j] if a[k * i] != 0 else c[k * l]
+        result[k] = y[k * j] if x[k * i] != 0 else z[k * l]
 
 
 @jitable(**APART, **FUSE)
-def multiply_and_add(a, b, c, steps, result):
+def multiply_and_add(a, b, c, result):
     """a * b + c, rounded once on a CPU that can do so."""
-    i, j, l = steps
     for k in range(result.size):
-        result[k] = a[k * i] * b[k * j] + c[k * l]
+        result[k] = a.numbers[k * a.step] * b.numbers[k * b.step] + c.numbers[k * c.step]
 
 
 @jitable(**APART)

@@ -7,8 +7,8 @@ the other, or (x, y, z), with an array for each coordinate. For two image axes, 
 import numpy as np
 
 from ..compiler.jit import jitable
-from .computed_points import LINE, compute_values, forget_values
-from .elements import elements_in, load
+from .computed_points import compute_values, forget_values
+from .elements import load
 from .vectors import prefetch_run
 
 BLOCK = 512  # points that are handled at a time, at most
@@ -22,15 +22,14 @@ def begin_points(sources, workspace):
 
 
 @jitable
-def provide_points(sources, points, n, stripe, first, images, g, workspace):
+def provide_points(sources, n, stripe, first, images, g, workspace):
     """Provide points from `first` on, of each of `images` images from n on; returns the position of the first one.
 
-    With sources, `points` are scratch memory that gets the points of the whole stripe.
+    With sources, the points of the whole stripe are computed.
     """
     if len(sources) == 0:
         return n * g.points + first
-    values = elements_in(workspace, LINE, g.room, points[0])
-    return first - compute_values(sources, n, stripe, images, g, workspace, values)
+    return first - compute_values(sources, n, stripe, images, g, workspace)
 
 
 @jitable

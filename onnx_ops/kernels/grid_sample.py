@@ -82,7 +82,7 @@ def copy_nearest(x, sources, points, g, tile, workspace, out):
         span = BLOCK
         while first < end:
             count = min(span, end - first)
-            at, outside = provide_points(sources, points, n, stripe, first, images, g, workspace), 0
+            at, outside = provide_points(sources, n, stripe, first, images, g, workspace), 0
             if indexed:
                 outside = place_nearest(points, at, images * count, g, zyx, base)
                 if span < min(g.span, end - first) and is_scattered(base[:count], pixels):
@@ -198,7 +198,7 @@ def interpolate(x, sources, points, g, offsets, tile, workspace, out):
         span = BLOCK
         while first < end:
             last, ahead = min(first + span, end), 0
-            at = provide_points(sources, points, n, stripe, first, images, g, workspace)
+            at = provide_points(sources, n, stripe, first, images, g, workspace)
             for k in range((last - first + BLOCK - 1) // BLOCK if fits else 0):
                 count = min(BLOCK, last - first - k * BLOCK)
                 total = images * count

@@ -25,6 +25,8 @@ All other operations are those of ai.onnx, each rounded to the type of the input
 numbers of pixels, of which GridSample adds and subtracts 1; `align_corners` then only says where reflection mirrors.
 """
 
+from typing import Any, NamedTuple
+
 import numpy as np
 
 from .. import dtypes
@@ -43,6 +45,7 @@ from ..kernels.computed_points import (
     CLIP,
     COPY,
     DIV,
+    FULL,
     LINE,
     LOAD,
     MIN,
@@ -52,9 +55,7 @@ from ..kernels.computed_points import (
     NEG,
     OPERATIONS,
     ROWS,
-    SOURCE,
     SPARE,
-    STEP,
     SUB,
     VECTOR,
 )
@@ -66,14 +67,39 @@ INPUTS = MAX_INPUTS - 1  # of sources
 SOURCES, STEPS = 48, 64  # at most
 VALUES = SOURCES + STEPS + 3  # with copies of the coordinates
 RANK = 8  # of an input, at most
+N, D, H, W = range(-4, 0)  # in the index of a source
 STRIPE = 4096  # points for which the program is run at a time, at most, and a block more
 STRIPES = 8  # at least, where they are not smaller than a block: threads get equal shares
 LARGEST = 8  # bytes of a value's number
-FULL = VECTOR | ROWS  # kind of a value with a number for each point
 JOINED = (  # an operation, the one before it, and the one that computes both
     (ADD, ADD, ADD_TWO), (ADD, ADD_TWO, ADD_THREE), (DIV, MUL, MUL_DIV), (SUB, MUL_DIV, MUL_DIV_SUB),
     (DIV, ADD_TWO, ADD_TWO_DIV),
 )  # fmt: skip
+
+# The rows of g.sources: the input's position, the source's first element, and the elements from there to the next one
+# along n and each axis of g.output.
+SOURCE = np.dtype((np.record, [("input", np.int64), ("first", np.int64), ("pitches", np.int64, 4)]))
+# The rows of g.values, which are the sources, the steps, and copies of coordinates: an operation, and the positions of
+# the values that it takes; the kind, see computed_points.py; the level, 0 if the value is the same in all images, 1 in
+# all stripes, or 2; the position of the last value that needs this one, or UNKNOWN; where its numbers are kept.
+VALUE = np.dtype((np.record, [
+    ("operation", np.int64), ("operands", np.int64, 4), ("kind", np.int64), ("level", np.int64), ("last", np.int64),
+    ("place", np.int64),
+]))  # fmt: skip
+
+
+class Source(NamedTuple):
+    """A source of a program: the position of an input after X, and for each of its axes a position, or N, D, H or W."""
+
+    input: Any
+    index: Any
+
+
+class Step(NamedTuple):
+    """A step of a program: an operation, and the positions of values; in an attribute the number of one, and three."""
+
+    operation: Any
+    operands: Any
 
 
 def program(sources, steps, coordinates):
@@ -84,7 +110,7 @@ def program(sources, steps, coordinates):
     coordinates  names
     """
     position = {name: k for k, name in enumerate((*sources, *steps))}
-    letters = {axis: k - 4 for k, axis in enumerate("ndhw")}
+    letters = {"n": N, "d": D, "h": H, "w": W}
     attributes = {
         "sources": [n for k, *index in sources.values()
                     for n in (k, len(index), *(letters.get(at, at) for at in index))],
@@ -93,6 +119,25 @@ def program(sources, steps, coordinates):
         "coordinates": [*map(position.get, coordinates)],
     }  # fmt: skip
     return {name: numbers for name, numbers in attributes.items() if numbers}
+
+
+@jitable
+def source_at(sources, k):
+    """Read the source at position k of the attribute `sources`; returns it and the position after it.
+
+    The index is empty if the attribute ends within the source.
+    """
+    rank = sources[k + 1] if k + 1 < len(sources) else 0
+    end = k + 2 + rank
+    if not k + 2 < end <= len(sources):
+        end = k + 2
+    return Source(sources[k], sources[k + 2 : end]), end
+
+
+@jitable
+def step_at(steps, k):
+    """Read step k of the attribute `steps`."""
+    return Step(steps[4 * k], steps[4 * k + 1 : 4 * k + 4])
 
 
 @jitable
@@ -111,31 +156,30 @@ def check_program(attributes):
     sources, steps, coordinates, count, k = attributes.sources, attributes.steps, attributes.coordinates, 0, 0
     axes = len(coordinates)
     while k < len(sources):
-        known = k + 2 <= len(sources) and 0 <= sources[k] < INPUTS and 1 <= sources[k + 1] <= RANK
-        require(known and k + 2 + sources[k + 1] <= len(sources), "{sources}", sources,
+        source, end = source_at(sources, k)
+        rank = len(source.index)
+        require(0 <= source.input < INPUTS and 1 <= rank <= RANK, "{sources}", sources,
                 "must be, for each source, the position of an input, its rank, and an index of that length; wrong from "
                 "position", k)  # fmt: skip
-        for a in range(sources[k + 1]):
-            at = sources[k + 2 + a]
-            require(at >= -4 and (at != -3 or axes == 3), "{sources}", sources,
+        for a, at in enumerate(source.index):
+            require(at >= N and (at != D or axes == 3), "{sources}", sources,
                     "must have positions, or -4, -2, -1 (and -3 in volumes) for axes; wrong at position",
-                    k + 2 + a)  # fmt: skip
-        k += 2 + sources[k + 1]
+                    end - rank + a)  # fmt: skip
+        k = end
         count += 1
     require(count <= SOURCES, "number of {sources}", count, "must be at most", SOURCES)
     require(len(steps) % 4 == 0, "length of {steps}", len(steps), "must be a multiple of", 4)
-    for k in range(0, len(steps), 4):
-        require(
-            0 <= steps[k] <= CAST_BFLOAT16, "{steps}", steps, "operations must lie in [0, 19]; wrong at position", k
-        )
-        for a in range(3):
-            value = steps[k + 1 + a]
-            fits = 0 <= value < count + k // 4 if a < operand_count(steps[k]) else value == 0
-            require(fits, "{steps}", steps, "must take values that come before; wrong at position", k + 1 + a)
-    for a in range(axes):
-        fits = coordinates[a] < count + len(steps) // 4
-        require(fits, "{coordinates}", coordinates, "must be values of the program, of which there are",
-                count + len(steps) // 4)  # fmt: skip
+    for k in range(len(steps) // 4):
+        step = step_at(steps, k)
+        fits = 0 <= step.operation <= CAST_BFLOAT16
+        require(fits, "{steps}", steps, "operations must lie in [0, 19]; wrong at position", 4 * k)
+        for a, v in enumerate(step.operands):
+            fits = 0 <= v < count + k if a < operand_count(step.operation) else v == 0
+            require(fits, "{steps}", steps, "must take values that come before; wrong at position", 4 * k + 1 + a)
+    values = count + len(steps) // 4
+    for v in coordinates:
+        require(v < values, "{coordinates}", coordinates, "must be values of the program, of which there are",
+                values)  # fmt: skip
     return count
 
 
@@ -151,12 +195,12 @@ def shape(attributes, inputs, outputs):
     for i in range(axes):
         y[2 + i] = 1
     while k < len(sources):
-        rank, each = sources[k + 1], inputs[1 + sources[k]]
-        for a in range(rank):
-            axis = sources[k + 2 + a] + axes  # of the output's image
-            if sources[k + 2 + a] < 0 <= axis:
-                y[2 + axis] = broadcast(y[2 + axis], each[a] if len(each) == rank else UNKNOWN)
-        k += 2 + rank
+        source, k = source_at(sources, k)
+        rank, sizes = len(source.index), inputs[1 + source.input]
+        for a, at in enumerate(source.index):
+            axis = at + axes  # of the output's image
+            if at < 0 <= axis:
+                y[2 + axis] = broadcast(y[2 + axis], sizes[a] if len(sizes) == rank else UNKNOWN)
     return axes + 2
 
 
@@ -205,31 +249,29 @@ def cut_stripes(g):
 
 @jitable
 def find_sources(attributes, inputs, turned, g):
-    """Check the sources' shapes. Store of each the first element, and its strides along n and the axes of g.output."""
+    """Check the sources' shapes, and fill in g.sources."""
     sources, axes, s, k = attributes.sources, g.axes, 0, 0
     while k < len(sources):
-        rank, shape, stride = sources[k + 1], inputs[1 + sources[k]], 1
-        require(len(shape) == rank, "rank of an input", max(len(shape), 0),
-                "must be what {sources} says of the input at position", sources[k])  # fmt: skip
-        source = g.sources[s * SOURCE :]
-        source[0] = sources[k]
-        for w in range(1, SOURCE):
-            source[w] = 0
-        for a in range(rank - 1, -1, -1):
-            at, size = sources[k + 2 + a], shape[a]
+        stated, k = source_at(sources, k)
+        source, shape, pitch = g.sources[s], inputs[1 + stated.input], 1
+        require(len(shape) == len(stated.index), "rank of an input", max(len(shape), 0),
+                "must be what {sources} says of the input at position", stated.input)  # fmt: skip
+        source.input, source.first = stated.input, 0
+        source.pitches[:] = 0
+        for a in range(len(shape) - 1, -1, -1):
+            at, size = stated.index[a], shape[a]
             if at >= 0:
                 require(at < size, "shape of a source", shape, "must have the element that {sources} names,", at)
-                source[1] += at * stride
+                source.first += at * pitch
             else:
-                axis = 0 if at == -4 else 1 + (at + axes + turned) % axes
+                axis = 0 if at == N else 1 + (at + axes + turned) % axes
                 whole = g.batch if axis == 0 else g.output[axis - 1]
                 require(size == 1 or size == whole, "shape of a source", shape,
                         "must be 1 or that of the others along each axis that they share; one of them has",
                         whole)  # fmt: skip
                 if size != 1:
-                    source[2 + axis] += stride
-            stride = stride * size if size <= ELEMENTS // max(stride, 1) else ELEMENTS  # which only empty ones exceed
-        k += 2 + rank
+                    source.pitches[axis] += pitch
+            pitch = pitch * size if size <= ELEMENTS // max(pitch, 1) else ELEMENTS  # which only empty ones exceed
         s += 1
 
 
@@ -242,14 +284,15 @@ def order_values(attributes, count, g):
     """
     coordinates, axes, last_level = attributes.coordinates, g.axes, 0
     values = count + len(attributes.steps) // 4
-    put_steps(attributes.steps, count, values, g)
+    for v in range(values):
+        put_value(v, attributes.steps, count, g)
     for i in range(axes):
-        g.last[coordinates[i]] = VALUES
+        g.values[coordinates[i]].last = VALUES
     for v in range(values - 1, -1, -1):
-        last_level = max(last_level, g.level[v])
-        for a in range(operand_count(g.steps[STEP * v]) if g.last[v] != UNKNOWN else 0):
-            operand = g.steps[STEP * v + 1 + a]
-            g.last[operand] = max(g.last[operand], v)
+        value = g.values[v]
+        last_level = max(last_level, value.level)
+        if value.last != UNKNOWN:
+            need_operands(value, v, g)
     for v in range(count, values):
         join_steps(v, g)
     g.room = g.order_count = g.free = 0
@@ -259,118 +302,123 @@ def order_values(attributes, count, g):
         if level == 2:
             g.of_stripe = g.order_count
         for v in range(values):
-            if g.last[v] != UNKNOWN and g.level[v] == level:
-                put_value(v, last_level, g)
+            if g.values[v].last != UNKNOWN and g.values[v].level == level:
+                place_value(v, last_level, g)
     for i in range(axes):
         v = coordinates[i]
-        if g.kind[v] != FULL:
-            copy = values + i
-            g.kind[copy], g.level[copy], g.last[copy] = FULL, 2, VALUES
-            g.steps[STEP * copy], g.steps[STEP * copy + 1] = COPY, v
-            put_value(copy, 2, g)
-            v = copy
-        g.coordinates[i] = g.place[v]
+        if g.values[v].kind != FULL:
+            copy = g.values[values + i]
+            copy.kind, copy.level, copy.last = FULL, 2, VALUES
+            copy.operation, copy.operands[0] = COPY, v
+            v = values + i
+            place_value(v, 2, g)
+        g.coordinates[i] = g.values[v].place
     for i in range(axes, 3):
         g.coordinates[i] = g.coordinates[0]
 
 
 @jitable
-def put_steps(steps, count, values, g):
-    """Store for each value, sources included, the operation and its operands, and the kind and level."""
-    for v in range(values):
-        step = g.steps[STEP * v :]
-        g.kind[v], g.level[v], g.last[v], step[0] = 0, 0, UNKNOWN, LOAD
-        if v < count:
-            put_kind(v, g.sources[v * SOURCE + 2 :], g)
-            continue
-        for a in range(4):
-            step[a] = steps[4 * (v - count) + a]
-        for a in range(operand_count(step[0])):
-            g.kind[v] |= g.kind[step[1 + a]]
-            g.level[v] = max(g.level[v], g.level[step[1 + a]])
-        if (step[0] == ADD or step[0] == MUL) and not g.kind[step[1]] & VECTOR:  # a number comes last
-            step[1], step[2] = step[2], step[1]
+def put_value(v, steps, count, g):
+    """Store the operation of a value, with its operands, and its kind and level. The first `count` are sources."""
+    value = g.values[v]
+    value.operation, value.kind, value.level, value.last = LOAD, 0, 0, UNKNOWN
+    if v < count:
+        put_kind(value, g.sources[v].pitches, g)
+        return
+    step = step_at(steps, v - count)
+    value.operation = step.operation
+    for a in range(3):
+        value.operands[a] = step.operands[a]
+    for a in range(operand_count(step.operation)):
+        operand = g.values[step.operands[a]]
+        value.kind |= operand.kind
+        value.level = max(value.level, operand.level)
+    commutes = step.operation == ADD or step.operation == MUL
+    if commutes and not g.values[step.operands[0]].kind & VECTOR:  # a number comes last
+        value.operands[0], value.operands[1] = step.operands[1], step.operands[0]
+
+
+@jitable
+def need_operands(value, v, g):
+    """Have the operands of a value, which is value v, kept until it is computed."""
+    for a in range(operand_count(value.operation)):
+        operand = g.values[value.operands[a]]
+        operand.last = max(operand.last, v)
 
 
 @jitable
 def join_steps(v, g):
     """Have a value that needs another one, of a row and numbers, compute that, too, if nothing else needs it."""
-    step = g.steps[STEP * v :]
-    total, other, joined = step[1], step[2], LOAD
-    inner, by_number = g.steps[STEP * total :], not g.kind[other] & VECTOR
+    value = g.values[v]
+    inner, other, joined = g.values[value.operands[0]], g.values[value.operands[1]], LOAD
     for outer, first, both in JOINED:
-        fits = by_number if both < ADD_TWO_DIV else g.kind[total] == g.kind[other] == FULL
-        if step[0] == outer and inner[0] == first and fits:
+        fits = not other.kind & VECTOR if both < ADD_TWO_DIV else inner.kind == other.kind == FULL
+        if value.operation == outer and inner.operation == first and fits:
             joined = both
-    if joined == LOAD or not g.kind[total] & VECTOR or g.kind[inner[2]] & VECTOR:
+    if joined == LOAD or not inner.kind & VECTOR or g.values[inner.operands[1]].kind & VECTOR:
         return
-    if total == other or g.last[total] != v or g.level[total] != g.level[v]:
+    if value.operands[0] == value.operands[1] or inner.last != v or inner.level != value.level:
         return
-    for k in range(total + 1, v):
-        for a in range(operand_count(g.steps[STEP * k])):
-            if g.steps[STEP * k + 1 + a] == total:
+    for k in range(value.operands[0] + 1, v):
+        between = g.values[k]
+        for a in range(operand_count(between.operation)):
+            if between.operands[a] == value.operands[0]:
                 return
-    count = operand_count(inner[0])
-    step[0], step[1 + count], g.last[total] = joined, other, UNKNOWN
+    count = operand_count(inner.operation)
+    value.operation, value.operands[count], inner.last = joined, value.operands[1], UNKNOWN
     for a in range(count):
-        step[1 + a] = inner[1 + a]
-        g.last[inner[1 + a]] = max(g.last[inner[1 + a]], v)
+        value.operands[a] = inner.operands[a]
+    need_operands(inner, v, g)
 
 
 @jitable
-def put_kind(v, strides, g):
-    """Store the kind of source v and its level: 0 if it is the same in all images, 1 in all stripes, or 2."""
+def put_kind(value, pitches, g):
+    """Store the kind and the level of a source."""
     for axis in range(g.axes + 1):
-        if strides[axis] > 0:
+        if pitches[axis] > 0:
             if axis == g.axes:
-                g.kind[v] |= VECTOR
+                value.kind |= VECTOR
             elif axis > 0 or g.images > 1:
-                g.kind[v] |= ROWS
+                value.kind |= ROWS
             if axis == 0:
-                g.level[v] = max(g.level[v], 1)
+                value.level = max(value.level, 1)
             elif axis < g.axes and g.stripes > 1:
-                g.level[v] = 2
+                value.level = 2
 
 
 @jitable
-def put_value(v, last_level, g):
+def place_value(v, last_level, g):
     """Have a value computed next, and find a place for it."""
+    value = g.values[v]
     g.order[g.order_count] = v
     g.order_count += 1
-    if g.kind[v] == FULL and g.level[v] == last_level and g.free > 0:
+    if value.kind == FULL and value.level == last_level and g.free > 0:
         g.free -= 1
-        g.place[v] = g.places[g.free]
+        value.place = g.places[g.free]
     else:
-        count = g.rows if g.kind[v] & ROWS else 1
-        if g.kind[v] & VECTOR:  # begins at a whole vector
+        count = g.rows if value.kind & ROWS else 1
+        if value.kind & VECTOR:  # begins at a whole vector
             g.room = (g.room + SPARE - 1) // SPARE * SPARE
             count = count * min(g.stripe, g.row) + SPARE
-        g.place[v] = g.room
+        value.place = g.room
         g.room += count
-    for a in range(operand_count(g.steps[STEP * v])):
-        if g.last[g.steps[STEP * v + 1 + a]] == v:
-            give_place(g.steps[STEP * v + 1 + a], last_level, g)
-
-
-@jitable
-def give_place(v, last_level, g):
-    """Leave the place of a value to others."""
-    if g.kind[v] == FULL and g.level[v] == last_level:
-        g.places[g.free] = g.place[v]
-        g.free += 1
-        g.last[v] = VALUES  # an operand may be there twice
+    for a in range(operand_count(value.operation)):
+        operand = g.values[value.operands[a]]
+        if operand.last == v and operand.kind == FULL and operand.level == last_level:
+            g.places[g.free] = operand.place  # which others may take
+            g.free += 1
+            operand.last = VALUES  # an operand may be there twice
 
 
 def reference(image, *inputs, sources, steps, coordinates, **sampling):
     """The formula: the grid step by step in its own dtype."""
-    axes, values, numbers = len(coordinates), [], list(sources or ())
-    while numbers:
-        end = 2 + numbers[1]
-        values.append(source_of(inputs[numbers[0]], numbers[2:end], axes))
-        numbers = numbers[end:]
+    axes, values, k = len(coordinates), [], 0
+    while k < len(sources):
+        source, k = source_at(sources, k)
+        values.append(source_of(inputs[source.input], source.index, axes))
     with np.errstate(all="ignore"):
-        for k in range(0, len(steps or ()), 4):
-            operation, *operands = steps[k : k + 4]
+        for k in range(len(steps or ()) // 4):
+            operation, operands = step_at(steps, k)
             operands = [values[v] for v in operands[: operand_count(operation)]]
             values.append(FORMULAS[OPERATIONS[operation]](*operands))
     shape = np.broadcast_shapes((len(image), *[1] * axes), *(v.shape for v in values))
@@ -435,13 +483,12 @@ COMPUTED_GRID_SAMPLE = grid_sample.Operator(
         Attribute("coordinates", "ints", required=True, bounds=(0, SOURCES + STEPS - 1), length_bounds=(2, 3)),
     ),
     plan=Plan(shape, plan, {
-        "sources": SOURCES * SOURCE, "order": VALUES, "order_count": None, "of_image": None,
-        "of_stripe": None,
-        "coordinates": 3, "rows": None, "room": None, "steps": STEP * VALUES, "last": VALUES, "kind": VALUES,
-        "level": VALUES, "place": VALUES, "places": VALUES, "free": None, **grid_sample.GEOMETRY,
+        "sources": (SOURCE, SOURCES), "values": (VALUE, VALUES), "order": VALUES, "order_count": None,
+        "of_image": None, "of_stripe": None, "coordinates": 3, "rows": None, "room": None, "places": VALUES,
+        "free": None, **grid_sample.GEOMETRY,
     }),
     kernels=tuple(
-        grid_sample.Kernel(function, {"mode": names})
+        grid_sample.Kernel(function, {"mode": names}, tupled=1)
         for function, names in zip((kernels.nearest, kernels.linear, kernels.cubic), grid_sample.NAMES, strict=True)
     ),
     reference=reference,

@@ -5,7 +5,7 @@ from onnx import TensorProto, helper
 
 from .. import plain
 from ..errors import OpError
-from ..operators.computed_grid_sample import COMPUTED_GRID_SAMPLE, INPUTS, SOURCES, STEPS, program
+from ..operators.computed_grid_sample import COMPUTED_GRID_SAMPLE, INPUTS, SOURCES, STEPS, Source, Step, program
 from .expressions import AXES, NARROWING, Leaf, Operation, Pixels, as_source, unknown_size
 from .finding import NearMiss
 from .indices import shape
@@ -73,12 +73,12 @@ class Program:
 
     def step(self, op_type, *operands):
         """Return the result of an operation of the program."""
-        return self._once(("step", op_type, operands), lambda: self._append(self.steps, (op_type, operands), ~0))
+        return self._once(("step", op_type, operands), lambda: self._append(self.steps, Step(op_type, operands), ~0))
 
     def source(self, position, index):
         """Return the elements of an input at an index of positions and names of AXES."""
         index = tuple(index)
-        return self._once(("source", position, index), lambda: self._append(self.sources, (position, index)))
+        return self._once(("source", position, index), lambda: self._append(self.sources, Source(position, index)))
 
     def number(self, number):
         """Return a constant."""
@@ -187,9 +187,9 @@ class Program:
         inputs = [*self.inputs]
         if self.numbers:
             inputs.append(self.constant("numbers", np.array(self.numbers, self.dtype)))
-        sources = {k: (len(self.inputs) if position == "numbers" else position, *index)
-                   for k, (position, index) in enumerate(self.sources)}  # fmt: skip
-        steps = {~k: (op_type, *operands) for k, (op_type, operands) in enumerate(self.steps)}
+        sources = {k: (len(self.inputs) if source.input == "numbers" else source.input, *source.index)
+                   for k, source in enumerate(self.sources)}  # fmt: skip
+        steps = {~k: (step.operation, *step.operands) for k, step in enumerate(self.steps)}
         attributes = program(sources, steps, coordinates)
         unknown = [None] * (1 + len(inputs))
         try:
