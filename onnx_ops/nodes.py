@@ -1,6 +1,7 @@
 """Nodes of models and names of their values, including those in subgraphs."""
 
 import functools
+from collections import Counter
 
 from .operators import available, first_version
 
@@ -116,18 +117,20 @@ def inlined(model, operators=None):
 
 
 def called_once(functions, calls):
-    """Return the functions that are called in at most one place, by the graph or by what is called once."""
-    callers = {key: [] for key in functions}
-    called_by = {key: [] for key in ("", *functions)}
-    for owner, _, called, _ in calls:
-        callers[called].append(owner)
-        called_by[owner].append(called)
-    once, left = set(), ["", *(key for key in functions if not callers[key])]
-    while left:
-        owner = left.pop()
-        once.add(owner)
-        left += [key for key in called_by[owner] if len(callers[key]) == 1]
-    return once
+    """Return the functions that the graph calls in at most one way.
+
+    Raises RuntimeError for a chain of more than 100 calls, and so for recursion: onnx before 1.22 overflows the stack.
+    """
+    ways, reached = Counter(), Counter([""])  # {function: in how many ways it is called}, by as many calls as rounds
+    for _ in range(102):
+        if not reached:
+            return {key for key in functions if ways[key] <= 1}
+        ways += reached
+        following = Counter()
+        for owner, _, called, _ in calls:
+            following[called] += reached[owner]
+        reached = +following
+    raise RuntimeError("functions are recursive, or call one another more than 100 deep")
 
 
 def _remove_types(owner, keeps_elements, kept=0):
