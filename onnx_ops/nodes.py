@@ -1,7 +1,7 @@
 """Nodes of models and names of their values, including those in subgraphs."""
 
 import functools
-from collections import Counter, defaultdict, namedtuple
+from collections import Counter, namedtuple
 from copy import deepcopy
 
 from .operators import available, first_version
@@ -130,15 +130,20 @@ def _spell_defaults_out(functions, calls):
 
 
 def called_once(functions, calls):
-    """Return the functions that are called in at most one place, by the graph or by what is called once."""
-    times, called_by = Counter(call.function for call in calls), defaultdict(list)
-    for call in calls:
-        if times[call.function] == 1:
-            called_by[call.owner].append(call.function)
-    once = ["", *(functions.keys() - times)]
-    for owner in once:
-        once += called_by[owner]
-    return set(once)
+    """Return the functions that the graph calls in at most one way.
+
+    Raises RuntimeError for a chain of more than 100 calls, and so for recursion: onnx before 1.22 overflows the stack.
+    """
+    ways, reached = Counter(), Counter([""])  # {function: in how many ways it is called}, by as many calls as rounds
+    for _ in range(102):
+        if not reached:
+            return {key for key in functions if ways[key] <= 1}
+        ways += reached
+        following = Counter()
+        for call in calls:
+            following[call.function] += reached[call.owner]
+        reached = +following
+    raise RuntimeError("functions are recursive, or call one another more than 100 deep")
 
 
 def _remove_types(owner, keeps_elements, kept=0):

@@ -15,7 +15,7 @@ import onnx
 import onnxruntime as ort
 from mutations import MODES, MUTATIONS, NEWER, PADDING, Inapplicable, chance, described, one_of
 from onnx import helper, numpy_helper
-from support.backends import quiet
+from support.backends import NEWEST_OPSET, quiet
 from support.by_hand import FORMS, GATHERS, OUTSIDE, PLACES, deform_conv, sampler
 from support.written import (
     Writer,
@@ -38,7 +38,7 @@ import onnx_ops
 
 
 def _opset(rng, least=16):
-    return int(rng.integers(least, 23))
+    return int(rng.integers(least, min(22, NEWEST_OPSET) + 1))
 
 
 def _sampling(rng, opset, modes=MODES):

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from support.cases import finished
 from support.selection import long_unless
 
 from onnx_ops import cli
@@ -51,7 +52,7 @@ def folder(tmp_path):
         for name, shape in ((NAME, [1, 1, 4]), ("y→", [1, 1, 2, 2]))
     ]
     graph = helper.make_graph([node], NAME, values[:1], values[1:], sizes)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), folder / "model.onnx")
+    onnx.save(finished(graph, 18), folder / "model.onnx")
     x = np.arange(1, 5, dtype=np.float32)
     for file, name, value in (("input_0", NAME, x.reshape(1, 1, 4)), ("output_0", "y→", x.reshape(1, 1, 2, 2))):
         onnx.save_tensor(numpy_helper.from_array(value, name), folder / "test_data_set_0" / f"{file}.pb")

@@ -6,7 +6,7 @@ import onnx.inliner
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from support.backends import ORT_VERSION, quiet
+from support.backends import NEWEST_OPSET, ORT_VERSION, quiet
 from support.cases import CASES, DEFORM_CONV, ROI_ALIGN, assert_close, model, reference
 from support.exact import LEFT_OUT, assert_as_near
 from support.written import Writer, affine_grid, attention, feeds, in_a_function, unfold, windows
@@ -14,8 +14,6 @@ from support.written import Writer, affine_grid, attention, feeds, in_a_function
 import onnx_ops
 from onnx_ops import dtypes
 from onnx_ops.rewriting import graph, rewritten
-
-NEWEST = {(1, 20): 21, (1, 21): 22}.get(ORT_VERSION, 23)  # opset that ONNX Runtime opens
 
 UNFOLDS = {
     "two axes": {},
@@ -43,7 +41,7 @@ UNFOLDS = {
     "int32": {"dtype": "int32"},
     "uint8": {"dtype": "uint8"},
     "opset 16": {"opset": 16},
-    "newest opset": {"opset": NEWEST},
+    "newest opset": {"opset": NEWEST_OPSET},
     "shape copied": {"target": [0, -1, 72]},
     "padded by a named 0": {"pad_value": 0},
     "one channel": {"channels": 1, "batch": 1, "target": [1, 6, -1]},
@@ -143,7 +141,7 @@ ATTENTIONS = {
     "float16": {"dtype": "float16"},
     "float64": {"dtype": "float64"},
     "opset 16": {"opset": 16, "sampling": {"mode": "bilinear"}},
-    "newest opset": {"opset": NEWEST},
+    "newest opset": {"opset": NEWEST_OPSET},
     "settings left out": {"sampling": {}},
     "sampled by com.microsoft": {"sampling": {"mode": "bilinear", "domain": "com.microsoft"}},
     "factors swapped": {"swapped": True},
@@ -238,7 +236,7 @@ def test_unfold(name):
     assert (finding.operator, finding.reason) == ("Im2Col", None)
 
 
-@pytest.mark.parametrize("opset", [16, 18, 20, NEWEST])
+@pytest.mark.parametrize("opset", [16, 18, 20, NEWEST_OPSET])
 @pytest.mark.parametrize("name", ["two axes", "one axis", "three axes", "pixels", "a row of pixels"])
 def test_unfold_of_open_sizes(name, opset):
     case = UNFOLDS[name]
@@ -438,7 +436,7 @@ def test_attention_that_ends_in_another_way(name):
     assert finding.operator == ATTENTION
 
 
-@pytest.mark.parametrize("opset", [16, 20, NEWEST])
+@pytest.mark.parametrize("opset", [16, 20, NEWEST_OPSET])
 @pytest.mark.parametrize("name", [*list(ATTENTIONS)[:7], "one head"])
 def test_attention_of_open_sizes(name, opset):
     mode = {"sampling": {"mode": "bilinear" if opset < 20 else "linear"}}

@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
-from support.backends import quiet, run_session
+from support.backends import ORT_VERSION, quiet, run_session
 from support.exact import assert_as_near
 from support.selection import long_unless
 from support.written import Writer, affine_grid, feeds
@@ -229,7 +229,9 @@ def test_affine_grid_of_onnx(name, dtype, align_corners):
         np.testing.assert_allclose(got.astype(np.float64), exact, rtol=0, atol=tolerance)
         assert abs(got.astype(np.float64) - exact).mean() < tolerance / 32
     else:
-        assert_as_near(proto, inputs, [run(proto, inputs)], [got], [finding.operator])
+        # AffineGrid in float64 is as precise as float32 in ONNX Runtime before 1.25.
+        plain = exact if dtype == "float64" and ORT_VERSION < (1, 25) else run(proto, inputs)
+        assert_as_near(proto, inputs, [plain], [got], [finding.operator])
 
 
 @pytest.mark.parametrize("align_corners", [0, 1])

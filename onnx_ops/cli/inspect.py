@@ -125,7 +125,7 @@ def examine(path):
         model = model_in(path)
     try:
         model = inlined(model) if model.functions else model
-    except RuntimeError as error:
+    except (RuntimeError, onnx.checker.ValidationError) as error:
         click.echo(f"Warning: nodes in functions are not shown, as these can't be inlined: {one_line(error)}", err=True)
     known, sources = Model(model, path), {}
     nodes = list(relevant(known))

@@ -210,7 +210,7 @@ def turned(x, rois, half_pixel, clockwise, output_sizes, ratio, scale):
 @np.errstate(invalid="ignore", over="ignore")
 def samples_along(start, size, bins, ratio, half_pixel):
     """The coordinates of a region's samples along an axis, [bins, count]."""
-    dtype = type(start)
+    dtype = type(size)  # half of it may be a float64, which NumPy 1 makes of a float32 and a Python number
     if not half_pixel and not size >= 1:
         size = dtype(1)
     step = size / dtype(bins)

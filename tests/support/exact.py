@@ -45,6 +45,7 @@ EXACT = {
     "Identity", "If", "Loop", "Pad", "Range", "Reshape", "Resize", "Scan", "ScatterElements", "ScatterND", "SequenceAt",
     "Shape", "Slice", "Split", "SplitToSequence", "Squeeze", "Tile", "Transpose", "Unsqueeze",
 }  # fmt: skip
+REDUCTIONS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
 class AffineGrid(OpRun):
@@ -69,6 +70,21 @@ class GatherElements(OpRun):
 
     def _run(self, data, indices, axis=0):
         return (np.take_along_axis(data[tuple(map(slice, _but(indices.shape, data.shape, axis)))], indices, axis),)
+
+
+class ScatterElements(OpRun):
+    """ScatterElements as specified. Some versions of onnx have at most four axes, or don't know "mul"."""
+
+    op_domain = ""
+
+    def _run(self, data, indices, updates, axis=0, reduction="none"):
+        result, places = data.copy(), [*np.indices(indices.shape)]
+        places[axis] = indices
+        if reduction == "none":
+            result[tuple(places)] = updates
+        else:
+            REDUCTIONS[reduction].at(result, tuple(places), updates)
+        return (result,)
 
 
 class Slice(op_slice.SliceCommon):
@@ -191,7 +207,9 @@ class Evaluator(ReferenceEvaluator):
     unit, rng = 0.0, None
 
     def __init__(self, proto, new_ops=None, **more):
-        super().__init__(proto, new_ops=[AffineGrid, GatherElements, Loop, Slice, *onnx_ops.reference_ops()], **more)
+        super().__init__(
+            proto, new_ops=[AffineGrid, GatherElements, Loop, ScatterElements, Slice, *onnx_ops.reference_ops()], **more
+        )
         for node in self.rt_nodes_:
             if node.onnx_node.op_type not in EXACT and not isinstance(node, OpFunction):
                 node.run = functools.partial(self.run_rounded, node.run, node.onnx_node.op_type)
