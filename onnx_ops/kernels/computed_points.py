@@ -6,7 +6,7 @@ in all stripes of an image, or in all images, stays. operators/computed_grid_sam
 the plan that orders the values and describes them in g.sources and g.values.
 """
 
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 import numpy as np
 
@@ -28,30 +28,12 @@ FULL = VECTOR | ROWS  # a value with a number for each point
 SPARE = 16  # numbers after a value's, at most, which a loop over whole vectors may read and write
 LINE = 64  # bytes of the workspace before the values, which say what has been computed
 
-
-class Part(NamedTuple):
-    """The points for which a value is computed: some columns of some rows, of the output's image n and of the next.
-
-    A value that doesn't vary along rows needs one column only, and one that doesn't vary from row to row one row.
-    """
-
-    n: Any
-    row: Any
-    rows: Any
-    column: Any
-    columns: Any
-
-
-class Operand(NamedTuple):
-    """The numbers of an operand, as far as they are needed for each row of the result.
-
-    pitch  how far it is from those for one row to those for the next one; 0 if rows are alike
-    step   how far it is from one to the next in a row; 0 if there is one for the whole row
-    """
-
-    numbers: Any
-    pitch: Any
-    step: Any
+# The points for which a value is computed: some columns of some rows, of the output's image n and of the next. A value
+# that doesn't vary along rows needs one column only, and one that doesn't vary from row to row one row.
+Part = namedtuple("Part", "n row rows column columns")
+# The numbers of an operand; how far it is from those for one row to those for the next one, 0 if rows are alike; how
+# far it is from one to the next in a row, 0 if there is one for the whole row.
+Operand = namedtuple("Operand", "numbers pitch step")
 
 
 @jitable

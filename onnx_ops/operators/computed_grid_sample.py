@@ -25,14 +25,14 @@ All other operations are those of ai.onnx, each rounded to the type of the input
 numbers of pixels, of which GridSample adds and subtracts 1; `align_corners` then only says where reflection mirrors.
 """
 
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 import numpy as np
 
 from .. import dtypes
 from ..attributes import Attribute
 from ..compiler.jit import jitable
-from ..declaration import Input, Plan
+from ..declaration import Input, Plan, record_dtype
 from ..errors import require
 from ..kernels import computed_grid_sample as kernels
 from ..kernels.computed_points import (
@@ -78,28 +78,17 @@ JOINED = (  # an operation, the one before it, and the one that computes both
 
 # The rows of g.sources: the input's position, the source's first element, and the elements from there to the next one
 # along n and each axis of g.output.
-SOURCE = np.dtype((np.record, [("input", np.int64), ("first", np.int64), ("pitches", np.int64, 4)]))
+SOURCE = np.dtype((np.record, record_dtype({"input": None, "first": None, "pitches": 4})))
 # The rows of g.values, which are the sources, the steps, and copies of coordinates: an operation, and the positions of
 # the values that it takes; the kind, see computed_points.py; the level, 0 if the value is the same in all images, 1 in
 # all stripes, or 2; the position of the last value that needs this one, or UNKNOWN; where its numbers are kept.
-VALUE = np.dtype((np.record, [
-    ("operation", np.int64), ("operands", np.int64, 4), ("kind", np.int64), ("level", np.int64), ("last", np.int64),
-    ("place", np.int64),
-]))  # fmt: skip
-
-
-class Source(NamedTuple):
-    """A source of a program: the position of an input after X, and for each of its axes a position, or N, D, H or W."""
-
-    input: Any
-    index: Any
-
-
-class Step(NamedTuple):
-    """A step of a program: an operation, and the positions of values; in an attribute the number of one, and three."""
-
-    operation: Any
-    operands: Any
+VALUE = np.dtype((np.record, record_dtype(
+    {"operation": None, "operands": 4, "kind": None, "level": None, "last": None, "place": None}
+)))  # fmt: skip
+# A source of a program: the position of an input after X, and for each of its axes a position, or N, D, H or W.
+Source = namedtuple("Source", "input index")
+# A step of a program: an operation, and the positions of values; in an attribute the number of one, and three.
+Step = namedtuple("Step", "operation operands")
 
 
 def program(sources, steps, coordinates):
@@ -171,8 +160,8 @@ def check_program(attributes):
     require(len(steps) % 4 == 0, "length of {steps}", len(steps), "must be a multiple of", 4)
     for k in range(len(steps) // 4):
         step = step_at(steps, k)
-        fits = 0 <= step.operation <= CAST_BFLOAT16
-        require(fits, "{steps}", steps, "operations must lie in [0, 19]; wrong at position", 4 * k)
+        require(0 <= step.operation <= CAST_BFLOAT16, "{steps}", steps,
+                "operations must lie in [0, 19]; wrong at position", 4 * k)  # fmt: skip
         for a, v in enumerate(step.operands):
             fits = 0 <= v < count + k if a < operand_count(step.operation) else v == 0
             require(fits, "{steps}", steps, "must take values that come before; wrong at position", 4 * k + 1 + a)
@@ -196,11 +185,11 @@ def shape(attributes, inputs, outputs):
         y[2 + i] = 1
     while k < len(sources):
         source, k = source_at(sources, k)
-        rank, sizes = len(source.index), inputs[1 + source.input]
+        sizes = inputs[1 + source.input]
         for a, at in enumerate(source.index):
             axis = at + axes  # of the output's image
             if at < 0 <= axis:
-                y[2 + axis] = broadcast(y[2 + axis], sizes[a] if len(sizes) == rank else UNKNOWN)
+                y[2 + axis] = broadcast(y[2 + axis], sizes[a] if len(sizes) == len(source.index) else UNKNOWN)
     return axes + 2
 
 
@@ -350,19 +339,20 @@ def need_operands(value, v, g):
 def join_steps(v, g):
     """Have a value that needs another one, of a row and numbers, compute that, too, if nothing else needs it."""
     value = g.values[v]
-    inner, other, joined = g.values[value.operands[0]], g.values[value.operands[1]], LOAD
+    total, joined = value.operands[0], LOAD
+    inner, other = g.values[total], g.values[value.operands[1]]
     for outer, first, both in JOINED:
         fits = not other.kind & VECTOR if both < ADD_TWO_DIV else inner.kind == other.kind == FULL
         if value.operation == outer and inner.operation == first and fits:
             joined = both
     if joined == LOAD or not inner.kind & VECTOR or g.values[inner.operands[1]].kind & VECTOR:
         return
-    if value.operands[0] == value.operands[1] or inner.last != v or inner.level != value.level:
+    if total == value.operands[1] or inner.last != v or inner.level != value.level:
         return
-    for k in range(value.operands[0] + 1, v):
+    for k in range(total + 1, v):
         between = g.values[k]
         for a in range(operand_count(between.operation)):
-            if between.operands[a] == value.operands[0]:
+            if between.operands[a] == total:
                 return
     count = operand_count(inner.operation)
     value.operation, value.operands[count], inner.last = joined, value.operands[1], UNKNOWN
