@@ -182,15 +182,17 @@ def _affine_grids() -> tuple[dict[Any, Callable[..., Any]], Any]:
     import torch
     from torch.overrides import TorchFunctionMode
 
-    def whole(theta: torch.Tensor, size: Sequence[int], align_corners: bool) -> torch.Tensor:
+    def whole(theta: Any, size: Any, align_corners: bool) -> Any:
         return torch.affine_grid_generator(theta, size, align_corners)
 
-    def shaped(theta: Any, size: Sequence[int], align_corners: bool) -> Any:
+    def shaped(theta: Any, size: Any, align_corners: bool) -> Any:
         axes = len(size) - 2
         torch._check(axes in (2, 3) and theta.shape[1:] == (axes, axes + 1))
         return theta.new_empty([size[0], *size[2:], axes])
 
-    operator = torch.library.custom_op("onnx_ops_export::affine_grid", whole, mutates_args=())
+    # PyTorch 2.6 infers no schema from a Sequence of collections.abc.
+    schema = "(Tensor theta, SymInt[] size, bool align_corners) -> Tensor"
+    operator = torch.library.custom_op("onnx_ops_export::affine_grid", whole, mutates_args=(), schema=schema)
     operator.register_fake(shaped)
 
     class Whole(TorchFunctionMode):  # type: ignore[misc]  # PyTorch is Any

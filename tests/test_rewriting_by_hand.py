@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import onnx
 import pytest
+from support.backends import NEWEST_OPSET, ORT_VERSION
 from support.by_hand import FORMS, GATHERS, OUTSIDE, PLACES, deform_conv, sampler
 from support.written import feeds
 from test_rewriting import compare, near_miss, ours
@@ -22,7 +23,7 @@ SAMPLERS = {
     **{f"{name} not flat": {"outside": name, "flat": False, "places": "flow"} for name in OUTSIDE},
     **{f"{gather} of open sizes, {places}": {"is_open": True, "gather": gather, "places": places}
        for gather in GATHERS for places in PLACES[:3]},
-    **{f"opset {opset}": {"opset": opset} for opset in (11, 13, 16, 20, 22)},
+    **{f"opset {opset}": {"opset": opset} for opset in (11, 13, 16, 20, min(22, NEWEST_OPSET))},
     "Where in place of Clip": {"first": True}, "Min and Max": {"first": True, "outside": "border"},
     "float64": {"dtype": "float64"}, "float64 in pixels": {"dtype": "float64", "places": "pixels"},
     "one image": {"batch": 1}, "one channel": {"channels": 1}, "one of both": {"batch": 1, "channels": 1},
@@ -99,7 +100,7 @@ DEFORMS = {
 @pytest.mark.parametrize("name", DEFORMS)
 def test_deform_conv(name):
     proto = deform_conv(**DEFORMS[name])
-    nodes, (finding,) = compare(proto)
+    nodes, (finding,) = compare(proto, alone=ORT_VERSION >= (1, 25))  # before, it has no DeformConv
     assert (finding.operator, finding.untried) == ("DeformConv", None)
     assert nodes == ["DeformConv"]
 

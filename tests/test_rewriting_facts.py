@@ -1,5 +1,7 @@
 """What `optimize` knows and states of a model is what ONNX Runtime computes, whatever the model's form."""
 
+from contextlib import suppress
+
 import numpy as np
 import onnx
 import onnxruntime as ort
@@ -288,8 +290,11 @@ SHAPES = {  # nodes of a value x [n, 1, 5, 1], the version of ai.onnx, and what 
     "all axes of 1": (18, lambda w: w.add("Squeeze", w.add("Gather", "x", w.constant(0))), (5,)),
     "an empty list of axes": (18, lambda w: w.add("Squeeze", "x", w.constant(np.zeros(0))), None),
     "a pool that is rounded up": (18, lambda w: w.add(
-        "MaxPool", w.add("Expand", "x", w.constant([1, 1, 1, 4])), kernel_shape=[1, 1], strides=[1, 2], ceil_mode=1),
+        "MaxPool", w.add("Expand", "x", w.constant([1, 1, 1, 4])), kernel_shape=[1, 2], strides=[1, 2], ceil_mode=1),
         ("n", 1, 5, 2)),
+    "a pool that is rounded up, with a window behind the image": (18, lambda w: w.add(
+        "MaxPool", w.add("Expand", "x", w.constant([1, 1, 1, 4])), kernel_shape=[1, 1], strides=[1, 2], ceil_mode=1),
+        ("n", 1, 5, None)),
     "a pool": (18, lambda w: w.add("MaxPool", "x", kernel_shape=[2, 1]), ("n", 1, 4, 1)),
     "a transposed convolution that pads its output": (18, lambda w: w.add(
         "ConvTranspose", "x", w.constant(np.ones((1, 1, 3, 1)), np.float32), strides=[3, 1], output_padding=[1, 0],
@@ -464,18 +469,26 @@ def test_open_sizes(k):
     graph = next(Model(proto).graphs())
     known = graph.type(value)
     proto.graph.output.append(helper.make_tensor_value_info(value, known.elements, None))
+    if ORT_VERSION < (1, 21) and k == len(IN_WINDOWS) + 3:
+        pytest.skip("ONNX Runtime mixes up scales along axes that count from the last one")
     session, sizes_that_run = onnx_ops.InferenceSession(proto.SerializeToString(), quiet()), 0
     for h, width in ((1, 1), (1, 7), (2, 2), (2, 5), (3, 2), (4, 9), (5, 3), (6, 6), (7, 4), (8, 8), (9, 1), (12, 11)):
-        expected = [filled(size, {"n": 2, "h": h, "w": width}) for size in known.shape]
-        if k < len(IN_WINDOWS) and min(expected) < 1:  # a pool without windows ends the process
+        if ORT_VERSION < (1, 21) and min(h, width) < 3:  # it makes no window of an image that is smaller
+            continue
+        expected = {}
+        for axis, size in enumerate(known.shape):
+            with suppress(NameError):  # of a size that has nothing but a name
+                expected[axis] = filled(size, {"n": 2, "h": h, "w": width})
+        if k < len(IN_WINDOWS) and min(expected.values()) < 1:  # a pool without windows ends the process
             continue
         try:
             (result,) = session.run(None, {"x": np.ones((2, 4, h, width), np.float32)})
         except Exception:  # ONNX Runtime has one for each kind of refusal: of an image smaller than a window, say
             continue
         sizes_that_run += 1
-        assert expected == [*result.shape]
-    assert sizes_that_run > 1
+        assert expected == {axis: result.shape[axis] for axis in expected}
+        assert len(expected) > 1
+    assert sizes_that_run > 1 or ORT_VERSION < (1, 21)
 
 
 @pytest.mark.parametrize("scale", [1 / 3, 1.1, 2.7])

@@ -474,14 +474,14 @@ def _conv(graph, node, attributes, x, *others):
 def _pool(graph, node, attributes, x, *others):
     """A pool rounds to zero, so that an image smaller than the kernel may give a window.
 
-    Rounded up, onnx counts windows that begin after the image, which ONNX Runtime leaves out. With SAME_UPPER and
-    SAME_LOWER onnx takes account of dilations, and ONNX Runtime doesn't.
+    Rounded up, onnx and ONNX Runtime 1.20 count windows that begin after the image, which newer ones leave out: such
+    sizes are not known. With SAME_UPPER and SAME_LOWER onnx takes account of dilations, and ONNX Runtime doesn't.
     """
     n, channels, *image = x.shape
     made = []
     for size, begin, end, extent, stride in _windows(attributes, image, attributes["kernel_shape"]):
-        if attributes.get("ceil_mode"):
-            made.append((size + begin + min(0, end - extent + stride) + stride - 1) // stride)
+        if attributes.get("ceil_mode") and not _is_same(attributes):
+            made.append(None if end + stride > extent else (size + begin + end - extent - 1) // stride + 2)
         elif begin + end + 1 >= extent:
             made.append((size + begin + end - extent) // stride + 1)
         else:
