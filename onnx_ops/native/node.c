@@ -105,12 +105,10 @@ static status check_node(const struct state *state, const struct text *title, st
                          kernel_function **kernel, int *is_checked) {
     const struct op *op = state->op;
     const struct overload *overload = state->overload;
-    int has_ranks = 0;
     status error = 0;
-    for (int64_t k = 0; k < op->input_count; k++) has_ranks = has_ranks || op->inputs[k].rank_count;
-    int64_t ranks = complete || !has_ranks ? combination(op, call) : -1;
-    if (op->is_partial) NEED(op->infer, INFER, 0, 0);
-    if (op->is_partial && !complete) error = infer_shapes(op, title, call);
+    int64_t ranks = complete || !op->has_ranks ? combination(op, call) : -1;
+    if (!op->has_ranks) NEED(op->infer, INFER, 0, 0);
+    if (!op->has_ranks && !complete) error = infer_shapes(op, title, call);
     if (error) return error;
     if (ranks >= 0) NEED(op->plans[ranks], PLAN, 0, ranks);
     if (op->has_shapes && complete) error = plan(op, title, ranks, call);
@@ -123,7 +121,7 @@ static status check_node(const struct state *state, const struct text *title, st
     }
     *is_checked = !state->has_code || ranks < 0;
     if (!state->has_code) return 0;
-    if (is_surveying() && has_ranks && !complete) { /* it may need the kernels for all ranks */
+    if (is_surveying() && op->has_ranks && !complete) { /* it may need the kernels for all ranks */
         int available;
         for (int64_t k = state->choice; k < overload->kernel_count && !error; k += op->kernel_count)
             error = compile(op, KERNEL, overload - op->overloads, k, &available);
@@ -138,7 +136,7 @@ static status check_node(const struct state *state, const struct text *title, st
 
 /* Whether a node with constant inputs is computed when its session is made. */
 static int can_be_constant(const struct op *op) {
-    return op->output_count == 1 && !op->has_bound && !op->widens_halves;
+    return op->output_count == 1 && !op->has_bound && !op->has_ranks;
 }
 
 status create_kernel(const struct custom_op *custom, const void *unused, const void *info, void **kernel) {
@@ -213,17 +211,17 @@ static status report_output(size_t k, int type, const struct tensor *tensor, con
  * they are known: without all attributes, nothing is. */
 static int infer_outputs(const struct op *op, struct call *call, const void *context) {
     struct values values = {0, 0, 0};
-    int known = op->is_partial || (op->has_shapes && !op->has_bound);
+    int known = !op->has_ranks || (op->has_shapes && !op->has_bound);
     for (int64_t k = 0; k < call->input_count; k++)
-        known = known && (op->is_partial || is_known(&call->tensors[k])); /* a rule reads all of them */
+        known = known && (!op->has_ranks || is_known(&call->tensors[k])); /* a rule reads all of them */
     if (!known) return 0;
     struct text title = {"", 0}; /* nobody reads the error */
     status error = read_attributes(op, &title, read_from_inference, context, &values);
-    int64_t ranks = op->is_partial ? -1 : combination(op, call);
+    int64_t ranks = op->has_ranks ? combination(op, call) : -1;
     int available = 1;
     call->attributes = (struct block *)values.at;
     if (!error && ranks >= 0 && !op->plans[ranks]) error = compile(op, PLAN, 0, ranks, &available);
-    if (!error && available) error = op->is_partial ? infer_shapes(op, 0, call) : plan(op, 0, ranks, call);
+    if (!error && available) error = op->has_ranks ? plan(op, 0, ranks, call) : infer_shapes(op, 0, call);
     if (error) ReleaseStatus(error);
     free(values.at);
     return !error && available;
@@ -244,11 +242,11 @@ status infer(const struct custom_op *custom, void *context) {
         if ((error = ShapeInferContext_GetInputTypeShape(context, k, &info))) return error;
         if ((error = GetTensorElementType(info, &types[k]))) return error;
         if (!types[k]) put_absent(k, &call);
-        else if ((error = put_known(op, k, info, &call, op->is_partial ? names : 0, &name_count))) return error;
+        else if ((error = put_known(op, k, info, &call, op->has_ranks ? 0 : names, &name_count))) return error;
     }
     for (size_t k = count; k < (size_t)op->input_count; k++) put_absent(k, &call);
     call.input_count = (int64_t)count;
-    if (op->is_partial) NEED(op->infer, INFER, 0, 0); /* with its error, unlike others */
+    if (!op->has_ranks) NEED(op->infer, INFER, 0, 0); /* with its error, unlike others */
     if (!infer_outputs(op, &call, context)) return 0;
     for (int64_t k = 0; k < op->output_count && !error; k++) {
         const struct tensor *tensor = &call.tensors[MAX_INPUTS + k];

@@ -60,7 +60,7 @@ static status put_input(const struct op *op, const struct text *title, size_t k,
     struct tensor *tensor = &call->tensors[k];
     int64_t values = input_of(op, k)->wants_values, axes = (int64_t)rank;
     if (rank > MAX_RANK) return refuse_input(op, title, k, "rank", &axes, -1, "must be at most");
-    if (!rank && op->is_partial && input_of(op, k)->presence == OPTIONAL) /* to the plan, it would be absent */
+    if (!rank && !op->has_ranks && input_of(op, k)->presence == OPTIONAL) /* to the plan, it would be absent */
         return refuse_input(op, title, k, "shape", shape, 0, "must have an axis");
     if (values && rank != 1) return refuse_input(op, title, k, "shape", shape, axes, "must have rank 1");
     if (values && shape[0] > MAX_RANK) return refuse_input(op, title, k, "length", shape, -1, "must be at most");
@@ -187,7 +187,7 @@ static int is_half(int64_t type) { return type == HALF || type == BRAIN_HALF; }
 /* Whether the kernel gets a copy of tensor k. 16-bit floats may need one in float32. So do outputs of which only a bound
  * of the length is known: ONNX Runtime gets them when the kernel has run. */
 static int is_staged(const struct op *op, size_t k, int64_t type) {
-    return (op->widens_halves && is_half(type)) || (k >= MAX_INPUTS && op->has_bound);
+    return (op->has_ranks && is_half(type)) || (k >= MAX_INPUTS && op->has_bound);
 }
 
 /* The bytes of a copy of tensor k, which are more than 0, so that all copies have an address. */
@@ -208,7 +208,7 @@ static status give_output(const struct op *op, struct tensor *out, size_t k, int
     }
     if ((error = get_output(context, k, out->shape, out->rank, &value))) return error;
     if ((error = GetTensorMutableData(value, &out->data))) return error;
-    if (op->widens_halves && is_half(type)) narrow((int)type, staged, out->data, out->size);
+    if (op->has_ranks && is_half(type)) narrow((int)type, staged, out->data, out->size);
     else if (out->size) memcpy(out->data, staged, (size_t)out->size * item_size[type]);
     return 0;
 }
@@ -318,7 +318,7 @@ status compute(struct state *state, void *context) {
         if ((error = plan_once(state, ranks, &call))) return error;
     }
     if (ranks < 0 || !state->has_code) return run_in_python(op, overload, &call, context);
-    if (op->counts_steps) cut_steps(op, &call);
+    if (op->has_ranks) cut_steps(op, &call);
     int64_t position = ranks * op->kernel_count + state->choice;
     NEED(overload->kernels[position], KERNEL, overload - op->overloads, position);
     return run_kernel(state, overload->kernels[position], &call, context);
