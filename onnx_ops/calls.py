@@ -27,7 +27,7 @@ def plan_inputs(operator, arrays):
     """Return what the operator's plan sees of its inputs, see `plan_input`. Raises OpError."""
     pairs = list(zip(operator.each_input(len(arrays)), arrays, strict=True))
     with errors_of(operator):
-        for i, array in pairs if operator.plan.is_partial else ():  # to the plan, it would be absent
+        for i, array in () if operator.has_ranks else pairs:  # to the plan, it would be absent
             if i.presence == "optional" and array is not None and array.ndim == 0:
                 raise OpError(f"shape of {i.name}", [], "must have an axis")
         return [plan_input(i, array) for i, array in pairs]

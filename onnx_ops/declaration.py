@@ -8,14 +8,13 @@
                                                 in NumPy: the definition, and what computes where no kernel can
 
 Plans and kernels are written in the part of Python that Numba compiles, and also run uncompiled. `onnx_ops.operator`
-makes a declaration from a function: see own/.
+makes a declaration of a user's functions: see own/.
 """
 
 import functools
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import numpy as np
 
@@ -30,7 +29,8 @@ class Input:
     """An input. A plan gets its shape or, with `values=True` (a rank-1 integer tensor), its values.
 
     presence  "required", "optional" or, for the last input, "variadic": it stands for one or more inputs
-    ranks     those for which kernels are compiled, each with that many axes. None: kernels get a flat array of any rank
+    ranks     those for which plans and kernels are compiled, for each by itself. Empty: they take any rank. All inputs
+              of an operator have ranks, or none; `Plan` and `Kernel` say how these get them
     """
 
     name: str
@@ -41,7 +41,7 @@ class Input:
 
     @property
     def compiled_ranks(self):
-        """The ranks for which separate kernels are compiled; (None,) if one kernel takes all."""
+        """The ranks for which separate plans and kernels are compiled; (None,) if one takes all."""
         return (*self.ranks, *([ABSENT] if self.presence == "optional" else [])) if self.ranks else (None,)
 
 
@@ -92,58 +92,46 @@ WORK = {"workspace": None, "tiles": None}
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """The sizes of an operator's outputs, and how its work is cut, by two functions that get vectors of sizes.
+    """The sizes of an operator's outputs, and how its work is cut.
 
     shape     (attributes, inputs, outputs) -> the output's rank, or a tuple of ranks. It writes the output's sizes into
-              a vector of MAX_RANK numbers, `(y,) = outputs`, as far as they follow from what is known of the inputs.
-              There, a size may be UNKNOWN, or less, which stands for a name; a vector is empty if the rank is unknown.
-              So may be sizes of outputs, and UNKNOWN is the rank of one of which nothing is known
+              a vector of MAX_RANK numbers, `(y,) = outputs`. None: the reference decides on the shapes
     plan      (attributes, inputs, outputs, geometry): refuses inputs by `onnx_ops.require`, and fills in the geometry
     geometry  {field: None for a number, the length of a vector, or (dtype, number of rows)}: what kernels get to know.
               There are also the number of `tiles`, and how many bytes of `workspace` a tile needs. Rows are of
               np.record, so that their fields are attributes in Python, too
+    is_bound  whether the outputs' first axes may turn out shorter
 
-    `attributes` is a named tuple (attributes.py). The vector of an input with `values` has these, not sizes.
+    `attributes` is a named tuple (attributes.py). Each of `inputs` is a vector of sizes, or of values for an input with
+    `values`; it is empty if the input is absent or its rank unknown. Sizes may be UNKNOWN, or less, which stands for a
+    name, in `shape`, which then writes the outputs' sizes as far as they follow. So may be sizes of outputs, and
+    UNKNOWN is the rank of one of which nothing is known.
+
+    But an input with `ranks` is a tuple of known sizes (a vector of values), or None if it is absent. Then functions
+    may take the place of `plan`:
+
+    loop       (attributes, inputs, outputs) -> a number of steps, of which whoever calls makes tiles. None: one step
+    workspace  (attributes, inputs, outputs) -> bytes of workspace for each tile that runs. None: there is no workspace
     """
 
-    shape: Callable
-    plan: Callable
+    shape: Callable | None = None
+    plan: Callable | None = None
     geometry: Mapping = field(default_factory=dict)
-
-    is_partial, is_bound, counts_steps = True, False, False
-
-
-@dataclass(frozen=True, eq=False)
-class Rule:
-    """The sizes of an operator's outputs by a function that gets shapes of known ranks.
-
-    function   (*shapes, **attributes) -> the outputs' shapes, a tuple of numbers or of such tuples. For an input with
-               `values` it gets the values in place of the shape. None: the reference decides on the shapes
-    is_bound   whether the first axes may turn out shorter
-    loop       (*shapes, **attributes) -> how many steps the kernel's tiles share. None: there is one tile
-    workspace  (*shapes, **attributes) -> bytes of workspace for each tile that runs. None: there is no workspace
-    """
-
-    function: Callable | None = None
     is_bound: bool = False
     loop: Callable | None = None
     workspace: Callable | None = None
-
-    geometry: ClassVar[Mapping] = {}
-    is_partial, counts_steps = False, True  # whoever calls makes tiles of the loop's steps
 
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
     """One of an operator's kernels.
 
-    function   computes one tile: (*tensors, geometry, tile, workspace, *outputs), all tensors being flat arrays or,
-               with `has_axes`, (*arrays, *attributes, index, count, workspace, *outputs). Then it returns the length of
-               the outputs' first axes, or a tuple of these, if the rule is only a bound. The workspace is an array of
-               uninitialized bytes
+    function   computes one tile: (*inputs, geometry, tile, workspace, *outputs). Inputs and outputs are flat arrays;
+               inputs with `values` are left out. The workspace is an array of uninitialized bytes. But if the inputs
+               have `ranks`, it is (attributes, inputs, *inputs, geometry, tile, workspace, *outputs): first what the
+               plan gets, then arrays with axes, None for an absent one, and 16-bit floats are float32. If the plan
+               `is_bound`, it returns the length of the outputs' first axes, or a tuple of these
     choices    {attribute: the strings, or integers, with which it is the kernel to run}, where an operator has several
-    has_axes   whether arrays have their axes, as many as the ranks for which the kernel is compiled. 16-bit floats then
-               are float32
     sees_bits  whether elements of all types are unsigned integers of their width to it: it may only write what it has
                read, and 0
     types      {type variable: element types}, where it takes fewer than the operator. The reference computes the others
@@ -153,7 +141,6 @@ class Kernel:
 
     function: Callable
     choices: Mapping = field(default_factory=dict)
-    has_axes: bool = False
     sees_bits: bool = False
     types: Mapping = field(default_factory=dict)
     unless: str = ""
@@ -178,7 +165,6 @@ class Operator:
     reference        (*arrays, **attributes) -> the output, or a tuple of several, in plain NumPy. An optional input
                      that isn't there is None
     is_wide          whether the reference computes in other types than the outputs', such as float64
-    plan             a Plan or a Rule
     kernels          what computes the outputs, if not the reference
     gradient         a function in PyTorch, see `OwnOperator.gradient`. If it has a parameter `call`, that is a function
                      (domain, name, *inputs, **attributes) which runs another operator. None: there is no way backwards
@@ -198,7 +184,7 @@ class Operator:
     terms: Mapping = field(default_factory=dict)
     reference: Callable
     is_wide: bool = True
-    plan: Plan | Rule
+    plan: Plan
     kernels: tuple[Kernel, ...] = ()
     gradient: Callable | None = None
 
@@ -320,9 +306,15 @@ class Operator:
         attribute, kernels = self.chooser
         return kernels[values.vectors[attribute][0]]
 
-    def read_by(self, kernel):
-        """Return the positions of the inputs that a kernel gets."""
-        return tuple(k for k, i in enumerate(self.inputs) if kernel.has_axes or not i.values)
+    @functools.cached_property
+    def has_ranks(self):
+        """Whether plans and kernels are compiled for stated ranks of the inputs."""
+        return any(i.ranks for i in self.inputs)
+
+    @property
+    def inputs_read(self):
+        """The positions of the inputs that kernels get."""
+        return tuple(k for k, i in enumerate(self.inputs) if i.ranks or not i.values)
 
     def check_types(self, kernel, signature):
         """Raise OpError if the operator doesn't take these element types with this kernel."""
@@ -336,26 +328,16 @@ class Operator:
         """Return the dtypes that the kernel sees, of inputs, then of outputs; None if it doesn't take these types."""
         if any(signature[variable] not in names for variable, names in kernel.types.items()):
             return None
-        variables = [self.inputs[k].type for k in self.read_by(kernel)] + [o.type for o in self.outputs]
+        variables = [self.inputs[k].type for k in self.inputs_read] + [o.type for o in self.outputs]
         types = {v: dtypes.TABLE[signature[v]] for v in variables}
         if any(t.storage is None for t in types.values()):  # not `in`: NumPy takes None for float64
             return None
-        if kernel.has_axes:
+        if self.has_ranks:
             return tuple(np.dtype(np.float32) if types[v].storage.names else types[v].numpy for v in variables)
         storage, out = {v: t.storage for v, t in types.items()}, self.outputs[0].type
         if kernel.sees_bits and storage[out].itemsize <= 8:
             storage[out] = np.dtype(f"uint{8 * storage[out].itemsize}")
         return tuple(storage[v] for v in variables)
-
-    @property
-    def has_shapes(self):
-        """Whether the plan states the outputs' shapes, or bounds of them; else the reference decides on them."""
-        return self.plan.is_partial or self.plan.function is not None
-
-    @property
-    def has_axes(self):
-        """Whether kernels get arrays with axes, with 16-bit floats as float32."""
-        return any(kernel.has_axes for kernel in self.kernels)
 
     def numpy_types(self, signature):
         """Return NumPy's types of the outputs."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .declaration import Plan, Record
+from .declaration import Record
 from .errors import OpError, errors_of, reason, require
 from .limits import ELEMENTS, MAX_RANK, UNKNOWN
 
@@ -29,7 +29,7 @@ def infer(operator, values, shapes, known):
     sizes = [v if i.values else s for i, s, v in zip(inputs, shapes, known, strict=True)]
     if values is None:
         return None
-    if operator.plan.is_partial:
+    if not operator.has_ranks:
         return infer_by_plan(operator, values, list(map(_sizes_to_infer, inputs, sizes, shapes)))
     is_known = all(each is not None and all(isinstance(n, int) for n in each) for each in sizes)
     if operator.plan.is_bound or not is_known:
@@ -51,7 +51,7 @@ def _sizes_to_infer(input, size, shape):
 
 
 def infer_by_plan(operator, values, sizes):
-    """Return the outputs' shapes by the shape function of a Plan, which gets lists in place of vectors.
+    """Return the outputs' shapes by the shape function of a plan for any ranks, which gets lists in place of vectors.
 
     sizes  for each input a list of ints, what computes like them, names, which can only be copied, and None. So are
            the shapes; one is None if the rank is unknown
@@ -73,25 +73,24 @@ def infer_by_plan(operator, values, sizes):
     inputs += ([],) * (len(operator.inputs) - len(inputs))  # optional ones that are left out
     outputs = tuple([UNKNOWN] * MAX_RANK for _ in operator.outputs)
     attributes = values.compiled._make(v.tolist() if isinstance(v, np.ndarray) else v for v in values.compiled)
-    ranks = _ranks(operator, attributes, inputs, outputs)
-    pairs = zip(ranks, outputs, strict=True)
+    pairs = _written(operator, attributes, inputs, outputs)
     return [None if rank < 0 else [named(size) for size in y[: index(rank)]] for rank, y in pairs]
 
 
-def _ranks(operator, attributes, inputs, outputs):
-    """Return the outputs' ranks by a Plan, which writes their sizes into `outputs`."""
+def _written(operator, attributes, inputs, outputs):
+    """Return pairs of each output's rank and its sizes, which the plan writes into one of the vectors `outputs`."""
     ranks = operator.plan.shape(attributes, inputs, outputs)
-    return ranks if isinstance(ranks, tuple) else (ranks,)
+    return list(zip(ranks if isinstance(ranks, tuple) else (ranks,), outputs, strict=True))
 
 
 def plan(operator, values, inputs):
-    """Return (the outputs' shapes, geometry) by a Plan. inputs: vectors of sizes, or of values. Raises OpError."""
+    """Return (the outputs' shapes, geometry) by a plan for any ranks. inputs: vectors. Raises OpError."""
     geometry = np.zeros(1, operator.geometry_dtype)
     with errors_of(operator):
         outputs = tuple(np.full(MAX_RANK, UNKNOWN) for _ in operator.outputs)
-        ranks = _ranks(operator, values.compiled, tuple(inputs), outputs)
+        pairs = _written(operator, values.compiled, tuple(inputs), outputs)
         operator.plan.plan(values.compiled, tuple(inputs), outputs, Record(geometry[0]))
-    return [tuple(y[:rank].tolist()) for rank, y in zip(ranks, outputs, strict=True)], geometry
+    return [tuple(y[:rank].tolist()) for rank, y in pairs], geometry
 
 
 def shapes_of(operator, values, inputs):
@@ -99,31 +98,21 @@ def shapes_of(operator, values, inputs):
 
     inputs  for each its shape, or its values if the plan gets these; None for an input that isn't there
     """
-    if isinstance(operator.plan, Plan):
+    if operator.plan.shape is None:
+        return None
+    if not operator.has_ranks:
         return plan(operator, values, [np.array(() if each is None else each, np.int64) for each in inputs])[0]
     with errors_of(operator):
-        return shapes_by_rule(operator, values, inputs)
+        shapes = call_function(operator, shapes_for_ranks, [operator, values, inputs], {})
+        return [tuple(map(index, shape)) for shape in shapes]
 
 
-def rule_attributes(values):
-    """Return {name: value} as rules get them, in Python as in compiled code: a Literal is its position."""
-    pairs = zip(values.attributes, values.by_name.items(), strict=True)
-    return {name: a.choices.index(v) if a.choices and v is not None else v for a, (name, v) in pairs}
-
-
-def shapes_by_rule(operator, values, inputs):
-    rule = operator.plan.function
-    if rule is None:
-        return None
-    returned = call_function(operator, rule, inputs, rule_attributes(values))
-    try:
-        shapes = [tuple(map(index, s)) for s in ((returned,) if is_shape(returned) else returned)]
-    except TypeError:
-        shapes = []
-    if len(shapes) != len(operator.outputs):
-        text = "must return a tuple of integers" + (", for each of the outputs" if len(operator.outputs) > 1 else "")
-        require(False, "rule", f"a function that returns {returned!r}", text)
-    return shapes
+def shapes_for_ranks(operator, values, inputs):
+    """Return the outputs' shapes by a plan for the ranks of its inputs; sizes may be PyTorch's symbols."""
+    outputs = tuple([UNKNOWN] * (MAX_RANK + 1) for _ in operator.outputs)  # more than any tensor has, to be refused
+    pairs = zip(values.attributes, values.by_name.values(), strict=True)  # a Literal is its position
+    attributes = tuple(a.choices.index(v) if a.choices and v is not None else v for a, v in pairs)
+    return [sizes[:rank] for rank, sizes in _written(operator, attributes, tuple(inputs), outputs)]
 
 
 def call_function(operator, function, positional, keywords):
@@ -144,9 +133,7 @@ def compute(operator, values, arrays, types):
     arrays  the inputs; None is an input that isn't there
     """
     with errors_of(operator):
-        pairs = zip(operator.each_input(len(arrays)), arrays, strict=True)
-        sizes = [None if a is None else tuple(a.tolist()) if i.values else a.shape for i, a in pairs]
-        shapes = shapes_of(operator, values, sizes) or [None] * len(types)
+        shapes = shapes_of(operator, values, sizes_of(operator, arrays)) or [None] * len(types)
         with np.errstate(over="ignore", invalid="ignore") if operator.is_wide else nullcontext():
             outputs = call_function(operator, operator.reference, arrays, values.by_name)
         if outputs is None:
@@ -158,6 +145,12 @@ def compute(operator, values, arrays, types):
             with np.errstate(over="ignore", invalid="ignore"):
                 outputs = [y.astype(dtype, order="C") for y, dtype in zip(outputs, types, strict=True)]
         return [check_output(operator, k, *each) for k, each in enumerate(zip(outputs, types, shapes, strict=True))]
+
+
+def sizes_of(operator, arrays):
+    """Return for each input its shape, or its values if the plan gets these; None for one that isn't there."""
+    pairs = zip(operator.each_input(len(arrays)), arrays, strict=True)
+    return [None if a is None else tuple(a.tolist()) if i.values else a.shape for i, a in pairs]
 
 
 def check_output(operator, k, value, dtype, shape):
@@ -194,12 +187,13 @@ def check_shapes(operator, shapes):
         require(fits, "shape of an output", shape, rule)
 
 
-def explain(operator, position, values, inputs, tiles, workspace, outputs):
-    """Run a kernel that gets arrays as plain Python, where an exception knows its line; return its text, or None."""
-    room = np.empty(workspace, np.uint8) if operator.plan.workspace else None
+def explain(operator, position, values, inputs, geometry, outputs):
+    """Run a kernel for stated ranks as plain Python, where an exception knows its line; return its text, or None."""
+    sizes, room = tuple(sizes_of(operator, inputs)), np.empty(geometry.workspace, np.uint8)
+    flat = [y.reshape(-1) for y in outputs]
     try:
-        for tile in range(tiles):
-            operator.kernel(position).function(*inputs, *values.compiled, tile, tiles, room, *outputs)
+        for tile in range(geometry.tiles):
+            operator.kernel(position).function(values.compiled, sizes, *inputs, geometry, tile, room, *flat)
     except Exception as error:
         return reason(error) + place_of(error)
     return None
@@ -226,8 +220,3 @@ def is_exact(value, dtype):
     if dtype.kind in "iu":
         return type(value) is not float and np.iinfo(dtype).min <= value <= np.iinfo(dtype).max
     return dtype.kind in "fV" or (dtype.kind == "b" and type(value) is bool)
-
-
-def is_shape(value):
-    """Return whether a value is one shape, not a tuple of shapes."""
-    return isinstance(value, tuple | list) and not (value and isinstance(value[0], tuple | list))

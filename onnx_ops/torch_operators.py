@@ -125,7 +125,7 @@ def compute_by_torch(operator, arrays, attributes):
     inputs = positional(operator, [None if a is None else as_tensor(a, ()) for a in arrays])
     attributes = declared_attributes(operator, attributes)
     outputs = as_tuple(torch_operator(operator)(*inputs, **attributes))
-    if operator.has_shapes and not operator.plan.is_bound:
+    if operator.plan.shape and not operator.plan.is_bound:
         for o, real, stated in zip(
             operator.outputs, outputs, as_tuple(fake(operator, *inputs, **attributes)), strict=True
         ):
@@ -249,20 +249,16 @@ def known_sizes(declared, value):
 def shapes_of(operator, values, sizes):
     """Return the outputs' shapes. Raises OpError.
 
-    sizes  for each input what `known_sizes` returns. Numbers may be symbolic: then what a rule or the shape function of
-           a plan compares them with becomes a condition of PyTorch's, and nothing else does
+    sizes  for each input what `known_sizes` returns. Numbers may be symbolic: then what the shape function of a plan
+           compares them with becomes a condition of PyTorch's, and nothing else does
     """
-    if not operator.has_shapes:
+    if not operator.plan.shape:
         raise OpError("rule", None, "states the outputs' shapes, which PyTorch must know to compile or export")
     sizes = operator.padded(sizes)
     if all(isinstance(size, int) for each in sizes if each is not None for size in each):
         shapes = plain.shapes_of(operator, values, sizes)
-    elif operator.plan.is_partial:
-        shapes = shapes_by_plan(operator, values, sizes)
     else:
-        returned = operator.plan.function(*sizes, **plain.rule_attributes(values))
-        shapes = [tuple(s) for s in ((returned,) if plain.is_shape(returned) else returned)]
-        require(len(shapes) == len(operator.outputs), "shapes by the rule", len(shapes), "must be one for each output")
+        shapes = (plain.shapes_for_ranks if operator.has_ranks else shapes_by_plan)(operator, values, sizes)
     if not operator.plan.is_bound:
         return shapes
     return [(at_most(shape[0]), *shape[1:]) for shape in shapes]
@@ -276,7 +272,7 @@ def at_most(bound):
 
 
 def shapes_by_plan(operator, values, sizes):
-    """Return the outputs' shapes by a plan. Sizes that depend on values have names for it."""
+    """Return the outputs' shapes by a plan for any ranks. Sizes that depend on values have names for it."""
     named = {}
 
     def number(size):

@@ -31,7 +31,7 @@ def test_the_plan_states_enough(case):
     g = plain.plan(operator, values, sizes)[1][0]
     expected = reference(case, inputs)
     out = np.full(expected.size, np.nan)
-    tensors = [inputs[k].ravel() if k < len(inputs) else np.empty(0) for k in operator.read_by(kernel)]
+    tensors = [inputs[k].ravel() if k < len(inputs) else np.empty(0) for k in operator.inputs_read]
     for tile in range(g["tiles"]):
         workspace = np.full(g["workspace"], 0xA5, np.uint8)
         kernel.function(*kernel.grouped(tensors), Record(g), tile, workspace, out)

@@ -587,6 +587,75 @@ def test_work_that_is_no_number(work, what):
         function(BIAS)
 
 
+COMPILED_RULES = {
+    "no tuple": (lambda x: x[0], 1, "a function that returns int64: must return a tuple of integers"),
+    "floats": (lambda x: (x[0] * 0.5,), 1, r"a function that returns .*float64.*: must return a tuple of integers"),
+    "one of two": (lambda x: x, 2, r"a function that returns .*: must return 2 tuples of integers"),
+    "a number of two": (lambda x: (x, 1), 2, r"a function that returns .*: must return 2 tuples of integers"),
+}
+
+
+@need_numba
+@pytest.mark.parametrize("name", COMPILED_RULES)
+def test_mistakes_of_a_rule_that_is_compiled(name):
+    rule, count, message = COMPILED_RULES[name]
+    outputs = [f"y{k}" for k in range(count)]
+    space = {"__name__": __name__}
+    exec(f"def kernel(x, index, count, workspace, {', '.join(outputs)}): return None", space)
+    described = ", ".join(f"{y}: float32" for y in outputs)
+    function = onnx_ops.operator("my.domain::Mistake", inputs="x: float32", outputs=described)(lambda x: x)
+    function.shape(rule).kernel(space["kernel"])
+    with pytest.raises(OpError, match=rf"my\.domain\.Mistake: rule = {message}"):
+        function(BIAS)
+
+
+@need_numba
+@pytest.mark.parametrize("work", ["loop", "workspace"])
+def test_a_mistake_in_what_states_the_work(work):
+    function = declare()
+    function.shape(lambda x: x).kernel(writes_nothing, **{work: lambda x: x.nothing})
+    with pytest.raises(
+        OpError, match=rf"my\.domain\.Name: {work} = test_own\.py, line \d+: can't be compiled: .*nothing"
+    ):
+        function(BIAS)
+
+
+def repeat(x, index, count, workspace, y):
+    flat = y.reshape(-1)
+    for k in range(len(flat)):
+        flat[k] = x[k % len(x)] + count
+
+
+OF_RANKS = {
+    0: lambda x: (),
+    1: lambda x: (x[0] + 1,),
+    16: lambda x: (x[0], 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2),
+}
+
+
+@need_numba
+@pytest.mark.parametrize("rank", OF_RANKS)
+def test_outputs_of_any_rank(rank):
+    """A kernel gets outputs with the axes that the rule states. Without steps it is called once all the same."""
+    shape = OF_RANKS[rank](BIAS.shape)
+    function = declare(lambda x: np.resize(x, shape) + np.float32(1))
+    function.shape(OF_RANKS[rank]).kernel(repeat, loop=lambda x: 0)
+    expected = function.declaration.reference(BIAS)
+    for got in (function(BIAS), *run_operator(function, [BIAS])):
+        assert got.shape == shape
+        assert (got == expected).all()
+
+
+@need_numba
+def test_a_rule_that_replaces_another():
+    """The operator keeps its kernel, which gets outputs of the new shape."""
+    function = declare(lambda x: x + np.float32(1))
+    function.shape(lambda x: (x[0], x[0])).kernel(repeat)
+    function.shape(lambda x: x)
+    assert function.declaration.kernels
+    assert (function(BIAS) == BIAS + 1).all()
+
+
 TOO_MUCH = {
     "workspace": (1, 2**58, 1, r"workspace = 288230376151711744: must be a number of bytes in \[0, 2\*\*40\]"),
     "workspace below 0": (1, -1, 1, r"workspace = -1: must be a number of bytes in \[0, 2\*\*40\]"),

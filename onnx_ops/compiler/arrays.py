@@ -1,9 +1,10 @@
-"""Arrays over given memory, in compiled code: views of tensors and of the workspace."""
+"""Arrays over given memory, in compiled code: views of tensors and of the workspace, and shapes that rules return."""
 
 from numba import types
 from numba.extending import lower_builtin, type_callable
 
-from ..kernels import elements
+from ..errors import OpError
+from ..kernels import elements, returned
 from .halves import I64, sum_type
 from .numba_internals import cgutils, populate_array
 
@@ -52,3 +53,29 @@ VIEWS = {
 for function, type_of in VIEWS.items():
     type_callable(function)(lambda typing, type_of=type_of: type_of)
     lower_builtin(function, types.VarArg(types.Any))(_view_of_workspace)
+
+
+def is_shape(kind):
+    return isinstance(kind, types.BaseTuple) and all(isinstance(size, types.Integer) for size in kind)
+
+
+def shapes_of(outputs, returned):
+    """The types of the shapes that a rule returns for each output, tuples of integers."""
+    shapes = (returned,) if is_shape(returned) else returned if isinstance(returned, types.BaseTuple) else ()
+    if len(shapes) != len(outputs) or not all(map(is_shape, shapes)):
+        rule = "a tuple of integers" if len(outputs) == 1 else f"{len(outputs)} tuples of integers"
+        raise OpError("rule", f"a function that returns {returned}", f"must return {rule}")
+    return types.Tuple([types.UniTuple(types.intp, len(shape)) for shape in shapes])
+
+
+def _shapes(context, builder, signature, values):
+    """Convert what a rule returns to the type that `shapes_of` states."""
+    value, kind = values[-1], signature.args[-1]
+    if is_shape(kind):  # of the only output
+        kind = types.Tuple([kind])
+        value = context.make_tuple(builder, kind, [value])
+    return context.cast(builder, value, kind, signature.return_type)
+
+
+type_callable(returned.shapes_of)(lambda typing: shapes_of)
+lower_builtin(returned.shapes_of, types.Any, types.Any)(_shapes)

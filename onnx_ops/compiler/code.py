@@ -204,9 +204,8 @@ def _header():
 
 def key_of(entry):
     """(The key of an entry's code, why it can't be kept or None)."""
-    steps = [step.function for step in entry.steps]  # in their order, with a function that is several steps
     try:
-        return digest([*steps, *(f for f in entry.functions if f not in steps)], entry.name, entry), None
+        return digest(entry.functions, entry.name, entry), None
     except OSError as error:
         return secrets.token_hex(8), error
 

@@ -3,12 +3,10 @@
 Importing this module imports Numba.
 """
 
-import functools
 import gc
 import os
 import re
 from contextlib import contextmanager
-from dataclasses import replace
 
 import llvmlite.binding as llvm
 import numba
@@ -41,7 +39,6 @@ from .records import (
     Geometry,
     Number,
     Room,
-    Shapes,
     Sizes,
     Tensor,
     Tile,
@@ -136,26 +133,17 @@ def _compiled(entry, symbol):
     flags.enable_pyobject = False
     typing, context = cpu_target.typing_context, cpu_target.target_context
 
-    @functools.cache
     def compiled(step):
+        kinds = tuple(map(_type, step.arguments))
         try:
-            return compiler.compile_extra(typing, context, step.function, kinds(step), None, flags, {})
+            return compiler.compile_extra(typing, context, step.function, kinds, None, flags, {})
         except OpError:
             raise
         except Exception as error:
             raise OpError(step.role, step.place, f"can't be compiled: {cause(error)}") from error
 
-    def kinds(step):
-        return tuple(_type(ranked(a)) for a in step.arguments)
-
-    def ranked(argument):
-        """The argument, with the number of axes that a rule returns for it."""
-        if not isinstance(argument, Tensor) or not argument.ruled:
-            return argument
-        shapes = _shapes(compiled(argument.ruled).signature.return_type, argument.ruled.result.count)
-        return replace(argument, axes=len(shapes[argument.k - OUTPUT]), ruled=None)
-
-    library, *others = dict.fromkeys(compiled(step).library for step in entry.steps)
+    results = list(map(compiled, entry.steps))
+    library, *others = [result.library for result in results]
     for other in others:
         other.finalize()
         library.add_linking_library(other)
@@ -165,11 +153,11 @@ def _compiled(entry, symbol):
     builder = ir.IRBuilder(function.append_basic_block())
     record = Record(context, builder, *function.args)
 
-    for step in entry.steps:
-        result = compiled(step)
-        callee, returned = context.declare_function(module, result.fndesc), result.signature.return_type
-        values = [record.value(ranked(a)) for a in step.arguments]
-        status, value = context.call_conv.call_function(builder, callee, returned, kinds(step), values)
+    for step, result in zip(entry.steps, results, strict=True):
+        callee, kinds = context.declare_function(module, result.fndesc), result.signature.args
+        returned = result.signature.return_type
+        values = list(map(record.value, step.arguments))
+        status, value = context.call_conv.call_function(builder, callee, returned, kinds, values)
         with builder.if_then(status.is_error, likely=False):
             with builder.if_then(builder.icmp_unsigned("!=", status.code, refusals.CODE)):
                 builder.ret(I64(RAISED))
@@ -181,18 +169,6 @@ def _compiled(entry, symbol):
     library.add_ir_module(module)
     library.finalize()
     return library
-
-
-def _shapes(kind, count):
-    """The types of `count` shapes that a rule returns, each a tuple of integer types; `kind` is the type of all."""
-    shapes = tuple(kind) if isinstance(kind, types.BaseTuple) else None
-    if shapes is not None and count == 1 and all(isinstance(n, types.Integer) for n in shapes):
-        shapes = (kind,)
-    fits = shapes is not None and len(shapes) == count and all(isinstance(s, types.BaseTuple) for s in shapes)
-    if not fits or not all(isinstance(n, types.Integer) for shape in shapes for n in shape):
-        rule = "a tuple of integers" if count == 1 else f"{count} tuples of integers"
-        raise OpError("rule", f"a function that returns {kind}", f"must return {rule}")
-    return shapes
 
 
 def _type(argument):
@@ -209,7 +185,7 @@ def _type(argument):
         return arrays.array_type(types.int64, 1)
     kind = numba.from_dtype(argument.dtype)
     if isinstance(argument, Tensor):
-        return arrays.array_type(kind, 1 if argument.axes is None else argument.axes, argument.is_input)
+        return arrays.array_type(kind, 1 if argument.axes is None else argument.axes, argument.is_read_only)
     return arrays.array_type(kind, 1) if isinstance(argument, Values) and argument.is_list else kind
 
 
@@ -265,26 +241,14 @@ class Record:
 
     def store(self, step, kind, value):
         """Store what a step has returned, a value of a Numba type, as its result says."""
-        result = step.result
-        if isinstance(result, Shapes):
-            shapes = _shapes(kind, result.count)
-            values = [value] if shapes == (kind,) else cgutils.unpack_tuple(self.builder, value)
-            for k, (shape, numbers) in enumerate(zip(shapes, values, strict=True), OUTPUT):
-                self.put(tensor_field(k, "rank"), types.int64, I64(len(shape)))
-                for a, each in enumerate(zip(shape, cgutils.unpack_tuple(self.builder, numbers), strict=True)):
-                    self.put(tensor_field(k, "shape") + 8 * a, *each)
-            return
-        kinds, values = (kind,) * result.count, [value] * result.count
+        result, kinds, values = step.result, (kind,) * step.result.count, [value] * step.result.count
         if isinstance(kind, types.BaseTuple):
             kinds, values = tuple(kind), cgutils.unpack_tuple(self.builder, value)
         if len(kinds) != result.count or not all(isinstance(n, types.Integer) for n in kinds):
             raise OpError(step.role, f"a function that returns {kind}", f"must return the {result.what}")
-        for k, each in enumerate(zip(kinds, values, strict=True)):
-            self.put(result.offset + k * result.pitch, *each)
-
-    def put(self, offset, kind, number):
-        number = self.context.cast(self.builder, number, kind, types.int64)
-        self.builder.store(number, self.builder.bitcast(self.at(offset), I64.as_pointer()))
+        for k, (kind, number) in enumerate(zip(kinds, values, strict=True)):
+            place = self.builder.bitcast(self.at(result.offset + k * result.pitch), I64.as_pointer())
+            self.builder.store(self.context.cast(self.builder, number, kind, types.int64), place)
 
 
 def _target_machine():

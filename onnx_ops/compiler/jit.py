@@ -60,7 +60,7 @@ COMPILER: dict[str, str] = {
     for name in """attributes declaration dtypes errors limits compiler.arrays compiler.bounds compiler.compilation
          compiler.cpu_levels compiler.halves compiler.jit compiler.numba_internals compiler.records compiler.refusals
          compiler.simd compiler.simd_points compiler.simd_products compiler.simd_rows compiler.target kernels.elements
-         kernels.vectors""".split()
+         kernels.returned kernels.vectors""".split()
 }
 
 

@@ -27,7 +27,7 @@ from functools import cache
 import numpy as np
 
 from ..attributes import named_tuple
-from ..declaration import REFUSAL, WORK, Rule, record_dtype
+from ..declaration import REFUSAL, WORK, record_dtype
 from ..limits import ABSENT, MAX_INPUTS, MAX_OUTPUTS, MAX_RANK
 
 OUTPUT = MAX_INPUTS
@@ -95,17 +95,12 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Tensor:
-    """The elements of tensor k, in an array.
-
-    axes   None: one axis for all elements
-    ruled  a rule, as a step, which returns as many sizes for this output as the array has axes; or None
-    """
+    """The elements of tensor k, in an array. axes: None stands for one axis for all elements."""
 
     k: int
     dtype: np.dtype
     axes: int | None = None
-    ruled: "Step | None" = None
-    is_input: bool = False
+    is_read_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -113,38 +108,31 @@ class Room:
     """The bytes of a tile's workspace."""
 
 
-# What a step's result can be:
-
-
-@dataclass(frozen=True)
-class Shapes:
-    """The shape of the only output, or a tuple of the shapes of so many."""
-
-    count: int
-
-
 @dataclass(frozen=True)
 class Numbers:
-    """So many numbers of the call, `pitch` bytes apart from an offset on: a tuple, or one number for all of them."""
+    """What a step can return: so many numbers of the call, `pitch` bytes apart from an offset on, or one for all."""
 
     offset: int
-    count: int
-    pitch: int
     what: str
+    count: int = 1
+    pitch: int = 0
 
 
 @dataclass(frozen=True)
 class Step:
     """A Python function that is compiled, with its arguments.
 
-    result  Shapes or Numbers, which are written into the call, or None if it returns nothing
-    role    what the function is for its operator, in errors
+    result  Numbers, which are written into the call, or None if it returns nothing
     """
 
     function: Callable = field(repr=False)
     arguments: tuple
-    result: Shapes | Numbers | None = None
-    role: str = "kernel"
+    result: Numbers | None = None
+
+    @property
+    def role(self):
+        """What the function is for its operator, in errors."""
+        return "kernel" if self.tensors else self.function.__name__
 
     @property
     def tensors(self):
@@ -162,7 +150,7 @@ class Step:
         """The file and line of the function, and for a kernel the types of its tensors."""
         code = self.function.__code__
         place = f"{code.co_filename.replace(chr(92), '/').rpartition('/')[2]}, line {code.co_firstlineno}"
-        return f"{place} for {', '.join(self.types)}" if self.role == "kernel" else place
+        return f"{place} for {', '.join(self.types)}" if self.tensors else place
 
 
 @dataclass(frozen=True)
@@ -174,20 +162,14 @@ class Entry:
 
     @property
     def functions(self):
-        """The functions of its steps, and of the rules on which these depend."""
-        rules = [tensor.ruled for step in self.steps for tensor in step.tensors if tensor.ruled]
-        return tuple(dict.fromkeys(step.function for step in (*self.steps, *rules)))
+        return tuple(step.function for step in self.steps)
 
     @property
     def name(self):
         """The first part of the names of its file and of the compiled function; a digest follows."""
-        step = next(step for step in reversed(self.steps) if step.role not in FIELDS)
+        step = self.steps[-1]
         name = "-".join([step.function.__module__.rpartition(".")[2], step.function.__name__, *step.types])
         return re.sub(r"[^\w-]", "_", name, flags=re.ASCII)[:LONGEST]  # not every linker takes other letters
-
-
-# {function of a Rule: where its numbers are in a call}
-FIELDS = {"loop": TILES, "workspace": WORKSPACE_SIZE}
 
 
 def infer_entry(operator):
@@ -197,73 +179,50 @@ def infer_entry(operator):
 
 def plan_entry(operator, position=0):
     """The Entry of an operator's plan for the combination of ranks of the kernel at a position."""
-    plan = operator.plan
-    if not isinstance(plan, Rule):
-        shape = _shape_step(operator)
-        geometry = Geometry(operator.geometry_dtype)
-        return Entry((shape, Step(plan.plan, (*shape.arguments, geometry), role="plan")))
-    steps = [_rule_step(operator, operator.combination(position))]
-    for role, offset in FIELDS.items():
-        if function := getattr(plan, role):
-            result = Numbers(offset, 1, 8, "number of steps" if role == "loop" else "number of bytes")
-            steps.append(Step(function, steps[0].arguments, result, role))
+    plan, shape = operator.plan, _shape_step(operator, position)
+    steps = [shape]
+    if plan.plan:
+        steps.append(Step(plan.plan, (*shape.arguments, Geometry(operator.geometry_dtype))))
+    for function, offset, what in ((plan.loop, TILES, "steps"), (plan.workspace, WORKSPACE_SIZE, "bytes")):
+        if function:
+            steps.append(Step(function, shape.arguments, Numbers(offset, f"number of {what}")))
     return Entry(tuple(steps))
 
 
-def _shape_step(operator):
-    """The Step that states the outputs' sizes by a Plan."""
-    attributes = named_tuple(tuple(a.name for a in operator.attributes))(*_attributes(operator))
-    inputs = tuple(Sizes(k) for k in range(len(operator.inputs)))
-    outputs = tuple(Sizes(OUTPUT + k) for k in range(len(operator.outputs)))
-    ranks = _of_outputs(operator, "rank", "outputs' ranks")
-    return Step(operator.plan.shape, (attributes, inputs, outputs), ranks, "shape")
-
-
-def _rule_step(operator, ranks):
-    """The Step that states the outputs' shapes by a Rule, for these ranks of the inputs."""
-    shapes = []
-    for k, (i, rank) in enumerate(zip(operator.inputs, ranks, strict=True)):
+def _shape_step(operator, position=0):
+    """The Step that states the outputs' sizes, for the ranks of the kernel at a position."""
+    attributes = [
+        Values(k, a.name, np.dtype(np.float64 if a.kind.startswith("float") else np.int64), a.is_list)
+        for k, a in enumerate(operator.attributes)
+    ]
+    inputs: list = []
+    for k, (i, rank) in enumerate(zip(operator.inputs, operator.combination(position), strict=True)):
         if rank == ABSENT:
-            shapes.append(None)
-        elif i.values:
-            shapes.append(Sizes(k))
+            inputs.append(None)
+        elif rank is None or i.values:
+            inputs.append(Sizes(k))
         else:
-            shapes.append(tuple(Number(tensor_field(k, "shape") + 8 * a) for a in range(rank)))
-    return Step(operator.plan.function, (*shapes, *_attributes(operator)), Shapes(len(operator.outputs)), "rule")
+            inputs.append(tuple(Number(tensor_field(k, "shape") + 8 * a) for a in range(rank)))
+    outputs = tuple(Sizes(OUTPUT + k) for k in range(len(operator.outputs)))
+    values = named_tuple(tuple(a.name for a in operator.attributes))(*attributes)
+    return Step(operator.plan.shape, (values, tuple(inputs), outputs), _of_outputs(operator, "rank", "outputs' ranks"))
 
 
 def kernel_entry(operator, position, signature):
     """The Entry of the kernel at a position for these types."""
-    kernel, plan, result = operator.kernel(position), operator.plan, None
-    read, storage = operator.read_by(kernel), operator.storage(kernel, signature)
-    of_inputs, of_outputs = storage[: len(read)], storage[len(read) :]
-    tile, room = (Tile(),), Room()
-    if kernel.has_axes:
-        ranks = operator.combination(position)
-        rule, inputs = _rule_step(operator, ranks), []
-        for k, dtype in zip(read, of_inputs, strict=True):
-            axes = None if operator.inputs[k].values else ranks[k]
-            inputs.append(None if ranks[k] == ABSENT else Tensor(k, dtype, axes, is_input=True))
-        inputs += _attributes(operator)
-        outputs = [Tensor(OUTPUT + k, dtype, ruled=rule) for k, dtype in enumerate(of_outputs)]
-        tile, room = (Tile(), Number(TILES)), Room() if plan.workspace else None
-        if plan.is_bound:
-            result = _of_outputs(operator, "shape", "length of the outputs' first axes")
-    else:
-        inputs = kernel.grouped([Tensor(k, dtype) for k, dtype in zip(read, of_inputs, strict=True)])
-        inputs.append(Geometry(operator.geometry_dtype))
-        outputs = [Tensor(OUTPUT + k, dtype) for k, dtype in enumerate(of_outputs)]
-    return Entry((Step(kernel.function, (*inputs, *tile, room, *outputs), result),), 3)
+    kernel, ranks, read = operator.kernel(position), operator.combination(position), operator.inputs_read
+    types = operator.storage(kernel, signature)
+    inputs = []
+    for k, dtype in zip(read, types, strict=False):
+        axes = None if operator.inputs[k].values else ranks[k]
+        inputs.append(None if ranks[k] == ABSENT else Tensor(k, dtype, axes, operator.has_ranks))
+    arguments = [*_shape_step(operator, position).arguments[:2]] if operator.has_ranks else []
+    arguments += [*kernel.grouped(inputs), Geometry(operator.geometry_dtype), Tile(), Room()]
+    arguments += [Tensor(OUTPUT + k, dtype) for k, dtype in enumerate(types[len(read) :])]
+    lengths = _of_outputs(operator, "shape", "length of the outputs' first axes") if operator.plan.is_bound else None
+    return Entry((Step(kernel.function, tuple(arguments), lengths),), 3)
 
 
 def _of_outputs(operator, name, what):
     """A field of each output's record, as the result of a step."""
-    return Numbers(tensor_field(OUTPUT, name), len(operator.outputs), TENSOR.itemsize, what)
-
-
-def _attributes(operator):
-    """Views of the values of an operator's attributes."""
-    return tuple(
-        Values(k, a.name, np.dtype(np.float64 if a.kind.startswith("float") else np.int64), a.is_list)
-        for k, a in enumerate(operator.attributes)
-    )
+    return Numbers(tensor_field(OUTPUT, name), what, len(operator.outputs), TENSOR.itemsize)

@@ -66,7 +66,7 @@ status put_tensor(const struct op *op, const struct text *title, size_t k, void 
     if (error) return error;
     const int64_t values = input->wants_values, axes = (int64_t)rank;
     if (rank > MAX_RANK) return refuse_input(op, title, k, "rank", &axes, -1, "must be at most");
-    if (!rank && op->is_partial && input->presence == OPTIONAL) /* to the plan, it would be absent */
+    if (!rank && !op->has_ranks && input->presence == OPTIONAL) /* to the plan, it would be absent */
         return refuse_input(op, title, k, "shape", shape, 0, "must have an axis");
     if (values && rank != 1) return refuse_input(op, title, k, "shape", shape, axes, "must have rank 1");
     if (values && shape[0] > MAX_RANK) return refuse_input(op, title, k, "length", shape, -1, "must be at most");

@@ -107,12 +107,10 @@ static void choose(struct node *node) {
     struct state *state = &node->state;
     const struct op *op = state->op;
     struct block *block = node->attributes;
-    int depends_on_ranks = 0;
     node->call->attributes = block;
     if (op->chooser >= 0) state->choice = op->choices[*(int64_t *)((char *)block + block->vectors[op->chooser].offset)];
     state->has_code = op->combination_count && state->overload->has_code[state->choice];
-    for (int64_t k = 0; k < op->input_count; k++) depends_on_ranks = depends_on_ranks || op->inputs[k].rank_count;
-    node->ranks = depends_on_ranks && !node->is_complete ? OPEN : combination(op, node->call);
+    node->ranks = op->has_ranks && !node->is_complete ? OPEN : combination(op, node->call);
 }
 
 /* Check the shapes as far as they are known, and have what checks them compiled. Returns whether that was done: if not,
@@ -120,8 +118,8 @@ static void choose(struct node *node) {
 static int check_shapes(struct node *node, status *error) {
     const struct op *op = node->state.op;
     const int64_t ranks = node->ranks;
-    if (op->is_partial && !op->infer && !compile(op, INFER, 0, 0, error)) return 0;
-    if (op->is_partial && !node->is_complete) *error = infer_shapes(op, &node->title, node->call);
+    if (!op->has_ranks && !op->infer && !compile(op, INFER, 0, 0, error)) return 0;
+    if (!op->has_ranks && !node->is_complete) *error = infer_shapes(op, &node->title, node->call);
     if (*error) return 0;
     if (ranks >= 0 && !op->plans[ranks] && !compile(op, PLAN, 0, ranks, error)) return 0;
     if (op->has_shapes && node->is_complete) *error = plan(op, &node->title, ranks, node->call);
@@ -169,7 +167,7 @@ static status new_state(const struct node *node, void **kernel) {
     size_t header = offsetof(struct state, attributes), attributes_size = (size_t)node->attributes->size, bytes = 0;
     size_t place = (header + attributes_size + LINE - 1) / LINE * LINE;
     size_t size = place + offsetof(struct call, geometry) + (size_t)op->geometry_size;
-    int has_result = node->kernel && node->is_constant && op->output_count == 1 && !op->has_bound && !op->widens_halves;
+    int has_result = node->kernel && node->is_constant && op->output_count == 1 && !op->has_bound && !op->has_ranks;
     size_t item = item_size[node->state.overload->types[MAX_INPUTS]];
     if (has_result && 0 < out->size && (size_t)out->size <= LARGEST_RESULT / item) bytes = (size_t)out->size * item;
     struct state *state = malloc(size + bytes);
@@ -238,17 +236,17 @@ static status report_output(size_t k, int type, const struct tensor *tensor, con
 /* Read the node's attributes and infer the outputs' shapes from these and what is known of the inputs. Returns whether
  * they are known: without all attributes, nothing is. */
 static int infer_outputs(const struct op *op, struct call *call, const void *context) {
-    int known = op->is_partial || (op->has_shapes && !op->has_bound);
+    int known = !op->has_ranks || (op->has_shapes && !op->has_bound);
     for (int64_t k = 0; k < call->input_count; k++)
-        known = known && (op->is_partial || is_known(&call->tensors[k])); /* a rule reads all of them */
+        known = known && (!op->has_ranks || is_known(&call->tensors[k])); /* a rule reads all of them */
     if (!known) return 0;
     struct text title = {"", 0}; /* nobody reads the error */
     struct block *attributes = 0;
     status error = read_attributes(op, &title, read_from_inference, context, &attributes);
-    int64_t ranks = op->is_partial ? -1 : combination(op, call);
+    int64_t ranks = op->has_ranks ? combination(op, call) : -1;
     call->attributes = attributes;
     known = !error && (ranks < 0 || op->plans[ranks] || compile(op, PLAN, 0, ranks, &error));
-    if (known) error = op->is_partial ? infer_shapes(op, 0, call) : plan(op, 0, ranks, call);
+    if (known) error = op->has_ranks ? plan(op, 0, ranks, call) : infer_shapes(op, 0, call);
     if (error) ReleaseStatus(error);
     free(attributes);
     return known && !error;
@@ -269,10 +267,10 @@ status infer(const struct custom_op *custom, void *context) {
         if ((error = ShapeInferContext_GetInputTypeShape(context, k, &info))) return error;
         if ((error = GetTensorElementType(info, &types[k]))) return error;
         if (!types[k]) put_absent(k, &call);
-        else if ((error = put_known(op, k, info, &call, op->is_partial ? names : 0, &name_count))) return error;
+        else if ((error = put_known(op, k, info, &call, op->has_ranks ? 0 : names, &name_count))) return error;
     }
     put_count(op, count, &call);
-    if (op->is_partial && !op->infer && !compile(op, INFER, 0, 0, &error)) return error; /* unlike other errors */
+    if (!op->has_ranks && !op->infer && !compile(op, INFER, 0, 0, &error)) return error; /* unlike other errors */
     if (!infer_outputs(op, &call, context)) return 0;
     for (int64_t k = 0; k < op->output_count && !error; k++) {
         const struct tensor *tensor = &call.tensors[MAX_INPUTS + k];

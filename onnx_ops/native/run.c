@@ -77,7 +77,7 @@ static int is_half(int64_t type) { return type == HALF || type == BRAIN_HALF; }
 /* Whether the kernel gets a copy of tensor k. 16-bit floats may need one in float32. So do outputs of which only a bound
  * of the length is known: ONNX Runtime gets them when the kernel has run. */
 static int is_staged(const struct op *op, size_t k, int64_t type) {
-    return (op->widens_halves && is_half(type)) || (k >= MAX_INPUTS && op->has_bound);
+    return (op->has_ranks && is_half(type)) || (k >= MAX_INPUTS && op->has_bound);
 }
 
 /* The bytes of a copy of tensor k, which are more than 0, so that all copies have an address. */
@@ -98,7 +98,7 @@ static status give_output(const struct op *op, struct tensor *out, size_t k, int
     }
     if ((error = get_output(context, k, out->shape, out->rank, &value))) return error;
     if ((error = GetTensorMutableData(value, &out->data))) return error;
-    if (op->widens_halves && is_half(type)) narrow((int)type, staged, out->data, out->size);
+    if (op->has_ranks && is_half(type)) narrow((int)type, staged, out->data, out->size);
     else if (out->size) memcpy(out->data, staged, (size_t)out->size * item_size[type]);
     return 0;
 }
@@ -216,7 +216,7 @@ status compute(struct state *state, void *context) {
         if ((error = plan_once(state, ranks, &call))) return error;
     }
     if (ranks < 0 || !state->has_code) return run_in_python(op, state->overload, &call, context);
-    if (op->counts_steps) cut_steps(op, &call);
+    if (op->has_ranks) cut_steps(op, &call);
     kernel_function *kernel = find_kernel(state, ranks, &error);
     return kernel ? run_kernel(state, kernel, &call, context) : error;
 }

@@ -103,10 +103,10 @@ struct op {
     int64_t kernel_count;      /* for each combination of ranks */
     int64_t combination_count; /* of ranks for which kernels are compiled; without any, Python computes */
     int64_t has_shapes;        /* whether the plan states the shapes; with has_bound, bounds of the first axes */
-    int64_t is_partial;        /* whether `infer` states them as far as sizes are known */
+    int64_t has_ranks;         /* whether plans and kernels are for the ranks of `inputs`: then kernels get 16-bit floats
+                                * as floats, and the plan's tiles are the steps of a loop, of which several may be one
+                                * tile. Else `infer` states shapes as far as sizes are known */
     int64_t has_bound;
-    int64_t counts_steps;  /* whether the plan's tiles are the steps of a loop, of which several may be one tile */
-    int64_t widens_halves; /* whether kernels get 16-bit floats as floats */
     shapes_function *infer;
     shapes_function **plans; /* for each combination of ranks */
     int64_t plan_count;

@@ -9,8 +9,8 @@ from types import CellType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ..compiler.jit import flags_of, jitable
-from ..declaration import Kernel, Rule
 from ..errors import errors_of, require
+from .plans import with_functions
 from .signature import declared, parameters_of
 
 if TYPE_CHECKING:
@@ -104,6 +104,7 @@ class OwnOperator:
 
     def __init__(self, declaration: "Operator") -> None:
         self.declaration = declaration
+        self._given: dict[str, Any] = {}  # what `with_functions` gets
         body = declaration.reference
         self.__name__, self.__doc__, self.__module__ = declaration.name, body.__doc__, body.__module__
 
@@ -204,10 +205,10 @@ class OwnOperator:
                 )
             check_parameters("rule", rule, names, attributes_of(function))
             check_comparisons("rule", rule, function)
-        inputs = tuple(replace(i, values=i.name in values) for i in function.inputs)
-        plan = replace(rule_of(function), function=compilable(rule), is_bound=bound)
-        self.declaration = replace(function, inputs=inputs, plan=plan)
-        return self
+        pairs = [(i, i.name in values) for i in function.inputs]
+        inputs = (replace(i, values=has_values, ranks=(1,) if has_values else i.ranks) for i, has_values in pairs)
+        self.declaration = replace(function, inputs=tuple(inputs))
+        return self._give(rule=compilable(rule), bound=bound)
 
     def kernel(
         self,
@@ -272,43 +273,24 @@ class OwnOperator:
         """
         if kernel is None:
             return lambda kernel: self.kernel(kernel, loop=loop, workspace=workspace, types=types)
-        function = self.declaration
-        inputs, outputs = [i.name for i in function.inputs], [o.name for o in function.outputs]
-        attributes = attributes_of(function)
-        with errors_of(function):
-            rule = "needs a rule for the outputs' shapes first, by .shape"
-            require(rule_of(function).function is not None, "kernel", "given", rule)
-            for name in (*inputs, *attributes, *outputs):
-                rule = f"is what kernels get besides ({', '.join(TILE)}); give it another name"
-                require(name not in TILE, "name", name, rule)
-            rule = "can't be given for a rule with bound=True: only one tile can say how long the outputs are"
-            require(loop is None or not function.plan.is_bound, "loop", "given", rule)
-            for i in function.inputs:
-                require(i.presence != "variadic", i.name, "variadic", "can't be handed to a kernel")
-            for a in function.attributes:
-                can_be = a.kind not in ("text", "tensor") and (a.required or a.default is not None)
-                rule = (
-                    "can't be handed to a kernel: it must be a number, a list of numbers or a Literal, and never None"
-                )
-                require(can_be, a.name, "declared", rule)
-            for variable, names in (types or {}).items():
-                declared_names = function.types.get(variable, ())
-                rule = f"must be among {', '.join(declared_names) or ', '.join(function.types)}"
-                require(names and {*names} <= {*declared_names}, f"type {variable}", ", ".join(names), rule)
-            check_parameters("kernel", kernel, [*inputs, *attributes, *TILE, *outputs])
-            check_comparisons("kernel", kernel, function)
-            work: dict[str, Any] = {"loop": loop, "workspace": workspace}
-            for what, each in work.items():
+        operator, types = self.declaration, types or {}
+        inputs, outputs = [i.name for i in operator.inputs], [o.name for o in operator.outputs]
+        attributes = attributes_of(operator)
+        parameters = {"kernel": [*inputs, *attributes, *TILE, *outputs], "loop": inputs, "workspace": inputs}
+        functions: dict[str, Any] = {"kernel": kernel, "loop": loop, "workspace": workspace}
+        with errors_of(operator):
+            check_takes_kernel(operator, [*inputs, *attributes, *outputs], loop is not None, types)
+            for name, each in functions.items():
                 if each is not None:
-                    check_parameters(what, each, inputs, attributes)
-                    check_comparisons(what, each, function)
-                    work[what] = compilable(each)
-        self.declaration = replace(
-            function,
-            inputs=tuple(replace(i, ranks=(1,) if i.values else i.ranks or (1,)) for i in function.inputs),
-            plan=replace(rule_of(function), **work),
-            kernels=(Kernel(compilable(kernel), has_axes=True, types=types or {}),),
-        )
+                    check_parameters(name, each, parameters[name], () if name == "kernel" else attributes)
+                    check_comparisons(name, each, operator)
+                    functions[name] = compilable(each)
+        return self._give(types=types, **functions)
+
+    def _give(self, **functions: Any) -> "OwnOperator":
+        """Declare the operator anew, with functions beside those given before or in their place; return it."""
+        self._given |= functions
+        self.declaration = with_functions(self.declaration, **self._given)
         return self
 
     def gradient(self, gradient: Callable[..., Any]) -> "OwnOperator":
@@ -346,9 +328,26 @@ class OwnOperator:
         return self
 
 
-def rule_of(function: "Operator") -> Rule:
-    assert isinstance(function.plan, Rule)  # as `declared` makes it
-    return function.plan
+def check_takes_kernel(
+    operator: "Operator", names: list[str], has_loop: bool, types: Mapping[str, Sequence[str]]
+) -> None:
+    """Raise OpError unless an operator with these names is so declared that it can have a kernel for these types."""
+    require(operator.plan.shape, "kernel", "given", "needs a rule for the outputs' shapes first, by .shape")
+    for name in names:
+        reserved = f"is what kernels get besides ({', '.join(TILE)}); give it another name"
+        require(name not in TILE, "name", name, reserved)
+    one_tile = "can't be given for a rule with bound=True: only one tile can say how long the outputs are"
+    require(not (has_loop and operator.plan.is_bound), "loop", "given", one_tile)
+    for i in operator.inputs:
+        require(i.presence != "variadic", i.name, "variadic", "can't be handed to a kernel")
+    for a in operator.attributes:
+        fits = a.kind not in ("text", "tensor") and (a.required or a.default is not None)
+        kinds = "can't be handed to a kernel: it must be a number, a list of numbers or a Literal, and never None"
+        require(fits, a.name, "declared", kinds)
+    for variable, some in types.items():
+        declared_names = operator.types.get(variable, ())
+        known = f"must be among {', '.join(declared_names) or ', '.join(operator.types)}"
+        require(some and {*some} <= {*declared_names}, f"type {variable}", ", ".join(some), known)
 
 
 def attributes_of(function: "Operator") -> list[str]:

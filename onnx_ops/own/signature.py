@@ -13,7 +13,7 @@ import numpy as np
 from .. import dtypes
 from ..attributes import Attribute
 from ..compiler.jit import signature
-from ..declaration import Input, Operator, Output, Rule
+from ..declaration import Input, Operator, Output, Plan
 from ..errors import OpError, reason, require
 from ..limits import MAX_RANK
 
@@ -52,13 +52,13 @@ def declared(body, name, version, inputs, outputs, types, ranks):
             name=op_type,
             versions=(version,),
             ranks=compiled[0],
-            inputs=tuple(replace(i, ranks=r) for i, r in zip(given, compiled, strict=True)),
+            inputs=tuple(replace(i, ranks=r or (1,)) for i, r in zip(given, compiled, strict=True)),
             outputs=tuple(Output(o.name, o.type) for o in returned),
             types=variables,
             attributes=attributes,
             reference=body,
             is_wide=False,
-            plan=Rule(),
+            plan=Plan(),
         )
     except OpError as error:
         if error.operator is None:

@@ -256,7 +256,7 @@ class TableWriter:
                         *earlier, (plan, _), (kernels[position], _) = each
                         plans[position // len(operator.kernels)] = plan
                         infer = earlier[0][0] if earlier else None
-                if kernels or ("string" in signature.values() and operator.plan.is_partial):
+                if kernels or ("string" in signature.values() and not operator.has_ranks):
                     signatures.append((signature, kernels))
             if plans:
                 row = table.operator(operator, [signature for signature, _ in signatures], len(rows))

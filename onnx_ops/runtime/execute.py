@@ -16,7 +16,7 @@ import numpy as np
 from .. import calls, dtypes, plain
 from ..compiler import records
 from ..compiler.jit import BOUNDSCHECK
-from ..declaration import REFUSAL_FIELDS
+from ..declaration import REFUSAL_FIELDS, Record
 from ..errors import OpError, errors_of, require
 from ..limits import ABSENT, LINE, MAX_TILES, MAX_WORKSPACE, TILE_ELEMENTS
 from ..locks import COMPILATION
@@ -62,7 +62,7 @@ class Way:
         names = [None if kind is None else dtypes.type_name(kind) for kind in kinds]
         self.operator, self.signature = operator, calls.signature_of(operator, choice, names)
         self.position, self.types = operator.position(choice, ranks), operator.numpy_types(self.signature)
-        self.widens_halves = operator.has_axes and any(name in dtypes.HALVES for name in self.signature.values())
+        self.widens_halves = operator.has_ranks and any(name in dtypes.HALVES for name in self.signature.values())
         self._functions = None
 
     def functions(self):
@@ -117,7 +117,7 @@ def compute(operator, values, arrays, threads=None, empty=np.empty, tiles=None):
     values  AttributeValues
     arrays  the inputs: C-contiguous arrays of declared element types; None stands for an absent input
     empty   allocates the outputs and the kernel's workspace
-    tiles   a limit on the number of tiles of a rule's loop; default: one for each TILE_ELEMENTS elements
+    tiles   a limit on the number of tiles that a plan's steps share; default: one for each TILE_ELEMENTS elements
     """
     arrays = operator.padded(arrays)
     way = way_of(operator, values, arrays)
@@ -170,12 +170,13 @@ class Call:
         for k, array in (*enumerate(inputs), *zip(outputs, results, strict=True)):
             if array is not None:
                 record.put_array(k, array)
-        if operator.plan.counts_steps:  # of a loop: one tile for each TILE_ELEMENTS elements
+        if operator.has_ranks:  # one tile for each TILE_ELEMENTS elements, of the steps that the plan states
             elements = sum([a.size for a in (*inputs, *results) if a is not None])
             most = min(most_tiles or elements // TILE_ELEMENTS + 1, MAX_TILES)
             record[TILES] = tiles = max(min(tiles, most), 1)
-        if BOUNDSCHECK and operator.has_axes:  # then time doesn't matter
-            self.explain = lambda: plain.explain(operator, way.position, self.values, inputs, tiles, workspace, results)
+            if BOUNDSCHECK:  # then time doesn't matter
+                geometry = Record(np.frombuffer(record, operator.geometry_dtype, 1, records.GEOMETRY)[0])
+                self.explain = lambda: plain.explain(operator, way.position, self.values, inputs, geometry, results)
         self.run_tiles(kernel, tiles, workspace, threads, empty, (inputs, results))
         if operator.plan.is_bound:
             lengths = [record.tensor(k)[2][0] for k in outputs]
@@ -207,12 +208,12 @@ BYTE = np.dtype(np.uint8)
 
 
 def widened(dtype):
-    """The type in which a kernel that gets arrays sees elements of a type."""
+    """The type in which a kernel for stated ranks sees elements of a type."""
     return np.dtype(np.float32) if dtype.name in dtypes.HALVES else dtype
 
 
 def cut(operator, array, length):
-    """Cut an output to the length that the kernel returns, where the rule gives only a bound."""
+    """Cut an output to the length that the kernel returns, where the plan states only a bound."""
     with errors_of(operator):
         rule = "is what the kernel returns; the rule's bound is"
         require(0 <= length <= len(array), "length of an output", length, rule, len(array))

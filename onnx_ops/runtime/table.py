@@ -41,9 +41,8 @@ Operator = structure(
     geometry_size=NUMBER, attributes=C.POINTER(Attribute), attribute_count=NUMBER, inputs=C.POINTER(Input),
     input_count=NUMBER, outputs=NUMBERS, output_count=NUMBER, overloads=C.POINTER(Overload), overload_count=NUMBER,
     terms=TEXTS, term_count=NUMBER, chooser=NUMBER, choices=NUMBERS, choice_count=NUMBER, kernel_count=NUMBER,
-    combination_count=NUMBER, has_shapes=NUMBER, is_partial=NUMBER, has_bound=NUMBER,
-    counts_steps=NUMBER, widens_halves=NUMBER, infer=POINTER, plans=POINTERS, plan_count=NUMBER, kernels_made=NUMBER,
-    results_made=NUMBER, customs=POINTER,
+    combination_count=NUMBER, has_shapes=NUMBER, has_ranks=NUMBER, has_bound=NUMBER,
+    infer=POINTER, plans=POINTERS, plan_count=NUMBER, kernels_made=NUMBER, results_made=NUMBER, customs=POINTER,
 )  # fmt: skip
 Table = structure("Table", operators=C.POINTER(Operator), operator_count=NUMBER)
 Answer = structure("Answer", outcome=NUMBER, message=C.c_char * 4096)
@@ -128,13 +127,11 @@ def operator(declared, signatures, number):
         chooser=chooser,
         kernel_count=len(declared.kernels),
         combination_count=0 if numba_obstacle() else plans,
-        has_shapes=declared.has_shapes,
-        is_partial=declared.plan.is_partial,
+        has_shapes=declared.plan.shape is not None,
+        has_ranks=declared.has_ranks,
         has_bound=declared.plan.is_bound,
-        counts_steps=declared.plan.counts_steps,
-        widens_halves=declared.has_axes,
         **listed(Attribute, attributes=[attribute(a) for a in declared.attributes]),
-        **listed(Input, inputs=[input(declared, i) for i in declared.inputs]),
+        **listed(Input, inputs=list(map(input, declared.inputs))),
         **listed(Overload, overloads=[overload(declared, signature) for signature in signatures]),
         **listed(NUMBER, outputs=likeness, choices=chosen),
         **listed(POINTER, plans=[None] * plans),
@@ -163,9 +160,9 @@ def attribute(declared):
     )
 
 
-def input(operator, declared):
+def input(declared):
     """The row of an input."""
-    ranks = [rank for rank in declared.compiled_ranks if rank is not None] if operator.kernels else []
+    ranks = [rank for rank in declared.compiled_ranks if rank is not None]
     return Input(
         name=declared.name.encode(),
         wants_values=declared.values,

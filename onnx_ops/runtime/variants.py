@@ -50,7 +50,7 @@ class Variant(NamedTuple):
     @property
     def variables(self):
         """The type variables of the tensors that kernels see."""
-        read = {k for kernel in self.operator.kernels for k in self.operator.read_by(kernel)}
+        read = self.operator.inputs_read
         return sorted({self.operator.inputs[k].type for k in read} | {o.type for o in self.operator.outputs})
 
     @property
@@ -64,12 +64,12 @@ class Variant(NamedTuple):
         kernel = self.operator.kernel(self.position)
         with suppress(OpError):
             self.operator.check_types(kernel, self.signature)
-            return self.storage is not None or not (kernel.has_axes or kernel.types)
+            return self.storage is not None or not (self.operator.has_ranks or kernel.types)
         return False
 
     def entries(self):
         """Yield the entries (records.py): infer if sizes may be unknown, plan, and the kernel if any."""
-        if self.operator.plan.is_partial:
+        if not self.operator.has_ranks:
             yield records.infer_entry(self.operator)
         yield records.plan_entry(self.operator, self.position)
         if self.storage:

@@ -63,9 +63,7 @@ def uncompiled(case, inputs):
     flat = [a.ravel() for a in [*arrays, *[np.empty(0, out.dtype)] * absent]]
     for tile in range(record.tiles):
         room = np.zeros(record.workspace, np.uint8)
-        kernel.function(
-            *kernel.grouped([flat[k] for k in operator.read_by(kernel)]), record, tile, room, out.reshape(-1)
-        )
+        kernel.function(*kernel.grouped([flat[k] for k in operator.inputs_read]), record, tile, room, out.reshape(-1))
     return out
 
 
