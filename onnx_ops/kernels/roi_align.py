@@ -12,6 +12,8 @@ If turned regions read more taps than their images have pixels, a unit first cop
 pixel lie side by side: then a tap is a vector.
 """
 
+from collections import namedtuple
+
 import numpy as np
 
 from ..compiler.jit import APART, FUSE, jitable, known
@@ -29,7 +31,17 @@ SPAN = 4096  # pixels from the first to the last column of a region that is read
 SPARSE = 32  # pixels, for each column that is read, up to which that pays
 LANES = 16  # rows are added up over multiples of so many pixels, if the image is as wide
 TOGETHER = 4  # channels that are read at a time, so that indices and weights are loaded once for all of them
-SAMPLES, POOLED = 32, 64  # samples that are added up, and bins that are stored, at a time
+SAMPLES, POOLED = 32, 64  # of a copy: samples that are added up, and bins that are stored, at a time
+
+# A region along an axis: where it starts, the size of a bin, and the number of a bin's samples.
+Axis = namedtuple("Axis", "start step count")
+# A region: its axes, and how it is turned: (sine, cosine, the centre's y and x), or () for an upright box. Places in a
+# turned box are counted from its centre, in an upright one from the image's first pixel.
+Box = namedtuple("Box", "y x turn")
+# The taps of some bins, of which the last one may go on in the next round: of bin b those from ends[b] to ends[b + 1],
+# each with its offset in a plane and its weight; zeros[b]: whether a sample or a tap counts as 0; totals: what the bin
+# that goes on has come to, for each channel.
+Round = namedtuple("Round", "offset weight ends zeros totals")
 
 
 @jitable
@@ -64,23 +76,15 @@ def mmcv_roi_align_max(x, rois, g, tile, workspace, out):
 def mmcv_roi_align_rotated(x, rois, g, tile, workspace, out):
     check_images(rois, (), g)
     begin, end = share(g.units, g, tile)
-    copy = sums_in(workspace, workspace_size(), g.copied, out)
     for unit in range(begin, end):
+        if g.copied:
+            pool_copies(x, rois, unit, g, workspace, out)
+            continue
         channel, channels, region, last = part_of(g, unit)
-        for n in range(g.batch if g.copied else 0):
-            is_there = False
-            for r in range(region, last):
-                if image_of(rois, (), r, g) == n:
-                    if not is_there:
-                        copy_side_by_side(x, (n * g.channels + channel) * g.pixels, channels, g.pixels, copy)
-                        is_there = True
-                    to = (r * g.channels + channel) * g.bins
-                    pool_copy(copy, channels, turned_axes(rois, r, g, zero(out)), g, workspace, out, to)
-        for r in range(region, last if not g.copied else 0):
+        for r in range(region, last):
             first = (image_of(rois, (), r, g) * g.channels + channel) * g.pixels
             to = (r * g.channels + channel) * g.bins
-            y_axis, x_axis, turn = turned_axes(rois, r, g, zero(out))
-            pool_by_taps(x, first, channels, y_axis, x_axis, turn, AVERAGE, g, workspace, out, to)
+            pool_by_taps(x, first, channels, turned_box(rois, r, g, zero(out)), AVERAGE, g, workspace, out, to)
 
 
 @jitable
@@ -93,11 +97,11 @@ def pool(x, rois, batches, way, g, tile, workspace, out):
         for r in range(region, last):
             first = (image_of(rois, batches, r, g) * g.channels + channel) * g.pixels
             to = (r * g.channels + channel) * g.bins
-            y_axis, x_axis = upright_axes(rois, r, g, zero(out))
+            box = upright_box(rois, r, g, zero(out))
             if len(way) == len(LARGEST_SAMPLE) or (
-                not pool_by_rows(x, first, channels, y_axis, x_axis, way, g, workspace, out, to)
+                not pool_by_rows(x, first, channels, box, way, g, workspace, out, to)
             ):
-                pool_by_taps(x, first, channels, y_axis, x_axis, (), way, g, workspace, out, to)
+                pool_by_taps(x, first, channels, box, way, g, workspace, out, to)
 
 
 @jitable
@@ -131,19 +135,18 @@ def scale_of(g):
 
 
 @jitable
-def upright_axes(rois, r, g, zero):
-    """What `position` takes, for y and for x. zero: a number of the type in which coordinates are computed."""
+def upright_box(rois, r, g, zero):
+    """The box of a region. zero: a number of the type in which coordinates are computed."""
     number, at = type(zero), r * g.columns + g.columns - 4
     scale, offset = number(scale_of(g)), number(0.5) if g.half_pixel else zero
     left, top = load(rois, at) * scale - offset, load(rois, at + 1) * scale - offset
     right, bottom = load(rois, at + 2) * scale - offset, load(rois, at + 3) * scale - offset
-    y_axis = axis_of(top, bottom - top, g.out_height, g)
-    return y_axis, axis_of(left, right - left, g.out_width, g)
+    return Box(axis_of(top, bottom - top, g.out_height, g), axis_of(left, right - left, g.out_width, g), ())
 
 
 @jitable
-def turned_axes(rois, r, g, zero):
-    """The axes of a turned box, counted from its centre, and (sine, cosine, the centre's y and x) for `turned`."""
+def turned_box(rois, r, g, zero):
+    """The box of a region, whose axes are counted from its centre."""
     number, at = type(zero), r * g.columns + 1
     scale, offset = number(scale_of(g)), number(0.5) if g.half_pixel else zero
     x, y = load(rois, at) * scale - offset, load(rois, at + 1) * scale - offset
@@ -155,7 +158,7 @@ def turned_axes(rois, r, g, zero):
         width, height = at_least_one(width), at_least_one(height)
     y_axis = axis_of(height * number(-0.5), height, g.out_height, g)
     x_axis = axis_of(width * number(-0.5), width, g.out_width, g)
-    return y_axis, x_axis, (number(np.sin(angle)), number(np.cos(angle)), y, x)
+    return Box(y_axis, x_axis, (number(np.sin(angle)), number(np.cos(angle)), y, x))
 
 
 @jitable
@@ -165,7 +168,7 @@ def at_least_one(size):
 
 @jitable
 def axis_of(start, size, bins, g):
-    """(start, size of a bin, number of a bin's samples) of a region along an axis."""
+    """The Axis of a region from `start` on."""
     number = type(start)
     if not g.half_pixel:
         size = at_least_one(size)
@@ -177,22 +180,29 @@ def axis_of(start, size, bins, g):
             count = np.int64(min(np.ceil(step), number(MOST)))
     if not (abs(start) < number(np.inf) and abs(step) < number(np.inf)):
         count = 0
-    return start, step, count
+    return Axis(start, step, count)
 
 
 @jitable
 def position(axis, p, j):
     """The coordinate of sample j of bin p."""
-    start, step, count = axis
-    number = type(start)
-    return (start + number(p) * step) + (number(j) + number(0.5)) * step / number(count)
+    number = type(axis.start)
+    return (axis.start + number(p) * axis.step) + (number(j) + number(0.5)) * axis.step / number(axis.count)
 
 
 @jitable
 def turned(turn, y, x):
-    """The place in the image of a place that is counted from a box's centre."""
+    """The place in the image of a place in a box; `turn` is that of the Box."""
+    if len(turn) == 0:
+        return y, x
     sine, cosine, centre_y, centre_x = turn
     return y * cosine + x * sine + centre_y, x * cosine - y * sine + centre_x
+
+
+@jitable
+def sample_at(box, p, q, i, j):
+    """The place in the image of sample (i, j) of bin (p, q)."""
+    return turned(box.turn, position(box.y, p, i), position(box.x, q, j))
 
 
 @jitable
@@ -213,7 +223,21 @@ def taps_of(v, size):
 
 
 @jitable
-def pool_by_rows(x, first, channels, y_axis, x_axis, way, g, workspace, out, to):
+def tap_weight(t, down, across):
+    """The weight of tap t of four, the second row's being `down`, and the second column's `across`."""
+    number = type(down)
+    return (down if t // 2 else number(1) - down) * (across if t % 2 else number(1) - across)
+
+
+@jitable
+def share_of_sample(box):
+    """The share that a sample has in the average of a bin."""
+    number = type(box.y.start)
+    return number(1) / (number(max(box.y.count, 1)) * number(max(box.x.count, 1)))
+
+
+@jitable
+def pool_by_rows(x, first, channels, box, way, g, workspace, out, to):
     """Pool a region for some channels; returns False if there is too little room, or it won't pay.
 
     way         AVERAGE or LARGEST_TAP
@@ -235,7 +259,7 @@ def pool_by_rows(x, first, channels, y_axis, x_axis, way, g, workspace, out, to)
     ends[0] = 0
     for q in range(g.out_width):
         begin = count
-        count, zeros[q] = add_taps(x_axis, q, g.width, way, column, column_weight, count)
+        count, zeros[q] = add_taps(box.x, q, g.width, way, column, column_weight, count)
         if count < 0:
             return False
         for t in range(begin, count):
@@ -250,7 +274,7 @@ def pool_by_rows(x, first, channels, y_axis, x_axis, way, g, workspace, out, to)
     for b in range(ROWS):
         exist[b] = widths[b] = 1
     for p in range(g.out_height):
-        rows, is_zero = add_taps(y_axis, p, g.height, way, row, row_weight[0], 0)
+        rows, is_zero = add_taps(box.y, p, g.height, way, row, row_weight[0], 0)
         if rows < 0:
             return False
         for c in range(0, channels, TOGETHER):
@@ -275,8 +299,8 @@ def add_taps(axis, p, size, way, pixel, weight, begin):
     For an average each pixel is stored once, and weights are divided by the number of samples. Returns the position
     after the last one, or -1 if there is no room, and whether there are samples outside, or taps with a weight of 0.
     """
-    end, count, is_zero = begin, axis[2], axis[2] == 0
-    number = type(axis[0])
+    end, count, is_zero = begin, axis.count, axis.count == 0
+    number = type(axis.start)
     each = number(1)
     if len(way) == len(AVERAGE):
         each = number(1) / number(max(count, 1))
@@ -373,158 +397,107 @@ def add_columns(sums, together, column, weight, ends, count, target, pitch):
 
 
 @jitable
-def pool_by_taps(x, first, channels, y_axis, x_axis, turn, way, g, workspace, out, to):
-    """Pool a region as `pool_by_rows` does, by any way, of an upright box or, with `turn`, a turned one.
+def pool_by_taps(x, first, channels, box, way, g, workspace, out, to):
+    """Pool a region as `pool_by_rows` does, of any box in any way.
 
-    A round has the taps of some bins, or of a part of one. Taps with a weight of 0 are left out, except where samples
-    are compared, of which each has four.
+    A round has the taps of some bins, or of a part of one. They are found once, and then read from each channel.
     """
-    offset = integers_in(workspace, 0, TAPS)
-    weight = sums_in(workspace, 8 * TAPS, TAPS, out)
-    totals = sums_in(workspace, 16 * TAPS, CHANNELS, out)  # of the bin that goes on in the next round
-    ends = indices_in(workspace, 16 * TAPS + 8 * CHANNELS, BINS + 1)
-    zeros = indices_in(workspace, 16 * TAPS + 8 * CHANNELS + 4 * (BINS + 1), BINS)
-    number, none = totals.dtype.type, zero(out)
-    rows, columns = y_axis[2], x_axis[2]
-    of_samples = len(way) == len(LARGEST_SAMPLE)
-    each = number(1)
-    if len(way) == len(AVERAGE):
-        each = number(1) / (number(max(rows, 1)) * number(max(columns, 1)))
-    k = i = j = 0  # the bin, and the row and column of its sample, that come next
-    is_zero = False  # whether bin k has a sample or tap that counts as 0
-    while k < g.bins:
-        begin, bins, count, goes_on = k, 0, 0, i > 0 or j > 0
-        ends[0] = 0
-        while k < g.bins and bins < BINS and count + 4 <= TAPS:
-            p, q = k // g.out_width, k % g.out_width
-            if rows * columns == 0:
-                is_zero, i = not of_samples, rows
-            while i < rows and count + 4 <= TAPS:
-                while j < columns and count + 4 <= TAPS:
-                    y, x_ = position(y_axis, p, i), position(x_axis, q, j)
-                    if len(turn) > 0:
-                        y, x_ = turned(turn, y, x_)
-                    j += 1
-                    if not (is_inside(y, g.height) and is_inside(x_, g.width)):
-                        is_zero = True
-                        continue
-                    top, bottom, down = taps_of(y, g.height)
-                    left, right, across = taps_of(x_, g.width)
-                    for t in range(4):
-                        w = (down if t // 2 else number(1) - down) * (across if t % 2 else number(1) - across)
-                        if w > none or of_samples:
-                            offset[count] = (bottom if t // 2 else top) * g.width + (right if t % 2 else left)
-                            weight[count] = w * each
-                            count += 1
-                        else:
-                            is_zero = True
-                if j == columns:
-                    j, i = 0, i + 1
-            ends[bins + 1], zeros[bins] = count, is_zero
+    after = 16 * TAPS + 8 * CHANNELS
+    taps = Round(
+        integers_in(workspace, 0, TAPS), sums_in(workspace, 8 * TAPS, TAPS, out),
+        indices_in(workspace, after, BINS + 1), indices_in(workspace, after + 4 * (BINS + 1), BINS),
+        sums_in(workspace, 16 * TAPS, CHANNELS, out),
+    )  # fmt: skip
+    is_zero = is_empty = box.y.count * box.x.count == 0 and len(way) != len(LARGEST_SAMPLE)
+    bin_ = i = j = 0  # the bin, and the row and column of its sample, that come next
+    while bin_ < g.bins:
+        begin, bins, count, goes_on = bin_, 0, 0, i > 0 or j > 0
+        taps.ends[0] = 0
+        while bin_ < g.bins and bins < BINS and count + 4 <= TAPS:
+            i, j, count, is_zero = find_taps(box, bin_, i, j, way, g, taps, count, is_zero)
+            taps.ends[bins + 1], taps.zeros[bins] = count, is_zero
             bins += 1
-            if i < rows:
-                break
-            k, i, j, is_zero = k + 1, 0, 0, False
-        if len(way) == len(AVERAGE):
-            for c in range(0, channels, TOGETHER):
-                planes, sums = x[first + c * g.pixels :], totals[c:]
-                if not goes_on:
-                    sums[:TOGETHER] = none
-                for b in range(bins):
-                    bin_ = out[to + c * g.bins + begin + b :]
-                    is_whole = begin + b < k
-                    add_taps_of_bin(
-                        planes, g.pixels, min(TOGETHER, channels - c), offset, weight, ends[b], ends[b + 1], sums,
-                        is_whole, bin_, g.bins,
-                    )  # fmt: skip
-            continue
-        for c in range(channels):
-            source = x[first + c * g.pixels :][: g.pixels]
-            for b in range(bins):
-                total = number(LEAST) if of_samples else number(-np.inf)
-                if b == 0 and goes_on:
-                    total = totals[c]
-                if of_samples:
-                    total = largest_sample(total, source, offset, weight, ends[b], ends[b + 1])
-                else:
-                    total = largest_tap(total, source, offset, weight, ends[b], ends[b + 1])
-                if begin + b == k:
-                    totals[c] = total
-                else:
-                    store(out, to + c * g.bins + begin + b, larger(total, none) if zeros[b] else total)
+            if i == box.y.count:
+                bin_, i, j, is_zero = bin_ + 1, 0, 0, is_empty
+        read_bins(x[first:], channels, taps, bins, bin_ - begin, goes_on, way, g, out[to + begin :])
 
 
 @jitable
-def copy_side_by_side(x, first, channels, pixels, copy):
-    """copy[k * channels + c] = x[first + c * pixels + k]   for k < pixels and c < channels"""
-    for begin in range(0, pixels, LANES):  # of a cache line or two
-        for c in range(channels):
-            source, target = x[first + c * pixels + begin :], copy[begin * channels + c :]
-            for k in range(min(LANES, pixels - begin)):
-                target[np.uintp(k) * np.uintp(channels)] = load(source, np.uintp(k))
+def find_taps(box, bin_, i, j, way, g, taps, count, is_zero):
+    """Store the taps of a bin's samples from (i, j) on behind the `count` that are there, as far as there is room.
 
-
-@jitable
-def pool_copy(copy, channels, axes, g, workspace, out, to):
-    """Pool a turned box for all channels of what `copy_side_by_side` makes. axes: what `turned_axes` returns."""
-    pixels, exist, widths = indices_in(workspace, 0, (3, SAMPLES))
-    weight = sums_in(workspace, 12 * SAMPLES, (4, SAMPLES), out)
-    after = 12 * SAMPLES + 8 * 4 * SAMPLES
-    sums = sums_in(workspace, after, (2, CHANNELS), out)
-    pooled = sums_in(workspace, after + 8 * 2 * CHANNELS, CHANNELS * POOLED, out)
-    totals, part = sums[0, :channels], sums[1, :channels]
-    y_axis, x_axis, turn = axes
-    rows, columns, number = y_axis[2], x_axis[2], totals.dtype.type
-    each = number(1) / (number(max(rows, 1)) * number(max(columns, 1)))
-    for k in range(SAMPLES):
-        widths[k] = g.width
-    for b in range(g.bins):
-        p, q, count, is_first = b // g.out_width, b % g.out_width, 0, True
-        for i in range(rows):
-            for j in range(columns):
-                if count == SAMPLES:
-                    add_points(copy, channels, pixels, widths, exist, weight, False, part)
-                    add_part(totals, part, is_first)
-                    count, is_first = 0, False
-                y, x = turned(turn, position(y_axis, p, i), position(x_axis, q, j))
-                if is_inside(y, g.height) and is_inside(x, g.width):
-                    top, _, down = taps_of(y, g.height)
-                    left, _, across = taps_of(x, g.width)
-                    pixels[count], exist[count] = top * g.width + left, 0
-                    for t in range(4):
-                        w = (down if t // 2 else number(1) - down) * (across if t % 2 else number(1) - across)
-                        weight[t, count] = w * each
-                        exist[count] |= (w > number(0)) << t
+    Taps with a weight of 0 are left out, except where samples are compared, of which each has four. Returns the sample
+    that comes next, the number of taps, and whether a sample or a tap counts as 0, as before or now.
+    """
+    p, q, rows, columns = bin_ // g.out_width, bin_ % g.out_width, box.y.count, box.x.count
+    number = taps.weight.dtype.type
+    each = share_of_sample(box) if len(way) == len(AVERAGE) else number(1)
+    while i < rows and count + 4 <= TAPS:
+        while j < columns and count + 4 <= TAPS:
+            y, x = sample_at(box, p, q, i, j)
+            j += 1
+            if not (is_inside(y, g.height) and is_inside(x, g.width)):
+                is_zero = True
+                continue
+            top, bottom, down = taps_of(y, g.height)
+            left, right, across = taps_of(x, g.width)
+            for t in range(4):
+                w = tap_weight(t, down, across)
+                if w > number(0) or len(way) == len(LARGEST_SAMPLE):
+                    taps.offset[count] = (bottom if t // 2 else top) * g.width + (right if t % 2 else left)
+                    taps.weight[count] = w * each
                     count += 1
-        add_points(copy, channels, pixels[:count], widths, exist, weight, False, part)
-        add_part(totals, part, is_first)
-        column = pooled[b % POOLED :]
-        for c in range(totals.size):
-            column[np.uintp(c) * np.uintp(POOLED)] = totals[c]
-        if b % POOLED == POOLED - 1 or b == g.bins - 1:  # along the output's rows, which the CPU then fetches ahead
-            begin = b // POOLED * POOLED
-            for c in range(channels):
-                row, target = pooled[c * POOLED :][: b + 1 - begin], out[to + c * g.bins + begin :]
-                for k in range(row.size):
-                    store(target, k, row[k])
+                else:
+                    is_zero = True
+        if j == columns:
+            j, i = 0, i + 1
+    return i, j, count, is_zero
 
 
 @jitable
-def add_part(totals, part, is_first):
-    for c in range(totals.size):
-        totals[c] = part[c] if is_first else totals[c] + part[c]
+def read_bins(planes, channels, taps, bins, whole, goes_on, way, g, target):
+    """Read the taps of a round's bins from each channel, and store what the first `whole` bins come to.
+
+    goes_on  whether the first bin has begun in the round before
+    """
+    offset, weight, ends, zeros, totals = taps
+    if len(way) == len(AVERAGE):
+        for c in range(0, channels, TOGETHER):
+            if not goes_on:
+                totals[c:][:TOGETHER] = 0
+            for b in range(bins):
+                add_taps_of_bin(
+                    planes[c * g.pixels :], min(TOGETHER, channels - c), offset, weight, ends[b], ends[b + 1],
+                    totals[c:], b < whole, g, target[c * g.bins + b :],
+                )  # fmt: skip
+        return
+    number, of_samples = totals.dtype.type, len(way) == len(LARGEST_SAMPLE)
+    for c in range(channels):
+        source = planes[c * g.pixels :][: g.pixels]
+        for b in range(bins):
+            total = number(LEAST if of_samples else -np.inf)
+            if b == 0 and goes_on:
+                total = totals[c]
+            if of_samples:
+                total = largest_sample(total, source, offset, weight, ends[b], ends[b + 1])
+            else:
+                total = largest_tap(total, source, offset, weight, ends[b], ends[b + 1])
+            if b == whole:
+                totals[c] = total
+            else:
+                store(target, c * g.bins + b, larger(total, number(0)) if zeros[b] else total)
 
 
 @jitable(**FUSE)
-def add_taps_of_bin(planes, pixels, together, offset, weight, begin, end, sums, is_whole, target, pitch):
-    """sums[c] += sum over t of weight[t] * planes[c * pixels + offset[t]]   for begin <= t < end
+def add_taps_of_bin(planes, together, offset, weight, begin, end, sums, is_whole, g, target):
+    """sums[c] += sum over t of weight[t] * planes[c * g.pixels + offset[t]]   for begin <= t < end
 
     for the channels c < together, at most four. If there are fewer, the last one is read again. If the bin is_whole,
-    target[c * pitch] becomes sums[c], which becomes 0. Some taps are added up at a time, so that rounding errors of a
+    target[c * g.bins] becomes sums[c], which becomes 0. Some taps are added up at a time, so that rounding errors of a
     long sum stay small.
     """
     k, m, n = min(1, together - 1), min(2, together - 1), min(3, together - 1)
-    first, second, third, fourth = planes, planes[k * pixels :], planes[m * pixels :], planes[n * pixels :]
+    first, second, third, fourth = planes, planes[k * g.pixels :], planes[m * g.pixels :], planes[n * g.pixels :]
     none = sums.dtype.type(0)
     for part in range(begin, end, 64):
         i = j = u = v = none
@@ -544,7 +517,7 @@ def add_taps_of_bin(planes, pixels, together, offset, weight, begin, end, sums, 
             sums[3] += v
     if is_whole:
         for c in range(together):
-            store(target, c * pitch, sums[c])
+            store(target, c * g.bins, sums[c])
             sums[c] = none
 
 
@@ -579,3 +552,78 @@ def largest_tap(total, source, offset, weight, begin, end):
 def larger(a, b):
     """The larger of two numbers, or NaN if one is."""
     return b if b > a or b != b else a
+
+
+@jitable
+def pool_copies(x, rois, unit, g, workspace, out):
+    """Pool a unit's regions, image by image, from a copy of its channels."""
+    copy = sums_in(workspace, workspace_size(), g.copied, out)
+    channel, channels, region, last = part_of(g, unit)
+    for n in range(g.batch):
+        is_there = False
+        for r in range(region, last):
+            if image_of(rois, (), r, g) == n:
+                if not is_there:
+                    copy_side_by_side(x, (n * g.channels + channel) * g.pixels, channels, g.pixels, copy)
+                    is_there = True
+                to = (r * g.channels + channel) * g.bins
+                pool_copy(copy, channels, turned_box(rois, r, g, zero(out)), g, workspace, out, to)
+
+
+@jitable
+def copy_side_by_side(x, first, channels, pixels, copy):
+    """copy[k * channels + c] = x[first + c * pixels + k]   for k < pixels and c < channels"""
+    for begin in range(0, pixels, LANES):  # of a cache line or two
+        for c in range(channels):
+            source, target = x[first + c * pixels + begin :], copy[begin * channels + c :]
+            for k in range(min(LANES, pixels - begin)):
+                target[np.uintp(k) * np.uintp(channels)] = load(source, np.uintp(k))
+
+
+@jitable
+def pool_copy(copy, channels, box, g, workspace, out, to):
+    """Pool a turned box for all channels of what `copy_side_by_side` makes."""
+    pixels, exist, widths = indices_in(workspace, 0, (3, SAMPLES))
+    weight = sums_in(workspace, 12 * SAMPLES, (4, SAMPLES), out)
+    after = 12 * SAMPLES + 8 * 4 * SAMPLES
+    sums = sums_in(workspace, after, (2, CHANNELS), out)
+    pooled = sums_in(workspace, after + 8 * 2 * CHANNELS, CHANNELS * POOLED, out)
+    totals, part = sums[0, :channels], sums[1, :channels]
+    number, each = totals.dtype.type, share_of_sample(box)
+    for k in range(SAMPLES):
+        widths[k] = g.width
+    for b in range(g.bins):
+        p, q, count, is_first = b // g.out_width, b % g.out_width, 0, True
+        for i in range(box.y.count):
+            for j in range(box.x.count):
+                if count == SAMPLES:
+                    add_points(copy, channels, pixels, widths, exist, weight, False, part)
+                    add_part(totals, part, is_first)
+                    count, is_first = 0, False
+                y, x = sample_at(box, p, q, i, j)
+                if is_inside(y, g.height) and is_inside(x, g.width):
+                    top, _, down = taps_of(y, g.height)
+                    left, _, across = taps_of(x, g.width)
+                    pixels[count], exist[count] = top * g.width + left, 0
+                    for t in range(4):
+                        w = tap_weight(t, down, across)
+                        weight[t, count] = w * each
+                        exist[count] |= (w > number(0)) << t
+                    count += 1
+        add_points(copy, channels, pixels[:count], widths, exist, weight, False, part)
+        add_part(totals, part, is_first)
+        column = pooled[b % POOLED :]
+        for c in range(totals.size):
+            column[np.uintp(c) * np.uintp(POOLED)] = totals[c]
+        if b % POOLED == POOLED - 1 or b == g.bins - 1:  # along the output's rows, which the CPU then fetches ahead
+            begin = b // POOLED * POOLED
+            for c in range(channels):
+                row, target = pooled[c * POOLED :][: b + 1 - begin], out[to + c * g.bins + begin :]
+                for k in range(row.size):
+                    store(target, k, row[k])
+
+
+@jitable
+def add_part(totals, part, is_first):
+    for c in range(totals.size):
+        totals[c] = part[c] if is_first else totals[c] + part[c]

@@ -291,7 +291,8 @@ def order_values(attributes, count, g):
         if level == 2:
             g.of_stripe = g.order_count
         for v in range(values):
-            if g.values[v].last != UNKNOWN and g.values[v].level == level:
+            value = g.values[v]
+            if value.last != UNKNOWN and value.level == level:
                 place_value(v, last_level, g)
     for i in range(axes):
         v = coordinates[i]
@@ -322,8 +323,9 @@ def put_value(v, steps, count, g):
         operand = g.values[step.operands[a]]
         value.kind |= operand.kind
         value.level = max(value.level, operand.level)
-    commutes = step.operation == ADD or step.operation == MUL
-    if commutes and not g.values[step.operands[0]].kind & VECTOR:  # a number comes last
+    if (step.operation == ADD or step.operation == MUL) and not g.values[
+        step.operands[0]
+    ].kind & VECTOR:  # a number comes last
         value.operands[0], value.operands[1] = step.operands[1], step.operands[0]
 
 
