@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from support.backends import quiet, run_session
+from support.backends import NEWEST_OPSET, ORT_VERSION, quiet, run_session
 from support.selection import long_unless
 
 import onnx_ops
@@ -74,8 +74,9 @@ def assert_runs_alike(proto, model, *many, tolerance=1e-6):
         feeds = {i.name: v.numpy() for i, v in zip(session.get_inputs(), inputs, strict=True)}
         expected = model(*inputs)
         expected = expected if isinstance(expected, tuple) else (expected,)
-        for output, each in zip(session.run(None, feeds), expected, strict=True):
-            np.testing.assert_allclose(output, each.detach().numpy(), rtol=0, atol=tolerance, strict=True)
+        for output, wanted in zip(session.run(None, feeds), (each.detach().numpy() for each in expected), strict=True):
+            assert (output.shape, output.dtype) == (wanted.shape, wanted.dtype)
+            np.testing.assert_allclose(output, wanted, rtol=0, atol=tolerance)
 
 
 def test_torchscript_mixes_up_paddings_that_differ():
@@ -112,14 +113,15 @@ class Grid(torch.nn.Module):
         return (theta,) if self.size else (theta, torch.zeros(size))
 
 
-EXPORTS = [(True, 18), (True, 20), (True, 23), (False, 11), (False, 16), (False, 20)]  # dynamo, opset
+LAST = min(23, NEWEST_OPSET)
+EXPORTS = [(True, 18), (True, 20), (True, LAST), (False, 11), (False, 16), (False, 20)]  # dynamo, opset
 FEW = (True, 18), (False, 20)
 OURS = [(dynamo, opset) for dynamo, opset in EXPORTS if dynamo]  # which `export` takes
 
 
 VOLUMES = [s for s in SETTINGS if s["mode"] != "bicubic"][::3]
 SIZES = (2, 3, 5, 7), (1, 1, 1, 4), (2, 1, 3, 1, 4)  # of affine grids
-AFFINE = (True, 20), (True, 23)
+AFFINE = (True, 20), (True, LAST)
 EXPORTED = {  # what exports, the network, its inputs, the exporters, the operators that are written, the one that runs
     **{f"fold by {'dynamo' if dynamo else 'torchscript'}": (
         torch.onnx.export, model, model.inputs(), [(dynamo, 18)], None, "Col2Im")
@@ -154,7 +156,8 @@ EXPORTED = {  # what exports, the network, its inputs, the exporters, the operat
 def test_exports(name, dynamo, opset, kernels_made):
     exporter, model, inputs, _, written, title = EXPORTED[name]
     proto = exported(exporter, model, inputs, dynamo=dynamo, opset_version=opset)
-    assert written in (None, [n.op_type for n in proto.graph.node if n.op_type != "Constant"])
+    # PyTorch 2.6 leaves a Cast of a constant.
+    assert written in (None, [n.op_type for n in proto.graph.node if n.op_type not in ("Cast", "Constant")])
     assert_runs_alike(proto, model, inputs, tolerance=1e-5)
     assert kernels_made == ([title] if title else [])
 
@@ -172,7 +175,8 @@ def test_export_of_unfold_of_open_sizes(opset, kernels_made):
 
 AFFINE_SETTINGS = [
     (torch.float32, 1e-5, True),
-    long_unless(False, torch.float64, 1e-14, False),
+    # ONNX Runtime before 1.25 computes it in float32.
+    long_unless(False, torch.float64, 1e-14 if ORT_VERSION >= (1, 25) else 1e-6, False),
     (torch.float16, 2e-3, False),
 ]
 
@@ -234,7 +238,7 @@ def test_export_of_affine_grid_that_is_traced_or_translated_elsewhere():
     model = Grid(True, (2, 3, 5, 7))
     program = torch.export.export(model.eval(), model.inputs())
     proto = exported(lambda _, *arguments, **how: export(program, *arguments, **how), model, (), dynamo=True)
-    assert [node.op_type for node in proto.graph.node] == ["AffineGrid"]
+    assert [node.op_type for node in proto.graph.node if node.op_type != "Constant"] == ["AffineGrid"]
     import onnxscript
 
     def theirs(theta, size, align_corners: bool):
@@ -464,7 +468,7 @@ def test_exports_that_are_optimized(name, dynamo, is_open):
     inputs = torch.rand(count, 3, 9, 8, generator=generator), 8 * torch.rand(count, 2, 12, 7, generator=generator)
     settings = {"input_names": ["image", "flow"], "opset_version": 20}
     if is_open and dynamo:
-        batch = torch.export.Dim("n", min=2)
+        batch = torch.export.Dim("n", min=2, max=64)  # PyTorch 2.6 wants a greatest size
         settings["dynamic_shapes"] = {"inputs": ({0: batch}, {0: batch})}
     elif is_open:
         settings["dynamic_axes"] = {"image": {0: "n"}, "flow": {0: "n"}}
@@ -598,6 +602,11 @@ FLOW_NETWORKS = {
 @pytest.mark.parametrize("name", [long_unless(name in ("registration", "stereo"), name) for name in FLOW_NETWORKS])
 def test_flow_networks_of_open_sizes_are_optimized(name, dynamo):
     """Nothing is left between the network and the node that samples, as with fixed sizes."""
+    if dynamo and torch.__version__.startswith("2.6."):
+        if "enlarged to a size" in name or "by a factor" in name:
+            pytest.skip("PyTorch 2.6 can't export interpolate with open sizes")
+        if name == "stereo":
+            pytest.skip("PyTorch 2.6 writes the sizes behind a convolution as divisions of which the sign isn't known")
     torch.manual_seed(0)
     model = FLOW_NETWORKS[name]().eval()
     settings = {"input_names": ["one", "two"], "opset_version": 20}

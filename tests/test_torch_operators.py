@@ -168,7 +168,8 @@ def test_own_operators(operator, inputs, attributes):
     expected = operator(*arrays, **attributes)
     assert_same(expected if isinstance(expected, tuple) else (expected,), outputs)
     torch.library.opcheck(operator.torch, tuple(inputs), attributes)
-    compiled = torch.compile(lambda *inputs: operator.torch(*inputs, **attributes), backend="aot_eager", fullgraph=True)
+    call = operator.torch  # in a variable, for PyTorch 2.6
+    compiled = torch.compile(lambda *inputs: call(*inputs, **attributes), backend="aot_eager", fullgraph=True)
     if not operator.declaration.plan.is_bound:
         assert_same(
             [y.detach().numpy() for y in (outputs if isinstance(outputs, tuple) else (outputs,))], compiled(*inputs)
@@ -190,7 +191,7 @@ REFUSED = {  # the words, and the call
     "x = torch.sparse_coo: must be a dense tensor on the CPU": lambda: scale.torch(X.to_sparse(), factors=[1.0]),
     "GridSample: device of Grid = meta: must be cpu as before": lambda: onnx_ops.grid_sample.torch(X[None], META),
     "aten.relu: can't be aten::relu in PyTorch: Tried to register": lambda: named_like("aten::relu").torch,
-    "prim.Same: can't be prim::Same in PyTorch: prim is a reserved": lambda: named_like("prim::Same").torch,
+    "prim.Same: can't be prim::Same in PyTorch: ": lambda: named_like("prim::Same").torch,
     "mode = 'sum': must be one of product, quotient": lambda: combine.torch(X[0, 0], X[0, 0], mode="sum"),
     "my.domain.Scale: shape of x = [3, 2, 5]: must be [N": lambda: scale.torch(X.to("meta"), factors=[1.0]),
     "my.domain.Join: type of texts = string: is no element type of PyTorch": lambda: join.torch,
@@ -318,13 +319,14 @@ def doubles(*shape):
     return torch.rand(*shape, dtype=torch.float64, generator=torch.manual_seed(1)).requires_grad_()
 
 
+SCALE, COL2IM, IM2COL = scale.torch, onnx_ops.col2im.torch, onnx_ops.im2col.torch
 GRADIENTS = {
-    "scale": (lambda x: scale.torch(x, factors=[1.0, 2.0]), doubles(2, 2, 3)),
+    "scale": (lambda x: SCALE(x, factors=[1.0, 2.0]), doubles(2, 2, 3)),
     "col2im": (
-        lambda x: onnx_ops.col2im.torch(x, [5, 6], [2, 3], pads=[1, 0, 0, 1], strides=[2, 1], dilations=[1, 2]),
+        lambda x: COL2IM(x, [5, 6], [2, 3], pads=[1, 0, 0, 1], strides=[2, 1], dilations=[1, 2]),
         doubles(2, 12, 9),
     ),
-    "im2col": (lambda x: onnx_ops.im2col.torch(x, kernel_shape=[2], pads=[0, 1], strides=[2]), doubles(2, 3, 6)),
+    "im2col": (lambda x: IM2COL(x, kernel_shape=[2], pads=[0, 1], strides=[2]), doubles(2, 3, 6)),
 }
 
 
@@ -383,9 +385,7 @@ def test_gradients_that_are_refused():
 
 def test_four_routes_have_the_same_bits(tmp_path):
     """Eager, compiled, and the exported model in a native session and in one of onnxruntime-extensions."""
-    model = Call(
-        lambda x: onnx_ops.im2col.torch(scale.torch(x, factors=[0.3, 0.7]), kernel_shape=[3], pads=[1, 1])
-    ).eval()
+    model = Call(lambda x: IM2COL(SCALE(x, factors=[0.3, 0.7]), kernel_shape=[3], pads=[1, 1])).eval()
     eager = model(X)
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)(X)
     proto = exported(model, [X], [{0: "n", 2: "l"}], operators=[scale])
@@ -461,7 +461,8 @@ def test_export_keeps_open_sizes():
         given = inputs(*size)
         assert_same(run(proto, given), function(*given))
     dims = [d.dim_param or d.dim_value for d in proto.graph.output[1].type.tensor_type.shape.dim]
-    assert dims == ["n", 3, "rows", "columns"]
+    assert dims[1] == 3
+    assert all(isinstance(dims[k], str) for k in (0, 2, 3))  # which PyTorch 2.6 names itself
 
 
 def test_export_of_lists_that_values_decide_on():
@@ -483,7 +484,8 @@ def test_translations_for_pytorchs_own_export():
     program = torch.onnx.export(
         model.eval(), (X,), dynamo=True, verbose=False, custom_translation_table=translations([scale])
     )
-    assert [n.op_type for n in program.model_proto.graph.node] == ["Scale", "Unsqueeze", "Im2Col"]
+    nodes = [n.op_type for n in program.model_proto.graph.node if n.op_type != "Constant"]
+    assert nodes == ["Scale", "Unsqueeze", "Im2Col"]
     with pytest.raises(torch.onnx.errors.OnnxExporterError, match=r"No ONNX function found for .*my_domain\.Scale"):
         torch.onnx.export(model, (X,), dynamo=True, verbose=False)
 
